@@ -1,0 +1,21 @@
+"""The devices room: what hardware there is, and what a slice of it leaves."""
+
+from foretell.devices.catalog import all_devices, cite, find_device
+from foretell.devices.ceilings import attainable_bandwidth_gb_per_s
+from foretell.devices.device import DTYPES, Device, MigProfile, SmLimits
+from foretell.devices.slices import Hardware, Slice, effective, parse_slice
+
+__all__ = [
+    "DTYPES",
+    "Device",
+    "Hardware",
+    "MigProfile",
+    "Slice",
+    "SmLimits",
+    "all_devices",
+    "attainable_bandwidth_gb_per_s",
+    "cite",
+    "effective",
+    "find_device",
+    "parse_slice",
+]

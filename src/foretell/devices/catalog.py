@@ -1,0 +1,119 @@
+"""The devices room: the catalogue, found by any name that people write.
+
+Names are compared without case, spaces, dashes and underscores, and without the words NVIDIA, Tesla and
+GeForce in front. A family name without its size or form factor means its first member in the catalogue:
+``a100`` is the 40 GB SXM card (as cloud price lists use the word), ``h100`` the SXM card, ``v100`` the
+16 GB SXM2 card.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from foretell.devices.device import Device, MigProfile, SmLimits
+from foretell.errors import DeviceError
+
+_BRAND = re.compile(r"^(nvidia|tesla|geforce)+")
+_CONFUSABLE = str.maketrans("oil", "011")
+
+
+@dataclass(frozen=True, slots=True)
+class _Catalog:
+    """The parsed file."""
+
+    devices: tuple[Device, ...]
+    by_key: Mapping[str, Device]
+    citations: Mapping[str, str]
+
+
+def all_devices() -> tuple[Device, ...]:
+    """Every device, in the order of the catalogue.
+
+    >>> [device.id for device in all_devices()][:3]
+    ['h200', 'h100-sxm', 'h100-pcie']
+    """
+    return _catalog().devices
+
+
+def find_device(name: str) -> Device:
+    """The device that ``name`` means.
+
+    >>> find_device("NVIDIA A100-SXM4-40GB").id, find_device("h200_sxm").id, find_device("4090").id
+    ('a100-sxm-40gb', 'h200', 'rtx-4090')
+    >>> find_device("a10o")
+    Traceback (most recent call last):
+    ...
+    foretell.errors.DeviceError: Unknown device 'a10o'. Did you mean 'a100-sxm-40gb'? See: foretell devices
+    """
+    found = _catalog().by_key.get(_key(name))
+    if found is None:
+        raise DeviceError(f"Unknown device {name!r}.{_suggestion(name)} See: foretell devices")
+    return found
+
+
+def cite(device: Device, field: str) -> str:
+    """The document behind one field of a device, such as ``tdp_w`` or ``tensor_tflops.fp8``.
+
+    >>> cite(find_device("l4"), "bandwidth_gb_per_s").startswith("NVIDIA L4")
+    True
+    """
+    sources = device.sources
+    key = sources.get(field) or sources.get(field.partition(".")[0])
+    if key is None:
+        raise DeviceError(f"Nothing is cited for {field!r} of {device.id}. Cited: {', '.join(sorted(sources))}")
+    return _catalog().citations[key]
+
+
+def _key(name: str) -> str:
+    """What is left of a name when case, punctuation and brand are gone."""
+    letters = re.sub(r"[^a-z0-9]", "", name.lower())
+    return _BRAND.sub("", letters)
+
+
+def _suggestion(name: str) -> str:
+    """A sentence with the closest device, where one is close; o and 0, l and 1 count as equal."""
+    folded = {key.translate(_CONFUSABLE): device.id for key, device in _catalog().by_key.items()}
+    close = difflib.get_close_matches(_key(name).translate(_CONFUSABLE), folded, n=1, cutoff=0.6)
+    return f" Did you mean {folded[close[0]]!r}?" if close else ""
+
+
+@lru_cache(maxsize=1)
+def _catalog() -> _Catalog:
+    """Read the file once."""
+    raw = tomllib.loads(files("foretell.devices").joinpath("catalog.toml").read_text(encoding="utf-8"))
+    limits = {
+        capability: (SmLimits(**{k: v for k, v in row.items() if k != "source"}), row["source"])
+        for capability, row in raw["sm_limits"].items()
+    }
+    devices = tuple(_device(name, row, limits) for name, row in raw["device"].items())
+    by_key: dict[str, Device] = {}
+    for device in devices:
+        for alias in (device.id, device.name, *device.aliases):
+            owner = by_key.setdefault(_key(alias), device)
+            if owner is not device:
+                raise DeviceError(f"Two devices claim the name {alias!r}: {owner.id} and {device.id}")
+    return _Catalog(devices, by_key, raw["sources"])
+
+
+def _device(name: str, row: Mapping[str, Any], limits: Mapping[str, tuple[SmLimits, str]]) -> Device:
+    """One table of the file as a record."""
+    sources = {field: key for key, fields in row["sources"].items() for field in fields}
+    facts = {k: v for k, v in row.items() if k not in {"sources", "mig", "aliases", "price_keys"}}
+    if "mig" in row:
+        sources["mig_profiles"] = sources.pop("mig")
+    capability = row.get("compute_capability")
+    if capability is not None:
+        facts["limits"], sources["limits"] = limits[capability]
+    return Device(
+        id=name,
+        sources=sources,
+        mig_profiles=tuple(MigProfile(**profile) for profile in row.get("mig", ())),
+        aliases=tuple(row.get("aliases", ())),
+        price_keys=tuple(row.get("price_keys", ())),
+        **facts,
+    )

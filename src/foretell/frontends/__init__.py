@@ -1,0 +1,1 @@
+"""frontends: someone's model → Graph; one file a framework."""

@@ -1,0 +1,147 @@
+"""Front-ends: which inputs a transformers model takes, and how large they are."""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from foretell.errors import InputError, ModelError
+from foretell.optional import require
+
+DEFAULT_TOKENS = 128
+DEFAULT_PROMPT = 512
+DEFAULT_SAMPLES = 160_000  # ten seconds of speech at 16 kHz
+DEFAULT_IMAGE = 224
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the user asked for; None where the model or foretell decides."""
+
+    batch_size: int
+    sequence: int | None = None
+    context: int | None = None
+    image: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """Makes meta tensors for one model."""
+
+    model: Any
+    sizes: Sizes
+    dtype: Any
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """The names that the model's forward takes."""
+        return frozenset(inspect.signature(type(self.model).forward).parameters)
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether the model reads a source and writes a target."""
+        return bool(getattr(self.model.config, "is_encoder_decoder", False)) and "decoder_input_ids" in self.parameters
+
+    def tokens(self, length: int) -> Any:
+        """Token ids of ``length`` for every item of the batch."""
+        torch = require("torch", extra="hf")
+        limit = position_limit(self.model)
+        if limit is not None and length > limit:
+            raise InputError(f"{length} tokens do not fit {type(self.model).__name__}; it has {limit} positions")
+        return torch.zeros(self.sizes.batch_size, length, dtype=torch.int64, device="meta")
+
+    def floats(self, *shape: int) -> Any:
+        """Numbers of the given shape for every item of the batch."""
+        torch = require("torch", extra="hf")
+        return torch.zeros(self.sizes.batch_size, *shape, dtype=self.dtype, device="meta")
+
+    def source(self, default: int = DEFAULT_TOKENS) -> dict[str, Any]:
+        """What the model reads: text, an image, speech, or text and an image."""
+        name = self.model.main_input_name
+        if name == "input_ids" or name not in self.parameters:
+            if "input_ids" not in self.parameters:
+                raise ModelError(f"{type(self.model).__name__} takes no input that foretell knows how to make ({name!r})")
+            inputs = {"input_ids": self.tokens(self._length(default))}
+            if "pixel_values" in self.parameters and not self.model.can_generate():
+                inputs["pixel_values"] = self.pixels()
+            return inputs
+        makers = {
+            "pixel_values": self.pixels,
+            "pixel_values_videos": self.pixels,
+            "input_features": self._features,
+            "input_values": self._waveform,
+        }
+        if name not in makers:
+            raise ModelError(f"{type(self.model).__name__} takes {name!r}, an input that foretell does not make yet")
+        inputs = {name: makers[name]()}
+        if "input_ids" in self.parameters and not self.is_encoder_decoder and not self.model.can_generate():
+            inputs["input_ids"] = self.tokens(self._length(default))
+        return inputs
+
+    def target_length(self) -> int:
+        """How many tokens the decoder of an encoder-decoder has."""
+        asked = self.sizes.context or self.sizes.sequence
+        return asked or min(DEFAULT_TOKENS, position_limit(self.model, "decoder") or DEFAULT_TOKENS)
+
+    def pixels(self) -> Any:
+        """An image, or a clip where the model takes several frames."""
+        config = _part(self.model.config, "vision_config", "encoder")
+        shape = self.sizes.image or (getattr(config, "num_channels", 3), *_pair(getattr(config, "image_size", None)))
+        if len(shape) == 2:
+            shape = (getattr(config, "num_channels", 3), *shape)
+        if len(shape) != 3:
+            raise InputError(f"An image is CxHxW or HxW, got {'x'.join(map(str, shape))}")
+        frames = getattr(config, "num_frames", None)
+        return self.floats(frames, *shape) if isinstance(frames, int) else self.floats(*shape)
+
+    def _length(self, default: int) -> int:
+        if self.sizes.sequence is not None:
+            return self.sizes.sequence
+        text = _part(self.model.config, "text_config")
+        limits = [position_limit(self.model), getattr(text, "max_position_embeddings", None)]
+        return min([default, *(limit for limit in limits if isinstance(limit, int) and limit > 0)])
+
+    def _features(self) -> Any:
+        config = self.model.config
+        mels = getattr(config, "num_mel_bins", None)
+        if mels is not None and hasattr(config, "max_source_positions") and not hasattr(config, "input_feat_per_channel"):
+            return self.floats(mels, 2 * config.max_source_positions)
+        width = getattr(config, "input_feat_per_channel", None) or getattr(config, "feature_projection_input_dim", None)
+        if width is None:
+            raise ModelError(f"{type(self.model).__name__} takes speech features of a form that foretell does not make yet")
+        return self.floats(1000, width * getattr(config, "input_channels", 1))
+
+    def _waveform(self) -> Any:
+        config = self.model.config
+        if hasattr(config, "num_mel_bins") and hasattr(config, "max_length") and hasattr(config, "patch_size"):
+            return self.floats(getattr(config, "max_length", 1024), config.num_mel_bins)
+        return self.floats(self.sizes.sequence or DEFAULT_SAMPLES)
+
+
+def position_limit(model: Any, side: str = "") -> int | None:
+    """The smallest table of learned positions in the model, or in the modules named ``side``; None without one."""
+    torch = require("torch", extra="hf")
+    limits = []
+    for path, module in model.named_modules():
+        name = path.rpartition(".")[2]
+        if not isinstance(module, torch.nn.Embedding) or name not in ("wpe", "embed_positions", "position_embeddings", "position_embedding"):
+            continue
+        if side not in path or "vision" in path or (not side and "decoder" in path):
+            continue
+        offset = getattr(module, "offset", None)
+        if offset is None:
+            offset = module.padding_idx + 1 if module.padding_idx is not None else 0
+        limits.append(module.num_embeddings - offset)
+    return min(limits, default=None)
+
+
+def _part(config: Any, *names: str) -> Any:
+    """The first sub-config of these names, else the config itself."""
+    return next((part for name in names if (part := getattr(config, name, None)) is not None and not isinstance(part, str)), config)
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    if isinstance(size, list | tuple) and len(size) >= 2:
+        return int(size[-2]), int(size[-1])
+    if isinstance(size, list | tuple) and size:
+        size = size[0]
+    return (int(size), int(size)) if size else (DEFAULT_IMAGE, DEFAULT_IMAGE)

@@ -1,0 +1,78 @@
+"""Front-ends: what every torch-based front-end hands to the exporter, and what the exporter says when it fails."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import ModelError
+from foretell.optional import require
+
+
+@dataclass(frozen=True)
+class TorchProgram:
+    """A module on the meta device and the inputs to export it with.
+
+    Attributes:
+        name: What to call the model.
+        module: An ``nn.Module`` without storage, in the mode (train or eval) it would run in.
+        args: Positional inputs, on the meta device.
+        kwargs: Named inputs, on the meta device.
+        batch_axes: Axis of the batch in each input; None where it has none, absent where it is axis 0.
+        notes: What a reader of the costs should know: parts that do not run, settings that were ignored.
+    """
+
+    name: str
+    module: Any
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    batch_axes: Mapping[str, int | None] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def one_line(error: BaseException, limit: int = 200) -> str:
+    """The first telling line of an error, cut to ``limit`` characters.
+
+    >>> one_line(ValueError("bad\\n  shape"))
+    'bad shape'
+    """
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def export_error(program: TorchProgram, error: Exception) -> ModelError:
+    """What to raise when ``torch.export`` fails on a program."""
+    text = f"{type(error).__name__} {error}"
+    if any(sign in text for sign in ("DataDependent", "data-dependent", "unbacked", "aten::nonzero", "aten.nonzero")):
+        return ModelError(
+            f"Cannot export {program.name}: its forward pass depends on the values of tensors, not only on their shapes"
+        )
+    return ModelError(f"Cannot export {program.name}: {one_line(error)}")
+
+
+def repair_torchvision() -> None:
+    """Let torchvision import where its compiled operators do not fit this build of torch.
+
+    A CUDA wheel of torchvision beside a CPU build of torch fails on import because ``torchvision::nms`` is missing;
+    declaring the operator is enough for everything but detection heads.
+    """
+    spec = find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        return
+    torch = require("torch", extra="torch")
+    if hasattr(torch.ops.torchvision, "nms"):
+        return
+    for library in Path(spec.origin).parent.glob("_C*.so"):
+        try:
+            torch.ops.load_library(str(library))
+        except (OSError, ImportError):
+            continue
+        return
+    _declared.append(torch.library.Library("torchvision", "DEF"))
+    for operator in ("nms", "qnms"):
+        _declared[-1].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+# A torch.library.Library withdraws its operators when it is collected.
+_declared: list[Any] = []

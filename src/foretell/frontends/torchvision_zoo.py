@@ -1,0 +1,58 @@
+"""frontends: ``torchvision:NAME`` → Graph. Built on the meta device: no weights, no download."""
+
+import warnings
+
+from foretell.errors import ModelError
+from foretell.frontends.program import TorchProgram, one_line, repair_torchvision
+from foretell.frontends.request import ModelRequest, image_shape
+from foretell.frontends.torch_export import TRACE_BATCH, graph_from_program, import_torch
+from foretell.graph import Graph
+from foretell.optional import require
+from foretell.registry import did_you_mean
+
+
+class TorchvisionFrontend:
+    """All architectures of the installed torchvision that take one tensor."""
+
+    def load(self, request: ModelRequest) -> Graph:
+        """Build and export."""
+        torch = import_torch()
+        repair_torchvision()
+        models = require("torchvision.models", extra="vision", purpose="Reading torchvision models")
+        name = str(request.source).removeprefix("torchvision:")
+        if name not in models.list_models():
+            raise ModelError(f"torchvision has no model {name!r}.{did_you_mean(name, models.list_models())}")
+        shape = image_shape(request, self._default_shape(name))
+        arguments = {"weights_backbone": None} if "segmentation" in models.get_model_builder(name).__module__ else {}
+        if name in ("inception_v3", "googlenet"):
+            arguments = {"init_weights": False}
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                module = models.get_model(name, weights=None, **arguments)
+            except Exception as error:  # noqa: BLE001 - whatever a constructor raises becomes one clear line
+                raise ModelError(f"torchvision could not build {name!r}: {one_line(error)}") from error
+        inputs = (torch.empty(TRACE_BATCH, *shape, device="meta"),)
+        if name.startswith("raft"):
+            inputs = (*inputs, torch.empty(TRACE_BATCH, *shape, device="meta"))
+        return graph_from_program(TorchProgram(f"torchvision:{name}", module, inputs), batch_size=TRACE_BATCH, training=request.mode == "training")
+
+    @staticmethod
+    def _default_shape(name: str) -> tuple[int, ...]:
+        """The size torchvision's own recipes evaluate at."""
+        if name.startswith(("r3d", "mc3", "r2plus1d")):
+            return (3, 16, 112, 112)
+        if name.startswith(("mvit", "s3d", "swin3d")):
+            return (3, 16, 224, 224)
+        sizes = {"inception_v3": 299, "vit_h_14": 224, "efficientnet_b1": 240, "efficientnet_b2": 288, "efficientnet_b3": 300, "efficientnet_b4": 380,
+                 "efficientnet_b5": 456, "efficientnet_b6": 528, "efficientnet_b7": 600, "efficientnet_v2_s": 384, "efficientnet_v2_m": 480,
+                 "efficientnet_v2_l": 480}  # fmt: skip
+        size = sizes.get(name, 520 if name.startswith(("deeplab", "fcn", "lraspp")) else 256 if name.startswith("swin_v2") else 224)
+        return (3, 360, 520) if name.startswith("raft") else (3, size, size)
+
+    def fingerprint(self, request: ModelRequest) -> str | None:
+        """The name, and the versions that decide what it builds."""
+        from importlib.metadata import version
+
+        require("torchvision", extra="vision", purpose="Reading torchvision models")
+        return f"{request.source} torchvision {version('torchvision')} torch {version('torch')}"

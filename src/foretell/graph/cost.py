@@ -1,0 +1,219 @@
+"""graph: exact costs of every node: multiply-accumulates, floating-point operations, parameters, bytes moved.
+
+One multiply-accumulate (MAC) is two FLOPs. MACs count contractions only (convolution, matrix product, attention,
+recurrence); FLOPs count those twice plus element-wise work. Bytes are those of the tensors at the kernel's edge: each
+distinct element read once, each output written once. Views move nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from foretell.graph.arithmetic import multiply_accumulates, other_flops, time_steps
+from foretell.graph.graph import Graph
+from foretell.graph.layout import Layout, distinct_elements, layouts
+from foretell.graph.node import Node
+from foretell.graph.ops import Operator, lookup
+from foretell.graph.tensor import DTYPE_BITS, Tensor
+
+TENSOR_CORE_DTYPES = frozenset({"fp16", "bf16", "fp8", "fp4", "int8", "uint8", "int4", "uint4"})
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one node, or many, take. ``launches`` is the number of kernels a framework starts for it."""
+
+    macs: int = 0
+    flops: int = 0
+    parameters: int = 0
+    parameter_bytes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    activation_bytes: int = 0
+    tensor_core_macs: int = 0
+    launches: int = 0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost)))
+
+    def __mul__(self, times: int) -> "Cost":
+        return Cost(*(getattr(self, f.name) * times for f in fields(Cost)))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """The sum of many costs."""
+    sums = [0] * len(fields(Cost))
+    names = [f.name for f in fields(Cost)]
+    for cost in costs:
+        for i, name in enumerate(names):
+            sums[i] += getattr(cost, name)
+    return Cost(*sums)
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """The costs of a graph, node by node, with the sums people ask for."""
+
+    graph: Graph
+    nodes: tuple[Cost, ...]
+
+    @cached_property
+    def total(self) -> Cost:
+        """Everything, including parameters that no node reads."""
+        summed = total(self.nodes)
+        idle = [t for t in self.graph.tensors.values() if t.kind == "parameter" and t.name not in self.graph.consumers]
+        return summed + Cost(parameters=sum(t.elements for t in idle), parameter_bytes=sum(t.bytes for t in idle))
+
+    def by_operator(self) -> dict[str, tuple[int, Cost]]:
+        """For every operator how often it occurs and what it takes, most MACs (then bytes) first."""
+        return self._grouped((node.op,) for node in self.graph.nodes)
+
+    def by_module(self, depth: int | None = None) -> dict[str, tuple[int, Cost]]:
+        """For every module path (all its prefixes, down to ``depth``) the nodes in it and what they take, in model order."""
+        counts = self._grouped((_prefixes(node.module, depth) for node in self.graph.nodes), ordered=False)
+        return dict(sorted(counts.items(), key=lambda item: self._first_node[item[0]]))
+
+    @cached_property
+    def _first_node(self) -> Mapping[str, int]:
+        first: dict[str, int] = {}
+        for position, node in enumerate(self.graph.nodes):
+            for prefix in _prefixes(node.module, None):
+                first.setdefault(prefix, position)
+        return first
+
+    def _grouped(self, keys: Iterable[Iterable[str]], ordered: bool = True) -> dict[str, tuple[int, Cost]]:
+        members: dict[str, list[Cost]] = {}
+        for own, cost in zip(keys, self.nodes):
+            for key in own:
+                members.setdefault(key, []).append(cost)
+        sums = {key: (len(costs), total(costs)) for key, costs in members.items()}
+        if ordered:
+            sums = dict(sorted(sums.items(), key=lambda item: (-item[1][1].macs, -item[1][1].bytes, item[0])))
+        return sums
+
+    @cached_property
+    def unknown_operators(self) -> dict[str, float]:
+        """Operators that nobody has entered, each with its share of the bytes that the graph moves."""
+        everything = max(self.total.bytes, 1)
+        shares: dict[str, float] = {}
+        for node, cost in zip(self.graph.nodes, self.nodes):
+            if lookup(node.op).kind == "unknown":
+                name = f"{node.domain}.{node.op}" if node.domain else node.op
+                shares[name] = shares.get(name, 0.0) + cost.bytes / everything
+        return shares
+
+    @property
+    def coverage(self) -> float:
+        """The share of the graph's traffic that known operators cause: 1.0 when nothing is unknown."""
+        return 1.0 - sum(self.unknown_operators.values()) if self.unknown_operators else 1.0
+
+
+def _prefixes(path: str, depth: int | None) -> tuple[str, ...]:
+    parts = path.split(".") if path else []
+    return tuple(".".join(parts[:n]) for n in range(1, min(len(parts), depth or len(parts)) + 1))
+
+
+def graph_costs(graph: Graph) -> CostTable:
+    """The cost of one inference, node by node."""
+    laid_out = layouts(graph)
+    owned = _first_readers(graph)
+    return CostTable(graph, tuple(node_cost(graph, node, laid_out, owned.get(i, ())) for i, node in enumerate(graph.nodes)))
+
+
+def _first_readers(graph: Graph) -> dict[int, list[Tensor]]:
+    """Each parameter belongs to the first node that reads it, so that sums count shared weights once."""
+    owned: dict[int, list[Tensor]] = {}
+    for tensor in graph.tensors.values():
+        if tensor.kind == "parameter" and tensor.name in graph.consumers:
+            owned.setdefault(graph.consumers[tensor.name][0], []).append(tensor)
+    return owned
+
+
+def node_cost(graph: Graph, node: Node, laid_out: Mapping[str, Layout], owned: Iterable[Tensor] = ()) -> Cost:
+    """The cost of one node at inference."""
+    entry = lookup(node.op)
+    owned = tuple(owned)
+    parameters = Cost(parameters=sum(t.elements for t in owned), parameter_bytes=sum(t.bytes for t in owned))
+    if entry.kind == "control":
+        return parameters + _control(node)
+    inputs = [graph.tensors[i] for i in node.inputs if i]
+    outputs = [graph.tensors[o] for o in node.outputs if o]
+    if not outputs or entry.kind == "free":
+        return parameters
+    if entry.kind == "view":
+        if not inputs or laid_out[outputs[0].name].storage != outputs[0].name:
+            return parameters
+        moved = outputs[0].bytes  # the layout forbids a view: a copy
+        return parameters + Cost(bytes_read=moved, bytes_written=moved, activation_bytes=moved, launches=1)
+    macs = multiply_accumulates(graph, node, entry)
+    written = sum(t.bytes for t in outputs)
+    kept = sum(t.bytes for t in outputs if laid_out[t.name].storage == t.name)
+    eligible = macs if _on_tensor_cores(node, inputs, outputs[0]) else 0
+    return parameters + Cost(
+        macs=macs,
+        flops=2 * macs + other_flops(node, entry, inputs, outputs),
+        bytes_read=_bytes_read(node, entry, inputs, outputs, laid_out),
+        bytes_written=written,
+        activation_bytes=kept,
+        tensor_core_macs=eligible,
+        launches=_launches(node, entry, inputs),
+    )
+
+
+def _control(node: Node) -> Cost:
+    """Loop and Scan run their body ``trips`` times; of If, the branch that takes more."""
+    bodies = [graph_costs(body).total for body in node.bodies]
+    if not bodies:
+        return Cost()
+    if node.op == "If":
+        return max(bodies, key=lambda c: (c.flops, c.bytes))
+    once, trips = total(bodies), node.integer("trips", 1)
+    repeated = once * trips
+    return Cost(**{f.name: getattr(once if f.name.startswith("parameter") else repeated, f.name) for f in fields(Cost)})
+
+
+def _bytes_read(node: Node, entry: Operator, inputs: list[Tensor], outputs: list[Tensor], laid_out: Mapping[str, Layout]) -> int:
+    sizes = [distinct_elements(t.shape, laid_out[t.name].strides) * DTYPE_BITS[t.dtype] // 8 for t in inputs]
+    if entry.kind == "generator":
+        return 0
+    if entry.kind == "gather":
+        return min(outputs[0].bytes, sizes[0]) + sum(sizes[1:])
+    if entry.kind == "movement" and node.op != "Concat":
+        return min(sum(sizes), outputs[0].bytes)
+    if node.op == "MoE":
+        return sizes[0] + int(sum(sizes[1:]) * _active_share(node, inputs))
+    return sum(sizes)
+
+
+def _active_share(node: Node, inputs: list[Tensor]) -> float:
+    """The share of a mixture's experts that at least one token reaches, at most."""
+    experts = node.integer("experts", 1)
+    return min(experts, _rows(inputs[0]) * node.integer("top_k", 1)) / experts
+
+
+def _rows(tensor: Tensor) -> int:
+    return tensor.elements // tensor.shape[-1] if tensor.shape and tensor.shape[-1] else 0
+
+
+def _launches(node: Node, entry: Operator, inputs: list[Tensor]) -> int:
+    if entry.kind != "recurrent":
+        return 1
+    return max(1, time_steps(node, inputs[0])) * node.integer("layers", 1) * node.integer("directions", 1)
+
+
+def _on_tensor_cores(node: Node, inputs: list[Tensor], output: Tensor) -> bool:
+    """Whether its MACs may run on tensor cores under PyTorch's defaults: TF32 for convolutions, not for products."""
+    if lookup(node.op).kind not in ("contraction", "attention", "recurrent"):
+        return False
+    if node.op in ("Conv", "ConvTranspose", "FusedConv") and len(inputs) > 1:
+        weight = inputs[1]
+        if node.integer("group", 1) > 1 and len(weight.shape) > 1 and weight.shape[1] == 1:
+            return False  # a depthwise convolution has no matrix to multiply
+        return output.dtype in TENSOR_CORE_DTYPES or output.dtype == "fp32"
+    operands = inputs[:2] or [output]
+    return all(t.dtype in TENSOR_CORE_DTYPES for t in operands)

@@ -1,0 +1,76 @@
+"""graph: what a tensor is: a name, a shape, a dtype and where it comes from. Never its values."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from foretell.errors import GraphError, InputError
+from foretell.registry import did_you_mean
+
+TensorKind = Literal["input", "parameter", "buffer", "constant", "activation"]
+
+DTYPE_BITS = {
+    "fp64": 64, "fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "fp4": 4,
+    "int64": 64, "int32": 32, "int16": 16, "int8": 8, "int4": 4, "int2": 2,
+    "uint64": 64, "uint32": 32, "uint16": 16, "uint8": 8, "uint4": 4, "uint2": 2,
+    "bool": 8, "complex64": 64, "complex128": 128, "string": 128,
+}  # fmt: skip
+FLOAT_DTYPES = frozenset({"fp64", "fp32", "fp16", "bf16", "fp8", "fp4"})
+_DTYPE_ALIASES = {
+    "float32": "fp32", "float": "fp32", "f32": "fp32", "tf32": "fp32", "float64": "fp64", "double": "fp64",
+    "float16": "fp16", "half": "fp16", "f16": "fp16", "bfloat16": "bf16", "float8": "fp8", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
+}  # fmt: skip
+
+
+def parse_dtype(text: str) -> str:
+    """The canonical name of a floating dtype as people write it.
+
+    >>> parse_dtype("float16"), parse_dtype("BF16")
+    ('fp16', 'bf16')
+    """
+    name = text.strip().lower().removeprefix("torch.")
+    name = _DTYPE_ALIASES.get(name, name)
+    if name not in FLOAT_DTYPES:
+        raise InputError(f"Unknown dtype {text!r}.{did_you_mean(name, FLOAT_DTYPES)}")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One value that flows through a graph.
+
+    ``batch_axis`` is the axis that grows with the batch size, or None where the tensor does not depend on it.
+
+    >>> Tensor("x", (2, 3, 224, 224), "fp16").bytes
+    602112
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "fp32"
+    kind: TensorKind = "activation"
+    batch_axis: int | None = None
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Its size when stored densely."""
+        return -(-self.elements * DTYPE_BITS[self.dtype] // 8)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether a cast of the model's dtype changes it."""
+        return self.dtype in FLOAT_DTYPES
+
+    def validate(self) -> None:
+        """Raise if its shape or dtype cannot be."""
+        if self.dtype not in DTYPE_BITS:
+            raise GraphError(f"Tensor {self.name!r} has the unknown dtype {self.dtype!r}.")
+        if any(not isinstance(d, int) or d < 0 for d in self.shape):
+            raise GraphError(f"Tensor {self.name!r} has the impossible shape {self.shape}: dimensions must be 0 or more.")
+        if self.batch_axis is not None and not 0 <= self.batch_axis < len(self.shape):
+            raise GraphError(f"Tensor {self.name!r} of shape {self.shape} has no axis {self.batch_axis} to hold the batch.")

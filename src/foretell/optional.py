@@ -1,0 +1,30 @@
+"""Import a heavy library, or say which extra installs it.
+
+>>> require("json", extra="json").dumps([1])
+'[1]'
+>>> require("no_such_library", extra="keras", purpose="Reading Keras models")
+Traceback (most recent call last):
+...
+foretell.errors.MissingExtraError: Reading Keras models needs no_such_library: pip install 'foretell[keras]'
+"""
+
+import importlib
+import importlib.util
+from types import ModuleType
+
+from foretell.errors import MissingExtraError
+
+
+def available(module: str) -> bool:
+    """Whether ``module`` can be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def require(module: str, *, extra: str, purpose: str = "This") -> ModuleType:
+    """Import ``module``; if absent, raise an error that names the extra."""
+    if not available(module.partition(".")[0]):
+        raise MissingExtraError(f"{purpose} needs {module.partition('.')[0]}: pip install 'foretell[{extra}]'")
+    return importlib.import_module(module)

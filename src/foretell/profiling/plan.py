@@ -1,0 +1,134 @@
+"""Profiling: what a campaign shall measure, read from TOML and checked before any time is spent."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from foretell.errors import InputError
+from foretell.profiling.workload import DTYPES, MODES, OPTIMIZERS
+from foretell.registry import did_you_mean
+
+ZOOS = ("timm", "torchvision", "hf", "llm", "synthetic")
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How each workload is measured; the defaults are the protocol's."""
+
+    warmups: int = 5
+    replays: int = 20
+    tries: int = 3
+    max_cv: float = 0.05
+    eager_runs: int = 5
+    energy_share: float = 0.2
+    energy_s: float = 1.0
+    trace_share: float = 0.4
+    fallback_runs: int = 5
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is not worth measuring; a workload beyond a limit is recorded as skipped."""
+
+    max_latency_ms: float = 80.0
+    max_memory_gib: float = 30.0
+    max_parameters: float = 9e9
+    timeout_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How many processes share the device: ``measure`` take timings, ``trace`` record kernels."""
+
+    measure: int = 5
+    trace: int = 2
+
+
+@dataclass(frozen=True)
+class Part:
+    """One slice of the campaign's time: where its models come from and how their workloads are drawn."""
+
+    name: str
+    share: float
+    zoos: tuple[str, ...]
+    modes: tuple[str, ...] = ("inference",)
+    dtypes: tuple[str, ...] = DTYPES
+    batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    first_batch_sizes: tuple[int, ...] = (1, 2, 4, 8)
+    sizes: tuple[int, ...] = ()
+    size_share: float = 0.0
+    sequences: tuple[int, ...] = ()
+    optimizers: tuple[str, ...] = ("",)
+    families: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    per_model: int = 4
+    models: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole campaign, reproducible from its seed."""
+
+    seed: int
+    parts: tuple[Part, ...]
+    measuring: Measuring = field(default_factory=Measuring)
+    limits: Limits = field(default_factory=Limits)
+    workers: Workers = field(default_factory=Workers)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read and check a plan."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"Cannot read the plan {path}: {error.strerror}.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"The plan {path} is not TOML: {error}.") from error
+    _check_keys(values, {"seed", "part", "measuring", "limits", "workers"}, "the plan")
+    parts = tuple(_part(part) for part in values.get("part", []))
+    if not parts:
+        raise InputError(f"The plan {path} has no [[part]]: nothing would be measured.")
+    if len({part.name for part in parts}) < len(parts):
+        raise InputError(f"The plan {path} has two parts of the same name.")
+    return Plan(
+        seed=int(values.get("seed", 0)),
+        parts=parts,
+        measuring=_section(Measuring, values.get("measuring", {}), "[measuring]"),
+        limits=_section(Limits, values.get("limits", {}), "[limits]"),
+        workers=_section(Workers, values.get("workers", {}), "[workers]"),
+    )
+
+
+def _check_keys(values: Mapping[str, object], known: set[str], where: str) -> None:
+    for key in values:
+        if key not in known:
+            raise InputError(f"Unknown key {key!r} in {where}.{did_you_mean(key, known)}")
+
+
+def _section(kind: type[Any], values: Mapping[str, Any], where: str) -> Any:
+    _check_keys(values, {field.name for field in fields(kind)}, where)
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+
+
+_CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"zoos": ZOOS, "modes": MODES, "dtypes": DTYPES, "optimizers": OPTIMIZERS}
+)
+
+
+def _part(values: Mapping[str, Any]) -> Part:
+    needed = [each.name for each in fields(Part) if each.default is MISSING and each.name not in values]
+    if needed:
+        raise InputError(f"A [[part]] of the plan lacks {', '.join(needed)}.")
+    part: Part = _section(Part, values, f"[[part]] {values['name']!r}")
+    for key, choices in _CHOICES.items():
+        for value in getattr(part, key):
+            if value not in choices:
+                raise InputError(f"Unknown {key} {value!r} in part {part.name!r}.{did_you_mean(value, choices)}")
+    if part.share <= 0 or part.per_model < 1 or min((*part.batch_sizes, *part.first_batch_sizes)) < 1:
+        raise InputError(f"Part {part.name!r} needs a positive share, per_model and batch sizes.")
+    if "training" in part.modes and not all(part.optimizers):
+        raise InputError(f"Part {part.name!r} trains: name its optimizers, for example ['sgd', 'adamw'].")
+    return part

@@ -1,0 +1,94 @@
+"""Profiling: many processes prepare on one device, one at a time measures.
+
+A readers-writer lock on two files. Preparing (building, warming up, capturing) holds it shared; timing holds it alone, and a
+process that waits to time stops newcomers at the turnstile. ``flock`` is released by the kernel when its holder dies, so
+that a crashed worker never blocks the campaign. A third file has one byte per worker: what each is doing now.
+"""
+
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+FREE, WAITING_ALONE, WAITING_SHARED, HOLDING = 0, 1, 2, 3
+MAX_WORKERS = 64
+
+
+class Turnstile:
+    """One worker's view of the lock."""
+
+    def __init__(self, folder: Path, worker: int) -> None:
+        self._folder = folder
+        self._worker = worker
+        self._gate = -1
+        self._device = -1
+        self._state: mmap.mmap | None = None
+        self.waited_s = 0.0
+
+    def open(self) -> None:
+        """Open the lock's files; they are created where absent."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._gate = os.open(self._folder / "gate", flags, 0o600)
+        self._device = os.open(self._folder / "device", flags, 0o600)
+        self._state = open_state(self._folder)
+        self._set(FREE)
+
+    def _set(self, state: int) -> None:
+        if self._state is not None:
+            self._state[self._worker] = state
+
+    def _enter(self, kind: int, waiting: int) -> None:
+        started = time.perf_counter()
+        self._set(waiting)
+        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._device, kind)
+        finally:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+        self._set(HOLDING)
+        self.waited_s += time.perf_counter() - started
+
+    def _leave(self) -> None:
+        fcntl.flock(self._device, fcntl.LOCK_UN)
+        self._set(FREE)
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Use the device beside others: nothing here may be timed."""
+        self._enter(fcntl.LOCK_SH, WAITING_SHARED)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Have the device alone: the only place where anything is timed."""
+        self._enter(fcntl.LOCK_EX, WAITING_ALONE)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def wanted(self) -> bool:
+        """Whether another worker waits to have the device alone."""
+        return self._state is not None and self._state.find(bytes([WAITING_ALONE])) >= 0
+
+    def step_aside(self) -> None:
+        """Inside :meth:`shared`: let those pass who wait to time. The caller has finished its device work."""
+        self._leave()
+        self._enter(fcntl.LOCK_SH, WAITING_SHARED)
+
+
+def open_state(folder: Path) -> mmap.mmap:
+    """The bytes that say what each worker is doing."""
+    handle = os.open(folder / "state", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(handle).st_size < MAX_WORKERS:
+            os.ftruncate(handle, MAX_WORKERS)
+        return mmap.mmap(handle, MAX_WORKERS)
+    finally:
+        os.close(handle)

@@ -1,0 +1,48 @@
+"""Name → "module:Class", imported only when asked for; an unknown name lists the closest ones.
+
+>>> shapes = Registry("shape", {"square": "fractions:Fraction"})
+>>> shapes.load("square").__name__
+'Fraction'
+>>> shapes.load("sqare")
+Traceback (most recent call last):
+...
+foretell.errors.UnknownNameError: Unknown shape 'sqare'. Did you mean 'square'?
+"""
+
+import difflib
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from foretell.errors import UnknownNameError
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """A sentence that offers the closest choice, or names them all when few, or nothing."""
+    known = sorted(set(choices))
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    return f" Choose from: {', '.join(known)}." if 0 < len(known) <= 20 else ""
+
+
+@dataclass(frozen=True)
+class Registry:
+    """A table of plug-ins of one kind, loaded lazily."""
+
+    kind: str
+    targets: Mapping[str, str]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.targets)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.targets
+
+    def load(self, name: str) -> Any:
+        """Import and return what ``name`` stands for."""
+        if name not in self.targets:
+            raise UnknownNameError(f"Unknown {self.kind} {name!r}.{did_you_mean(name, self.targets)}")
+        module, _, attribute = self.targets[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
