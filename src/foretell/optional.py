@@ -10,6 +10,7 @@ foretell.errors.MissingExtraError: Reading Keras models needs no_such_library: p
 
 import importlib
 import importlib.util
+from importlib import metadata
 from types import ModuleType
 
 from foretell.errors import MissingExtraError
@@ -28,3 +29,15 @@ def require(module: str, *, extra: str, purpose: str = "This") -> ModuleType:
     if not available(module.partition(".")[0]):
         raise MissingExtraError(f"{purpose} needs {module.partition('.')[0]}: pip install 'foretell[{extra}]'")
     return importlib.import_module(module)
+
+
+def versions(*modules: str, extra: str, purpose: str = "This") -> str:
+    """The versions of libraries, without importing them; raises as `require` does where one is absent.
+
+    >>> versions("numpy", extra="numpy").split()[0]
+    'numpy'
+    """
+    for module in modules:
+        if not available(module):
+            raise MissingExtraError(f"{purpose} needs {module}: pip install 'foretell[{extra}]'")
+    return " ".join(f"{module} {metadata.version(module)}" for module in modules)

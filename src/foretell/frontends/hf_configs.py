@@ -80,7 +80,7 @@ def transformers_config(source: HfConfig, *, trust: bool) -> Any:
             if values.get("tie_word_embeddings") is False and hasattr(config, "scale_decoder_outputs"):
                 config.tie_word_embeddings = False  # T5 1.1 has a head of its own, which transformers 5 forgets
             return config
-        except Exception as error:  # noqa: BLE001 - a config is foreign data: anything may be wrong with it
+        except Exception as error:  # a config is foreign data: anything may be wrong with it
             raise ModelError(f"The config of {source.name} does not make a model: {one_line(error)}") from error
     if values.get("auto_map"):
         if not trust:
@@ -98,7 +98,7 @@ def _trusted_config(source: HfConfig) -> Any:
     auto = require("transformers.models.auto.configuration_auto", extra="hf")
     try:
         return auto.AutoConfig.from_pretrained(source.location, trust_remote_code=True)
-    except Exception as error:  # noqa: BLE001 - foreign code
+    except Exception as error:  # foreign code
         raise ModelError(f"The code that comes with {source.name} failed: {one_line(error)}") from error
 
 
@@ -195,7 +195,7 @@ def _download(ident: str) -> Path:
         _probe(hub.constants)
         with quiet():
             return Path(hub.hf_hub_download(ident, "config.json", etag_timeout=5))
-    except Exception as error:  # noqa: BLE001 - any failure of the network stack
+    except Exception as error:  # any failure of the network stack
         reason = "HF_HUB_OFFLINE is set" if hub.constants.HF_HUB_OFFLINE else type(error).__name__
         hint = did_you_mean(ident, [*_table(), *(alias for entry in _table().values() for alias in entry["aliases"])])
         raise ModelError(

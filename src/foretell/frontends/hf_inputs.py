@@ -10,7 +10,9 @@ from foretell.optional import require
 DEFAULT_TOKENS = 128
 DEFAULT_PROMPT = 512
 DEFAULT_SAMPLES = 160_000  # ten seconds of speech at 16 kHz
+DEFAULT_FRAMES = 1000  # the same, as frames of ten milliseconds
 DEFAULT_IMAGE = 224
+POSITION_TABLES = ("wpe", "embed_positions", "position_embeddings", "position_embedding")
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,10 @@ class ModelInputs:
         """Whether the model reads a source and writes a target."""
         return bool(getattr(self.model.config, "is_encoder_decoder", False)) and "decoder_input_ids" in self.parameters
 
-    def tokens(self, length: int) -> Any:
-        """Token ids of ``length`` for every item of the batch."""
+    def tokens(self, length: int, *, target: bool = False) -> Any:
+        """Token ids of ``length`` for every item of the batch: what is read, or what is written."""
         torch = require("torch", extra="hf")
-        limit = position_limit(self.model)
+        limit = self._limit(target=target)
         if limit is not None and length > limit:
             raise InputError(f"{length} tokens do not fit {type(self.model).__name__}; it has {limit} positions")
         return torch.zeros(self.sizes.batch_size, length, dtype=torch.int64, device="meta")
@@ -59,9 +61,9 @@ class ModelInputs:
         name = self.model.main_input_name
         if name == "input_ids" or name not in self.parameters:
             if "input_ids" not in self.parameters:
-                raise ModelError(f"{type(self.model).__name__} takes no input that foretell knows how to make ({name!r})")
+                raise ModelError(f"{type(self.model).__name__} takes {name!r}, which foretell does not make yet")
             inputs = {"input_ids": self.tokens(self._length(default))}
-            if "pixel_values" in self.parameters and not self.model.can_generate():
+            if self._takes_image:
                 inputs["pixel_values"] = self.pixels()
             return inputs
         makers = {
@@ -71,7 +73,7 @@ class ModelInputs:
             "input_values": self._waveform,
         }
         if name not in makers:
-            raise ModelError(f"{type(self.model).__name__} takes {name!r}, an input that foretell does not make yet")
+            raise ModelError(f"{type(self.model).__name__} takes {name!r}, which foretell does not make yet")
         inputs = {name: makers[name]()}
         if "input_ids" in self.parameters and not self.is_encoder_decoder and not self.model.can_generate():
             inputs["input_ids"] = self.tokens(self._length(default))
@@ -80,7 +82,7 @@ class ModelInputs:
     def target_length(self) -> int:
         """How many tokens the decoder of an encoder-decoder has."""
         asked = self.sizes.context or self.sizes.sequence
-        return asked or min(DEFAULT_TOKENS, position_limit(self.model, "decoder") or DEFAULT_TOKENS)
+        return asked or min(DEFAULT_TOKENS, self._limit(target=True) or DEFAULT_TOKENS)
 
     def pixels(self) -> Any:
         """An image, or a clip where the model takes several frames."""
@@ -93,22 +95,33 @@ class ModelInputs:
         frames = getattr(config, "num_frames", None)
         return self.floats(frames, *shape) if isinstance(frames, int) else self.floats(*shape)
 
+    @property
+    def _takes_image(self) -> bool:
+        """Whether an image goes with the text: always for CLIP, for a model that generates only when asked for."""
+        parameter = inspect.signature(type(self.model).forward).parameters.get("pixel_values")
+        if parameter is None:
+            return False
+        return self.sizes.image is not None or not self.model.can_generate() or parameter.default is parameter.empty
+
+    def _limit(self, *, target: bool) -> int | None:
+        side = ("decoder" if target else "encoder") if self.is_encoder_decoder else ""
+        return position_limit(self.model, side)
+
     def _length(self, default: int) -> int:
         if self.sizes.sequence is not None:
             return self.sizes.sequence
         text = _part(self.model.config, "text_config")
-        limits = [position_limit(self.model), getattr(text, "max_position_embeddings", None)]
+        limits = [self._limit(target=False), getattr(text, "max_position_embeddings", None)]
         return min([default, *(limit for limit in limits if isinstance(limit, int) and limit > 0)])
 
     def _features(self) -> Any:
         config = self.model.config
-        mels = getattr(config, "num_mel_bins", None)
-        if mels is not None and hasattr(config, "max_source_positions") and not hasattr(config, "input_feat_per_channel"):
-            return self.floats(mels, 2 * config.max_source_positions)
         width = getattr(config, "input_feat_per_channel", None) or getattr(config, "feature_projection_input_dim", None)
-        if width is None:
-            raise ModelError(f"{type(self.model).__name__} takes speech features of a form that foretell does not make yet")
-        return self.floats(1000, width * getattr(config, "input_channels", 1))
+        if width is not None:
+            return self.floats(DEFAULT_FRAMES, width)
+        if hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
+            return self.floats(config.num_mel_bins, 2 * config.max_source_positions)
+        raise ModelError(f"{type(self.model).__name__} takes speech features of a form that foretell does not make yet")
 
     def _waveform(self) -> Any:
         config = self.model.config
@@ -118,14 +131,13 @@ class ModelInputs:
 
 
 def position_limit(model: Any, side: str = "") -> int | None:
-    """The smallest table of learned positions in the model, or in the modules named ``side``; None without one."""
+    """The smallest table of learned text positions in the model, or in its ``side``; None without one."""
     torch = require("torch", extra="hf")
     limits = []
     for path, module in model.named_modules():
-        name = path.rpartition(".")[2]
-        if not isinstance(module, torch.nn.Embedding) or name not in ("wpe", "embed_positions", "position_embeddings", "position_embedding"):
+        if not isinstance(module, torch.nn.Embedding) or path.rpartition(".")[2] not in POSITION_TABLES:
             continue
-        if side not in path or "vision" in path or (not side and "decoder" in path):
+        if side not in path or "vision" in path:
             continue
         offset = getattr(module, "offset", None)
         if offset is None:
@@ -136,7 +148,8 @@ def position_limit(model: Any, side: str = "") -> int | None:
 
 def _part(config: Any, *names: str) -> Any:
     """The first sub-config of these names, else the config itself."""
-    return next((part for name in names if (part := getattr(config, name, None)) is not None and not isinstance(part, str)), config)
+    parts = (getattr(config, name, None) for name in names)
+    return next((part for part in parts if part is not None and not isinstance(part, str)), config)
 
 
 def _pair(size: Any) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Front-ends: a transformers model → a module with a flat signature, tensors in and tensors out, that exports as it runs.
+"""Front-ends: a transformers model → a module with a flat signature, tensors in and out, that exports as it runs.
 
 While it exports, transformers makes other choices than when it runs: it builds masks that a run would skip, and so
 loses ``is_causal`` and grouped-query attention. The forward bound here restores the choices of a run.
@@ -6,12 +6,14 @@ loses ``is_causal`` and grouped-query attention. The forward bound here restores
 
 import copy
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
 from foretell.frontends.hf_configs import quiet
+from foretell.frontends.hf_operators import selective_scan
 from foretell.optional import require
 
 Call = Callable[[Callable[..., Any], dict[str, Any]], Any]
@@ -30,7 +32,7 @@ def bind_forward(model: Any, inputs: Mapping[str, Any], call: Call) -> None:
     original = model.forward
 
     def forward(**tensors: Any) -> dict[str, Any]:
-        with as_if_run():
+        with as_if_run(model):
             output = call(original, tensors)
         untouched = {id(tensor) for tensor in tensors.values()}
         return dict(_tensors(output, "", untouched))
@@ -41,22 +43,66 @@ def bind_forward(model: Any, inputs: Mapping[str, Any], call: Call) -> None:
 
 
 @contextmanager
-def as_if_run() -> Iterator[None]:
-    """Make transformers decide, under export and on meta tensors, as it does in an eager run without padding."""
-    masking = require("transformers.masking_utils", extra="hf")
-    experts = require("transformers.integrations.moe", extra="hf")
-    decisions: list[tuple[Any, str, Callable[..., Any]]] = [
-        (masking, "is_torchdynamo_exporting", lambda: False),
-        (masking, "find_packed_sequence_indices", lambda _: None),
-        # one operator for the experts' products in every dtype: transformers::grouped_mm_fallback
-        (experts, "_can_use_grouped_mm", lambda *_, **__: False),
-    ]
+def as_if_run(model: Any) -> Iterator[None]:
+    """Make transformers decide on meta and traced tensors as it does in an eager run on healthy, unpadded data."""
     with ExitStack() as stack:
         stack.enter_context(quiet())
-        for module, name, decision in decisions:
+        for module, name, decision in _decisions(model):
             if hasattr(module, name):
                 stack.enter_context(mock.patch.object(module, name, decision))
         yield
+
+
+def _decisions(model: Any) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    torch = require("torch", extra="hf")
+    masking = require("transformers.masking_utils", extra="hf")
+    yield masking, "is_torchdynamo_exporting", lambda: False
+    yield masking, "find_packed_sequence_indices", lambda _: None
+    for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa"):
+        if hasattr(masking, name):
+            yield masking, name, _without_padding(getattr(masking, name))
+    # one operator for the products of the experts in every dtype: transformers::grouped_mm_fallback
+    yield require("transformers.integrations.moe", extra="hf"), "_can_use_grouped_mm", lambda *_, **__: False
+    for module in {type(part).__module__ for part in model.modules()}:
+        yield sys.modules.get(module), "mamba_selective_scan", selective_scan
+    # "did a half overflow?" and "drop this layer?" read a value; no and no
+    yield torch, "isfinite", _known(torch.isfinite, True)
+    yield torch, "isinf", _known(torch.isinf, False)
+    rand = torch.rand
+    yield torch, "rand", lambda *size, **options: 1.0 if size == ([],) else rand(*size, **options)
+
+
+def _without_padding(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda _, *args, **kwargs: function(None, *args, **kwargs)
+
+
+class _Known:
+    """A tensor of truth values whose answer is known without its values: False where they ask for overflow."""
+
+    def __init__(self, tensor: Any, *, answer: bool) -> None:
+        self.tensor = tensor
+        self.answer = answer
+
+    def __bool__(self) -> bool:
+        return self.answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tensor, name)
+
+    def all(self) -> "_Known":
+        return _Known(self.tensor.all(), answer=self.answer)
+
+    def any(self) -> "_Known":
+        return _Known(self.tensor.any(), answer=self.answer)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = [item.tensor if isinstance(item, cls) else item for item in args]
+        return function(*plain, **(kwargs or {}))
+
+
+def _known(function: Callable[..., Any], answer: bool) -> Callable[..., Any]:
+    return lambda tensor: _Known(function(tensor), answer=answer)
 
 
 def fill_cache(template: Any, tensors: Mapping[str, Any]) -> Any:

@@ -1,5 +1,6 @@
 """Front-ends: a Hugging Face model → a module without weights, and the inputs of the mode it would run in."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ from foretell.registry import did_you_mean
 
 MODES = ("inference", "training", "prefill", "decode")
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+UNSUPPORTED_MOE = frozenset({"dbrx", "jetmoe", "longcat_flash", "nllb-moe", "switch_transformers"})
 
 
 def build_program(
@@ -53,7 +56,7 @@ def build_program(
     }
     asked = ModelInputs(model, Sizes(batch_size, sequence, context, image), getattr(torch, DTYPES[dtype]))
     if mode in ("prefill", "decode") and not model.can_generate():
-        raise InputError(f"Mode {mode!r} needs a model that generates text; {type(model).__name__} does not. Use inference")
+        raise InputError(f"Mode {mode!r} needs a model that generates; {type(model).__name__} does not. Use inference")
     kwargs, notes = makers[mode](asked)
     if "quantization_config" in source.values:
         notes.append(f"quantization_config is ignored: weights count as {dtype}")
@@ -74,18 +77,21 @@ def _build(source: HfConfig, mode: str, dtype: Any, trust: bool) -> Any:
     torch = require("torch", extra="hf")
     with quiet():
         config = transformers_config(source, trust=trust)
+        if config.model_type in UNSUPPORTED_MOE:
+            raise ModelError(
+                f"Cannot cost {source.name}: the experts of model_type {config.model_type!r} run in a loop that depends "
+                "on values. Mixtral, Qwen-MoE, DeepSeek, OLMoE, GPT-OSS and others work"
+            )
+        if getattr(config, "apply_spec_augment", False):
+            config.apply_spec_augment = False  # masks made on the host from the lengths of the clips
         make = _factory(source, config, generates=mode in ("prefill", "decode"))
-        remote = {"trust_remote_code": True} if trust and not type(config).__module__.startswith("transformers.") else {}
+        foreign = not type(config).__module__.startswith("transformers.")
+        remote = {"trust_remote_code": True} if trust and foreign else {}
         try:
             with torch.device("meta"):
                 model = make(config, dtype=dtype, **remote)
-        except Exception as error:  # noqa: BLE001 - a config is foreign data: anything may be wrong with it
+        except Exception as error:  # a config is foreign data: anything may be wrong with it
             raise ModelError(f"The config of {source.name} does not make a model: {one_line(error)}") from error
-    # layer drop skips layers at random, which no graph can say; its mean cost is not what a step costs
-    for module in (*model.modules(), model.config):
-        for name in ("layerdrop", "encoder_layerdrop", "decoder_layerdrop"):
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, 0.0)
     return model.train(mode == "training")
 
 
@@ -94,25 +100,25 @@ def _factory(source: HfConfig, config: Any, *, generates: bool) -> Callable[...,
     transformers = require("transformers", extra="hf")
     auto = require("transformers.models.auto.modeling_auto", extra="hf")
     named = source.values.get("architectures") or [None]
-    found = getattr(transformers, named[0], None) if isinstance(named[0], str) else None
-    if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel) and (found.can_generate() or not generates):
+    found: Any = getattr(transformers, named[0], None) if isinstance(named[0], str) else None
+    ours = inspect.isclass(found) and issubclass(found, transformers.PreTrainedModel)
+    if ours and (found.can_generate() or not generates):
         return found._from_config  # type: ignore[no-any-return]
-    kind = type(config)
-    masked = kind in auto.MODEL_FOR_MASKED_LM_MAPPING
     if getattr(config, "is_encoder_decoder", False):
         choices = [auto.AutoModelForSeq2SeqLM, auto.AutoModelForSpeechSeq2Seq, auto.AutoModelForImageTextToText]
-    else:
-        choices = [] if masked else [auto.AutoModelForCausalLM]
-    if found is not None and not generates:
+    elif type(config) in auto.MODEL_FOR_MASKED_LM_MAPPING:
         choices = []
-    chosen = next((choice for choice in choices if kind in choice._model_mapping), auto.AutoModel)
-    return chosen.from_config  # type: ignore[no-any-return]
+    else:
+        choices = [auto.AutoModelForCausalLM, auto.AutoModelForImageTextToText]
+    remote = getattr(config, "auto_map", None) or {}
+    fitting = (choice for choice in choices if type(config) in choice._model_mapping or choice.__name__ in remote)
+    return next(fitting, auto.AutoModel).from_config  # type: ignore[no-any-return]
 
 
 def _whole(asked: ModelInputs) -> tuple[dict[str, Any], list[str]]:
     inputs = asked.source()
     if asked.is_encoder_decoder:
-        inputs["decoder_input_ids"] = asked.tokens(asked.target_length())
+        inputs["decoder_input_ids"] = asked.tokens(asked.target_length(), target=True)
     options = {"use_cache": False} if "use_cache" in asked.parameters else {}
     options |= _resampling(asked)
     bind_forward(asked.model, inputs, lambda forward, tensors: forward(**tensors, **options))
@@ -122,7 +128,7 @@ def _whole(asked: ModelInputs) -> tuple[dict[str, Any], list[str]]:
 def _prefill(asked: ModelInputs) -> tuple[dict[str, Any], list[str]]:
     inputs = asked.source(DEFAULT_PROMPT)
     if asked.is_encoder_decoder:
-        inputs["decoder_input_ids"] = asked.tokens(1)
+        inputs["decoder_input_ids"] = asked.tokens(1, target=True)
     options = {"use_cache": True} | _last_logits(asked)
     notes = _notes(asked, inputs)
     if not asked.is_encoder_decoder and "logits_to_keep" not in asked.parameters:
@@ -133,10 +139,10 @@ def _prefill(asked: ModelInputs) -> tuple[dict[str, Any], list[str]]:
 
 def _decode(asked: ModelInputs) -> tuple[dict[str, Any], list[str]]:
     context = asked.sizes.context or asked.sizes.sequence or DEFAULT_PROMPT
-    steps = asked.tokens(context + 1)[:, :1].clone()
+    steps = asked.tokens(context + 1, target=True)[:, :1].clone()
     options: dict[str, Any] = {"use_cache": True} | _last_logits(asked)
     if asked.is_encoder_decoder:
-        prompt = asked.source(DEFAULT_TOKENS) | {"decoder_input_ids": asked.tokens(context)}
+        prompt = asked.source(DEFAULT_TOKENS) | {"decoder_input_ids": asked.tokens(context, target=True)}
     else:
         prompt = {"input_ids": asked.tokens(context)}
     # running the prompt on the meta device gives every cache its shape: grouped heads, windows, latents, states
@@ -144,7 +150,7 @@ def _decode(asked: ModelInputs) -> tuple[dict[str, Any], list[str]]:
     key = "past_key_values" if getattr(template, "past_key_values", None) is not None else "cache_params"
     cache = getattr(template, key, None)
     if cache is None:
-        raise ModelError(f"{type(asked.model).__name__} returns no cache that foretell can read; use prefill or inference")
+        raise ModelError(f"{type(asked.model).__name__} returns no cache that foretell can read; use prefill")
     inputs: dict[str, Any] = {"decoder_input_ids" if asked.is_encoder_decoder else "input_ids": steps}
     if asked.is_encoder_decoder:
         inputs["encoder_hidden_states"] = template.encoder_last_hidden_state
@@ -164,9 +170,9 @@ def _decode(asked: ModelInputs) -> tuple[dict[str, Any], list[str]]:
 def _run(asked: ModelInputs, inputs: dict[str, Any], options: dict[str, Any]) -> Any:
     torch = require("torch", extra="hf")
     try:
-        with torch.no_grad(), torch.device("meta"), as_if_run():
+        with torch.no_grad(), torch.device("meta"), as_if_run(asked.model):
             return asked.model(**inputs, **options)
-    except Exception as error:  # noqa: BLE001 - anything may go wrong in a model
+    except Exception as error:  # anything may go wrong in a model
         raise ModelError(f"Cannot fill the cache of {type(asked.model).__name__}: {one_line(error)}") from error
 
 

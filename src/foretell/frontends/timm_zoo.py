@@ -8,7 +8,7 @@ from foretell.frontends.program import TorchProgram, one_line, repair_torchvisio
 from foretell.frontends.request import ModelRequest, image_shape
 from foretell.frontends.torch_export import TRACE_BATCH, graph_from_program, import_torch
 from foretell.graph import Graph
-from foretell.optional import require
+from foretell.optional import require, versions
 from foretell.registry import did_you_mean
 
 
@@ -25,10 +25,7 @@ class TimmFrontend:
 
     def fingerprint(self, request: ModelRequest) -> str | None:
         """The name, and the versions that decide what it builds."""
-        from importlib.metadata import version
-
-        require("timm", extra="vision", purpose="Reading timm models")
-        return f"{request.source} timm {version('timm')} torch {version('torch')}"
+        return f"{request.source} {versions('timm', 'torch', extra='vision', purpose='Reading timm models')}"
 
 
 def build_timm(name: str, request: ModelRequest) -> tuple[Any, tuple[int, ...]]:

@@ -8,9 +8,8 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from foretell.errors import ModelError
 from foretell.frontends.aten import AtenCall, AtenProgram, Ref, assemble
-from foretell.frontends.program import TorchProgram
+from foretell.frontends.program import TorchProgram, export_error
 from foretell.graph import Graph, Tensor
 from foretell.graph.tensor import TensorKind
 from foretell.optional import require
@@ -37,28 +36,28 @@ def graph_from_program(program: TorchProgram, *, batch_size: int, training: bool
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, program.args, program.kwargs, strict=False)
     except Exception as error:  # noqa: BLE001 - whatever a foreign model raises becomes one clear line
-        raise ModelError(f"PyTorch could not export {program.name}: {_first_line(error)}") from error
-    return graph_from_exported(exported, name=program.name, batch_size=batch_size, batch_axes=program.batch_axes)
+        raise export_error(program, error) from error
+    return graph_from_exported(exported, name=program.name, batch_size=batch_size, batch_axes=program.batch_axes, notes=program.notes)
 
 
-def graph_from_exported(exported: Any, *, name: str, batch_size: int, batch_axes: Mapping[str, int | None]) -> Graph:
-    """The graph of an ``ExportedProgram``."""
-    return assemble(_Reader(exported, name, batch_size, batch_axes).read())
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:300]
+def graph_from_exported(
+    exported: Any, *, name: str, batch_size: int, batch_axes: Mapping[str, int | None], notes: Iterable[str] = (), parameters: Mapping[str, str] | None = None
+) -> Graph:
+    """The graph of an ``ExportedProgram``. ``parameters`` names lifted constants that are parameters, and their paths."""
+    return assemble(_Reader(exported, name, batch_size, batch_axes, notes, parameters or {}).read())
 
 
 class _Reader:
     """Walks an exported FX graph; what it has seen is kept in its fields."""
 
-    def __init__(self, exported: Any, name: str, batch_size: int, batch_axes: Mapping[str, int | None]) -> None:
-        self.exported, self.name, self.batch_size, self.batch_axes = exported, name, batch_size, batch_axes
+    def __init__(
+        self, exported: Any, name: str, batch_size: int, batch_axes: Mapping[str, int | None], notes: Iterable[str], parameters: Mapping[str, str]
+    ) -> None:
+        self.exported, self.name, self.batch_size, self.batch_axes, self.parameters = exported, name, batch_size, batch_axes, parameters
         self.tensors: dict[str, Tensor] = {}
         self.calls: list[AtenCall] = []
-        self.warnings: list[str] = []
+        self.warnings: list[str] = list(notes)
+        self.homes: dict[str, str] = {}  # of a parameter: the module that owns it
         self.torch = import_torch()
 
     def read(self) -> AtenProgram:
@@ -68,7 +67,9 @@ class _Reader:
         inputs: list[str] = []
         for node in self.exported.graph.nodes:
             if node.op == "placeholder":
-                kind, _ = kinds.get(node.name, ("USER_INPUT", None))
+                kind, target = kinds.get(node.name, ("USER_INPUT", None))
+                if target in self.parameters:
+                    kind, self.homes[node.name] = "PARAMETER", self.parameters[target].rpartition(".")[0]
                 if self._enter(node.name, node.meta.get("val"), _KINDS.get(kind, "input")) and kind == "USER_INPUT":
                     inputs.append(node.name)
                 environment[node] = Ref(node.name) if node.name in self.tensors else node.meta.get("val")
@@ -120,8 +121,8 @@ class _Reader:
         value = node.meta.get("val")
         name = prefix + node.name
         outputs = self._outputs(name, value)
-        call = AtenCall(name, target, self._named(node, arguments, environment), tuple(_flat_names(outputs)), _module_path(node))
-        self.calls.append(call)
+        module = _module_path(node) or next((self.homes[str(a)] for a in arguments if isinstance(a, Ref) and str(a) in self.homes), "")
+        self.calls.append(AtenCall(name, target, self._named(node, arguments, environment), tuple(_flat_names(outputs)), module))
         return outputs if outputs is not None else value
 
     def _enter_submodule(self, submodules: list[Any], arguments: list[Any], prefix: str) -> Any:

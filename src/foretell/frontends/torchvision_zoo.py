@@ -7,7 +7,7 @@ from foretell.frontends.program import TorchProgram, one_line, repair_torchvisio
 from foretell.frontends.request import ModelRequest, image_shape
 from foretell.frontends.torch_export import TRACE_BATCH, graph_from_program, import_torch
 from foretell.graph import Graph
-from foretell.optional import require
+from foretell.optional import require, versions
 from foretell.registry import did_you_mean
 
 
@@ -52,7 +52,4 @@ class TorchvisionFrontend:
 
     def fingerprint(self, request: ModelRequest) -> str | None:
         """The name, and the versions that decide what it builds."""
-        from importlib.metadata import version
-
-        require("torchvision", extra="vision", purpose="Reading torchvision models")
-        return f"{request.source} torchvision {version('torchvision')} torch {version('torch')}"
+        return f"{request.source} {versions('torchvision', 'torch', extra='vision', purpose='Reading torchvision models')}"

@@ -95,7 +95,7 @@ def known_encoders() -> Iterator[Spec]:
             "hf", "dinov2", {key: value for key, value in spec.arguments.items() if key != "intermediate_size"}
         )
     for hidden, layers, bins in ((384, 4, 80), (512, 6, 80), (768, 12, 80), (1024, 24, 80), (1280, 32, 128)):
-        yield architecture("whisper", hidden, layers, hidden // 64, hidden * 4, num_mel_bins=bins, decoder_layers=1)
+        yield architecture("whisper", hidden, layers, hidden // 64, hidden * 4, num_mel_bins=bins)
     for hidden, layers in ((768, 12), (1024, 24)):
         yield architecture("wav2vec2", hidden, layers, hidden // 64, hidden * 4)
 

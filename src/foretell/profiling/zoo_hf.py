@@ -1,10 +1,11 @@
 """Profiling: transformers from Hugging Face configurations written out in the spec; nothing is downloaded."""
 
+import importlib
 import random
 from collections.abc import Sequence
 from typing import Any
 
-from foretell.optional import require
+from foretell.optional import available, require
 from foretell.profiling import hf_architectures as architectures
 from foretell.profiling.plan import Part
 from foretell.profiling.torchvision_stub import import_torchvision
@@ -16,16 +17,30 @@ _MEL_FRAMES = 3000
 
 
 def _transformers() -> Any:
-    if not _has_torchvision():
-        return require("transformers", extra="hf", purpose="Profiling Hugging Face models")
-    import_torchvision()  # transformers imports it where it is installed
-    return require("transformers", extra="hf", purpose="Profiling Hugging Face models")
+    if available("torchvision"):
+        import_torchvision()  # transformers imports it where it is installed
+    transformers = require("transformers", extra="hf", purpose="Profiling Hugging Face models")
+    _keep_eager()
+    return transformers
 
 
-def _has_torchvision() -> bool:
-    from foretell.optional import available
+def _keep_eager() -> None:
+    """Make a captured forward pass run the kernels of an uncaptured one.
 
-    return available("torchvision")
+    While a graph is captured, transformers cannot look into masks and builds them in full, which keeps attention from its
+    fast kernels. Nothing is padded or packed here, so the answers of those looks are known.
+    """
+    imports = importlib.import_module("transformers.utils.import_utils")
+    masking = importlib.import_module("transformers.masking_utils")
+    answers = ((imports, "is_cuda_stream_capturing", False), (masking, "is_cuda_stream_capturing", False))
+    answers += ((masking, "find_packed_sequence_indices", None), (masking, "fast_all", True))
+    for module, name, answer in answers:
+        if hasattr(module, name):
+            setattr(module, name, _always(answer))
+
+
+def _always(answer: bool | None) -> Any:
+    return lambda *_args, **_kwargs: answer
 
 
 def _build(spec: str) -> Built:
@@ -40,7 +55,9 @@ def _build(spec: str) -> Built:
     elif parsed.name == "clip_vision_model":
         model = transformers.CLIPVisionModel(config)
     elif parsed.name == "whisper":
-        model = transformers.WhisperModel(config).get_encoder()
+        from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+        model = WhisperEncoder(config)
     else:
         model = transformers.AutoModel.from_config(config)
     vocab = int(parsed.arguments.get("vocab_size", 0))

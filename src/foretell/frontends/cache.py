@@ -1,0 +1,52 @@
+"""frontends: converted graphs kept under the user's cache folder, by content, so that the second call is instant."""
+
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from foretell.errors import GraphError
+from foretell.frontends.request import ModelRequest
+from foretell.graph import Graph, serde
+
+CONVERTER_VERSION = 1  # raise it when a conversion changes: older entries are then not found
+MAX_ENTRIES = 2000
+
+
+def cache_folder() -> Path:
+    """``$FORETELL_CACHE``, else ``$XDG_CACHE_HOME/foretell``, else ``~/.cache/foretell``."""
+    own = os.environ.get("FORETELL_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foretell"
+
+
+def entry_path(frontend: str, fingerprint: str, request: ModelRequest) -> Path:
+    """Where the graph of a request is, or would be."""
+    options = (request.inputs, request.mode == "training", request.mode, request.dtype, request.context, request.allow_unknown)
+    text = repr((CONVERTER_VERSION, serde.VERSION, frontend, fingerprint, options))
+    return cache_folder() / "graphs" / f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.fgraph"
+
+
+def read(path: Path) -> Graph | None:
+    """A kept graph, or None; a damaged entry is dropped."""
+    try:
+        graph = serde.load(path)
+    except OSError:
+        return None
+    except GraphError:
+        with suppress(OSError):
+            path.unlink()
+        return None
+    with suppress(OSError):
+        os.utime(path)
+    return graph
+
+
+def write(path: Path, graph: Graph) -> None:
+    """Keep a graph; a folder that cannot be written is not an error."""
+    with suppress(OSError):
+        serde.save(graph, path)
+        entries = sorted(path.parent.glob("*.fgraph"), key=lambda p: p.stat().st_mtime)
+        for old in entries[: max(0, len(entries) - MAX_ENTRIES)]:
+            old.unlink(missing_ok=True)

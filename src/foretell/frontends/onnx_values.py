@@ -1,0 +1,168 @@
+"""frontends: small integer values that shapes are made of, computed while reading an ONNX graph.
+
+Exporters compute shapes inside the graph (Shape → Gather → Concat → Reshape). These rules run that arithmetic on numpy
+arrays of at most `MAX_ELEMENTS` elements; a node they cannot run keeps its value unknown.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_ELEMENTS = 4096
+Array = NDArray[Any]
+Attributes = Mapping[str, Any]
+
+
+def evaluate(op: str, inputs: Sequence[Array | None], attributes: Attributes) -> list[Array] | None:
+    """The outputs of a node whose inputs are known, or None where the value cannot or should not be computed."""
+    rule = _RULES.get(op)
+    if rule is None or any(i is not None and i.size > MAX_ELEMENTS for i in inputs):
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            result = rule(list(inputs), attributes)
+    except (ValueError, IndexError, TypeError, KeyError, OverflowError, ZeroDivisionError, MemoryError):
+        return None
+    results = result if isinstance(result, list) else [result]
+    return [np.asarray(r) for r in results] if all(np.size(r) <= MAX_ELEMENTS for r in results) else None
+
+
+def _axes(inputs: list[Array | None], attributes: Attributes, position: int = 1) -> tuple[int, ...] | None:
+    if len(inputs) > position and inputs[position] is not None:
+        return tuple(int(a) for a in np.ravel(_need(inputs[position])))
+    return tuple(attributes["axes"]) if "axes" in attributes else None
+
+
+def _need(array: Array | None) -> Array:
+    if array is None:
+        raise TypeError("an input is absent")
+    return array
+
+
+def _elementwise(function: Callable[..., Any]) -> Callable[[list[Array | None], Attributes], Array]:
+    return lambda inputs, attributes: function(*[_need(i) for i in inputs])
+
+
+def _divide(a: Array, b: Array) -> Array:
+    if np.issubdtype(a.dtype, np.integer):
+        return np.trunc(a / b).astype(a.dtype)
+    return np.asarray(a / b)
+
+
+def _slice(inputs: list[Array | None], attributes: Attributes) -> Array:
+    data = _need(inputs[0])
+    if "starts" in attributes:
+        starts, ends = attributes["starts"], attributes["ends"]
+        axes, steps = attributes.get("axes", range(len(starts))), [1] * len(starts)
+    else:
+        starts, ends = _need(inputs[1]).ravel(), _need(inputs[2]).ravel()
+        axes = _axes(inputs, {}, 3) or range(len(starts))
+        steps = _axes(inputs, {}, 4) or [1] * len(starts)
+    index = [slice(None)] * data.ndim
+    for axis, start, end, step in zip(axes, starts, ends, steps):
+        stop: int | None = int(end)
+        if int(step) < 0 and int(end) < -data.shape[int(axis)]:
+            stop = None
+        index[int(axis)] = slice(int(start), stop, int(step))
+    return np.asarray(data[tuple(index)])
+
+
+def _squeeze(inputs: list[Array | None], attributes: Attributes) -> Array:
+    return np.squeeze(_need(inputs[0]), _axes(inputs, attributes))
+
+
+def _unsqueeze(inputs: list[Array | None], attributes: Attributes) -> Array:
+    return np.expand_dims(_need(inputs[0]), _axes(inputs, attributes) or ())
+
+
+def _reshape(inputs: list[Array | None], attributes: Attributes) -> Array:
+    data, shape = _need(inputs[0]), [int(d) for d in _need(inputs[1]).ravel()]
+    return data.reshape([data.shape[i] if d == 0 and not attributes.get("allowzero") else d for i, d in enumerate(shape)])
+
+
+def _expand(inputs: list[Array | None], attributes: Attributes) -> Array:
+    data, shape = _need(inputs[0]), [int(d) for d in _need(inputs[1]).ravel()]
+    wanted = np.broadcast_shapes(data.shape, tuple(shape))
+    if np.prod(wanted, dtype=np.int64) > MAX_ELEMENTS:
+        raise ValueError("too large")
+    return np.broadcast_to(data, wanted)
+
+
+def _constant_of_shape(inputs: list[Array | None], attributes: Attributes) -> Array:
+    shape = [int(d) for d in _need(inputs[0]).ravel()]
+    if np.prod(shape, dtype=np.int64) > MAX_ELEMENTS:
+        raise ValueError("too large")
+    value = attributes.get("value", np.zeros(1, np.float32))
+    return np.full(shape, np.ravel(value)[0])
+
+
+def _range(inputs: list[Array | None], attributes: Attributes) -> Array:
+    start, limit, delta = (_need(i).ravel()[0] for i in inputs)
+    if abs((limit - start) / delta) > MAX_ELEMENTS:
+        raise ValueError("too large")
+    return np.arange(start, limit, delta)
+
+
+def _split(inputs: list[Array | None], attributes: Attributes) -> list[Array]:
+    data, axis = _need(inputs[0]), int(attributes.get("axis", 0))
+    sizes = _axes(inputs, {}, 1) or tuple(attributes.get("split", ()))
+    if not sizes:
+        return list(np.array_split(data, int(attributes.get("num_outputs", 1)), axis))
+    return list(np.split(data, np.cumsum(sizes)[:-1], axis))
+
+
+def _reduce(function: Callable[..., Any]) -> Callable[[list[Array | None], Attributes], Array]:
+    def rule(inputs: list[Array | None], attributes: Attributes) -> Array:
+        return np.asarray(function(_need(inputs[0]), axis=_axes(inputs, attributes), keepdims=bool(attributes.get("keepdims", 1))))
+
+    return rule
+
+
+def _cast(inputs: list[Array | None], attributes: Attributes) -> Array:
+    kinds: dict[int, Any] = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16, 11: np.float64, 2: np.uint8, 3: np.int8}
+    return _need(inputs[0]).astype(kinds[int(attributes["to"])])
+
+
+_RULES: dict[str, Callable[[list[Array | None], Attributes], Any]] = {
+    "Identity": _elementwise(lambda a: a),
+    "Add": _elementwise(np.add),
+    "Sub": _elementwise(np.subtract),
+    "Mul": _elementwise(np.multiply),
+    "Div": _elementwise(_divide),
+    "Mod": _elementwise(np.mod),
+    "Neg": _elementwise(np.negative),
+    "Abs": _elementwise(np.abs),
+    "Floor": _elementwise(np.floor),
+    "Ceil": _elementwise(np.ceil),
+    "Sqrt": _elementwise(np.sqrt),
+    "Pow": _elementwise(np.power),
+    "Max": _elementwise(lambda *a: np.maximum.reduce(a)),
+    "Min": _elementwise(lambda *a: np.minimum.reduce(a)),
+    "Equal": _elementwise(np.equal),
+    "Greater": _elementwise(np.greater),
+    "GreaterOrEqual": _elementwise(np.greater_equal),
+    "Less": _elementwise(np.less),
+    "LessOrEqual": _elementwise(np.less_equal),
+    "And": _elementwise(np.logical_and),
+    "Or": _elementwise(np.logical_or),
+    "Not": _elementwise(np.logical_not),
+    "Where": _elementwise(np.where),
+    "Gather": lambda i, a: np.take(_need(i[0]), _need(i[1]).astype(np.int64), axis=int(a.get("axis", 0))),
+    "Concat": lambda i, a: np.concatenate([_need(x) for x in i], axis=int(a["axis"])),
+    "Transpose": lambda i, a: np.transpose(_need(i[0]), a.get("perm")),
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "ConstantOfShape": _constant_of_shape,
+    "Range": _range,
+    "Split": _split,
+    "ReduceProd": _reduce(np.prod),
+    "ReduceSum": _reduce(np.sum),
+    "ReduceMax": _reduce(np.max),
+    "ReduceMin": _reduce(np.min),
+    "Cast": _cast,
+}

@@ -1,0 +1,99 @@
+"""graph: passes from graph to graph: identity removal, constant folding, autocast. None mutates its argument."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from foretell.errors import GraphError
+from foretell.graph.graph import Graph
+from foretell.graph.node import Node
+from foretell.graph.ops import lookup
+from foretell.graph.tensor import Tensor
+
+Pass = Callable[[Graph], Graph]
+
+# torch.autocast on CUDA: these run in the low precision, those in fp32, everything else in the widest of its inputs
+_AUTOCAST_LOW = frozenset({"contraction", "attention", "recurrent"})
+_AUTOCAST_FULL = frozenset(
+    "Softmax LogSoftmax LayerNormalization GroupNormalization RMSNormalization Exp Log Pow Reciprocal Rsqrt Softplus Erf Acos Asin Cosh Sinh Tan "
+    "CumSum CumProd ReduceSum ReduceProd ReduceL2 ReduceL1 SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss".split()
+)
+
+
+def run_passes(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
+    """Run passes in order; a graph that one of them broke names the pass."""
+    for each in passes:
+        graph = each(graph)
+        try:
+            graph.validate()
+        except GraphError as error:
+            raise GraphError(f"The pass {each.__name__} broke the graph: {error}") from error
+    return graph
+
+
+def remove_identities(graph: Graph) -> Graph:
+    """Drop nodes that pass their input through: Identity, an idle Dropout. A graph output keeps its name."""
+    same: dict[str, str] = {}
+    nodes = []
+    for node in graph.nodes:
+        inputs = tuple(same.get(i, i) for i in node.inputs)
+        if node.op in ("Identity", "Dropout") and inputs and inputs[0] and node.outputs[0] not in graph.outputs and not any(node.outputs[1:]):
+            source, target = graph.tensors[inputs[0]], graph.tensors[node.outputs[0]]
+            if source.shape == target.shape and source.dtype == target.dtype:
+                same[node.outputs[0]] = inputs[0]
+                continue
+        nodes.append(replace(node, inputs=inputs) if inputs != node.inputs else node)
+    if len(nodes) == len(graph.nodes):
+        return graph
+    return replace(graph, nodes=tuple(nodes), tensors={n: t for n, t in graph.tensors.items() if n not in same})
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """Turn whatever depends on no input into constants, as an ahead-of-time compiler does. Eager PyTorch runs it every time."""
+    fixed = {n for n, t in graph.tensors.items() if t.kind in ("parameter", "buffer", "constant")}
+    nodes, folded = [], set()
+    for node in graph.nodes:
+        if not node.bodies and all(i in fixed for i in node.inputs if i) and not any(o in graph.outputs for o in node.outputs):
+            fixed.update(node.outputs)
+            folded.update(o for o in node.outputs if o)
+        else:
+            nodes.append(node)
+    read = {i for node in nodes for i in node.inputs}
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in graph.tensors.items():
+        if name in folded:
+            if name in read:
+                tensors[name] = replace(tensor, kind="constant", batch_axis=None)
+        else:
+            tensors[name] = tensor
+    return replace(graph, nodes=tuple(nodes), tensors=tensors)
+
+
+def normalise(graph: Graph) -> Graph:
+    """The form in which every front-end hands a graph on. BatchNorm stays where the framework runs it."""
+    return run_passes(graph, (remove_identities,))
+
+
+def autocast(graph: Graph, dtype: str) -> Graph:
+    """The graph as ``torch.autocast(dtype)`` runs it: parameters stay, contractions take casts of them."""
+    tensors, nodes = dict(graph.tensors), []
+    casts: dict[str, str] = {}
+    for node in graph.nodes:
+        kind = lookup(node.op).kind
+        inputs = list(node.inputs)
+        wanted = dtype if kind in _AUTOCAST_LOW else "fp32" if node.op in _AUTOCAST_FULL else None
+        if wanted is not None:
+            for position, name in enumerate(inputs):
+                if name and tensors[name].is_float and tensors[name].dtype != wanted and not (wanted == "fp32" and tensors[name].kind == "parameter"):
+                    if name not in casts:
+                        casts[name] = f"{name}@{wanted}"
+                        tensors[casts[name]] = replace(tensors[name], name=casts[name], dtype=wanted, kind="activation")
+                        nodes.append(Node(casts[name], "Cast", (name,), (casts[name],), {"to": wanted}, module=node.module))
+                    inputs[position] = casts[name]
+        else:
+            floats = [tensors[i].dtype for i in inputs if i and tensors[i].is_float and tensors[i].kind not in ("parameter", "buffer", "constant")]
+            wanted = dtype if floats and all(f == dtype for f in floats) else "fp32"
+        for name in node.outputs:
+            if name and tensors[name].is_float:
+                tensors[name] = replace(tensors[name], dtype=wanted)
+        nodes.append(replace(node, inputs=tuple(inputs)))
+    return replace(graph, nodes=tuple(nodes), tensors=tensors)

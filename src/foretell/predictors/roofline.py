@@ -1,0 +1,172 @@
+"""predictors: the roofline: time a unit = max(compute, memory) + launch, summed. Analytic, needs no training.
+
+S. Williams, A. Waterman, D. Patterson: Roofline, CACM 52(4), 2009. The peaks are the datasheet's; kernels reach a share
+of them, and that share is an assumption here (`COMPUTE_EFFICIENCY`, `MEMORY_EFFICIENCY`), the same for every device: the
+answer is marked ``uncalibrated``, its interval is wide, and a predictor fitted to measurements should replace it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from foretell.devices import Hardware
+from foretell.graph import Cost, graph_costs, inference_peak, run_groups, training_peak, training_step
+from foretell.graph.cost import CostTable
+from foretell.graph.passes import autocast
+from foretell.records import Estimate, OperatorShare, Prediction, Workload
+from foretell.units import bytes_from_gib, bytes_from_mib, bytes_per_s, flops_per_s, gib, mib, ms, per_second, seconds_from_ms, seconds_from_us
+
+COMPUTE_EFFICIENCY = 0.6
+MEMORY_EFFICIENCY = 0.75
+LATENCY_LOW, LATENCY_HIGH = 0.4, 2.5
+MEMORY_LOW, MEMORY_HIGH = 0.8, 1.3
+POWER_LOW, POWER_HIGH = 0.5, 1.5
+IDLE_SHARE_OF_TDP = 0.12  # where the catalogue has no idle power
+COMPUTE_SHARE_OF_POWER = 0.6  # of the power above idle, at full compute; the rest follows memory traffic
+CUBLAS_WORKSPACE_MIB = {"hopper": 32.0, "other": 8.125}  # what PyTorch reserves at the first matrix product
+UNCALIBRATED = "uncalibrated: an analytic roofline, not fitted to measurements of this device"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One unit of work on the timeline."""
+
+    operator: str
+    cost: Cost
+    compute_ms: float
+    memory_ms: float
+    launch_ms: float
+
+    @property
+    def latency_ms(self) -> float:
+        """Its time."""
+        return max(self.compute_ms, self.memory_ms) + self.launch_ms
+
+    @property
+    def bound(self) -> str:
+        """What limits it."""
+        if self.launch_ms > max(self.compute_ms, self.memory_ms):
+            return "launch"
+        return "compute" if self.compute_ms > self.memory_ms else "memory"
+
+
+class RooflinePredictor:
+    """Answers for every device of the catalogue, without data."""
+
+    name = "roofline"
+
+    def predict(self, workload: Workload) -> Prediction:
+        """Latency, memory, energy and power of a workload."""
+        graph, hardware = workload.graph, workload.target.hardware
+        warnings = [UNCALIBRATED, *graph.warnings]
+        if workload.is_training:
+            graph = autocast(graph, workload.dtype) if workload.dtype in ("bf16", "fp16") else graph
+        table = graph_costs(graph)
+        slots = tuple(timeline(workload, table))
+        latency_ms = sum(s.latency_ms for s in slots)
+        if not latency_ms:
+            latency_ms = device_launch_ms(hardware)
+            warnings.append("The graph does no work on the device; the time is that of an empty launch.")
+        memory_mib = peak_memory_mib(workload, table)
+        power_w = mean_power_w(slots, latency_ms, hardware)
+        if memory_mib > mib(bytes_from_gib(hardware.memory_gib)):
+            warnings.append(f"Needs about {gib(bytes_from_mib(memory_mib)):.1f} GiB; {workload.target.device.id} has {hardware.memory_gib:.1f} GiB here: it will not fit.")
+        if table.unknown_operators:
+            named = ", ".join(f"{op} ({share:.1%} of bytes)" for op, share in table.unknown_operators.items())
+            warnings.append(f"Unknown operators, counted by the bytes they move: {named}")
+        latency = Estimate(latency_ms, latency_ms * LATENCY_LOW, latency_ms * LATENCY_HIGH)
+        power = Estimate(power_w, power_w * POWER_LOW, min(power_w * POWER_HIGH, workload.target.device.tdp_w))
+        energy_j = power_w * seconds_from_ms(latency_ms)
+        return Prediction(
+            model=graph.name,
+            device=workload.target.device.id,
+            slice=workload.target.slice.text if workload.target.slice else None,
+            runtime=workload.target.runtime,
+            mode=workload.mode,
+            batch_size=workload.batch_size,
+            dtype=workload.dtype,
+            optimizer=workload.optimizer,
+            predictor=self.name,
+            latency_ms=latency,
+            throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
+            memory_mib=Estimate(memory_mib, memory_mib * MEMORY_LOW, memory_mib * MEMORY_HIGH),
+            energy_j=Estimate(energy_j, energy_j * LATENCY_LOW * POWER_LOW, energy_j * LATENCY_HIGH * POWER_HIGH),
+            power_w=power,
+            coverage=table.coverage,
+            breakdown=shares(slots),
+            warnings=tuple(warnings),
+            facts={"parameters": table.total.parameters, "macs": table.total.macs, "flops": table.total.flops, "memory_capacity_mib": mib(bytes_from_gib(hardware.memory_gib))},
+        )
+
+
+def timeline(workload: Workload, table: CostTable) -> Iterable[Slot]:
+    """Every unit of work in the order in which it runs: forward, then backward and the optimizer."""
+    hardware = workload.target.hardware
+    for group in run_groups(table):
+        if group.cost.launches:
+            yield _slot(group.op, group.cost, table, group.nodes[0], hardware)
+    if workload.is_training:
+        step = training_step(table.graph, workload.optimizer or "sgd")
+        for position in range(len(step.backward) - 1, -1, -1):
+            if step.backward[position].launches:
+                yield _slot(f"{table.graph.nodes[position].op} (backward)", step.backward[position], table, position, hardware)
+        if step.optimizer.launches:
+            yield _timed("optimizer", step.optimizer, "fp32", hardware)
+
+
+def _slot(operator: str, cost: Cost, table: CostTable, position: int, hardware: Hardware) -> Slot:
+    outputs = [o for o in table.graph.nodes[position].outputs if o]
+    dtype = table.graph.tensors[outputs[0]].dtype
+    return _timed(operator, cost, dtype, hardware)
+
+
+def _timed(operator: str, cost: Cost, dtype: str, hardware: Hardware) -> Slot:
+    number = dtype if dtype in ("fp64", "fp32", "bf16", "fp16", "fp8", "fp4", "int8") else "fp32"
+    on_tensor_cores = 2 * cost.tensor_core_macs
+    compute_s = (
+        on_tensor_cores / flops_per_s(hardware.peak_tflops(number, tensor_cores=True))
+        + (cost.flops - on_tensor_cores) / flops_per_s(hardware.peak_tflops(number, tensor_cores=False))
+    ) / COMPUTE_EFFICIENCY
+    memory_s = cost.bytes / bytes_per_s(hardware.bandwidth_gb_per_s) / MEMORY_EFFICIENCY
+    return Slot(operator, cost, ms(compute_s), ms(memory_s), cost.launches * device_launch_ms(hardware))
+
+
+def device_launch_ms(hardware: Hardware) -> float:
+    """The gap that one kernel leaves on the device."""
+    return ms(seconds_from_us(hardware.device.launch_overhead_us))
+
+
+def peak_memory_mib(workload: Workload, table: CostTable) -> float:
+    """Peak of the framework's allocator: live tensors, and the workspace of the matrix library."""
+    graph = table.graph
+    peak = training_peak(graph, workload.optimizer or "sgd") if workload.is_training else inference_peak(graph)
+    multiplies = any(node.op in ("Gemm", "MatMul", "Einsum", "FusedMatMul", "Bilinear") for node in graph.nodes)
+    if workload.target.device.is_cpu or not multiplies:
+        return mib(peak.bytes)
+    kind = "hopper" if workload.target.device.architecture.lower() == "hopper" else "other"
+    return mib(peak.bytes) + CUBLAS_WORKSPACE_MIB[kind]
+
+
+def mean_power_w(slots: Iterable[Slot], latency_ms: float, hardware: Hardware) -> float:
+    """Idle power, plus what compute and memory units draw while they are busy."""
+    device = hardware.device
+    idle_w = device.idle_power_w if device.idle_power_w is not None else device.tdp_w * IDLE_SHARE_OF_TDP
+    compute_share = sum(s.compute_ms * COMPUTE_EFFICIENCY for s in slots) / latency_ms
+    memory_share = sum(s.memory_ms * MEMORY_EFFICIENCY for s in slots) / latency_ms
+    busy = COMPUTE_SHARE_OF_POWER * min(compute_share, 1) + (1 - COMPUTE_SHARE_OF_POWER) * min(memory_share, 1)
+    return idle_w + (device.tdp_w - idle_w) * min(busy, 1) * hardware.sm_fraction
+
+
+def shares(slots: Iterable[Slot]) -> tuple[OperatorShare, ...]:
+    """Time by operator, most first."""
+    by_operator: dict[str, list[Slot]] = {}
+    for slot in slots:
+        by_operator.setdefault(slot.operator, []).append(slot)
+    everything = sum(s.latency_ms for group in by_operator.values() for s in group) or 1.0
+    rows = []
+    for operator, members in by_operator.items():
+        spent = sum(s.latency_ms for s in members)
+        by_bound: dict[str, float] = {}
+        for s in members:
+            by_bound[s.bound] = by_bound.get(s.bound, 0.0) + s.latency_ms
+        rows.append(OperatorShare(operator, len(members), spent, spent / everything, max(by_bound, key=lambda b: by_bound[b])))
+    return tuple(sorted(rows, key=lambda r: -r.latency_ms))

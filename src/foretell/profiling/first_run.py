@@ -1,0 +1,94 @@
+"""Profiling: the first run of a workload, watched: what it multiplies and writes, and when to let others pass.
+
+The first run is the slow one: libraries choose their kernels for every new shape. Between two modules it steps aside for
+workers that wait to time. What it counts predicts the cost of the next workloads of the same model.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.modules import module as hooks
+
+from foretell.profiling.workload import Workload
+from foretell.units import GIB, TERA, ms
+
+# Rates that typical models reach on a large GPU: only to leave out workloads that would take too long.
+_RATES = {"fp32": 40 * TERA, "fp16": 200 * TERA, "bf16": 200 * TERA}
+_BYTES_PER_S = 2 * TERA
+_TRAINING_FACTOR = 3.5
+
+
+@dataclass
+class Cost:
+    """What the modules of one forward pass did, for one element of input."""
+
+    macs: float = 0.0
+    outputs: float = 0.0
+    peak_bytes: float = 0.0
+    elements: int = 1
+
+    def latency_ms(self, workload: Workload, elements: int) -> float:
+        """A rough latency of ``workload``."""
+        scale = elements / self.elements
+        width = 4 if workload.dtype == "fp32" or workload.mode == "training" else 2
+        seconds = 2 * self.macs / _RATES[workload.dtype] + 3 * width * self.outputs / _BYTES_PER_S
+        return ms(scale * seconds) * (_TRAINING_FACTOR if workload.mode == "training" else 1.0)
+
+    def memory_gib(self, elements: int) -> float:
+        """A rough peak of activations."""
+        return self.peak_bytes * elements / self.elements / GIB
+
+
+def _macs(module: Any, output: Any) -> float:
+    if isinstance(module, torch.nn.modules.conv._ConvTransposeNd):
+        return 0.0 if not module.in_channels else output.numel() * module.weight[0].numel() / max(module.groups, 1)
+    if isinstance(module, torch.nn.modules.conv._ConvNd):
+        return float(output.numel() * module.weight[0].numel())
+    if isinstance(module, torch.nn.Linear):
+        return float(output.numel() * module.in_features)
+    if type(module).__name__ == "Conv1D":  # GPT-2's linear layer
+        return float(output.numel() * module.weight.shape[0])
+    return 0.0
+
+
+def run_first(run: Callable[[], Any], between: Callable[[], None]) -> tuple[Any, Cost]:
+    """Run once, counting; ``between`` is called before every module."""
+    cost = Cost()
+
+    def before(_module: Any, _inputs: Any) -> None:
+        between()
+
+    def after(module: Any, _inputs: Any, output: Any) -> None:
+        if isinstance(output, torch.Tensor) and not next(module.children(), None):
+            cost.outputs += output.numel()
+            cost.macs += _macs(module, output)
+
+    handles = (hooks.register_module_forward_pre_hook(before), hooks.register_module_forward_hook(after))
+    try:
+        result = run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return result, cost
+
+
+def is_finite(output: Any) -> bool | None:
+    """Whether the first floating-point tensor of an output has only finite numbers."""
+    if isinstance(output, torch.Tensor):
+        return bool(torch.isfinite(output).all()) if output.is_floating_point() else None
+    values = output.values() if hasattr(output, "values") else output if isinstance(output, tuple | list) else ()
+    return next((found for found in map(is_finite, values) if found is not None), None)
+
+
+def spread(values: list[float]) -> tuple[float, float]:
+    """Mean and coefficient of variation.
+
+    >>> spread([1.0, 1.0, 1.0])
+    (1.0, 0.0)
+    """
+    mean = math.fsum(values) / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1)
+    return mean, math.sqrt(variance) / mean if mean else 0.0

@@ -1,0 +1,202 @@
+"""Profiling: which kernels a run launches, how long each takes, and the operator and module it came from.
+
+A Kineto trace ties a kernel to the call that launched it; the operators and module annotations open around that call on
+the same thread name the rest. Operators are numbered in the order of the program, those without kernels included, so that
+a number and a module find the node of an exported graph.
+"""
+
+import json
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from foretell.units import ms, seconds_from_us
+
+MODULE, RUN = "module:", "run:"
+_LAUNCHES = ("cuda_runtime", "cuda_driver")
+_DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+@dataclass
+class KernelTable:
+    """The kernels of one run, in columns; ``op`` and ``module`` are what launched them."""
+
+    name: list[str] = field(default_factory=list)
+    duration_us: list[float] = field(default_factory=list)
+    grid: list[list[int]] = field(default_factory=list)
+    block: list[list[int]] = field(default_factory=list)
+    registers: list[int] = field(default_factory=list)
+    shared_bytes: list[int] = field(default_factory=list)
+    occupancy_pct: list[float] = field(default_factory=list)
+    op_index: list[int] = field(default_factory=list)
+    op: list[str] = field(default_factory=list)
+    leaf_op: list[str] = field(default_factory=list)
+    module: list[str] = field(default_factory=list)
+
+    def total_ms(self) -> float:
+        """The sum of all durations."""
+        return ms(seconds_from_us(sum(self.duration_us)))
+
+    def to_json(self) -> dict[str, object]:
+        """The columns as plain JSON values."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class _Origin:
+    run: int
+    op_index: int
+    op: str
+    leaf_op: str
+    module: str
+
+
+_UNKNOWN = _Origin(0, -1, "", "", "")
+
+
+def parse_trace(trace: Mapping[str, Any], runs: int = 1) -> list[KernelTable]:
+    """The kernels of each traced run, in the order in which they ran."""
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    origins, tops = _origins(events)
+    kernels = [event for event in events if event.get("cat") in _DEVICE_WORK]
+    if not kernels:  # a trace of a CPU: its outermost operators stand for kernels
+        kernels = [event for event in events if id(event) in tops]
+    tables = [KernelTable() for _ in range(runs)]
+    for event in sorted(kernels, key=lambda event: float(event["ts"])):
+        details = event.get("args", {})
+        origin = tops.get(id(event)) or origins.get(details.get("correlation"), _UNKNOWN)
+        table = tables[min(origin.run, runs - 1)]
+        table.name.append(event["name"])
+        table.duration_us.append(round(float(event.get("dur", 0)), 3))
+        table.grid.append([int(size) for size in details.get("grid", ())])
+        table.block.append([int(size) for size in details.get("block", ())])
+        table.registers.append(int(details.get("registers per thread", 0)))
+        table.shared_bytes.append(int(details.get("shared memory", 0)))
+        table.occupancy_pct.append(float(details.get("est. achieved occupancy %", 0)))
+        table.op_index.append(origin.op_index)
+        table.op.append(origin.op)
+        table.leaf_op.append(origin.leaf_op)
+        table.module.append(origin.module)
+    return tables
+
+
+def _origins(events: Sequence[Any]) -> tuple[dict[int, _Origin], dict[int, _Origin]]:
+    """Launches by correlation, and outermost operators by identity: where each stands in the program."""
+    threads: dict[object, list[Any]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") in ("cpu_op", "user_annotation", *_LAUNCHES):
+            threads[event["tid"]].append(event)
+    outermost: list[tuple[float, Any, _Origin]] = []
+    launches: list[tuple[int, Any, _Origin]] = []
+    for spans in threads.values():
+        spans.sort(key=lambda event: (float(event["ts"]), -float(event.get("dur", 0))))
+        _walk(spans, outermost, launches)
+    outermost.sort(key=lambda item: item[0])
+    numbers = {id(event): number for number, (_, event, _) in enumerate(outermost)}
+    tops = {id(event): _numbered(origin, numbers[id(event)]) for _, event, origin in outermost}
+    by_launch = {
+        correlation: _numbered(origin, numbers.get(id(top), -1)) for correlation, top, origin in launches
+    }
+    return by_launch, tops
+
+
+def _numbered(origin: _Origin, number: int) -> _Origin:
+    return _Origin(origin.run, number, origin.op, origin.leaf_op, origin.module)
+
+
+def _walk(spans: Sequence[Any], outermost: list[Any], launches: list[Any]) -> None:
+    """Keep the stack of open spans of one thread, and note it at each launch and each outermost operator."""
+    stack: list[tuple[float, Any]] = []
+    for event in spans:
+        start = float(event["ts"])
+        while stack and stack[-1][0] <= start:
+            stack.pop()
+        category = event["cat"]
+        above = [span for _, span in stack]
+        if category in _LAUNCHES:
+            correlation = event.get("args", {}).get("correlation")
+            top, origin = _describe(above)
+            launches.append((correlation, top, origin))
+            continue
+        if category == "cpu_op":
+            top, origin = _describe([*above, event])
+            if top is event:
+                outermost.append((start, event, origin))
+        stack.append((start + float(event.get("dur", 0)), event))
+
+
+def _describe(above: Sequence[Any]) -> tuple[Any, _Origin]:
+    """The outermost operator inside the innermost module, and the origin that it gives."""
+    run, module, top, leaf = 0, "", None, None
+    for span in above:
+        name = span["name"]
+        if span["cat"] == "cpu_op":
+            top, leaf = top or span, span
+        elif name.startswith(RUN):
+            run = int(name.removeprefix(RUN))
+        elif name.startswith(MODULE):
+            module, top, leaf = name.removeprefix(MODULE), None, None
+    op, leaf_op = (top["name"] if top else ""), (leaf["name"] if leaf else "")
+    return top, _Origin(run, -1, op, leaf_op, module)
+
+
+@contextmanager
+def annotated_modules(model: Any) -> Iterator[None]:
+    """Within this context, each module's forward pass is annotated with its name."""
+    import torch
+    from torch.nn.modules import module as hooks
+
+    names = {id(module): name for name, module in model.named_modules()}
+    open_spans: list[Any] = []
+
+    def enter(module: Any, _inputs: Any) -> None:
+        span = torch.profiler.record_function(MODULE + names.get(id(module), "?"))
+        span.__enter__()
+        open_spans.append(span)
+
+    def leave(_module: Any, _inputs: Any, _outputs: Any) -> None:
+        if open_spans:
+            open_spans.pop().__exit__(None, None, None)
+
+    before = hooks.register_module_forward_pre_hook(enter)
+    after = hooks.register_module_forward_hook(leave, always_call=True)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
+
+
+def trace_kernels(
+    run: Callable[[], Any], model: Any, runs: int, *, cuda: bool, alone: Callable[[], Any]
+) -> list[KernelTable]:
+    """Run under Kineto; only the runs themselves have the device ``alone``."""
+    import torch
+
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    activities += [torch.profiler.ProfilerActivity.CUDA] if cuda else []
+    profiler = torch.profiler.profile(activities=activities)
+    with annotated_modules(model):
+        profiler.start()
+        try:
+            with alone():
+                for number in range(runs):
+                    with torch.profiler.record_function(f"{RUN}{number}"):
+                        run()
+                    if cuda:
+                        torch.cuda.synchronize()
+        finally:
+            profiler.stop()
+    handle, path = tempfile.mkstemp(suffix=".json", prefix="foretell-trace-")
+    os.close(handle)
+    try:
+        profiler.export_chrome_trace(path)
+        with open(path, encoding="utf-8", errors="replace") as file:
+            trace = json.load(file, strict=False)
+    finally:
+        os.unlink(path)
+    return parse_trace(trace, runs)

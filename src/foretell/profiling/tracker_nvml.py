@@ -1,0 +1,136 @@
+"""Profiling: what the driver knows about a GPU: memory in use, clocks, power, and the energy counter."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from foretell.errors import MeasurementError
+from foretell.optional import require
+from foretell.units import KILO, mib
+
+_POLL_S = 0.005
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Mean power between two edges of the counter, and the time one run took meanwhile."""
+
+    power_w: float
+    window_s: float
+    run_ms: float
+    runs: int
+
+
+class Nvml:
+    """One GPU as NVML shows it. ``open`` raises where there is no driver."""
+
+    def __init__(self, index: int = 0) -> None:
+        self._index = index
+        self._nvml: Any = None
+        self._handle: Any = None
+
+    def open(self) -> None:
+        """Connect to the driver."""
+        self._nvml = require("pynvml", extra="profile", purpose="Reading power and memory from the driver")
+        try:
+            self._nvml.nvmlInit()
+            self._handle = self._nvml.nvmlDeviceGetHandleByIndex(self._index)
+        except self._nvml.NVMLError as error:
+            raise MeasurementError(f"The driver does not answer: {error}.") from error
+
+    def _ask(self, name: str, *args: Any) -> Any:
+        try:
+            return getattr(self._nvml, name)(self._handle, *args)
+        except self._nvml.NVMLError:  # a reading that this driver or this machine does not offer
+            return None
+
+    def used_mib(self) -> float | None:
+        """Memory in use on the whole device."""
+        info = self._ask("nvmlDeviceGetMemoryInfo")
+        return None if info is None else mib(info.used)
+
+    def process_mib(self) -> float | None:
+        """Memory in use by this process, its context included."""
+        for process in self._ask("nvmlDeviceGetComputeRunningProcesses") or ():
+            if process.pid == os.getpid() and process.usedGpuMemory is not None:
+                return mib(process.usedGpuMemory)
+        return None
+
+    def clock_mhz(self) -> int | None:
+        """The current clock of the multiprocessors."""
+        value = self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
+        return None if value is None else int(value)
+
+    def facts(self) -> dict[str, object]:
+        """What stays the same during a campaign."""
+        nvml = self._nvml
+        limit = self._ask("nvmlDeviceGetEnforcedPowerLimit")
+        return {
+            "device_name": _text(self._ask("nvmlDeviceGetName")),
+            "driver": _text(nvml.nvmlSystemGetDriverVersion()),
+            "power_limit_w": None if limit is None else limit / KILO,
+            "max_clock_mhz": self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+            "device_used_before_mib": self.used_mib(),
+        }
+
+    def energy_mj(self) -> float:
+        """The energy counter, in millijoules."""
+        value = self._ask("nvmlDeviceGetTotalEnergyConsumption")
+        if value is None:
+            raise MeasurementError("This device has no energy counter.")
+        return float(value)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def measure_energy(nvml: Nvml, replay_for: Callable[[float], tuple[int, float]], seconds: float) -> Energy:
+    """Power while ``replay_for(seconds)`` keeps the device busy; it returns its runs and the seconds they took.
+
+    The counter moves about every 100 ms and a read costs milliseconds, so a thread reads it and keeps the edges; the first
+    quarter of a second is dropped.
+    """
+    edges: list[tuple[float, float]] = []
+    stop = threading.Event()
+    started = time.perf_counter()
+
+    def watch() -> None:
+        last = nvml.energy_mj()
+        while not stop.wait(_POLL_S):
+            now = nvml.energy_mj()
+            if now != last:
+                edges.append((time.perf_counter(), now))
+                last = now
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        runs, elapsed_s = replay_for(seconds)
+    finally:
+        ended = time.perf_counter()
+        stop.set()
+        thread.join()
+    return energy_from_edges(edges, started + 0.25, ended, runs, elapsed_s)
+
+
+def energy_from_edges(
+    edges: list[tuple[float, float]], begin: float, end: float, runs: int, elapsed_s: float
+) -> Energy:
+    """Mean power between the first and the last edge of the window.
+
+    >>> energy_from_edges([(0.1, 0.0), (0.3, 100.0), (1.3, 600.0)], 0.25, 2.0, 10, 1.0)
+    Energy(power_w=0.5, window_s=1.0, run_ms=100.0, runs=10)
+    """
+    inside = [edge for edge in edges if begin <= edge[0] <= end]
+    if len(inside) < 3 and len(inside) < len(edges):
+        inside = [edge for edge in edges if begin - 0.1 <= edge[0] <= end]
+    if len(inside) < 2 or runs == 0:
+        raise MeasurementError(f"The energy counter moved {len(inside)} times: too few to tell the power.")
+    (first_s, first_mj), (last_s, last_mj) = inside[0], inside[-1]
+    window_s = last_s - first_s
+    return Energy((last_mj - first_mj) / KILO / window_s, window_s, elapsed_s / runs * KILO, runs)

@@ -1,0 +1,121 @@
+"""What flows between the rooms: workloads in, predictions out. Frozen, with a unit in every name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from foretell.devices import Device, Hardware, Slice, effective
+from foretell.graph import Graph
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a model would run: a device, a part of it, and the runtime that drives it."""
+
+    device: Device
+    slice: Slice | None = None
+    runtime: str = "cuda-graph"
+
+    @cached_property
+    def hardware(self) -> Hardware:
+        """What of the device the slice really has."""
+        return effective(self.device, self.slice)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A graph at its batch size and dtype, how it is used, and where."""
+
+    graph: Graph
+    target: Target
+    dtype: str = "fp32"
+    mode: str = "inference"
+    optimizer: str | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Items in a batch."""
+        return self.graph.batch_size
+
+    @property
+    def is_training(self) -> bool:
+        """Whether backward and the optimizer run too."""
+        return self.mode == "training"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value and the interval that should hold the truth nine times in ten."""
+
+    value: float
+    low: float
+    high: float
+
+    def scaled(self, factor: float) -> "Estimate":
+        """The same estimate in another unit."""
+        return Estimate(self.value * factor, self.low * factor, self.high * factor)
+
+    def inverted(self, numerator: float = 1.0) -> "Estimate":
+        """``numerator / value``, with the interval turned round."""
+        return Estimate(numerator / self.value, numerator / self.high, numerator / self.low)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorShare:
+    """How much of the time one kind of operator takes, and what bounds it."""
+
+    operator: str
+    count: int
+    latency_ms: float
+    share: float
+    bound: str
+
+
+METRICS = ("latency_ms", "host_latency_ms", "throughput_per_s", "memory_mib", "device_memory_mib", "energy_j", "power_w", "occupancy")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """How a workload will run. A metric that the predictor does not know is None, never 0."""
+
+    model: str
+    device: str
+    slice: str | None
+    runtime: str
+    mode: str
+    batch_size: int
+    dtype: str
+    predictor: str
+    source: str = "predicted"
+    optimizer: str | None = None
+    latency_ms: Estimate | None = None
+    host_latency_ms: Estimate | None = None
+    throughput_per_s: Estimate | None = None
+    memory_mib: Estimate | None = None
+    device_memory_mib: Estimate | None = None
+    energy_j: Estimate | None = None
+    power_w: Estimate | None = None
+    occupancy: Estimate | None = None
+    coverage: float = 1.0
+    breakdown: tuple[OperatorShare, ...] = ()
+    warnings: tuple[str, ...] = ()
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``foretell predict --json`` prints: absent metrics are absent."""
+        head = ("model", "device", "slice", "runtime", "mode", "batch_size", "dtype", "source")
+        result: dict[str, Any] = {name: getattr(self, name) for name in head}
+        if self.optimizer is not None:
+            result["optimizer"] = self.optimizer
+        for name in METRICS:
+            estimate = getattr(self, name)
+            if estimate is not None:
+                result[name] = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+        result["coverage"] = self.coverage
+        result["predictor"] = self.predictor
+        result["breakdown"] = [
+            {"operator": s.operator, "count": s.count, "latency_ms": s.latency_ms, "share": s.share, "bound": s.bound} for s in self.breakdown
+        ]
+        result["warnings"] = list(self.warnings)
+        return result
