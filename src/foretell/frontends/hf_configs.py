@@ -76,10 +76,7 @@ def transformers_config(source: HfConfig, *, trust: bool) -> Any:
     model_type = values.get("model_type") or _type_of_architecture(values, auto)
     if isinstance(model_type, str) and model_type in auto.CONFIG_MAPPING:
         try:
-            config = auto.CONFIG_MAPPING[model_type].from_dict(_without_commands({**values, "model_type": model_type}))
-            if values.get("tie_word_embeddings") is False and hasattr(config, "scale_decoder_outputs"):
-                config.tie_word_embeddings = False  # T5 1.1 has a head of its own, which transformers 5 forgets
-            return config
+            return auto.CONFIG_MAPPING[model_type].from_dict(_without_commands({**values, "model_type": model_type}))
         except Exception as error:  # a config is foreign data: anything may be wrong with it
             raise ModelError(f"The config of {source.name} does not make a model: {one_line(error)}") from error
     if values.get("auto_map"):

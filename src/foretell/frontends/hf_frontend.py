@@ -21,7 +21,14 @@ class HuggingFaceFrontend:
         if request.mode == "decode" and context is None:
             context, sequence = sequence, None
         program = build_program(
-            str(request.source), mode=request.mode, batch_size=TRACE_BATCH, sequence=sequence, context=context, image=image, dtype="fp32", trust=request.trust
+            str(request.source),
+            mode=request.mode,
+            batch_size=TRACE_BATCH,
+            sequence=sequence,
+            context=context,
+            image=image,
+            dtype="fp32",
+            trust=request.trust,
         )
         return graph_from_program(program, batch_size=TRACE_BATCH, training=request.mode == "training")
 
@@ -34,7 +41,9 @@ class HuggingFaceFrontend:
             elif len(spec.shape) in (2, 3):
                 image = spec.shape
             else:
-                raise InputError(f"A transformer takes --input TOKENS and, for images, --input 3x224x224; got {'x'.join(map(str, spec.shape))}.")
+                raise InputError(
+                    f"A transformer takes --input TOKENS and, for images, --input 3x224x224; got {'x'.join(map(str, spec.shape))}."
+                )
         return sequence, image
 
     def fingerprint(self, request: ModelRequest) -> str | None:

@@ -79,8 +79,8 @@ def _build(source: HfConfig, mode: str, dtype: Any, trust: bool) -> Any:
         config = transformers_config(source, trust=trust)
         if config.model_type in UNSUPPORTED_MOE:
             raise ModelError(
-                f"Cannot cost {source.name}: the experts of model_type {config.model_type!r} run in a loop that depends "
-                "on values. Mixtral, Qwen-MoE, DeepSeek, OLMoE, GPT-OSS and others work"
+                f"Cannot cost {source.name}: the experts of model_type {config.model_type!r} run in a loop over values, "
+                "not shapes. Mixtral, Qwen-MoE, DeepSeek, OLMoE, GPT-OSS and others work"
             )
         if getattr(config, "apply_spec_augment", False):
             config.apply_spec_augment = False  # masks made on the host from the lengths of the clips
@@ -92,6 +92,9 @@ def _build(source: HfConfig, mode: str, dtype: Any, trust: bool) -> Any:
                 model = make(config, dtype=dtype, **remote)
         except Exception as error:  # a config is foreign data: anything may be wrong with it
             raise ModelError(f"The config of {source.name} does not make a model: {one_line(error)}") from error
+    if getattr(config, "scale_decoder_outputs", True) is False and hasattr(model, "lm_head"):
+        # T5 1.1 and Flan-T5 have a head of their own, which transformers 5 ties until it sees the checkpoint
+        model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
     return model.train(mode == "training")
 
 

@@ -57,6 +57,7 @@ class _Reader:
         self.tensors: dict[str, Tensor] = {}
         self.calls: list[AtenCall] = []
         self.warnings: list[str] = list(notes)
+        self.seen: dict[int, str] = {}
         self.homes: dict[str, str] = {}  # of a parameter: the module that owns it
         self.torch = import_torch()
 
@@ -68,6 +69,10 @@ class _Reader:
         for node in self.exported.graph.nodes:
             if node.op == "placeholder":
                 kind, target = kinds.get(node.name, ("USER_INPUT", None))
+                twin = self._tied_to(node.name, target)
+                if twin is not None:
+                    environment[node] = Ref(twin)
+                    continue
                 if target in self.parameters:
                     kind, self.homes[node.name] = "PARAMETER", self.parameters[target].rpartition(".")[0]
                 if self._enter(node.name, node.meta.get("val"), _KINDS.get(kind, "input")) and kind == "USER_INPUT":
@@ -79,6 +84,14 @@ class _Reader:
         return AtenProgram(
             self.name, tuple(self.calls), self.tensors, tuple(inputs), tuple(dict.fromkeys(names)), self.batch_size, tuple(dict.fromkeys(self.warnings))
         )
+
+    def _tied_to(self, name: str, target: str | None) -> str | None:
+        """The name under which a shared weight was seen first; PyTorch lists it once for each of its owners."""
+        tensor = self.exported.state_dict.get(target) if target else None
+        if tensor is None:
+            return None
+        first = self.seen.setdefault(id(tensor), name)
+        return first if first != name else None
 
     def _set_batch_axes(self, inputs: list[str]) -> list[str]:
         for name in inputs:

@@ -2,8 +2,8 @@
 
     python3 -m foretell.profiling.campaign plans/h200-1.toml --out DIR --seconds 540 [--skip DONE ...]
 
-The campaign gives groups of workloads to its workers and writes down what they answer. It can be killed at any moment and
-called again with the same ``--out``; what is in its journal, or in what ``--skip`` names, is not measured again.
+The campaign gives groups of workloads to its workers and writes down what they answer. It can be killed at any moment
+and called again with the same ``--out``; what is in its journal, or in what ``--skip`` names, is not measured again.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import ForetellError
+from foretell.errors import ForetellError, MeasurementError
 from foretell.profiling.environment import describe
 from foretell.profiling.journal import Journal
 from foretell.profiling.messages import Message, group_to_json
 from foretell.profiling.plan import Plan, read_plan
-from foretell.profiling.pool import Pool, WorkerProcess
+from foretell.profiling.pool import WORKER, Pool, WorkerProcess
 from foretell.profiling.schedule import Group, Schedule, chosen_for, make_schedule
 from foretell.profiling.tables import read_done, write_tables
 from foretell.profiling.workload import Workload
@@ -40,8 +40,17 @@ _REPORT_S = 20.0
 class Campaign:
     """One run of a plan on one device."""
 
-    def __init__(self, plan: Plan, out: Path, device: str, seconds: float, began: float) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        out: Path,
+        device: str,
+        seconds: float,
+        began: float,
+        command: Sequence[str] = WORKER,
+    ) -> None:
         self._plan = plan
+        self._command = command
         self._out = out
         self._device = device
         self._began = began
@@ -58,6 +67,7 @@ class Campaign:
         self._ok: set[str] = set()
         self._traced: set[str] = set()
         self._errors: dict[str, str] = {}
+        self._heard = False
         self.counts: Counter[str] = Counter()
 
     def run(self, skip: Sequence[Path], commit: str, limit: int) -> dict[str, int]:
@@ -68,7 +78,7 @@ class Campaign:
         settings: Message = {"device": self._device, "preload": zoos, "measuring": asdict(self._plan.measuring)}
         settings["limits"] = asdict(self._plan.limits)
         with tempfile.TemporaryDirectory(prefix="foretell-campaign-") as folder:
-            pool = Pool(Path(folder), settings, roles)
+            pool = Pool(Path(folder), settings, roles, self._command)
             facts = describe(self._device, commit)
             try:
                 pool.start()  # the workers import their libraries while the plan is laid out
@@ -121,7 +131,10 @@ class Campaign:
 
     def _loop(self, pool: Pool, limit: int) -> None:
         reported = time.time()
-        while time.time() < self._kill_at and pool.restarts <= _MAX_RESTARTS:
+        while time.time() < self._kill_at:
+            if pool.restarts > _MAX_RESTARTS:
+                log.warning("%d workers have died: the campaign ends early", pool.restarts)
+                break
             running = time.time() < self._stop_at and not (limit and self.counts["ok"] >= limit)
             for worker in pool.workers.values():
                 group = self._next(pool, worker) if running and worker.idle else None
@@ -132,6 +145,8 @@ class Campaign:
             starting = running and (self._schedule or self._traces)
             if not busy and not starting:
                 break
+            if pool.restarts >= 2 * len(pool.workers) and not self._heard:
+                raise MeasurementError(f"No worker gets ready. See {self._out / 'workers.log'}.")
             for worker, message in pool.listen(0.1):
                 if message is None:
                     self._bury(pool, worker, "crash", restart=running)
@@ -159,6 +174,7 @@ class Campaign:
 
     def _hear(self, worker: WorkerProcess, message: Message) -> None:
         event, group = message["event"], worker.group
+        self._heard = True
         if event == "ready":
             worker.ready = True
         elif event == "begin":
@@ -207,7 +223,9 @@ class Campaign:
         if workload_id not in self._traced and kernels["name"]:
             self._traced.add(workload_id)
             self.counts["traced"] += 1
-            self._journal.append_trace({"workload_id": workload_id, "campaign_id": self.campaign_id, "kernels": kernels})
+            self._journal.append_trace(
+                {"workload_id": workload_id, "campaign_id": self.campaign_id, "kernels": kernels}
+            )
 
     def _bury(self, pool: Pool, worker: WorkerProcess, status: str, *, restart: bool) -> None:
         """A worker has ended: blame the workload it was at, give the others back, start another worker."""
@@ -257,7 +275,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("plan", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=540.0, help="everything is written when these are over")
-    parser.add_argument("--skip", type=Path, action="append", default=[], help="a folder or Parquet file of what is done")
+    parser.add_argument(
+        "--skip", type=Path, action="append", default=[], help="a folder or Parquet file of what is done"
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--limit", type=int, default=0, help="stop after so many measurements")
     parser.add_argument("--commit", default="", help="the commit of the code, written into every record")

@@ -1,7 +1,7 @@
 """Profiling: the first run of a workload, watched: what it multiplies and writes, and when to let others pass.
 
-The first run is the slow one: libraries choose their kernels for every new shape. Between two modules it steps aside for
-workers that wait to time. What it counts predicts the cost of the next workloads of the same model.
+The first run is the slow one: libraries choose their kernels for every new shape. Between two modules it steps aside
+for workers that wait to time. What it counts predicts the cost of the next workloads of the same model.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Profiling: transformer architectures as arguments of their Hugging Face configurations, known ones and random ones."""
+"""Profiling: transformers as arguments of their Hugging Face configurations, known ones and random ones."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -70,9 +70,7 @@ def known_encoders() -> Iterator[Spec]:
         yield architecture("bert", hidden, layers, hidden // 64, hidden * 4, 30522)
     for kind, vocab, positions in (("roberta", 50265, 514), ("xlm-roberta", 250002, 514), ("electra", 30522, 512)):
         for hidden, layers in ((768, 12), (1024, 24)):
-            yield architecture(
-                kind, hidden, layers, hidden // 64, hidden * 4, vocab, max_position_embeddings=positions
-            )
+            yield architecture(kind, hidden, layers, hidden // 64, hidden * 4, vocab, max_position_embeddings=positions)
     yield architecture("distilbert", 768, 6, 12, 3072, 30522)
     yield architecture("albert", 768, 12, 12, 3072, 30000, embedding_size=128)
     yield architecture("albert", 2048, 24, 16, 8192, 30000, embedding_size=128)
@@ -91,9 +89,7 @@ def known_encoders() -> Iterator[Spec]:
     for hidden, layers in ((384, 12), (768, 12), (1024, 24)):
         # its configuration takes a ratio where the others take a width
         spec = architecture("dinov2", hidden, layers, hidden // 64, 0, patch_size=14, image_size=224, mlp_ratio=4)
-        yield Spec(
-            "hf", "dinov2", {key: value for key, value in spec.arguments.items() if key != "intermediate_size"}
-        )
+        yield Spec("hf", "dinov2", {key: value for key, value in spec.arguments.items() if key != "intermediate_size"})
     for hidden, layers, bins in ((384, 4, 80), (512, 6, 80), (768, 12, 80), (1024, 24, 80), (1280, 32, 128)):
         yield architecture("whisper", hidden, layers, hidden // 64, hidden * 4, num_mel_bins=bins)
     for hidden, layers in ((768, 12), (1024, 24)):

@@ -1,7 +1,7 @@
 """Profiling: what was measured, written down the moment it is known, one line a record.
 
-A line is appended with one write and forced to the disk. Whatever ends a campaign, its journal has every finished record
-once; a line that was being written is cut off when the journal is opened again.
+A line is appended with one write and forced to the disk. Whatever ends a campaign, its journal has every finished
+record once; a line that was being written is cut off when the journal is opened again.
 """
 
 import gzip
@@ -36,7 +36,9 @@ class Journal:
             self._records = os.open(self._folder / RECORDS, flags, 0o644)
             self._traces = os.open(self._folder / TRACES, flags, 0o644)
         except OSError as error:
-            raise MeasurementError(f"Cannot write to {self._folder}: {error.strerror}. Choose another --out.") from error
+            raise MeasurementError(
+                f"Cannot write to {self._folder}: {error.strerror}. Choose another --out."
+            ) from error
 
     def append(self, line: Line) -> None:
         """Write one record."""
@@ -56,7 +58,8 @@ class Journal:
         except OSError as error:
             os.ftruncate(handle, size)
             raise MeasurementError(
-                f"Cannot write to {self._folder}: {error.strerror}. All earlier records are safe; free some space and resume."
+                f"Cannot write to {self._folder}: {error.strerror}. "
+                "All earlier records are safe; free some space and resume."
             ) from error
 
     def close(self) -> None:

@@ -1,13 +1,13 @@
 """Profiling: what the campaign and its workers say to each other, one JSON object a line.
 
-    campaign → worker    {"group": {...}}                     measure or trace these workloads
-    worker → campaign    {"event": "ready", ...}              imports are done
-                         {"event": "begin", "id": ...}        a workload has been begun: who dies now, dies of it
-                         {"event": "record", ...}             a measurement, or why there is none
-                         {"event": "trace", ...}              the kernels of one run
-                         {"event": "fallback", "id": ...}     cannot be captured: a tracing worker shall measure it
-                         {"event": "done", ...}               the group is finished
-                         {"event": "poisoned"}                the worker's device context is broken; it ends now
+campaign → worker    {"group": {...}}                     measure or trace these workloads
+worker → campaign    {"event": "ready", ...}              imports are done
+                     {"event": "begin", "id": ...}        a workload has been begun: who dies now, dies of it
+                     {"event": "record", ...}             a measurement, or why there is none
+                     {"event": "trace", ...}              the kernels of one run
+                     {"event": "fallback", "id": ...}     cannot be captured: a tracing worker shall measure it
+                     {"event": "done", ...}               the group is finished
+                     {"event": "poisoned"}                the worker's device context is broken; it ends now
 """
 
 from typing import Any

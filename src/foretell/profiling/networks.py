@@ -1,5 +1,6 @@
 """Profiling: networks made of their parameters alone, for structure that no published zoo has."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -62,7 +63,7 @@ def mlp(arguments: Arguments) -> Any:
     """Fully connected layers: ``widths``, the first being the input."""
     widths = numbers(arguments["widths"])
     layers: list[Any] = []
-    for before, after in zip(widths, widths[1:]):
+    for before, after in itertools.pairwise(widths):
         layers += [nn.Linear(before, after), _act(arguments)]
     return nn.Sequential(*layers[:-1])
 
@@ -100,7 +101,11 @@ class SqueezeExcite(nn.Module):  # type: ignore[misc]
         super().__init__()
         inner = max(channels // ratio, 1)
         self.gate = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, inner, 1), nn.ReLU(), nn.Conv2d(inner, channels, 1), nn.Sigmoid()
+            nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(channels, inner, 1),
+            nn.ReLU(),
+            nn.Conv2d(inner, channels, 1),
+            nn.Sigmoid(),
         )
 
     def forward(self, x: Any) -> Any:

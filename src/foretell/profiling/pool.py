@@ -17,6 +17,7 @@ from foretell.profiling.turnstile import FREE, HOLDING, open_state
 
 _SLOW_START_S = 120.0
 _PATIENCE = 4
+WORKER = (sys.executable, "-m", "foretell.profiling.worker")
 
 
 @dataclass
@@ -42,10 +43,11 @@ class WorkerProcess:
 class Pool:
     """Workers by index; a dead one is replaced by :meth:`restart`."""
 
-    def __init__(self, folder: Path, settings: Message, roles: Sequence[str]) -> None:
+    def __init__(self, folder: Path, settings: Message, roles: Sequence[str], command: Sequence[str]) -> None:
         self._folder = folder
         self._settings = settings
         self._roles = roles
+        self._command = command
         self._selector = selectors.DefaultSelector()
         self._state: Any = None
         self._log: Any = None
@@ -65,7 +67,7 @@ class Pool:
         source = str(Path(__file__).parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
         process = subprocess.Popen(
-            [sys.executable, "-m", "foretell.profiling.worker", settings],
+            [*self._command, settings],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -1,9 +1,10 @@
 """Profiling: a step measured on an NVIDIA GPU, as the protocol says.
 
-Device latency is the time of a CUDA-graph replay; memory is the peak of the allocator over uncaptured runs; energy is read
-while the graph replays back to back.
+Device latency is the time of a CUDA-graph replay; memory is the peak of the allocator over uncaptured runs; energy is
+read while the graph replays back to back.
 """
 
+import itertools
 import statistics
 import time
 from typing import Any
@@ -57,13 +58,13 @@ class CudaRuntime:
             torch.cuda.init()
             # everything runs on one stream of its own: it can be captured, and all memory comes from one pool
             torch.cuda.set_stream(torch.cuda.Stream())
-            torch.zeros(1, device="cuda")
+            torch.zeros(1, device=self.device)
             torch.cuda.synchronize()
             if before is not None:
                 self._context_mib = (self._nvml.used_mib() or 0.0) - before - mib(torch.cuda.memory_reserved())
             if tracing:
                 with torch.profiler.profile(activities=[*torch.profiler.supported_activities()]):
-                    torch.zeros(1, device="cuda").add_(1)
+                    torch.zeros(1, device=self.device).add_(1)
                     torch.cuda.synchronize()
 
     def clear(self) -> None:
@@ -112,7 +113,10 @@ class CudaRuntime:
         if own is not None:
             return record | {"device_memory_mib": own, "device_memory_source": "nvml-process"}
         if self._context_mib is not None:
-            return record | {"device_memory_mib": reserved + self._context_mib, "device_memory_source": "reserved+context"}
+            return record | {
+                "device_memory_mib": reserved + self._context_mib,
+                "device_memory_source": "reserved+context",
+            }
         return record
 
     def measure(self, step: Step, *, energy: bool) -> Record:
@@ -204,7 +208,7 @@ class CudaRuntime:
             graph.replay()
             event.record()
         torch.cuda.synchronize()
-        return [before.elapsed_time(after) for before, after in zip(events, events[1:])]
+        return [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
 
     def _energy(self, graph: Any, latency_ms: float) -> Record:
         chunk = max(1, int(_CHUNK_MS / latency_ms))
@@ -267,7 +271,7 @@ class CudaRuntime:
             self.clear()
             if torch.cuda.memory_reserved() > _LEFT_OVER_BYTES:
                 return False
-            step = Step(lambda: torch.ones(8, device="cuda") * 2, lambda: None)
+            step = Step(lambda: torch.ones(8, device=self.device) * 2, lambda: None)
             graph, output = self._capture(step)
             right = float(output.sum()) == 16.0
             graph.reset()

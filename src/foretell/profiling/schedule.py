@@ -131,9 +131,7 @@ def cost(workload: Workload) -> int:
     return elements
 
 
-def _draw(
-    entry: Entry, part: Part, plan: Plan, draw: random.Random, dtype: str, batches: Sequence[int]
-) -> Workload:
+def _draw(entry: Entry, part: Part, plan: Plan, draw: random.Random, dtype: str, batches: Sequence[int]) -> Workload:
     mode, optimizer = draw.choice(part.modes), draw.choice(part.optimizers)
     batch, shape = draw.choice(batches), entry.input_shape
     if mode in ("prefill", "decode"):

@@ -1,8 +1,8 @@
 """Profiling: build a model in the time its Python takes, without ever filling its weights on the host.
 
-Large weights are left untouched while a model is built (fresh pages cost nothing), and drawn on the device afterwards with
-the spread 1/√fan-in, so that activations neither vanish nor overflow. Small parameters and all buffers keep the values
-that the model's own code gave them: normalisation is sane, position indices are right.
+Large weights are left untouched while a model is built (fresh pages cost nothing), and drawn on the device afterwards
+with the spread 1/√fan-in, so that activations neither vanish nor overflow. Small parameters and all buffers keep the
+values that the model's own code gave them: normalisation is sane, position indices are right.
 """
 
 import math
@@ -18,7 +18,7 @@ LARGE = 4096
 
 def is_large(tensor: Any) -> bool:
     """Whether a parameter's initialisation is skipped on the host and drawn on the device."""
-    return tensor.ndim >= 2 and tensor.numel() >= LARGE and tensor.is_floating_point()
+    return bool(tensor.ndim >= 2 and tensor.numel() >= LARGE and tensor.is_floating_point())
 
 
 @contextmanager
@@ -82,7 +82,7 @@ class Weights:
             nonlocal position
             parameter = isinstance(tensor, torch.nn.Parameter)
             draw = parameter and is_large(tensor)
-            original = None if draw else tensor.detach() if known is None else known[position]
+            original: Any = None if draw else tensor.detach() if known is None else known[position]
             if parameter and id(tensor) in placed:
                 original, result = placed[id(tensor)]
             elif draw:

@@ -145,7 +145,16 @@ def kernel_columns(traces: Iterable[Line]) -> tuple[dict[str, list[Any]], list[s
             for shape in ("grid", "block"):
                 sizes = [dims[axis] if axis < len(dims) else 0 for dims in kernels[shape]]
                 columns[f"{shape}_{letter}"] += sizes
-        for name in ("duration_us", "registers", "shared_bytes", "occupancy_pct", "op_index", "op", "leaf_op", "module"):
+        for name in (
+            "duration_us",
+            "registers",
+            "shared_bytes",
+            "occupancy_pct",
+            "op_index",
+            "op",
+            "leaf_op",
+            "module",
+        ):
             columns[name] += kernels[name]
     return columns, list(numbers)
 
@@ -158,7 +167,8 @@ def _write(path: Path, columns: Mapping[str, list[Any]], types: Mapping[str, str
     arrow = require("pyarrow", extra="profile", purpose="Writing Parquet")
     parquet = require("pyarrow.parquet", extra="profile", purpose="Writing Parquet")
     schema = arrow.schema(
-        [(name, arrow.type_for_alias(kind)) for name, kind in types.items()], metadata={"schema_version": SCHEMA_VERSION}
+        [(name, arrow.type_for_alias(kind)) for name, kind in types.items()],
+        metadata={"schema_version": SCHEMA_VERSION},
     )
     arrays = [arrow.array(columns[name], type=schema.field(name).type) for name in types]
     partial = path.with_name(path.name + ".part")
@@ -193,7 +203,18 @@ def read_done(path: Path) -> tuple[list[dict[str, Any]], set[str]]:
 
 def _read(path: Path) -> list[dict[str, Any]]:
     parquet = require("pyarrow.parquet", extra="profile", purpose="Reading Parquet")
-    wanted = ["workload_id", "status", "spec", "batch_size", "input_shape", "dtype", "mode", "optimizer", "family", "part"]
+    wanted = [
+        "workload_id",
+        "status",
+        "spec",
+        "batch_size",
+        "input_shape",
+        "dtype",
+        "mode",
+        "optimizer",
+        "family",
+        "part",
+    ]
     try:
         names = set(parquet.read_schema(path).names)
         rows: list[dict[str, Any]] = parquet.read_table(path, columns=[n for n in wanted if n in names]).to_pylist()

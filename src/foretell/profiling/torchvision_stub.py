@@ -1,7 +1,7 @@
 """Profiling: import torchvision, also where its compiled operators do not fit the installed torch.
 
-A CUDA wheel of torchvision on a CPU build of torch fails at import, because two detection operators are missing. Declaring
-them is enough: no classifier calls them.
+A CUDA wheel of torchvision on a CPU build of torch fails at import, because two detection operators are missing.
+Declaring them is enough: no classifier calls them.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
 """Profiling: which kernels a run launches, how long each takes, and the operator and module it came from.
 
 A Kineto trace ties a kernel to the call that launched it; the operators and module annotations open around that call on
-the same thread name the rest. Operators are numbered in the order of the program, those without kernels included, so that
-a number and a module find the node of an exported graph.
+the same thread name the rest. Operators are numbered in the order of the program, those without kernels included, so
+that a number and a module find the node of an exported graph.
 """
 
 import json
@@ -98,9 +98,7 @@ def _origins(events: Sequence[Any]) -> tuple[dict[int, _Origin], dict[int, _Orig
     outermost.sort(key=lambda item: item[0])
     numbers = {id(event): number for number, (_, event, _) in enumerate(outermost)}
     tops = {id(event): _numbered(origin, numbers[id(event)]) for _, event, origin in outermost}
-    by_launch = {
-        correlation: _numbered(origin, numbers.get(id(top), -1)) for correlation, top, origin in launches
-    }
+    by_launch = {correlation: _numbered(origin, numbers.get(id(top), -1)) for correlation, top, origin in launches}
     return by_launch, tops
 
 

@@ -92,8 +92,8 @@ def _text(value: Any) -> str:
 def measure_energy(nvml: Nvml, replay_for: Callable[[float], tuple[int, float]], seconds: float) -> Energy:
     """Power while ``replay_for(seconds)`` keeps the device busy; it returns its runs and the seconds they took.
 
-    The counter moves about every 100 ms and a read costs milliseconds, so a thread reads it and keeps the edges; the first
-    quarter of a second is dropped.
+    The counter moves about every 100 ms and a read costs milliseconds, so a thread reads it and keeps the edges; the
+    first quarter of a second is dropped.
     """
     edges: list[tuple[float, float]] = []
     stop = threading.Event()

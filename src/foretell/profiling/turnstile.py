@@ -1,8 +1,8 @@
 """Profiling: many processes prepare on one device, one at a time measures.
 
-A readers-writer lock on two files. Preparing (building, warming up, capturing) holds it shared; timing holds it alone, and a
-process that waits to time stops newcomers at the turnstile. ``flock`` is released by the kernel when its holder dies, so
-that a crashed worker never blocks the campaign. A third file has one byte per worker: what each is doing now.
+A readers-writer lock on two files. Preparing (building, warming up, capturing) holds it shared; timing holds it alone,
+and a process that waits to time stops newcomers at the turnstile. ``flock`` is released by the kernel when its holder
+dies, so that a crashed worker never blocks the campaign. A third file has one byte per worker: what each is doing now.
 """
 
 import fcntl

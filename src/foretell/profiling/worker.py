@@ -28,7 +28,7 @@ _TRACE_WARMUPS = 2
 _MAX_ERROR_CHARACTERS = 300
 
 
-class Poisoned(MeasurementError):
+class PoisonedError(MeasurementError):
     """The device context of this process is broken."""
 
 
@@ -140,6 +140,7 @@ class Worker:
         from foretell.profiling.steps import make_step, weight_dtype
 
         runtime = self._runtime
+        gc.collect()  # otherwise off: what is left of the workload before must not count as memory of this one
         with runtime.shared():
             runtime.clear()
             self._weights.place(runtime.device, weight_dtype(workload))
@@ -174,7 +175,7 @@ class Worker:
         except RuntimeError:
             healthy = False
         if not healthy:
-            raise Poisoned("The device context of this process is broken.")
+            raise PoisonedError("The device context of this process is broken.")
 
     def _record(self, workload: Workload, status: str, **values: object) -> None:
         self._say({"event": "record", "id": workload.id, "status": status, "values": values})
@@ -237,7 +238,7 @@ def main(arguments: list[str]) -> int:
         started, waited = time.perf_counter(), turnstile.waited_s
         try:
             worker.run_group(group, energy, message["stop_at"])
-        except Poisoned:
+        except PoisonedError:
             say({"event": "poisoned"})
             out.flush()
             os._exit(_POISONED)

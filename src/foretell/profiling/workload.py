@@ -67,8 +67,8 @@ def parse_spec(text: str) -> Spec:
 class Workload:
     """What is computed: an architecture, a batch, a shape per sample, a precision and a mode.
 
-    ``input_shape`` is one sample's shape without the batch: ``(3, 224, 224)``, or ``(sequence,)`` for tokens. For ``decode``
-    it is the number of tokens already in the cache.
+    ``input_shape`` is one sample's shape without the batch: ``(3, 224, 224)``, or ``(sequence,)`` for tokens. For
+    ``decode`` it is the number of tokens already in the cache.
     """
 
     spec: str

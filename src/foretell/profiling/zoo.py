@@ -28,8 +28,8 @@ ZOOS = Registry(
 class Entry:
     """One architecture of a zoo.
 
-    ``flexible`` models take images of other sizes. ``parameters`` and ``cache_bytes_per_token`` are estimates for language
-    models, whose cost can be told before they are built.
+    ``flexible`` models take images of other sizes. ``parameters`` and ``cache_bytes_per_token`` are estimates for
+    language models, whose cost can be told before they are built.
     """
 
     spec: str

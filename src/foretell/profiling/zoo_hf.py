@@ -27,12 +27,15 @@ def _transformers() -> Any:
 def _keep_eager() -> None:
     """Make a captured forward pass run the kernels of an uncaptured one.
 
-    While a graph is captured, transformers cannot look into masks and builds them in full, which keeps attention from its
-    fast kernels. Nothing is padded or packed here, so the answers of those looks are known.
+    While a graph is captured, transformers cannot look into masks and builds them in full, which keeps attention from
+    its fast kernels. Nothing is padded or packed here, so the answers of those looks are known.
     """
     imports = importlib.import_module("transformers.utils.import_utils")
     masking = importlib.import_module("transformers.masking_utils")
-    answers = ((imports, "is_cuda_stream_capturing", False), (masking, "is_cuda_stream_capturing", False))
+    answers: tuple[tuple[Any, str, bool | None], ...] = (
+        (imports, "is_cuda_stream_capturing", False),
+        (masking, "is_cuda_stream_capturing", False),
+    )
     answers += ((masking, "find_packed_sequence_indices", None), (masking, "fast_all", True))
     for module, name, answer in answers:
         if hasattr(module, name):
@@ -97,7 +100,9 @@ class EncoderZoo(_HfZoo):
         draw = random.Random(f"{seed}/{part.name}/hf")
         specs = [*architectures.known_encoders()]
         specs += [architectures.random_encoder(draw) for _ in range(part.models)]
-        found = {str(spec): Entry(str(spec), f"hf-{spec.name}", _shape(spec), max_sequence=_limit(spec)) for spec in specs}
+        found = {
+            str(spec): Entry(str(spec), f"hf-{spec.name}", _shape(spec), max_sequence=_limit(spec)) for spec in specs
+        }
         return [entry for entry in found.values() if not part.families or entry.family in part.families]
 
 

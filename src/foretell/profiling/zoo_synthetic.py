@@ -1,5 +1,6 @@
 """Profiling: random networks, every parameter written in their spec; drawn from a seed, rebuilt from the spec alone."""
 
+import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -18,12 +19,12 @@ def _join(values: Sequence[int]) -> str:
 
 
 def _mlp(draw: random.Random) -> Drawn:
-    # depth 3 to 10, width a power of two up to 16,384: the space of the latency study that samples 320,000 such networks
+    # depth 3 to 10, width a power of two up to 16,384: the space of a latency study of 320,000 such networks
     while True:
         widths = [2 ** draw.randint(0, 14) for _ in range(draw.randint(4, 11))]
         if draw.random() < 0.3:
             widths = [max(1, int(width * draw.uniform(0.6, 1.4))) for width in widths]
-        if sum(a * b for a, b in zip(widths, widths[1:])) <= _MAX_WEIGHTS:
+        if sum(a * b for a, b in itertools.pairwise(widths)) <= _MAX_WEIGHTS:
             return "mlp", {"widths": _join(widths), "act": draw.choice(_ACTS)}, (widths[0],)
 
 
@@ -119,7 +120,10 @@ def _lenet(draw: random.Random) -> Drawn:
 def _chain(draw: random.Random) -> Drawn:
     from foretell.profiling.networks import LINKS
 
-    size, channels = draw.choice((7, 14, 20, 28, 50, 56, 90, 112, 150)), draw.choice((3, 16, 24, 48, 64, 100, 128, 256, 384))
+    size, channels = (
+        draw.choice((7, 14, 20, 28, 50, 56, 90, 112, 150)),
+        draw.choice((3, 16, 24, 48, 64, 100, 128, 256, 384)),
+    )
     grown, ops = 1.0, []
     for _ in range(draw.randint(2, 9)):
         name = draw.choice(LINKS)

@@ -1,0 +1,1 @@
+"""cli: one file a command; parse → workflow → print."""

@@ -1,0 +1,72 @@
+"""cli: the ``foretell`` command: its sub-commands, and one clear line for every error."""
+
+import os
+import sys
+import traceback
+from importlib import metadata
+
+import click
+import typer
+
+from foretell.cli import devices, doctor, inspect, predict
+from foretell.errors import ForetellError
+
+app = typer.Typer(
+    name="foretell",
+    help="Tells how a deep-learning model will run before anyone runs it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("predict")(predict.run)
+app.command("inspect")(inspect.run)
+app.command("devices")(devices.run)
+app.command("doctor")(doctor.run)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"foretell {metadata.version('foretell')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    debug: bool = typer.Option(False, "--debug", help="Show a traceback when something fails."),
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+) -> None:
+    del debug, version
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; errors end as one line on stderr and exit code 2."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    # --debug may stand anywhere; the parser wants it first
+    given = (["--debug"] if debug else []) + [a for a in given if a != "--debug"]
+    try:
+        code = app(args=given, prog_name="foretell", standalone_mode=False)
+    except ForetellError as error:
+        code = _fail(str(error), debug, 2)
+    except click.UsageError as error:
+        code = _fail(error.format_message(), debug, 2)
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except click.ClickException as error:
+        code = _fail(error.format_message(), debug, 2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except MemoryError:
+        code = _fail("Out of memory: the model is too large for this machine.", debug, 2)
+    except Exception as error:  # noqa: BLE001 - a bug of ours, still one line
+        code = _fail(f"Internal error ({type(error).__name__}: {error}). Run again with --debug and report it.", debug, 1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, debug: bool, code: int) -> int:
+    if debug:
+        traceback.print_exc()
+    print("foretell: " + " ".join(message.split()), file=sys.stderr)  # noqa: T201
+    return code

@@ -1,0 +1,54 @@
+"""cli: ``foretell predict``."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from foretell.cli import options
+from foretell.cli.progress import working
+
+
+def run(
+    model: options.Model,
+    device: Annotated[str, typer.Option("--device", "-d", help="A GPU as people write it; see: foretell devices")] = "h200",
+    batch_size: options.BatchSize = 1,
+    inputs: options.Inputs = None,
+    dtype: options.Dtype = "fp32",
+    mode: options.Mode = "inference",
+    slice_: Annotated[str | None, typer.Option("--slice", help="A part of the device: mps:30, mig:1g.18gb, sms:66.", show_default=False)] = None,
+    runtime: Annotated[str, typer.Option("--runtime", help="What drives the device: cuda-graph or eager.")] = "cuda-graph",
+    optimizer: Annotated[str | None, typer.Option("--optimizer", help="sgd (momentum) or adamw, in training.", show_default=False)] = None,
+    predictor: Annotated[str | None, typer.Option("--predictor", help="Which predictor answers; the best one by default.", show_default=False)] = None,
+    context: options.Context = None,
+    trust: options.Trust = False,
+    allow_unknown: options.AllowUnknown = False,
+    no_cache: options.NoCache = False,
+    as_json: options.Json = False,
+) -> None:
+    """Predict latency, memory, energy and power of MODEL on a device."""
+    from foretell.workflows.predict import predict
+
+    with working(f"Reading {model}"):
+        prediction = predict(
+            model,
+            device=device,
+            batch_size=batch_size,
+            input_shape=inputs,
+            dtype=dtype,
+            mode=mode,
+            runtime=runtime,
+            slice=slice_,
+            optimizer=optimizer,
+            predictor=predictor,
+            context=context,
+            trust=trust,
+            allow_unknown=allow_unknown,
+            use_cache=not no_cache,
+        )
+    if as_json:
+        typer.echo(json.dumps({**prediction.to_dict(), "model": model}, indent=1))
+        return
+    from foretell.cli.show import show_prediction
+
+    show_prediction(prediction, model)

@@ -1,0 +1,26 @@
+"""cli: a sign of life while a conversion takes long: a spinner on a terminal, one plain line elsewhere."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PLAIN_LINE_AFTER_S = 15.0
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show that ``what`` is under way."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status(f"{what} …", spinner="dots"):
+            yield
+        return
+    timer = threading.Timer(PLAIN_LINE_AFTER_S, lambda: print(f"foretell: still {what[0].lower()}{what[1:]} …", file=sys.stderr))  # noqa: T201
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,0 +1,129 @@
+"""cli: how answers look on a terminal."""
+
+import sys
+
+from rich import box
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from foretell.graph import Cost, CostTable
+from foretell.records import Estimate, Prediction
+from foretell.units import bytes_from_mib, engineering, size
+
+PLAIN_WIDTH = 120
+_NAMES = {
+    "latency_ms": ("latency", "ms"),
+    "host_latency_ms": ("eager latency on this host", "ms"),
+    "throughput_per_s": ("throughput", "items/s"),
+    "memory_mib": ("peak memory", "MiB"),
+    "device_memory_mib": ("memory as nvidia-smi shows it", "MiB"),
+    "energy_j": ("energy", "J"),
+    "power_w": ("power", "W"),
+    "occupancy": ("occupancy", ""),
+}
+
+
+def console() -> Console:
+    """A console on stdout: as wide as the terminal, or a fixed width where there is none."""
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+
+
+def number(value: float) -> str:
+    """Three significant digits, thousands separated.
+
+    >>> number(0.012345), number(2.814), number(1234567.0)
+    ('0.0123', '2.81', '1,234,567')
+    """
+    if value and abs(value) < 1:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def show_prediction(prediction: Prediction, model: str) -> None:
+    """A box with the numbers, a bar for the memory, and where the time goes."""
+    part = f" {prediction.slice}" if prediction.slice else ""
+    where = f"{prediction.device}{part} · {prediction.mode} · batch {prediction.batch_size} · {prediction.dtype}"
+    if prediction.optimizer:
+        where += f" · {prediction.optimizer}"
+    metrics = Table.grid(padding=(0, 2))
+    metrics.add_column(style="bold")
+    metrics.add_column(justify="right")
+    metrics.add_column()
+    metrics.add_column(style="dim")
+    for name, (label, unit) in _NAMES.items():
+        estimate: Estimate | None = getattr(prediction, name)
+        if estimate is not None:
+            metrics.add_row(label, number(estimate.value), unit, f"{number(estimate.low)} – {number(estimate.high)}")
+    facts = prediction.facts
+    counted = Text(
+        f"{engineering(facts['parameters'])} parameters · {engineering(facts['macs'])}MACs · {engineering(facts['flops'])}FLOPs".replace(" MACs", " MACs"), style="dim"
+    )
+    content = [metrics, Text(), _memory_bar(prediction), counted]
+    out = console()
+    out.print(Panel(Group(*content), title=f"{model} on {where}", title_align="left", expand=False, padding=(1, 2), subtitle=prediction.predictor, subtitle_align="right"))
+    _show_shares(out, prediction)
+    for warning in prediction.warnings:
+        out.print(Text(f"! {warning}", style="yellow"), soft_wrap=True)
+
+
+def _memory_bar(prediction: Prediction, width: int = 40) -> Text:
+    capacity = prediction.facts.get("memory_capacity_mib", 0.0)
+    if prediction.memory_mib is None or not capacity:
+        return Text()
+    share = prediction.memory_mib.value / capacity
+    filled = min(width, max(1, round(share * width)))
+    text = Text("memory  ")
+    text.append("█" * filled, style="red" if share > 1 else "green")
+    text.append("░" * (width - filled), style="dim")
+    text.append(f"  {share:.1%} of {size(bytes_from_mib(capacity))}")
+    return text
+
+
+def _show_shares(out: Console, prediction: Prediction, most: int = 8) -> None:
+    if not prediction.breakdown:
+        return
+    table = Table(box=box.SIMPLE, title="where the time goes (analytic)", title_justify="left", title_style="dim")
+    for column in ("operator", "count", "ms", "share", "bound by"):
+        table.add_column(column, justify="left" if column in ("operator", "bound by") else "right")
+    for row in prediction.breakdown[:most]:
+        table.add_row(row.operator, str(row.count), number(row.latency_ms), f"{row.share:.1%}", row.bound)
+    rest = prediction.breakdown[most:]
+    if rest:
+        table.add_row(f"{len(rest)} more", str(sum(r.count for r in rest)), number(sum(r.latency_ms for r in rest)), f"{sum(r.share for r in rest):.1%}", "")
+    out.print(table)
+
+
+def cost_table(rows: dict[str, tuple[int, Cost]], title: str, total: Cost) -> Table:
+    """A table of costs, one row a group, the sum last."""
+    table = Table(box=box.SIMPLE, title=title, title_justify="left", title_style="dim")
+    for column in (title.partition(" ")[0] or "name", "count", "parameters", "MACs", "FLOPs", "read", "written", "activations"):
+        table.add_column(column, justify="left" if not table.columns else "right")
+    for name, (count, cost) in rows.items():
+        table.add_row(name or "(model)", str(count), *_cells(cost))
+    table.add_section()
+    table.add_row("total", str(sum(count for count, _ in rows.values())) if title.startswith("operator") else "", *_cells(total))
+    return table
+
+
+def _cells(cost: Cost) -> list[str]:
+    counts = [engineering(v) if v else "·" for v in (cost.parameters, cost.macs, cost.flops)]
+    return counts + [size(v) if v else "·" for v in (cost.bytes_read, cost.bytes_written, cost.activation_bytes)]
+
+
+def module_tree(costs: CostTable, name: str, depth: int) -> Tree:
+    """The modules of a model as a tree, each with its share."""
+    total = costs.total
+    root = Tree(Text.assemble((name, "bold"), f"  {_summary(total, total)}"))
+    branches: dict[str, Tree] = {"": root}
+    for path, (_, cost) in costs.by_module(depth).items():
+        parent = path.rpartition(".")[0]
+        branches[path] = branches.get(parent, root).add(Text.assemble((path.rpartition(".")[2], "cyan"), f"  {_summary(cost, total)}"))
+    return root
+
+
+def _summary(cost: Cost, total: Cost) -> str:
+    share = f" ({cost.macs / total.macs:.1%})" if total.macs else ""
+    return f"{engineering(cost.parameters)} parameters · {engineering(cost.macs)} MACs{share} · {size(cost.activation_bytes)} activations"

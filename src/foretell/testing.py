@@ -1,0 +1,55 @@
+"""Tiny graphs and models for tests and examples; no other room imports this one."""
+
+from typing import Any
+
+from foretell.graph import Graph, Node, Tensor
+from foretell.graph.batch import mark_batch_axes
+
+
+def tiny_graph(batch_size: int = 2, channels: int = 8) -> Graph:
+    """A convolution, a normalisation, an activation and a classifier."""
+    tensors = [
+        Tensor("x", (batch_size, 3, 16, 16), kind="input", batch_axis=0),
+        Tensor("conv.weight", (channels, 3, 3, 3), kind="parameter"),
+        Tensor("fc.weight", (4, channels), kind="parameter"),
+        Tensor("conv", (batch_size, channels, 14, 14)),
+        Tensor("relu", (batch_size, channels, 14, 14)),
+        Tensor("pool", (batch_size, channels, 1, 1)),
+        Tensor("flat", (batch_size, channels)),
+        Tensor("y", (batch_size, 4)),
+    ]
+    nodes = [
+        Node("conv", "Conv", ("x", "conv.weight"), ("conv",), {"strides": (1, 1)}, module="conv"),
+        Node("relu", "Relu", ("conv",), ("relu",), module="act"),
+        Node("pool", "GlobalAveragePool", ("relu",), ("pool",), module="pool"),
+        Node("flat", "Reshape", ("pool",), ("flat",)),
+        Node("fc", "Gemm", ("flat", "fc.weight"), ("y",), {"transB": 1}, module="fc"),
+    ]
+    return mark_batch_axes(Graph.build("tiny", nodes, {t.name: t for t in tensors}, ["x"], ["y"], batch_size=batch_size))
+
+
+def tiny_onnx(batch: int | str = "batch", size: int = 16) -> Any:
+    """The same network as an ONNX model, its weights only declared."""
+    from onnx import TensorProto, helper
+
+    def weight(name: str, *shape: int) -> Any:
+        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
+        entry = tensor.external_data.add()
+        entry.key, entry.value = "location", "absent.data"
+        return tensor
+
+    nodes = [
+        helper.make_node("Conv", ["x", "conv.weight"], ["c"], name="/conv/Conv", kernel_shape=[3, 3]),
+        helper.make_node("Relu", ["c"], ["r"], name="/act/Relu"),
+        helper.make_node("GlobalAveragePool", ["r"], ["p"], name="/pool/GlobalAveragePool"),
+        helper.make_node("Flatten", ["p"], ["f"], name="/Flatten"),
+        helper.make_node("Gemm", ["f", "fc.weight"], ["y"], name="/fc/Gemm", transB=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 3, size, size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 4])],
+        [weight("conv.weight", 8, 3, 3, 3), weight("fc.weight", 4, 8)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)

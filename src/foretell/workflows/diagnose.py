@@ -1,0 +1,86 @@
+"""workflows: what is installed, which front-ends work, whether a GPU is seen."""
+
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+
+from foretell.devices import find_device
+from foretell.errors import DeviceError
+from foretell.frontends.cache import cache_folder
+from foretell.optional import available
+
+LIBRARIES = ("numpy", "onnx", "onnxruntime", "rich", "typer", "torch", "torchvision", "timm", "transformers", "pyarrow")
+NEEDS = {
+    "ONNX": ((), ""),
+    "exported programs (.pt2)": ((), ""),
+    "PyTorch modules, net.py:build, TorchScript": (("torch",), "torch"),
+    "timm:NAME": (("torch", "timm"), "vision"),
+    "torchvision:NAME": (("torch", "torchvision"), "vision"),
+    "hf:ID, config.json": (("torch", "transformers"), "hf"),
+}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the machine has."""
+
+    foretell: str
+    python: str
+    platform: str
+    libraries: dict[str, str | None]
+    frontends: dict[str, str | None]  # None where it works, else what to do
+    gpus: tuple[str, ...]
+    known_gpus: tuple[str, ...]
+    cache: str
+    cache_entries: int
+
+
+def diagnose() -> Diagnosis:
+    """Look around, without importing anything heavy."""
+    gpus = _gpus()
+    folder = cache_folder() / "graphs"
+    return Diagnosis(
+        foretell=_version("foretell") or "not installed",
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        libraries={name: _version(name) if available(name) else None for name in LIBRARIES},
+        frontends={name: _missing(needs, extra) for name, (needs, extra) in NEEDS.items()},
+        gpus=gpus,
+        known_gpus=tuple(_device_id(name) for name in gpus),
+        cache=str(folder),
+        cache_entries=sum(1 for _ in folder.glob("*.fgraph")) if folder.is_dir() else 0,
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "present" if name in sys.modules else None
+
+
+def _missing(needs: tuple[str, ...], extra: str) -> str | None:
+    absent = [n for n in needs if not available(n)]
+    return f"pip install 'foretell[{extra}]'" if absent else None
+
+
+def _gpus() -> tuple[str, ...]:
+    """Names of the NVIDIA GPUs that the driver shows."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ()
+    try:
+        shown = subprocess.run([tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(line.strip() for line in shown.stdout.splitlines() if line.strip()) if shown.returncode == 0 else ()
+
+
+def _device_id(name: str) -> str:
+    try:
+        return find_device(name).id
+    except DeviceError:
+        return "not in the catalogue"

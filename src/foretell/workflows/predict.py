@@ -1,0 +1,134 @@
+"""workflows: load a model, place it on a device, predict."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from foretell.devices import Device, all_devices, find_device, parse_slice
+from foretell.errors import InputError
+from foretell.frontends import MODES, InputSpec, ModelRequest, convert, parse_inputs
+from foretell.graph import Graph, parse_dtype
+from foretell.graph.training import find_optimizer
+from foretell.predictors import DEFAULT_PREDICTOR, PREDICTORS
+from foretell.records import Prediction, Target, Workload
+from foretell.registry import did_you_mean
+
+RUNTIMES = ("cuda-graph", "eager")
+MAX_BATCH = 2**20
+InputShape = str | Sequence[int] | Sequence[str] | Mapping[str, Sequence[int]] | None
+
+
+def read_input_shape(shape: InputShape) -> tuple[InputSpec, ...]:
+    """Inputs as people give them, without the batch: a shape, several ``--input`` texts, or a dictionary of shapes.
+
+    >>> read_input_shape((3, 224, 224)) == read_input_shape("3x224x224") == read_input_shape(["3x224x224"])
+    True
+    """
+    if not shape:
+        return ()
+    if isinstance(shape, str):
+        return parse_inputs([shape])
+    if isinstance(shape, Mapping):
+        return tuple(parse_inputs(f"{name}={'x'.join(str(d) for d in sizes) or 'scalar'}" for name, sizes in shape.items()))
+    if all(isinstance(d, str) for d in shape):
+        return parse_inputs([str(d) for d in shape])
+    return parse_inputs(["x".join(str(d) for d in shape)])
+
+
+def load_graph(
+    model: Any,
+    *,
+    input_shape: InputShape = None,
+    batch_size: int = 1,
+    dtype: str | None = None,
+    mode: str = "inference",
+    context: int | None = None,
+    trust: bool = False,
+    allow_unknown: bool = False,
+    use_cache: bool = True,
+) -> Graph:
+    """The graph of a model at a batch size, cast to ``dtype`` where one is given.
+
+    >>> from foretell.testing import tiny_onnx
+    >>> graph = load_graph(tiny_onnx(), batch_size=4)
+    >>> graph.batch_size, graph.parameter_count
+    (4, 248)
+    """
+    if not 1 <= batch_size <= MAX_BATCH:
+        raise InputError(f"The batch size is {batch_size}; it must be between 1 and {MAX_BATCH}.")
+    if context is not None and context < 1:
+        raise InputError(f"The context is {context}; it must be 1 token or more.")
+    wanted = parse_dtype(dtype) if dtype is not None else None
+    request = ModelRequest(model, read_input_shape(input_shape), mode=mode, context=context, trust=trust, allow_unknown=allow_unknown)
+    graph = convert(request, use_cache=use_cache).with_batch(batch_size)
+    return graph if wanted is None else graph.with_dtype(wanted)
+
+
+def predict(
+    model: Any,
+    *,
+    device: str | Device = "h200",
+    batch_size: int = 1,
+    input_shape: InputShape = None,
+    dtype: str = "fp32",
+    mode: str = "inference",
+    runtime: str = "cuda-graph",
+    slice: str | None = None,  # noqa: A002 - the word people use
+    optimizer: str | None = None,
+    predictor: str | None = None,
+    context: int | None = None,
+    trust: bool = False,
+    allow_unknown: bool = False,
+    use_cache: bool = True,
+) -> Prediction:
+    """Tell how a model will run on a device, without running it.
+
+    Args:
+        model: An object of a framework, a path, or a spec such as ``timm:resnet50``.
+        device: A name of the catalogue, as people write it.
+        batch_size: Items a batch.
+        input_shape: Shape of the input without the batch; a dictionary where there are several.
+        dtype: fp32, fp16, bf16, …; in training fp16 and bf16 mean autocast.
+        mode: inference, training, prefill or decode.
+        runtime: What drives the device.
+        slice: A part of it: ``mps:30``, ``mig:1g.18gb``, ``sms:66``.
+        optimizer: sgd (momentum) or adamw, in training.
+        predictor: The name of a predictor; the best one for the device where absent.
+        context: Tokens already in the cache, when decoding.
+        trust: Allow code that comes with the model to run.
+        allow_unknown: Count operators of unknown domains by the bytes they move instead of refusing them.
+        use_cache: Keep the converted graph for the next call.
+
+    >>> from foretell.testing import tiny_onnx
+    >>> p = predict(tiny_onnx(), device="a100", batch_size=8, dtype="fp16")
+    >>> p.latency_ms.low < p.latency_ms.value < p.latency_ms.high
+    True
+    """
+    if mode not in MODES:
+        raise InputError(f"Unknown mode {mode!r}.{did_you_mean(mode, MODES)}")
+    if runtime not in RUNTIMES:
+        raise InputError(f"Unknown runtime {runtime!r}.{did_you_mean(runtime, RUNTIMES)}")
+    number = parse_dtype(dtype)
+    place = device if isinstance(device, Device) else find_device(device)
+    target = Target(place, parse_slice(slice, place) if slice else None, "eager" if place.is_cpu else runtime)
+    if mode == "training":
+        optimizer = optimizer or "sgd"
+        find_optimizer(optimizer)
+    elif optimizer is not None:
+        raise InputError(f"An optimizer ({optimizer!r}) needs --mode training.")
+    answerer = PREDICTORS.load(predictor or DEFAULT_PREDICTOR)()
+    graph = load_graph(
+        model, input_shape=input_shape, batch_size=batch_size, mode=mode, context=context, trust=trust, allow_unknown=allow_unknown, use_cache=use_cache
+    )
+    autocast = mode == "training" and number in ("fp16", "bf16")
+    workload = Workload(graph if autocast else graph.with_dtype(number), target, number, mode, optimizer)
+    prediction: Prediction = answerer.predict(workload)
+    return prediction
+
+
+def devices() -> list[Device]:
+    """The catalogue.
+
+    >>> "h200" in [d.id for d in devices()]
+    True
+    """
+    return list(all_devices())

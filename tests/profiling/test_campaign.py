@@ -1,0 +1,112 @@
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from foretell.errors import MeasurementError
+from foretell.profiling import schedule
+from foretell.profiling.campaign import main
+from foretell.profiling.journal import read_records, read_traces
+from foretell.profiling.schedule import load_zoo
+
+pytest.importorskip("pyarrow")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import fake_campaign  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _real_zoos_afterwards(monkeypatch):
+    monkeypatch.setattr(schedule, "load_zoo", load_zoo)
+
+
+def _measured(folder) -> Counter[str]:
+    return Counter(str(line["workload_id"]) for line in read_records(folder) if line["kind"] == "measurement")
+
+
+def _statuses(folder) -> Counter[str]:
+    lines = [line for line in read_records(folder) if line["kind"] == "measurement"]
+    return Counter(f"{str(line['spec']).partition(':')[2].rstrip('0123456789')} {line['status']}" for line in lines)
+
+
+def test_a_plan_is_measured_once_and_traced_in_part(tmp_path):
+    campaign, rows = fake_campaign.run(tmp_path)
+    assert rows["measurements"] == 40 * 3
+    assert set(_measured(tmp_path).values()) == {1}
+    traced = {trace["workload_id"] for trace in read_traces(tmp_path)}
+    assert 30 < len(traced) < 90
+    energies = [line for line in read_records(tmp_path) if line.get("energy_j")]
+    assert 30 < len(energies) < 90
+    files = list(tmp_path.iterdir())
+    assert len(files) <= 8
+    assert {path.name for path in files} >= {"measurements.parquet", "kernels.parquet", "kernel_names.parquet"}
+    assert campaign.counts["ok"] == 120
+
+
+def test_deaths_hangs_and_broken_contexts_are_recorded_and_the_rest_goes_on(tmp_path):
+    names = ["fine1", "crash1", "hang1", "poison1", "fallback1", "fine2"]
+    _, rows = fake_campaign.run(tmp_path, names, seconds=40)
+    counted = _statuses(tmp_path)
+    assert counted["fine ok"] == 6
+    assert counted["crash crash"] == 1
+    assert counted["hang timeout"] == 1
+    assert counted["poison cuda_error"] == 1
+    assert counted["crash ok"] == counted["hang ok"] == counted["poison ok"] == 2
+    assert counted["fallback ok"] == 3
+    assert rows["measurements"] == 18
+    fallbacks = [line for line in read_records(tmp_path) if "fallback" in str(line.get("spec"))]
+    assert {line["latency_source"] for line in fallbacks} == {"fallback"}
+    assert {line["error"] for line in fallbacks} == {"The step waits."}
+
+
+def test_skipping_continues_a_plan(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    fake_campaign.run(first, limit=20)
+    done = set(_measured(first))
+    assert 20 <= len(done) < 120
+    fake_campaign.run(second, skip=[first / "measurements.parquet", first / "kernels.parquet"])
+    assert not done & set(_measured(second))
+    assert len(done | set(_measured(second))) == 120
+    traced = [trace["workload_id"] for folder in (first, second) for trace in read_traces(folder)]
+    assert len(traced) == len(set(traced))
+
+
+def test_killed_at_random_moments_nothing_is_lost_or_doubled(tmp_path):
+    script = str(Path(fake_campaign.__file__))
+    draw, seen = random.Random(5), set()
+    for _ in range(6):
+        process = subprocess.Popen([sys.executable, script, str(tmp_path)], stderr=subprocess.DEVNULL)
+        time.sleep(draw.uniform(0.25, 0.7))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        found = set(_measured(tmp_path))
+        assert seen <= found
+        seen = found
+    _, rows = fake_campaign.run(tmp_path)
+    assert set(_measured(tmp_path).values()) == {1}
+    assert rows["measurements"] == 120
+
+
+def test_it_ends_in_time(tmp_path):
+    names = [f"model{number}" for number in range(20_000)]
+    started = time.time()
+    _, rows = fake_campaign.run(tmp_path, names, seconds=5.0)
+    assert time.time() - started < 5.0 + 1.0
+    assert 0 < rows["measurements"] < 60_000
+
+
+def test_workers_that_never_start_are_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(fake_campaign, "WORKER", (sys.executable, "-c", "raise SystemExit('no driver')"))
+    with pytest.raises(MeasurementError, match=r"workers\.log"):
+        fake_campaign.run(tmp_path)
+    assert "no driver" in (tmp_path / "workers.log").read_text()
+
+
+def test_a_wrong_plan_is_one_line_and_code_2(tmp_path, capsys):
+    assert main([str(tmp_path / "absent.toml"), "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+
+from foretell.errors import InputError
+from foretell.profiling.plan import read_plan
+
+PART = '[[part]]\nname = "a"\nshare = 1\nzoos = ["synthetic"]\n'
+
+
+def _read(tmp_path: Path, text: str):
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    return read_plan(path)
+
+
+def test_defaults_are_the_protocol(tmp_path):
+    plan = _read(tmp_path, PART)
+    assert (plan.measuring.warmups, plan.measuring.replays, plan.measuring.tries) == (5, 20, 3)
+    assert plan.measuring.max_cv == 0.05
+    assert plan.measuring.energy_s >= 1.0
+
+
+def test_the_shipped_plan_spends_its_time_as_intended():
+    plan = read_plan(Path(__file__).parents[2] / "plans" / "h200-1.toml")
+    assert sum(part.share for part in plan.parts) == pytest.approx(1.0)
+    assert {part.name: part.share for part in plan.parts}["vision"] == 0.6
+    assert {mode for part in plan.parts for mode in part.modes} == {"inference", "training", "prefill", "decode"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "nothing would be measured"),
+        ("seed = [", "not TOML"),
+        (PART + 'batch = [1]\n', "Did you mean"),
+        (PART + 'dtypes = ["fp8"]\n', "Unknown dtypes 'fp8'"),
+        (PART + 'modes = ["training"]\n', "name its optimizers"),
+        (PART + "per_model = 0\n", "positive"),
+        (PART + PART, "same name"),
+        ('[[part]]\nname = "a"\n', "lacks share, zoos"),
+        (PART + "[limits]\nmax_latency = 3\n", "max_latency_ms"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        _read(tmp_path, text)
+
+
+def test_a_missing_plan_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"absent\.toml"):
+        read_plan(tmp_path / "absent.toml")
