@@ -26,15 +26,15 @@ def run(group, energy):
             return
         say({"event": "begin", "id": workload.id})
         time.sleep(0.003)
-        if "crash" in workload.spec and workload.batch_size == 2:
+        if "crash" in workload.spec and workload.batch_size == 1:
             os.abort()
-        if "hang" in workload.spec and workload.batch_size == 2:
+        if "hang" in workload.spec and workload.batch_size == 1:
             time.sleep(100)
         if group.role == "trace":
             say({"event": "trace", "id": workload.id, "kernels": KERNELS})
         elif "fallback" in workload.spec and group.role == "measure":
             say({"event": "fallback", "id": workload.id, "error": "The step waits."})
-        elif "poison" in workload.spec and workload.batch_size == 2:
+        elif "poison" in workload.spec and workload.batch_size == 1:
             say({"event": "record", "id": workload.id, "status": "cuda_error", "values": {"error": "illegal access"}})
             say({"event": "poisoned"})
             os._exit(3)

@@ -34,9 +34,16 @@ def _statuses(folder) -> Counter[str]:
     return Counter(f"{str(line['spec']).partition(':')[2].rstrip('0123456789')} {line['status']}" for line in lines)
 
 
+def _expected(names=fake_campaign.FakeZoo.names) -> int:
+    """How many workloads the plan has: of few batch sizes, some are drawn twice."""
+    groups = schedule.make_schedule(fake_campaign.PLAN).groups["fake"]
+    assert len(groups) == len(names)
+    return sum(group.wanted for group in groups)
+
+
 def test_a_plan_is_measured_once_and_traced_in_part(tmp_path):
     campaign, rows = fake_campaign.run(tmp_path)
-    assert rows["measurements"] == 40 * 3
+    assert rows["measurements"] == _expected() > 100
     assert set(_measured(tmp_path).values()) == {1}
     traced = {trace["workload_id"] for trace in read_traces(tmp_path)}
     assert 30 < len(traced) < 90
@@ -45,7 +52,7 @@ def test_a_plan_is_measured_once_and_traced_in_part(tmp_path):
     files = list(tmp_path.iterdir())
     assert len(files) <= 8
     assert {path.name for path in files} >= {"measurements.parquet", "kernels.parquet", "kernel_names.parquet"}
-    assert campaign.counts["ok"] == 120
+    assert campaign.counts["ok"] == _expected()
 
 
 def test_deaths_hangs_and_broken_contexts_are_recorded_and_the_rest_goes_on(tmp_path):
@@ -58,7 +65,7 @@ def test_deaths_hangs_and_broken_contexts_are_recorded_and_the_rest_goes_on(tmp_
     assert counted["poison cuda_error"] == 1
     assert counted["crash ok"] == counted["hang ok"] == counted["poison ok"] == 2
     assert counted["fallback ok"] == 3
-    assert rows["measurements"] == 18
+    assert rows["measurements"] == _expected(names) == 18
     fallbacks = [line for line in read_records(tmp_path) if "fallback" in str(line.get("spec"))]
     assert {line["latency_source"] for line in fallbacks} == {"fallback"}
     assert {line["error"] for line in fallbacks} == {"The step waits."}
@@ -68,10 +75,10 @@ def test_skipping_continues_a_plan(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     fake_campaign.run(first, limit=20)
     done = set(_measured(first))
-    assert 20 <= len(done) < 120
+    assert 20 <= len(done) < 100
     fake_campaign.run(second, skip=[first / "measurements.parquet", first / "kernels.parquet"])
     assert not done & set(_measured(second))
-    assert len(done | set(_measured(second))) == 120
+    assert len(done | set(_measured(second))) == _expected()
     traced = [trace["workload_id"] for folder in (first, second) for trace in read_traces(folder)]
     assert len(traced) == len(set(traced))
 
@@ -89,15 +96,15 @@ def test_killed_at_random_moments_nothing_is_lost_or_doubled(tmp_path):
         seen = found
     _, rows = fake_campaign.run(tmp_path)
     assert set(_measured(tmp_path).values()) == {1}
-    assert rows["measurements"] == 120
+    assert rows["measurements"] == _expected()
 
 
 def test_it_ends_in_time(tmp_path):
-    names = [f"model{number}" for number in range(20_000)]
+    names = [f"model{number}" for number in range(2_000)]
     started = time.time()
     _, rows = fake_campaign.run(tmp_path, names, seconds=5.0)
     assert time.time() - started < 5.0 + 1.0
-    assert 0 < rows["measurements"] < 60_000
+    assert 0 < rows["measurements"] < 6_000
 
 
 def test_workers_that_never_start_are_an_error(tmp_path, monkeypatch):

@@ -100,7 +100,7 @@ class Pool:
                 continue
             if not data:
                 self._selector.unregister(key.fileobj)
-                worker.process.wait()
+                _close(worker.process)
                 yield worker, None
                 continue
             *lines, worker.buffer = (worker.buffer + data).split(b"\n")
@@ -132,15 +132,20 @@ class Pool:
             if worker.process.poll() is None:
                 worker.process.kill()
         for worker in self.workers.values():
-            worker.process.wait()
-            for pipe in (worker.process.stdin, worker.process.stdout):
-                if pipe is not None:
-                    try:
-                        pipe.close()
-                    except BrokenPipeError:  # what it never read is of no use now
-                        continue
+            _close(worker.process)
         self._selector.close()
         if self._log is not None:
             self._log.close()
         if self._state is not None:
             self._state.close()
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    """Wait for an ended process and close its pipes."""
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except BrokenPipeError:  # what it never read is of no use now
+                continue
