@@ -93,6 +93,8 @@ def test_decode_reads_a_cache_of_the_key_value_heads(config):
     assert shapes(program)["input_ids"] == (2, 1)
     assert [shape for name, shape in shapes(program).items() if name != "input_ids"] == [(2, 2, 10, 16)] * 4
     assert keys == [torch.Size([2, 2, 11, 16])] * 2
+    paths = [list(node.meta["nn_module_stack"].values())[-1][0] for node in found if str(node.target) == ATTENTION]
+    assert paths == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
 
 
 def test_decode_keeps_windows_and_latents_as_small_as_they_are(config):
@@ -101,12 +103,6 @@ def test_decode_keeps_windows_and_latents_as_small_as_they_are(config):
     assert shapes(window)["past_0_keys"] == (1, 2, 7, 16)
     cached = sum(tensor.numel() for name, tensor in latent.kwargs.items() if name.startswith("past_0"))
     assert cached == 20 * (32 + 8)
-
-
-def test_module_paths_are_those_of_the_checkpoint(config):
-    program = build_program(config("llama", **DECODER), sequence=8)
-    attention = next(node for node in nodes(program) if str(node.target) == ATTENTION)
-    assert list(attention.meta["nn_module_stack"].values())[-1][0] == "model.layers.0.self_attn"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +140,7 @@ def test_encoder_decoder_decodes_from_both_caches(config):
     assert shapes(step)["cross_0_keys"] == (1, 4, 12, 16)
     found = counts(nodes(step))
     assert found[ATTENTION] == 4
-    assert found["aten.linear.default"] < counts(nodes(whole))["aten.linear.default"]
+    assert found["aten.linear.default"] == 2 * (4 + 2 + 2) + 1  # the encoder does not run again
 
 
 def test_an_untied_t5_has_a_head_of_its_own(config):

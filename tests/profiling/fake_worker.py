@@ -39,7 +39,11 @@ def run(group, energy):
             say({"event": "poisoned"})
             os._exit(3)
         else:
-            values = {"latency_ms": 1.0, "latency_source": group.role, "energy_j": 1.0 if workload.id in energy else None}
+            values = {
+                "latency_ms": 1.0,
+                "latency_source": group.role,
+                "energy_j": 1.0 if workload.id in energy else None,
+            }
             say({"event": "record", "id": workload.id, "status": "ok", "values": values})
         left -= 1
 

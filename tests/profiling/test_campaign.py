@@ -17,7 +17,7 @@ from foretell.profiling.schedule import load_zoo
 pytest.importorskip("pyarrow")
 sys.path.insert(0, str(Path(__file__).parent))
 
-import fake_campaign  # noqa: E402
+import fake_campaign
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,7 @@ def test_the_shipped_plan_spends_its_time_as_intended():
     [
         ("", "nothing would be measured"),
         ("seed = [", "not TOML"),
-        (PART + 'batch = [1]\n', "Did you mean"),
+        (PART + "batch = [1]\n", "Did you mean"),
         (PART + 'dtypes = ["fp8"]\n', "Unknown dtypes 'fp8'"),
         (PART + 'modes = ["training"]\n', "name its optimizers"),
         (PART + "per_model = 0\n", "positive"),

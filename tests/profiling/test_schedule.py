@@ -1,5 +1,5 @@
 from collections import Counter
-from itertools import islice
+from itertools import islice, pairwise
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_workloads_are_distinct_and_a_small_one_comes_first():
     for group in groups:
         assert group.workloads[0].batch_size <= 8
         wanted = group.workloads[: group.wanted]
-        changes = sum(a.dtype != b.dtype for a, b in zip(wanted, wanted[1:]))
+        changes = sum(a.dtype != b.dtype for a, b in pairwise(wanted))
         assert changes <= len({workload.dtype for workload in wanted})
 
 

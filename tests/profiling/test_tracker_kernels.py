@@ -30,6 +30,9 @@ TRACE = {
         _span("user_annotation", "run:1", 100, 50),
         _span("cpu_op", "aten::relu", 110, 10),
         _span("cuda_runtime", "cudaLaunchKernel", 112, 2, correlation=14),
+        _span("cpu_op", "autograd::ReluBackward0", 130, 10) | {"tid": 2},
+        _span("cuda_runtime", "cudaLaunchKernel", 132, 2, correlation=15) | {"tid": 2},
+        _kernel("relu_backward", 305, 6.0, 15),
         _kernel("relu", 230, 4.0, 13),
         _kernel("nchwToNhwc", 200, 1.5, 11),
         _kernel("sm90_gemm", 210, 20.25, 12),
@@ -48,8 +51,9 @@ def test_kernels_know_their_operator_module_and_run():
     assert first.op_index[:3] == [0, 0, 2]  # the view between them launches nothing and is counted
     assert first.grid[0] == [8, 2, 1]
     assert (first.registers[0], first.shared_bytes[0], first.occupancy_pct[0]) == (40, 512, 37.0)
-    assert second.name == ["relu"]
-    assert second.total_ms() == pytest.approx(0.005)
+    assert second.name == ["relu", "relu_backward"]  # gradients come from another thread, in the same run
+    assert second.op_index == [0, 1]
+    assert second.total_ms() == pytest.approx(0.011)
 
 
 def test_a_kernel_without_a_known_launch_is_kept_and_says_so():

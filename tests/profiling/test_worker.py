@@ -1,5 +1,6 @@
 """The real worker on the host, in this process; and one campaign through real child processes."""
 
+import gc
 import json
 import time
 
@@ -24,6 +25,8 @@ LENET = tuple(Workload("synthetic:lenet?scale=1", batch, (1, 28, 28), "fp32") fo
 
 @pytest.fixture
 def make_worker(tmp_path):
+    gc.freeze()  # as the worker itself does: collecting all that pytest has loaded takes long
+
     def make(limits=Limits(), **broken):  # noqa: B008 frozen
         turnstile = Turnstile(tmp_path, 0)
         turnstile.open()
@@ -33,7 +36,8 @@ def make_worker(tmp_path):
             setattr(runtime, name, replacement)
         return Worker(runtime, QUICK, limits, said.append), said
 
-    return make
+    yield make
+    gc.unfreeze()
 
 
 def _raise(error):
@@ -122,7 +126,7 @@ PLAN = """
 seed = 1
 [workers]
 measure = 1
-trace = 1
+trace = 0
 [measuring]
 warmups = 1
 replays = 2

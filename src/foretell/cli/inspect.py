@@ -12,6 +12,7 @@ from foretell.cli import options
 from foretell.cli.progress import working
 from foretell.errors import InputError
 from foretell.graph import Cost, CostTable, Graph, graph_costs, inference_peak, training_peak, training_step
+from foretell.graph.training import find_optimizer
 
 
 def run(
@@ -35,6 +36,9 @@ def run(
 
     if by not in (None, "operator", "module", "node"):
         raise InputError(f"Unknown grouping --by {by}. Choose from: operator, module, node.")
+    if as_json and as_csv:
+        raise InputError("Choose one of --json and --csv.")
+    find_optimizer(optimizer)
     if depth < 1:
         raise InputError(f"--depth is {depth}; it must be 1 or more.")
     with working(f"Reading {model}"):

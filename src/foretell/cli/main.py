@@ -1,5 +1,6 @@
 """cli: the ``foretell`` command: its sub-commands, and one clear line for every error."""
 
+import io
 import os
 import sys
 import traceback
@@ -9,7 +10,10 @@ import click
 import typer
 
 from foretell.cli import devices, doctor, inspect, predict
+from foretell.cli.printable import printable
 from foretell.errors import ForetellError
+
+MAX_MESSAGE = 1000  # characters: names inside a model may be of any length
 
 app = typer.Typer(
     name="foretell",
@@ -45,6 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
     debug = "--debug" in given
     # --debug may stand anywhere; the parser wants it first
     given = (["--debug"] if debug else []) + [a for a in given if a != "--debug"]
+    _never_fail_on_output()
     try:
         code = app(args=given, prog_name="foretell", standalone_mode=False)
     except ForetellError as error:
@@ -65,8 +70,18 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _never_fail_on_output() -> None:
+    """A terminal or pipe that lacks a character gets a substitute instead of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _fail(message: str, debug: bool, code: int) -> int:
     if debug:
         traceback.print_exc()
-    print("foretell: " + " ".join(message.split()), file=sys.stderr)  # noqa: T201
+    line = printable(" ".join(message.split()))
+    if len(line) > MAX_MESSAGE:
+        line = line[: MAX_MESSAGE - 1] + "…"
+    print("foretell: " + line, file=sys.stderr)  # noqa: T201
     return code

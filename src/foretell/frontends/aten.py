@@ -354,6 +354,7 @@ _enter("var std var_mean std_mean", "ReduceVariance", axes="dim", keepdims="keep
 _enter("norm linalg_vector_norm linalg_norm linalg_matrix_norm frobenius_norm dist", "ReduceL2", axes="dim", keepdims="keepdim")
 _enter("logsumexp", "ReduceLogSumExp", axes="dim", keepdims="keepdim")
 _enter("any all count_nonzero", "ReduceAny", axes="dim", keepdims="keepdim")
+_enter("histc bincount", "ReduceSum")
 _enter("cumsum logcumsumexp", "CumSum", axis="dim")
 _enter("cumprod cummax cummin", "CumProd", axis="dim")
 _enter("nonzero nonzero_static", "NonZero")
@@ -393,7 +394,7 @@ _enter("baddbmm addbmm", "MatMul", _bias_last)
 _enter("matmul mm bmm mv dot vdot chain_matmul linalg_matmul __matmul__", "MatMul")
 _enter("einsum", "Einsum", equation="equation")
 _enter("bilinear", "Bilinear")
-_enter("_grouped_mm _scaled_grouped_mm", "GroupedMatMul")
+_enter("_grouped_mm _scaled_grouped_mm transformers.grouped_mm_fallback", "GroupedMatMul")
 _enter("foretell.moe_experts", "MoE", _mixed, top_k="top_k")
 _enter("scaled_dot_product_attention", "Attention", _attended, is_causal="is_causal", enable_gqa="enable_gqa")
 _enter(
@@ -403,6 +404,7 @@ _enter(
     _attended,
     is_causal="is_causal",
 )
+_enter("foretell.selective_scan", "SelectiveScan")
 _enter("lstm", "LSTM", _recurrent, layers="num_layers", batch_first="batch_first")
 _enter("gru", "GRU", _recurrent, layers="num_layers", batch_first="batch_first")
 _enter("rnn_tanh rnn_relu", "RNN", _recurrent, layers="num_layers", batch_first="batch_first")

@@ -75,7 +75,7 @@ class ModelInputs:
         if name not in makers:
             raise ModelError(f"{type(self.model).__name__} takes {name!r}, which foretell does not make yet")
         inputs = {name: makers[name]()}
-        if "input_ids" in self.parameters and not self.is_encoder_decoder and not self.model.can_generate():
+        if "input_ids" in self.parameters and not self.is_encoder_decoder:
             inputs["input_ids"] = self.tokens(self._length(default))
         return inputs
 

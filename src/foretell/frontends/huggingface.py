@@ -79,8 +79,8 @@ def _build(source: HfConfig, mode: str, dtype: Any, trust: bool) -> Any:
         config = transformers_config(source, trust=trust)
         if config.model_type in UNSUPPORTED_MOE:
             raise ModelError(
-                f"Cannot cost {source.name}: the experts of model_type {config.model_type!r} run in a loop over values, "
-                "not shapes. Mixtral, Qwen-MoE, DeepSeek, OLMoE, GPT-OSS and others work"
+                f"Cannot cost {source.name}: the experts of model_type {config.model_type!r} run in a loop over "
+                "values. Mixtral, Qwen-MoE, DeepSeek, OLMoE, GPT-OSS and others work"
             )
         if getattr(config, "apply_spec_augment", False):
             config.apply_spec_augment = False  # masks made on the host from the lengths of the clips

@@ -5,16 +5,17 @@ import re
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto, SparseTensorProto, TensorProto
 
 from foretell.errors import ModelError
 from foretell.frontends.aten import canonical_operator
+from foretell.frontends.onnx_contrib import canonical_name
 from foretell.frontends.onnx_shapes import Shapes
+from foretell.frontends.onnx_values import MAX_ELEMENTS
 from foretell.graph import Node
 from foretell.graph.node import Attribute
 from foretell.graph.tensor import TensorKind
 
-LOCAL_FUNCTION_DOMAINS = frozenset({"pkg.onnxscript.torch_lib", "pkg.onnxscript.torch_lib.common", "pkg.torch"})
 _DTYPES = {
     1: "fp32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool", 10: "fp16", 11: "fp64", 12: "uint32",
     13: "uint64", 14: "complex64", 15: "complex128", 16: "bf16", 17: "fp8", 18: "fp8", 19: "fp8", 20: "fp8", 21: "uint4", 22: "int4", 23: "fp4",
@@ -28,11 +29,19 @@ _AS_ATTRIBUTES = {
     "OneHot": {1: "depth", 2: ""}, "CenterCropPad": {1: ""}, "Trilu": {1: "k"}, "DFT": {1: "", 2: "axis"},
     **{f"Reduce{kind}": {1: "axes"} for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")},
 }  # fmt: skip
-_STATISTICS = {"BatchNormalization": (3, 4)}
+# inputs that are not trained: running statistics, scales and zero points
+_STATISTICS = {
+    "BatchNormalization": (3, 4), "QuantizeLinear": (1, 2), "DequantizeLinear": (1, 2), "QLinearConv": (1, 2, 4, 5, 6, 7),
+    "QLinearMatMul": (1, 2, 4, 5, 6, 7), "QGemm": (1, 2, 4, 5, 7, 8), "MatMulInteger": (2, 3), "ConvInteger": (2, 3),
+    "MatMulNBits": (2, 3), "DynamicQuantizeMatMul": (2, 3), "MatMulIntegerToFloat": (2, 3, 4, 5), "QLinearAdd": (1, 2, 4, 5, 6, 7),
+    "QLinearMul": (1, 2, 4, 5, 6, 7), "DynamicQuantizeLSTM": (8, 9, 10, 11), "QLinearConcat": (0, 1, *(i for i in range(3, 96) if i % 3 != 2)),
+    **dict.fromkeys(("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", "QLinearAveragePool", "QLinearGlobalAveragePool"), (1, 2, 3, 4)),
+}  # fmt: skip
+_QUANTISED_WEIGHTS = {"DequantizeLinear": 0, "QLinearConv": 8, "QGemm": 6}  # whole numbers that stand for trained ones
 # PyTorch's exporter keeps the names of a module's state: these are buffers by convention, not trained
 _BUFFER_NAME = re.compile(r"(?:mask|position_ids|position_index|inv_freq|running_mean|running_var|coords_table|(?:cos|sin)_cached|num_batches_tracked)$")
 _FOLDED_NAME = re.compile(r"^val_\d+$")
-_RENAMED = {"Swish": "Silu", "SpatialBN": "BatchNormalization"}
+_PACKED = {2: TensorProto.UINT2, 4: TensorProto.UINT4, 8: TensorProto.UINT8}
 
 
 def dtype_of(element_type: int) -> str:
@@ -49,6 +58,8 @@ class NodeReader:
         self.shapes = shapes
         self.constants: dict[str, int] = {}
         self.statistics: set[str] = set()
+        self.quantised: set[str] = set()
+        self.names: set[str] = set()
         self.warnings: list[str] = []
 
     def read_constant(self, node: NodeProto, attributes: dict[str, Any]) -> None:
@@ -58,12 +69,17 @@ class NodeReader:
             self.shapes.enter_constant(name, value)
             self.constants[name] = value.data_type
             return
+        if isinstance(value, SparseTensorProto):
+            self.shapes.enter(name, tuple(value.dims), value.values.data_type)
+            self.constants[name] = value.values.data_type
+            return
         array = np.asarray(value, dtype=np.int64 if "int" in "".join(attributes) else None)
         if array.dtype == object or array.dtype.kind in "US":
             self.shapes.enter(name, array.shape, TensorProto.STRING)
             self.constants[name] = TensorProto.STRING
             return
-        self.shapes.values[name] = array.astype(np.float32) if array.dtype == np.float64 else array
+        if array.size <= MAX_ELEMENTS:
+            self.shapes.keep(name, array.astype(np.float32) if array.dtype == np.float64 else array)
         kind = TensorProto.INT64 if array.dtype.kind == "i" else TensorProto.FLOAT
         self.shapes.enter(name, array.shape, kind)
         self.constants[name] = kind
@@ -73,6 +89,8 @@ class NodeReader:
         if name not in self.constants:
             return "constant"
         dtype = dtype_of(self.constants[name])
+        if name in self.quantised:
+            return "parameter"
         if name in self.statistics or _BUFFER_NAME.search(name):
             return "buffer"
         if dtype in ("fp64", "fp32", "fp16", "bf16", "fp8", "fp4"):
@@ -87,9 +105,7 @@ class NodeReader:
         if outputs and all(o in self.shapes.values for o in outputs):
             self._keep_values(outputs)
             return None
-        for position in _STATISTICS.get(node.op_type, ()):
-            if position < len(node.input):
-                self.statistics.add(node.input[position])
+        self._note_weights(node)
         inputs = list(node.input)
         plain: dict[str, Attribute] = {k: v for k, raw in attributes.items() if (v := _plain(raw)) is not None}
         self._move_to_attributes(node.op_type, inputs, plain)
@@ -97,9 +113,25 @@ class NodeReader:
         while inputs and not inputs[-1]:
             inputs.pop()
         module, origin, origin_op = _provenance(node)
-        name = node.name or outputs[0]
+        name = node.name if node.name and node.name not in self.names else next(iter(outputs), node.name)
+        self.names.add(name)
         domain = "" if node.domain == "ai.onnx" else node.domain
+        if canonical_name(node) is None:
+            op, domain = f"{node.domain}.{node.op_type}" if domain else op, ""  # "custom.Relu" need not be a Relu
         return Node(name, op, tuple(inputs), tuple(node.output), plain, domain, module, origin, origin_op)
+
+    def _note_weights(self, node: NodeProto) -> None:
+        for position in _STATISTICS.get(node.op_type, ()):
+            if position < len(node.input):
+                self.statistics.add(node.input[position])
+        bias = _QUANTISED_WEIGHTS.get(node.op_type)
+        if bias is not None and bias < len(node.input) and node.input[bias] in self.constants:
+            self.quantised.add(node.input[bias])
+        if node.op_type == "MatMulNBits" and node.input[1] in self.constants:
+            sizes = {a.name: a.i for a in node.attribute}
+            kind = _PACKED.get(sizes.get("bits", 4), TensorProto.UINT8)
+            self.shapes.enter(node.input[1], (sizes.get("N", 0), sizes.get("K", 0)), kind)
+            self.constants[node.input[1]] = kind
 
     def _keep_values(self, names: list[str]) -> None:
         for name in names:
@@ -115,9 +147,10 @@ class NodeReader:
                 inputs[position] = ""
 
     def _operator(self, node: NodeProto, inputs: list[str], plain: dict[str, Attribute]) -> str:
-        op = _RENAMED.get(node.op_type, node.op_type)
-        if op == "Attention" and node.domain == "com.microsoft":
-            return "ContribAttention"
+        op = canonical_name(node) or node.op_type
+        if op == "MoE" and len(inputs) > 2 and inputs[2] in self.shapes.known:
+            plain["experts"] = self.shapes.known[inputs[2]][0][0]
+            plain["top_k"] = plain.get("k", 1)
         if op == "Gather" and len(inputs) > 1:
             index = self.shapes.values.get(inputs[1])
             if index is not None and index.ndim == 0:

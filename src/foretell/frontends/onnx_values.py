@@ -4,6 +4,7 @@ Exporters compute shapes inside the graph (Shape → Gather → Concat → Resha
 arrays of at most `MAX_ELEMENTS` elements; a node they cannot run keeps its value unknown.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ Attributes = Mapping[str, Any]
 def evaluate(op: str, inputs: Sequence[Array | None], attributes: Attributes) -> list[Array] | None:
     """The outputs of a node whose inputs are known, or None where the value cannot or should not be computed."""
     rule = _RULES.get(op)
-    if rule is None or any(i is not None and i.size > MAX_ELEMENTS for i in inputs):
+    if rule is None or sum(i.size for i in inputs if i is not None) > 4 * MAX_ELEMENTS:
         return None
     try:
         with np.errstate(all="ignore"):
@@ -42,12 +43,18 @@ def _need(array: Array | None) -> Array:
 
 
 def _elementwise(function: Callable[..., Any]) -> Callable[[list[Array | None], Attributes], Array]:
-    return lambda inputs, attributes: function(*[_need(i) for i in inputs])
+    def rule(inputs: list[Array | None], attributes: Attributes) -> Array:
+        arrays = [_need(i) for i in inputs]
+        if math.prod(np.broadcast_shapes(*(a.shape for a in arrays))) > MAX_ELEMENTS:
+            raise ValueError("too large")
+        return np.asarray(function(*arrays))
+
+    return rule
 
 
 def _divide(a: Array, b: Array) -> Array:
     if np.issubdtype(a.dtype, np.integer):
-        return np.trunc(a / b).astype(a.dtype)
+        return np.asarray(np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))).astype(a.dtype)  # exact, towards zero
     return np.asarray(a / b)
 
 
@@ -69,6 +76,13 @@ def _slice(inputs: list[Array | None], attributes: Attributes) -> Array:
     return np.asarray(data[tuple(index)])
 
 
+def _gather(inputs: list[Array | None], attributes: Attributes) -> Array:
+    data, index, axis = _need(inputs[0]), _need(inputs[1]).astype(np.int64), int(attributes.get("axis", 0))
+    if data.size // max(data.shape[axis], 1) * index.size > MAX_ELEMENTS:
+        raise ValueError("too large")
+    return np.take(data, index, axis=axis)
+
+
 def _squeeze(inputs: list[Array | None], attributes: Attributes) -> Array:
     return np.squeeze(_need(inputs[0]), _axes(inputs, attributes))
 
@@ -85,14 +99,14 @@ def _reshape(inputs: list[Array | None], attributes: Attributes) -> Array:
 def _expand(inputs: list[Array | None], attributes: Attributes) -> Array:
     data, shape = _need(inputs[0]), [int(d) for d in _need(inputs[1]).ravel()]
     wanted = np.broadcast_shapes(data.shape, tuple(shape))
-    if np.prod(wanted, dtype=np.int64) > MAX_ELEMENTS:
+    if math.prod(wanted) > MAX_ELEMENTS:
         raise ValueError("too large")
     return np.broadcast_to(data, wanted)
 
 
 def _constant_of_shape(inputs: list[Array | None], attributes: Attributes) -> Array:
     shape = [int(d) for d in _need(inputs[0]).ravel()]
-    if np.prod(shape, dtype=np.int64) > MAX_ELEMENTS:
+    if math.prod(shape) > MAX_ELEMENTS or any(d < 0 for d in shape):
         raise ValueError("too large")
     value = attributes.get("value", np.zeros(1, np.float32))
     return np.full(shape, np.ravel(value)[0])
@@ -100,16 +114,20 @@ def _constant_of_shape(inputs: list[Array | None], attributes: Attributes) -> Ar
 
 def _range(inputs: list[Array | None], attributes: Attributes) -> Array:
     start, limit, delta = (_need(i).ravel()[0] for i in inputs)
-    if abs((limit - start) / delta) > MAX_ELEMENTS:
+    if not abs((float(limit) - float(start)) / float(delta)) <= MAX_ELEMENTS:
         raise ValueError("too large")
-    return np.arange(start, limit, delta)
+    return np.arange(start, limit, delta, dtype=_need(inputs[0]).dtype)
 
 
 def _split(inputs: list[Array | None], attributes: Attributes) -> list[Array]:
     data, axis = _need(inputs[0]), int(attributes.get("axis", 0))
     sizes = _axes(inputs, {}, 1) or tuple(attributes.get("split", ()))
     if not sizes:
-        return list(np.array_split(data, int(attributes.get("num_outputs", 1)), axis))
+        pieces = int(attributes.get("num_outputs", 0))
+        if not 0 < pieces <= MAX_ELEMENTS:
+            raise ValueError("an unknown number of pieces")
+        size = -(-data.shape[axis] // pieces)
+        sizes = (size,) * pieces
     return list(np.split(data, np.cumsum(sizes)[:-1], axis))
 
 
@@ -149,7 +167,7 @@ _RULES: dict[str, Callable[[list[Array | None], Attributes], Any]] = {
     "Or": _elementwise(np.logical_or),
     "Not": _elementwise(np.logical_not),
     "Where": _elementwise(np.where),
-    "Gather": lambda i, a: np.take(_need(i[0]), _need(i[1]).astype(np.int64), axis=int(a.get("axis", 0))),
+    "Gather": _gather,
     "Concat": lambda i, a: np.concatenate([_need(x) for x in i], axis=int(a["axis"])),
     "Transpose": lambda i, a: np.transpose(_need(i[0]), a.get("perm")),
     "Slice": _slice,

@@ -1,18 +1,18 @@
 """frontends: a ``.pt2`` archive → Graph, from the JSON inside it. Needs no torch; weights and pickles are never opened."""
 
-import hashlib
 import json
-import zipfile
+import math
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import InputError, ModelError
+from foretell.errors import ForetellError, InputError, ModelError
+from foretell.frontends.archive import content_fingerprint, read_members
 from foretell.frontends.aten import AtenCall, AtenProgram, Ref, assemble
-from foretell.frontends.request import ModelRequest
+from foretell.frontends.request import MAX_ELEMENTS, ModelRequest
 from foretell.graph import Graph, Tensor
 from foretell.graph.tensor import TensorKind
 
-MAX_JSON_BYTES = 2**29
+MAX_JSON_BYTES = 2**28
 SCHEMA_MAJOR = 8
 # torch._export.serde.schema.ScalarType
 _DTYPES = {
@@ -34,25 +34,22 @@ class Pt2Frontend:
 
     def fingerprint(self, request: ModelRequest) -> str | None:
         """The file's content."""
-        with Path(request.source).open("rb") as file:
-            return f"{Path(request.source).name} {hashlib.file_digest(file, 'sha256').hexdigest()}"
+        return content_fingerprint(Path(request.source))
 
 
 def read_archive(path: Path) -> dict[str, Any]:
     """The description of the program: ``models/*.json`` in the archive, and nothing else of it."""
+    texts = read_members(path, "models/", ".json", MAX_JSON_BYTES)
+    if not texts:
+        raise ModelError(f"{path.name} holds no exported program. Write it with torch.export.save.")
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = [n for n in archive.namelist() if n.endswith(".json") and "/models/" in f"/{n}"]
-            if not names:
-                raise ModelError(f"{path.name} holds no exported program. Write it with torch.export.save.")
-            if archive.getinfo(names[0]).file_size > MAX_JSON_BYTES:
-                raise ModelError(f"{path.name} describes a program of more than {MAX_JSON_BYTES} bytes: refused.")
-            content = json.loads(archive.read(names[0]))
-    except (zipfile.BadZipFile, OSError, json.JSONDecodeError, UnicodeDecodeError, RecursionError, NotImplementedError, EOFError, RuntimeError) as error:
-        raise ModelError(f"{path.name} is not a .pt2 archive, or it is damaged.") from error
-    major = content.get("schema_version", {}).get("major") if isinstance(content, dict) else None
+        content = json.loads(next(iter(texts.values())))
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path.name} is damaged: the program in it is not JSON.") from error
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    major = version.get("major") if isinstance(version, dict) else None
     if major != SCHEMA_MAJOR:
-        raise ModelError(f"{path.name} has export schema {major}; foretell reads {SCHEMA_MAJOR}. Export it with a recent PyTorch.")
+        raise ModelError(f"{path.name} has export schema {str(major)[:20]}; foretell reads {SCHEMA_MAJOR}. Export it with a recent PyTorch.")
     return dict(content)
 
 
@@ -60,8 +57,11 @@ def graph_from_json(content: dict[str, Any], name: str) -> Graph:
     """The graph of a serialised program."""
     try:
         return assemble(_program(content, name))
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ModelError(f"{name} does not follow the export schema: {error!r}.") from error
+    except ForetellError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, StopIteration, RuntimeError) as error:
+        reason = " ".join(repr(error).split())[:200]
+        raise ModelError(f"{name} does not follow the export schema: {reason}") from error
 
 
 def _program(content: dict[str, Any], name: str) -> AtenProgram:
@@ -95,7 +95,10 @@ def _program(content: dict[str, Any], name: str) -> AtenProgram:
 
 
 def _tensor(name: str, meta: dict[str, Any], kind: TensorKind) -> Tensor:
-    return Tensor(name, tuple(_size(d) for d in meta["sizes"]), _DTYPES.get(meta["dtype"], "fp32"), kind)
+    shape = tuple(_size(d) for d in meta["sizes"])
+    if any(d < 0 for d in shape) or math.prod(shape) > MAX_ELEMENTS:
+        raise ModelError(f"Tensor {name!r} has the impossible shape {str(shape)[:80]}.")
+    return Tensor(name, shape, _DTYPES.get(meta["dtype"], "fp32"), kind)
 
 
 def _size(size: dict[str, Any]) -> int:

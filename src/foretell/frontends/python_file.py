@@ -25,17 +25,19 @@ class PythonFileFrontend:
 
     def load(self, request: ModelRequest) -> Graph:
         """Import the file, call the function on the meta device, export."""
-        torch = import_torch()
         path, _, function = str(request.source).rpartition(":")
+        if not Path(path).is_file():
+            raise ModelError(f"There is no file {path!r}.")
         if not request.trust:
             raise UntrustedModelError(f"Reading {request.source} runs the code in {Path(path).name}. If you trust it, add --trust.")
+        torch = import_torch()
         build = self._function(Path(path), function)
         repair_torchvision()
         try:
             with torch.device("meta"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 built = build()
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
             raise ModelError(f"{request.source} raised {type(error).__name__}: {one_line(error)}") from error
         module, examples = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
         if not isinstance(module, torch.nn.Module):
@@ -44,13 +46,13 @@ class PythonFileFrontend:
 
     def _function(self, path: Path, function: str) -> Any:
         spec = importlib.util.spec_from_file_location(f"foretell_user_{path.stem}", path)
-        if spec is None or spec.loader is None or not path.is_file():
+        if spec is None or spec.loader is None:
             raise ModelError(f"Cannot read {path}.")
         module = importlib.util.module_from_spec(spec)
         sys.path.insert(0, str(path.parent.resolve()))
         try:
             spec.loader.exec_module(module)
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
             raise ModelError(f"{path.name} raised {type(error).__name__} on import: {one_line(error)}") from error
         finally:
             sys.path.pop(0)

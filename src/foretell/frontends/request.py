@@ -1,5 +1,6 @@
 """frontends: what a user asks of a model: its inputs, its mode, whether its code may run."""
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -7,10 +8,16 @@ from typing import Any, Protocol
 
 from foretell.errors import InputError
 from foretell.graph import Graph
+from foretell.graph.tensor import DTYPE_BITS
+from foretell.registry import did_you_mean
 
 MODES = ("inference", "training", "prefill", "decode")
 MAX_ELEMENTS = 2**40
-_SHAPE = re.compile(r"^(?:(?P<name>[^=]+)=)?(?P<shape>scalar|\d+(?:[x,×]\d+)*)(?::(?P<dtype>\w+))?$")
+_SHAPE = re.compile(r"^(?:(?P<name>[^=]+)=)?(?P<shape>scalar|[0-9]{1,18}(?:[x,×][0-9]{1,18})*)(?::(?P<dtype>\w+))?$")
+_DTYPE_ALIASES = {
+    "float": "fp32", "float16": "fp16", "float32": "fp32", "float64": "fp64", "double": "fp64", "half": "fp16",
+    "bfloat16": "bf16", "int": "int64", "long": "int64",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -20,6 +27,9 @@ class InputSpec:
     name: str | None
     shape: tuple[int, ...]
     dtype: str | None = None
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self.shape)) or "scalar"
 
 
 def parse_inputs(texts: Iterable[str]) -> tuple[InputSpec, ...]:
@@ -32,15 +42,31 @@ def parse_inputs(texts: Iterable[str]) -> tuple[InputSpec, ...]:
     for text in texts:
         match = _SHAPE.match(text.strip())
         if not match:
-            raise InputError(f"Cannot read the input {text!r}. Write [NAME=]3x224x224[:DTYPE], without the batch, e.g. --input 3x224x224")
+            raise InputError(
+                f"Cannot read the input {text[:80]!r}. "
+                "Write [NAME=]3x224x224[:DTYPE], without the batch, e.g. --input 3x224x224"
+            )
         sizes = () if match["shape"] == "scalar" else tuple(int(d) for d in re.split("[x,×]", match["shape"]))
-        product = 1
-        for d in sizes:
-            product *= d
-        if any(d < 1 for d in sizes) or product > MAX_ELEMENTS:
-            raise InputError(f"The input {text!r} has an impossible size: every dimension must be 1 or more, and at most {MAX_ELEMENTS} elements in all.")
-        specs.append(InputSpec(match["name"], sizes, match["dtype"]))
+        if any(d < 1 for d in sizes) or math.prod(sizes) > MAX_ELEMENTS:
+            raise InputError(
+                f"The input {text!r} has an impossible size: every dimension must be 1 or more, "
+                f"and at most {MAX_ELEMENTS} elements in all."
+            )
+        specs.append(InputSpec(match["name"], sizes, _parse_dtype(match["dtype"])))
+    names = [s.name for s in specs if s.name is not None]
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice is not None:
+        raise InputError(f"The input {twice!r} is given twice.")
     return tuple(specs)
+
+
+def _parse_dtype(text: str | None) -> str | None:
+    if text is None:
+        return None
+    name = _DTYPE_ALIASES.get(text.lower(), text.lower())
+    if name not in DTYPE_BITS or name == "string":
+        raise InputError(f"Unknown input dtype {text!r}.{did_you_mean(name, DTYPE_BITS)}")
+    return name
 
 
 @dataclass(frozen=True)
@@ -72,6 +98,23 @@ class Frontend(Protocol):
         ...
 
 
+def match_inputs(given: tuple[InputSpec, ...], names: list[str]) -> dict[str, InputSpec]:
+    """Which input each specification means: by its name, or by position among those that no name was given for."""
+    listed = ", ".join(names[:12]) + (" …" if len(names) > 12 else "") or "none"
+    specs: dict[str, InputSpec] = {}
+    for spec in given:
+        if spec.name is not None and spec.name not in names:
+            raise InputError(f"The model has no input {spec.name!r}. Its inputs: {listed}.")
+        if spec.name is not None:
+            specs[spec.name] = spec
+    unnamed = [s for s in given if s.name is None]
+    free = [n for n in names if n not in specs]
+    if len(unnamed) > len(free):
+        raise InputError(f"{len(given)} inputs were given; the model has {len(names)}: {listed}.")
+    specs.update(zip(free, unnamed))
+    return specs
+
+
 def image_shape(request: ModelRequest, default: tuple[int, ...]) -> tuple[int, ...]:
     """The one image that a vision model takes: ``3x224x224``, ``224x224`` or ``224``."""
     if not request.inputs:
@@ -84,5 +127,8 @@ def image_shape(request: ModelRequest, default: tuple[int, ...]) -> tuple[int, .
     if len(shape) == len(default) - 1:
         return (default[0], *shape)
     if len(shape) != len(default):
-        raise InputError(f"The input {'x'.join(map(str, shape))} has {len(shape)} dimensions; this model takes {'x'.join(map(str, default))} (without the batch).")
+        raise InputError(
+            f"The input {request.inputs[0]} has {len(shape)} dimensions; "
+            f"this model takes {'x'.join(map(str, default))} (without the batch)."
+        )
     return shape

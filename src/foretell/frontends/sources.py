@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import InputError, ModelError, UntrustedModelError
+from foretell.errors import ForetellError, InputError, ModelError, UntrustedModelError
 from foretell.frontends import cache
-from foretell.frontends.request import MODES, Frontend, ModelRequest
-from foretell.frontends.torchscript import archive_kind
-from foretell.graph import Graph, serde
+from foretell.frontends.archive import archive_kind
+from foretell.frontends.request import MAX_ELEMENTS, MODES, Frontend, ModelRequest
+from foretell.graph import Graph, graph_costs, serde
 from foretell.graph.passes import normalise
 from foretell.registry import Registry, did_you_mean
 
@@ -24,8 +24,11 @@ FRONTENDS = Registry(
         "hf": "foretell.frontends.hf_frontend:HuggingFaceFrontend",
     },
 )
-SPECS = "a path (model.onnx, model.pt2, a TorchScript file, config.json, net.py:build) or timm:NAME, torchvision:NAME, hf:ID"
+SPECS = (
+    "a path (model.onnx, model.pt2, a TorchScript file, config.json, net.py:build) or timm:NAME, torchvision:NAME, hf:ID"
+)
 _PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"(dp", b"(lp", b"c__", b"cos\n", b"cposix")
+_PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
 
 
 def convert(request: ModelRequest, *, use_cache: bool = True) -> Graph:
@@ -37,17 +40,34 @@ def convert(request: ModelRequest, *, use_cache: bool = True) -> Graph:
     if isinstance(request.source, Path):
         request = request.with_source(str(request.source))
     name = recognise(request.source)
+    if request.mode in ("prefill", "decode") and name != "hf":
+        raise InputError(f"The mode {request.mode!r} is for language models from hf:ID or a config.json; this is none.")
     if name == "graph":
-        return serde.load(request.source)
+        return _checked(serde.load(request.source))
     frontend: Frontend = FRONTENDS.load(name)()
     fingerprint = frontend.fingerprint(request) if use_cache else None
     path = cache.entry_path(name, fingerprint, request) if fingerprint is not None else None
     kept = cache.read(path) if path is not None else None
     if kept is not None:
         return kept
-    graph = normalise(frontend.load(request))
+    graph = _checked(normalise(frontend.load(request)))
     if path is not None:
         cache.write(path, graph)
+    return graph
+
+
+def _checked(graph: Graph) -> Graph:
+    """The graph, if it can be costed: what cannot is refused here, before anything is kept of it."""
+    for tensor in graph.tensors.values():
+        if tensor.elements > MAX_ELEMENTS:
+            raise ModelError(f"Tensor {tensor.name!r} of {graph.name} has the impossible shape {tensor.shape}.")
+    try:
+        graph_costs(graph)
+    except ForetellError:
+        raise
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"{graph.name} cannot be costed: {type(error).__name__}: {reason}") from error
     return graph
 
 
@@ -70,26 +90,34 @@ def _recognise_object(source: Any) -> str:
         return "module"
     if "onnx.ModelProto" in kinds or type(source).__name__ == "ModelProto":
         return "onnx"
-    raise ModelError(f"Cannot read a model from {type(source).__name__}. Give an nn.Module, an onnx.ModelProto, or {SPECS}.")
+    raise ModelError(
+        f"Cannot read a model from {type(source).__name__}. Give an nn.Module, an onnx.ModelProto, or {SPECS}."
+    )
 
 
 def _recognise_path(source: str) -> str:
     path = Path(source)
-    if not path.exists():
-        raise ModelError(f"There is no file {source!r}. A model is {SPECS}.")
-    if path.is_dir():
-        if (path / "config.json").is_file():
-            return "hf"
-        raise ModelError(f"The folder {source} has no config.json. A model is {SPECS}.")
-    if path.suffix == ".json":
-        return "hf"
-    if path.suffix == ".py":
-        raise ModelError(f"Say which function of {path.name} builds the model: {path.name}:build")
     try:
+        if not path.exists():
+            raise ModelError(f"There is no file {source!r}. A model is {SPECS}.")
+        if path.is_dir():
+            if (path / "config.json").is_file():
+                return "hf"
+            raise ModelError(f"The folder {source} has no config.json. A model is {SPECS}.")
+        if not path.is_file():
+            raise ModelError(f"{source} is neither a file nor a folder. A model is {SPECS}.")
+        if path.suffix == ".py":
+            raise ModelError(f"Say which function of {path.name} builds the model: {path.name}:build")
         with path.open("rb") as file:
             start = file.read(64)
-    except OSError as error:
-        raise ModelError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise ModelError(f"Cannot read {source!r}: {getattr(error, 'strerror', None) or error}.") from error
+    return "hf" if path.suffix == ".json" else _recognise_content(path, start)
+
+
+def _recognise_content(path: Path, start: bytes) -> str:
+    if not start:
+        raise ModelError(f"{path.name} is empty.")
     if start.startswith(serde.MAGIC):
         return "graph"
     if start.startswith(b"PK"):
@@ -99,16 +127,15 @@ def _recognise_path(source: str) -> str:
         if kind == "pickle":
             raise _pickled(path)
         raise ModelError(f"{path.name} is a zip file without a model in it, or it is damaged.")
-    if start.startswith(_PICKLE_STARTS) and path.suffix != ".onnx":
+    if start.startswith(_PICKLE_STARTS) or path.suffix in _PICKLE_SUFFIXES:
         raise _pickled(path)
-    if path.suffix in (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt"):
-        raise _pickled(path)
-    if start.startswith(_PICKLE_STARTS):
-        raise _pickled(path)
+    if path.suffix == ".pt2":
+        raise ModelError(f"{path.name} is not a .pt2 archive, or it is damaged.")
     return "onnx"
 
 
 def _pickled(path: Path) -> UntrustedModelError:
     return UntrustedModelError(
-        f"{path.name} is a pickle: opening it could run any code, so it is never opened. Save the model with torch.export.save (.pt2), torch.jit.save or as ONNX."
+        f"{path.name} is a pickle, or is named like one: opening it could run any code, so it is never opened. "
+        "Save the model with torch.export.save (.pt2), torch.jit.save or as ONNX."
     )

@@ -4,6 +4,8 @@
 recurrent layer), which is what eager PyTorch launches, and needs a second where an ONNX export needs four.
 """
 
+import contextlib
+import io
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -32,7 +34,8 @@ def graph_from_program(program: TorchProgram, *, batch_size: int, training: bool
     torch = import_torch()
     module = program.module.train(training)
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        # where it fails, torch prints its partial graph to stderr
+        with warnings.catch_warnings(), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, program.args, program.kwargs, strict=False)
     except Exception as error:  # noqa: BLE001 - whatever a foreign model raises becomes one clear line

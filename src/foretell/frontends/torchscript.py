@@ -1,19 +1,30 @@
-"""frontends: a TorchScript archive → Graph. Loaded on the meta device, checked for operators that touch the machine."""
+"""frontends: a TorchScript archive → Graph. Its code is read before it is loaded: what reaches outside is refused."""
 
-import hashlib
+import re
 import warnings
-import zipfile
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import InputError, ModelError, UntrustedModelError
+from foretell.frontends.archive import check_unpacked_size, content_fingerprint, read_members
 from foretell.frontends.program import one_line
-from foretell.frontends.request import ModelRequest
+from foretell.frontends.request import ModelRequest, match_inputs
 from foretell.frontends.torch_export import TRACE_BATCH, graph_from_exported, import_torch
 from foretell.graph import Graph
 
-# TorchScript runs in its own interpreter; these are its ways to files, Python or the terminal
-_REFUSED = frozenset({"aten::from_file", "aten::save", "prim::PythonOp", "aten::wait", "prim::Print", "aten::_load_from_file", "prim::rpc_async", "prim::rpc_sync"})
+MAX_CODE_BYTES = 2**26
+# TorchScript runs in its own interpreter; these are its ways to files, Python, other machines or the terminal
+_REFUSED = frozenset(
+    "aten::from_file aten::save aten::wait aten::_load_from_file prim::PythonOp prim::Print prim::rpc_async prim::rpc_sync "
+    "prim::rpc_remote prim::fork".split()
+)
+# the same ways as words of the archive's code, whatever name they are reached through
+_REFUSED_WORDS = re.compile(
+    r"""(?:\.|["'])\s*(?P<name>from_file|save|_load_from_file|fork|wait|rpc_async|rpc_sync|rpc_remote)\b|\b(?P<print>print)\s*\(|"""
+    r"""\bops\s*\.\s*(?P<space>\w+)|\b(?P<alias>torch|ops)\b(?!\s*\.)|\bgetattr\s*\([^)]*(?P<escape>\\)"""
+)
+_KNOWN_SPACES = frozenset("aten prim prims quantized _quantized mkldnn mkldnn_prepacked prepacked torchvision".split())
+_RUNS_ON_LOADING = re.compile(r"\b__setstate__\b")
 
 
 class TorchScriptFrontend:
@@ -21,8 +32,9 @@ class TorchScriptFrontend:
 
     def load(self, request: ModelRequest) -> Graph:
         """Load on the meta device and export what it computes."""
-        torch = import_torch()
         path = Path(request.source)
+        _check_code(path, request.trust)
+        torch = import_torch()
         script = self._load(torch, path)
         _check_operators(script, path.name)
         inputs = self._inputs(torch, script, request)
@@ -32,45 +44,46 @@ class TorchScriptFrontend:
                 warnings.simplefilter("ignore")
                 exported = torch.export.export(holder, inputs, strict=False)
         except Exception as error:  # noqa: BLE001 - whatever a foreign model raises becomes one clear line
-            raise ModelError(f"PyTorch could not run {path.name} with inputs {[tuple(i.shape) for i in inputs]}: {one_line(error)}") from error
+            shapes = [tuple(i.shape) for i in inputs]
+            raise ModelError(f"PyTorch could not run {path.name} with inputs {shapes}: {one_line(error)}") from error
         names = {id(p): n for n, p in script.named_parameters()}
         parameters = {key: names[id(value)] for key, value in exported.constants.items() if id(value) in names}
-        return graph_from_exported(exported, name=path.name, batch_size=TRACE_BATCH, batch_axes={}, parameters=parameters)
+        return graph_from_exported(
+            exported, name=path.name, batch_size=TRACE_BATCH, batch_axes={}, parameters=parameters
+        )
 
     def _load(self, torch: Any, path: Path) -> Any:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return torch.jit.load(str(path), map_location="meta")
-        except (RuntimeError, ValueError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever a damaged archive raises becomes one clear line
             raise ModelError(f"{path.name} is not a TorchScript archive that this PyTorch reads: {one_line(error)}") from error
 
     def _inputs(self, torch: Any, script: Any, request: ModelRequest) -> tuple[Any, ...]:
         names = [i.debugName().partition(".")[0] for i in script.graph.inputs()][1:]
         if not request.inputs:
-            raise InputError(f"TorchScript does not say the shapes of its inputs ({', '.join(names)}). Give them, without the batch: --input 3x224x224")
-        if len(request.inputs) > len(names):
-            raise InputError(f"{len(request.inputs)} inputs were given; the model takes {len(names)}: {', '.join(names)}.")
-        by_name = {s.name: s for s in request.inputs if s.name}
-        unknown = sorted(set(by_name) - set(names))
-        if unknown:
-            raise InputError(f"The model has no input {unknown[0]!r}. Its inputs: {', '.join(names)}.")
-        unnamed = iter([s for s in request.inputs if s.name is None])
-        ordered = [by_name.get(n) or next(unnamed, None) for n in names]
-        return tuple(torch.empty(TRACE_BATCH, *s.shape, device="meta", dtype=torch_dtype(torch, s.dtype)) for s in ordered if s is not None)
+            raise InputError(
+                f"TorchScript does not say the shapes of its inputs ({', '.join(names)}). "
+                "Give them, without the batch: --input 3x224x224"
+            )
+        specs = match_inputs(request.inputs, names)
+        ordered = [specs[n] for n in names if n in specs]
+        return tuple(
+            torch.empty(TRACE_BATCH, *s.shape, device="meta", dtype=torch_dtype(torch, s.dtype)) for s in ordered
+        )
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """The file's content."""
-        with Path(request.source).open("rb") as file:
-            return f"{Path(request.source).name} {hashlib.file_digest(file, 'sha256').hexdigest()}"
+        """The file's content, and what was allowed."""
+        return f"{content_fingerprint(Path(request.source))} {request.trust}"
 
 
 def torch_dtype(torch: Any, name: str | None) -> Any:
     """The torch dtype of an input as the user wrote it; fp32 where nothing is said."""
-    known = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
+    known = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64", "fp8": "float8_e4m3fn"}
     found = getattr(torch, known.get(name or "fp32", name or ""), None)
     if not isinstance(found, torch.dtype):
-        raise InputError(f"Unknown input dtype {name!r}. Use one of fp32, fp16, bf16, int64, int32, bool.")
+        raise InputError(f"PyTorch has no input dtype {name!r}. Use one of fp32, fp16, bf16, int64, int32, bool.")
     return found
 
 
@@ -88,6 +101,21 @@ def _holder(torch: Any, script: Any) -> Any:
     return Holder()
 
 
+def _check_code(path: Path, trust: bool) -> None:
+    """Read the archive's code as text; PyTorch runs ``__setstate__`` as soon as it loads a module."""
+    check_unpacked_size(path)
+    for name, content in read_members(path, "code/", ".py", MAX_CODE_BYTES).items():
+        code = content.decode(errors="replace")
+        for found in _REFUSED_WORDS.finditer(code):
+            if found["space"] is None or found["space"] not in _KNOWN_SPACES:
+                what = found["name"] or found["print"] or found["alias"] or found["space"] or "getattr"
+                raise UntrustedModelError(f"{path.name} uses {what!r} ({name}), which may reach outside the model: refused.")
+        if not trust and _RUNS_ON_LOADING.search(code):
+            raise UntrustedModelError(
+                f"{path.name} runs code of its own when it is loaded (__setstate__ in {name}). If you trust it, add --trust."
+            )
+
+
 def _check_operators(script: Any, name: str) -> None:
     found = set()
 
@@ -99,21 +127,6 @@ def _check_operators(script: Any, name: str) -> None:
 
     for method in script._method_names() if hasattr(script, "_method_names") else ["forward"]:
         visit(getattr(script, method).inlined_graph if method != "forward" else script.inlined_graph)
-    refused = sorted(found & _REFUSED)
+    refused = sorted(k for k in found if k in _REFUSED or k.partition("::")[0] not in _KNOWN_SPACES)
     if refused:
         raise UntrustedModelError(f"{name} uses {', '.join(refused)}, which reaches outside the model: refused.")
-
-
-def archive_kind(path: Path) -> str:
-    """What a zip file holds: ``pt2``, ``torchscript``, ``pickle`` (a ``torch.save`` file) or ``other``."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except (zipfile.BadZipFile, OSError):
-        return "other"
-    inner = [n.partition("/")[2] for n in names]
-    if any(n.startswith("models/") and n.endswith(".json") for n in inner):
-        return "pt2"
-    if any(n.startswith("code/") for n in inner) and "constants.pkl" in inner:
-        return "torchscript"
-    return "pickle" if any(n.endswith("data.pkl") for n in names) else "other"

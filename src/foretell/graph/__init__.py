@@ -6,7 +6,8 @@ from foretell.graph.groups import Group, run_groups
 from foretell.graph.memory import Peak, inference_peak
 from foretell.graph.node import Node
 from foretell.graph.tensor import Tensor, parse_dtype
-from foretell.graph.training import TrainingStep, training_peak, training_step
+from foretell.graph.training import TrainingStep, training_step
+from foretell.graph.training_memory import training_peak
 
 __all__ = [
     "Cost",

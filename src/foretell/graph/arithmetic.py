@@ -1,6 +1,7 @@
 """graph: the arithmetic of every operator: multiply-accumulates of contractions, operations of everything else."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
 
 from foretell.errors import GraphError
@@ -15,11 +16,13 @@ Operands = list[Tensor | None]
 
 
 def multiply_accumulates(graph: Graph, node: Node, entry: Operator) -> int:
+    """The MACs of a contraction, an attention or a recurrence; 0 for everything else."""
     if entry.kind not in ("contraction", "attention", "recurrent"):
         return 0
     inputs = [graph.tensors[i] if i else None for i in node.inputs]
     output = graph.tensors[node.outputs[0]] if node.outputs[0] else graph.tensors[next(o for o in node.outputs if o)]
-    rule = _MACS.get(node.op, {"attention": _attention_macs, "recurrent": _recurrent_macs}.get(entry.kind, _product_macs))
+    usual = {"attention": _attention_macs, "recurrent": _recurrent_macs}.get(entry.kind, _product_macs)
+    rule = _MACS.get(node.op, usual)
     try:
         return rule(node, inputs, output)
     except (IndexError, AttributeError, TypeError, ZeroDivisionError) as error:
@@ -38,7 +41,7 @@ def _conv_macs(node: Node, inputs: Operands, output: Tensor) -> int:
     return output.elements * math.prod(weight[1:])
 
 
-def _conv_transpose_macs(node: Node, inputs: Operands, output: Tensor) -> int:
+def _conv_transpose_macs(_node: Node, inputs: Operands, _output: Tensor) -> int:
     return math.prod(_shape(inputs[0])) * math.prod(_shape(inputs[1])[1:])
 
 
@@ -48,45 +51,76 @@ def _product_macs(node: Node, inputs: Operands, output: Tensor) -> int:
     return output.elements * inner
 
 
-def _bilinear_macs(node: Node, inputs: Operands, output: Tensor) -> int:
+def _bilinear_macs(_node: Node, inputs: Operands, output: Tensor) -> int:
     return output.elements * _shape(inputs[0])[-1] * _shape(inputs[1])[-1]
 
 
-def _einsum_macs(node: Node, inputs: Operands, output: Tensor) -> int:
+def einsum_indices(node: Node, shapes: list[tuple[int, ...]]) -> tuple[list[list[str]], list[str]]:
+    """The index letters of every operand and of the result of an Einsum; an ellipsis stands for letters of its own."""
+    terms, arrow, result = node.text("equation").replace(" ", "").partition("->")
+    operands = [_expanded(term, len(shape)) for term, shape in zip(terms.split(","), shapes)]
+    hidden = max((len(shape) - len(t.replace("...", "")) for t, shape in zip(terms.split(","), shapes) if "..." in t), default=0)
+    if arrow:
+        return operands, _expanded(result, len(result.replace("...", "")) + hidden)
+    counts = Counter(c for letters in operands for c in letters)
+    return operands, [*_expanded("...", hidden), *sorted(c for c, n in counts.items() if n == 1 and c.isascii())]
+
+
+def _expanded(term: str, rank: int) -> list[str]:
+    letters = []
+    hidden = rank - len(term.replace("...", ""))
+    for part in term.partition("..."):
+        letters += [chr(0x3C8 - i) for i in range(hidden, 0, -1)] if part == "..." else list(part)  # aligned from the right
+    return letters
+
+
+def _einsum_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
     """Left to right, two operands at a time: each product takes the size of all indices it touches."""
-    terms, _, result = node.text("equation").replace(" ", "").partition("->")
+    shapes = [_shape(tensor) for tensor in inputs]
+    operands, result = einsum_indices(node, shapes)
     sizes: dict[str, int] = {}
-    operands = []
-    for term, tensor in zip(terms.split(","), inputs):
-        shape = _shape(tensor)
-        named = len(term.replace("...", ""))
-        hidden = [chr(0x3B1 + i) for i in range(24 - (len(shape) - named), 24)]  # an ellipsis aligns from the right
-        letters = [c for part in term.partition("...") for c in (hidden if part == "..." else part)]
-        sizes.update({c: max(d, sizes.get(c, 1)) for c, d in zip(letters, shape)})
-        operands.append(set(letters))
-    kept_at_end = set(result) | {c for o in operands for c in o if ord(c) >= 0x3B1}
-    macs, merged = 0, operands[0]
+    for letters, shape in zip(operands, shapes):
+        for letter, size in zip(letters, shape):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    macs, merged = 0, set(operands[0])
     for position, operand in enumerate(operands[1:], 1):
-        touched = merged | operand
+        touched = merged.union(operand)
         macs += math.prod(sizes[c] for c in touched)
-        needed = kept_at_end.union(*operands[position + 1 :])
-        merged = touched & needed
+        merged = touched & set(result).union(*operands[position + 1 :])
     return macs
 
 
 def time_steps(node: Node, sequence: Tensor) -> int:
-    return sequence.shape[1 if node.integer("batch_first", node.integer("layout", 0)) else 0] if len(sequence.shape) > 1 else 1
+    """How many steps a recurrent node takes, one after the other."""
+    if len(sequence.shape) < 2:
+        return 1
+    return sequence.shape[1 if node.integer("batch_first", node.integer("layout", 0)) else 0]
 
 
-def _recurrent_macs(node: Node, inputs: Operands, output: Tensor) -> int:
+def _recurrent_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
     """Every weight matrix is applied once a time step and item of the batch."""
-    sequence = _shape(inputs[0])
-    weights = sum(t.elements for t in inputs[1:] if t and t.kind in ("parameter", "constant", "buffer") and _is_matrix(node, t))
-    return math.prod(sequence[:-1]) * weights
+    return math.prod(_shape(inputs[0])[:-1]) * sum(t.elements for t in _matrices(node, inputs))
 
 
-def _is_matrix(node: Node, tensor: Tensor) -> bool:
-    return len(tensor.shape) == (3 if "hidden_size" in node.attributes else 2)
+def first_layer_macs(graph: Graph, node: Node) -> int:
+    """Of a recurrent node, the MACs between the sequence and the first layer's input weights."""
+    inputs: Operands = [graph.tensors[i] if i else None for i in node.inputs]
+    matrices = _matrices(node, inputs)
+    rows = math.prod(_shape(inputs[0])[:-1])
+    if "hidden_size" in node.attributes:
+        return rows * matrices[0].elements
+    directions = node.integer("directions", 1)
+    a_layer = len(matrices) // max(node.integer("layers", 1) * directions, 1)
+    return rows * sum(matrices[i * a_layer].elements for i in range(directions))
+
+
+def _matrices(node: Node, inputs: Operands) -> list[Tensor]:
+    """The weights of a recurrent node: ONNX has W and R for all directions, PyTorch a list behind the states."""
+    if "hidden_size" in node.attributes:
+        return [t for t in inputs[1:3] if t is not None]
+    packed = len(inputs) > 1 and inputs[1] is not None and inputs[1].dtype == "int64"  # the batch sizes of a packed sequence
+    states = 2 if node.op.startswith("LSTM") else 1
+    return [t for t in inputs[1 + packed + states :] if t is not None and len(t.shape) == 2]
 
 
 def _heads(node: Node, tensor: Tensor | None, attribute: str) -> tuple[int, int, int, int]:
@@ -99,36 +133,86 @@ def _heads(node: Node, tensor: Tensor | None, attribute: str) -> tuple[int, int,
     return lead, shape[-3] if len(shape) > 2 else 1, shape[-2], shape[-1]
 
 
-def _attention_macs(node: Node, inputs: Operands, output: Tensor) -> int:
+def _attention_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
     """Scores and weighted values: batch × heads × queries × keys × (head size + value size)."""
-    packed = "q_num_heads" if "q_num_heads" in node.attributes else "num_heads"
-    of_keys = {"q_num_heads": "kv_num_heads", "num_heads": "kv_num_heads" if "kv_num_heads" in node.attributes else "num_heads"}[packed]
-    batch, heads, queries, size = _heads(node, inputs[0], packed)
-    if node.domain == "com.microsoft" and node.op == "ContribAttention":
-        rows, width = math.prod(_shape(inputs[0])[:-1]), _shape(inputs[1])
-        return rows * math.prod(width) + 2 * rows * _shape(inputs[0])[1] * (width[1] // 3)
-    _, _, keys, _ = _heads(node, inputs[1], of_keys)
-    value_size = _heads(node, inputs[2], of_keys)[3] if len(inputs) > 2 and inputs[2] else size
-    past = inputs[4] if node.op == "Attention" and not node.domain and len(inputs) > 4 else None
-    past = inputs[3] if node.op == "GroupQueryAttention" and len(inputs) > 3 else past
-    if past is not None and len(past.shape) == 4:
-        keys = max(keys, past.shape[2]) if node.op == "GroupQueryAttention" else keys + past.shape[2]
+    batch, heads, queries, keys, size, value_size = attention_sizes(node, inputs)
     return batch * heads * queries * keys * (size + value_size)
 
 
-def _moe_macs(node: Node, inputs: Operands, output: Tensor) -> int:
+_PAST_KEY = {"Attention": 4, "GroupQueryAttention": 3, "MultiHeadAttention": 6}  # the input that holds earlier keys
+
+
+def attention_sizes(node: Node, inputs: Operands) -> tuple[int, int, int, int, int, int]:
+    """(batch, heads, queries, keys, head size, value size), with the keys of the past."""
+    of_queries = "q_num_heads" if "q_num_heads" in node.attributes else "num_heads"
+    of_keys = "kv_num_heads" if "kv_num_heads" in node.attributes else of_queries
+    query, key, value = (inputs[i] if i < len(inputs) else None for i in range(3))
+    shape = _shape(query)
+    if key is None and len(shape) == 5:  # query, key and value in one: (batch, sequence, heads, 3, size)
+        batch, queries, heads, _, size = shape
+        keys, value_size = queries, size
+    elif key is None:  # packed side by side along the last axis
+        heads, shared = node.integer(of_queries, 1), node.integer(of_keys, 1)
+        batch, queries, size = shape[0], shape[1], shape[2] // (heads + 2 * shared)
+        keys, value_size = queries, size
+    elif len(key.shape) == 5:  # key and value in one: (batch, sequence, heads, 2, size)
+        batch, heads, queries, size = _heads(node, query, of_queries)
+        keys, value_size = key.shape[1], key.shape[4]
+    else:
+        batch, heads, queries, size = _heads(node, query, of_queries)
+        keys = _heads(node, key, of_keys)[2]
+        value_size = _heads(node, value, of_keys)[3] if value is not None else size
+    position = _PAST_KEY.get(node.op, len(inputs))
+    past = inputs[position] if position < len(inputs) else None
+    if past is not None and len(past.shape) == 4:
+        keys += past.shape[2]
+    return batch, heads, queries, keys, size, value_size
+
+
+def _contrib_attention_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
+    """ONNX Runtime's Attention projects its input itself: (…, sequence, width) times (width, 3 × hidden)."""
+    shape, weight = _shape(inputs[0]), _shape(inputs[1])
+    rows, hidden = math.prod(shape[:-1]), weight[1] // 3
+    past = inputs[4] if node.op == "ContribAttention" and len(inputs) > 4 else None
+    keys = shape[-2] + (past.shape[-2] if past is not None and len(past.shape) == 5 else 0)
+    return rows * math.prod(weight) + 2 * rows * keys * hidden
+
+
+def _linear_attention_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
+    """A state of head size × value size, updated and read once a token: no product of queries and keys."""
+    batch, heads, queries, _, size, value_size = attention_sizes(node, inputs)
+    return 2 * batch * heads * queries * size * value_size
+
+
+def mixture(node: Node, inputs: Operands) -> tuple[int, int]:
+    """(experts, experts a token takes) of a mixture; ONNX Runtime tells the first by its weights, the second as ``k``."""
+    stacked = next((t.shape[0] for t in inputs[1:] if t is not None and len(t.shape) == 3), 1)
+    return max(node.integer("experts", stacked), 1), node.integer("top_k", node.integer("k", 1))
+
+
+def _moe_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
     """Each token passes through ``top_k`` experts; a weight of (experts, a, b) takes a × b MACs for each."""
-    rows = math.prod(_shape(inputs[0])[:-1])
-    one_expert = sum(t.elements // node.integer("experts", 1) for t in inputs[1:] if t and len(t.shape) == 3)
-    return rows * node.integer("top_k", 1) * one_expert
+    experts, chosen = mixture(node, inputs)
+    one_expert = sum(t.elements // experts for t in inputs[1:] if t is not None and len(t.shape) == 3)
+    return math.prod(_shape(inputs[0])[:-1]) * chosen * one_expert
 
 
 _MACS: dict[str, Callable[[Node, Operands, Tensor], int]] = {
-    **dict.fromkeys(["Conv", "ConvInteger", "QLinearConv", "FusedConv", "NhwcConv", "NhwcFusedConv", "DeformConv", "CausalConvWithState"], _conv_macs),
+    "Conv": _conv_macs,
+    "ConvInteger": _conv_macs,
+    "QLinearConv": _conv_macs,
+    "FusedConv": _conv_macs,
+    "NhwcConv": _conv_macs,
+    "NhwcFusedConv": _conv_macs,
+    "DeformConv": _conv_macs,
+    "CausalConvWithState": _conv_macs,
     "ConvTranspose": _conv_transpose_macs,
     "Einsum": _einsum_macs,
     "MoE": _moe_macs,
     "Bilinear": _bilinear_macs,
+    "ContribAttention": _contrib_attention_macs,
+    "PackedAttention": _contrib_attention_macs,
+    "LinearAttention": _linear_attention_macs,
 }
 
 
@@ -136,6 +220,7 @@ _MACS: dict[str, Callable[[Node, Operands, Tensor], int]] = {
 
 
 def other_flops(node: Node, entry: Operator, inputs: list[Tensor], outputs: list[Tensor]) -> int:
+    """Floating-point operations that are no multiply-accumulates."""
     out = outputs[0].elements
     if entry.kind in ("contraction", "recurrent"):
         bias = node.op in ("Conv", "Gemm", "ConvTranspose", "FusedConv") and len(inputs) > 2
@@ -157,10 +242,11 @@ def other_flops(node: Node, entry: Operator, inputs: list[Tensor], outputs: list
     return 0
 
 
-def _softmax_flops(node: Node, inputs: list[Tensor]) -> int:
+def _softmax_flops(node: Node, macs: int, inputs: list[Tensor]) -> int:
+    """Seven operations a score; the number of scores follows from the MACs."""
     size = inputs[0].shape[-1] if inputs[0].shape else 1
-    operands: Operands = list(inputs)
-    return 7 * _attention_macs(node, operands, inputs[0]) // max(2 * size, 1) if len(inputs) > 1 else 0
+    heads = node.integer("q_num_heads", node.integer("num_heads", 1)) if len(inputs[0].shape) == 3 else 1
+    return 7 * macs * heads // max(2 * size, 1)
 
 
 def _window(node: Node, inputs: list[Tensor], out: int) -> float:

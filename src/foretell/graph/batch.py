@@ -35,7 +35,7 @@ def mark_batch_axes(graph: Graph) -> Graph:
 
 def _follow(graph: Graph, node: Node, index: int, axes: Mapping[str, int | None]) -> int | None:
     out = graph.tensors[node.outputs[index]]
-    kind = lookup(node.op).kind
+    kind = lookup(node.op, node.domain).kind
     carriers = [(i, graph.tensors[n], axis) for i, n in enumerate(node.inputs) if n and (axis := axes.get(n)) is not None]
     if kind == "free":
         return None

@@ -5,9 +5,10 @@ recurrence); FLOPs count those twice plus element-wise work. Bytes are those of 
 distinct element read once, each output written once. Views move nothing.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from operator import add, attrgetter
 
 from foretell.graph.arithmetic import multiply_accumulates, other_flops, time_steps
 from foretell.graph.graph import Graph
@@ -34,10 +35,10 @@ class Cost:
     launches: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost)))
+        return Cost(*map(add, _values(self), _values(other)))
 
     def __mul__(self, times: int) -> "Cost":
-        return Cost(*(getattr(self, f.name) * times for f in fields(Cost)))
+        return Cost(*(value * times for value in _values(self)))
 
     @property
     def bytes(self) -> int:
@@ -45,14 +46,12 @@ class Cost:
         return self.bytes_read + self.bytes_written
 
 
+_values: Callable[[Cost], tuple[int, ...]] = attrgetter(*(f.name for f in fields(Cost)))
+
+
 def total(costs: Iterable[Cost]) -> Cost:
     """The sum of many costs."""
-    sums = [0] * len(fields(Cost))
-    names = [f.name for f in fields(Cost)]
-    for cost in costs:
-        for i, name in enumerate(names):
-            sums[i] += getattr(cost, name)
-    return Cost(*sums)
+    return Cost(*map(sum, zip(*map(_values, costs))))
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class CostTable:
         everything = max(self.total.bytes, 1)
         shares: dict[str, float] = {}
         for node, cost in zip(self.graph.nodes, self.nodes):
-            if lookup(node.op).kind == "unknown":
+            if lookup(node.op, node.domain).kind == "unknown":
                 name = f"{node.domain}.{node.op}" if node.domain else node.op
                 shares[name] = shares.get(name, 0.0) + cost.bytes / everything
         return shares
@@ -136,27 +135,28 @@ def _first_readers(graph: Graph) -> dict[int, list[Tensor]]:
 
 def node_cost(graph: Graph, node: Node, laid_out: Mapping[str, Layout], owned: Iterable[Tensor] = ()) -> Cost:
     """The cost of one node at inference."""
-    entry = lookup(node.op)
-    owned = tuple(owned)
-    parameters = Cost(parameters=sum(t.elements for t in owned), parameter_bytes=sum(t.bytes for t in owned))
+    entry = lookup(node.op, node.domain)
+    parameters, parameter_bytes = sum(t.elements for t in owned), sum(t.bytes for t in owned)
     if entry.kind == "control":
-        return parameters + _control(node)
+        return _control(node) + Cost(parameters=parameters, parameter_bytes=parameter_bytes)
     inputs = [graph.tensors[i] for i in node.inputs if i]
     outputs = [graph.tensors[o] for o in node.outputs if o]
     if not outputs or entry.kind == "free":
-        return parameters
+        return Cost(parameters=parameters, parameter_bytes=parameter_bytes)
     if entry.kind == "view":
         if not inputs or laid_out[outputs[0].name].storage != outputs[0].name:
-            return parameters
+            return Cost(parameters=parameters, parameter_bytes=parameter_bytes)
         moved = outputs[0].bytes  # the layout forbids a view: a copy
-        return parameters + Cost(bytes_read=moved, bytes_written=moved, activation_bytes=moved, launches=1)
+        return Cost(0, 0, parameters, parameter_bytes, bytes_read=moved, bytes_written=moved, activation_bytes=moved, launches=1)
     macs = multiply_accumulates(graph, node, entry)
     written = sum(t.bytes for t in outputs)
     kept = sum(t.bytes for t in outputs if laid_out[t.name].storage == t.name)
     eligible = macs if _on_tensor_cores(node, inputs, outputs[0]) else 0
-    return parameters + Cost(
+    return Cost(
         macs=macs,
         flops=2 * macs + other_flops(node, entry, inputs, outputs),
+        parameters=parameters,
+        parameter_bytes=parameter_bytes,
         bytes_read=_bytes_read(node, entry, inputs, outputs, laid_out),
         bytes_written=written,
         activation_bytes=kept,
@@ -170,15 +170,14 @@ def _control(node: Node) -> Cost:
     bodies = [graph_costs(body).total for body in node.bodies]
     if not bodies:
         return Cost()
-    if node.op == "If":
-        return max(bodies, key=lambda c: (c.flops, c.bytes))
-    once, trips = total(bodies), node.integer("trips", 1)
-    repeated = once * trips
-    return Cost(**{f.name: getattr(once if f.name.startswith("parameter") else repeated, f.name) for f in fields(Cost)})
+    once = total(bodies)
+    ran = max(bodies, key=lambda c: (c.flops, c.bytes)) if node.op == "If" else once * node.integer("trips", 1)
+    return replace(ran, parameters=once.parameters, parameter_bytes=once.parameter_bytes)
 
 
 def _bytes_read(node: Node, entry: Operator, inputs: list[Tensor], outputs: list[Tensor], laid_out: Mapping[str, Layout]) -> int:
-    sizes = [distinct_elements(t.shape, laid_out[t.name].strides) * DTYPE_BITS[t.dtype] // 8 for t in inputs]
+    distinct = {t.name: t for t in (inputs[1:] if node.op == "CopyTo" else inputs)}.values()
+    sizes = [distinct_elements(t.shape, laid_out[t.name].strides) * DTYPE_BITS[t.dtype] // 8 for t in distinct]
     if entry.kind == "generator":
         return 0
     if entry.kind == "gather":
@@ -208,7 +207,7 @@ def _launches(node: Node, entry: Operator, inputs: list[Tensor]) -> int:
 
 def _on_tensor_cores(node: Node, inputs: list[Tensor], output: Tensor) -> bool:
     """Whether its MACs may run on tensor cores under PyTorch's defaults: TF32 for convolutions, not for products."""
-    if lookup(node.op).kind not in ("contraction", "attention", "recurrent"):
+    if lookup(node.op, node.domain).kind not in ("contraction", "attention", "recurrent"):
         return False
     if node.op in ("Conv", "ConvTranspose", "FusedConv") and len(inputs) > 1:
         weight = inputs[1]

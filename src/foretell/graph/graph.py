@@ -120,7 +120,8 @@ class Graph:
             own = _digest(node.domain, node.op, attributes, [known.get(i, "") for i in node.inputs], out, [b.hash for b in node.bodies])
             every.append(own)
             for index, name in enumerate(node.outputs):
-                known[name] = f"{own}:{index}"
+                if name:
+                    known[name] = f"{own}:{index}"
         return _digest(sorted(every), [known[o] for o in self.outputs], self.parameter_count)
 
     def with_batch(self, batch_size: int) -> Graph:

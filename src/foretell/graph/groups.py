@@ -1,9 +1,9 @@
 """graph: nodes that run as one. An operator of the framework may export as several nodes; its origin ties them together."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from foretell.graph.cost import Cost, CostTable
+from foretell.graph.cost import Cost, CostTable, total
 from foretell.graph.graph import Graph
 from foretell.graph.layout import Layout, distinct_elements, layouts
 from foretell.graph.node import Node
@@ -27,15 +27,15 @@ def run_groups(table: CostTable) -> tuple[Group, ...]:
     members: dict[str, list[int]] = {}
     for position, node in enumerate(graph.nodes):
         members.setdefault(node.origin or f"\0{position}", []).append(position)
-    groups = []
+    groups, outputs = [], frozenset(graph.outputs)
     for positions in members.values():
         nodes = [graph.nodes[p] for p in positions]
-        own = table.nodes[positions[0]] if len(positions) == 1 else _edge_cost(graph, positions, table, laid_out)
-        groups.append(Group(nodes[0].origin or nodes[0].name, group_operator(nodes, own), tuple(positions), own))
+        own = table.nodes[positions[0]] if len(positions) == 1 else _edge_cost(graph, positions, table, laid_out, outputs)
+        groups.append(Group(nodes[0].origin or nodes[0].name, group_operator(nodes), tuple(positions), own))
     return tuple(groups)
 
 
-def group_operator(nodes: list[Node], cost: Cost) -> str:
+def group_operator(nodes: list[Node]) -> str:
     """What several nodes compute together: told by their origin, or by their most telling member."""
     if len(nodes) == 1:
         return nodes[0].op
@@ -52,37 +52,30 @@ def group_operator(nodes: list[Node], cost: Cost) -> str:
     return ops[-1]
 
 
-def _edge_cost(graph: Graph, positions: list[int], table: CostTable, laid_out: Mapping[str, Layout]) -> Cost:
+def _edge_cost(graph: Graph, positions: list[int], table: CostTable, laid_out: Mapping[str, Layout], outputs: frozenset[str]) -> Cost:
+    """Work as the sum of its nodes, traffic only across the group's edge."""
+    own = total(table.nodes[p] for p in positions)
+    if not own.launches:
+        return replace(own, bytes_read=0, bytes_written=0, activation_bytes=0)
     inside = set(positions)
-    made = {o for p in positions for o in graph.nodes[p].outputs if o}
-    entering = dict.fromkeys(i for p in positions for i in graph.nodes[p].inputs if i and i not in made)
-    leaving = [o for o in made if o in graph.outputs or any(c not in inside for c in graph.consumers.get(o, ()))]
-    inner = [table.nodes[p] for p in positions]
-    working = [c for c in inner if c.launches]
-    if not working:
-        return Cost(parameters=sum(c.parameters for c in inner), parameter_bytes=sum(c.parameter_bytes for c in inner))
-    read = sum(min(_storage_bytes(graph, n, laid_out), _most_read(graph, n, positions, table)) for n in entering)
-    written = sum(graph.tensors[n].bytes for n in leaving)
-    return Cost(
-        macs=sum(c.macs for c in inner),
-        flops=sum(c.flops for c in inner),
-        parameters=sum(c.parameters for c in inner),
-        parameter_bytes=sum(c.parameter_bytes for c in inner),
-        bytes_read=read,
-        bytes_written=written,
+    made = dict.fromkeys(o for p in positions for o in graph.nodes[p].outputs if o)
+    leaving = [o for o in made if o in outputs or any(c not in inside for c in graph.consumers.get(o, ()))]
+    readers: dict[str, list[int]] = {}
+    for position in positions:
+        for name in dict.fromkeys(graph.nodes[position].inputs):
+            if name and name not in made:
+                readers.setdefault(name, []).append(table.nodes[position].bytes_read)
+    return replace(
+        own,
+        bytes_read=sum(_read_once(graph, name, reading, laid_out) for name, reading in readers.items()),
+        bytes_written=sum(graph.tensors[n].bytes for n in leaving),
         activation_bytes=sum(graph.tensors[n].bytes for n in leaving if laid_out[n].storage in made),
-        tensor_core_macs=sum(c.tensor_core_macs for c in inner),
-        launches=max(c.launches for c in inner),
+        launches=max(table.nodes[p].launches for p in positions),
     )
 
 
-def _storage_bytes(graph: Graph, name: str, laid_out: Mapping[str, Layout]) -> int:
+def _read_once(graph: Graph, name: str, reading: list[int], laid_out: Mapping[str, Layout]) -> int:
+    """A tensor's distinct bytes, but no more than its readers take: a gather reads rows, not the table."""
     tensor = graph.tensors[name]
-    return distinct_elements(tensor.shape, laid_out[name].strides) * DTYPE_BITS[tensor.dtype] // 8
-
-
-def _most_read(graph: Graph, name: str, positions: list[int], table: CostTable) -> int:
-    """No node of the group reads more of a tensor than its own cost says: a gather reads rows, not the table."""
-    readers = [p for p in positions if name in graph.nodes[p].inputs]
-    reading = [table.nodes[p].bytes_read for p in readers if table.nodes[p].bytes_read]
-    return sum(reading) if reading else graph.tensors[name].bytes
+    stored = distinct_elements(tensor.shape, laid_out[name].strides) * DTYPE_BITS[tensor.dtype] // 8
+    return min(stored, sum(reading) or tensor.bytes)

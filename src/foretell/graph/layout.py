@@ -69,21 +69,28 @@ def layouts(graph: Graph) -> Mapping[str, Layout]:
     """The layout of every tensor of the graph."""
     found: dict[str, Layout] = {n: Layout(n, contiguous(t.shape)) for n, t in graph.tensors.items() if t.kind != "activation"}
     for node in graph.nodes:
-        kind = lookup(node.op).kind
-        for output in filter(None, node.outputs):
-            shape = graph.tensors[output].shape
-            layout = None
-            if node.inputs and node.inputs[0]:
-                source = graph.tensors[node.inputs[0]]
-                if kind == "view":
-                    strides = _view(node, source.shape, found[node.inputs[0]].strides, shape)
-                    layout = Layout(found[node.inputs[0]].storage, strides) if strides is not None else None
-                elif node.integer("inplace", 0) and source.shape == shape:
-                    layout = found[node.inputs[0]]
-                elif kind == "elementwise" and source.shape == shape:
-                    layout = Layout(output, _dense_like(shape, found[node.inputs[0]].strides))
-            found[output] = layout or Layout(output, contiguous(shape))
+        for output in node.outputs:
+            if output:
+                found[output] = _output_layout(graph, node, output, found)
     return found
+
+
+def _output_layout(graph: Graph, node: Node, output: str, found: Mapping[str, Layout]) -> Layout:
+    kind, shape = lookup(node.op, node.domain).kind, graph.tensors[output].shape
+    if node.inputs and node.inputs[0]:
+        source, before = graph.tensors[node.inputs[0]].shape, found[node.inputs[0]]
+        if kind == "view":
+            strides = _view(node, source, before.strides, shape)
+            if strides is not None:
+                return Layout(before.storage, strides)
+        elif node.integer("inplace", 0) and source == shape:
+            return before
+        elif kind == "elementwise" and source == shape:
+            return Layout(output, _dense_like(shape, before.strides))
+        elif kind == "attention" and len(shape) == 4 and len(source) == 4:
+            batch, heads, queries, size = shape  # the fused kernels write (batch, queries, heads, size)
+            return Layout(output, (queries * heads * size, size, heads * size, 1))
+    return Layout(output, contiguous(shape))
 
 
 def distinct_elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:

@@ -1,10 +1,13 @@
 """graph: peak memory from the life of every tensor: made by one node, dead after the last that may still touch it."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from foretell.graph.graph import Graph
-from foretell.graph.layout import layouts
+from foretell.graph.layout import Layout, is_contiguous, layouts, viewed_strides
+from foretell.graph.node import Node
 
 BLOCK_BYTES = 512  # the caching allocator rounds every tensor up to this
 
@@ -24,7 +27,11 @@ class Peak:
 
 
 def rounded(size_bytes: int) -> int:
-    """A size as the allocator hands it out."""
+    """A size as the allocator hands it out.
+
+    >>> rounded(0), rounded(1), rounded(513)
+    (0, 512, 1024)
+    """
     return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
 
 
@@ -41,25 +48,55 @@ def inference_peak(graph: Graph) -> Peak:
     where nodes carry no module path it dies after its last reader. Views keep their storage alive.
     """
     laid_out = layouts(graph)
-    last = _last_use(graph)
-    dies: dict[int, list[str]] = defaultdict(list)
-    ends: dict[str, int] = {}
-    for name, layout in laid_out.items():
-        ends[layout.storage] = max(ends.get(layout.storage, -1), last.get(name, -1))
-    for storage, position in ends.items():
-        dies[position].append(storage)
+    dies = deaths(graph, laid_out)
     size = {n: rounded(t.bytes) for n, t in graph.tensors.items() if t.kind in ("input", "activation")}
     state = state_bytes(graph)
     live = state + sum(size[n] for n in graph.inputs)
     peak, where = live, ""
     for position, node in enumerate(graph.nodes):
-        made = [o for o in node.outputs if o and laid_out[o].storage == o]
-        live += sum(size[o] for o in made)
-        inner = max((inference_peak(b).activation_bytes for b in node.bodies), default=0)
-        if live + inner > peak:
-            peak, where = live + inner, node.name
-        live -= sum(size.get(s, 0) for s in dies[position] if s in size)
+        live += sum(size[o] for o in node.outputs if o and laid_out[o].storage == o)
+        inside = live + working_bytes(graph, node, laid_out)
+        if inside > peak:
+            peak, where = inside, node.name
+        live -= sum(size.get(s, 0) for s in dies[position])
     return Peak(peak, state, where)
+
+
+def deaths(graph: Graph, laid_out: Mapping[str, Layout]) -> Mapping[int, list[str]]:
+    """For every position the storages that nobody can touch any more after that node."""
+    last = _last_use(graph)
+    ends: dict[str, int] = {}
+    for name, layout in laid_out.items():
+        ends[layout.storage] = max(ends.get(layout.storage, -1), last.get(name, -1))
+    dies: dict[int, list[str]] = defaultdict(list)
+    for storage, position in ends.items():
+        dies[position].append(storage)
+    return dies
+
+
+def working_bytes(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> int:
+    """What a node needs beside its inputs and outputs while it runs: bodies, copies into the layout its kernel takes."""
+    inner = max((inference_peak(body).activation_bytes for body in node.bodies), default=0)
+    if node.op in ("MatMul", "Gemm"):
+        return inner + sum(_folding_copy(graph, node, name, laid_out) for name in node.inputs[:2] if name)
+    if node.op in ("LSTM", "GRU", "RNN") and node.inputs and node.outputs and node.outputs[0]:
+        transposed = rounded(graph.tensors[node.inputs[0]].bytes) if node.integer("batch_first", 0) else 0
+        between_layers = rounded(graph.tensors[node.outputs[0]].bytes) if node.integer("layers", 1) > 1 else 0
+        return inner + transposed + between_layers
+    return inner
+
+
+def _folding_copy(graph: Graph, node: Node, name: str, laid_out: Mapping[str, Layout]) -> int:
+    """A batched product folds all leading axes into one; an operand whose layout forbids that is copied."""
+    tensor, out = graph.tensors[name], graph.tensors[node.outputs[0]]
+    shape, strides = tensor.shape, laid_out[name].strides
+    if len(out.shape) < 3 or len(shape) < 3:
+        return 0
+    if node.op == "Gemm":
+        return 0 if is_contiguous(shape, strides) else rounded(tensor.bytes)
+    if viewed_strides(shape, strides, (prod(shape[:-2]), *shape[-2:])) is not None:
+        return 0
+    return rounded(tensor.bytes)
 
 
 def _last_use(graph: Graph) -> dict[str, int]:
@@ -74,6 +111,8 @@ def _last_use(graph: Graph) -> dict[str, int]:
             continue
         home = modules[graph.producers[name]] if name in graph.producers else []
         last[name] = max(_held_until(position, modules[position], home, returns) for position in readers)
+        if len(readers) > 1 and graph.nodes[readers[-1]].op == "Concat":
+            last[name] = max(last[name], _frame_end(readers[-1], modules[readers[-1]], home, returns, end))
     for name, position in graph.producers.items():
         last.setdefault(name, position)
     for name in (*graph.inputs, *graph.outputs):
@@ -81,23 +120,39 @@ def _last_use(graph: Graph) -> dict[str, int]:
     return last
 
 
-def _held_until(position: int, reader: list[str], home: list[str], returns: dict[tuple[str, int], int]) -> int:
+def _held_until(position: int, reader: list[str], home: list[str], returns: list[list[int]]) -> int:
     """The end of the outermost module that was handed the tensor: the caller's frame holds it so long."""
-    shared = 0
-    while shared < min(len(reader), len(home)) and reader[shared] == home[shared]:
-        shared += 1
-    if shared >= len(reader):
-        return position
-    return returns[".".join(reader[: shared + 1]), position]
+    shared = _shared(reader, home)
+    return position if shared >= len(reader) else returns[position][shared]
 
 
-def _module_returns(modules: list[list[str]]) -> dict[tuple[str, int], int]:
-    """For each node and each module around it, the last node of that unbroken stay in the module."""
-    returns: dict[tuple[str, int], int] = {}
-    open_since: dict[str, int] = {}
+def _frame_end(position: int, reader: list[str], home: list[str], returns: list[list[int]], end: int) -> int:
+    """A skip connection is a local variable of the frame around its maker and its reader, alive until that frame returns."""
+    shared = _shared(reader, home)
+    if len(home) == shared:
+        return position  # made in that frame itself: its name may have been given to something else since
+    return returns[position][shared - 1] if shared else end
+
+
+def _shared(path: list[str], other: list[str]) -> int:
+    """How many outer modules two paths have in common."""
+    count = 0
+    for a, b in zip(path, other):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def _module_returns(modules: list[list[str]]) -> list[list[int]]:
+    """For each node and each module around it, outermost first, the last node of that unbroken stay in the module."""
+    returns: list[list[int]] = [[] for _ in modules]
+    path: list[str] = []
+    ends: list[int] = []
     for position in range(len(modules) - 1, -1, -1):
-        inside = {".".join(modules[position][: n + 1]) for n in range(len(modules[position]))}
-        open_since = {path: open_since.get(path, position) for path in inside}
-        for path in inside:
-            returns[path, position] = open_since[path]
+        own = modules[position]
+        shared = _shared(own, path)
+        ends = ends[:shared] + [position] * (len(own) - shared)
+        path = own
+        returns[position] = ends
     return returns

@@ -57,7 +57,8 @@ _enter(
 # element-wise: cheap ones take 1, compositions what they are made of, transcendental functions 4 an evaluation
 _enter("Add Sub Sum Mean Neg Cast CastLike CopyTo", "elementwise", 1, "nothing")
 _enter("Mul Div Max Min Abs Sign Where PRelu LeakyRelu Relu6 Mod Pow2 Addcmul Lerp", "elementwise", 1)
-_enter("Relu Clip ThresholdedRelu HardSigmoid", "elementwise", 1, "output")
+_enter("Relu", "elementwise", 1, "output")
+_enter("Clip ThresholdedRelu HardSigmoid", "elementwise", 1)
 _enter(
     "And Or Xor Not Equal Greater GreaterOrEqual Less LessOrEqual IsInf IsNaN BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor "
     "Ceil Floor Round",
@@ -122,10 +123,13 @@ _enter("If Loop Scan SequenceMap", "control")
 _enter("StringConcat StringNormalizer StringSplit RegexFullMatch ImageDecoder", "free", saves="nothing")
 
 
-def lookup(op: str) -> Operator:
-    """The entry of ``op``; an operator nobody has entered is of the kind ``unknown``.
+DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})  # those whose operators mean what the table says
 
-    >>> lookup("Conv").kind, lookup("NoSuchThing").kind
-    ('contraction', 'unknown')
+
+def lookup(op: str, domain: str = "") -> Operator:
+    """The entry of ``op``; an operator nobody has entered, or of a foreign domain, is of the kind ``unknown``.
+
+    >>> lookup("Conv").kind, lookup("NoSuchThing").kind, lookup("Conv", "org.example").kind
+    ('contraction', 'unknown', 'unknown')
     """
-    return OPERATORS.get(op, UNKNOWN)
+    return OPERATORS.get(op, UNKNOWN) if domain in DOMAINS else UNKNOWN

@@ -17,6 +17,7 @@ _AUTOCAST_FULL = frozenset(
     "Softmax LogSoftmax LayerNormalization GroupNormalization RMSNormalization Exp Log Pow Reciprocal Rsqrt Softplus Erf Acos Asin Cosh Sinh Tan "
     "CumSum CumProd ReduceSum ReduceProd ReduceL2 ReduceL1 SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss".split()
 )
+_AUTOCAST_DTYPES = frozenset({"fp32", "fp16", "bf16"})
 
 
 def run_passes(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
@@ -33,10 +34,10 @@ def run_passes(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
 def remove_identities(graph: Graph) -> Graph:
     """Drop nodes that pass their input through: Identity, an idle Dropout. A graph output keeps its name."""
     same: dict[str, str] = {}
-    nodes = []
+    nodes, results = [], frozenset(graph.outputs)
     for node in graph.nodes:
         inputs = tuple(same.get(i, i) for i in node.inputs)
-        if node.op in ("Identity", "Dropout") and inputs and inputs[0] and node.outputs[0] not in graph.outputs and not any(node.outputs[1:]):
+        if node.op in ("Identity", "Dropout") and inputs and inputs[0] and node.outputs[0] not in results and not any(node.outputs[1:]):
             source, target = graph.tensors[inputs[0]], graph.tensors[node.outputs[0]]
             if source.shape == target.shape and source.dtype == target.dtype:
                 same[node.outputs[0]] = inputs[0]
@@ -50,9 +51,9 @@ def remove_identities(graph: Graph) -> Graph:
 def fold_constants(graph: Graph) -> Graph:
     """Turn whatever depends on no input into constants, as an ahead-of-time compiler does. Eager PyTorch runs it every time."""
     fixed = {n for n, t in graph.tensors.items() if t.kind in ("parameter", "buffer", "constant")}
-    nodes, folded = [], set()
+    nodes, folded, results = [], set(), frozenset(graph.outputs)
     for node in graph.nodes:
-        if not node.bodies and all(i in fixed for i in node.inputs if i) and not any(o in graph.outputs for o in node.outputs):
+        if not node.bodies and all(i in fixed for i in node.inputs if i) and results.isdisjoint(node.outputs):
             fixed.update(node.outputs)
             folded.update(o for o in node.outputs if o)
         else:
@@ -74,26 +75,35 @@ def normalise(graph: Graph) -> Graph:
 
 
 def autocast(graph: Graph, dtype: str) -> Graph:
-    """The graph as ``torch.autocast(dtype)`` runs it: parameters stay, contractions take casts of them."""
+    """The graph as ``torch.autocast(dtype)`` runs it on CUDA: parameters stay, contractions take casts of them.
+
+    Casts of parameters are made once; an activation is cast again for every operator that wants it in another dtype.
+    """
     tensors, nodes = dict(graph.tensors), []
-    casts: dict[str, str] = {}
+    cached: dict[str, str] = {}
     for node in graph.nodes:
-        kind = lookup(node.op).kind
+        kind = lookup(node.op, node.domain).kind
         inputs = list(node.inputs)
         wanted = dtype if kind in _AUTOCAST_LOW else "fp32" if node.op in _AUTOCAST_FULL else None
-        if wanted is not None:
-            for position, name in enumerate(inputs):
-                if name and tensors[name].is_float and tensors[name].dtype != wanted and not (wanted == "fp32" and tensors[name].kind == "parameter"):
-                    if name not in casts:
-                        casts[name] = f"{name}@{wanted}"
-                        tensors[casts[name]] = replace(tensors[name], name=casts[name], dtype=wanted, kind="activation")
-                        nodes.append(Node(casts[name], "Cast", (name,), (casts[name],), {"to": wanted}, module=node.module))
-                    inputs[position] = casts[name]
-        else:
-            floats = [tensors[i].dtype for i in inputs if i and tensors[i].is_float and tensors[i].kind not in ("parameter", "buffer", "constant")]
-            wanted = dtype if floats and all(f == dtype for f in floats) else "fp32"
+        for position, name in enumerate(inputs if wanted else ()):
+            if not name or tensors[name].dtype not in _AUTOCAST_DTYPES or tensors[name].dtype == wanted:
+                continue
+            if name not in cached:
+                cast = f"{name}@{wanted}" if tensors[name].kind == "parameter" else f"{name}@{wanted}:{node.name}"
+                tensors[cast] = replace(tensors[name], name=cast, dtype=str(wanted), kind="activation")
+                nodes.append(Node(cast, "Cast", (name,), (cast,), {"to": str(wanted)}, module=node.module))
+                if tensors[name].kind == "parameter":
+                    cached[name] = cast
+            inputs[position] = cached.get(name, cast)
         for name in node.outputs:
-            if name and tensors[name].is_float:
-                tensors[name] = replace(tensors[name], dtype=wanted)
-        nodes.append(replace(node, inputs=tuple(inputs)))
+            if name and tensors[name].dtype in _AUTOCAST_DTYPES and node.op not in ("Cast", "CastLike"):
+                tensors[name] = replace(tensors[name], dtype=wanted or _promoted(node, [tensors[i] for i in inputs if i], dtype))
+        nodes.append(replace(node, inputs=tuple(inputs)) if tuple(inputs) != node.inputs else node)
     return replace(graph, nodes=tuple(nodes), tensors=tensors)
+
+
+def _promoted(node: Node, inputs: list[Tensor], dtype: str) -> str:
+    """The dtype of an operator that autocast leaves alone: the widest of its tensors; a normalisation follows its input."""
+    deciding = inputs[:1] if lookup(node.op, node.domain).kind == "normalisation" else [t for t in inputs if t.shape] or inputs
+    floats = [t.dtype for t in deciding if t.is_float]
+    return dtype if floats and all(f == dtype for f in floats) else "fp32"

@@ -34,6 +34,7 @@ def tie_patterns(graph: Graph) -> Graph:
 class _Finder:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.outputs = frozenset(graph.outputs)
         self.tied: dict[int, tuple[int, str]] = {}
 
     def maker(self, name: str) -> int | None:
@@ -43,7 +44,7 @@ class _Finder:
         """The one node that reads a node's output."""
         outputs = [o for o in self.graph.nodes[position].outputs if o]
         readers = [r for o in outputs for r in self.graph.consumers.get(o, ())]
-        return readers[0] if len(readers) == 1 and not any(o in self.graph.outputs for o in outputs) else None
+        return readers[0] if len(readers) == 1 and self.outputs.isdisjoint(outputs) else None
 
     def readers(self, position: int) -> tuple[int, ...]:
         return tuple(dict.fromkeys(r for o in self.graph.nodes[position].outputs if o for r in self.graph.consumers.get(o, ())))

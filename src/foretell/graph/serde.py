@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from foretell.errors import GraphError
 from foretell.graph.graph import Graph
-from foretell.graph.node import Node
+from foretell.graph.node import Attribute, Node
 from foretell.graph.tensor import Tensor, TensorKind
 
 MAGIC = b"foretell-graph\n"
@@ -32,11 +32,13 @@ def from_bytes(data: bytes) -> Graph:
         text = unpacker.decompress(data[len(MAGIC) :], MAX_BYTES)
         if unpacker.unconsumed_tail:
             raise GraphError(f"The graph file unpacks to more than {MAX_BYTES} bytes: refused.")
+        if not unpacker.eof or unpacker.unused_data:
+            raise GraphError("The graph file is cut short or has something behind its end. Convert the model again.")
         content = json.loads(text)
         if content["version"] != VERSION:
             raise GraphError(f"The graph file has version {content['version']}; this foretell reads version {VERSION}. Convert the model again.")
         graph = _unpacked(content)
-    except (zlib.error, json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError, RecursionError) as error:
+    except (zlib.error, json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         if isinstance(error, GraphError):
             raise
         raise GraphError("The graph file is damaged. Convert the model again.") from error
@@ -118,7 +120,7 @@ def _unpacked(content: dict[str, Any]) -> Graph:
             strings[_index(op)],
             named(inputs),
             named(outputs),
-            {str(k): tuple(v) if isinstance(v, list) else v for k, v in attributes.items()},
+            {str(k): _attribute(v) for k, v in attributes.items()},
             strings[_index(domain)],
             strings[_index(module)],
             strings[_index(origin)],
@@ -137,6 +139,15 @@ def _unpacked(content: dict[str, Any]) -> Graph:
         tuple(str(w) for w in content["warnings"]),
         {str(k): str(v) for k, v in content["metadata"].items()},
     )
+
+
+def _attribute(value: object) -> Attribute:
+    """A number, a text, or a list of one kind of them."""
+    if isinstance(value, int | float | str):
+        return value
+    if isinstance(value, list) and all(isinstance(v, int | float | str) for v in value):
+        return tuple(value)
+    raise TypeError(f"{value!r} is not an attribute")
 
 
 def _whole(value: object) -> int:

@@ -1,19 +1,17 @@
-"""graph: a training step: what backward and the optimizer add to the forward pass, in work and in memory.
+"""graph: a training step: the work that backward and the optimizer add to the forward pass.
 
 Backward of a contraction is one contraction of the same size for each operand that needs a gradient; flash attention
 recomputes its scores, so five products against two. Element-wise backward reads the gradient and what was saved.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from foretell.errors import InputError
+from foretell.graph.arithmetic import first_layer_macs
+from foretell.graph.autograd import differentiates, needing_gradients, saved_for_backward
 from foretell.graph.cost import Cost, CostTable, graph_costs, total
 from foretell.graph.graph import Graph
-from foretell.graph.layout import layouts
-from foretell.graph.memory import Peak, rounded, state_bytes
 from foretell.graph.node import Node
 from foretell.graph.ops import lookup
 
@@ -43,15 +41,6 @@ def find_optimizer(name: str) -> Optimizer:
     return OPTIMIZERS[name]
 
 
-def needing_gradients(graph: Graph) -> frozenset[str]:
-    """Tensors that a gradient flows to: floating parameters and whatever is computed from them."""
-    needing = {t.name for t in graph.tensors.values() if t.kind == "parameter" and t.is_float}
-    for node in graph.nodes:
-        if lookup(node.op).kind != "free" and any(i in needing for i in node.inputs):
-            needing.update(o for o in node.outputs if o and graph.tensors[o].is_float)
-    return frozenset(needing)
-
-
 @dataclass(frozen=True)
 class TrainingStep:
     """Costs of forward, backward (for each forward node) and the optimizer."""
@@ -79,116 +68,40 @@ def training_step(graph: Graph, optimizer: str = "sgd") -> TrainingStep:
 
 
 def _backward_cost(graph: Graph, node: Node, forward: Cost, needing: frozenset[str]) -> Cost:
-    kind = lookup(node.op).kind
-    gradients = [i for i in dict.fromkeys(node.inputs) if i in needing]
-    if not gradients or not any(o in needing for o in node.outputs):
+    if not differentiates(node, needing):
         return Cost()
-    incoming = sum(graph.tensors[o].bytes for o in node.outputs if o in needing)
-    outgoing = sum(graph.tensors[i].bytes for i in gradients)
-    saved = sum(graph.tensors[s].bytes for s in saved_for_backward(graph, node))
+    kind = lookup(node.op, node.domain).kind
     if kind == "view":
         return Cost(bytes_read=forward.bytes_read, bytes_written=forward.bytes_written, launches=forward.launches)
+    if kind == "control":
+        doubled = forward * 2
+        return replace(doubled, parameters=0, parameter_bytes=0, activation_bytes=0)
+    incoming = sum(graph.tensors[o].bytes for o in node.outputs if o in needing)
+    outgoing = sum(graph.tensors[i].bytes for i in dict.fromkeys(node.inputs) if i in needing)
+    saved = sum(graph.tensors[s].bytes for s in saved_for_backward(graph, node, needing))
     if kind in ("contraction", "recurrent"):
-        operands = sum(1 for i in node.inputs[:2] if i in needing) if kind == "contraction" and node.op != "MoE" else 2
-        weights = sum(graph.tensors[i].bytes for i in node.inputs[1:2] if graph.tensors[i].kind == "parameter")
+        macs, products = _backward_macs(graph, node, forward, needing)
+        weights = sum(graph.tensors[i].bytes for i in node.inputs[1:2] if i and graph.tensors[i].kind == "parameter")
         return Cost(
-            macs=forward.macs * operands,
-            flops=forward.flops * operands,
-            bytes_read=operands * incoming + saved + weights,
+            macs=macs,
+            flops=2 * macs + (forward.flops - 2 * forward.macs),
+            bytes_read=products * incoming + saved + weights,
             bytes_written=outgoing,
-            tensor_core_macs=forward.tensor_core_macs * operands,
-            launches=forward.launches * max(operands, 1),
+            tensor_core_macs=macs if forward.tensor_core_macs else 0,
+            launches=forward.launches * products,
         )
     if kind == "attention":
         macs = forward.macs * 5 // 2
         eligible = forward.tensor_core_macs * 5 // 2
         return Cost(macs=macs, flops=forward.flops * 5 // 2, bytes_read=incoming + saved, bytes_written=outgoing, tensor_core_macs=eligible, launches=2)
-    if kind == "control":
-        return Cost(**{name: getattr(forward, name) * 2 for name in ("macs", "flops", "bytes_read", "bytes_written", "tensor_core_macs", "launches")})
     return Cost(flops=2 * forward.flops, bytes_read=incoming + saved, bytes_written=outgoing, launches=forward.launches)
 
 
-def saved_for_backward(graph: Graph, node: Node) -> tuple[str, ...]:
-    """The activations a node keeps until its backward has run."""
-    entry = lookup(node.op)
-    if entry.kind == "attention":
-        names: Iterable[str] = (*node.inputs[:3], *node.outputs[:1])
-    elif entry.saves == "inputs":
-        names = node.inputs
-    elif entry.saves == "output":
-        names = node.outputs
-    else:
-        names = ()
-    return tuple(n for n in dict.fromkeys(names) if n and graph.tensors[n].kind in ("activation", "input"))
-
-
-def training_peak(graph: Graph, optimizer: str = "sgd") -> Peak:
-    """Peak memory of a training step: parameters, gradients, optimizer states, and activations while backward needs them."""
-    update = find_optimizer(optimizer)
-    laid_out, needing = layouts(graph), needing_gradients(graph)
-    size = {n: rounded(t.bytes) for n, t in graph.tensors.items()}
-    parameters = sum(rounded(t.elements * STATE_BYTES) for t in graph.tensors.values() if t.kind == "parameter")
-    state = state_bytes(graph) + parameters * update.states
-
-    holders: dict[str, int] = defaultdict(int)  # how many nodes still need this storage for backward
-    for node in graph.nodes:
-        if any(i in needing for i in node.inputs):
-            for storage in {laid_out[n].storage for n in saved_for_backward(graph, node)}:
-                holders[storage] += 1
-    readers: dict[str, int] = defaultdict(int)
-    for node in graph.nodes:
-        for storage in {laid_out[i].storage for i in node.inputs if i}:
-            readers[storage] += 1
-
-    live = state + sum(size[n] for n in graph.inputs)
-    peak, where = live, ""
-    for node in graph.nodes:
-        live += sum(size[o] for o in node.outputs if o and laid_out[o].storage == o) + _mask_bytes(graph, node)
-        if live > peak:
-            peak, where = live, node.name
-        for storage in {laid_out[i].storage for i in node.inputs if i}:
-            readers[storage] -= 1
-            if readers[storage] == 0 and not holders[storage] and graph.tensors[storage].kind == "activation":
-                live -= size[storage]
-    gradients: dict[str, int] = {o: size[o] for o in graph.outputs if o in needing}
-    live += sum(gradients.values())
-    parameter_gradients: set[str] = set()
-    for node in reversed(graph.nodes):
-        if not any(i in needing for i in node.inputs) or not any(o in needing for o in node.outputs):
-            continue
-        is_view = lookup(node.op).kind == "view"
-        freed = sum(gradients.pop(o, 0) for o in node.outputs)
-        if is_view:
-            live -= freed
-            freed = 0
-        for name in dict.fromkeys(node.inputs):
-            if name not in needing:
-                continue
-            if graph.tensors[name].kind == "parameter":
-                if name not in parameter_gradients:
-                    parameter_gradients.add(name)
-                    live += rounded(graph.tensors[name].bytes)
-            elif name not in gradients:
-                gradients[name] = size[name]
-                live += size[name]
-        if live > peak:
-            peak, where = live, f"{node.name} (backward)"
-        live -= freed + _mask_bytes(graph, node)
-        for storage in {laid_out[n].storage for n in saved_for_backward(graph, node)}:
-            holders[storage] -= 1
-            if holders[storage] == 0 and graph.tensors[storage].kind == "activation":
-                live -= size[storage]
-    at_update = state + parameters * (1 + update.temporaries)
-    if at_update > peak:
-        peak, where = at_update, f"{optimizer} update"
-    return Peak(peak, state, where)
-
-
-def _mask_bytes(graph: Graph, node: Node) -> int:
-    """What a node keeps beside its inputs and outputs: indices of a max pool, the mask of a dropout."""
-    if not node.outputs or not node.outputs[0]:
-        return 0
-    elements = graph.tensors[node.outputs[0]].elements
-    if node.op == "MaxPool":
-        return rounded(elements * 8)
-    return rounded(elements) if node.op == "DropoutMask" else 0
+def _backward_macs(graph: Graph, node: Node, forward: Cost, needing: frozenset[str]) -> tuple[int, int]:
+    """MACs of backward, and how many products it takes: one for each operand that needs a gradient."""
+    if lookup(node.op, node.domain).kind == "recurrent":
+        idle = 0 if node.inputs[0] in needing else first_layer_macs(graph, node)  # no gradient for the sequence itself
+        return 2 * forward.macs - idle, 2
+    operands = node.inputs if node.op in ("Einsum", "Bilinear", "MoE") else node.inputs[:2]
+    products = sum(i in needing for i in operands) if node.op != "MoE" else 1 + (node.inputs[0] in needing)
+    return forward.macs * products, products

@@ -16,7 +16,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from foretell.errors import ForetellError, MeasurementError
 from foretell.profiling.environment import describe
 from foretell.profiling.journal import Journal
 from foretell.profiling.messages import Message, group_to_json
-from foretell.profiling.plan import Plan, read_plan
+from foretell.profiling.plan import Plan, Workers, read_plan
 from foretell.profiling.pool import WORKER, Pool, WorkerProcess
 from foretell.profiling.schedule import Group, Schedule, chosen_for, make_schedule
 from foretell.profiling.tables import read_done, write_tables
@@ -35,6 +35,7 @@ log = logging.getLogger("foretell.profiling")
 
 _MAX_RESTARTS = 60
 _REPORT_S = 20.0
+_PATIENCE_S = 120.0
 
 
 class Campaign:
@@ -69,6 +70,7 @@ class Campaign:
         self._errors: dict[str, str] = {}
         self._heard = False
         self.counts: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
 
     def run(self, skip: Sequence[Path], commit: str, limit: int) -> dict[str, int]:
         """Measure until the time or the plan is over; returns the rows of each table."""
@@ -147,6 +149,9 @@ class Campaign:
                 break
             if pool.restarts >= 2 * len(pool.workers) and not self._heard:
                 raise MeasurementError(f"No worker gets ready. See {self._out / 'workers.log'}.")
+            if time.time() - self._began > _PATIENCE_S and not (self.counts["ok"] or self.counts["traced"]):
+                log.warning("nothing could be measured in %.0f s: the campaign ends", _PATIENCE_S)
+                break
             for worker, message in pool.listen(0.1):
                 if message is None:
                     self._bury(pool, worker, "crash", restart=running)
@@ -158,7 +163,7 @@ class Campaign:
                 self._errors[worker.current or ""] = "timeout"
             if time.time() - reported > _REPORT_S:
                 reported = time.time()
-                self._report()
+                self.report()
 
     def _next(self, pool: Pool, worker: WorkerProcess) -> Group | None:
         tracers = any(other.role == "trace" for other in pool.workers.values())
@@ -192,6 +197,7 @@ class Campaign:
             self.counts["fallback"] += 1
             workload = self._known[message["id"]]
             self._errors[message["id"]] = message["error"]
+            self._reasons[f"fallback: {message['error'][:120]}"] += 1
             self._traces.appendleft(Group(group.part, group.spec, (workload,), 1, "fallback"))
         elif event == "done" and group is not None:
             self._finish(worker, group, float(message["busy_s"]))
@@ -218,6 +224,8 @@ class Campaign:
         if workload_id in self._errors:
             line["error"] = self._errors[workload_id]
         self._journal.append(line | values)
+        if status != "ok":
+            self._reasons[f"{status}: {str(values.get('error', ''))[:120]}"] += 1
 
     def _keep_trace(self, workload_id: str, kernels: Message) -> None:
         if workload_id not in self._traced and kernels["name"]:
@@ -249,7 +257,13 @@ class Campaign:
             log.warning("worker %d ended with code %s: restarted", worker.index, worker.process.returncode)
             pool.restart(worker)
 
-    def _report(self) -> None:
+    def report_reasons(self) -> None:
+        """Say why workloads have no measurement, most frequent reasons first."""
+        for reason, count in self._reasons.most_common(12):
+            log.info("%5d × %s", count, reason)
+
+    def report(self) -> None:
+        """Say in one line how far the campaign is."""
         elapsed_s = time.time() - self._began
         rate = self.counts["ok"] / elapsed_s * 60
         used = {name: round(seconds) for name, seconds in self._schedule.used_s.items()}
@@ -280,18 +294,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--limit", type=int, default=0, help="stop after so many measurements")
+    parser.add_argument("--workers", type=int, nargs=2, metavar=("MEASURE", "TRACE"), help="instead of the plan's")
     parser.add_argument("--commit", default="", help="the commit of the code, written into every record")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        campaign = Campaign(read_plan(options.plan), options.out, options.device, options.seconds, began)
+        plan = read_plan(options.plan)
+        if options.workers is not None:
+            plan = replace(plan, workers=Workers(*options.workers))
+        campaign = Campaign(plan, options.out, options.device, options.seconds, began)
         rows = campaign.run(options.skip, options.commit, options.limit)
     except ForetellError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    campaign._report()
+    campaign.report_reasons()
+    campaign.report()
     log.info("written: %s", rows)
-    return 0
+    counts = campaign.counts
+    return 3 if counts and not (counts["ok"] or counts["traced"]) else 0
 
 
 if __name__ == "__main__":

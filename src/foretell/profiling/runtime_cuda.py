@@ -92,18 +92,19 @@ class CudaRuntime:
         with self._turnstile.shared():
             baseline = torch.cuda.memory_allocated()
             output, cost = run_first(step.run, between)
-            finite = is_finite(output)
-            del output
             torch.cuda.synchronize()
         for _ in range(runs - 1):
             with self._turnstile.shared():
-                step.run()
+                del output
+                output = step.run()
                 torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated()
         cost.peak_bytes = float(peak - baseline)
         record: Record = {"memory_mib": mib(peak), "reserved_mib": mib(torch.cuda.max_memory_reserved())}
-        record |= {"output_finite": finite, "baseline_mib": mib(baseline)}
-        return record | self._driver_memory(), cost
+        record |= self._driver_memory()
+        with self._turnstile.shared():
+            finite = is_finite(output)  # this needs memory of its own: only now, when the peaks are read
+        return record | {"output_finite": finite, "baseline_mib": mib(baseline)}, cost
 
     def _driver_memory(self) -> Record:
         if not self._has_nvml:

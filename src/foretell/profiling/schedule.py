@@ -18,6 +18,8 @@ from foretell.units import GIB, ms
 _GUESSED_FLOPS_PER_S = 4e14
 _MAX_CACHE_BYTES = 6 * GIB
 _MAX_TOKENS = 65536
+# What a group is charged when it is given out, so that several workers do not all begin with the same part.
+_EXPECTED_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,13 @@ class Schedule:
         waiting = [name for name, queue in self.groups.items() if queue]
         if not waiting:
             return None
-        part = min(waiting, key=lambda name: (self.used_s[name] / self.shares[name], name))
+        part = min(waiting, key=lambda name: (self.used_s[name] / self.shares[name], -self.shares[name], name))
+        self.used_s[part] += _EXPECTED_S
         return self.groups[part].popleft()
 
     def charge(self, part: str, seconds: float) -> None:
-        """Count time that ``part`` has used."""
-        self.used_s[part] += seconds
+        """Count the time that a group of ``part`` has used, in place of what was expected."""
+        self.used_s[part] += seconds - _EXPECTED_S
 
     def put_back(self, group: Group) -> None:
         """Return what is left of a group after its worker died."""

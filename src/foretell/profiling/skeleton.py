@@ -36,8 +36,17 @@ def lazy_initialisation() -> Iterator[None]:
 
         return initialise
 
+    def skip_large_parameter(real: Any) -> Any:
+        def change(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            skip = isinstance(tensor, torch.nn.Parameter) and is_large(tensor)
+            return tensor if skip else real(tensor, *args, **kwargs)
+
+        return change
+
     for method in ("normal_", "uniform_", "erfinv_", "exponential_"):
         replace(torch.Tensor, method, skip_large)
+    for method in ("mul_", "add_", "div_", "clamp_", "fill_", "zero_"):  # buffers are computed with these, too
+        replace(torch.Tensor, method, skip_large_parameter)
     for function in ("_no_grad_trunc_normal_", "orthogonal_", "dirac_", "eye_", "sparse_"):
         replace(torch.nn.init, function, skip_large)
     timm_init = _loaded("timm.layers.weight_init")

@@ -5,13 +5,14 @@ the same thread name the rest. Operators are numbered in the order of the progra
 that a number and a module find the node of an exported graph.
 """
 
+import bisect
 import json
 import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from foretell.units import ms, seconds_from_us
@@ -91,19 +92,36 @@ def _origins(events: Sequence[Any]) -> tuple[dict[int, _Origin], dict[int, _Orig
         if event.get("cat") in ("cpu_op", "user_annotation", *_LAUNCHES):
             threads[event["tid"]].append(event)
     outermost: list[tuple[float, Any, _Origin]] = []
-    launches: list[tuple[int, Any, _Origin]] = []
+    launches: list[tuple[int, Any, float, _Origin]] = []
     for spans in threads.values():
         spans.sort(key=lambda event: (float(event["ts"]), -float(event.get("dur", 0))))
         _walk(spans, outermost, launches)
+    run_at = _runs(events)
     outermost.sort(key=lambda item: item[0])
-    numbers = {id(event): number for number, (_, event, _) in enumerate(outermost)}
-    tops = {id(event): _numbered(origin, numbers[id(event)]) for _, event, origin in outermost}
-    by_launch = {correlation: _numbered(origin, numbers.get(id(top), -1)) for correlation, top, origin in launches}
+    counts: dict[int, int] = defaultdict(int)
+    tops: dict[int, _Origin] = {}
+    for at, event, origin in outermost:
+        run = run_at(at)
+        tops[id(event)] = replace(origin, run=run, op_index=counts[run])
+        counts[run] += 1
+    by_launch = {}
+    for correlation, top, at, origin in launches:
+        number = tops[id(top)].op_index if top is not None else -1
+        by_launch[correlation] = replace(origin, run=run_at(at), op_index=number)
     return by_launch, tops
 
 
-def _numbered(origin: _Origin, number: int) -> _Origin:
-    return _Origin(origin.run, number, origin.op, origin.leaf_op, origin.module)
+def _runs(events: Sequence[Any]) -> Callable[[float], int]:
+    """Which run was on at a time: gradients are launched by another thread, whose stack does not tell."""
+    marks = [event for event in events if event.get("cat") == "user_annotation" and event["name"].startswith(RUN)]
+    starts = sorted((float(event["ts"]), int(event["name"].removeprefix(RUN))) for event in marks)
+    times = [start for start, _ in starts]
+
+    def run_at(at: float) -> int:
+        position = bisect.bisect_right(times, at) - 1
+        return starts[position][1] if position >= 0 else 0
+
+    return run_at
 
 
 def _walk(spans: Sequence[Any], outermost: list[Any], launches: list[Any]) -> None:
@@ -118,7 +136,7 @@ def _walk(spans: Sequence[Any], outermost: list[Any], launches: list[Any]) -> No
         if category in _LAUNCHES:
             correlation = event.get("args", {}).get("correlation")
             top, origin = _describe(above)
-            launches.append((correlation, top, origin))
+            launches.append((correlation, top, start, origin))
             continue
         if category == "cpu_op":
             top, origin = _describe([*above, event])
@@ -129,17 +147,15 @@ def _walk(spans: Sequence[Any], outermost: list[Any], launches: list[Any]) -> No
 
 def _describe(above: Sequence[Any]) -> tuple[Any, _Origin]:
     """The outermost operator inside the innermost module, and the origin that it gives."""
-    run, module, top, leaf = 0, "", None, None
+    module, top, leaf = "", None, None
     for span in above:
         name = span["name"]
         if span["cat"] == "cpu_op":
             top, leaf = top or span, span
-        elif name.startswith(RUN):
-            run = int(name.removeprefix(RUN))
         elif name.startswith(MODULE):
             module, top, leaf = name.removeprefix(MODULE), None, None
     op, leaf_op = (top["name"] if top else ""), (leaf["name"] if leaf else "")
-    return top, _Origin(run, -1, op, leaf_op, module)
+    return top, _Origin(0, -1, op, leaf_op, module)
 
 
 @contextmanager

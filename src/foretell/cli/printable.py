@@ -1,0 +1,10 @@
+"""cli: names from inside a model, made fit for a terminal."""
+
+
+def printable(text: str) -> str:
+    """The text without control characters: a model's names must not steer the terminal.
+
+    >>> printable("conv\\x1b[2J1")
+    'conv�[2J1'
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,0 +1,72 @@
+"""frontends: zip archives of PyTorch, told apart by their list of contents, read within bounds."""
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+from foretell.errors import ModelError
+
+MAX_RATIO = 50  # PyTorch stores its archives uncompressed: what unpacks to much more than it takes is a bomb
+MAX_FREE_BYTES = 2**22  # a ratio says nothing about small members
+MAX_MEMBERS = 500_000
+_DAMAGE = (zipfile.BadZipFile, OSError, NotImplementedError, EOFError, RuntimeError, ValueError, LookupError)
+
+
+def archive_kind(path: Path) -> str:
+    """What a zip file holds: ``pt2``, ``torchscript``, ``pickle`` (a ``torch.save`` file) or ``other``."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except _DAMAGE:
+        return "other"
+    inner = [n.partition("/")[2] for n in names]
+    if any(n.startswith("models/") and n.endswith(".json") for n in inner):
+        return "pt2"
+    if any(n.startswith("code/") for n in inner) and "constants.pkl" in inner:
+        return "torchscript"
+    return "pickle" if any(n.endswith("data.pkl") for n in names) else "other"
+
+
+def read_members(path: Path, prefix: str, suffix: str, max_bytes: int) -> dict[str, bytes]:
+    """The members of an archive below its top folder that begin and end so; raises where they are too large."""
+    found: dict[str, bytes] = {}
+    left = max_bytes
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            if len(members) > MAX_MEMBERS:
+                raise ModelError(f"{path.name} has {len(members)} members: refused.")
+            for member in members:
+                inside = member.filename.partition("/")[2]
+                if not (inside.startswith(prefix) and inside.endswith(suffix)):
+                    continue
+                left -= member.file_size
+                if left < 0 or member.file_size > max(MAX_RATIO * member.compress_size, MAX_FREE_BYTES):
+                    raise ModelError(f"{path.name} unpacks to {member.file_size} bytes or more: refused.")
+                found[inside] = archive.read(member)
+    except ModelError:
+        raise
+    except _DAMAGE as error:
+        raise ModelError(f"{path.name} is not an archive of PyTorch, or it is damaged.") from error
+    return found
+
+
+def check_unpacked_size(path: Path) -> None:
+    """Raise where an archive unpacks to much more than it takes."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+    except _DAMAGE as error:
+        raise ModelError(f"{path.name} is not an archive of PyTorch, or it is damaged.") from error
+    unpacked = sum(m.file_size for m in members)
+    if len(members) > MAX_MEMBERS or unpacked > MAX_RATIO * path.stat().st_size + MAX_FREE_BYTES:
+        raise ModelError(f"{path.name} unpacks to {unpacked} bytes in {len(members)} members: refused.")
+
+
+def content_fingerprint(path: Path) -> str:
+    """The name and the content of a file, as text."""
+    try:
+        with path.open("rb") as file:
+            return f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}"
+    except OSError as error:
+        raise ModelError(f"Cannot read {path}: {error.strerror or error}.") from error
