@@ -1,15 +1,15 @@
 """The one error tree. Every error names what we got, what is allowed and what to do.
 
-    ForetellError
-    ├─ GraphError (ValueError)            a graph that cannot be: cycles, dangling tensors, impossible shapes
-    ├─ ModelError (ValueError)            a model file or spec that cannot be read
-    │  ├─ UnsupportedOperatorError        an operator nobody here knows, refused rather than counted as zero
-    │  └─ UntrustedModelError             reading it would run foreign code; --trust allows it
-    ├─ InputError (ValueError)            --input, --batch-size, --dtype that do not fit the model
-    ├─ DeviceError (ValueError)           an unknown device or an impossible slice
-    ├─ UnknownNameError (KeyError)        a name that no registry has
-    ├─ MissingExtraError (ImportError)    an optional library is absent; names the extra that installs it
-    └─ MeasurementError (RuntimeError)    a measurement that could not be taken
+ForetellError
+├─ GraphError (ValueError)            a graph that cannot be: cycles, dangling tensors, impossible shapes
+├─ ModelError (ValueError)            a model file or spec that cannot be read
+│  ├─ UnsupportedOperatorError        an operator nobody here knows, refused rather than counted as zero
+│  └─ UntrustedModelError             reading it would run foreign code; --trust allows it
+├─ InputError (ValueError)            --input, --batch-size, --dtype that do not fit the model
+├─ DeviceError (ValueError)           an unknown device or an impossible slice
+├─ UnknownNameError (KeyError)        a name that no registry has
+├─ MissingExtraError (ImportError)    an optional library is absent; names the extra that installs it
+└─ MeasurementError (RuntimeError)    a measurement that could not be taken
 """
 
 

@@ -72,7 +72,16 @@ class OperatorShare:
     bound: str
 
 
-METRICS = ("latency_ms", "host_latency_ms", "throughput_per_s", "memory_mib", "device_memory_mib", "energy_j", "power_w", "occupancy")
+METRICS = (
+    "latency_ms",
+    "host_latency_ms",
+    "throughput_per_s",
+    "memory_mib",
+    "device_memory_mib",
+    "energy_j",
+    "power_w",
+    "occupancy",
+)
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,8 @@ class Prediction:
         result["coverage"] = self.coverage
         result["predictor"] = self.predictor
         result["breakdown"] = [
-            {"operator": s.operator, "count": s.count, "latency_ms": s.latency_ms, "share": s.share, "bound": s.bound} for s in self.breakdown
+            {"operator": s.operator, "count": s.count, "latency_ms": s.latency_ms, "share": s.share, "bound": s.bound}
+            for s in self.breakdown
         ]
         result["warnings"] = list(self.warnings)
         return result

@@ -25,7 +25,9 @@ def tiny_graph(batch_size: int = 2, channels: int = 8) -> Graph:
         Node("flat", "Reshape", ("pool",), ("flat",)),
         Node("fc", "Gemm", ("flat", "fc.weight"), ("y",), {"transB": 1}, module="fc"),
     ]
-    return mark_batch_axes(Graph.build("tiny", nodes, {t.name: t for t in tensors}, ["x"], ["y"], batch_size=batch_size))
+    return mark_batch_axes(
+        Graph.build("tiny", nodes, {t.name: t for t in tensors}, ["x"], ["y"], batch_size=batch_size)
+    )
 
 
 def tiny_onnx(batch: int | str = "batch", size: int = 16) -> Any:

@@ -76,7 +76,11 @@ def engineering(value: float, unit: str = "") -> str:
     """
     for scale, prefix in ((TERA, "T"), (GIGA, "G"), (MEGA, "M"), (KILO, "k")):
         if abs(value) >= scale:
-            return f"{value / scale:.3g} {prefix}{unit}" if abs(value) < scale * KILO else f"{value / scale:.0f} {prefix}{unit}"
+            return (
+                f"{value / scale:.3g} {prefix}{unit}"
+                if abs(value) < scale * KILO
+                else f"{value / scale:.0f} {prefix}{unit}"
+            )
     return f"{value:.3g}{' ' + unit if unit else ''}"
 
 
@@ -88,5 +92,7 @@ def size(size_bytes: float) -> str:
     """
     for scale, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if abs(size_bytes) >= scale:
-            return f"{size_bytes / scale:.4g} {unit}" if size_bytes / scale >= 1000 else f"{size_bytes / scale:.3g} {unit}"
+            return (
+                f"{size_bytes / scale:.4g} {unit}" if size_bytes / scale >= 1000 else f"{size_bytes / scale:.3g} {unit}"
+            )
     return f"{size_bytes:.0f} B"

@@ -11,7 +11,9 @@ from foretell.devices import Device, all_devices, cite, find_device
 
 
 def run(
-    name: Annotated[str | None, typer.Argument(metavar="[DEVICE]", help="Show everything about one device.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[DEVICE]", help="Show everything about one device.", show_default=False)
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """List the devices foretell knows, with their slices and aliases."""
@@ -38,12 +40,20 @@ def _print_all() -> None:
     for column in ("device", "SMs", "memory GiB", "GB/s", "TF32", "FP16", "FP32", "W", "MIG profiles", "also called"):
         table.add_column(column, justify="left" if column in ("device", "MIG profiles", "also called") else "right")
     for d in all_devices():
-        cells = [f"{d.memory_gib:g}", f"{d.bandwidth_gb_per_s:g}", *(f"{d.tensor_tflops[k]:g}" if k in d.tensor_tflops else "·" for k in ("tf32", "fp16"))]
+        cells = [
+            f"{d.memory_gib:g}",
+            f"{d.bandwidth_gb_per_s:g}",
+            *(f"{d.tensor_tflops[k]:g}" if k in d.tensor_tflops else "·" for k in ("tf32", "fp16")),
+        ]
         profiles = f"{len(d.mig_profiles)}: {d.mig_profiles[0].name} …" if d.mig_profiles else "·"
-        table.add_row(d.id, str(d.sms), *cells, f"{d.vector_tflops['fp32']:g}", f"{d.tdp_w:g}", profiles, ", ".join(d.aliases[:2]))
+        table.add_row(
+            d.id, str(d.sms), *cells, f"{d.vector_tflops['fp32']:g}", f"{d.tdp_w:g}", profiles, ", ".join(d.aliases[:2])
+        )
     out = console()
     out.print(table)
-    out.print("TF32 and FP16 are dense tensor-core peaks, FP32 is without tensor cores, in TFLOP/s. One device: foretell devices h200")
+    out.print(
+        "TF32 and FP16 are dense tensor-core peaks, FP32 is without tensor cores, in TFLOP/s. One device: foretell devices h200"
+    )
 
 
 def _print_one(device: Device) -> None:
@@ -60,7 +70,13 @@ def _print_one(device: Device) -> None:
     for key, value in _as_dict(device).items():
         if key in ("id", "name", "vendor", "sources", "aliases", "price_keys", "mig_profiles"):
             continue
-        shown = ", ".join(f"{k} {v:g}" for k, v in value.items()) if isinstance(value, dict) else f"{value:g}" if isinstance(value, float) else str(value)
+        shown = (
+            ", ".join(f"{k} {v:g}" for k, v in value.items())
+            if isinstance(value, dict)
+            else f"{value:g}"
+            if isinstance(value, float)
+            else str(value)
+        )
         table.add_row(key, shown, _source(device, key))
     out.print(table)
     out.print(f"also called: {', '.join(device.aliases)}", soft_wrap=True)
@@ -70,7 +86,9 @@ def _print_one(device: Device) -> None:
         for column in ("slice", "SMs", "memory GiB", "bandwidth", "at most"):
             mig.add_column(column, justify="right" if mig.columns else "left")
         for p in device.mig_profiles:
-            mig.add_row(f"mig:{p.name}", str(p.sms), f"{p.memory_gib:g}", f"{p.bandwidth_fraction:.1%}", str(p.max_instances))
+            mig.add_row(
+                f"mig:{p.name}", str(p.sms), f"{p.memory_gib:g}", f"{p.bandwidth_fraction:.1%}", str(p.max_instances)
+            )
         out.print(mig)
 
 

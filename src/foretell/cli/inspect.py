@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from foretell.cli import options
+from foretell.cli.printable import printable
 from foretell.cli.progress import working
 from foretell.errors import InputError
 from foretell.graph import Cost, CostTable, Graph, graph_costs, inference_peak, training_peak, training_step
@@ -19,10 +20,17 @@ def run(
     model: options.Model,
     batch_size: options.BatchSize = 1,
     inputs: options.Inputs = None,
-    dtype: Annotated[str | None, typer.Option("--dtype", help="Cast the model first: fp16, bf16, …", show_default=False)] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="Cast the model first: fp16, bf16, …", show_default=False)
+    ] = None,
     mode: options.Mode = "inference",
     optimizer: Annotated[str, typer.Option("--optimizer", help="sgd (momentum) or adamw, in training.")] = "sgd",
-    by: Annotated[str | None, typer.Option("--by", help="operator, module or node; a summary of the first two by default.", show_default=False)] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by", help="operator, module or node; a summary of the first two by default.", show_default=False
+        ),
+    ] = None,
     depth: Annotated[int, typer.Option("--depth", help="How deep the tree of modules goes.")] = 2,
     context: options.Context = None,
     trust: options.Trust = False,
@@ -68,10 +76,15 @@ def _rows(costs: CostTable, by: str, depth: int | None) -> dict[str, tuple[str, 
         return {op: (op, count, cost) for op, (count, cost) in costs.by_operator().items()}
     if by == "module":
         return {path: ("", count, cost) for path, (count, cost) in costs.by_module(depth).items()}
-    return {node.name: (node.op, 1, cost) for node, cost in zip(costs.graph.nodes, costs.nodes)}
+    rows: dict[str, tuple[str, int, Cost]] = {}
+    for position, (node, cost) in enumerate(zip(costs.graph.nodes, costs.nodes)):
+        rows[node.name if node.name not in rows else f"{node.name} ({position})"] = (node.op, 1, cost)
+    return rows
 
 
-def _as_dict(model: str, graph: Graph, costs: CostTable, mode: str, optimizer: str, by: str | None, depth: int) -> dict[str, Any]:
+def _as_dict(
+    model: str, graph: Graph, costs: CostTable, mode: str, optimizer: str, by: str | None, depth: int
+) -> dict[str, Any]:
     total = costs.total
     result: dict[str, Any] = {
         "model": model,
@@ -89,7 +102,10 @@ def _as_dict(model: str, graph: Graph, costs: CostTable, mode: str, optimizer: s
         "warnings": list(graph.warnings),
     }
     if by == "node":
-        result["by_node"] = [{"name": n.name, "operator": n.op, "module": n.module, **asdict(c)} for n, c in zip(graph.nodes, costs.nodes)]
+        result["by_node"] = [
+            {"name": n.name, "operator": n.op, "module": n.module, **asdict(c)}
+            for n, c in zip(graph.nodes, costs.nodes)
+        ]
     if mode == "training":
         step = training_step(graph, optimizer)
         result["training"] = {
@@ -121,7 +137,10 @@ def _print(model: str, graph: Graph, costs: CostTable, mode: str, optimizer: str
         shapes += f" and {len(graph.inputs) - 4} more"
     total = costs.total
     peak = training_peak(graph, optimizer) if mode == "training" else inference_peak(graph)
-    out.print(f"{model}: {len(graph.nodes)} nodes, {graph.dtype}, batch {graph.batch_size}; inputs {shapes}", soft_wrap=True)
+    out.print(
+        printable(f"{model}: {len(graph.nodes)} nodes, {graph.dtype}, batch {graph.batch_size}; inputs {shapes}"),
+        soft_wrap=True,
+    )
     out.print(
         f"{total.parameters:,} parameters ({size(total.parameter_bytes)}) · {engineering(total.macs)} MACs · {engineering(total.flops)} FLOPs · "
         f"peak memory {size(peak.bytes)}{' in training' if mode == 'training' else ''}",
@@ -129,14 +148,23 @@ def _print(model: str, graph: Graph, costs: CostTable, mode: str, optimizer: str
     )
     if mode == "training":
         step = training_step(graph, optimizer)
-        out.print(f"a training step with {optimizer}: {engineering(step.total.macs)} MACs · {engineering(step.total.flops)} FLOPs · {size(step.total.bytes)} moved")
+        out.print(
+            f"a training step with {optimizer}: {engineering(step.total.macs)} MACs · {engineering(step.total.flops)} FLOPs · {size(step.total.bytes)} moved"
+        )
     if by in (None, "operator"):
         out.print(cost_table(costs.by_operator(), "operator", total))
     if by in (None, "module") and any(n.module for n in graph.nodes):
         out.print(module_tree(costs, model, depth))
     if by == "node":
-        out.print(cost_table({name: (count, cost) for name, (_, count, cost) in _rows(costs, "node", None).items()}, "node", total))
+        out.print(
+            cost_table(
+                {name: (count, cost) for name, (_, count, cost) in _rows(costs, "node", None).items()}, "node", total
+            )
+        )
     for name, share in costs.unknown_operators.items():
-        out.print(f"! unknown operator {name}: {share:.1%} of the bytes moved, no arithmetic counted", style="yellow")
+        out.print(
+            printable(f"! unknown operator {name}: {share:.1%} of the bytes moved, no arithmetic counted"),
+            style="yellow",
+        )
     for warning in graph.warnings:
-        out.print(f"! {warning}", style="yellow", soft_wrap=True)
+        out.print(printable(f"! {warning}"), style="yellow", soft_wrap=True)

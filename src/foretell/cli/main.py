@@ -5,8 +5,8 @@ import os
 import sys
 import traceback
 from importlib import metadata
+from typing import Any
 
-import click
 import typer
 
 from foretell.cli import devices, doctor, inspect, predict
@@ -14,6 +14,9 @@ from foretell.cli.printable import printable
 from foretell.errors import ForetellError
 
 MAX_MESSAGE = 1000  # characters: names inside a model may be of any length
+
+# typer brings its own copy of click, or used the installed one: the base of its errors is found either way
+_COMMAND_LINE_ERRORS: Any = tuple(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 app = typer.Typer(
     name="foretell",
@@ -38,7 +41,9 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     debug: bool = typer.Option(False, "--debug", help="Show a traceback when something fails."),
-    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+    ),
 ) -> None:
     del debug, version
 
@@ -54,11 +59,9 @@ def main(arguments: list[str] | None = None) -> None:
         code = app(args=given, prog_name="foretell", standalone_mode=False)
     except ForetellError as error:
         code = _fail(str(error), debug, 2)
-    except click.UsageError as error:
-        code = _fail(error.format_message(), debug, 2)
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         code = 130
-    except click.ClickException as error:
+    except _COMMAND_LINE_ERRORS as error:
         code = _fail(error.format_message(), debug, 2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -66,7 +69,9 @@ def main(arguments: list[str] | None = None) -> None:
     except MemoryError:
         code = _fail("Out of memory: the model is too large for this machine.", debug, 2)
     except Exception as error:  # noqa: BLE001 - a bug of ours, still one line
-        code = _fail(f"Internal error ({type(error).__name__}: {error}). Run again with --debug and report it.", debug, 1)
+        code = _fail(
+            f"Internal error ({type(error).__name__}: {error}). Run again with --debug and report it.", debug, 1
+        )
     sys.exit(code if isinstance(code, int) else 0)
 
 

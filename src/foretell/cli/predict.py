@@ -11,15 +11,27 @@ from foretell.cli.progress import working
 
 def run(
     model: options.Model,
-    device: Annotated[str, typer.Option("--device", "-d", help="A GPU as people write it; see: foretell devices")] = "h200",
+    device: Annotated[
+        str, typer.Option("--device", "-d", help="A GPU as people write it; see: foretell devices")
+    ] = "h200",
     batch_size: options.BatchSize = 1,
     inputs: options.Inputs = None,
     dtype: options.Dtype = "fp32",
     mode: options.Mode = "inference",
-    slice_: Annotated[str | None, typer.Option("--slice", help="A part of the device: mps:30, mig:1g.18gb, sms:66.", show_default=False)] = None,
-    runtime: Annotated[str, typer.Option("--runtime", help="What drives the device: cuda-graph or eager.")] = "cuda-graph",
-    optimizer: Annotated[str | None, typer.Option("--optimizer", help="sgd (momentum) or adamw, in training.", show_default=False)] = None,
-    predictor: Annotated[str | None, typer.Option("--predictor", help="Which predictor answers; the best one by default.", show_default=False)] = None,
+    slice_: Annotated[
+        str | None,
+        typer.Option("--slice", help="A part of the device: mps:30, mig:1g.18gb, sms:66.", show_default=False),
+    ] = None,
+    runtime: Annotated[
+        str, typer.Option("--runtime", help="What drives the device: cuda-graph or eager.")
+    ] = "cuda-graph",
+    optimizer: Annotated[
+        str | None, typer.Option("--optimizer", help="sgd (momentum) or adamw, in training.", show_default=False)
+    ] = None,
+    predictor: Annotated[
+        str | None,
+        typer.Option("--predictor", help="Which predictor answers; the best one by default.", show_default=False),
+    ] = None,
     context: options.Context = None,
     trust: options.Trust = False,
     allow_unknown: options.AllowUnknown = False,

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from foretell.cli.printable import printable
+
 PLAIN_LINE_AFTER_S = 15.0
 
 
@@ -13,11 +15,13 @@ def working(what: str) -> Iterator[None]:
     """Show that ``what`` is under way."""
     if sys.stderr.isatty():
         from rich.console import Console
+        from rich.text import Text
 
-        with Console(stderr=True).status(f"{what} …", spinner="dots"):
+        with Console(stderr=True).status(Text(printable(f"{what} …")), spinner="dots"):
             yield
         return
-    timer = threading.Timer(PLAIN_LINE_AFTER_S, lambda: print(f"foretell: still {what[0].lower()}{what[1:]} …", file=sys.stderr))  # noqa: T201
+    line = printable(f"foretell: still {what[0].lower()}{what[1:]} …")
+    timer = threading.Timer(PLAIN_LINE_AFTER_S, lambda: print(line, file=sys.stderr))  # noqa: T201
     timer.daemon = True
     timer.start()
     try:

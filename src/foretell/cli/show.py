@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from foretell.cli.printable import printable
 from foretell.graph import Cost, CostTable
 from foretell.records import Estimate, Prediction
 from foretell.units import bytes_from_mib, engineering, size
@@ -28,7 +29,8 @@ _NAMES = {
 
 def console() -> Console:
     """A console on stdout: as wide as the terminal, or a fixed width where there is none."""
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+    width = None if sys.stdout.isatty() else PLAIN_WIDTH
+    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 
 def number(value: float) -> str:
@@ -59,14 +61,27 @@ def show_prediction(prediction: Prediction, model: str) -> None:
             metrics.add_row(label, number(estimate.value), unit, f"{number(estimate.low)} – {number(estimate.high)}")
     facts = prediction.facts
     counted = Text(
-        f"{engineering(facts['parameters'])} parameters · {engineering(facts['macs'])}MACs · {engineering(facts['flops'])}FLOPs".replace(" MACs", " MACs"), style="dim"
+        f"{engineering(facts['parameters'])} parameters · {engineering(facts['macs'])}MACs · {engineering(facts['flops'])}FLOPs".replace(
+            " MACs", " MACs"
+        ),
+        style="dim",
     )
     content = [metrics, Text(), _memory_bar(prediction), counted]
     out = console()
-    out.print(Panel(Group(*content), title=f"{model} on {where}", title_align="left", expand=False, padding=(1, 2), subtitle=prediction.predictor, subtitle_align="right"))
+    out.print(
+        Panel(
+            Group(*content),
+            title=Text(printable(f"{model} on {where}")),
+            title_align="left",
+            expand=False,
+            padding=(1, 2),
+            subtitle=Text(prediction.predictor),
+            subtitle_align="right",
+        )
+    )
     _show_shares(out, prediction)
     for warning in prediction.warnings:
-        out.print(Text(f"! {warning}", style="yellow"), soft_wrap=True)
+        out.print(Text(printable(f"! {warning}"), style="yellow"), soft_wrap=True)
 
 
 def _memory_bar(prediction: Prediction, width: int = 40) -> Text:
@@ -89,22 +104,39 @@ def _show_shares(out: Console, prediction: Prediction, most: int = 8) -> None:
     for column in ("operator", "count", "ms", "share", "bound by"):
         table.add_column(column, justify="left" if column in ("operator", "bound by") else "right")
     for row in prediction.breakdown[:most]:
-        table.add_row(row.operator, str(row.count), number(row.latency_ms), f"{row.share:.1%}", row.bound)
+        table.add_row(printable(row.operator), str(row.count), number(row.latency_ms), f"{row.share:.1%}", row.bound)
     rest = prediction.breakdown[most:]
     if rest:
-        table.add_row(f"{len(rest)} more", str(sum(r.count for r in rest)), number(sum(r.latency_ms for r in rest)), f"{sum(r.share for r in rest):.1%}", "")
+        table.add_row(
+            f"{len(rest)} more",
+            str(sum(r.count for r in rest)),
+            number(sum(r.latency_ms for r in rest)),
+            f"{sum(r.share for r in rest):.1%}",
+            "",
+        )
     out.print(table)
 
 
 def cost_table(rows: dict[str, tuple[int, Cost]], title: str, total: Cost) -> Table:
     """A table of costs, one row a group, the sum last."""
     table = Table(box=box.SIMPLE, title=title, title_justify="left", title_style="dim")
-    for column in (title.partition(" ")[0] or "name", "count", "parameters", "MACs", "FLOPs", "read", "written", "activations"):
+    for column in (
+        title.partition(" ")[0] or "name",
+        "count",
+        "parameters",
+        "MACs",
+        "FLOPs",
+        "read",
+        "written",
+        "activations",
+    ):
         table.add_column(column, justify="left" if not table.columns else "right")
     for name, (count, cost) in rows.items():
-        table.add_row(name or "(model)", str(count), *_cells(cost))
+        table.add_row(printable(name) or "(model)", str(count), *_cells(cost))
     table.add_section()
-    table.add_row("total", str(sum(count for count, _ in rows.values())) if title.startswith("operator") else "", *_cells(total))
+    table.add_row(
+        "total", str(sum(count for count, _ in rows.values())) if title.startswith("operator") else "", *_cells(total)
+    )
     return table
 
 
@@ -116,11 +148,13 @@ def _cells(cost: Cost) -> list[str]:
 def module_tree(costs: CostTable, name: str, depth: int) -> Tree:
     """The modules of a model as a tree, each with its share."""
     total = costs.total
-    root = Tree(Text.assemble((name, "bold"), f"  {_summary(total, total)}"))
+    root = Tree(Text.assemble((printable(name), "bold"), f"  {_summary(total, total)}"))
     branches: dict[str, Tree] = {"": root}
     for path, (_, cost) in costs.by_module(depth).items():
         parent = path.rpartition(".")[0]
-        branches[path] = branches.get(parent, root).add(Text.assemble((path.rpartition(".")[2], "cyan"), f"  {_summary(cost, total)}"))
+        branches[path] = branches.get(parent, root).add(
+            Text.assemble((printable(path.rpartition(".")[2]), "cyan"), f"  {_summary(cost, total)}")
+        )
     return root
 
 

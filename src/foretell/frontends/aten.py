@@ -107,7 +107,7 @@ def _find(target: str) -> tuple[_Row | None, bool]:
 def _node(call: AtenCall, tensors: Mapping[str, Tensor]) -> Node | None:
     row, inplace = _find(call.target)
     outputs = tuple(o if o in tensors else "" for o in call.outputs)
-    if row is not None and not row.op or not any(outputs):
+    if (row is not None and not row.op) or not any(outputs):
         return None
     inputs = list(_references(call.arguments.values()))
     attributes: dict[str, Attribute] = {}

@@ -23,7 +23,14 @@ def cache_folder() -> Path:
 
 def entry_path(frontend: str, fingerprint: str, request: ModelRequest) -> Path:
     """Where the graph of a request is, or would be."""
-    options = (request.inputs, request.mode == "training", request.mode, request.dtype, request.context, request.allow_unknown)
+    options = (
+        request.inputs,
+        request.mode == "training",
+        request.mode,
+        request.dtype,
+        request.context,
+        request.allow_unknown,
+    )
     text = repr((CONVERTER_VERSION, serde.VERSION, frontend, fingerprint, options))
     return cache_folder() / "graphs" / f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.fgraph"
 

@@ -81,7 +81,9 @@ def _names_made(graph: GraphProto) -> set[str]:
     for node in graph.node:
         for name in node.output:
             if name in made:
-                raise ModelError(f"Tensor {name!r} is made twice, the second time by node {label(node)!r} ({node.op_type}).")
+                raise ModelError(
+                    f"Tensor {name!r} is made twice, the second time by node {label(node)!r} ({node.op_type})."
+                )
             if name:
                 made.add(name)
     return made
@@ -112,7 +114,9 @@ def _check_location(tensor: TensorProto) -> None:
         parts = re.split(r"[\\/]", location)
         absolute = os.path.isabs(location) or location.startswith("\\") or re.match(r"^[A-Za-z]:", location)
         if not location or absolute or ".." in parts or "\0" in location:
-            raise ModelError(f"Weight {tensor.name!r} keeps its data at {location!r}, outside the model's folder: refused.")
+            raise ModelError(
+                f"Weight {tensor.name!r} keeps its data at {location!r}, outside the model's folder: refused."
+            )
 
 
 # ── local functions ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -127,7 +131,7 @@ def inline_functions(model: ModelProto) -> ModelProto:
     _check_expansion(model)
     try:
         inlined: ModelProto = inliner.inline_local_functions(model)
-    except Exception as error:  # noqa: BLE001 - the inliner raises errors of many kinds
+    except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"The model's local functions cannot be expanded: {reason}") from error
     return inlined

@@ -17,13 +17,47 @@ _RENAMED = {"Swish": "Silu", "SpatialBN": "BatchNormalization"}
 _CONTRIB = {
     **{
         name: name
-        for name in (
-            "Gelu FastGelu BiasGelu QuickGelu BiasSplitGelu SkipLayerNormalization SimplifiedLayerNormalization Inverse Trilu Unique "
-            "SkipSimplifiedLayerNormalization EmbedLayerNormalization RotaryEmbedding QLinearAdd QLinearMul QLinearLeakyRelu "
-            "QLinearSigmoid QLinearSoftmax QLinearConcat QLinearAveragePool QLinearGlobalAveragePool QLinearConv FusedConv QGemm "
-            "FusedMatMul FusedGemm TransposeMatMul MatMulNBits MatMulIntegerToFloat DynamicQuantizeMatMul MultiHeadAttention "
-            "GroupQueryAttention QuantizeLinear DequantizeLinear GridSample Pad Range LayerNormalization MoE"
-        ).split()
+        for name in [
+            "Gelu",
+            "FastGelu",
+            "BiasGelu",
+            "QuickGelu",
+            "BiasSplitGelu",
+            "SkipLayerNormalization",
+            "SimplifiedLayerNormalization",
+            "Inverse",
+            "Trilu",
+            "Unique",
+            "SkipSimplifiedLayerNormalization",
+            "EmbedLayerNormalization",
+            "RotaryEmbedding",
+            "QLinearAdd",
+            "QLinearMul",
+            "QLinearLeakyRelu",
+            "QLinearSigmoid",
+            "QLinearSoftmax",
+            "QLinearConcat",
+            "QLinearAveragePool",
+            "QLinearGlobalAveragePool",
+            "QLinearConv",
+            "FusedConv",
+            "QGemm",
+            "FusedMatMul",
+            "FusedGemm",
+            "TransposeMatMul",
+            "MatMulNBits",
+            "MatMulIntegerToFloat",
+            "DynamicQuantizeMatMul",
+            "MultiHeadAttention",
+            "GroupQueryAttention",
+            "QuantizeLinear",
+            "DequantizeLinear",
+            "GridSample",
+            "Pad",
+            "Range",
+            "LayerNormalization",
+            "MoE",
+        ]
     },
     "Attention": "ContribAttention",
     "BiasSoftmax": "Softmax",
@@ -68,19 +102,61 @@ def canonical_name(node: NodeProto) -> str | None:
 
 
 _LIKE_FIRST = frozenset(
-    "Gelu FastGelu BiasGelu QuickGelu SimplifiedLayerNormalization RotaryEmbedding QLinearSigmoid QLinearLeakyRelu QLinearSoftmax "
-    "BiasSoftmax BiasAdd GroupNorm SkipGroupNorm Inverse Trilu ScaledTanh MoE".split()
+    [
+        "Gelu",
+        "FastGelu",
+        "BiasGelu",
+        "QuickGelu",
+        "SimplifiedLayerNormalization",
+        "RotaryEmbedding",
+        "QLinearSigmoid",
+        "QLinearLeakyRelu",
+        "QLinearSoftmax",
+        "BiasSoftmax",
+        "BiasAdd",
+        "GroupNorm",
+        "SkipGroupNorm",
+        "Inverse",
+        "Trilu",
+        "ScaledTanh",
+        "MoE",
+    ]
 )
-_PRODUCTS = frozenset("FusedMatMul TransposeMatMul FusedGemm MatMulNBits MatMulIntegerToFloat DynamicQuantizeMatMul QGemm".split())
+_PRODUCTS = frozenset(
+    [
+        "FusedMatMul",
+        "TransposeMatMul",
+        "FusedGemm",
+        "MatMulNBits",
+        "MatMulIntegerToFloat",
+        "DynamicQuantizeMatMul",
+        "QGemm",
+    ]
+)
 _AS_PLAIN = {
     "FusedConv": "Conv", "Conv": "Conv", "QLinearAveragePool": "AveragePool", "QLinearGlobalAveragePool": "GlobalAveragePool",
     "NhwcMaxPool": "MaxPool", "MaxPool": "MaxPool", "AveragePool": "AveragePool", "GlobalAveragePool": "GlobalAveragePool",
     "GlobalMaxPool": "GlobalMaxPool", "Pad": "Pad", "Range": "Range", "GridSample": "GridSample",
 }  # fmt: skip
-_PLAIN_ATTRIBUTES = frozenset("kernel_shape strides pads dilations group auto_pad ceil_mode count_include_pad storage_order mode".split())
+_PLAIN_ATTRIBUTES = frozenset(
+    [
+        "kernel_shape",
+        "strides",
+        "pads",
+        "dilations",
+        "group",
+        "auto_pad",
+        "ceil_mode",
+        "count_include_pad",
+        "storage_order",
+        "mode",
+    ]
+)
 
 
-def contrib_shapes(node: NodeProto, attributes: Mapping[str, Any], known: Mapping[str, Known], infer: Infer) -> dict[str, Known] | None:
+def contrib_shapes(
+    node: NodeProto, attributes: Mapping[str, Any], known: Mapping[str, Known], infer: Infer
+) -> dict[str, Known] | None:
     """Shapes and element types of a contrib operator's outputs, or None where no rule fits."""
     op = node.op_type
     operands = [known.get(i) if i else None for i in node.input]
@@ -127,10 +203,16 @@ def _product_type(op: str, operands: list[Known | None]) -> int:
     return first
 
 
-def _as_plain(node: NodeProto, attributes: Mapping[str, Any], known: Mapping[str, Known], infer: Infer) -> dict[str, Known] | None:
+def _as_plain(
+    node: NodeProto, attributes: Mapping[str, Any], known: Mapping[str, Known], infer: Infer
+) -> dict[str, Known] | None:
     """Ask ONNX about the operator that this one is a variant of; channels-last ones are turned around for that."""
     plain = NodeProto(op_type=_AS_PLAIN[node.op_type], output=node.output[:1])
-    plain.input.extend(node.input if plain.op_type in ("Pad", "Range", "GridSample") else node.input[: 3 if plain.op_type == "Conv" else 1])
+    plain.input.extend(
+        node.input
+        if plain.op_type in ("Pad", "Range", "GridSample")
+        else node.input[: 3 if plain.op_type == "Conv" else 1]
+    )
     plain.attribute.extend(a for a in node.attribute if a.name in _PLAIN_ATTRIBUTES)
     shape, kind = known[node.input[0]]
     last = node.op_type == "NhwcMaxPool" or bool(attributes.get("channels_last"))
@@ -153,11 +235,15 @@ def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
 Rule = Callable[[Mapping[str, Any], list[Known | None], tuple[int, ...], int], list[Known | None] | None]
 
 
-def _broadcast(attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int) -> list[Known | None]:
+def _broadcast(
+    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
+) -> list[Known | None]:
     return [(np.broadcast_shapes(shape, _shape_of(operands, 3)), kind)]
 
 
-def _concatenated(attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int) -> list[Known | None]:
+def _concatenated(
+    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
+) -> list[Known | None]:
     pieces = [_shape_of(operands, i) for i in range(2, len(operands), 3)]
     joined, axis = list(pieces[0]), int(attributes["axis"])
     joined[axis] = sum(p[axis] for p in pieces)
@@ -165,12 +251,16 @@ def _concatenated(attributes: Mapping[str, Any], operands: list[Known | None], s
     return [(tuple(joined), piece[1] if piece else kind)]
 
 
-def _skipped(attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int) -> list[Known | None]:
+def _skipped(
+    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
+) -> list[Known | None]:
     statistics = ((*shape[:-1], 1), int(TensorProto.FLOAT))
     return [(shape, kind), statistics, statistics, (shape, kind)]
 
 
-def _embedded(attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int) -> list[Known | None]:
+def _embedded(
+    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
+) -> list[Known | None]:
     words = operands[2] if len(operands) > 2 else None
     if words is None:
         raise ValueError("the embedding is absent")
@@ -178,7 +268,9 @@ def _embedded(attributes: Mapping[str, Any], operands: list[Known | None], shape
     return [full, (shape[:1], int(TensorProto.INT32)), full]
 
 
-def _attended(attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int) -> list[Known | None]:
+def _attended(
+    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
+) -> list[Known | None]:
     """com.microsoft.Attention: (batch, tokens, width) and one weight for queries, keys and values."""
     sizes, heads = attributes.get("qkv_hidden_sizes"), int(attributes.get("num_heads", 1))
     width = int(sizes[2]) if sizes else _shape_of(operands, 1)[-1] // 3
@@ -187,7 +279,9 @@ def _attended(attributes: Mapping[str, Any], operands: list[Known | None], shape
     return [((*shape[:-1], width), kind), ((2, shape[0], heads, tokens, width // heads), kind)]
 
 
-def _multi_head(attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int) -> list[Known | None]:
+def _multi_head(
+    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
+) -> list[Known | None]:
     if len(shape) == 5:  # packed: (batch, tokens, heads, 3, head size)
         return [((shape[0], shape[1], shape[2] * shape[4]), kind)]
     value = operands[2][0] if len(operands) > 2 and operands[2] else shape
@@ -195,7 +289,9 @@ def _multi_head(attributes: Mapping[str, Any], operands: list[Known | None], sha
     return [((shape[0], shape[1], width), kind)]
 
 
-def _grouped(attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int) -> list[Known | None]:
+def _grouped(
+    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
+) -> list[Known | None]:
     heads, groups = int(attributes["num_heads"]), int(attributes["kv_num_heads"])
     packed = len(operands) < 2 or operands[1] is None
     size = shape[-1] // (heads + 2 * groups if packed else heads)
@@ -204,17 +300,23 @@ def _grouped(attributes: Mapping[str, Any], operands: list[Known | None], shape:
     return [((*shape[:-1], heads * size), kind), cache, cache]
 
 
-def _quantised(attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int) -> list[Known | None]:
+def _quantised(
+    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
+) -> list[Known | None]:
     zero = operands[2] if len(operands) > 2 else None
     return [(shape, zero[1] if zero else int(TensorProto.UINT8))]
 
 
-def _dequantised(attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int) -> list[Known | None]:
+def _dequantised(
+    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
+) -> list[Known | None]:
     scale = operands[1] if len(operands) > 1 else None
     return [(shape, scale[1] if scale else int(TensorProto.FLOAT))]
 
 
-def _reordered(attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int) -> list[Known | None]:
+def _reordered(
+    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
+) -> list[Known | None]:
     """Into blocked channels, and out of them: the axes are counted as channels-first all the way."""
     if "channels" in attributes:
         out = (shape[0], int(attributes["channels"]), *shape[2:])
@@ -222,11 +324,15 @@ def _reordered(attributes: Mapping[str, Any], operands: list[Known | None], shap
     return [(_first(shape) if attributes.get("channels_last") else shape, kind)]
 
 
-def _upsampled(attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int) -> list[Known | None]:
+def _upsampled(
+    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
+) -> list[Known | None]:
     return [(tuple(d * int(s) for d, s in zip(shape, attributes["scales"])), kind)]
 
 
-def _lstm(attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int) -> list[Known | None]:
+def _lstm(
+    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
+) -> list[Known | None]:
     directions, width = 2 if attributes.get("direction") == "bidirectional" else 1, int(attributes["hidden_size"])
     state = ((directions, shape[1], width), kind)
     return [((shape[0], directions, shape[1], width), kind), state, state]

@@ -22,14 +22,18 @@ def outer_names(node: NodeProto) -> list[str]:
     """What the bodies of a node read from around it."""
     names: list[str] = []
     for body in bodies(node):
-        own = {i.name for i in body.input} | {t.name for t in body.initializer} | {o for n in body.node for o in n.output}
+        own = (
+            {i.name for i in body.input} | {t.name for t in body.initializer} | {o for n in body.node for o in n.output}
+        )
         for inner in body.node:
             names.extend(i for i in (*inner.input, *outer_names(inner)) if i and i not in own)
         names.extend(o.name for o in body.output if o.name not in own)
     return list(dict.fromkeys(names))
 
 
-def read_control(node: NodeProto, attributes: dict[str, Any], shapes: Shapes, reader: NodeReader, read_body: ReadBody) -> Node:
+def read_control(
+    node: NodeProto, attributes: dict[str, Any], shapes: Shapes, reader: NodeReader, read_body: ReadBody
+) -> Node:
     """The node of a control operator; ``trips`` says how often its body runs."""
     inside, outer = bodies(node), [n for n in outer_names(node) if n in shapes.known]
     _check(node, inside, shapes)
@@ -65,9 +69,13 @@ def read_control(node: NodeProto, attributes: dict[str, Any], shapes: Shapes, re
 def _check(node: NodeProto, inside: list[GraphProto], shapes: Shapes) -> None:
     wanted = 2 if node.op_type == "If" else 1
     if len(inside) != wanted or not node.input:
-        raise ModelError(f"Node {label(node)!r} ({node.op_type}) has {len(inside)} sub-graphs and {len(node.input)} inputs: malformed.")
+        raise ModelError(
+            f"Node {label(node)!r} ({node.op_type}) has {len(inside)} sub-graphs and {len(node.input)} inputs: malformed."
+        )
     if any(i in shapes.sequences for i in node.input) or node.op_type == "SequenceMap":
-        raise ModelError(f"Node {label(node)!r} ({node.op_type}) works on a sequence. Export the model without sequences.")
+        raise ModelError(
+            f"Node {label(node)!r} ({node.op_type}) works on a sequence. Export the model without sequences."
+        )
 
 
 def _loop_trips(node: NodeProto, shapes: Shapes, reader: NodeReader) -> int:
@@ -131,7 +139,13 @@ def _marked(node: Node, graph: Graph) -> Node:
     for body in node.bodies:
         tensors = dict(body.tensors)
         for position, name in enumerate(body.inputs):
-            outside = name if name in axes else node.inputs[position] if node.op != "If" and position < len(node.inputs) else ""
+            outside = (
+                name
+                if name in axes
+                else node.inputs[position]
+                if node.op != "If" and position < len(node.inputs)
+                else ""
+            )
             axis = axes.get(outside)
             if axis is not None and len(tensors[name].shape) < len(graph.tensors[outside].shape):
                 axis = axis - 1 if axis else None  # a scanned axis is gone inside

@@ -54,7 +54,9 @@ def _parse(path: Path) -> ModelProto:
     try:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
-            raise ModelError(f"{path.name} has {size} bytes; an ONNX file has at most {MAX_FILE_BYTES}: it is no ONNX model.")
+            raise ModelError(
+                f"{path.name} has {size} bytes; an ONNX file has at most {MAX_FILE_BYTES}: it is no ONNX model."
+            )
         data = path.read_bytes()
     except OSError as error:
         raise ModelError(f"Cannot read {path}: {error.strerror or error}.") from error
@@ -109,13 +111,16 @@ def _convert(
     except ForetellError:
         raise
     except _MALFORMED as error:
-        raise ModelError(f"{name} is malformed: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+        raise ModelError(
+            f"{name} is malformed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        ) from error
 
 
 def _read_nodes(proto: GraphProto, shapes: Shapes, reader: NodeReader) -> list[Node]:
     for tensor in proto.initializer:
         shapes.enter_constant(tensor.name, tensor)
         reader.constants[tensor.name] = tensor.data_type
+        reader.initializers.add(tensor.name)
     for sparse in proto.sparse_initializer:
         shapes.enter(sparse.values.name, tuple(sparse.dims), sparse.values.data_type)
         reader.constants[sparse.values.name] = sparse.values.data_type
@@ -127,7 +132,9 @@ def _read_nodes(proto: GraphProto, shapes: Shapes, reader: NodeReader) -> list[N
             raise
         except _MALFORMED as error:
             reason = " ".join(str(error).split())[:200]
-            raise ModelError(f"Node {label(node)!r} ({node.op_type}) is malformed: {type(error).__name__}: {reason}") from error
+            raise ModelError(
+                f"Node {label(node)!r} ({node.op_type}) is malformed: {type(error).__name__}: {reason}"
+            ) from error
         if converted is not None:
             nodes.append(converted)
     return nodes
@@ -172,7 +179,9 @@ def _sorted(protos: Iterable[NodeProto]) -> list[NodeProto]:
         return [nodes[int(n.name)] for n in sort_nodes(tuple(plain))]
     except ForetellError as error:
         stuck = next((n for n, names in zip(nodes, read) if not coming.isdisjoint(names)), nodes[0])
-        raise ModelError(f"The graph has a cycle; node {label(stuck)!r} ({stuck.op_type}) waits for its own result.") from error
+        raise ModelError(
+            f"The graph has a cycle; node {label(stuck)!r} ({stuck.op_type}) waits for its own result."
+        ) from error
 
 
 def _finish(
@@ -211,5 +220,14 @@ def _without_unknown_outputs(node: Node, tensors: Mapping[str, Tensor]) -> Node:
         return node
     outputs = tuple(o if o in tensors else "" for o in node.outputs)
     return Node(
-        node.name, node.op, node.inputs, outputs, node.attributes, node.domain, node.module, node.origin, node.origin_op, node.bodies
+        node.name,
+        node.op,
+        node.inputs,
+        outputs,
+        node.attributes,
+        node.domain,
+        node.module,
+        node.origin,
+        node.origin_op,
+        node.bodies,
     )

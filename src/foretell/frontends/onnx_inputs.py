@@ -51,7 +51,9 @@ def resolve_inputs(graph: GraphProto, request: ModelRequest) -> tuple[OpenInput,
         _learn(name, dims[name], spec, symbols)
     batch = _batch_symbol(dims)
     return tuple(
-        OpenInput(p.name, _resolve(p.name, dims[p.name], specs.get(p.name), symbols, batch), p.type.tensor_type.elem_type)
+        OpenInput(
+            p.name, _resolve(p.name, dims[p.name], specs.get(p.name), symbols, batch), p.type.tensor_type.elem_type
+        )
         for p in protos
     )
 
@@ -121,7 +123,7 @@ def _resolve(
         known = dim if isinstance(dim, int) else size or _evaluate(dim, symbols)
         if known:
             shape.append(known)
-        elif None not in shape and (dim == batch and batch or axis == 0):
+        elif None not in shape and ((dim == batch and batch) or axis == 0):
             shape.append(None)
         else:
             raise InputError(

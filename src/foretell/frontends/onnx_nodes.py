@@ -39,7 +39,9 @@ _STATISTICS = {
 }  # fmt: skip
 _QUANTISED_WEIGHTS = {"DequantizeLinear": 0, "QLinearConv": 8, "QGemm": 6}  # whole numbers that stand for trained ones
 # PyTorch's exporter keeps the names of a module's state: these are buffers by convention, not trained
-_BUFFER_NAME = re.compile(r"(?:mask|position_ids|position_index|inv_freq|running_mean|running_var|coords_table|(?:cos|sin)_cached|num_batches_tracked)$")
+_BUFFER_NAME = re.compile(
+    r"(?:mask|position_ids|position_index|inv_freq|running_mean|running_var|coords_table|(?:cos|sin)_cached|num_batches_tracked)$"
+)
 _FOLDED_NAME = re.compile(r"^val_\d+$")
 _PACKED = {2: TensorProto.UINT2, 4: TensorProto.UINT4, 8: TensorProto.UINT8}
 
@@ -58,6 +60,7 @@ class NodeReader:
         self.shapes = shapes
         self.constants: dict[str, int] = {}
         self.statistics: set[str] = set()
+        self.initializers: set[str] = set()
         self.quantised: set[str] = set()
         self.names: set[str] = set()
         self.warnings: list[str] = []
@@ -140,7 +143,9 @@ class NodeReader:
 
     def _move_to_attributes(self, op: str, inputs: list[str], plain: dict[str, Attribute]) -> None:
         for position, attribute in _AS_ATTRIBUTES.get(op, {}).items():
-            if position < len(inputs) and (inputs[position] in self.shapes.values or inputs[position] in self.constants or not attribute):
+            if position < len(inputs) and (
+                inputs[position] in self.shapes.values or inputs[position] in self.constants or not attribute
+            ):
                 value = self.shapes.values.get(inputs[position])
                 if attribute and value is not None and value.dtype.kind in "iu":
                     plain[attribute] = tuple(int(v) for v in value.ravel())
@@ -158,7 +163,11 @@ class NodeReader:
                 return "Select"
         if op == "Conv" and len(inputs) > 2 and self._is_filler(inputs[2]):
             del inputs[2]
-        if op == "Cast" and node.input[0] in self.shapes.known and self.shapes.known[node.input[0]][1] == self.shapes.known[node.output[0]][1]:
+        if (
+            op == "Cast"
+            and node.input[0] in self.shapes.known
+            and self.shapes.known[node.input[0]][1] == self.shapes.known[node.output[0]][1]
+        ):
             return "Identity"
         if op == "Slice" and "axes" not in plain and "starts" in plain:
             starts = plain["starts"]
@@ -168,7 +177,8 @@ class NodeReader:
     def _is_filler(self, bias: str) -> bool:
         """PyTorch's exporter gives a convolution without a bias one of zeros; PyTorch itself adds none."""
         value = self.shapes.values.get(bias)
-        return bool(value is not None and not value.any()) or (bias in self.constants and bool(_FOLDED_NAME.match(bias)))
+        made_up = bias not in self.initializers and value is not None and not value.any()
+        return made_up or (bias in self.constants and bool(_FOLDED_NAME.match(bias)))
 
 
 def _plain(value: Any) -> Attribute | None:

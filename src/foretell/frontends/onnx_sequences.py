@@ -9,8 +9,19 @@ from foretell.errors import ModelError
 from foretell.frontends.onnx_shapes import Shapes
 
 OPERATORS = frozenset(
-    "SequenceConstruct SequenceEmpty SequenceInsert SequenceErase SequenceAt SequenceLength SplitToSequence ConcatFromSequence "
-    "Optional OptionalGetElement OptionalHasElement".split()
+    [
+        "SequenceConstruct",
+        "SequenceEmpty",
+        "SequenceInsert",
+        "SequenceErase",
+        "SequenceAt",
+        "SequenceLength",
+        "SplitToSequence",
+        "ConcatFromSequence",
+        "Optional",
+        "OptionalGetElement",
+        "OptionalHasElement",
+    ]
 )
 
 
@@ -33,7 +44,9 @@ def lower(node: NodeProto, attributes: dict[str, Any], shapes: Shapes) -> NodePr
     elif op == "SplitToSequence":
         return _split(node, attributes, shapes)
     elif not node.input or node.input[0] not in sequences:
-        raise ModelError(f"The sequence that {node.op_type} {node.name!r} reads depends on data. Export the model without sequences.")
+        raise ModelError(
+            f"The sequence that {node.op_type} {node.name!r} reads depends on data. Export the model without sequences."
+        )
     else:
         return _read(node, attributes, shapes)
     return None

@@ -19,9 +19,21 @@ from foretell.frontends.onnx_values import MAX_ELEMENTS, evaluate
 from foretell.frontends.request import MAX_ELEMENTS as MAX_TENSOR
 
 MAX_SHAPE_DATA = 512  # values that decide a shape are short; longer ones are weights
-MAX_KEPT = 2**23  # elements of all values kept: what shapes are made of is small, a file that makes more is not asked for it
-_OPTIONAL_OUTPUTS = frozenset({"Dropout", "BatchNormalization", "LayerNormalization", "MaxPool", "SkipLayerNormalization"})
-_INFERENCE_ERRORS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError, TypeError)
+MAX_FLOATS = 8  # scales of a Resize are floats that decide a shape; longer ones are weights, and no value of a weight counts
+_WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL, TensorProto.UINT8, TensorProto.INT8, TensorProto.UINT64)
+MAX_KEPT = (
+    2**23
+)  # elements of all values kept: what shapes are made of is small, a file that makes more is not asked for it
+_OPTIONAL_OUTPUTS = frozenset(
+    {"Dropout", "BatchNormalization", "LayerNormalization", "MaxPool", "SkipLayerNormalization"}
+)
+_INFERENCE_ERRORS = (
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+)
 
 
 class Shapes:
@@ -98,7 +110,8 @@ class Shapes:
         """An initializer or constant: its shape, and its value where it is small and present."""
         self.enter(name, tuple(tensor.dims), tensor.data_type)
         present = tensor.data_location != TensorProto.EXTERNAL and tensor.data_type != TensorProto.STRING
-        if present and math.prod(tensor.dims) <= MAX_ELEMENTS:
+        whole = tensor.data_type in _WHOLE
+        if present and math.prod(tensor.dims) <= (MAX_ELEMENTS if whole else MAX_FLOATS):
             try:
                 self.keep(name, numpy_helper.to_array(tensor))
             except (ValueError, TypeError, KeyError):
@@ -133,13 +146,17 @@ class Shapes:
         types = {i: helper.make_tensor_type_proto(k[1], k[0]) for i, k in known.items() if k is not None}
         data = {i: numpy_helper.from_array(v, i) for i in types if (v := self._shape_data(i)) is not None}
         try:
-            found = onnx.shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=self._imports, ir_version=10)
+            found = onnx.shape_inference.infer_node_outputs(
+                schema, node, types, data, opset_imports=self._imports, ir_version=10
+            )
         except KeyError:
             return None  # an input without a known type
         except _INFERENCE_ERRORS as error:
             shapes = [list(k[0]) if k else "?" for k in known.values()]
             reason = " ".join(str(error).split()).removeprefix("[ShapeInferenceError] ")[:200]
-            raise ModelError(f"Node {node.name or node.op_type!r} ({node.op_type}) does not fit its inputs {shapes}: {reason}") from error
+            raise ModelError(
+                f"Node {node.name or node.op_type!r} ({node.op_type}) does not fit its inputs {shapes}: {reason}"
+            ) from error
         return {name: known for name, proto in found.items() if (known := read_type(proto)) is not None}
 
     def _by_rule(self, node: NodeProto, attributes: dict[str, Any]) -> dict[str, Known] | None:

@@ -93,7 +93,9 @@ def _unsqueeze(inputs: list[Array | None], attributes: Attributes) -> Array:
 
 def _reshape(inputs: list[Array | None], attributes: Attributes) -> Array:
     data, shape = _need(inputs[0]), [int(d) for d in _need(inputs[1]).ravel()]
-    return data.reshape([data.shape[i] if d == 0 and not attributes.get("allowzero") else d for i, d in enumerate(shape)])
+    return data.reshape(
+        [data.shape[i] if d == 0 and not attributes.get("allowzero") else d for i, d in enumerate(shape)]
+    )
 
 
 def _expand(inputs: list[Array | None], attributes: Attributes) -> Array:
@@ -133,13 +135,24 @@ def _split(inputs: list[Array | None], attributes: Attributes) -> list[Array]:
 
 def _reduce(function: Callable[..., Any]) -> Callable[[list[Array | None], Attributes], Array]:
     def rule(inputs: list[Array | None], attributes: Attributes) -> Array:
-        return np.asarray(function(_need(inputs[0]), axis=_axes(inputs, attributes), keepdims=bool(attributes.get("keepdims", 1))))
+        return np.asarray(
+            function(_need(inputs[0]), axis=_axes(inputs, attributes), keepdims=bool(attributes.get("keepdims", 1)))
+        )
 
     return rule
 
 
 def _cast(inputs: list[Array | None], attributes: Attributes) -> Array:
-    kinds: dict[int, Any] = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16, 11: np.float64, 2: np.uint8, 3: np.int8}
+    kinds: dict[int, Any] = {
+        1: np.float32,
+        6: np.int32,
+        7: np.int64,
+        9: np.bool_,
+        10: np.float16,
+        11: np.float64,
+        2: np.uint8,
+        3: np.int8,
+    }
     return _need(inputs[0]).astype(kinds[int(attributes["to"])])
 
 

@@ -19,7 +19,12 @@ _DTYPES = {
     1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "fp16", 7: "fp32", 8: "fp64", 9: "uint32", 10: "complex64", 11: "complex128", 12: "bool",
     13: "bf16", 28: "uint16", 29: "fp8", 30: "fp8", 31: "fp8", 32: "fp8", 33: "fp8", 34: "uint32", 35: "uint64",
 }  # fmt: skip
-_KINDS: dict[str, TensorKind] = {"parameter": "parameter", "buffer": "buffer", "tensor_constant": "constant", "user_input": "input"}
+_KINDS: dict[str, TensorKind] = {
+    "parameter": "parameter",
+    "buffer": "buffer",
+    "tensor_constant": "constant",
+    "user_input": "input",
+}
 
 
 class Pt2Frontend:
@@ -29,7 +34,9 @@ class Pt2Frontend:
         """Read the program's JSON."""
         path = Path(request.source)
         if request.inputs:
-            raise InputError(f"{path.name} was exported for fixed input shapes; --input cannot change them. Export it again, or use --batch-size.")
+            raise InputError(
+                f"{path.name} was exported for fixed input shapes; --input cannot change them. Export it again, or use --batch-size."
+            )
         return graph_from_json(read_archive(path), path.name)
 
     def fingerprint(self, request: ModelRequest) -> str | None:
@@ -49,7 +56,9 @@ def read_archive(path: Path) -> dict[str, Any]:
     version = content.get("schema_version") if isinstance(content, dict) else None
     major = version.get("major") if isinstance(version, dict) else None
     if major != SCHEMA_MAJOR:
-        raise ModelError(f"{path.name} has export schema {str(major)[:20]}; foretell reads {SCHEMA_MAJOR}. Export it with a recent PyTorch.")
+        raise ModelError(
+            f"{path.name} has export schema {str(major)[:20]}; foretell reads {SCHEMA_MAJOR}. Export it with a recent PyTorch."
+        )
     return dict(content)
 
 
@@ -89,8 +98,18 @@ def _program(content: dict[str, Any], name: str) -> AtenProgram:
         arguments = {a["name"]: _value(a["arg"]) for a in node["inputs"]}
         stack = str((node.get("metadata") or {}).get("nn_module_stack", ""))
         path = stack.split(";")[-1].split(",")[1] if "," in stack else ""
-        calls.append(AtenCall(node.get("name") or (outputs[0] if outputs else ""), str(node["target"]), arguments, outputs, path.partition("@")[0]))
-    outputs = [n for spec in signature["output_specs"] if "user_output" in spec for n in _names(spec["user_output"]["arg"])]
+        calls.append(
+            AtenCall(
+                node.get("name") or (outputs[0] if outputs else ""),
+                str(node["target"]),
+                arguments,
+                outputs,
+                path.partition("@")[0],
+            )
+        )
+    outputs = [
+        n for spec in signature["output_specs"] if "user_output" in spec for n in _names(spec["user_output"]["arg"])
+    ]
     return AtenProgram(name, tuple(calls), tensors, tuple(inputs), tuple(dict.fromkeys(outputs)), max(batch_size, 1))
 
 

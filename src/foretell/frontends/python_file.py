@@ -29,7 +29,9 @@ class PythonFileFrontend:
         if not Path(path).is_file():
             raise ModelError(f"There is no file {path!r}.")
         if not request.trust:
-            raise UntrustedModelError(f"Reading {request.source} runs the code in {Path(path).name}. If you trust it, add --trust.")
+            raise UntrustedModelError(
+                f"Reading {request.source} runs the code in {Path(path).name}. If you trust it, add --trust."
+            )
         torch = import_torch()
         build = self._function(Path(path), function)
         repair_torchvision()
@@ -37,11 +39,13 @@ class PythonFileFrontend:
             with torch.device("meta"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 built = build()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
+        except (Exception, SystemExit) as error:
             raise ModelError(f"{request.source} raised {type(error).__name__}: {one_line(error)}") from error
         module, examples = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
         if not isinstance(module, torch.nn.Module):
-            raise ModelError(f"{request.source} returned {type(module).__name__}; it must return an nn.Module, or (nn.Module, example inputs).")
+            raise ModelError(
+                f"{request.source} returned {type(module).__name__}; it must return an nn.Module, or (nn.Module, example inputs)."
+            )
         return graph_from_module(module, request, name=f"{Path(path).name}:{function}", examples=examples)
 
     def _function(self, path: Path, function: str) -> Any:
@@ -52,13 +56,15 @@ class PythonFileFrontend:
         sys.path.insert(0, str(path.parent.resolve()))
         try:
             spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
+        except (Exception, SystemExit) as error:
             raise ModelError(f"{path.name} raised {type(error).__name__} on import: {one_line(error)}") from error
         finally:
             sys.path.pop(0)
         found = getattr(module, function, None)
         if not callable(found):
-            raise ModelError(f"{path.name} has no function {function!r}. It has: {', '.join(_functions(module)) or 'none'}.")
+            raise ModelError(
+                f"{path.name} has no function {function!r}. It has: {', '.join(_functions(module)) or 'none'}."
+            )
         return found
 
     def fingerprint(self, request: ModelRequest) -> str | None:
@@ -76,7 +82,11 @@ class PythonFileFrontend:
 
 
 def _functions(module: Any) -> Iterable[str]:
-    return (n for n, v in vars(module).items() if callable(v) and not n.startswith("_") and getattr(v, "__module__", None) == module.__name__)
+    return (
+        n
+        for n, v in vars(module).items()
+        if callable(v) and not n.startswith("_") and getattr(v, "__module__", None) == module.__name__
+    )
 
 
 class ModuleFrontend:
@@ -103,7 +113,9 @@ def graph_from_module(module: Any, request: ModelRequest, *, name: str, examples
     elif examples is not None:
         batch_size, args, kwargs = _from_examples(torch, examples)
     else:
-        raise InputError(f"The inputs of {name} are not known. Give them, without the batch: --input 3x224x224 (or name=128:int64 for each)")
+        raise InputError(
+            f"The inputs of {name} are not known. Give them, without the batch: --input 3x224x224 (or name=128:int64 for each)"
+        )
     program = TorchProgram(name, module, args, kwargs)
     return graph_from_program(program, batch_size=batch_size, training=request.mode == "training")
 
@@ -115,7 +127,11 @@ def _on_meta(torch: Any, module: Any) -> Any:
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         empty = torch.empty_like(tensor, device="meta")
-        memo[id(tensor)] = torch.nn.Parameter(empty, requires_grad=tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else empty
+        memo[id(tensor)] = (
+            torch.nn.Parameter(empty, requires_grad=tensor.requires_grad)
+            if isinstance(tensor, torch.nn.Parameter)
+            else empty
+        )
     return deepcopy(module, memo)
 
 

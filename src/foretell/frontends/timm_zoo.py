@@ -47,7 +47,7 @@ def build_timm(name: str, request: ModelRequest) -> tuple[Any, tuple[int, ...]]:
                 return timm.create_model(name, pretrained=False, **arguments, **channels), shape
             except TypeError:
                 continue  # this architecture takes any size without being told
-            except Exception as error:  # noqa: BLE001 - whatever a constructor raises becomes one clear line
+            except Exception as error:
                 if arguments is resized[-1]:
                     raise ModelError(f"timm could not build {name!r}: {one_line(error)}") from error
     raise InputError(f"timm's {name!r} cannot be built for an input of {'x'.join(map(str, shape))}.")

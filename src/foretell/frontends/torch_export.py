@@ -38,7 +38,7 @@ def graph_from_program(program: TorchProgram, *, batch_size: int, training: bool
         with warnings.catch_warnings(), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, program.args, program.kwargs, strict=False)
-    except Exception as error:  # noqa: BLE001 - whatever a foreign model raises becomes one clear line
+    except Exception as error:
         raise export_error(program, error) from error
     return graph_from_exported(exported, name=program.name, batch_size=batch_size, batch_axes=program.batch_axes, notes=program.notes)
 

@@ -15,15 +15,27 @@ from foretell.graph import Graph
 MAX_CODE_BYTES = 2**26
 # TorchScript runs in its own interpreter; these are its ways to files, Python, other machines or the terminal
 _REFUSED = frozenset(
-    "aten::from_file aten::save aten::wait aten::_load_from_file prim::PythonOp prim::Print prim::rpc_async prim::rpc_sync "
-    "prim::rpc_remote prim::fork".split()
+    [
+        "aten::from_file",
+        "aten::save",
+        "aten::wait",
+        "aten::_load_from_file",
+        "prim::PythonOp",
+        "prim::Print",
+        "prim::rpc_async",
+        "prim::rpc_sync",
+        "prim::rpc_remote",
+        "prim::fork",
+    ]
 )
 # the same ways as words of the archive's code, whatever name they are reached through
 _REFUSED_WORDS = re.compile(
     r"""(?:\.|["'])\s*(?P<name>from_file|save|_load_from_file|fork|wait|rpc_async|rpc_sync|rpc_remote)\b|\b(?P<print>print)\s*\(|"""
     r"""\bops\s*\.\s*(?P<space>\w+)|\b(?P<alias>torch|ops)\b(?!\s*\.)|\bgetattr\s*\([^)]*(?P<escape>\\)"""
 )
-_KNOWN_SPACES = frozenset("aten prim prims quantized _quantized mkldnn mkldnn_prepacked prepacked torchvision".split())
+_KNOWN_SPACES = frozenset(
+    ["aten", "prim", "prims", "quantized", "_quantized", "mkldnn", "mkldnn_prepacked", "prepacked", "torchvision"]
+)
 _RUNS_ON_LOADING = re.compile(r"\b__setstate__\b")
 
 
@@ -43,7 +55,7 @@ class TorchScriptFrontend:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")
                 exported = torch.export.export(holder, inputs, strict=False)
-        except Exception as error:  # noqa: BLE001 - whatever a foreign model raises becomes one clear line
+        except Exception as error:
             shapes = [tuple(i.shape) for i in inputs]
             raise ModelError(f"PyTorch could not run {path.name} with inputs {shapes}: {one_line(error)}") from error
         names = {id(p): n for n, p in script.named_parameters()}
@@ -57,8 +69,10 @@ class TorchScriptFrontend:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return torch.jit.load(str(path), map_location="meta")
-        except Exception as error:  # noqa: BLE001 - whatever a damaged archive raises becomes one clear line
-            raise ModelError(f"{path.name} is not a TorchScript archive that this PyTorch reads: {one_line(error)}") from error
+        except Exception as error:
+            raise ModelError(
+                f"{path.name} is not a TorchScript archive that this PyTorch reads: {one_line(error)}"
+            ) from error
 
     def _inputs(self, torch: Any, script: Any, request: ModelRequest) -> tuple[Any, ...]:
         names = [i.debugName().partition(".")[0] for i in script.graph.inputs()][1:]
@@ -109,7 +123,9 @@ def _check_code(path: Path, trust: bool) -> None:
         for found in _REFUSED_WORDS.finditer(code):
             if found["space"] is None or found["space"] not in _KNOWN_SPACES:
                 what = found["name"] or found["print"] or found["alias"] or found["space"] or "getattr"
-                raise UntrustedModelError(f"{path.name} uses {what!r} ({name}), which may reach outside the model: refused.")
+                raise UntrustedModelError(
+                    f"{path.name} uses {what!r} ({name}), which may reach outside the model: refused."
+                )
         if not trust and _RUNS_ON_LOADING.search(code):
             raise UntrustedModelError(
                 f"{path.name} runs code of its own when it is loaded (__setstate__ in {name}). If you trust it, add --trust."

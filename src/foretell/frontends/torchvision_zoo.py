@@ -30,7 +30,7 @@ class TorchvisionFrontend:
             warnings.simplefilter("ignore")
             try:
                 module = models.get_model(name, weights=None, **arguments)
-            except Exception as error:  # noqa: BLE001 - whatever a constructor raises becomes one clear line
+            except Exception as error:
                 raise ModelError(f"torchvision could not build {name!r}: {one_line(error)}") from error
         inputs = (torch.empty(TRACE_BATCH, *shape, device="meta"),)
         if name.startswith("raft"):

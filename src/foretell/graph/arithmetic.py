@@ -15,18 +15,15 @@ Operands = list[Tensor | None]
 # ── multiply-accumulates ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def multiply_accumulates(graph: Graph, node: Node, entry: Operator) -> int:
+def multiply_accumulates(node: Node, entry: Operator, operands: Operands, output: Tensor) -> int:
     """The MACs of a contraction, an attention or a recurrence; 0 for everything else."""
     if entry.kind not in ("contraction", "attention", "recurrent"):
         return 0
-    inputs = [graph.tensors[i] if i else None for i in node.inputs]
-    output = graph.tensors[node.outputs[0]] if node.outputs[0] else graph.tensors[next(o for o in node.outputs if o)]
     usual = {"attention": _attention_macs, "recurrent": _recurrent_macs}.get(entry.kind, _product_macs)
-    rule = _MACS.get(node.op, usual)
     try:
-        return rule(node, inputs, output)
-    except (IndexError, AttributeError, TypeError, ZeroDivisionError) as error:
-        shapes = [t.shape if t else None for t in inputs]
+        return _MACS.get(node.op, usual)(node, operands, output)
+    except (IndexError, AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
+        shapes = [t.shape if t else None for t in operands]
         raise GraphError(f"Node {node.name!r} ({node.op}) cannot be costed with inputs of shapes {shapes}.") from error
 
 
@@ -59,7 +56,9 @@ def einsum_indices(node: Node, shapes: list[tuple[int, ...]]) -> tuple[list[list
     """The index letters of every operand and of the result of an Einsum; an ellipsis stands for letters of its own."""
     terms, arrow, result = node.text("equation").replace(" ", "").partition("->")
     operands = [_expanded(term, len(shape)) for term, shape in zip(terms.split(","), shapes)]
-    hidden = max((len(shape) - len(t.replace("...", "")) for t, shape in zip(terms.split(","), shapes) if "..." in t), default=0)
+    hidden = max(
+        (len(shape) - len(t.replace("...", "")) for t, shape in zip(terms.split(","), shapes) if "..." in t), default=0
+    )
     if arrow:
         return operands, _expanded(result, len(result.replace("...", "")) + hidden)
     counts = Counter(c for letters in operands for c in letters)
@@ -70,7 +69,9 @@ def _expanded(term: str, rank: int) -> list[str]:
     letters = []
     hidden = rank - len(term.replace("...", ""))
     for part in term.partition("..."):
-        letters += [chr(0x3C8 - i) for i in range(hidden, 0, -1)] if part == "..." else list(part)  # aligned from the right
+        letters += (
+            [chr(0x3C8 - i) for i in range(hidden, 0, -1)] if part == "..." else list(part)
+        )  # aligned from the right
     return letters
 
 
@@ -118,7 +119,9 @@ def _matrices(node: Node, inputs: Operands) -> list[Tensor]:
     """The weights of a recurrent node: ONNX has W and R for all directions, PyTorch a list behind the states."""
     if "hidden_size" in node.attributes:
         return [t for t in inputs[1:3] if t is not None]
-    packed = len(inputs) > 1 and inputs[1] is not None and inputs[1].dtype == "int64"  # the batch sizes of a packed sequence
+    packed = (
+        len(inputs) > 1 and inputs[1] is not None and inputs[1].dtype == "int64"
+    )  # the batch sizes of a packed sequence
     states = 2 if node.op.startswith("LSTM") else 1
     return [t for t in inputs[1 + packed + states :] if t is not None and len(t.shape) == 2]
 
@@ -185,7 +188,7 @@ def _linear_attention_macs(node: Node, inputs: Operands, _output: Tensor) -> int
 
 
 def mixture(node: Node, inputs: Operands) -> tuple[int, int]:
-    """(experts, experts a token takes) of a mixture; ONNX Runtime tells the first by its weights, the second as ``k``."""
+    """(experts, experts a token takes) of a mixture; ONNX Runtime names the second ``k``."""
     stacked = next((t.shape[0] for t in inputs[1:] if t is not None and len(t.shape) == 3), 1)
     return max(node.integer("experts", stacked), 1), node.integer("top_k", node.integer("k", 1))
 
@@ -219,14 +222,15 @@ _MACS: dict[str, Callable[[Node, Operands, Tensor], int]] = {
 # ── everything that is not a multiply-accumulate ──────────────────────────────────────────────────────────────────────
 
 
-def other_flops(node: Node, entry: Operator, inputs: list[Tensor], outputs: list[Tensor]) -> int:
+def other_flops(node: Node, entry: Operator, operands: Operands, outputs: list[Tensor]) -> int:
     """Floating-point operations that are no multiply-accumulates."""
+    inputs = [t for t in operands if t is not None]
     out = outputs[0].elements
     if entry.kind in ("contraction", "recurrent"):
         bias = node.op in ("Conv", "Gemm", "ConvTranspose", "FusedConv") and len(inputs) > 2
         return out if bias else 0
     if entry.kind == "attention":
-        return _softmax_flops(node, inputs)
+        return _softmax_flops(node, operands)
     if entry.kind == "pooling":
         return int(out * max(entry.flops, _window(node, inputs, out)))
     if entry.kind == "sort":
@@ -242,11 +246,15 @@ def other_flops(node: Node, entry: Operator, inputs: list[Tensor], outputs: list
     return 0
 
 
-def _softmax_flops(node: Node, macs: int, inputs: list[Tensor]) -> int:
-    """Seven operations a score; the number of scores follows from the MACs."""
-    size = inputs[0].shape[-1] if inputs[0].shape else 1
-    heads = node.integer("q_num_heads", node.integer("num_heads", 1)) if len(inputs[0].shape) == 3 else 1
-    return 7 * macs * heads // max(2 * size, 1)
+def _softmax_flops(node: Node, operands: Operands) -> int:
+    """Seven operations a score."""
+    if node.op == "LinearAttention":
+        return 0
+    if node.op in ("ContribAttention", "PackedAttention"):
+        shape = _shape(operands[0])
+        return 7 * math.prod(shape[:-1]) * shape[-2] * node.integer("num_heads", 1)
+    batch, heads, queries, keys, _, _ = attention_sizes(node, operands)
+    return 7 * batch * heads * queries * keys
 
 
 def _window(node: Node, inputs: list[Tensor], out: int) -> float:
@@ -258,25 +266,28 @@ def _window(node: Node, inputs: list[Tensor], out: int) -> float:
 
 def _resize_flops(node: Node, inputs: list[Tensor], out: int) -> int:
     mode, spatial = node.text("mode", "nearest"), max(len(inputs[0].shape) - 2, 1)
-    return {"nearest": 0, "linear": (2 ** (spatial + 1) - 1) * out, "cubic": (2 * 4**spatial - 1) * out}.get(mode, 7 * out)
+    if mode == "nearest":
+        return 0
+    taps = int(math.pow(4 if mode == "cubic" else 2, spatial))
+    return (2 * taps - 1) * out
 
 
-def _fourier_flops(node: Node, inputs: list[Tensor], out: int) -> int:
+def _fourier_flops(_node: Node, inputs: list[Tensor], out: int) -> int:
     length = max(inputs[0].shape[1:2] or (2,))
     return int(5 * max(inputs[0].elements, out) * math.log2(max(length, 2)))
 
 
-def _square_matrix_flops(node: Node, inputs: list[Tensor], out: int) -> int:
+def _square_matrix_flops(_node: Node, inputs: list[Tensor], _out: int) -> int:
     return inputs[0].elements * inputs[0].shape[-1]
 
 
-def _pairs_flops(node: Node, inputs: list[Tensor], out: int) -> int:
+def _pairs_flops(_node: Node, inputs: list[Tensor], _out: int) -> int:
     boxes = inputs[0].shape[-2] if len(inputs[0].shape) > 1 else 1
     classes = inputs[1].elements // max(boxes, 1) if len(inputs) > 1 else 1
     return 8 * boxes * boxes * max(classes, 1)
 
 
-def _lrn_flops(node: Node, inputs: list[Tensor], out: int) -> int:
+def _lrn_flops(node: Node, _inputs: list[Tensor], out: int) -> int:
     return out * (2 * node.integer("size", 5) + 4)
 
 

@@ -1,7 +1,7 @@
 """graph: what automatic differentiation keeps and makes: the tensors that need gradients, and what each node saves.
 
-The rules are those of PyTorch's ``derivatives.yaml``: a product saves an operand only if the other one needs a gradient, an
-addition saves nothing, an operator that works in place and whose derivative needs its input clones that input first.
+The rules are those of PyTorch's ``derivatives.yaml``: a product saves an operand only if the other needs a gradient,
+an addition saves nothing, an operator that works in place and whose derivative needs its input clones that input first.
 """
 
 from foretell.graph.graph import Graph
@@ -14,7 +14,9 @@ from foretell.graph.tensor import Tensor
 STATISTIC_BYTES = 4  # means, inverse deviations and log-sum-exps are fp32
 INDEX_BYTES = 8
 # the derivative of the in-place form is written in terms of the result
-_INPLACE_SAVES_RESULT = frozenset({"Relu", "Clip", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Sigmoid", "Tanh", "Exp", "Sqrt", "Rsqrt"})
+_INPLACE_SAVES_RESULT = frozenset(
+    {"Relu", "Clip", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Sigmoid", "Tanh", "Exp", "Sqrt", "Rsqrt"}
+)
 _PRODUCTS = frozenset({"Mul", "Addcmul", "Lerp"})
 _GRADIENT_PASSES = frozenset({"Add", "Sub", "Sum", "CopyTo", "Concat", "ReduceSum", "Identity", "Dropout"})
 _RESERVED_A_STEP = {"LSTM": 6, "GRU": 5, "RNN": 2}  # what cuDNN keeps for each hidden unit and step: gates and states
@@ -24,14 +26,14 @@ def needing_gradients(graph: Graph) -> frozenset[str]:
     """Tensors that a gradient flows to: floating parameters and whatever is computed from them."""
     needing = {t.name for t in graph.tensors.values() if t.kind == "parameter" and t.is_float}
     for node in graph.nodes:
-        if lookup(node.op, node.domain).kind != "free" and any(i in needing for i in node.inputs):
+        if not needing.isdisjoint(node.inputs) and lookup(node.op, node.domain).kind != "free":
             needing.update(o for o in node.outputs if o and graph.tensors[o].is_float)
     return frozenset(needing)
 
 
 def differentiates(node: Node, needing: frozenset[str]) -> bool:
     """Whether the node has a backward."""
-    return any(i in needing for i in node.inputs) and any(o in needing for o in node.outputs)
+    return not needing.isdisjoint(node.inputs) and not needing.isdisjoint(node.outputs)
 
 
 def saved_for_backward(graph: Graph, node: Node, needing: frozenset[str]) -> tuple[str, ...]:
@@ -65,7 +67,7 @@ def _saved(graph: Graph, node: Node, needing: frozenset[str]) -> tuple[str, ...]
 
 
 def extra_saved_bytes(graph: Graph, node: Node, needing: frozenset[str]) -> int:
-    """What a node keeps beside its inputs and outputs: indices, masks, statistics, the clone of an overwritten input."""
+    """What a node keeps beside its inputs and outputs: indices, masks, statistics, a cloned input."""
     if not differentiates(node, needing) or not node.outputs or not node.outputs[0]:
         return 0
     out = graph.tensors[node.outputs[0]]
@@ -80,7 +82,11 @@ def extra_saved_bytes(graph: Graph, node: Node, needing: frozenset[str]) -> int:
         return rounded(_RESERVED_A_STEP.get(node.op, 0) * out.elements * node.integer("layers", 1) * STATISTIC_BYTES)
     if entry.kind == "normalisation" and entry.saves == "inputs":
         return 2 * rounded(_statistics(node, out) * STATISTIC_BYTES)
-    if node.integer("inplace", 0) and entry.saves == "inputs" and node.op not in (*_INPLACE_SAVES_RESULT, *_PRODUCTS, "Div", "Where"):
+    if (
+        node.integer("inplace", 0)
+        and entry.saves == "inputs"
+        and node.op not in (*_INPLACE_SAVES_RESULT, *_PRODUCTS, "Div", "Where")
+    ):
         return rounded(out.bytes)
     return 0
 

@@ -1,57 +1,77 @@
 """graph: which axis of every tensor grows with the batch size, found by following it through the operators."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
+from foretell.graph.arithmetic import einsum_indices
 from foretell.graph.graph import Graph
 from foretell.graph.node import Node
 from foretell.graph.ops import lookup
 from foretell.graph.tensor import Tensor
 
-_RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+_FOLLOWED = frozenset({"Identity", "Cast", "Contiguous", "Copy", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 
 def mark_batch_axes(graph: Graph) -> Graph:
     """The same graph with ``batch_axis`` set on every tensor that depends on the batch.
 
-    The axes of the inputs must be set; the rest follows. Tensors made from nothing (``zeros(batch, …)``) or by expanding a
-    weight carry the batch where their size is the batch size and that size is not 1.
+    The axes of the inputs must be set; the rest follows. Tensors made from nothing (``zeros(batch, …)``) or by
+    expanding a weight carry the batch where their size is the batch size and that size is not 1.
     """
     axes: dict[str, int | None] = {n: t.batch_axis for n, t in graph.tensors.items() if t.kind == "input"}
     for node in graph.nodes:
         for index, output in enumerate(node.outputs):
             if output:
                 axes[output] = _follow(graph, node, index, axes)
-        if node.op == "Concat":
-            _demand(graph, node, axes)
+        for name, axis in _demanded(graph, node, axes):
+            _demand(graph, name, axis, axes)
     tensors = {}
     for name, tensor in graph.tensors.items():
         axis = axes.get(name)
         fits = axis is not None and axis < len(tensor.shape) and tensor.shape[axis] % graph.batch_size == 0
-        tensors[name] = replace(tensor, batch_axis=axis if fits else None)
+        wanted = axis if fits else None
+        tensors[name] = tensor if wanted == tensor.batch_axis else replace(tensor, batch_axis=wanted)
     return replace(graph, tensors=tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A node on the batch's way: the output asked for, the first input that carries the batch, and its axis."""
+
+    graph: Graph
+    node: Node
+    index: int
+    out: Tensor
+    position: int
+    source: Tensor
+    axis: int
+
+    @property
+    def same_axis(self) -> int | None:
+        if len(self.out.shape) == len(self.source.shape):
+            return self.axis
+        return _first_multiple(self.out, self.graph.batch_size)
 
 
 def _follow(graph: Graph, node: Node, index: int, axes: Mapping[str, int | None]) -> int | None:
     out = graph.tensors[node.outputs[index]]
     kind = lookup(node.op, node.domain).kind
-    carriers = [(i, graph.tensors[n], axis) for i, n in enumerate(node.inputs) if n and (axis := axes.get(n)) is not None]
     if kind == "free":
         return None
-    if not carriers:
+    position = next((i for i, name in enumerate(node.inputs) if name and axes.get(name) is not None), None)
+    axis = axes[node.inputs[position]] if position is not None else None
+    if position is None or axis is None:
         return _made_for_batch(graph, node, out, kind)
-    position, source, axis = carriers[0]
+    step = _Step(graph, node, index, out, position, graph.tensors[node.inputs[position]], axis)
     rule = _RULES.get(node.op)
     if rule is not None:
-        return rule(graph, node, index, out, position, source, axis)
-    if node.op in _RESHAPING:
-        return _reshaped_axis(source.shape, axis, out.shape, graph.batch_size)
+        return rule(step)
     if kind == "reduction":
-        return _reduced_axis(node, source, axis, out)
-    if kind in ("elementwise", "control", "unknown", "movement", "generator") or node.op in ("Expand", "MatMul", "Einsum"):
+        return _reduced(step)
+    if kind in ("elementwise", "control", "unknown", "movement", "generator") or node.op in ("Expand", "MatMul"):
         return _aligned_axis(graph, node, axes, out)
-    return axis if len(out.shape) == len(source.shape) else _first_multiple(out, graph.batch_size)
+    return step.same_axis
 
 
 def _made_for_batch(graph: Graph, node: Node, out: Tensor, kind: str) -> int | None:
@@ -69,16 +89,16 @@ def _made_for_batch(graph: Graph, node: Node, out: Tensor, kind: str) -> int | N
 
 
 def _aligned_axis(graph: Graph, node: Node, axes: Mapping[str, int | None], out: Tensor) -> int | None:
-    """Broadcasting aligns axes from the right; of several candidates the one whose size is the output's wins."""
+    """Broadcasting aligns axes from the right; the batch is where its size is the output's."""
     found = []
     for name in node.inputs:
         axis = axes.get(name) if name else None
         if axis is not None:
             shape = graph.tensors[name].shape
             aligned = axis + len(out.shape) - len(shape)
-            if 0 <= aligned < len(out.shape):
-                found.append((shape[axis] == out.shape[aligned], -aligned))
-    return -max(found)[1] if found else _first_multiple(out, graph.batch_size)
+            if 0 <= aligned < len(out.shape) and shape[axis] == out.shape[aligned]:
+                found.append(aligned)
+    return min(found) if found else _first_multiple(out, graph.batch_size)
 
 
 def _first_multiple(out: Tensor, size: int) -> int | None:
@@ -102,54 +122,72 @@ def _reshaped_axis(shape: tuple[int, ...], axis: int, new_shape: tuple[int, ...]
     return None
 
 
-def _reduced_axis(node: Node, source: Tensor, axis: int, out: Tensor) -> int | None:
-    if len(out.shape) == len(source.shape):
-        return axis if out.shape[axis] == source.shape[axis] else None
-    rank = len(source.shape)
-    reduced = node.integers("axes") or ((node.integer("axis", 0),) if "axis" in node.attributes else tuple(range(rank)))
-    gone = {a % rank for a in reduced}
-    return None if axis in gone else axis - sum(a < axis for a in gone)
+def _reshaped(step: _Step) -> int | None:
+    return _reshaped_axis(step.source.shape, step.axis, step.out.shape, step.graph.batch_size)
 
 
-def _transposed(graph: Graph, node: Node, index: int, out: Tensor, position: int, source: Tensor, axis: int) -> int | None:
-    perm = node.integers("perm") or tuple(range(len(source.shape) - 1, -1, -1))
-    return perm.index(axis)
+def _reduced(step: _Step) -> int | None:
+    rank, node = len(step.source.shape), step.node
+    if len(step.out.shape) == rank:
+        return step.axis if step.out.shape[step.axis] == step.source.shape[step.axis] else None
+    alone = (node.integer("axis", 0),) if "axis" in node.attributes else tuple(range(rank))
+    gone = {a % rank for a in node.integers("axes") or alone}
+    return None if step.axis in gone else step.axis - sum(a < step.axis for a in gone)
 
 
-def _selected(graph: Graph, node: Node, index: int, out: Tensor, position: int, source: Tensor, axis: int) -> int | None:
-    removed = node.integer("axis", 0) % len(source.shape)
-    return None if axis == removed else axis - (removed < axis)
+def _transposed(step: _Step) -> int | None:
+    perm = step.node.integers("perm") or tuple(range(len(step.source.shape) - 1, -1, -1))
+    return perm.index(step.axis)
 
 
-def _gathered(graph: Graph, node: Node, index: int, out: Tensor, position: int, source: Tensor, axis: int) -> int | None:
+def _selected(step: _Step) -> int | None:
+    removed = step.node.integer("axis", 0) % len(step.source.shape)
+    return None if step.axis == removed else step.axis - (removed < step.axis)
+
+
+def _gathered(step: _Step) -> int | None:
+    graph, node = step.graph, step.node
     along = node.integer("axis", 0) % max(len(graph.tensors[node.inputs[0]].shape), 1)
-    if position == 1:
-        return along + axis
+    if step.position == 1:
+        return along + step.axis
     rank = len(graph.tensors[node.inputs[1]].shape) if len(node.inputs) > 1 and node.inputs[1] else 0
-    if axis == along:
-        return _first_multiple(out, graph.batch_size)
-    return axis if axis < along else axis + rank - 1
+    if step.axis == along:
+        return _first_multiple(step.out, graph.batch_size)
+    return step.axis if step.axis < along else step.axis + rank - 1
 
 
-def _recurrent(graph: Graph, node: Node, index: int, out: Tensor, position: int, source: Tensor, axis: int) -> int | None:
-    if "hidden_size" not in node.attributes:  # PyTorch: output (steps, batch, …) or batch first; states (layers, batch, …)
-        return axis if index == 0 else 1
-    batch_first = node.integer("layout", 0)
-    return {4: 0 if batch_first else 2, 3: 0 if batch_first else 1}.get(len(out.shape))
+def _recurrent(step: _Step) -> int | None:
+    """PyTorch: output (steps, batch, …) or batch first, states (layers, batch, …); ONNX adds an axis of directions."""
+    if "hidden_size" not in step.node.attributes:
+        return step.axis if step.index == 0 else 1
+    batch_first = step.node.integer("layout", 0)
+    return {4: 0 if batch_first else 2, 3: 0 if batch_first else 1}.get(len(step.out.shape))
 
 
-def _multiplied(graph: Graph, node: Node, index: int, out: Tensor, position: int, source: Tensor, axis: int) -> int | None:
-    if len(source.shape) != 2:
-        return axis
-    transposed = node.integer("transA", 0) if position == 0 else node.integer("transB", 0)
-    return axis ^ 1 if transposed else axis
+def _multiplied(step: _Step) -> int | None:
+    if len(step.source.shape) != 2:
+        return step.axis
+    transposed = step.node.integer("transA" if step.position == 0 else "transB", 0)
+    return step.axis ^ 1 if transposed else step.axis
 
 
-def _same_axis(graph: Graph, node: Node, index: int, out: Tensor, position: int, source: Tensor, axis: int) -> int | None:
-    return axis if len(out.shape) == len(source.shape) else _first_multiple(out, graph.batch_size)
+def _contracted(step: _Step) -> int | None:
+    """Einsum: the batch's index letter, where the result has it."""
+    shapes = [step.graph.tensors[name].shape for name in step.node.inputs]
+    operands, result = einsum_indices(step.node, shapes)
+    letter = operands[step.position][step.axis]
+    return result.index(letter) if letter in result else None
 
 
-_RULES = {
+def _kept(step: _Step) -> int | None:
+    return step.same_axis
+
+
+_RULES: dict[str, Callable[[_Step], int | None]] = {
+    "Reshape": _reshaped,
+    "Flatten": _reshaped,
+    "Squeeze": _reshaped,
+    "Unsqueeze": _reshaped,
     "Transpose": _transposed,
     "Select": _selected,
     "Gather": _gathered,
@@ -157,26 +195,34 @@ _RULES = {
     "GRU": _recurrent,
     "RNN": _recurrent,
     "Gemm": _multiplied,
-    "Concat": _same_axis,
-    "CumSum": _same_axis,
-    "Resize": _same_axis,
-    "Pad": _same_axis,
+    "Einsum": _contracted,
+    "Concat": _kept,
+    "CumSum": _kept,
+    "CumProd": _kept,
+    "Resize": _kept,
+    "Pad": _kept,
 }
 
 
-def _demand(graph: Graph, node: Node, axes: dict[str, int | None]) -> None:
-    """Pieces joined with a batch-dependent one must carry the batch too; tell the views that made them."""
-    axis = axes.get(node.outputs[0])
-    joined = node.integer("axis", 0) % max(len(graph.tensors[node.outputs[0]].shape), 1)
-    if axis is None or axis == joined:
-        return
-    for name in node.inputs:
-        wanted: int | None = axis
-        while name and wanted is not None and axes.get(name) is None and graph.tensors[name].kind == "activation":
-            axes[name] = wanted
-            maker = graph.nodes[graph.producers[name]]
-            if maker.op not in ("Identity", "Cast", "Contiguous", "Copy", *_RESHAPING) or not maker.inputs:
-                break
-            source = graph.tensors[maker.inputs[0]]
-            wanted = _reshaped_axis(graph.tensors[name].shape, wanted, source.shape, graph.batch_size)
-            name = maker.inputs[0]
+def _demanded(graph: Graph, node: Node, axes: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
+    """Inputs that must carry the batch although nothing said so: pieces joined with one that does, first states."""
+    if node.op == "Concat":
+        axis = axes.get(node.outputs[0])
+        if axis is not None and axis != node.integer("axis", 0) % max(len(graph.tensors[node.outputs[0]].shape), 1):
+            yield from ((name, axis) for name in node.inputs)
+    elif _RULES.get(node.op) is _recurrent and axes.get(node.inputs[0]) is not None:
+        first, states = (5, 2) if "hidden_size" in node.attributes else (1, 2 if node.op == "LSTM" else 1)
+        yield from ((name, 1) for name in node.inputs[first : first + states] if len(graph.tensors[name].shape) == 3)
+
+
+def _demand(graph: Graph, name: str, axis: int, axes: dict[str, int | None]) -> None:
+    """Give a tensor its batch axis, and tell the views that made it."""
+    wanted: int | None = axis
+    while name and wanted is not None and axes.get(name) is None and graph.tensors[name].kind == "activation":
+        axes[name] = wanted
+        maker = graph.nodes[graph.producers[name]]
+        if maker.op not in _FOLLOWED or not maker.inputs:
+            break
+        source = graph.tensors[maker.inputs[0]]
+        wanted = _reshaped_axis(graph.tensors[name].shape, wanted, source.shape, graph.batch_size)
+        name = maker.inputs[0]

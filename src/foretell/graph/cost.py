@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from operator import add, attrgetter
 
-from foretell.graph.arithmetic import multiply_accumulates, other_flops, time_steps
+from foretell.graph.arithmetic import mixture, multiply_accumulates, other_flops, time_steps
 from foretell.graph.graph import Graph
 from foretell.graph.layout import Layout, distinct_elements, layouts
 from foretell.graph.node import Node
@@ -73,7 +73,7 @@ class CostTable:
         return self._grouped((node.op,) for node in self.graph.nodes)
 
     def by_module(self, depth: int | None = None) -> dict[str, tuple[int, Cost]]:
-        """For every module path (all its prefixes, down to ``depth``) the nodes in it and what they take, in model order."""
+        """For every module path, down to ``depth``, the nodes in it and what they take, in model order."""
         counts = self._grouped((_prefixes(node.module, depth) for node in self.graph.nodes), ordered=False)
         return dict(sorted(counts.items(), key=lambda item: self._first_node[item[0]]))
 
@@ -121,7 +121,9 @@ def graph_costs(graph: Graph) -> CostTable:
     """The cost of one inference, node by node."""
     laid_out = layouts(graph)
     owned = _first_readers(graph)
-    return CostTable(graph, tuple(node_cost(graph, node, laid_out, owned.get(i, ())) for i, node in enumerate(graph.nodes)))
+    return CostTable(
+        graph, tuple(node_cost(graph, node, laid_out, owned.get(i, ())) for i, node in enumerate(graph.nodes))
+    )
 
 
 def _first_readers(graph: Graph) -> dict[int, list[Tensor]]:
@@ -139,7 +141,8 @@ def node_cost(graph: Graph, node: Node, laid_out: Mapping[str, Layout], owned: I
     parameters, parameter_bytes = sum(t.elements for t in owned), sum(t.bytes for t in owned)
     if entry.kind == "control":
         return _control(node) + Cost(parameters=parameters, parameter_bytes=parameter_bytes)
-    inputs = [graph.tensors[i] for i in node.inputs if i]
+    operands = [graph.tensors[i] if i else None for i in node.inputs]
+    inputs = [t for t in operands if t is not None]
     outputs = [graph.tensors[o] for o in node.outputs if o]
     if not outputs or entry.kind == "free":
         return Cost(parameters=parameters, parameter_bytes=parameter_bytes)
@@ -147,14 +150,16 @@ def node_cost(graph: Graph, node: Node, laid_out: Mapping[str, Layout], owned: I
         if not inputs or laid_out[outputs[0].name].storage != outputs[0].name:
             return Cost(parameters=parameters, parameter_bytes=parameter_bytes)
         moved = outputs[0].bytes  # the layout forbids a view: a copy
-        return Cost(0, 0, parameters, parameter_bytes, bytes_read=moved, bytes_written=moved, activation_bytes=moved, launches=1)
-    macs = multiply_accumulates(graph, node, entry)
+        return Cost(
+            0, 0, parameters, parameter_bytes, bytes_read=moved, bytes_written=moved, activation_bytes=moved, launches=1
+        )
+    macs = multiply_accumulates(node, entry, operands, outputs[0])
     written = sum(t.bytes for t in outputs)
     kept = sum(t.bytes for t in outputs if laid_out[t.name].storage == t.name)
-    eligible = macs if _on_tensor_cores(node, inputs, outputs[0]) else 0
+    eligible = macs if macs and _on_tensor_cores(node, inputs, outputs[0]) else 0
     return Cost(
         macs=macs,
-        flops=2 * macs + other_flops(node, entry, inputs, outputs),
+        flops=2 * macs + other_flops(node, entry, operands, outputs),
         parameters=parameters,
         parameter_bytes=parameter_bytes,
         bytes_read=_bytes_read(node, entry, inputs, outputs, laid_out),
@@ -175,7 +180,9 @@ def _control(node: Node) -> Cost:
     return replace(ran, parameters=once.parameters, parameter_bytes=once.parameter_bytes)
 
 
-def _bytes_read(node: Node, entry: Operator, inputs: list[Tensor], outputs: list[Tensor], laid_out: Mapping[str, Layout]) -> int:
+def _bytes_read(
+    node: Node, entry: Operator, inputs: list[Tensor], outputs: list[Tensor], laid_out: Mapping[str, Layout]
+) -> int:
     distinct = {t.name: t for t in (inputs[1:] if node.op == "CopyTo" else inputs)}.values()
     sizes = [distinct_elements(t.shape, laid_out[t.name].strides) * DTYPE_BITS[t.dtype] // 8 for t in distinct]
     if entry.kind == "generator":
@@ -191,8 +198,8 @@ def _bytes_read(node: Node, entry: Operator, inputs: list[Tensor], outputs: list
 
 def _active_share(node: Node, inputs: list[Tensor]) -> float:
     """The share of a mixture's experts that at least one token reaches, at most."""
-    experts = node.integer("experts", 1)
-    return min(experts, _rows(inputs[0]) * node.integer("top_k", 1)) / experts
+    experts, chosen = mixture(node, list(inputs))
+    return min(experts, _rows(inputs[0]) * chosen) / experts
 
 
 def _rows(tensor: Tensor) -> int:
@@ -202,13 +209,12 @@ def _rows(tensor: Tensor) -> int:
 def _launches(node: Node, entry: Operator, inputs: list[Tensor]) -> int:
     if entry.kind != "recurrent":
         return 1
-    return max(1, time_steps(node, inputs[0])) * node.integer("layers", 1) * node.integer("directions", 1)
+    directions = 2 if node.text("direction") == "bidirectional" else node.integer("directions", 1)
+    return max(1, time_steps(node, inputs[0])) * node.integer("layers", 1) * directions
 
 
 def _on_tensor_cores(node: Node, inputs: list[Tensor], output: Tensor) -> bool:
     """Whether its MACs may run on tensor cores under PyTorch's defaults: TF32 for convolutions, not for products."""
-    if lookup(node.op, node.domain).kind not in ("contraction", "attention", "recurrent"):
-        return False
     if node.op in ("Conv", "ConvTranspose", "FusedConv") and len(inputs) > 1:
         weight = inputs[1]
         if node.integer("group", 1) > 1 and len(weight.shape) > 1 and weight.shape[1] == 1:

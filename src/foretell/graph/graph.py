@@ -45,7 +45,16 @@ class Graph:
     ) -> Graph:
         """Sort the nodes topologically, validate, and return the graph."""
         ordered = sort_nodes(tuple(nodes))
-        graph = cls(name, ordered, dict(tensors), tuple(inputs), tuple(outputs), batch_size, tuple(warnings), dict(metadata or {}))
+        graph = cls(
+            name,
+            ordered,
+            dict(tensors),
+            tuple(inputs),
+            tuple(outputs),
+            batch_size,
+            tuple(warnings),
+            dict(metadata or {}),
+        )
         graph.validate()
         return graph
 
@@ -61,14 +70,20 @@ class Graph:
         for node in self.nodes:
             for name in node.inputs:
                 if name and name not in self.tensors:
-                    raise GraphError(f"Node {node.name!r} ({node.op}) reads the tensor {name!r}, whose shape is unknown.")
+                    raise GraphError(
+                        f"Node {node.name!r} ({node.op}) reads the tensor {name!r}, whose shape is unknown."
+                    )
                 if name and name not in ready:
                     raise GraphError(f"Node {node.name!r} ({node.op}) reads {name!r}, which nothing has made.")
             for name in node.outputs:
                 if name and name not in self.tensors:
-                    raise GraphError(f"Node {node.name!r} ({node.op}) writes the tensor {name!r}, whose shape is unknown.")
+                    raise GraphError(
+                        f"Node {node.name!r} ({node.op}) writes the tensor {name!r}, whose shape is unknown."
+                    )
                 if name in ready:
-                    raise GraphError(f"Tensor {name!r} is made twice, the second time by node {node.name!r} ({node.op}).")
+                    raise GraphError(
+                        f"Tensor {name!r} is made twice, the second time by node {node.name!r} ({node.op})."
+                    )
                 if name:
                     ready.add(name)
         for name in (*self.inputs, *self.outputs):
@@ -117,7 +132,14 @@ class Graph:
         for node in self.nodes:
             out = [(self.tensors[o].shape, self.tensors[o].dtype) if o else () for o in node.outputs]
             attributes = sorted((k, _plain(v)) for k, v in node.attributes.items())
-            own = _digest(node.domain, node.op, attributes, [known.get(i, "") for i in node.inputs], out, [b.hash for b in node.bodies])
+            own = _digest(
+                node.domain,
+                node.op,
+                attributes,
+                [known.get(i, "") for i in node.inputs],
+                out,
+                [b.hash for b in node.bodies],
+            )
             every.append(own)
             for index, name in enumerate(node.outputs):
                 if name:
@@ -131,7 +153,9 @@ class Graph:
         if batch_size == self.batch_size:
             return self
         tensors = {name: self._scaled(t, batch_size) for name, t in self.tensors.items()}
-        nodes = tuple(replace(n, bodies=tuple(b.with_batch(batch_size) for b in n.bodies)) if n.bodies else n for n in self.nodes)
+        nodes = tuple(
+            replace(n, bodies=tuple(b.with_batch(batch_size) for b in n.bodies)) if n.bodies else n for n in self.nodes
+        )
         return replace(self, tensors=tensors, nodes=nodes, batch_size=batch_size)
 
     def _scaled(self, tensor: Tensor, batch_size: int) -> Tensor:
@@ -155,7 +179,9 @@ class Graph:
         if own == dtype:
             return self
         tensors = {n: replace(t, dtype=dtype) if t.dtype == own else t for n, t in self.tensors.items()}
-        nodes = tuple(replace(n, bodies=tuple(b.with_dtype(dtype) for b in n.bodies)) if n.bodies else n for n in self.nodes)
+        nodes = tuple(
+            replace(n, bodies=tuple(b.with_dtype(dtype) for b in n.bodies)) if n.bodies else n for n in self.nodes
+        )
         return replace(self, tensors=tensors, nodes=nodes)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""graph: nodes that run as one. An operator of the framework may export as several nodes; its origin ties them together."""
+"""graph: nodes that run as one. One operator of a framework may export as several nodes; its origin ties them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from foretell.graph.tensor import DTYPE_BITS
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes of one origin: ``op`` names what they compute together, ``cost`` counts only what crosses the group's edge."""
+    """Nodes of one origin: ``op`` names what they compute together, ``cost`` only the traffic across their edge."""
 
     name: str
     op: str
@@ -30,7 +30,9 @@ def run_groups(table: CostTable) -> tuple[Group, ...]:
     groups, outputs = [], frozenset(graph.outputs)
     for positions in members.values():
         nodes = [graph.nodes[p] for p in positions]
-        own = table.nodes[positions[0]] if len(positions) == 1 else _edge_cost(graph, positions, table, laid_out, outputs)
+        own = (
+            table.nodes[positions[0]] if len(positions) == 1 else _edge_cost(graph, positions, table, laid_out, outputs)
+        )
         groups.append(Group(nodes[0].origin or nodes[0].name, group_operator(nodes), tuple(positions), own))
     return tuple(groups)
 
@@ -44,7 +46,19 @@ def group_operator(nodes: list[Node]) -> str:
     ops = [n.op for n in nodes]
     if "Softmax" in ops and sum(op in ("MatMul", "Gemm") for op in ops) >= 2:
         return "Attention"
-    order = ("recurrent", "attention", "contraction", "normalisation", "pooling", "sort", "scatter", "gather", "reduction", "elementwise", "movement")
+    order = (
+        "recurrent",
+        "attention",
+        "contraction",
+        "normalisation",
+        "pooling",
+        "sort",
+        "scatter",
+        "gather",
+        "reduction",
+        "elementwise",
+        "movement",
+    )
     for kind in order:
         for op in ops:
             if lookup(op).kind == kind:
@@ -52,7 +66,9 @@ def group_operator(nodes: list[Node]) -> str:
     return ops[-1]
 
 
-def _edge_cost(graph: Graph, positions: list[int], table: CostTable, laid_out: Mapping[str, Layout], outputs: frozenset[str]) -> Cost:
+def _edge_cost(
+    graph: Graph, positions: list[int], table: CostTable, laid_out: Mapping[str, Layout], outputs: frozenset[str]
+) -> Cost:
     """Work as the sum of its nodes, traffic only across the group's edge."""
     own = total(table.nodes[p] for p in positions)
     if not own.launches:

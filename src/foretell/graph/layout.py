@@ -6,6 +6,7 @@ not lie contiguously copies it. The rules are those of PyTorch, whose kernels ta
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from operator import mul
 
@@ -22,6 +23,7 @@ class Layout:
     strides: tuple[int, ...]
 
 
+@lru_cache(maxsize=4096)
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides.
 
@@ -36,7 +38,9 @@ def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return all(d == 1 or s == c for d, s, c in zip(shape, strides, contiguous(shape))) or 0 in shape
 
 
-def viewed_strides(shape: tuple[int, ...], strides: tuple[int, ...], new_shape: tuple[int, ...]) -> tuple[int, ...] | None:
+def viewed_strides(
+    shape: tuple[int, ...], strides: tuple[int, ...], new_shape: tuple[int, ...]
+) -> tuple[int, ...] | None:
     """The strides of a reshaped view, or None where a copy is needed (the rule of ``torch.Tensor.view``).
 
     >>> viewed_strides((2, 3, 4), (12, 4, 1), (6, 4)), viewed_strides((3, 2), (1, 3), (6,))
@@ -66,8 +70,17 @@ def viewed_strides(shape: tuple[int, ...], strides: tuple[int, ...], new_shape: 
 
 
 def layouts(graph: Graph) -> Mapping[str, Layout]:
-    """The layout of every tensor of the graph."""
-    found: dict[str, Layout] = {n: Layout(n, contiguous(t.shape)) for n, t in graph.tensors.items() if t.kind != "activation"}
+    """The layout of every tensor of the graph; found once and kept with the graph, which never changes."""
+    kept: dict[str, Mapping[str, Layout]] = vars(graph)
+    if "_layouts" not in kept:
+        kept["_layouts"] = _find_layouts(graph)
+    return kept["_layouts"]
+
+
+def _find_layouts(graph: Graph) -> Mapping[str, Layout]:
+    found: dict[str, Layout] = {
+        n: Layout(n, contiguous(t.shape)) for n, t in graph.tensors.items() if t.kind != "activation"
+    }
     for node in graph.nodes:
         for output in node.outputs:
             if output:
@@ -88,7 +101,7 @@ def _output_layout(graph: Graph, node: Node, output: str, found: Mapping[str, La
         elif kind == "elementwise" and source == shape:
             return Layout(output, _dense_like(shape, before.strides))
         elif kind == "attention" and len(shape) == 4 and len(source) == 4:
-            batch, heads, queries, size = shape  # the fused kernels write (batch, queries, heads, size)
+            _, heads, queries, size = shape  # the fused kernels write (batch, queries, heads, size)
             return Layout(output, (queries * heads * size, size, heads * size, 1))
     return Layout(output, contiguous(shape))
 
@@ -103,6 +116,8 @@ def distinct_elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
 def _dense_like(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
     """The strides an element-wise kernel gives its output: the input's order of axes, packed."""
+    if strides == contiguous(shape):
+        return strides
     order = sorted((i for i in range(len(shape)) if strides[i]), key=lambda i: -strides[i])
     if len(order) < len(shape):
         return contiguous(shape)
@@ -113,7 +128,9 @@ def _dense_like(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, 
     return tuple(packed)
 
 
-def _view(node: Node, shape: tuple[int, ...], strides: tuple[int, ...], new_shape: tuple[int, ...]) -> tuple[int, ...] | None:
+def _view(
+    node: Node, shape: tuple[int, ...], strides: tuple[int, ...], new_shape: tuple[int, ...]
+) -> tuple[int, ...] | None:
     """Strides of a view operator's output, None where it has to copy."""
     op = node.op
     if op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):

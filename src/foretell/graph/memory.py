@@ -44,8 +44,8 @@ def state_bytes(graph: Graph) -> int:
 def inference_peak(graph: Graph) -> Peak:
     """Peak memory of one forward pass.
 
-    A tensor handed to a module is held by the caller's frame until that module returns, as PyTorch's eager mode holds it;
-    where nodes carry no module path it dies after its last reader. Views keep their storage alive.
+    A tensor handed to a module is held by the caller's frame until that module returns, as PyTorch's eager mode holds
+    it; where nodes carry no module path it dies after its last reader. Views keep their storage alive.
     """
     laid_out = layouts(graph)
     dies = deaths(graph, laid_out)
@@ -75,7 +75,7 @@ def deaths(graph: Graph, laid_out: Mapping[str, Layout]) -> Mapping[int, list[st
 
 
 def working_bytes(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> int:
-    """What a node needs beside its inputs and outputs while it runs: bodies, copies into the layout its kernel takes."""
+    """What a node needs beside its inputs and outputs while it runs: bodies, copies into another layout."""
     inner = max((inference_peak(body).activation_bytes for body in node.bodies), default=0)
     if node.op in ("MatMul", "Gemm"):
         return inner + sum(_folding_copy(graph, node, name, laid_out) for name in node.inputs[:2] if name)
@@ -103,7 +103,8 @@ def _last_use(graph: Graph) -> dict[str, int]:
     """The position after which nobody can touch each activation any more."""
     last: dict[str, int] = {}
     end = len(graph.nodes)
-    modules = [node.module.split(".") if node.module else [] for node in graph.nodes]
+    paths = {path: path.split(".") if path else [] for path in {node.module for node in graph.nodes}}
+    modules = [paths[node.module] for node in graph.nodes]
     returns = _module_returns(modules)
     for name, readers in graph.consumers.items():
         tensor = graph.tensors[name]
@@ -127,7 +128,7 @@ def _held_until(position: int, reader: list[str], home: list[str], returns: list
 
 
 def _frame_end(position: int, reader: list[str], home: list[str], returns: list[list[int]], end: int) -> int:
-    """A skip connection is a local variable of the frame around its maker and its reader, alive until that frame returns."""
+    """A skip connection is a local variable of the frame around maker and reader, alive until that frame returns."""
     shared = _shared(reader, home)
     if len(home) == shared:
         return position  # made in that frame itself: its name may have been given to something else since
@@ -151,8 +152,9 @@ def _module_returns(modules: list[list[str]]) -> list[list[int]]:
     ends: list[int] = []
     for position in range(len(modules) - 1, -1, -1):
         own = modules[position]
-        shared = _shared(own, path)
-        ends = ends[:shared] + [position] * (len(own) - shared)
-        path = own
+        if own is not path:
+            shared = _shared(own, path)
+            ends = ends[:shared] + [position] * (len(own) - shared)
+            path = own
         returns[position] = ends
     return returns

@@ -1,8 +1,8 @@
 """graph: what every operator is: how it moves data, what arithmetic it does, what its backward pass keeps.
 
 The vocabulary is ONNX's (opset 23 and older, the newer ones where they are plain, and the contrib operators that
-ONNX Runtime's optimiser writes), plus a few operators of PyTorch that ONNX has no name for. Floating-point operations of
-element-wise functions are counted by convention: see ``docs/units.md``.
+ONNX Runtime's optimiser writes), plus a few operators of PyTorch that ONNX has no name for. Floating-point operations
+of element-wise functions are counted by convention: see ``docs/units.md``.
 """
 
 from dataclasses import dataclass
@@ -47,10 +47,15 @@ def _enter(names: str, kind: OpKind, flops: float = 0.0, saves: Saved = "inputs"
         OPERATORS[name] = Operator(kind, flops, saves)
 
 
-_enter("Identity Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Select Dropout Contiguous BitCast Unfold Diagonal", "view", saves="nothing")
 _enter(
-    "Constant Shape Size SequenceLength OptionalHasElement Optional OptionalGetElement SequenceConstruct SequenceEmpty SequenceAt "
-    "SequenceInsert SequenceErase SplitToSequence",
+    "Identity Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Select Dropout Contiguous BitCast "
+    "Unfold Diagonal",
+    "view",
+    saves="nothing",
+)
+_enter(
+    "Constant Shape Size SequenceLength OptionalHasElement Optional OptionalGetElement SequenceConstruct SequenceEmpty "
+    "SequenceAt SequenceInsert SequenceErase SplitToSequence",
     "free",
     saves="nothing",
 )
@@ -60,8 +65,8 @@ _enter("Mul Div Max Min Abs Sign Where PRelu LeakyRelu Relu6 Mod Pow2 Addcmul Le
 _enter("Relu", "elementwise", 1, "output")
 _enter("Clip ThresholdedRelu HardSigmoid", "elementwise", 1)
 _enter(
-    "And Or Xor Not Equal Greater GreaterOrEqual Less LessOrEqual IsInf IsNaN BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor "
-    "Ceil Floor Round",
+    "And Or Xor Not Equal Greater GreaterOrEqual Less LessOrEqual IsInf IsNaN BitShift BitwiseAnd BitwiseNot BitwiseOr "
+    "BitwiseXor Ceil Floor Round",
     "elementwise",
     1,
     "nothing",
@@ -75,7 +80,9 @@ _enter("Elu Selu Celu Softplus Swish Silu QuickGelu", "elementwise", 5)
 _enter("Gelu FastGelu BiasGelu Mish SwiGLU BiasSplitGelu GatedGelu Glu", "elementwise", 8)
 _enter("RotaryEmbedding", "elementwise", 3)
 _enter("QuantizeLinear DequantizeLinear DynamicQuantizeLinear", "elementwise", 3, "nothing")
-_enter("QLinearAdd QLinearMul QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QLinearConcat", "elementwise", 4, "nothing")
+_enter(
+    "QLinearAdd QLinearMul QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QLinearConcat", "elementwise", 4, "nothing"
+)
 _enter("Bernoulli RandomNormalLike RandomUniformLike Multinomial", "elementwise", 4, "nothing")
 
 _enter("ReduceMean ReduceSum ReduceL1 ReduceMax ReduceMin ArgMax ArgMin ReduceAny", "reduction", 1, "nothing")
@@ -88,7 +95,12 @@ _enter("SoftmaxCrossEntropyLoss", "reduction", 6)
 _enter("Det Inverse", "reduction", 1)  # cost.py multiplies by the matrix' side
 _enter("NonMaxSuppression", "reduction", 1)  # cost.py counts pairs
 
-_enter("Concat ConcatFromSequence Tile Pad DepthToSpace SpaceToDepth ReverseSequence Roll Flip CenterCropPad Copy Trilu Im2Col", "movement", saves="nothing")
+_enter(
+    "Concat ConcatFromSequence Tile Pad DepthToSpace SpaceToDepth ReverseSequence Roll Flip CenterCropPad Copy Trilu "
+    "Im2Col",
+    "movement",
+    saves="nothing",
+)
 _enter("Upsample", "movement", saves="nothing")
 _enter("Resize", "elementwise", 7, "nothing")  # cost.py: by interpolation mode
 _enter("GridSample AffineGrid", "elementwise", 12)
@@ -98,9 +110,15 @@ _enter("OneHot", "generator", 1, "nothing")
 _enter("HannWindow HammingWindow BlackmanWindow MelWeightMatrix", "generator", 6, "nothing")
 
 _enter("BatchNormalization", "normalisation", 2)
-_enter("LayerNormalization GroupNormalization InstanceNormalization MeanVarianceNormalization SkipLayerNormalization", "normalisation", 8)
+_enter(
+    "LayerNormalization GroupNormalization InstanceNormalization MeanVarianceNormalization SkipLayerNormalization",
+    "normalisation",
+    8,
+)
 _enter("EmbedLayerNormalization", "normalisation", 10)
-_enter("RMSNormalization SimplifiedLayerNormalization SkipSimplifiedLayerNormalization LpNormalization", "normalisation", 5)
+_enter(
+    "RMSNormalization SimplifiedLayerNormalization SkipSimplifiedLayerNormalization LpNormalization", "normalisation", 5
+)
 _enter("Softmax LogSoftmax Hardmax", "normalisation", 7, "output")
 _enter("LRN", "normalisation", 6)  # cost.py adds the window
 
@@ -109,11 +127,21 @@ _enter("GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearGlobalAveragePool", 
 _enter("RoiAlign", "pooling", 12)
 _enter("MaxUnpool", "scatter", 0, "nothing")
 
-_enter("Conv ConvTranspose ConvInteger QLinearConv DeformConv FusedConv NhwcConv NhwcFusedConv CausalConvWithState", "contraction")
-_enter("MatMul Gemm MatMulInteger QLinearMatMul QGemm FusedMatMul FusedGemm TransposeMatMul MatMulNBits MatMulIntegerToFloat", "contraction")
+_enter(
+    "Conv ConvTranspose ConvInteger QLinearConv DeformConv FusedConv NhwcConv NhwcFusedConv CausalConvWithState",
+    "contraction",
+)
+_enter(
+    "MatMul Gemm MatMulInteger QLinearMatMul QGemm FusedMatMul FusedGemm TransposeMatMul MatMulNBits "
+    "MatMulIntegerToFloat",
+    "contraction",
+)
 _enter("DynamicQuantizeMatMul Einsum MoE GroupedMatMul Bilinear", "contraction")
 _enter("DFT STFT TfIdfVectorizer", "reduction", 1, "nothing")  # cost.py: 5 n log2 n
-_enter("Attention MultiHeadAttention GroupQueryAttention LinearAttention FlexAttention PackedAttention ContribAttention", "attention")
+_enter(
+    "Attention MultiHeadAttention GroupQueryAttention LinearAttention FlexAttention PackedAttention ContribAttention",
+    "attention",
+)
 _enter("LSTM GRU RNN LSTMCell GRUCell RNNCell", "recurrent")
 _enter("Gather GatherElements GatherND EmbeddingBag", "gather", saves="nothing")
 _enter("Scatter ScatterElements ScatterND TensorScatter IndexFill", "scatter", saves="nothing")

@@ -14,9 +14,12 @@ Pass = Callable[[Graph], Graph]
 # torch.autocast on CUDA: these run in the low precision, those in fp32, everything else in the widest of its inputs
 _AUTOCAST_LOW = frozenset({"contraction", "attention", "recurrent"})
 _AUTOCAST_FULL = frozenset(
-    "Softmax LogSoftmax LayerNormalization GroupNormalization RMSNormalization Exp Log Pow Reciprocal Rsqrt Softplus Erf Acos Asin Cosh Sinh Tan "
-    "CumSum CumProd ReduceSum ReduceProd ReduceL2 ReduceL1 SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss".split()
-)
+    {
+        "Softmax", "LogSoftmax", "LayerNormalization", "GroupNormalization", "RMSNormalization", "Exp", "Log", "Pow",
+        "Reciprocal", "Rsqrt", "Softplus", "Erf", "Acos", "Asin", "Cosh", "Sinh", "Tan", "CumSum", "CumProd",
+        "ReduceSum", "ReduceProd", "ReduceL2", "ReduceL1", "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss",
+    }
+)  # fmt: skip
 _AUTOCAST_DTYPES = frozenset({"fp32", "fp16", "bf16"})
 
 
@@ -37,7 +40,13 @@ def remove_identities(graph: Graph) -> Graph:
     nodes, results = [], frozenset(graph.outputs)
     for node in graph.nodes:
         inputs = tuple(same.get(i, i) for i in node.inputs)
-        if node.op in ("Identity", "Dropout") and inputs and inputs[0] and node.outputs[0] not in results and not any(node.outputs[1:]):
+        if (
+            node.op in ("Identity", "Dropout")
+            and inputs
+            and inputs[0]
+            and node.outputs[0] not in results
+            and not any(node.outputs[1:])
+        ):
             source, target = graph.tensors[inputs[0]], graph.tensors[node.outputs[0]]
             if source.shape == target.shape and source.dtype == target.dtype:
                 same[node.outputs[0]] = inputs[0]
@@ -49,9 +58,11 @@ def remove_identities(graph: Graph) -> Graph:
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Turn whatever depends on no input into constants, as an ahead-of-time compiler does. Eager PyTorch runs it every time."""
+    """Turn whatever depends on no input into constants, as a compiler does; eager PyTorch runs it every time."""
     fixed = {n for n, t in graph.tensors.items() if t.kind in ("parameter", "buffer", "constant")}
-    nodes, folded, results = [], set(), frozenset(graph.outputs)
+    nodes: list[Node] = []
+    folded: set[str] = set()
+    results = frozenset(graph.outputs)
     for node in graph.nodes:
         if not node.bodies and all(i in fixed for i in node.inputs if i) and results.isdisjoint(node.outputs):
             fixed.update(node.outputs)
@@ -97,13 +108,17 @@ def autocast(graph: Graph, dtype: str) -> Graph:
             inputs[position] = cached.get(name, cast)
         for name in node.outputs:
             if name and tensors[name].dtype in _AUTOCAST_DTYPES and node.op not in ("Cast", "CastLike"):
-                tensors[name] = replace(tensors[name], dtype=wanted or _promoted(node, [tensors[i] for i in inputs if i], dtype))
+                tensors[name] = replace(
+                    tensors[name], dtype=wanted or _promoted(node, [tensors[i] for i in inputs if i], dtype)
+                )
         nodes.append(replace(node, inputs=tuple(inputs)) if tuple(inputs) != node.inputs else node)
     return replace(graph, nodes=tuple(nodes), tensors=tensors)
 
 
 def _promoted(node: Node, inputs: list[Tensor], dtype: str) -> str:
-    """The dtype of an operator that autocast leaves alone: the widest of its tensors; a normalisation follows its input."""
-    deciding = inputs[:1] if lookup(node.op, node.domain).kind == "normalisation" else [t for t in inputs if t.shape] or inputs
+    """The dtype of an operator that autocast leaves alone: the widest of its tensors; a norm follows its input."""
+    deciding = (
+        inputs[:1] if lookup(node.op, node.domain).kind == "normalisation" else [t for t in inputs if t.shape] or inputs
+    )
     floats = [t.dtype for t in deciding if t.is_float]
     return dtype if floats and all(f == dtype for f in floats) else "fp32"

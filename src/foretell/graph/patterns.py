@@ -47,7 +47,9 @@ class _Finder:
         return readers[0] if len(readers) == 1 and self.outputs.isdisjoint(outputs) else None
 
     def readers(self, position: int) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(r for o in self.graph.nodes[position].outputs if o for r in self.graph.consumers.get(o, ())))
+        return tuple(
+            dict.fromkeys(r for o in self.graph.nodes[position].outputs if o for r in self.graph.consumers.get(o, ()))
+        )
 
     def node(self, position: int | None) -> Node | None:
         return self.graph.nodes[position] if position is not None else None
@@ -119,7 +121,11 @@ def _gelu(finder: _Finder, erf: int) -> None:
 def _silu(finder: _Finder, sigmoid: int) -> None:
     """x · sigmoid(x)."""
     reader = finder.only_reader(sigmoid)
-    if reader is not None and finder.op(reader) == "Mul" and finder.graph.nodes[sigmoid].inputs[0] in finder.graph.nodes[reader].inputs:
+    if (
+        reader is not None
+        and finder.op(reader) == "Mul"
+        and finder.graph.nodes[sigmoid].inputs[0] in finder.graph.nodes[reader].inputs
+    ):
         finder.tie(sigmoid, [sigmoid, reader], "Silu")
 
 
@@ -154,8 +160,18 @@ def _bias(finder: _Finder, product: int) -> None:
     reader = finder.only_reader(product)
     if reader is not None and finder.op(reader) == "Add":
         other = [i for i in finder.graph.nodes[reader].inputs if i not in node.outputs]
-        if len(other) == 1 and finder.graph.tensors[other[0]].kind == "parameter" and len(finder.graph.tensors[other[0]].shape) == 1:
+        if (
+            len(other) == 1
+            and finder.graph.tensors[other[0]].kind == "parameter"
+            and len(finder.graph.tensors[other[0]].shape) == 1
+        ):
             finder.tie(product, [product, reader], "Gemm")
 
 
-_RULES: dict[str, Callable[[_Finder, int], None]] = {"Softmax": _attention, "Erf": _gelu, "Sigmoid": _silu, "Sqrt": _layer_norm, "MatMul": _bias}
+_RULES: dict[str, Callable[[_Finder, int], None]] = {
+    "Softmax": _attention,
+    "Erf": _gelu,
+    "Sigmoid": _silu,
+    "Sqrt": _layer_norm,
+    "MatMul": _bias,
+}

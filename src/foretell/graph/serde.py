@@ -1,20 +1,21 @@
-"""graph: a compact, versioned file for a graph: a magic line, then zlib-compressed JSON. Data only, nothing is executed."""
+"""graph: a compact, versioned file for a graph: a magic line, then zlib-compressed JSON. Data only: nothing runs."""
 
 import json
 import os
 import tempfile
 import zlib
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from foretell.errors import GraphError
 from foretell.graph.graph import Graph
 from foretell.graph.node import Attribute, Node
 from foretell.graph.tensor import Tensor, TensorKind
+from foretell.units import GIB
 
 MAGIC = b"foretell-graph\n"
 VERSION = 1
-MAX_BYTES = 2**30  # of JSON: a bomb is refused before it fills the memory
+MAX_BYTES = GIB  # of JSON: a bomb is refused before it fills the memory
 KINDS = get_args(TensorKind)
 
 
@@ -36,9 +37,21 @@ def from_bytes(data: bytes) -> Graph:
             raise GraphError("The graph file is cut short or has something behind its end. Convert the model again.")
         content = json.loads(text)
         if content["version"] != VERSION:
-            raise GraphError(f"The graph file has version {content['version']}; this foretell reads version {VERSION}. Convert the model again.")
+            raise GraphError(
+                f"The graph file has version {content['version']}; this foretell reads version {VERSION}. "
+                "Convert the model again."
+            )
         graph = _unpacked(content)
-    except (zlib.error, json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (
+        zlib.error,
+        json.JSONDecodeError,
+        UnicodeDecodeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         if isinstance(error, GraphError):
             raise
         raise GraphError("The graph file is damaged. Convert the model again.") from error
@@ -73,7 +86,10 @@ def _packed(graph: Graph) -> dict[str, Any]:
     def text(value: str) -> int:
         return strings.setdefault(value, len(strings))
 
-    tensors = [[t.name, list(t.shape), text(t.dtype), KINDS.index(t.kind), -1 if t.batch_axis is None else t.batch_axis] for t in graph.tensors.values()]
+    tensors = [
+        [t.name, list(t.shape), text(t.dtype), KINDS.index(t.kind), -1 if t.batch_axis is None else t.batch_axis]
+        for t in graph.tensors.values()
+    ]
     nodes = [
         [
             n.name,
@@ -106,25 +122,33 @@ def _packed(graph: Graph) -> dict[str, Any]:
 def _unpacked(content: dict[str, Any]) -> Graph:
     strings = [str(s) for s in content["strings"]]
     tensors = [
-        Tensor(str(name), tuple(_whole(d) for d in shape), strings[_index(dtype)], _kind(kind), None if axis == -1 else _whole(axis))
+        Tensor(
+            str(name),
+            _wholes(shape),
+            strings[dtype],
+            _kind(kind),
+            None if axis == -1 else _whole(axis),
+        )
         for name, shape, dtype, kind, axis in content["tensors"]
     ]
     names = [t.name for t in tensors]
 
     def named(numbers: list[int]) -> tuple[str, ...]:
-        return tuple("" if i == -1 else names[_index(i)] for i in numbers)
+        if numbers and min(numbers) < -1:
+            raise IndexError(numbers)
+        return tuple([names[i] if i != -1 else "" for i in numbers])
 
     nodes = tuple(
         Node(
             str(name),
-            strings[_index(op)],
+            strings[op],
             named(inputs),
             named(outputs),
             {str(k): _attribute(v) for k, v in attributes.items()},
-            strings[_index(domain)],
-            strings[_index(module)],
-            strings[_index(origin)],
-            strings[_index(origin_op)],
+            strings[domain],
+            strings[module],
+            strings[origin],
+            strings[origin_op],
             tuple(_unpacked(b) for b in bodies),
         )
         for name, op, inputs, outputs, attributes, domain, module, origin, origin_op, bodies in content["nodes"]
@@ -156,12 +180,14 @@ def _whole(value: object) -> int:
     return value
 
 
-def _index(value: object) -> int:
+def _wholes(values: list[Any]) -> tuple[int, ...]:
+    if not set(map(type, values)) <= {int}:
+        raise TypeError(f"{values!r} are not whole numbers")
+    return tuple(values)
+
+
+def _kind(value: object) -> TensorKind:
     number = _whole(value)
     if number < 0:
         raise IndexError(number)
-    return number
-
-
-def _kind(value: object) -> Literal["input", "parameter", "buffer", "constant", "activation"]:
-    return KINDS[_index(value)]  # type: ignore[no-any-return]
+    return KINDS[number]  # type: ignore[no-any-return]

@@ -18,7 +18,8 @@ DTYPE_BITS = {
 FLOAT_DTYPES = frozenset({"fp64", "fp32", "fp16", "bf16", "fp8", "fp4"})
 _DTYPE_ALIASES = {
     "float32": "fp32", "float": "fp32", "f32": "fp32", "tf32": "fp32", "float64": "fp64", "double": "fp64",
-    "float16": "fp16", "half": "fp16", "f16": "fp16", "bfloat16": "bf16", "float8": "fp8", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
+    "float16": "fp16", "half": "fp16", "f16": "fp16", "bfloat16": "bf16", "float8": "fp8",
+    "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
 }  # fmt: skip
 
 
@@ -71,6 +72,10 @@ class Tensor:
         if self.dtype not in DTYPE_BITS:
             raise GraphError(f"Tensor {self.name!r} has the unknown dtype {self.dtype!r}.")
         if any(not isinstance(d, int) or d < 0 for d in self.shape):
-            raise GraphError(f"Tensor {self.name!r} has the impossible shape {self.shape}: dimensions must be 0 or more.")
+            raise GraphError(
+                f"Tensor {self.name!r} has the impossible shape {self.shape}: dimensions must be 0 or more."
+            )
         if self.batch_axis is not None and not 0 <= self.batch_axis < len(self.shape):
-            raise GraphError(f"Tensor {self.name!r} of shape {self.shape} has no axis {self.batch_axis} to hold the batch.")
+            raise GraphError(
+                f"Tensor {self.name!r} of shape {self.shape} has no axis {self.batch_axis} to hold the batch."
+            )

@@ -63,7 +63,12 @@ def training_step(graph: Graph, optimizer: str = "sgd") -> TrainingStep:
     update, count = find_optimizer(optimizer), graph.parameter_count
     moved = count * STATE_BYTES
     # a fused multi-tensor update handles many parameters in a launch
-    cost = Cost(flops=count * update.flops, bytes_read=moved * update.reads, bytes_written=moved * update.writes, launches=1 if count else 0)
+    cost = Cost(
+        flops=count * update.flops,
+        bytes_read=moved * update.reads,
+        bytes_written=moved * update.writes,
+        launches=1 if count else 0,
+    )
     return TrainingStep(forward, backward, cost)
 
 
@@ -93,7 +98,14 @@ def _backward_cost(graph: Graph, node: Node, forward: Cost, needing: frozenset[s
     if kind == "attention":
         macs = forward.macs * 5 // 2
         eligible = forward.tensor_core_macs * 5 // 2
-        return Cost(macs=macs, flops=forward.flops * 5 // 2, bytes_read=incoming + saved, bytes_written=outgoing, tensor_core_macs=eligible, launches=2)
+        return Cost(
+            macs=macs,
+            flops=forward.flops * 5 // 2,
+            bytes_read=incoming + saved,
+            bytes_written=outgoing,
+            tensor_core_macs=eligible,
+            launches=2,
+        )
     return Cost(flops=2 * forward.flops, bytes_read=incoming + saved, bytes_written=outgoing, launches=forward.launches)
 
 

@@ -1,12 +1,18 @@
 """graph: peak memory of a training step, by walking it forward and back.
 
-Forward, a tensor lives while a frame of the program holds it or backward will need it. Backward, a gradient lives from the
-node that makes it to the node that uses it up; where paths join, two are alive at once. Gradients of parameters stay.
+Forward, a tensor lives while a frame of the program holds it or backward will need it. Backward, a gradient lives from
+the node that makes it to the node that uses it up; where paths join, two are alive at once. Those of parameters stay.
 """
 
 from collections import defaultdict
 
-from foretell.graph.autograd import differentiates, extra_saved_bytes, gradient_passes, needing_gradients, saved_for_backward
+from foretell.graph.autograd import (
+    differentiates,
+    extra_saved_bytes,
+    gradient_passes,
+    needing_gradients,
+    saved_for_backward,
+)
 from foretell.graph.graph import Graph
 from foretell.graph.layout import layouts
 from foretell.graph.memory import Peak, deaths, rounded, state_bytes, working_bytes
@@ -16,7 +22,7 @@ from foretell.graph.training import STATE_BYTES, find_optimizer
 
 
 def training_peak(graph: Graph, optimizer: str = "sgd") -> Peak:
-    """Peak memory of a training step: parameters, gradients, optimizer states, and activations while backward needs them."""
+    """Peak memory of a step: parameters, gradients, optimizer states, activations while backward needs them."""
     update = find_optimizer(optimizer)
     parameters = sum(rounded(t.elements * STATE_BYTES) for t in graph.tensors.values() if t.kind == "parameter")
     walk = _Walk(graph, state_bytes(graph) + parameters * update.states)
@@ -58,9 +64,15 @@ class _Walk:
     def forward(self) -> None:
         dies = deaths(self.graph, self.laid_out)
         for position, node in enumerate(self.graph.nodes):
-            self.live += sum(self.size[o] for o in node.outputs if o and self.laid_out[o].storage == o) + self.extra[position]
+            self.live += (
+                sum(self.size[o] for o in node.outputs if o and self.laid_out[o].storage == o) + self.extra[position]
+            )
             self.note(self.live + working_bytes(self.graph, node, self.laid_out), node.name)
-            self.live -= sum(self.size[s] for s in dies[position] if self.graph.tensors[s].kind == "activation" and not self.holders[s])
+            self.live -= sum(
+                self.size[s]
+                for s in dies[position]
+                if self.graph.tensors[s].kind == "activation" and not self.holders[s]
+            )
 
     def backward(self) -> None:
         for name in self.graph.outputs:
@@ -93,7 +105,11 @@ class _Walk:
             if not is_parameter and len(incoming) == 1 and gradient_passes(self.graph, node, name, self.laid_out):
                 self.users[incoming[0]] += 1
                 made.append((name, incoming[0]))
-            elif broadcasts and self.size[name] < largest and self.graph.tensors[name].elements < self.graph.tensors[node.outputs[0]].elements:
+            elif (
+                broadcasts
+                and self.size[name] < largest
+                and self.graph.tensors[name].elements < self.graph.tensors[node.outputs[0]].elements
+            ):
                 shrinking.append((name, self._allocate(largest)))  # as large as the output until it is summed
             else:
                 made.append((name, self._allocate(self.size[name])))

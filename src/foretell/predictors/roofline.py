@@ -1,8 +1,8 @@
 """predictors: the roofline: time a unit = max(compute, memory) + launch, summed. Analytic, needs no training.
 
 S. Williams, A. Waterman, D. Patterson: Roofline, CACM 52(4), 2009. The peaks are the datasheet's; kernels reach a share
-of them, and that share is an assumption here (`COMPUTE_EFFICIENCY`, `MEMORY_EFFICIENCY`), the same for every device: the
-answer is marked ``uncalibrated``, its interval is wide, and a predictor fitted to measurements should replace it.
+of them, and that share is an assumption here (`COMPUTE_EFFICIENCY`, `MEMORY_EFFICIENCY`), the same for every device:
+the answer is marked ``uncalibrated``, its interval is wide, and a predictor fitted to measurements should replace it.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,18 @@ from foretell.graph import Cost, graph_costs, inference_peak, run_groups, traini
 from foretell.graph.cost import CostTable
 from foretell.graph.passes import autocast
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
-from foretell.units import bytes_from_gib, bytes_from_mib, bytes_per_s, flops_per_s, gib, mib, ms, per_second, seconds_from_ms, seconds_from_us
+from foretell.units import (
+    bytes_from_gib,
+    bytes_from_mib,
+    bytes_per_s,
+    flops_per_s,
+    gib,
+    mib,
+    ms,
+    per_second,
+    seconds_from_ms,
+    seconds_from_us,
+)
 
 COMPUTE_EFFICIENCY = 0.6
 MEMORY_EFFICIENCY = 0.75
@@ -69,7 +80,10 @@ class RooflinePredictor:
         memory_mib = peak_memory_mib(workload, table)
         power_w = mean_power_w(slots, latency_ms, hardware)
         if memory_mib > mib(bytes_from_gib(hardware.memory_gib)):
-            warnings.append(f"Needs about {gib(bytes_from_mib(memory_mib)):.1f} GiB; {workload.target.device.id} has {hardware.memory_gib:.1f} GiB here: it will not fit.")
+            warnings.append(
+                f"Needs about {gib(bytes_from_mib(memory_mib)):.1f} GiB; {workload.target.device.id} has "
+                f"{hardware.memory_gib:.1f} GiB here: it will not fit."
+            )
         if table.unknown_operators:
             named = ", ".join(f"{op} ({share:.1%} of bytes)" for op, share in table.unknown_operators.items())
             warnings.append(f"Unknown operators, counted by the bytes they move: {named}")
@@ -94,7 +108,12 @@ class RooflinePredictor:
             coverage=table.coverage,
             breakdown=shares(slots),
             warnings=tuple(warnings),
-            facts={"parameters": table.total.parameters, "macs": table.total.macs, "flops": table.total.flops, "memory_capacity_mib": mib(bytes_from_gib(hardware.memory_gib))},
+            facts={
+                "parameters": table.total.parameters,
+                "macs": table.total.macs,
+                "flops": table.total.flops,
+                "memory_capacity_mib": mib(bytes_from_gib(hardware.memory_gib)),
+            },
         )
 
 
@@ -108,7 +127,9 @@ def timeline(workload: Workload, table: CostTable) -> Iterable[Slot]:
         step = training_step(table.graph, workload.optimizer or "sgd")
         for position in range(len(step.backward) - 1, -1, -1):
             if step.backward[position].launches:
-                yield _slot(f"{table.graph.nodes[position].op} (backward)", step.backward[position], table, position, hardware)
+                yield _slot(
+                    f"{table.graph.nodes[position].op} (backward)", step.backward[position], table, position, hardware
+                )
         if step.optimizer.launches:
             yield _timed("optimizer", step.optimizer, "fp32", hardware)
 
@@ -168,5 +189,7 @@ def shares(slots: Iterable[Slot]) -> tuple[OperatorShare, ...]:
         by_bound: dict[str, float] = {}
         for s in members:
             by_bound[s.bound] = by_bound.get(s.bound, 0.0) + s.latency_ms
-        rows.append(OperatorShare(operator, len(members), spent, spent / everything, max(by_bound, key=lambda b: by_bound[b])))
+        rows.append(
+            OperatorShare(operator, len(members), spent, spent / everything, max(by_bound, key=lambda b: by_bound[b]))
+        )
     return tuple(sorted(rows, key=lambda r: -r.latency_ms))
