@@ -1,9 +1,14 @@
 """Tiny graphs and models for tests and examples; no other room imports this one."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foretell.graph import Graph, Node, Tensor
 from foretell.graph.batch import mark_batch_axes
+from foretell.graph.node import Attribute
+from foretell.graph.tensor import TensorKind
+
+Shape = tuple[int, ...]
 
 
 def tiny_graph(batch_size: int = 2, channels: int = 8) -> Graph:
@@ -55,3 +60,46 @@ def tiny_onnx(batch: int | str = "batch", size: int = 16) -> Any:
         [weight("conv.weight", 8, 3, 3, 3), weight("fc.weight", 4, 8)],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def one_node(
+    op: str,
+    inputs: Sequence[Shape | None],
+    outputs: Sequence[Shape],
+    *,
+    weights: Sequence[int] = (),
+    dtype: str = "fp32",
+    domain: str = "",
+    bodies: tuple[Graph, ...] = (),
+    **attributes: Attribute,
+) -> Graph:
+    """A graph of one node: ``weights`` are the positions of inputs that are parameters, None is an absent input.
+
+    >>> one_node("Gemm", [(2, 3), (3, 4)], [(2, 4)], weights=[1]).parameter_count
+    12
+    """
+    names = [f"in{i}" if shape is not None else "" for i, shape in enumerate(inputs)]
+    tensors: dict[str, Tensor] = {}
+    for position, shape in enumerate(inputs):
+        if shape is not None:
+            kind: TensorKind = "parameter" if position in weights else "input"
+            tensors[names[position]] = Tensor(names[position], shape, dtype, kind)
+    made = {f"out{i}": Tensor(f"out{i}", shape, dtype) for i, shape in enumerate(outputs)}
+    node = Node("node", op, tuple(names), tuple(made), dict(attributes), domain, bodies=bodies)
+    free = [name for name, tensor in tensors.items() if tensor.kind == "input"]
+    return Graph.build("one", [node], tensors | made, free, made)
+
+
+def chain(
+    nodes: Sequence[Node],
+    shapes: Mapping[str, Shape],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    batch_size: int = 1,
+) -> Graph:
+    """A graph of nodes and shapes, all fp32; names that start with ``w`` are parameters."""
+    tensors = {}
+    for name, shape in shapes.items():
+        kind: TensorKind = "input" if name in inputs else "parameter" if name.startswith("w") else "activation"
+        tensors[name] = Tensor(name, shape, kind=kind)
+    return Graph.build("chain", nodes, tensors, inputs, outputs, batch_size=batch_size)

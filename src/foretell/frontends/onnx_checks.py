@@ -40,6 +40,8 @@ def _check_graph(graph: GraphProto, outer: frozenset[str], allow_unknown: bool, 
     for sparse in graph.sparse_initializer:
         _check_sparse(sparse)
     for node in graph.node:
+        if not (type(node.name) is type(node.op_type) is type(node.domain) is str):
+            raise ModelError("The model has a node whose name is no text: it is damaged.")
         if not allow_unknown and canonical_name(node) is None:
             raise UnsupportedOperatorError(
                 f"Operator {node.op_type!r} of the domain {node.domain or 'ai.onnx'!r} is unknown (node {label(node)!r}). "
@@ -86,6 +88,8 @@ def _names_made(graph: GraphProto) -> set[str]:
                 )
             if name:
                 made.add(name)
+    if not all(type(name) is str for name in made):  # protobuf hands out bytes where a text is none
+        raise ModelError("The model has a tensor whose name is no text: it is damaged.")
     return made
 
 
@@ -111,6 +115,8 @@ def _check_location(tensor: TensorProto) -> None:
     if tensor.data_location != TensorProto.EXTERNAL and not tensor.external_data:
         return
     for location in [e.value for e in tensor.external_data if e.key == "location"] or [""]:
+        if not isinstance(location, str):
+            raise ModelError(f"Weight {tensor.name!r} keeps its data at {location!r}, which is no text: the model is damaged.")
         parts = re.split(r"[\\/]", location)
         absolute = os.path.isabs(location) or location.startswith("\\") or re.match(r"^[A-Za-z]:", location)
         if not location or absolute or ".." in parts or "\0" in location:

@@ -330,6 +330,24 @@ def _upsampled(
     return [(tuple(d * int(s) for d, s in zip(shape, attributes["scales"])), kind)]
 
 
+def _convolved(
+    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
+) -> list[Known | None]:
+    """A quantised convolution, channels first or last; its weight is channels-first either way."""
+    weight, last = _shape_of(operands, 3), bool(attributes.get("channels_last"))
+    sides = shape[1:-1] if last else shape[2:]
+    rank = len(sides)
+    strides, dilations = attributes.get("strides") or [1] * rank, attributes.get("dilations") or [1] * rank
+    pads = attributes.get("pads") or [0] * 2 * rank
+    same = str(attributes.get("auto_pad", "NOTSET")).startswith("SAME")
+    out = []
+    for i, side in enumerate(sides):
+        reach = (weight[2 + i] - 1) * dilations[i] + 1
+        out.append(-(-side // strides[i]) if same else (side + pads[i] + pads[i + rank] - reach) // strides[i] + 1)
+    found = (shape[0], weight[0], *out)
+    return [(_last(found) if last else found, kind)]
+
+
 def _lstm(
     attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
 ) -> list[Known | None]:
@@ -342,6 +360,7 @@ _RULES: dict[str, Rule] = {
     "QLinearAdd": _broadcast,
     "QLinearMul": _broadcast,
     "QLinearConcat": _concatenated,
+    "QLinearConv": _convolved,
     "SkipLayerNormalization": _skipped,
     "SkipSimplifiedLayerNormalization": _skipped,
     "EmbedLayerNormalization": _embedded,

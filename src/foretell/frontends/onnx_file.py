@@ -72,11 +72,21 @@ def _parse(path: Path) -> ModelProto:
 
 def graph_from_proto(model: ModelProto, request: ModelRequest, name: str) -> Graph:
     """The graph of a parsed model."""
+    try:
+        return _graph_from_proto(model, request, name)
+    except ForetellError:
+        raise
+    except _MALFORMED as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"{name} is malformed: {type(error).__name__}: {reason}") from error
+
+
+def _graph_from_proto(model: ModelProto, request: ModelRequest, name: str) -> Graph:
     opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
     newest = onnx.defs.onnx_opset_version()
-    if opsets.get("", 1) > newest:
+    if not 1 <= opsets.get("", 1) <= newest:
         raise ModelError(
-            f"{name} uses ONNX opset {opsets['']}; the installed onnx {onnx.__version__} knows up to {newest}. Upgrade onnx."
+            f"{name} uses ONNX opset {opsets['']}; the installed onnx {onnx.__version__} knows 1 to {newest}. Upgrade onnx."
         )
     model = inline_functions(model)
     check_model(model, request.allow_unknown)
@@ -103,17 +113,10 @@ def _convert(
     for entry in inputs:
         shapes.enter(entry.name, entry.at_batch(batch_size), entry.element_type)
     reader = NodeReader(shapes)
-    try:
-        nodes = _read_nodes(proto, shapes, reader)
-        axes = {i.name: i.batch_axis(batch_size) for i in inputs}
-        graph = _finish(proto, shapes, reader, nodes, axes, batch_size, name)
-        return mark_bodies(mark_batch_axes(tie_patterns(graph)))
-    except ForetellError:
-        raise
-    except _MALFORMED as error:
-        raise ModelError(
-            f"{name} is malformed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        ) from error
+    nodes = _read_nodes(proto, shapes, reader)
+    axes = {i.name: i.batch_axis(batch_size) for i in inputs}
+    graph = _finish(proto, shapes, reader, nodes, axes, batch_size, name)
+    return mark_bodies(mark_batch_axes(tie_patterns(graph)))
 
 
 def _read_nodes(proto: GraphProto, shapes: Shapes, reader: NodeReader) -> list[Node]:

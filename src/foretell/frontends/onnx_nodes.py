@@ -9,7 +9,7 @@ from onnx import NodeProto, SparseTensorProto, TensorProto
 
 from foretell.errors import ModelError
 from foretell.frontends.aten import canonical_operator
-from foretell.frontends.onnx_contrib import canonical_name
+from foretell.frontends.onnx_contrib import BLOCKED, STANDARD, canonical_name
 from foretell.frontends.onnx_shapes import Shapes
 from foretell.frontends.onnx_values import MAX_ELEMENTS
 from foretell.graph import Node
@@ -118,9 +118,7 @@ class NodeReader:
         module, origin, origin_op = _provenance(node)
         name = node.name if node.name and node.name not in self.names else next(iter(outputs), node.name)
         self.names.add(name)
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        if canonical_name(node) is None:
-            op, domain = f"{node.domain}.{node.op_type}" if domain else op, ""  # "custom.Relu" need not be a Relu
+        domain = "" if node.domain in (*STANDARD, BLOCKED) and canonical_name(node) is not None else node.domain
         return Node(name, op, tuple(inputs), tuple(node.output), plain, domain, module, origin, origin_op)
 
     def _note_weights(self, node: NodeProto) -> None:

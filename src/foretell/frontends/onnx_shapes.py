@@ -20,10 +20,9 @@ from foretell.frontends.request import MAX_ELEMENTS as MAX_TENSOR
 
 MAX_SHAPE_DATA = 512  # values that decide a shape are short; longer ones are weights
 MAX_FLOATS = 8  # scales of a Resize are floats that decide a shape; longer ones are weights, and no value of a weight counts
-_WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL, TensorProto.UINT8, TensorProto.INT8, TensorProto.UINT64)
-MAX_KEPT = (
-    2**23
-)  # elements of all values kept: what shapes are made of is small, a file that makes more is not asked for it
+_WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
+MAX_KEPT = 2**23
+# elements of all values kept: what shapes are made of is small
 _OPTIONAL_OUTPUTS = frozenset(
     {"Dropout", "BatchNormalization", "LayerNormalization", "MaxPool", "SkipLayerNormalization"}
 )
@@ -161,9 +160,36 @@ class Shapes:
 
     def _by_rule(self, node: NodeProto, attributes: dict[str, Any]) -> dict[str, Known] | None:
         """Contrib operators; the two of them that ONNX Runtime writes into ONNX's own domain."""
+        if node.op_type == "Split" and node.domain in STANDARD:
+            return self._split(node, attributes)
         if node.domain in (CONTRIB, BLOCKED) or node.op_type in ("SimplifiedLayerNormalization", "FusedGemm"):
             return contrib_shapes(node, attributes, self.known, self._by_onnx)
         return None
+
+
+    def _split(self, node: NodeProto, attributes: dict[str, Any]) -> dict[str, Known] | None:
+        """ONNX's own inference ends the process where a Split has more outputs than it says."""
+        if not node.input or node.input[0] not in self.known:
+            return None
+        shape, kind = self.known[node.input[0]]
+        axis, pieces = int(attributes.get("axis", 0)), len(node.output)
+        if not -len(shape) <= axis < len(shape):
+            raise ModelError(f"Node {node.name or 'Split'!r} (Split) splits axis {axis} of a tensor of shape {shape}.")
+        sizes = [int(s) for s in attributes.get("split") or ()]
+        if len(node.input) > 1 and node.input[1]:
+            value = self.values.get(node.input[1])
+            if value is None:
+                return None
+            sizes = [int(s) for s in value.ravel()]
+        if not sizes:
+            size = -(-shape[axis] // pieces)
+            sizes = [max(min(size, shape[axis] - i * size), 0) for i in range(pieces)]
+        if len(sizes) != pieces or sum(sizes) != shape[axis] or attributes.get("num_outputs", pieces) != pieces:
+            raise ModelError(
+                f"Node {node.name or 'Split'!r} (Split) makes {pieces} outputs of sizes {sizes[:8]} from {shape[axis]}: malformed."
+            )
+        axis %= len(shape)
+        return {o: ((*shape[:axis], size, *shape[axis + 1 :]), kind) for o, size in zip(node.output, sizes) if o}
 
 
 def read_attributes(node: NodeProto) -> dict[str, Any]:

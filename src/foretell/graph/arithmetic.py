@@ -22,7 +22,7 @@ def multiply_accumulates(node: Node, entry: Operator, operands: Operands, output
     usual = {"attention": _attention_macs, "recurrent": _recurrent_macs}.get(entry.kind, _product_macs)
     try:
         return _MACS.get(node.op, usual)(node, operands, output)
-    except (IndexError, AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
+    except (LookupError, AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
         shapes = [t.shape if t else None for t in operands]
         raise GraphError(f"Node {node.name!r} ({node.op}) cannot be costed with inputs of shapes {shapes}.") from error
 
@@ -241,9 +241,10 @@ def other_flops(node: Node, entry: Operator, operands: Operands, outputs: list[T
         return rule(node, inputs, out)
     if entry.kind == "reduction":
         return int(entry.flops * max((t.elements for t in inputs), default=out))
-    if entry.kind in ("elementwise", "normalisation", "generator", "unknown"):
-        return int(entry.flops * max(t.elements for t in outputs))
-    return 0
+    largest = max(t.elements for t in outputs)
+    if node.op == "Col2Im":  # overlapping patches are summed
+        largest = inputs[0].elements
+    return int(entry.flops * largest)
 
 
 def _softmax_flops(node: Node, operands: Operands) -> int:

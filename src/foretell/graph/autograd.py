@@ -4,6 +4,8 @@ The rules are those of PyTorch's ``derivatives.yaml``: a product saves an operan
 an addition saves nothing, an operator that works in place and whose derivative needs its input clones that input first.
 """
 
+from collections.abc import Mapping
+
 from foretell.graph.graph import Graph
 from foretell.graph.layout import Layout, contiguous
 from foretell.graph.memory import rounded
@@ -105,7 +107,7 @@ def _statistics(node: Node, out: Tensor) -> int:
     return count
 
 
-def gradient_passes(graph: Graph, node: Node, name: str, laid_out: dict[str, Layout]) -> bool:
+def gradient_passes(graph: Graph, node: Node, name: str, laid_out: Mapping[str, Layout]) -> bool:
     """Whether the gradient of an input is the gradient of the output itself, or a view of it: no new memory."""
     out = graph.tensors[node.outputs[0]]
     tensor = graph.tensors[name]

@@ -24,14 +24,14 @@ def mark_batch_axes(graph: Graph) -> Graph:
         for index, output in enumerate(node.outputs):
             if output:
                 axes[output] = _follow(graph, node, index, axes)
-        for name, axis in _demanded(graph, node, axes):
-            _demand(graph, name, axis, axes)
+        for name, wanted in _demanded(graph, node, axes):
+            _demand(graph, name, wanted, axes)
     tensors = {}
     for name, tensor in graph.tensors.items():
         axis = axes.get(name)
         fits = axis is not None and axis < len(tensor.shape) and tensor.shape[axis] % graph.batch_size == 0
-        wanted = axis if fits else None
-        tensors[name] = tensor if wanted == tensor.batch_axis else replace(tensor, batch_axis=wanted)
+        found = axis if fits else None
+        tensors[name] = tensor if found == tensor.batch_axis else replace(tensor, batch_axis=found)
     return replace(graph, tensors=tensors)
 
 
@@ -212,7 +212,8 @@ def _demanded(graph: Graph, node: Node, axes: Mapping[str, int | None]) -> Itera
             yield from ((name, axis) for name in node.inputs)
     elif _RULES.get(node.op) is _recurrent and axes.get(node.inputs[0]) is not None:
         first, states = (5, 2) if "hidden_size" in node.attributes else (1, 2 if node.op == "LSTM" else 1)
-        yield from ((name, 1) for name in node.inputs[first : first + states] if len(graph.tensors[name].shape) == 3)
+        given = [name for name in node.inputs[first : first + states] if name]
+        yield from ((name, 1) for name in given if len(graph.tensors[name].shape) == 3)
 
 
 def _demand(graph: Graph, name: str, axis: int, axes: dict[str, int | None]) -> None:

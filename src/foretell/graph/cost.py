@@ -189,7 +189,7 @@ def _bytes_read(
         return 0
     if entry.kind == "gather":
         return min(outputs[0].bytes, sizes[0]) + sum(sizes[1:])
-    if entry.kind == "movement" and node.op != "Concat":
+    if entry.kind == "movement" and node.op not in ("Concat", "Col2Im"):
         return min(sum(sizes), outputs[0].bytes)
     if node.op == "MoE":
         return sizes[0] + int(sum(sizes[1:]) * _active_share(node, inputs))

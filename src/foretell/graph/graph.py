@@ -17,8 +17,8 @@ from foretell.graph.tensor import DTYPE_BITS, FLOAT_DTYPES, Tensor
 class Graph:
     """Nodes in an order in which they can run, and every tensor they touch.
 
-    Make one with `Graph.build`, which sorts and validates. ``unused_parameters`` are weights that the model owns and
-    the graph never reads: they take memory and count as parameters.
+    Make one with `Graph.build`, which sorts and validates. Weights that the model owns and no node reads are among the
+    tensors: they take memory and count as parameters.
     """
 
     name: str

@@ -76,6 +76,10 @@ def _edge_cost(
     inside = set(positions)
     made = dict.fromkeys(o for p in positions for o in graph.nodes[p].outputs if o)
     leaving = [o for o in made if o in outputs or any(c not in inside for c in graph.consumers.get(o, ()))]
+    kept = {s for o in leaving if (s := laid_out[o].storage) in made}  # several views of one storage are written once
+    overwritten = [
+        o for o in leaving if laid_out[o].storage not in made and table.nodes[graph.producers[o]].bytes_written
+    ]
     readers: dict[str, list[int]] = {}
     for position in positions:
         for name in dict.fromkeys(graph.nodes[position].inputs):
@@ -84,8 +88,8 @@ def _edge_cost(
     return replace(
         own,
         bytes_read=sum(_read_once(graph, name, reading, laid_out) for name, reading in readers.items()),
-        bytes_written=sum(graph.tensors[n].bytes for n in leaving),
-        activation_bytes=sum(graph.tensors[n].bytes for n in leaving if laid_out[n].storage in made),
+        bytes_written=sum(graph.tensors[n].bytes for n in (*kept, *overwritten)),
+        activation_bytes=sum(graph.tensors[n].bytes for n in kept),
         launches=max(table.nodes[p].launches for p in positions),
     )
 

@@ -37,7 +37,7 @@ class _Walk:
 
     def __init__(self, graph: Graph, state: int) -> None:
         self.graph, self.state = graph, state
-        self.laid_out, self.needing = dict(layouts(graph)), needing_gradients(graph)
+        self.laid_out, self.needing = layouts(graph), needing_gradients(graph)
         self.size = {n: rounded(t.bytes) for n, t in graph.tensors.items()}
         self.resident = state + sum(self.size[n] for n in graph.inputs)
         self.live = self.peak = self.resident

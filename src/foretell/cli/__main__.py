@@ -1,0 +1,6 @@
+"""cli: ``python -m foretell.cli``."""
+
+from foretell.cli.main import main
+
+if __name__ == "__main__":
+    main()

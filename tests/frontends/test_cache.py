@@ -1,0 +1,63 @@
+"""Converted graphs are kept by content."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from foretell.frontends import ModelRequest, cache, convert, parse_inputs
+from foretell.testing import tiny_graph, tiny_onnx
+
+
+def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FORETELL_CACHE", str(tmp_path / "own"))
+    assert cache.cache_folder() == tmp_path / "own"
+    monkeypatch.delenv("FORETELL_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache.cache_folder() == tmp_path / "foretell"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache.cache_folder() == Path.home() / ".cache" / "foretell"
+
+
+def test_what_changes_a_graph_changes_its_entry() -> None:
+    request = ModelRequest("m.onnx")
+    entries = {
+        cache.entry_path("onnx", "a", request),
+        cache.entry_path("onnx", "b", request),
+        cache.entry_path("pt2", "a", request),
+        cache.entry_path("onnx", "a", ModelRequest("m.onnx", parse_inputs(["3x4"]))),
+        cache.entry_path("onnx", "a", ModelRequest("m.onnx", mode="training")),
+        cache.entry_path("onnx", "a", ModelRequest("m.onnx", allow_unknown=True)),
+    }
+    assert len(entries) == 6
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(tiny_onnx(size=16).SerializeToString())
+    first = convert(ModelRequest(str(path)))
+    path.write_bytes(tiny_onnx(size=20).SerializeToString())
+    assert convert(ModelRequest(str(path))).hash != first.hash
+
+
+def test_a_damaged_entry_is_dropped(tmp_path: Path) -> None:
+    entry = tmp_path / "x.fgraph"
+    assert cache.read(entry) is None
+    cache.write(entry, tiny_graph())
+    assert cache.read(entry) is not None
+    entry.write_bytes(entry.read_bytes()[:-5])
+    assert cache.read(entry) is None
+    assert not entry.exists()
+
+
+def test_the_oldest_entries_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MAX_ENTRIES", 2)
+    for position in range(4):
+        cache.write(tmp_path / f"{position}.fgraph", tiny_graph())
+        os.utime(tmp_path / f"{position}.fgraph", (position, position))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["2.fgraph", "3.fgraph"]
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    cache.write(tmp_path / "file" / "x.fgraph", tiny_graph())

@@ -1,0 +1,123 @@
+"""The roofline: answers for every device, never absurd, and says what it does not know."""
+
+import pytest
+
+from foretell.devices import all_devices, effective, find_device, parse_slice
+from foretell.graph import Graph, Node, graph_costs
+from foretell.predictors import DEFAULT_PREDICTOR, PREDICTORS
+from foretell.predictors.roofline import UNCALIBRATED, RooflinePredictor, timeline
+from foretell.records import Prediction, Target, Workload
+from foretell.testing import chain, one_node, tiny_graph
+
+
+def predict(graph: Graph, device: str = "h200", slice: str | None = None, **given: str) -> Prediction:
+    place = find_device(device)
+    target = Target(place, parse_slice(slice, place) if slice else None, "eager" if place.is_cpu else "cuda-graph")
+    return RooflinePredictor().predict(Workload(graph, target, **given))
+
+
+def value(prediction: Prediction, metric: str) -> float:
+    estimate = getattr(prediction, metric)
+    assert estimate is not None
+    assert 0 < estimate.low <= estimate.value <= estimate.high
+    return float(estimate.value)
+
+
+@pytest.mark.parametrize("device", [d.id for d in all_devices()])
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_every_device_has_an_answer(device: str, mode: str) -> None:
+    prediction = predict(tiny_graph(batch_size=8), device, mode=mode)
+    for metric in ("latency_ms", "throughput_per_s", "memory_mib", "energy_j"):
+        value(prediction, metric)
+    place = find_device(device)
+    assert 0 < value(prediction, "power_w") <= place.tdp_w
+    assert prediction.warnings[0] == UNCALIBRATED
+    assert prediction.coverage == 1.0
+    assert sum(s.share for s in prediction.breakdown) == pytest.approx(1.0)
+    assert sum(s.latency_ms for s in prediction.breakdown) == pytest.approx(value(prediction, "latency_ms"))
+
+
+def big_product(batch: int = 4096, dtype: str = "fp16") -> Graph:
+    return one_node("MatMul", [(batch, 4096), (4096, 4096)], [(batch, 4096)], weights=[1], dtype=dtype)
+
+
+def test_more_work_takes_longer_and_more_device_less() -> None:
+    small, large = predict(big_product(1024), dtype="fp16"), predict(big_product(8192), dtype="fp16")
+    assert value(small, "latency_ms") < value(large, "latency_ms")
+    assert value(small, "memory_mib") < value(large, "memory_mib")
+    assert value(predict(big_product(), "t4", dtype="fp16"), "latency_ms") > value(
+        predict(big_product(), dtype="fp16"), "latency_ms"
+    )
+    assert value(predict(big_product(), slice="mps:30", dtype="fp16"), "latency_ms") > value(
+        predict(big_product(), dtype="fp16"), "latency_ms"
+    )
+    assert predict(big_product(), slice="mig:1g.18gb", dtype="fp16").slice == "mig:1g.18gb"
+
+
+def test_bounds() -> None:
+    def bound(graph: Graph) -> str:
+        return predict(graph, dtype="fp16").breakdown[0].bound
+
+    assert bound(big_product(8192)) == "compute"
+    assert bound(one_node("Relu", [(1 << 26,)], [(1 << 26,)], dtype="fp16")) == "memory"
+    assert bound(one_node("Relu", [(8,)], [(8,)], dtype="fp16")) == "launch"
+
+
+def test_precision_uses_the_tensor_cores() -> None:
+    slow, fast = predict(big_product(dtype="fp32"), dtype="fp32"), predict(big_product(dtype="fp16"), dtype="fp16")
+    assert value(slow, "latency_ms") > 5 * value(fast, "latency_ms")
+
+
+def test_time_is_never_below_the_datasheet() -> None:
+    """No prediction beats the device's peak rate or its bandwidth."""
+    hardware = effective(find_device("h200"), None)
+    graph = big_product(8192)
+    cost = graph_costs(graph).total
+    latency_s = value(predict(graph, dtype="fp16"), "latency_ms") / 1e3
+    assert latency_s > cost.flops / (hardware.peak_tflops("fp16", tensor_cores=True) * 1e12)
+    assert latency_s > cost.bytes / (hardware.bandwidth_gb_per_s * 1e9)
+
+
+def test_training_adds_backward_and_the_optimizer() -> None:
+    graph = tiny_graph(batch_size=64)
+    inference, sgd = predict(graph), predict(graph, mode="training", optimizer="sgd")
+    adamw = predict(graph, mode="training", optimizer="adamw")
+    assert value(inference, "latency_ms") < value(sgd, "latency_ms") < value(adamw, "latency_ms")
+    assert value(inference, "memory_mib") < value(sgd, "memory_mib") < value(adamw, "memory_mib")
+    names = {s.operator for s in sgd.breakdown}
+    assert {"Conv", "Conv (backward)", "optimizer"} <= names
+    cast = predict(graph, mode="training", optimizer="sgd", dtype="bf16")
+    assert "Cast" in {s.operator for s in cast.breakdown}
+
+
+def test_the_timeline_runs_backward_in_reverse() -> None:
+    graph = tiny_graph()
+    workload = Workload(graph, Target(find_device("a100")), mode="training", optimizer="sgd")
+    names = [slot.operator for slot in timeline(workload, graph_costs(graph))]
+    assert names == [
+        "Conv", "Relu", "GlobalAveragePool", "Gemm",
+        "Gemm (backward)", "GlobalAveragePool (backward)", "Relu (backward)", "Conv (backward)", "optimizer",
+    ]  # fmt: skip
+
+
+def test_unknown_operators_lower_the_coverage_and_are_named() -> None:
+    nodes = [Node("a", "Relu", ("x",), ("y",)), Node("b", "Mystery", ("y",), ("z",), domain="org.example")]
+    prediction = predict(chain(nodes, dict.fromkeys("xyz", (64,)), ["x"], ["z"]))
+    assert prediction.coverage == 0.5
+    assert any("org.example.Mystery (50.0% of bytes)" in w for w in prediction.warnings)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    graph = one_node("Relu", [(1 << 33,)], [(1 << 33,)])
+    assert any("will not fit" in w for w in predict(graph, "t4").warnings)
+    assert not any("will not fit" in w for w in predict(tiny_graph(), "t4").warnings)
+
+
+def test_a_graph_without_work_is_an_empty_launch() -> None:
+    prediction = predict(one_node("Reshape", [(4,)], [(2, 2)]))
+    assert value(prediction, "latency_ms") > 0
+    assert any("does no work" in w for w in prediction.warnings)
+
+
+def test_the_registry_serves_it() -> None:
+    assert PREDICTORS.load(DEFAULT_PREDICTOR) is RooflinePredictor

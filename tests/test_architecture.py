@@ -1,0 +1,188 @@
+"""The import rules of the house, and the few others that a linter does not know."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "foretell"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# imports go down only; rooms on one line do not see each other
+FLOORS = [
+    {"cli", "web"},
+    {"workflows"},
+    {"evaluation"},
+    {"predictors", "advisors"},
+    {"frontends", "profiling", "datasets", "features", "scheduling"},
+    {"records"},
+    {"graph", "devices"},
+    {"errors", "units", "registry", "optional"},
+]
+FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
+# on the lowest floor the error tree is the root: what raises may import it
+ROOTS = {"registry": {"errors"}, "optional": {"errors"}}
+OUTSIDE = {"__init__", "__main__", "testing"}  # the public surface, and what only tests import
+HEAVY = {"torch", "torchvision", "timm", "transformers"}
+HEAVY_ROOMS = {"frontends", "profiling", "predictors"}
+LONGEST_FILE = 500
+BANNED_NAMES = {"utils", "helpers", "common", "misc", "core", "manager"}
+# limits on what is accepted, not conversions of units
+LITERALS_ALLOWED = {
+    "frontends/request.py": {"2**40"},  # elements of one input
+    "workflows/predict.py": {"2**20"},  # items of one batch
+}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield node.module or ""
+            if node.module == "foretell":
+                yield from (f"foretell.{alias.name}" for alias in node.names)
+
+
+def at_import(tree: ast.Module) -> Iterator[ast.stmt]:
+    """The statements that run when a module is imported."""
+    waiting: list[ast.stmt] = list(tree.body)
+    while waiting:
+        statement = waiting.pop()
+        yield statement
+        if isinstance(statement, ast.If):
+            if not re.search(r"\bTYPE_CHECKING\b", ast.unparse(statement.test)):
+                waiting += statement.body
+            waiting += statement.orelse
+        elif isinstance(statement, ast.Try):
+            waiting += [*statement.body, *statement.orelse, *statement.finalbody]
+            waiting += [inner for handler in statement.handlers for inner in handler.body]
+        elif isinstance(statement, ast.With | ast.ClassDef):
+            waiting += statement.body
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(FILES) > 30
+    assert {room_of(f) for f in FILES} <= set(FLOOR) | OUTSIDE
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_down_only(path: Path) -> None:
+    room = room_of(path)
+    targets = {name.split(".")[1] for name in imported(tree_of(path)) if name.startswith("foretell.")}
+    targets -= {"__future__", room}
+    if room != "testing":
+        assert "testing" not in targets, "only tests import foretell.testing"
+    if room in OUTSIDE:
+        return
+    assert "foretell" not in set(imported(tree_of(path))), "import from the room, not from the public surface"
+    for target in targets:
+        assert FLOOR[target] > FLOOR[room] or target in ROOTS.get(room, ()), f"{room} must not import {target}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_heavy_libraries_stay_in_their_rooms(path: Path) -> None:
+    heavy = {name for name in imported(tree_of(path)) if name.split(".")[0] in HEAVY}
+    assert not heavy or room_of(path) in HEAVY_ROOMS
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_house_rules(path: Path) -> None:
+    tree = tree_of(path)
+    assert ast.get_docstring(tree), "a module says what it is for"
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+    assert path.stem not in BANNED_NAMES
+    assert not any(part in BANNED_NAMES for part in path.relative_to(PACKAGE).parts)
+    if room_of(path) not in ("cli", "web"):
+        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+        assert not [c.lineno for c in calls if c.func.id == "print"], "printing belongs to cli/"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_every_public_function_has_a_docstring(path: Path) -> None:
+    if room_of(path) == "cli":
+        return  # a command's docstring is its help text, checked where commands are tested
+    bare = []
+    for statement in tree_of(path).body:
+        members = statement.body if isinstance(statement, ast.ClassDef) and not statement.name.startswith("_") else []
+        for found in (statement, *members):
+            if isinstance(found, ast.FunctionDef | ast.ClassDef) and not found.name.startswith("_"):
+                bare += [] if ast.get_docstring(found) else [found.name]
+    assert not bare
+
+
+def conversion_factors(tree: ast.AST) -> Iterator[str]:
+    """Powers of ten written as 1e3, powers of two as 2**20, and multiplication or division by 1024 and the like."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and type(node.value) is float and node.value in (1e3, 1e6, 1e9, 1e12):
+            yield repr(node.value)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+            text = ast.unparse(node).replace(" ", "")
+            if text in ("2**10", "2**20", "2**30", "2**40"):
+                yield text
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div | ast.FloorDiv):
+            for side in (node.left, node.right):
+                if isinstance(side, ast.Constant) and side.value in (1000, 1024, 10**6, 1024**2, 10**9, 1024**3):
+                    yield repr(side.value)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_units_are_converted_in_one_place(path: Path) -> None:
+    if path.name == "units.py":
+        return
+    allowed = LITERALS_ALLOWED.get(path.relative_to(PACKAGE).as_posix(), set())
+    assert set(conversion_factors(tree_of(path))) <= allowed
+
+
+WITHOUT_TORCH = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {heavy!r}:
+            raise ImportError(name + " is not here")
+sys.meta_path.insert(0, Blocker())
+import foretell
+loaded = sorted(m for m in sys.modules if m.startswith("foretell"))
+from foretell.testing import tiny_onnx
+p = foretell.predict(tiny_onnx(), device="h200", batch_size=4, dtype="fp16", use_cache=False)
+assert p.latency_ms.value > 0 and p.memory_mib.value > 0
+t = foretell.predict(tiny_onnx(), device="h200", mode="training", optimizer="adamw", use_cache=False)
+assert t.latency_ms.value > 0
+assert not {heavy!r} & set(sys.modules)
+sys.stdout.write(" ".join(loaded))
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded_by_import() -> set[str]:
+    """What ``import foretell`` loads, in a process where importing torch is an error; it predicts there too."""
+    code = WITHOUT_TORCH.format(heavy=HEAVY)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return set(done.stdout.split())
+
+
+def test_prediction_from_onnx_needs_no_torch(loaded_by_import: set[str]) -> None:
+    assert {"foretell.graph", "foretell.workflows.predict"} <= loaded_by_import
+
+
+def test_what_import_loads_names_no_heavy_library_at_its_top(loaded_by_import: set[str]) -> None:
+    for path in FILES:
+        module = ".".join(("foretell", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        if module in loaded_by_import:
+            tops = [s for s in at_import(tree_of(path)) if isinstance(s, ast.Import | ast.ImportFrom)]
+            names = {name.split(".")[0] for s in tops for name in imported(s)}
+            assert not names & HEAVY, module

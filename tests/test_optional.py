@@ -1,0 +1,27 @@
+"""A heavy library is imported, or the extra that installs it is named."""
+
+import math
+
+import pytest
+
+from foretell.errors import MissingExtraError
+from foretell.optional import available, require, versions
+
+
+def test_present() -> None:
+    assert available("math")
+    assert require("math", extra="none") is math
+    assert require("os.path", extra="none").__name__ in ("posixpath", "ntpath")
+    assert versions("numpy", extra="none").startswith("numpy ")
+
+
+def test_absent() -> None:
+    assert not available("no_such_library")
+    assert not available("")
+    assert not available("no_such_library.part")
+    with pytest.raises(
+        MissingExtraError, match=r"Reading Keras models needs no_such_library: pip install 'foretell\[keras\]'"
+    ):
+        require("no_such_library.part", extra="keras", purpose="Reading Keras models")
+    with pytest.raises(MissingExtraError, match=r"This needs no_such_library"):
+        versions("numpy", "no_such_library", extra="keras")
