@@ -30,7 +30,9 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> str:
 
 
 def test_predict_prints_one_object(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found: dict[str, Any] = json.loads(run(capsys, "predict", model, "--device", "a100", "-b", "8", "--dtype", "fp16", "--json"))
+    found: dict[str, Any] = json.loads(
+        run(capsys, "predict", model, "--device", "a100", "-b", "8", "--dtype", "fp16", "--json")
+    )
     assert found["model"] == model
     assert (found["batch_size"], found["dtype"], found["mode"]) == (8, "fp16", "inference")
     for metric in ("latency_ms", "memory_mib", "energy_j", "power_w"):
@@ -47,7 +49,11 @@ def test_predict_shows_a_box(model: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_inspect_sums_up(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(run(capsys, "inspect", model, "--json", "-b", "2", "--by", "node"))
     assert (found["parameters"], found["batch_size"], found["unknown_operators"]) == (248, 2, {})
-    assert found["macs"] == sum(v["macs"] for v in found["by_operator"].values()) == sum(n["macs"] for n in found["by_node"])
+    assert (
+        found["macs"]
+        == sum(v["macs"] for v in found["by_operator"].values())
+        == sum(n["macs"] for n in found["by_node"])
+    )
     assert found["nodes"] == len(found["by_node"]) == 5
     training = json.loads(run(capsys, "inspect", model, "--json", "--mode", "training"))["training"]
     assert training["total"]["macs"] > training["forward"]["macs"]
@@ -60,7 +66,10 @@ def test_inspect_as_csv(model: str, capsys: pytest.CaptureFixture[str], by: str)
     assert {"name", "operator", "count", "parameters", "bytes_read"} <= set(rows[0])
 
 
-@pytest.mark.parametrize("more", [[], ["--by", "operator"], ["--by", "module"], ["--by", "node"], ["--mode", "training"], ["--dtype", "bf16"]])
+@pytest.mark.parametrize(
+    "more",
+    [[], ["--by", "operator"], ["--by", "module"], ["--by", "node"], ["--mode", "training"], ["--dtype", "bf16"]],
+)
 def test_inspect_as_tables(model: str, capsys: pytest.CaptureFixture[str], more: list[str]) -> None:
     shown = run(capsys, "inspect", model, *more)
     assert "248 parameters" in shown
@@ -86,7 +95,9 @@ def test_debug_shows_a_traceback_wherever_it_stands(model: str, capsys: pytest.C
         assert shown.splitlines()[-1].startswith("foretell: Unknown device")
 
 
-def test_a_bug_of_ours_is_one_line_too(model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_of_ours_is_one_line_too(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oops")
 
@@ -97,10 +108,14 @@ def test_a_bug_of_ours_is_one_line_too(model: str, capsys: pytest.CaptureFixture
     assert "memory" in run(capsys, "predict", model, code=2)
 
 
-def test_the_second_call_reads_the_cache(model: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_call_reads_the_cache(
+    model: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = run(capsys, "inspect", model, "--json")
     assert len(list((tmp_path / "cache").rglob("*.fgraph"))) == 1
-    monkeypatch.setattr("foretell.frontends.onnx_file.graph_from_proto", lambda *_: pytest.fail("it was converted again"))
+    monkeypatch.setattr(
+        "foretell.frontends.onnx_file.graph_from_proto", lambda *_: pytest.fail("it was converted again")
+    )
     assert run(capsys, "inspect", model, "--json") == first
 
 

@@ -12,7 +12,14 @@ from foretell.graph.ops import OPERATORS
 from foretell.workflows.predict import load_graph
 
 
-def single(op: str, inputs: dict[str, tuple[int, ...]], outputs: int = 1, domain: str = "com.microsoft", weights: tuple[str, ...] = (), **attributes: object) -> Graph:
+def single(
+    op: str,
+    inputs: dict[str, tuple[int, ...]],
+    outputs: int = 1,
+    domain: str = "com.microsoft",
+    weights: tuple[str, ...] = (),
+    **attributes: object,
+) -> Graph:
     names = list(inputs)
     node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], domain=domain, **attributes)
     after = helper.make_node("Relu", [f"y{outputs - 1}"], ["z"])
@@ -55,14 +62,24 @@ def test_attention() -> None:
 def test_normalisations_return_their_sum() -> None:
     graph = single("SkipLayerNormalization", {"x": (2, 3, 4), "s": (2, 3, 4), "g": (4,)}, outputs=4, weights=("g",))
     assert shapes(graph)[3] == (2, 3, 4)
-    graph = single("EmbedLayerNormalization", {"ids": (2, 5), "t_ids": (2, 5), "w": (9, 4), "p": (7, 4), "s": (2, 4), "g": (4,), "b": (4,)},
-                   weights=("w", "p", "s", "g", "b"))  # fmt: skip
+    graph = single(
+        "EmbedLayerNormalization",
+        {"ids": (2, 5), "t_ids": (2, 5), "w": (9, 4), "p": (7, 4), "s": (2, 4), "g": (4,), "b": (4,)},
+        weights=("w", "p", "s", "g", "b"),
+    )
     assert shapes(graph) == [(2, 5, 4)]
     assert graph.parameter_count == 36 + 28 + 8 + 8
 
 
 def test_blocked_channels() -> None:
-    graph = single("Conv", {"x": (1, 3, 8, 8), "w": (16, 3, 3, 3)}, domain="com.microsoft.nchwc", weights=("w",), pads=[1, 1, 1, 1], activation="Relu")
+    graph = single(
+        "Conv",
+        {"x": (1, 3, 8, 8), "w": (16, 3, 3, 3)},
+        domain="com.microsoft.nchwc",
+        weights=("w",),
+        pads=[1, 1, 1, 1],
+        activation="Relu",
+    )
     assert shapes(graph) == [(1, 16, 8, 8)]
     assert graph_costs(graph).total.macs == 16 * 64 * 27
     graph = single("ReorderOutput", {"x": (1, 16, 8, 8)}, domain="com.microsoft.nchwc", channels=12, channels_last=1)

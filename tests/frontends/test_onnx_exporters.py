@@ -53,7 +53,9 @@ def by_script(net: Any, opset: int) -> onnx.ModelProto:
 def by_dynamo(net: Any, optimize: bool) -> onnx.ModelProto:
     shapes = ({0: torch.export.Dim.DYNAMIC},)
     with contextlib.redirect_stdout(io.StringIO()):
-        program = torch.onnx.export(net, (torch.rand(2, 3, 16, 16),), dynamo=True, verbose=False, optimize=optimize, dynamic_shapes=shapes)
+        program = torch.onnx.export(
+            net, (torch.rand(2, 3, 16, 16),), dynamo=True, verbose=False, optimize=optimize, dynamic_shapes=shapes
+        )
     return program.model_proto
 
 

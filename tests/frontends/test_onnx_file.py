@@ -70,7 +70,10 @@ def test_any_batch_from_any_file(batch: int | str, wanted: int) -> None:
 
 def test_weights_among_the_inputs_are_no_inputs() -> None:
     found = model(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])], [value("x", "n", 4), value("w", 4, 6)], ["y"], (weight("w", 4, 6),)
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [value("x", "n", 4), value("w", 4, 6)],
+        ["y"],
+        (weight("w", 4, 6),),
     )
     graph = load_graph(found, batch_size=3)
     assert graph.inputs == ("x",)
@@ -89,10 +92,16 @@ def test_nodes_of_one_name_stay_apart() -> None:
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_convolutions_of_every_rank(rank: int) -> None:
-    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 2 * rank), helper.make_node("ConvTranspose", ["y", "u"], ["z"], strides=[2] * rank)]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 2 * rank),
+        helper.make_node("ConvTranspose", ["y", "u"], ["z"], strides=[2] * rank),
+    ]
     sides = [8] * rank
     found = load_graph(
-        model(nodes, [value("x", "n", 3, *sides)], ["z"], (weight("w", 5, 3, *[3] * rank), weight("u", 5, 2, *[2] * rank))), batch_size=2
+        model(
+            nodes, [value("x", "n", 3, *sides)], ["z"], (weight("w", 5, 3, *[3] * rank), weight("u", 5, 2, *[2] * rank))
+        ),
+        batch_size=2,
     )
     assert shape(found, "z") == (2, 2, *[16] * rank)
     assert macs(found) == 2 * 8**rank * (5 * 3 * 3**rank + 5 * 2 * 2**rank)
@@ -136,7 +145,11 @@ def test_resize_in_all_forms(form: str) -> None:
 def test_recurrent_layers(op: str, direction: str) -> None:
     gates, directions = {"LSTM": 4, "GRU": 3, "RNN": 1}[op], 1 + (direction == "bidirectional")
     nodes = [helper.make_node(op, ["x", "w", "r", "b"], ["y", "h"], hidden_size=6, direction=direction)]
-    weights = (weight("w", directions, gates * 6, 5), weight("r", directions, gates * 6, 6), weight("b", directions, 2 * gates * 6))
+    weights = (
+        weight("w", directions, gates * 6, 5),
+        weight("r", directions, gates * 6, 6),
+        weight("b", directions, 2 * gates * 6),
+    )
     found = load_graph(model(nodes, [value("x", 9, "batch", 5)], ["y", "h"], weights), batch_size=4)
     assert shape(found, "x") == (9, 4, 5)
     assert shape(found, "y") == (9, directions, 4, 6)
@@ -157,7 +170,11 @@ def test_a_known_condition_takes_its_branch() -> None:
 
 def test_a_loop_is_counted_as_often_as_it_runs() -> None:
     body = helper.make_graph(
-        [helper.make_node("MatMul", ["s", "w"], ["t"]), helper.make_node("Identity", ["k"], ["k2"]), helper.make_node("Relu", ["t"], ["o"])],
+        [
+            helper.make_node("MatMul", ["s", "w"], ["t"]),
+            helper.make_node("Identity", ["k"], ["k2"]),
+            helper.make_node("Relu", ["t"], ["o"]),
+        ],
         "body",
         [value("i", kind=INT64), value("k", kind=BOOL), value("s", "n", 4)],
         [value("k2", kind=BOOL), value("t", "n", 4), value("o", "n", 4)],
@@ -165,8 +182,18 @@ def test_a_loop_is_counted_as_often_as_it_runs() -> None:
     node = helper.make_node("Loop", ["m", ""], ["last", "all"], body=body)
     node.input[1] = "go"
     given = (whole("m", 7), numpy_helper.from_array(np.array(True), "go"), weight("w", 4, 4), weight("x0", 2, 4))
-    found = load_graph(model([helper.make_node("Neg", ["x"], ["x1"]), helper.make_node("Loop", ["m", "go", "x1"], ["last", "all"], body=body)],
-                             [value("x", "n", 4)], ["last", "all"], given), batch_size=3)  # fmt: skip
+    found = load_graph(
+        model(
+            [
+                helper.make_node("Neg", ["x"], ["x1"]),
+                helper.make_node("Loop", ["m", "go", "x1"], ["last", "all"], body=body),
+            ],
+            [value("x", "n", 4)],
+            ["last", "all"],
+            given,
+        ),
+        batch_size=3,
+    )
     assert shape(found, "all") == (7, 3, 4)
     assert shape(found, "last") == (3, 4)
     assert macs(found) == 7 * 3 * 16
@@ -176,10 +203,14 @@ def test_a_loop_is_counted_as_often_as_it_runs() -> None:
 def test_a_scan_walks_along_an_axis() -> None:
     body = helper.make_graph(
         [helper.make_node("Add", ["s", "e"], ["s2"]), helper.make_node("MatMul", ["e", "w"], ["o"])],
-        "body", [value("s", 3, 4), value("e", 3, 4)], [value("s2", 3, 4), value("o", 3, 5)],
-    )  # fmt: skip
+        "body",
+        [value("s", 3, 4), value("e", 3, 4)],
+        [value("s2", 3, 4), value("o", 3, 5)],
+    )
     node = helper.make_node("Scan", ["s0", "x"], ["end", "all"], body=body, num_scan_inputs=1)
-    found = load_graph(model([node], [value("x", 6, 3, 4)], ["end", "all"], (weight("s0", 3, 4), weight("w", 4, 5))), batch_size=6)
+    found = load_graph(
+        model([node], [value("x", 6, 3, 4)], ["end", "all"], (weight("s0", 3, 4), weight("w", 4, 5))), batch_size=6
+    )
     assert shape(found, "all") == (6, 3, 5)
     assert shape(found, "end") == (3, 4)
     assert macs(found) == 6 * 3 * 4 * 5
@@ -202,7 +233,10 @@ def test_sequences_are_followed_by_name() -> None:
 def test_local_functions_are_expanded() -> None:
     body = [helper.make_node("MatMul", ["a", "b"], ["m"]), helper.make_node("Relu", ["m"], ["r"])]
     function = helper.make_function("local", "Layer", ["a", "b"], ["r"], body, [helper.make_opsetid("", 18)])
-    calls = [helper.make_node("Layer", ["x", "w"], ["h"], domain="local"), helper.make_node("Layer", ["h", "w"], ["y"], domain="local")]
+    calls = [
+        helper.make_node("Layer", ["x", "w"], ["h"], domain="local"),
+        helper.make_node("Layer", ["h", "w"], ["y"], domain="local"),
+    ]
     proto = model(calls, [value("x", "n", 4)], ["y"], (weight("w", 4, 4),), domains=("local",))
     proto.functions.append(function)
     found = load_graph(proto, batch_size=2)
@@ -212,7 +246,14 @@ def test_local_functions_are_expanded() -> None:
 
 def test_half_precision() -> None:
     given = numpy_helper.from_array(np.ones((4, 6), np.float16), "w")
-    found = load_graph(model([helper.make_node("MatMul", ["x", "w"], ["y"])], [value("x", "n", 4, kind=TensorProto.FLOAT16)], ["y"], (given,)))
+    found = load_graph(
+        model(
+            [helper.make_node("MatMul", ["x", "w"], ["y"])],
+            [value("x", "n", 4, kind=TensorProto.FLOAT16)],
+            ["y"],
+            (given,),
+        )
+    )
     assert (found.dtype, found.tensors["w"].bytes) == ("fp16", 48)
 
 
@@ -226,14 +267,27 @@ def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
 
 
 def test_dimensions_shared_by_name() -> None:
-    inputs = [value("ids", "batch", "seq", kind=INT64), value("mask", "batch", "seq"), value("past", "batch", 2, "ctx", 4), value("all", "batch", "seq + ctx")]
+    inputs = [
+        value("ids", "batch", "seq", kind=INT64),
+        value("mask", "batch", "seq"),
+        value("past", "batch", 2, "ctx", 4),
+        value("all", "batch", "seq + ctx"),
+    ]
     nodes = [
-        helper.make_node("Gather", ["table", "ids"], ["e"]), helper.make_node("ReduceMean", ["e", "last"], ["r"], keepdims=0),
-        helper.make_node("Mul", ["r", "mask"], ["y"]), helper.make_node("Relu", ["past"], ["p"]), helper.make_node("Relu", ["all"], ["q"]),
-    ]  # fmt: skip
+        helper.make_node("Gather", ["table", "ids"], ["e"]),
+        helper.make_node("ReduceMean", ["e", "last"], ["r"], keepdims=0),
+        helper.make_node("Mul", ["r", "mask"], ["y"]),
+        helper.make_node("Relu", ["past"], ["p"]),
+        helper.make_node("Relu", ["all"], ["q"]),
+    ]
     proto = model(nodes, inputs, ["y", "p", "q"], (weight("table", 10, 4), whole("last", [-1])))
     found = load_graph(proto, input_shape={"past": (2, 9, 4), "mask": (7,)}, batch_size=3)
-    assert {i: shape(found, i) for i in found.inputs} == {"ids": (3, 7), "mask": (3, 7), "past": (3, 2, 9, 4), "all": (3, 16)}
+    assert {i: shape(found, i) for i in found.inputs} == {
+        "ids": (3, 7),
+        "mask": (3, 7),
+        "past": (3, 2, 9, 4),
+        "all": (3, 16),
+    }
     with pytest.raises(InputError, match="open dimensions"):
         load_graph(proto, input_shape={"mask": (7,)})
     with pytest.raises(InputError, match="'seq' is 7 in one input and 8"):
@@ -262,13 +316,19 @@ def test_parameters_are_what_is_trained() -> None:
     given = (*(weight(n, 4) for n in ("scale", "bias", "mean", "var")), weight("one", 1))
     found = load_graph(model(nodes, [value("x", "n", 4, 5, 5)], ["y"], given))
     assert found.parameter_count == 8
-    assert {n: t.kind for n, t in found.tensors.items() if n in ("mean", "one")} == {"mean": "buffer", "one": "constant"}
+    assert {n: t.kind for n, t in found.tensors.items() if n in ("mean", "one")} == {
+        "mean": "buffer",
+        "one": "constant",
+    }
 
 
 def test_a_bias_of_zeros_is_a_bias_and_made_up_zeros_are_none() -> None:
     zeros = numpy_helper.from_array(np.zeros(5, np.float32), "conv.bias")
     plain = [helper.make_node("Conv", ["x", "w", "conv.bias"], ["y"])]
-    assert load_graph(model(plain, [value("x", "n", 3, 8, 8)], ["y"], (weight("w", 5, 3, 3, 3), zeros))).parameter_count == 140
+    assert (
+        load_graph(model(plain, [value("x", "n", 3, 8, 8)], ["y"], (weight("w", 5, 3, 3, 3), zeros))).parameter_count
+        == 140
+    )
     filler = [helper.make_node("ConstantOfShape", ["five"], ["z"]), helper.make_node("Conv", ["x", "w", "z"], ["y"])]
     found = load_graph(model(filler, [value("x", "n", 3, 8, 8)], ["y"], (weight("w", 5, 3, 3, 3), whole("five", [5]))))
     assert (found.parameter_count, len(found.nodes), found.nodes[0].inputs) == (135, 1, ("x", "w"))
@@ -276,12 +336,20 @@ def test_a_bias_of_zeros_is_a_bias_and_made_up_zeros_are_none() -> None:
 
 def test_a_weight_is_never_folded_away() -> None:
     nodes = [
-        helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Gather", ["s", "zero"], ["n"], axis=0),
-        helper.make_node("Concat", ["n", "rest"], ["e"], axis=0), helper.make_node("Expand", ["cls", "e"], ["token"]),
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"], axis=0),
+        helper.make_node("Concat", ["n", "rest"], ["e"], axis=0),
+        helper.make_node("Expand", ["cls", "e"], ["token"]),
         helper.make_node("Concat", ["token", "x"], ["y"], axis=1),
-    ]  # fmt: skip
+    ]
     found = load_graph(
-        model(nodes, [value("x", "n", 4, 16)], ["y"], (weight("cls", 1, 1, 16), whole("zero", [0]), whole("rest", [1, 16]))), batch_size=3
+        model(
+            nodes,
+            [value("x", "n", 4, 16)],
+            ["y"],
+            (weight("cls", 1, 1, 16), whole("zero", [0]), whole("rest", [1, 16])),
+        ),
+        batch_size=3,
     )
     assert found.parameter_count == 16
     assert (shape(found, "token"), shape(found, "y")) == ((3, 1, 16), (3, 5, 16))
@@ -289,9 +357,12 @@ def test_a_weight_is_never_folded_away() -> None:
 
 def test_quantised_weights_count_and_their_scales_do_not() -> None:
     given = (
-        numpy_helper.from_array(np.ones((5, 3, 3, 3), np.int8), "w"), weight("ws", 5), numpy_helper.from_array(np.zeros(5, np.int8), "wz"),
-        numpy_helper.from_array(np.ones(5, np.int32), "b"), weight("bs", 5),
-    )  # fmt: skip
+        numpy_helper.from_array(np.ones((5, 3, 3, 3), np.int8), "w"),
+        weight("ws", 5),
+        numpy_helper.from_array(np.zeros(5, np.int8), "wz"),
+        numpy_helper.from_array(np.ones(5, np.int32), "b"),
+        weight("bs", 5),
+    )
     nodes = [
         helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wf"], axis=0),
         helper.make_node("DequantizeLinear", ["b", "bs"], ["bf"], axis=0),

@@ -10,32 +10,32 @@ from onnx import helper, numpy_helper
 from foretell.frontends.onnx_values import MAX_ELEMENTS, evaluate
 
 ort = pytest.importorskip("onnxruntime")
-I, F = np.int64, np.float32
+INT, FLOAT = np.int64, np.float32
 CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
-    ("Add", [np.array([1, 2], I), np.array([3], I)], {}),
-    ("Div", [np.array([-7, 7, -8], I), np.array([2, -2, 4], I)], {}),
-    ("Mod", [np.array([-7, 7], I), np.array([4, 4], I)], {}),
-    ("Mul", [np.array([[1], [2]], I), np.array([3, 4], I)], {}),
-    ("Sub", [np.array(9, I), np.array(4, I)], {}),
-    ("Max", [np.array([1, 5], I), np.array([3, 2], I)], {}),
-    ("Where", [np.array([True, False]), np.array([1, 2], I), np.array([3, 4], I)], {}),
-    ("Equal", [np.array([1, 2], I), np.array([1, 3], I)], {}),
-    ("Gather", [np.array([[1, 2], [3, 4]], I), np.array([1, 0], I)], {"axis": 1}),
-    ("Concat", [np.array([1], I), np.array([2, 3], I)], {"axis": 0}),
+    ("Add", [np.array([1, 2], INT), np.array([3], INT)], {}),
+    ("Div", [np.array([-7, 7, -8], INT), np.array([2, -2, 4], INT)], {}),
+    ("Mod", [np.array([-7, 7], INT), np.array([4, 4], INT)], {}),
+    ("Mul", [np.array([[1], [2]], INT), np.array([3, 4], INT)], {}),
+    ("Sub", [np.array(9, INT), np.array(4, INT)], {}),
+    ("Max", [np.array([1, 5], INT), np.array([3, 2], INT)], {}),
+    ("Where", [np.array([True, False]), np.array([1, 2], INT), np.array([3, 4], INT)], {}),
+    ("Equal", [np.array([1, 2], INT), np.array([1, 3], INT)], {}),
+    ("Gather", [np.array([[1, 2], [3, 4]], INT), np.array([1, 0], INT)], {"axis": 1}),
+    ("Concat", [np.array([1], INT), np.array([2, 3], INT)], {"axis": 0}),
     ("Transpose", [np.arange(6).reshape(2, 3)], {"perm": [1, 0]}),
-    ("Slice", [np.arange(10), np.array([1], I), np.array([9], I), np.array([0], I), np.array([3], I)], {}),
-    ("Slice", [np.arange(10), np.array([-1], I), np.array([-11], I), np.array([0], I), np.array([-2], I)], {}),
-    ("Squeeze", [np.array([[3]], I), np.array([0], I)], {}),
-    ("Unsqueeze", [np.array([3], I), np.array([0, 2], I)], {}),
-    ("Reshape", [np.arange(6), np.array([2, -1], I)], {}),
-    ("Expand", [np.array([[1], [2]], I), np.array([2, 3], I)], {}),
-    ("ConstantOfShape", [np.array([2, 2], I)], {"value": np.array([7], I)}),
-    ("Range", [np.array(1, I), np.array(9, I), np.array(3, I)], {}),
-    ("Split", [np.arange(7), np.array([3, 4], I)], {}),
-    ("ReduceProd", [np.array([[2, 3], [4, 5]], I)], {"keepdims": 0}),
-    ("ReduceSum", [np.array([[2, 3], [4, 5]], I), np.array([1], I)], {}),
-    ("Cast", [np.array([1.7, -1.7], F)], {"to": 7}),
-    ("Floor", [np.array([1.7, -1.7], F)], {}),
+    ("Slice", [np.arange(10), np.array([1], INT), np.array([9], INT), np.array([0], INT), np.array([3], INT)], {}),
+    ("Slice", [np.arange(10), np.array([-1], INT), np.array([-11], INT), np.array([0], INT), np.array([-2], INT)], {}),
+    ("Squeeze", [np.array([[3]], INT), np.array([0], INT)], {}),
+    ("Unsqueeze", [np.array([3], INT), np.array([0, 2], INT)], {}),
+    ("Reshape", [np.arange(6), np.array([2, -1], INT)], {}),
+    ("Expand", [np.array([[1], [2]], INT), np.array([2, 3], INT)], {}),
+    ("ConstantOfShape", [np.array([2, 2], INT)], {"value": np.array([7], INT)}),
+    ("Range", [np.array(1, INT), np.array(9, INT), np.array(3, INT)], {}),
+    ("Split", [np.arange(7), np.array([3, 4], INT)], {}),
+    ("ReduceProd", [np.array([[2, 3], [4, 5]], INT)], {"keepdims": 0}),
+    ("ReduceSum", [np.array([[2, 3], [4, 5]], INT), np.array([1], INT)], {}),
+    ("Cast", [np.array([1.7, -1.7], FLOAT)], {"to": 7}),
+    ("Floor", [np.array([1.7, -1.7], FLOAT)], {}),
 ]
 
 
@@ -44,10 +44,19 @@ def test_agrees_with_onnx_runtime(op: str, inputs: list[Any], attributes: dict[s
     names = [f"i{k}" for k in range(len(inputs))]
     outputs = ["o0", "o1"] if op == "Split" else ["o0"]
     raw = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
-    types = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in zip(names, inputs)]
-    graph = helper.make_graph([helper.make_node(op, names, outputs, **raw)], "g", types, [onnx.ValueInfoProto(name=o) for o in outputs])
-    model = onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
-    expected = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, dict(zip(names, inputs)))
+    types = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in zip(names, inputs)
+    ]
+    graph = helper.make_graph(
+        [helper.make_node(op, names, outputs, **raw)], "g", types, [onnx.ValueInfoProto(name=o) for o in outputs]
+    )
+    model = onnx.shape_inference.infer_shapes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    )
+    expected = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+        None, dict(zip(names, inputs))
+    )
     found = evaluate(op, inputs, attributes)
     assert found is not None
     for have, want in zip(found, expected, strict=True):
@@ -58,19 +67,19 @@ def test_agrees_with_onnx_runtime(op: str, inputs: list[Any], attributes: dict[s
 @pytest.mark.parametrize(
     ("op", "inputs", "attributes"),
     [
-        ("Add", [np.zeros((MAX_ELEMENTS, 1), I), np.zeros((1, MAX_ELEMENTS), I)], {}),
-        ("Expand", [np.zeros(1, I), np.array([2**32, 2**32], I)], {}),
-        ("ConstantOfShape", [np.array([2**33, 2**31], I)], {}),
-        ("ConstantOfShape", [np.array([-1], I)], {}),
-        ("Range", [np.array(0, I), np.array(2**62, I), np.array(1, I)], {}),
-        ("Range", [np.array(0, I), np.array(5, I), np.array(0, I)], {}),
-        ("Split", [np.zeros(4, I)], {"num_outputs": 2**62}),
-        ("Gather", [np.zeros((1, 4096), I), np.zeros(4096, I)], {}),
-        ("Concat", [np.zeros(4096, I)] * 5, {"axis": 0}),
-        ("Reshape", [np.zeros(4, I), np.array([3], I)], {}),
-        ("Cast", [np.zeros(4, I)], {"to": 99}),
-        ("Div", [np.zeros(4, I), "text"], {}),
-        ("NoSuchThing", [np.zeros(4, I)], {}),
+        ("Add", [np.zeros((MAX_ELEMENTS, 1), INT), np.zeros((1, MAX_ELEMENTS), INT)], {}),
+        ("Expand", [np.zeros(1, INT), np.array([2**32, 2**32], INT)], {}),
+        ("ConstantOfShape", [np.array([2**33, 2**31], INT)], {}),
+        ("ConstantOfShape", [np.array([-1], INT)], {}),
+        ("Range", [np.array(0, INT), np.array(2**62, INT), np.array(1, INT)], {}),
+        ("Range", [np.array(0, INT), np.array(5, INT), np.array(0, INT)], {}),
+        ("Split", [np.zeros(4, INT)], {"num_outputs": 2**62}),
+        ("Gather", [np.zeros((1, 4096), INT), np.zeros(4096, INT)], {}),
+        ("Concat", [np.zeros(4096, INT)] * 5, {"axis": 0}),
+        ("Reshape", [np.zeros(4, INT), np.array([3], INT)], {}),
+        ("Cast", [np.zeros(4, INT)], {"to": 99}),
+        ("Div", [np.zeros(4, INT), "text"], {}),
+        ("NoSuchThing", [np.zeros(4, INT)], {}),
     ],
 )
 def test_what_is_too_large_or_impossible_stays_unknown(op: str, inputs: list[Any], attributes: dict[str, Any]) -> None:

@@ -70,8 +70,16 @@ def test_damaged_programs_raise_our_errors(exported: Path) -> None:
     for position, replacement in enumerate((None, -1, "x", [], {}, 2**70, [{}]) * 12):
         content = json.loads(text)
         module = content["graph_module"]
-        holders = [content, module, module["graph"], module["signature"], *module["graph"]["nodes"], *module["graph"]["tensor_values"].values(),
-                   *module["signature"]["input_specs"], *(i for n in module["graph"]["nodes"] for i in n["inputs"])]  # fmt: skip
+        holders = [
+            content,
+            module,
+            module["graph"],
+            module["signature"],
+            *module["graph"]["nodes"],
+            *module["graph"]["tensor_values"].values(),
+            *module["signature"]["input_specs"],
+            *(i for n in module["graph"]["nodes"] for i in n["inputs"]),
+        ]
         holder = holders[(position * 7) % len(holders)]
         key = sorted(holder)[position % len(holder)]
         holder[key] = replacement

@@ -8,7 +8,12 @@ from foretell.errors import InputError, ModelError, UntrustedModelError
 from foretell.graph import graph_costs
 from foretell.workflows.predict import load_graph
 
-NET = "import torch\ndef build():\n    return torch.nn.Linear(8, 4)\ndef pair():\n    return torch.nn.Linear(8, 4), torch.zeros(3, 8)\n"
+NET = """import torch
+def build():
+    return torch.nn.Linear(8, 4)
+def pair():
+    return torch.nn.Linear(8, 4), torch.zeros(3, 8)
+"""
 
 
 def test_it_asks_for_trust_without_torch_and_without_running(tmp_path: Path) -> None:

@@ -14,7 +14,15 @@ from foretell.graph import Graph, graph_costs, serde
 from foretell.testing import tiny_graph, tiny_onnx
 from foretell.workflows.predict import load_graph
 
-NEEDS = {"module": "torch", "python": "torch", "pt2": "torch", "torchscript": "torch", "timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
+NEEDS = {
+    "module": "torch",
+    "python": "torch",
+    "pt2": "torch",
+    "torchscript": "torch",
+    "timm": "timm",
+    "torchvision": "torchvision",
+    "hf": "transformers",
+}
 NET = """
 import torch
 
@@ -55,8 +63,16 @@ def good(name: str, folder: Path) -> ModelRequest:
         return ModelRequest("timm:test_vit")
     if name == "torchvision":
         return ModelRequest("torchvision:squeezenet1_1", parse_inputs(["3x64x64"]))
-    config = {"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-              "intermediate_size": 32, "max_position_embeddings": 32}  # fmt: skip
+    config = {
+        "model_type": "bert",
+        "architectures": ["BertModel"],
+        "vocab_size": 50,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 32,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     return ModelRequest(str(folder / "config.json"), parse_inputs(["8"]))
 
@@ -108,15 +124,20 @@ def test_a_good_model_is_read_and_kept(name: str, tmp_path: Path) -> None:
         assert convert(request).hash == graph.hash
 
 
-def test_a_bad_model_raises_and_leaves_nothing(name: str, tmp_path: Path, _own_cache: Path) -> None:
+def test_a_bad_model_raises_and_leaves_nothing(name: str, tmp_path: Path, own_cache: Path) -> None:
     with pytest.raises(ForetellError):
         convert(bad(name, tmp_path))
-    assert not list(_own_cache.rglob("*.fgraph"))
+    assert not list(own_cache.rglob("*.fgraph"))
 
 
 @pytest.mark.parametrize(
     ("source", "expected"),
-    [("timm:resnet50", "timm"), ("torchvision:vgg16", "torchvision"), ("hf:bert-base-uncased", "hf"), ("a/b.py:build", "python")],
+    [
+        ("timm:resnet50", "timm"),
+        ("torchvision:vgg16", "torchvision"),
+        ("hf:bert-base-uncased", "hf"),
+        ("a/b.py:build", "python"),
+    ],
 )
 def test_specs_are_told_by_their_look(source: str, expected: str) -> None:
     assert recognise(source) == expected
@@ -139,7 +160,9 @@ def test_a_graph_with_an_impossible_tensor_is_refused(tmp_path: Path) -> None:
     from dataclasses import replace
 
     graph = tiny_graph()
-    huge = replace(graph, tensors={**graph.tensors, "conv.weight": replace(graph.tensors["conv.weight"], shape=(2**40, 3, 3, 3))})
+    huge = replace(
+        graph, tensors={**graph.tensors, "conv.weight": replace(graph.tensors["conv.weight"], shape=(2**40, 3, 3, 3))}
+    )
     serde.save(huge, tmp_path / "huge.fgraph")
     with pytest.raises(ModelError, match="impossible"):
         load_graph(tmp_path / "huge.fgraph")
@@ -154,6 +177,8 @@ def test_modes_of_language_models_are_for_language_models() -> None:
 
 def test_all_ways_to_one_model_agree(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    makers: list[Callable[[], Graph]] = [lambda n=n: convert(good(n, tmp_path)).with_batch(2) for n in ("module", "python", "pt2")]  # type: ignore[misc]
+    makers: list[Callable[[], Graph]] = [
+        lambda n=n: convert(good(n, tmp_path)).with_batch(2) for n in ("module", "python", "pt2")
+    ]  # type: ignore[misc]
     totals = [graph_costs(make()).total for make in makers]
     assert totals[0] == totals[1] == totals[2]

@@ -19,7 +19,13 @@ pytestmark = [
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 4))
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8, 4),
+    )
     path = tmp_path / "net.pt"
     torch.jit.trace(net.eval(), torch.zeros(1, 3, 8, 8)).save(str(path))
     return path
@@ -50,27 +56,32 @@ def test_inputs_must_be_given_and_fit(script: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "torch.save(input, \"PWNED\")",
-        "torch . save (input, \"PWNED\")",
-        "t = torch\n    t.save(input, \"PWNED\")",
-        "s = torch.save\n    s(input, \"PWNED\")",
-        "ops.aten.save(input, \"PWNED\")",
-        "_9 = torch.from_file(\"/etc/passwd\", False, 10)",
-        "_9 = getattr(torch, \"save\")",
-        "_9 = ops.image.write_file(\"PWNED\", input)",
-        "print(\"hello\")",
+        'torch.save(input, "PWNED")',
+        'torch . save (input, "PWNED")',
+        't = torch\n    t.save(input, "PWNED")',
+        's = torch.save\n    s(input, "PWNED")',
+        'ops.aten.save(input, "PWNED")',
+        '_9 = torch.from_file("/etc/passwd", False, 10)',
+        '_9 = getattr(torch, "save")',
+        '_9 = ops.image.write_file("PWNED", input)',
+        'print("hello")',
     ],
-)  # fmt: skip
-def test_code_that_reaches_outside_is_refused_unloaded(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+)
+def test_code_that_reaches_outside_is_refused_unloaded(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
     monkeypatch.setattr(torch.jit, "load", lambda *_, **__: pytest.fail("it was loaded"))
-    addition = f"\nclass Extra(Module):\n  def forward(self, input: Tensor) -> Tensor:\n    {line}\n    return input\n".encode()
+    method = f"  def forward(self, input: Tensor) -> Tensor:\n    {line}\n    return input\n"
+    addition = f"\nclass Extra(Module):\n{method}".encode()
     evil = with_code(script, tmp_path / "evil.pt", lambda data: data + addition)
     for trust in (False, True):
         with pytest.raises(UntrustedModelError, match="refused"):
             load_graph(evil, input_shape="3x8x8", trust=trust)
 
 
-def test_code_that_runs_on_loading_asks_for_trust(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_runs_on_loading_asks_for_trust(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     addition = b"\nclass Extra(Module):\n  def __setstate__(self, state: Tensor) -> NoneType:\n    return None\n"
     stateful = with_code(script, tmp_path / "state.pt", lambda data: data + addition)
     assert load_graph(stateful, input_shape="3x8x8", trust=True).parameter_count == 260

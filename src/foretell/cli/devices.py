@@ -52,7 +52,8 @@ def _print_all() -> None:
     out = console()
     out.print(table)
     out.print(
-        "TF32 and FP16 are dense tensor-core peaks, FP32 is without tensor cores, in TFLOP/s. One device: foretell devices h200"
+        "TF32 and FP16 are dense tensor-core peaks, FP32 is without tensor cores, in TFLOP/s. One device: foretell "
+        "devices h200"
     )
 
 

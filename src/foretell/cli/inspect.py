@@ -142,14 +142,16 @@ def _print(model: str, graph: Graph, costs: CostTable, mode: str, optimizer: str
         soft_wrap=True,
     )
     out.print(
-        f"{total.parameters:,} parameters ({size(total.parameter_bytes)}) · {engineering(total.macs)} MACs · {engineering(total.flops)} FLOPs · "
+        f"{total.parameters:,} parameters ({size(total.parameter_bytes)}) · {engineering(total.macs)} MACs · "
+        f"{engineering(total.flops)} FLOPs · "
         f"peak memory {size(peak.bytes)}{' in training' if mode == 'training' else ''}",
         soft_wrap=True,
     )
     if mode == "training":
         step = training_step(graph, optimizer)
         out.print(
-            f"a training step with {optimizer}: {engineering(step.total.macs)} MACs · {engineering(step.total.flops)} FLOPs · {size(step.total.bytes)} moved"
+            f"a training step with {optimizer}: {engineering(step.total.macs)} MACs · "
+            f"{engineering(step.total.flops)} FLOPs · {size(step.total.bytes)} moved"
         )
     if by in (None, "operator"):
         out.print(cost_table(costs.by_operator(), "operator", total))

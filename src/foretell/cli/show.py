@@ -3,7 +3,7 @@
 import sys
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -60,13 +60,10 @@ def show_prediction(prediction: Prediction, model: str) -> None:
         if estimate is not None:
             metrics.add_row(label, number(estimate.value), unit, f"{number(estimate.low)} – {number(estimate.high)}")
     facts = prediction.facts
-    counted = Text(
-        f"{engineering(facts['parameters'])} parameters · {engineering(facts['macs'])}MACs · {engineering(facts['flops'])}FLOPs".replace(
-            " MACs", " MACs"
-        ),
-        style="dim",
-    )
-    content = [metrics, Text(), _memory_bar(prediction), counted]
+    counts = [f"{engineering(facts['parameters'])} parameters"]
+    counts += [engineering(facts[key], unit) for key, unit in (("macs", "MACs"), ("flops", "FLOPs"))]
+    counted = Text(" · ".join(counts), style="dim")
+    content: list[RenderableType] = [metrics, Text(), _memory_bar(prediction), counted]
     out = console()
     out.print(
         Panel(
@@ -160,4 +157,5 @@ def module_tree(costs: CostTable, name: str, depth: int) -> Tree:
 
 def _summary(cost: Cost, total: Cost) -> str:
     share = f" ({cost.macs / total.macs:.1%})" if total.macs else ""
-    return f"{engineering(cost.parameters)} parameters · {engineering(cost.macs)} MACs{share} · {size(cost.activation_bytes)} activations"
+    counted = f"{engineering(cost.parameters)} parameters · {engineering(cost.macs)} MACs{share}"
+    return f"{counted} · {size(cost.activation_bytes)} activations"

@@ -152,7 +152,7 @@ Attributes = dict[str, Attribute]
 
 
 def _rank(call: AtenCall, tensors: Mapping[str, Tensor]) -> int:
-    source = next(_references(call.arguments.values()), None)
+    source = next(iter(_references(call.arguments.values())), "")
     return len(tensors[source].shape) if source in tensors else 0
 
 
@@ -201,7 +201,8 @@ def _bias_last(call: AtenCall, tensors: Mapping[str, Tensor], inputs: list[str],
 
 
 def _dropped(call: AtenCall, tensors: Mapping[str, Tensor], inputs: list[str], attributes: Attributes) -> str | None:
-    return "DropoutMask" if call.arguments.get("train") or call.arguments.get("training") else None
+    active = call.arguments.get("train") or call.arguments.get("training")
+    return "DropoutMask" if active and call.arguments.get("p", 0.5) else None
 
 
 def _pooled(call: AtenCall, tensors: Mapping[str, Tensor], inputs: list[str], attributes: Attributes) -> str | None:

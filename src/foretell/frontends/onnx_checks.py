@@ -1,4 +1,4 @@
-"""frontends: what is refused before an ONNX model is converted: broken structure, unknown operators, paths that escape."""
+"""frontends: what is refused before an ONNX model is converted: broken structure, unknown operators, escaping paths."""
 
 import os
 import re
@@ -44,7 +44,8 @@ def _check_graph(graph: GraphProto, outer: frozenset[str], allow_unknown: bool, 
             raise ModelError("The model has a node whose name is no text: it is damaged.")
         if not allow_unknown and canonical_name(node) is None:
             raise UnsupportedOperatorError(
-                f"Operator {node.op_type!r} of the domain {node.domain or 'ai.onnx'!r} is unknown (node {label(node)!r}). "
+                f"Operator {node.op_type!r} of the domain {node.domain or 'ai.onnx'!r} is unknown "
+                f"(node {label(node)!r}). "
                 "Allow it with --allow-unknown: it is then reported and counted by the bytes it moves."
             )
         for name in node.input:
@@ -62,7 +63,7 @@ def _check_graph(graph: GraphProto, outer: frozenset[str], allow_unknown: bool, 
 
 def label(node: NodeProto) -> str:
     """How to call a node in a message."""
-    return node.name or next((o for o in node.output if o), node.op_type)
+    return str(node.name or next((o for o in node.output if o), node.op_type))
 
 
 def _names_made(graph: GraphProto) -> set[str]:
@@ -116,7 +117,9 @@ def _check_location(tensor: TensorProto) -> None:
         return
     for location in [e.value for e in tensor.external_data if e.key == "location"] or [""]:
         if not isinstance(location, str):
-            raise ModelError(f"Weight {tensor.name!r} keeps its data at {location!r}, which is no text: the model is damaged.")
+            raise ModelError(
+                f"Weight {tensor.name!r} keeps its data at {location!r}, which is no text: the model is damaged."
+            )
         parts = re.split(r"[\\/]", location)
         absolute = os.path.isabs(location) or location.startswith("\\") or re.match(r"^[A-Za-z]:", location)
         if not location or absolute or ".." in parts or "\0" in location:

@@ -1,6 +1,7 @@
 """frontends: operators that ONNX itself does not define: what ONNX Runtime's optimiser writes, and their shapes."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -134,8 +135,10 @@ _PRODUCTS = frozenset(
     ]
 )
 _AS_PLAIN = {
-    "FusedConv": "Conv", "Conv": "Conv", "QLinearAveragePool": "AveragePool", "QLinearGlobalAveragePool": "GlobalAveragePool",
-    "NhwcMaxPool": "MaxPool", "MaxPool": "MaxPool", "AveragePool": "AveragePool", "GlobalAveragePool": "GlobalAveragePool",
+    "FusedConv": "Conv", "Conv": "Conv", "QLinearAveragePool": "AveragePool",
+    "QLinearGlobalAveragePool": "GlobalAveragePool",
+    "NhwcMaxPool": "MaxPool", "MaxPool": "MaxPool", "AveragePool": "AveragePool",
+    "GlobalAveragePool": "GlobalAveragePool",
     "GlobalMaxPool": "GlobalMaxPool", "Pad": "Pad", "Range": "Range", "GridSample": "GridSample",
 }  # fmt: skip
 _PLAIN_ATTRIBUTES = frozenset(
@@ -154,74 +157,82 @@ _PLAIN_ATTRIBUTES = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class _Call:
+    """One node: its attributes, and what is known of its inputs."""
+
+    attributes: Mapping[str, Any]
+    operands: tuple[Known | None, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.shape_of(0)
+
+    @property
+    def kind(self) -> int:
+        return self.kind_of(0, TensorProto.FLOAT)
+
+    def has(self, position: int) -> bool:
+        return position < len(self.operands) and self.operands[position] is not None
+
+    def shape_of(self, position: int) -> tuple[int, ...]:
+        found = self.operands[position] if position < len(self.operands) else None
+        if found is None:
+            raise ValueError(f"input {position} is absent")
+        return found[0]
+
+    def kind_of(self, position: int, otherwise: int) -> int:
+        found = self.operands[position] if position < len(self.operands) else None
+        return found[1] if found else int(otherwise)
+
+
 def contrib_shapes(
     node: NodeProto, attributes: Mapping[str, Any], known: Mapping[str, Known], infer: Infer
 ) -> dict[str, Known] | None:
     """Shapes and element types of a contrib operator's outputs, or None where no rule fits."""
-    op = node.op_type
-    operands = [known.get(i) if i else None for i in node.input]
-    if not operands or operands[0] is None:
+    call = _Call(attributes, tuple(known.get(i) if i else None for i in node.input))
+    if not call.has(0):
         return None
-    shape, kind = operands[0]
-    if op in _LIKE_FIRST:
-        return {node.output[0]: (shape, kind)}
-    if op in _PRODUCTS:
-        return {node.output[0]: (_product(op, attributes, operands), _product_type(op, operands))}
-    if op in _AS_PLAIN:
-        return _as_plain(node, attributes, known, infer)
-    rule = _RULES.get(op)
-    shapes = rule(attributes, operands, shape, kind) if rule is not None else None
-    if shapes is None:
-        return None
-    return {name: found for name, found in zip(node.output, shapes) if name and found is not None}
+    if node.op_type in _LIKE_FIRST:
+        return {node.output[0]: (call.shape, call.kind)}
+    if node.op_type in _PRODUCTS:
+        return {node.output[0]: (_product(node.op_type, call), _product_type(node.op_type, call))}
+    if node.op_type in _AS_PLAIN:
+        return _as_plain(node, call, infer)
+    rule = _RULES.get(node.op_type)
+    return dict(zip(node.output, rule(call))) if rule is not None else None
 
 
-def _shape_of(operands: list[Known | None], position: int) -> tuple[int, ...]:
-    found = operands[position] if position < len(operands) else None
-    if found is None:
-        raise ValueError(f"input {position} is absent")
-    return found[0]
-
-
-def _product(op: str, attributes: Mapping[str, Any], operands: list[Known | None]) -> tuple[int, ...]:
-    left = _shape_of(operands, 0)
+def _product(op: str, call: _Call) -> tuple[int, ...]:
+    left, attributes = call.shape, call.attributes
     if op == "MatMulNBits":
         return (*left[:-1], int(attributes["N"]))
-    right = _shape_of(operands, 3 if op == "QGemm" else 1)
+    right = call.shape_of(3 if op == "QGemm" else 1)
     rows = left[-1] if attributes.get("transA") else left[-2] if len(left) > 1 else 1
     columns = right[-2] if attributes.get("transB") else right[-1]
     return (*np.broadcast_shapes(left[:-2], right[:-2]), rows, columns)
 
 
-def _product_type(op: str, operands: list[Known | None]) -> int:
-    first = operands[0][1] if operands[0] else TensorProto.FLOAT
+def _product_type(op: str, call: _Call) -> int:
     if op == "MatMulIntegerToFloat":
-        scale = operands[2] if len(operands) > 2 else None
-        return scale[1] if scale else TensorProto.FLOAT
-    if op == "QGemm":
-        return first if len(operands) > 8 and operands[8] else TensorProto.FLOAT
-    return first
+        return call.kind_of(2, TensorProto.FLOAT)
+    return int(TensorProto.FLOAT) if op == "QGemm" and not call.has(8) else call.kind
 
 
-def _as_plain(
-    node: NodeProto, attributes: Mapping[str, Any], known: Mapping[str, Known], infer: Infer
-) -> dict[str, Known] | None:
+def _as_plain(node: NodeProto, call: _Call, infer: Infer) -> dict[str, Known] | None:
     """Ask ONNX about the operator that this one is a variant of; channels-last ones are turned around for that."""
     plain = NodeProto(op_type=_AS_PLAIN[node.op_type], output=node.output[:1])
-    plain.input.extend(
-        node.input
-        if plain.op_type in ("Pad", "Range", "GridSample")
-        else node.input[: 3 if plain.op_type == "Conv" else 1]
-    )
+    whole = plain.op_type in ("Pad", "Range", "GridSample")
+    plain.input.extend(node.input if whole else node.input[: 3 if plain.op_type == "Conv" else 1])
     plain.attribute.extend(a for a in node.attribute if a.name in _PLAIN_ATTRIBUTES)
-    shape, kind = known[node.input[0]]
-    last = node.op_type == "NhwcMaxPool" or bool(attributes.get("channels_last"))
-    quantised = kind in (TensorProto.UINT8, TensorProto.INT8)
-    found = infer(plain, {node.input[0]: (_first(shape) if last else shape, TensorProto.FLOAT if quantised else kind)})
+    last = node.op_type == "NhwcMaxPool" or bool(call.attributes.get("channels_last"))
+    quantised = call.kind in (TensorProto.UINT8, TensorProto.INT8)
+    as_if = (_first(call.shape) if last else call.shape, int(TensorProto.FLOAT) if quantised else call.kind)
+    found = infer(plain, {node.input[0]: as_if})
     if not found or node.output[0] not in found:
         return None
     out = found[node.output[0]][0]
-    return {node.output[0]: (_last(out) if last else out, kind)}
+    return {node.output[0]: (_last(out) if last else out, call.kind)}
 
 
 def _first(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -232,131 +243,97 @@ def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (shape[0], *shape[2:], shape[1])
 
 
-Rule = Callable[[Mapping[str, Any], list[Known | None], tuple[int, ...], int], list[Known | None] | None]
+def _broadcast(call: _Call) -> list[Known]:
+    return [(np.broadcast_shapes(call.shape, call.shape_of(3)), call.kind)]
 
 
-def _broadcast(
-    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
-) -> list[Known | None]:
-    return [(np.broadcast_shapes(shape, _shape_of(operands, 3)), kind)]
-
-
-def _concatenated(
-    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
-) -> list[Known | None]:
-    pieces = [_shape_of(operands, i) for i in range(2, len(operands), 3)]
-    joined, axis = list(pieces[0]), int(attributes["axis"])
+def _concatenated(call: _Call) -> list[Known]:
+    pieces = [call.shape_of(i) for i in range(2, len(call.operands), 3)]
+    joined, axis = list(pieces[0]), int(call.attributes["axis"])
     joined[axis] = sum(p[axis] for p in pieces)
-    piece = operands[2]
-    return [(tuple(joined), piece[1] if piece else kind)]
+    return [(tuple(joined), call.kind_of(2, TensorProto.UINT8))]
 
 
-def _skipped(
-    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
-) -> list[Known | None]:
-    statistics = ((*shape[:-1], 1), int(TensorProto.FLOAT))
-    return [(shape, kind), statistics, statistics, (shape, kind)]
+def _skipped(call: _Call) -> list[Known]:
+    statistics = ((*call.shape[:-1], 1), int(TensorProto.FLOAT))
+    return [(call.shape, call.kind), statistics, statistics, (call.shape, call.kind)]
 
 
-def _embedded(
-    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
-) -> list[Known | None]:
-    words = operands[2] if len(operands) > 2 else None
-    if words is None:
-        raise ValueError("the embedding is absent")
-    full = ((*shape, words[0][-1]), words[1])
-    return [full, (shape[:1], int(TensorProto.INT32)), full]
+def _embedded(call: _Call) -> list[Known]:
+    full = ((*call.shape, call.shape_of(2)[-1]), call.kind_of(2, TensorProto.FLOAT))
+    return [full, (call.shape[:1], int(TensorProto.INT32)), full]
 
 
-def _attended(
-    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
-) -> list[Known | None]:
+def _attended(call: _Call) -> list[Known]:
     """com.microsoft.Attention: (batch, tokens, width) and one weight for queries, keys and values."""
-    sizes, heads = attributes.get("qkv_hidden_sizes"), int(attributes.get("num_heads", 1))
-    width = int(sizes[2]) if sizes else _shape_of(operands, 1)[-1] // 3
-    past = operands[4] if len(operands) > 4 else None
-    tokens = shape[1] + (past[0][3] if past else 0)
-    return [((*shape[:-1], width), kind), ((2, shape[0], heads, tokens, width // heads), kind)]
+    shape, sizes, heads = call.shape, call.attributes.get("qkv_hidden_sizes"), int(call.attributes.get("num_heads", 1))
+    width = int(sizes[2]) if sizes else call.shape_of(1)[-1] // 3
+    tokens = shape[1] + (call.shape_of(4)[3] if call.has(4) else 0)
+    return [((*shape[:-1], width), call.kind), ((2, shape[0], heads, tokens, width // heads), call.kind)]
 
 
-def _multi_head(
-    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
-) -> list[Known | None]:
+def _multi_head(call: _Call) -> list[Known]:
+    shape = call.shape
     if len(shape) == 5:  # packed: (batch, tokens, heads, 3, head size)
-        return [((shape[0], shape[1], shape[2] * shape[4]), kind)]
-    value = operands[2][0] if len(operands) > 2 and operands[2] else shape
+        return [((shape[0], shape[1], shape[2] * shape[4]), call.kind)]
+    value = call.shape_of(2) if call.has(2) else shape
     width = value[-1] if len(value) == 3 else value[1] * value[3]
-    return [((shape[0], shape[1], width), kind)]
+    return [((shape[0], shape[1], width), call.kind)]
 
 
-def _grouped(
-    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
-) -> list[Known | None]:
-    heads, groups = int(attributes["num_heads"]), int(attributes["kv_num_heads"])
-    packed = len(operands) < 2 or operands[1] is None
-    size = shape[-1] // (heads + 2 * groups if packed else heads)
-    past = operands[3] if len(operands) > 3 else None
-    cache = ((shape[0], groups, shape[1] + (past[0][2] if past else 0), size), kind)
-    return [((*shape[:-1], heads * size), kind), cache, cache]
+def _grouped(call: _Call) -> list[Known]:
+    shape, heads, groups = call.shape, int(call.attributes["num_heads"]), int(call.attributes["kv_num_heads"])
+    size = shape[-1] // (heads if call.has(1) else heads + 2 * groups)
+    tokens = shape[1] + (call.shape_of(3)[2] if call.has(3) else 0)
+    cache = ((shape[0], groups, tokens, size), call.kind)
+    return [((*shape[:-1], heads * size), call.kind), cache, cache]
 
 
-def _quantised(
-    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
-) -> list[Known | None]:
-    zero = operands[2] if len(operands) > 2 else None
-    return [(shape, zero[1] if zero else int(TensorProto.UINT8))]
+def _quantised(call: _Call) -> list[Known]:
+    return [(call.shape, call.kind_of(2, TensorProto.UINT8))]
 
 
-def _dequantised(
-    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
-) -> list[Known | None]:
-    scale = operands[1] if len(operands) > 1 else None
-    return [(shape, scale[1] if scale else int(TensorProto.FLOAT))]
+def _dequantised(call: _Call) -> list[Known]:
+    return [(call.shape, call.kind_of(1, TensorProto.FLOAT))]
 
 
-def _reordered(
-    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
-) -> list[Known | None]:
+def _reordered(call: _Call) -> list[Known]:
     """Into blocked channels, and out of them: the axes are counted as channels-first all the way."""
-    if "channels" in attributes:
-        out = (shape[0], int(attributes["channels"]), *shape[2:])
-        return [(_last(out) if attributes.get("channels_last") else out, kind)]
-    return [(_first(shape) if attributes.get("channels_last") else shape, kind)]
+    shape, last = call.shape, bool(call.attributes.get("channels_last"))
+    if "channels" in call.attributes:
+        out = (shape[0], int(call.attributes["channels"]), *shape[2:])
+        return [(_last(out) if last else out, call.kind)]
+    return [(_first(shape) if last else shape, call.kind)]
 
 
-def _upsampled(
-    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
-) -> list[Known | None]:
-    return [(tuple(d * int(s) for d, s in zip(shape, attributes["scales"])), kind)]
+def _upsampled(call: _Call) -> list[Known]:
+    return [(tuple(d * int(s) for d, s in zip(call.shape, call.attributes["scales"])), call.kind)]
 
 
-def _convolved(
-    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
-) -> list[Known | None]:
+def _convolved(call: _Call) -> list[Known]:
     """A quantised convolution, channels first or last; its weight is channels-first either way."""
-    weight, last = _shape_of(operands, 3), bool(attributes.get("channels_last"))
-    sides = shape[1:-1] if last else shape[2:]
+    weight, last, given = call.shape_of(3), bool(call.attributes.get("channels_last")), call.attributes
+    sides = call.shape[1:-1] if last else call.shape[2:]
     rank = len(sides)
-    strides, dilations = attributes.get("strides") or [1] * rank, attributes.get("dilations") or [1] * rank
-    pads = attributes.get("pads") or [0] * 2 * rank
-    same = str(attributes.get("auto_pad", "NOTSET")).startswith("SAME")
+    strides, dilations = given.get("strides") or [1] * rank, given.get("dilations") or [1] * rank
+    pads = given.get("pads") or [0] * 2 * rank
+    same = str(given.get("auto_pad", "NOTSET")).startswith("SAME")
     out = []
     for i, side in enumerate(sides):
         reach = (weight[2 + i] - 1) * dilations[i] + 1
         out.append(-(-side // strides[i]) if same else (side + pads[i] + pads[i + rank] - reach) // strides[i] + 1)
-    found = (shape[0], weight[0], *out)
-    return [(_last(found) if last else found, kind)]
+    found = (call.shape[0], weight[0], *out)
+    return [(_last(found) if last else found, call.kind)]
 
 
-def _lstm(
-    attributes: Mapping[str, Any], operands: list[Known | None], shape: tuple[int, ...], kind: int
-) -> list[Known | None]:
-    directions, width = 2 if attributes.get("direction") == "bidirectional" else 1, int(attributes["hidden_size"])
-    state = ((directions, shape[1], width), kind)
-    return [((shape[0], directions, shape[1], width), kind), state, state]
+def _lstm(call: _Call) -> list[Known]:
+    shape, width = call.shape, int(call.attributes["hidden_size"])
+    directions = 2 if call.attributes.get("direction") == "bidirectional" else 1
+    state = ((directions, shape[1], width), call.kind)
+    return [((shape[0], directions, shape[1], width), call.kind), state, state]
 
 
-_RULES: dict[str, Rule] = {
+_RULES: dict[str, Callable[[_Call], list[Known]]] = {
     "QLinearAdd": _broadcast,
     "QLinearMul": _broadcast,
     "QLinearConcat": _concatenated,

@@ -1,4 +1,4 @@
-"""frontends: If, Loop, Scan and SequenceMap: their bodies become graphs of their own, read in the light of what is around."""
+"""frontends: If, Loop and Scan: their bodies become graphs of their own, read in the light of what is around."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -59,7 +59,8 @@ def read_control(
         if name and name not in shapes.known:
             if name not in shapes.declared:
                 raise ModelError(
-                    f"The shape of {name!r}, made by {node.op_type} {label(node)!r}, depends on data. Export the model without control flow."
+                    f"The shape of {name!r}, made by {node.op_type} {label(node)!r}, depends on data. Export the "
+                    "model without control flow."
                 )
             shapes.enter(name, *shapes.declared[name])
     read = [n if n in shapes.known else "" for n in node.input] + outer
@@ -70,7 +71,8 @@ def _check(node: NodeProto, inside: list[GraphProto], shapes: Shapes) -> None:
     wanted = 2 if node.op_type == "If" else 1
     if len(inside) != wanted or not node.input:
         raise ModelError(
-            f"Node {label(node)!r} ({node.op_type}) has {len(inside)} sub-graphs and {len(node.input)} inputs: malformed."
+            f"Node {label(node)!r} ({node.op_type}) has {len(inside)} sub-graphs and {len(node.input)} inputs: "
+            "malformed."
         )
     if any(i in shapes.sequences for i in node.input) or node.op_type == "SequenceMap":
         raise ModelError(
@@ -91,7 +93,7 @@ def _loop_trips(node: NodeProto, shapes: Shapes, reader: NodeReader) -> int:
     return trips
 
 
-def _scan_axes(node: NodeProto, attributes: Mapping[str, Any], which: str, count: int) -> list[int]:
+def _scan_axes(attributes: Mapping[str, Any], which: str, count: int) -> list[int]:
     return [int(a) for a in attributes.get(f"scan_{which}_axes") or [0] * count]
 
 
@@ -99,7 +101,7 @@ def _enter_inputs(
     node: NodeProto, body: GraphProto, shapes: Shapes, inner: Shapes, attributes: Mapping[str, Any], trips: int
 ) -> int:
     scanned = int(attributes.get("num_scan_inputs", 0)) if node.op_type == "Scan" else 0
-    states, axes = len(node.input) - scanned, _scan_axes(node, attributes, "input", scanned)
+    states, axes = len(node.input) - scanned, _scan_axes(attributes, "input", scanned)
     for position, entry in enumerate(body.input):
         source = node.input[position] if position < len(node.input) else ""
         if node.op_type == "Loop" and position < 2:

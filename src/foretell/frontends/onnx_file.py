@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, NodeProto
 
 from foretell.errors import ForetellError, ModelError
@@ -86,7 +86,8 @@ def _graph_from_proto(model: ModelProto, request: ModelRequest, name: str) -> Gr
     newest = onnx.defs.onnx_opset_version()
     if not 1 <= opsets.get("", 1) <= newest:
         raise ModelError(
-            f"{name} uses ONNX opset {opsets['']}; the installed onnx {onnx.__version__} knows 1 to {newest}. Upgrade onnx."
+            f"{name} uses ONNX opset {opsets['']}; the installed onnx {onnx.__version__} knows 1 to {newest}. "
+            "Upgrade onnx."
         )
     model = inline_functions(model)
     check_model(model, request.allow_unknown)

@@ -1,4 +1,4 @@
-"""frontends: the inputs of an ONNX model: open dimensions take their sizes from ``--input``, shared symbols everywhere."""
+"""frontends: the inputs of an ONNX model: open dimensions take their sizes from ``--input``, symbols are shared."""
 
 import ast
 import re
@@ -109,9 +109,9 @@ def _learn(name: str, dims: list[Dim], spec: InputSpec, symbols: dict[str, int])
     for axis, (dim, size) in enumerate(zip(dims, _sizes(name, dims, spec))):
         if isinstance(dim, int) and size and size != dim:
             raise InputError(f"Axis {axis} of the input {name!r} is fixed at {dim}; {size} was given.")
-        if isinstance(dim, str) and dim.isidentifier() and size:
-            if symbols.setdefault(dim, size) != size:
-                raise InputError(f"The dimension {dim!r} is {symbols[dim]} in one input and {size} in {name!r}.")
+        symbol = dim if isinstance(dim, str) and dim.isidentifier() and size else ""
+        if symbol and symbols.setdefault(symbol, size) != size:
+            raise InputError(f"The dimension {symbol!r} is {symbols[symbol]} in one input and {size} in {name!r}.")
 
 
 def _resolve(

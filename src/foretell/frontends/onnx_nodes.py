@@ -1,4 +1,4 @@
-"""frontends: ONNX nodes → graph nodes: attributes in one form, weights told from data, origins from the exporter's notes."""
+"""frontends: ONNX nodes → graph nodes: attributes in one form, weights told from data, origins from notes."""
 
 import ast
 import re
@@ -17,25 +17,33 @@ from foretell.graph.node import Attribute
 from foretell.graph.tensor import TensorKind
 
 _DTYPES = {
-    1: "fp32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool", 10: "fp16", 11: "fp64", 12: "uint32",
-    13: "uint64", 14: "complex64", 15: "complex128", 16: "bf16", 17: "fp8", 18: "fp8", 19: "fp8", 20: "fp8", 21: "uint4", 22: "int4", 23: "fp4",
+    1: "fp32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool",
+    10: "fp16", 11: "fp64", 12: "uint32",
+    13: "uint64", 14: "complex64", 15: "complex128", 16: "bf16", 17: "fp8", 18: "fp8", 19: "fp8", 20: "fp8",
+    21: "uint4", 22: "int4", 23: "fp4",
     24: "fp8", 25: "uint2", 26: "int2",
 }  # fmt: skip
 # inputs that only say how: they become attributes, by position
 _AS_ATTRIBUTES = {
-    "Reshape": {1: ""}, "Expand": {1: ""}, "Tile": {1: "repeats"}, "ConstantOfShape": {0: ""}, "Slice": {1: "starts", 2: "ends", 3: "axes", 4: "steps"},
-    "Squeeze": {1: "axes"}, "Unsqueeze": {1: "axes"}, "Split": {1: "split"}, "Pad": {1: "pads", 2: ""}, "Resize": {1: "", 2: "", 3: ""},
-    "Upsample": {1: ""}, "TopK": {1: "k"}, "Clip": {1: "", 2: ""}, "Range": {0: "", 1: "", 2: ""}, "Dropout": {1: "", 2: ""}, "CumSum": {1: "axis"},
+    "Reshape": {1: ""}, "Expand": {1: ""}, "Tile": {1: "repeats"}, "ConstantOfShape": {0: ""}, "Slice": {1: "starts",
+    2: "ends", 3: "axes", 4: "steps"},
+    "Squeeze": {1: "axes"}, "Unsqueeze": {1: "axes"}, "Split": {1: "split"}, "Pad": {1: "pads", 2: ""},
+    "Resize": {1: "", 2: "", 3: ""},
+    "Upsample": {1: ""}, "TopK": {1: "k"}, "Clip": {1: "", 2: ""}, "Range": {0: "", 1: "", 2: ""}, "Dropout": {1: "",
+    2: ""}, "CumSum": {1: "axis"},
     "OneHot": {1: "depth", 2: ""}, "CenterCropPad": {1: ""}, "Trilu": {1: "k"}, "DFT": {1: "", 2: "axis"},
-    **{f"Reduce{kind}": {1: "axes"} for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")},
+    **{f"Reduce{kind}": {1: "axes"} for kind in "Sum Mean Max Min Prod L1 L2 SumSquare LogSum LogSumExp".split()},
 }  # fmt: skip
 # inputs that are not trained: running statistics, scales and zero points
 _STATISTICS = {
-    "BatchNormalization": (3, 4), "QuantizeLinear": (1, 2), "DequantizeLinear": (1, 2), "QLinearConv": (1, 2, 4, 5, 6, 7),
+    "BatchNormalization": (3, 4), "QuantizeLinear": (1, 2), "DequantizeLinear": (1, 2),
+    "QLinearConv": (1, 2, 4, 5, 6, 7),
     "QLinearMatMul": (1, 2, 4, 5, 6, 7), "QGemm": (1, 2, 4, 5, 7, 8), "MatMulInteger": (2, 3), "ConvInteger": (2, 3),
-    "MatMulNBits": (2, 3), "DynamicQuantizeMatMul": (2, 3), "MatMulIntegerToFloat": (2, 3, 4, 5), "QLinearAdd": (1, 2, 4, 5, 6, 7),
-    "QLinearMul": (1, 2, 4, 5, 6, 7), "DynamicQuantizeLSTM": (8, 9, 10, 11), "QLinearConcat": (0, 1, *(i for i in range(3, 96) if i % 3 != 2)),
-    **dict.fromkeys(("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", "QLinearAveragePool", "QLinearGlobalAveragePool"), (1, 2, 3, 4)),
+    "MatMulNBits": (2, 3), "DynamicQuantizeMatMul": (2, 3), "MatMulIntegerToFloat": (2, 3, 4, 5),
+    "QLinearAdd": (1, 2, 4, 5, 6, 7),
+    "QLinearMul": (1, 2, 4, 5, 6, 7), "DynamicQuantizeLSTM": (8, 9, 10, 11),
+    "QLinearConcat": (0, 1, *(i for i in range(3, 96) if i % 3 != 2)),
+    **{f"QLinear{op}": (1, 2, 3, 4) for op in "Sigmoid LeakyRelu Softmax AveragePool GlobalAveragePool".split()},
 }  # fmt: skip
 _QUANTISED_WEIGHTS = {"DequantizeLinear": 0, "QLinearConv": 8, "QGemm": 6}  # whole numbers that stand for trained ones
 # PyTorch's exporter keeps the names of a module's state: these are buffers by convention, not trained
@@ -88,7 +96,7 @@ class NodeReader:
         self.constants[name] = kind
 
     def kind_of(self, name: str, shape: tuple[int, ...]) -> TensorKind:
-        """Whether a constant is a trained weight: floating (or quantised, in a matrix), not one number, not a statistic."""
+        """Whether a constant is a trained weight: floating (or a quantised matrix), not one number, not a statistic."""
         if name not in self.constants:
             return "constant"
         dtype = dtype_of(self.constants[name])

@@ -1,7 +1,7 @@
 """frontends: the shape of every tensor of an ONNX graph, and the small values that decide shapes.
 
 ONNX's own inference does one node at a time here, with the values known so far as its data: that resolves shape
-arithmetic which inference over a whole model leaves open. Contrib operators that it does not know have rules of their own.
+arithmetic which inference over a whole model leaves open. Contrib operators that it does not know have own rules.
 """
 
 import math
@@ -19,10 +19,11 @@ from foretell.frontends.onnx_values import MAX_ELEMENTS, evaluate
 from foretell.frontends.request import MAX_ELEMENTS as MAX_TENSOR
 
 MAX_SHAPE_DATA = 512  # values that decide a shape are short; longer ones are weights
-MAX_FLOATS = 8  # scales of a Resize are floats that decide a shape; longer ones are weights, and no value of a weight counts
+MAX_FLOATS = (
+    8  # scales of a Resize are floats that decide a shape; longer ones are weights, and no value of a weight counts
+)
 _WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
-MAX_KEPT = 2**23
-# elements of all values kept: what shapes are made of is small
+MAX_KEPT = 2**23  # elements of all values kept: what shapes are made of is small
 _OPTIONAL_OUTPUTS = frozenset(
     {"Dropout", "BatchNormalization", "LayerNormalization", "MaxPool", "SkipLayerNormalization"}
 )
@@ -79,7 +80,8 @@ class Shapes:
     def _refuse(self, node: NodeProto, name: str) -> None:
         shapes = [list(self.known[i][0]) if i in self.known else "?" for i in node.input if i]
         raise ModelError(
-            f"The shape of {name!r}, made by node {node.name or node.op_type!r} ({node.op_type}, inputs {shapes}), depends on data "
+            f"The shape of {name!r}, made by node {node.name or node.op_type!r} ({node.op_type}, inputs {shapes}), "
+            "depends on data "
             "or is missing. Give all dimensions with --input, or export the model with fixed shapes."
         )
 
@@ -121,7 +123,8 @@ class Shapes:
         operands = tuple((self.known.get(i), self._shape_data(i)) for i in node.input)
         key = (
             node.op_type, node.domain, tuple(sorted(a.SerializeToString() for a in node.attribute)),
-            tuple((k, None if v is None else (v.dtype.str, v.shape, v.tobytes())) for k, v in operands), tuple(map(bool, node.output)),
+            tuple((k, None if v is None else (v.dtype.str, v.shape, v.tobytes())) for k, v in operands),
+            tuple(map(bool, node.output)),
         )  # fmt: skip
         if key not in self._seen:
             found = self._by_rule(node, attributes) or self._by_onnx(node, {}) or {}
@@ -156,7 +159,7 @@ class Shapes:
             raise ModelError(
                 f"Node {node.name or node.op_type!r} ({node.op_type}) does not fit its inputs {shapes}: {reason}"
             ) from error
-        return {name: known for name, proto in found.items() if (known := read_type(proto)) is not None}
+        return {name: kept for name, proto in found.items() if (kept := read_type(proto)) is not None}
 
     def _by_rule(self, node: NodeProto, attributes: dict[str, Any]) -> dict[str, Known] | None:
         """Contrib operators; the two of them that ONNX Runtime writes into ONNX's own domain."""
@@ -165,7 +168,6 @@ class Shapes:
         if node.domain in (CONTRIB, BLOCKED) or node.op_type in ("SimplifiedLayerNormalization", "FusedGemm"):
             return contrib_shapes(node, attributes, self.known, self._by_onnx)
         return None
-
 
     def _split(self, node: NodeProto, attributes: dict[str, Any]) -> dict[str, Known] | None:
         """ONNX's own inference ends the process where a Split has more outputs than it says."""
@@ -186,7 +188,8 @@ class Shapes:
             sizes = [max(min(size, shape[axis] - i * size), 0) for i in range(pieces)]
         if len(sizes) != pieces or sum(sizes) != shape[axis] or attributes.get("num_outputs", pieces) != pieces:
             raise ModelError(
-                f"Node {node.name or 'Split'!r} (Split) makes {pieces} outputs of sizes {sizes[:8]} from {shape[axis]}: malformed."
+                f"Node {node.name or 'Split'!r} (Split) makes {pieces} outputs of sizes {sizes[:8]} from "
+                f"{shape[axis]}: malformed."
             )
         axis %= len(shape)
         return {o: ((*shape[:axis], size, *shape[axis + 1 :]), kind) for o, size in zip(node.output, sizes) if o}

@@ -43,7 +43,7 @@ def _need(array: Array | None) -> Array:
 
 
 def _elementwise(function: Callable[..., Any]) -> Callable[[list[Array | None], Attributes], Array]:
-    def rule(inputs: list[Array | None], attributes: Attributes) -> Array:
+    def rule(inputs: list[Array | None], _attributes: Attributes) -> Array:
         arrays = [_need(i) for i in inputs]
         if math.prod(np.broadcast_shapes(*(a.shape for a in arrays))) > MAX_ELEMENTS:
             raise ValueError("too large")
@@ -62,11 +62,11 @@ def _slice(inputs: list[Array | None], attributes: Attributes) -> Array:
     data = _need(inputs[0])
     if "starts" in attributes:
         starts, ends = attributes["starts"], attributes["ends"]
-        axes, steps = attributes.get("axes", range(len(starts))), [1] * len(starts)
+        axes, steps = tuple(attributes.get("axes", range(len(starts)))), (1,) * len(starts)
     else:
         starts, ends = _need(inputs[1]).ravel(), _need(inputs[2]).ravel()
-        axes = _axes(inputs, {}, 3) or range(len(starts))
-        steps = _axes(inputs, {}, 4) or [1] * len(starts)
+        axes = _axes(inputs, {}, 3) or tuple(range(len(starts)))
+        steps = _axes(inputs, {}, 4) or (1,) * len(starts)
     index = [slice(None)] * data.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps):
         stop: int | None = int(end)
@@ -98,7 +98,7 @@ def _reshape(inputs: list[Array | None], attributes: Attributes) -> Array:
     )
 
 
-def _expand(inputs: list[Array | None], attributes: Attributes) -> Array:
+def _expand(inputs: list[Array | None], _attributes: Attributes) -> Array:
     data, shape = _need(inputs[0]), [int(d) for d in _need(inputs[1]).ravel()]
     wanted = np.broadcast_shapes(data.shape, tuple(shape))
     if math.prod(wanted) > MAX_ELEMENTS:
@@ -114,7 +114,7 @@ def _constant_of_shape(inputs: list[Array | None], attributes: Attributes) -> Ar
     return np.full(shape, np.ravel(value)[0])
 
 
-def _range(inputs: list[Array | None], attributes: Attributes) -> Array:
+def _range(inputs: list[Array | None], _attributes: Attributes) -> Array:
     start, limit, delta = (_need(i).ravel()[0] for i in inputs)
     if not abs((float(limit) - float(start)) / float(delta)) <= MAX_ELEMENTS:
         raise ValueError("too large")

@@ -1,4 +1,4 @@
-"""frontends: a ``.pt2`` archive → Graph, from the JSON inside it. Needs no torch; weights and pickles are never opened."""
+"""frontends: a ``.pt2`` archive → Graph, from its JSON. Needs no torch; weights and pickles are never opened."""
 
 import json
 import math
@@ -16,7 +16,8 @@ MAX_JSON_BYTES = 2**28
 SCHEMA_MAJOR = 8
 # torch._export.serde.schema.ScalarType
 _DTYPES = {
-    1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "fp16", 7: "fp32", 8: "fp64", 9: "uint32", 10: "complex64", 11: "complex128", 12: "bool",
+    1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "fp16", 7: "fp32", 8: "fp64", 9: "uint32",
+    10: "complex64", 11: "complex128", 12: "bool",
     13: "bf16", 28: "uint16", 29: "fp8", 30: "fp8", 31: "fp8", 32: "fp8", 33: "fp8", 34: "uint32", 35: "uint64",
 }  # fmt: skip
 _KINDS: dict[str, TensorKind] = {
@@ -35,7 +36,8 @@ class Pt2Frontend:
         path = Path(request.source)
         if request.inputs:
             raise InputError(
-                f"{path.name} was exported for fixed input shapes; --input cannot change them. Export it again, or use --batch-size."
+                f"{path.name} was exported for fixed input shapes; --input cannot change them. Export it again, or "
+                "use --batch-size."
             )
         return graph_from_json(read_archive(path), path.name)
 
@@ -57,7 +59,8 @@ def read_archive(path: Path) -> dict[str, Any]:
     major = version.get("major") if isinstance(version, dict) else None
     if major != SCHEMA_MAJOR:
         raise ModelError(
-            f"{path.name} has export schema {str(major)[:20]}; foretell reads {SCHEMA_MAJOR}. Export it with a recent PyTorch."
+            f"{path.name} has export schema {str(major)[:20]}; foretell reads {SCHEMA_MAJOR}. Export it with a "
+            "recent PyTorch."
         )
     return dict(content)
 
@@ -82,7 +85,7 @@ def _program(content: dict[str, Any], name: str) -> AtenProgram:
         kind, body = next(iter(spec.items()))
         argument = body["arg"].get("as_tensor", body["arg"])
         key = argument.get("name") if isinstance(argument, dict) else None
-        if key in graph["tensor_values"]:
+        if isinstance(key, str) and key in graph["tensor_values"]:
             kinds[key] = _KINDS.get(kind, "constant")
             if kind == "user_input":
                 inputs.append(key)
@@ -107,10 +110,9 @@ def _program(content: dict[str, Any], name: str) -> AtenProgram:
                 path.partition("@")[0],
             )
         )
-    outputs = [
-        n for spec in signature["output_specs"] if "user_output" in spec for n in _names(spec["user_output"]["arg"])
-    ]
-    return AtenProgram(name, tuple(calls), tensors, tuple(inputs), tuple(dict.fromkeys(outputs)), max(batch_size, 1))
+    user_outputs = [spec["user_output"]["arg"] for spec in signature["output_specs"] if "user_output" in spec]
+    returned = tuple(dict.fromkeys(n for argument in user_outputs for n in _names(argument)))
+    return AtenProgram(name, tuple(calls), tensors, tuple(inputs), returned, max(batch_size, 1))
 
 
 def _tensor(name: str, meta: dict[str, Any], kind: TensorKind) -> Tensor:

@@ -44,7 +44,8 @@ class PythonFileFrontend:
         module, examples = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
         if not isinstance(module, torch.nn.Module):
             raise ModelError(
-                f"{request.source} returned {type(module).__name__}; it must return an nn.Module, or (nn.Module, example inputs)."
+                f"{request.source} returned {type(module).__name__}; it must return an nn.Module, or (nn.Module, "
+                "example inputs)."
             )
         return graph_from_module(module, request, name=f"{Path(path).name}:{function}", examples=examples)
 
@@ -78,7 +79,8 @@ class PythonFileFrontend:
         digest = hashlib.sha256()
         for file in files:
             digest.update(file.read_bytes())
-        return f"{request.source} {digest.hexdigest()} {versions('torch', extra='torch', purpose='Reading PyTorch models')}"
+        installed = versions("torch", extra="torch", purpose="Reading PyTorch models")
+        return f"{request.source} {digest.hexdigest()} {installed}"
 
 
 def _functions(module: Any) -> Iterable[str]:
@@ -96,7 +98,7 @@ class ModuleFrontend:
         """Export a copy on the meta device; the given module is not touched."""
         return graph_from_module(request.source, request, name=type(request.source).__name__, examples=None)
 
-    def fingerprint(self, request: ModelRequest) -> str | None:
+    def fingerprint(self, request: ModelRequest) -> str | None:  # noqa: ARG002 - as every front-end has it
         """An object has no content to tell it by."""
         return None
 
@@ -114,7 +116,8 @@ def graph_from_module(module: Any, request: ModelRequest, *, name: str, examples
         batch_size, args, kwargs = _from_examples(torch, examples)
     else:
         raise InputError(
-            f"The inputs of {name} are not known. Give them, without the batch: --input 3x224x224 (or name=128:int64 for each)"
+            f"The inputs of {name} are not known. Give them, without the batch: --input 3x224x224 (or "
+            "name=128:int64 for each)"
         )
     program = TorchProgram(name, module, args, kwargs)
     return graph_from_program(program, batch_size=batch_size, training=request.mode == "training")

@@ -24,7 +24,7 @@ FRONTENDS = Registry(
         "hf": "foretell.frontends.hf_frontend:HuggingFaceFrontend",
     },
 )
-SPECS = "a path (model.onnx, model.pt2, a TorchScript file, config.json, net.py:build) or timm:NAME, torchvision:NAME, hf:ID"
+SPECS = "a path (model.onnx, model.pt2, TorchScript, config.json, net.py:build) or timm:NAME, torchvision:NAME, hf:ID"
 _PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"(dp", b"(lp", b"c__", b"cos\n", b"cposix")
 _PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
 

@@ -104,7 +104,7 @@ def torch_dtype(torch: Any, name: str | None) -> Any:
 def _holder(torch: Any, script: Any) -> Any:
     """A module that calls a script it does not own, so that the export lifts its tensors as constants."""
 
-    class Holder(torch.nn.Module):  # type: ignore[misc,name-defined]
+    class Holder(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.held = [script]
@@ -128,7 +128,8 @@ def _check_code(path: Path, trust: bool) -> None:
                 )
         if not trust and _RUNS_ON_LOADING.search(code):
             raise UntrustedModelError(
-                f"{path.name} runs code of its own when it is loaded (__setstate__ in {name}). If you trust it, add --trust."
+                f"{path.name} runs code of its own when it is loaded (__setstate__ in {name}). If you trust it, add "
+                "--trust."
             )
 
 

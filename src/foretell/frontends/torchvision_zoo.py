@@ -1,6 +1,7 @@
 """frontends: ``torchvision:NAME`` → Graph. Built on the meta device: no weights, no download."""
 
 import warnings
+from typing import Any
 
 from foretell.errors import ModelError
 from foretell.frontends.program import TorchProgram, one_line, repair_torchvision
@@ -23,7 +24,7 @@ class TorchvisionFrontend:
         if name not in models.list_models():
             raise ModelError(f"torchvision has no model {name!r}.{did_you_mean(name, models.list_models())}")
         shape = image_shape(request, self._default_shape(name))
-        arguments = {"weights_backbone": None} if "segmentation" in models.get_model_builder(name).__module__ else {}
+        arguments: dict[str, Any] = {"weights_backbone": None} if "segmentation" in models.get_model_builder(name).__module__ else {}
         if name in ("inception_v3", "googlenet"):
             arguments = {"init_weights": False}
         with torch.device("meta"), warnings.catch_warnings():
@@ -32,7 +33,7 @@ class TorchvisionFrontend:
                 module = models.get_model(name, weights=None, **arguments)
             except Exception as error:
                 raise ModelError(f"torchvision could not build {name!r}: {one_line(error)}") from error
-        inputs = (torch.empty(TRACE_BATCH, *shape, device="meta"),)
+        inputs: tuple[Any, ...] = (torch.empty(TRACE_BATCH, *shape, device="meta"),)
         if name.startswith("raft"):
             inputs = (*inputs, torch.empty(TRACE_BATCH, *shape, device="meta"))
         return graph_from_program(TorchProgram(f"torchvision:{name}", module, inputs), batch_size=TRACE_BATCH, training=request.mode == "training")

@@ -292,6 +292,11 @@ def _lrn_flops(node: Node, _inputs: list[Tensor], out: int) -> int:
     return out * (2 * node.integer("size", 5) + 4)
 
 
+def _scan_flops(_node: Node, inputs: list[Tensor], out: int) -> int:
+    """Mamba's recurrence: nine operations for each state of each channel and token, two for the gate."""
+    return out * (9 * inputs[2].shape[-1] + 2)
+
+
 _FLOPS: dict[str, Callable[[Node, list[Tensor], int], int]] = {
     "Resize": _resize_flops,
     "DFT": _fourier_flops,
@@ -300,4 +305,5 @@ _FLOPS: dict[str, Callable[[Node, list[Tensor], int], int]] = {
     "Inverse": _square_matrix_flops,
     "NonMaxSuppression": _pairs_flops,
     "LRN": _lrn_flops,
+    "SelectiveScan": _scan_flops,
 }

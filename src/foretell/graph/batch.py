@@ -80,7 +80,9 @@ def _made_for_batch(graph: Graph, node: Node, out: Tensor, kind: str) -> int | N
     if size == 1:
         return None
     if kind == "generator":
-        return next((i for i, d in enumerate(out.shape) if d == size), None)
+        # a size with no small factor is no layer's own: its multiples come from the batch, too
+        telling = all(size % factor for factor in (2, 3, 5, 7))
+        return next((i for i, d in enumerate(out.shape) if d == size or (telling and d and d % size == 0)), None)
     if node.op in ("Expand", "Tile"):
         source = graph.tensors[node.inputs[0]].shape
         padded = (1,) * (len(out.shape) - len(source)) + source

@@ -191,9 +191,20 @@ def _bytes_read(
         return min(outputs[0].bytes, sizes[0]) + sum(sizes[1:])
     if entry.kind == "movement" and node.op not in ("Concat", "Col2Im"):
         return min(sum(sizes), outputs[0].bytes)
+    if node.op == "GroupedMatMul":
+        return sizes[0] + int(sizes[1] * _reached_share(inputs[1].shape[0], _rows(inputs[0]))) + sum(sizes[2:])
     if node.op == "MoE":
         return sizes[0] + int(sum(sizes[1:]) * _active_share(node, inputs))
     return sum(sizes)
+
+
+def _reached_share(experts: int, rows: int) -> float:
+    """The share of experts that at least one of ``rows`` is expected to reach when all are equally likely.
+
+    >>> _reached_share(8, 1), round(_reached_share(8, 64), 3)
+    (0.125, 1.0)
+    """
+    return 1 - (1 - 1 / experts) ** rows if experts else 1.0
 
 
 def _active_share(node: Node, inputs: list[Tensor]) -> float:

@@ -137,6 +137,7 @@ _enter(
     "contraction",
 )
 _enter("DynamicQuantizeMatMul Einsum MoE GroupedMatMul Bilinear", "contraction")
+_enter("SelectiveScan", "normalisation", 20)  # arithmetic.py: 9 a state element
 _enter("DFT STFT TfIdfVectorizer", "reduction", 1, "nothing")  # cost.py: 5 n log2 n
 _enter(
     "Attention MultiHeadAttention GroupQueryAttention LinearAttention FlexAttention PackedAttention ContribAttention",
