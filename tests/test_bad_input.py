@@ -185,7 +185,7 @@ def test_flipped_bits(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = bytearray(tiny_onnx(batch=2).SerializeToString())
     path = place / "flipped.onnx"
     generator = random.Random(7)
-    for _ in range(300):
+    for _ in range(120):
         damaged = bytearray(whole)
         for _ in range(generator.randint(1, 3)):
             damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
@@ -765,7 +765,7 @@ def test_as_a_process(place: Path) -> None:
     save(BAD_GRAPHS["cycle"][0], place / "cycle.onnx")
     save(tiny_onnx(), place / "tiny.onnx")
     before = files_below(place)
-    cases = [["noise.onnx"], ["evil.pt"], ["net.py:build"], ["cycle.onnx"], ["tiny.onnx", "--device", "h20"]]
+    cases = [["noise.onnx"], ["evil.pt"], ["net.py:build"], ["cycle.onnx"]]
     for case in cases:
         ended = subprocess.run(
             [sys.executable, "-m", "foretell.cli", "predict", *case],

@@ -59,7 +59,10 @@ def by_dynamo(net: Any, optimize: bool) -> onnx.ModelProto:
     return program.model_proto
 
 
-@pytest.mark.parametrize("how", ["script-14", "script-17", "dynamo", "dynamo-optimised"])
+SLOW = [pytest.param(how, marks=pytest.mark.slow) for how in ("script-14", "dynamo-optimised")]
+
+
+@pytest.mark.parametrize("how", ["script-17", "dynamo", *SLOW])
 def test_parameters_and_macs_are_those_of_the_module(how: str) -> None:
     net = network()
     proto = by_script(net, int(how[-2:])) if how.startswith("script") else by_dynamo(net, how.endswith("optimised"))

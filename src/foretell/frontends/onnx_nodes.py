@@ -32,7 +32,8 @@ _AS_ATTRIBUTES = {
     "Upsample": {1: ""}, "TopK": {1: "k"}, "Clip": {1: "", 2: ""}, "Range": {0: "", 1: "", 2: ""}, "Dropout": {1: "",
     2: ""}, "CumSum": {1: "axis"},
     "OneHot": {1: "depth", 2: ""}, "CenterCropPad": {1: ""}, "Trilu": {1: "k"}, "DFT": {1: "", 2: "axis"},
-    **{f"Reduce{kind}": {1: "axes"} for kind in "Sum Mean Max Min Prod L1 L2 SumSquare LogSum LogSumExp".split()},
+    **{op: {1: "axes"} for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")},
+    **{op: {1: "axes"} for op in ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")},
 }  # fmt: skip
 # inputs that are not trained: running statistics, scales and zero points
 _STATISTICS = {
@@ -43,7 +44,7 @@ _STATISTICS = {
     "QLinearAdd": (1, 2, 4, 5, 6, 7),
     "QLinearMul": (1, 2, 4, 5, 6, 7), "DynamicQuantizeLSTM": (8, 9, 10, 11),
     "QLinearConcat": (0, 1, *(i for i in range(3, 96) if i % 3 != 2)),
-    **{f"QLinear{op}": (1, 2, 3, 4) for op in "Sigmoid LeakyRelu Softmax AveragePool GlobalAveragePool".split()},
+    **{f"QLinear{op}": (1, 2, 3, 4) for op in ["Sigmoid", "LeakyRelu", "Softmax", "AveragePool", "GlobalAveragePool"]},
 }  # fmt: skip
 _QUANTISED_WEIGHTS = {"DequantizeLinear": 0, "QLinearConv": 8, "QGemm": 6}  # whole numbers that stand for trained ones
 # PyTorch's exporter keeps the names of a module's state: these are buffers by convention, not trained
