@@ -20,8 +20,14 @@ PARAMETER_TOLERANCE, PARAMETER_ROUNDING = 0.001, 0.005  # the table prints milli
 GMAC_TOLERANCE, GMAC_ROUNDING = 0.02, 0.005
 # what the tool behind the table (fvcore) does differently: name → (why, sign of the correction to our MACs)
 DIFFERENCES = {
-    "normalisation": ("counts normalisations as MACs: 2 an element for BatchNorm, 5 for the others; none of them multiplies matrices", +1),
-    "weight_standardisation": ("counts the standardisation of convolution weights, done with batch_norm in each pass, as MACs: 4 a weight", +1),
+    "normalisation": (
+        "counts normalisations as MACs: 2 an element for BatchNorm, 5 for the others; none of them multiplies matrices",
+        +1,
+    ),
+    "weight_standardisation": (
+        "counts the standardisation of convolution weights, done with batch_norm in each pass, as MACs: 4 a weight",
+        +1,
+    ),
     "same_padding": ("omits convolutions with padding='same', which trace as another operator", -1),
     "attention": ("omits fused attention (scaled_dot_product_attention)", -1),
     "recurrent": ("omits recurrent layers (LSTM)", -1),
@@ -37,7 +43,10 @@ def published(folder: Path) -> dict[tuple[str, int], dict[str, float]]:
         table = parquet.read_table(folder / f"{name}.parquet").to_pylist()
         for row in sorted(table, key=lambda r: r["run"]):
             if row["infer_gmacs"] is not None and row["param_count"] is not None:
-                rows[row["model"], int(row["infer_img_size"])] = {"parameters_m": row["param_count"], "gmacs": row["infer_gmacs"]}
+                rows[row["model"], int(row["infer_img_size"])] = {
+                    "parameters_m": row["param_count"],
+                    "gmacs": row["infer_gmacs"],
+                }
     return rows
 
 
@@ -80,7 +89,9 @@ def differences(table: Any) -> dict[str, int]:
         if node.op == "BatchNormalization":
             source, weight = tensors[node.inputs[0]], [i for i in node.inputs[1:] if i]
             on_weights = source.batch_axis is None
-            counted["weight_standardisation" if on_weights else "normalisation"] += source.elements * (4 + bool(weight) if on_weights else 2)
+            counted["weight_standardisation" if on_weights else "normalisation"] += source.elements * (
+                4 + bool(weight) if on_weights else 2
+            )
         elif node.op in ("LayerNormalization", "GroupNormalization", "InstanceNormalization"):
             counted["normalisation"] += 5 * tensors[node.inputs[0]].elements
         elif node.op == "Conv" and node.attributes.get("pads") == "same":
@@ -94,14 +105,14 @@ def differences(table: Any) -> dict[str, int]:
 
 def reparameterised(model: str, size: int) -> dict[str, int]:
     """Parameters and MACs after timm has merged the branches that only training needs."""
+    import torch
+    from timm.utils.model import reparameterize_model
+
     from foretell.frontends.program import TorchProgram
     from foretell.frontends.request import InputSpec, ModelRequest
     from foretell.frontends.timm_zoo import build_timm
     from foretell.frontends.torch_export import TRACE_BATCH, graph_from_program
     from foretell.graph import graph_costs
-
-    import torch
-    from timm.utils.model import reparameterize_model
 
     module, shape = build_timm(model, ModelRequest(model, inputs=(InputSpec(None, (size,)),)))
     module = reparameterize_model(module.to_empty(device="cpu").eval()).to("meta")
@@ -129,8 +140,18 @@ def write_report(table: dict[tuple[str, int], dict[str, float]], records: list[d
     """Shares within tolerance, classes of exceptions with their reason, and whatever stays unexplained."""
     good = [r for r in records if "error" not in r]
     failed = [r for r in records if "error" in r]
-    parameters_off = [r for r in good if not within(r["parameters"] / 1e6, table[r["model"], r["size"]]["parameters_m"], PARAMETER_TOLERANCE, PARAMETER_ROUNDING)]
-    macs_off = [r for r in good if not within(r["macs"] / 1e9, table[r["model"], r["size"]]["gmacs"], GMAC_TOLERANCE, GMAC_ROUNDING)]
+    parameters_off = [
+        r
+        for r in good
+        if not within(
+            r["parameters"] / 1e6, table[r["model"], r["size"]]["parameters_m"], PARAMETER_TOLERANCE, PARAMETER_ROUNDING
+        )
+    ]
+    macs_off = [
+        r
+        for r in good
+        if not within(r["macs"] / 1e9, table[r["model"], r["size"]]["gmacs"], GMAC_TOLERANCE, GMAC_ROUNDING)
+    ]
     classes: dict[str, list[dict[str, Any]]] = defaultdict(list)
     unexplained = []
     for record in {id(r): r for r in (*macs_off, *parameters_off)}.values():
@@ -147,16 +168,24 @@ def write_report(table: dict[tuple[str, int], dict[str, float]], records: list[d
                 print(f"{record['model']}: {error}", file=sys.stderr)
                 merged = {"parameters": 0, "macs": 0}
         like = {**record, "macs": merged["macs"]}
-        if within(merged["parameters"] / 1e6, reference["parameters_m"], PARAMETER_TOLERANCE, PARAMETER_ROUNDING) and explain_macs(like, reference["gmacs"]) is not None:
+        if (
+            within(merged["parameters"] / 1e6, reference["parameters_m"], PARAMETER_TOLERANCE, PARAMETER_ROUNDING)
+            and explain_macs(like, reference["gmacs"]) is not None
+        ):
             classes["reparameterised"].append(record)
         else:
             unexplained.append(record)
     in_convention = sum(explain_macs(r, table[r["model"], r["size"]]["gmacs"]) is not None for r in good)
-    share = {"parameters": 1 - len(parameters_off) / len(good), "macs": 1 - len(macs_off) / len(good), "convention": in_convention / len(good)}
+    share = {
+        "parameters": 1 - len(parameters_off) / len(good),
+        "macs": 1 - len(macs_off) / len(good),
+        "convention": in_convention / len(good),
+    }
     lines = [
         "# Parameters and MACs against timm's published table",
         "",
-        f"{len(good)} rows (model and image size) of {len({r['model'] for r in good})} architectures; {len(failed)} could not be read. Made by `benchmarks/costs.py`.",
+        f"{len(good)} rows (model and image size) of {len({r['model'] for r in good})} architectures; "
+        f"{len(failed)} could not be read. Made by `benchmarks/costs.py`.",
         "",
         "| compared | target | within |",
         "|---|---|---|",
@@ -164,8 +193,10 @@ def write_report(table: dict[tuple[str, int], dict[str, float]], records: list[d
         f"| GMACs within 2 % (or ±0.005 G), the table's way of counting | 95 % | **{share['convention']:.2%}** |",
         f"| GMACs within 2 % (or ±0.005 G), as they are | | {share['macs']:.2%} |",
         "",
-        "The table comes from fvcore, whose total adds and omits operations. Applying those differences to foretell's count, operator by operator, gives the second row;",
-        "the third compares the plain MACs. foretell's own count stays as it is: a normalisation multiplies no matrices, and an LSTM does.",
+        "The table comes from fvcore, whose total adds and omits operations. Applying those "
+        "differences to foretell's count, operator by operator, gives the second row;",
+        "the third compares the plain MACs. foretell's own count stays as it is: a normalisation "
+        "multiplies no matrices, and an LSTM does.",
         "",
         "## Classes of exceptions (more than 2 % off as they are, or parameters off)",
         "",
@@ -173,15 +204,25 @@ def write_report(table: dict[tuple[str, int], dict[str, float]], records: list[d
         "|---|---|---|---|",
     ]
     for name, members in sorted(classes.items(), key=lambda item: -len(item[1])):
-        why = "; ".join(DIFFERENCES[part][0] for part in name.split(" and ")) if name != "reparameterised" else "was made with merged branches, or for an earlier version: after `timm.utils.reparameterize_model` parameters and MACs agree"
-        shown = ", ".join(f"{r['model']} {r['macs'] / 1e9:.3f} / {table[r['model'], r['size']]['gmacs']:.2f}" for r in members[:3])
+        why = (
+            "; ".join(DIFFERENCES[part][0] for part in name.split(" and "))
+            if name != "reparameterised"
+            else "was made with merged branches, or for an earlier version: after "
+            "`timm.utils.reparameterize_model` parameters and MACs agree"
+        )
+        shown = ", ".join(
+            f"{r['model']} {r['macs'] / 1e9:.3f} / {table[r['model'], r['size']]['gmacs']:.2f}" for r in members[:3]
+        )
         lines.append(f"| {name} | {len(members)} | {why} | {shown} |")
     lines += ["", f"## Not explained by counting: {len(unexplained)}", ""]
     if unexplained:
         lines += ["| model | size | parameters, M: foretell / table | GMACs: foretell / table |", "|---|---|---|---|"]
     for r in unexplained:
         reference = table[r["model"], r["size"]]
-        lines.append(f"| {r['model']} | {r['size']} | {r['parameters'] / 1e6:.2f} / {reference['parameters_m']:.2f} | {r['macs'] / 1e9:.2f} / {reference['gmacs']:.2f} |")
+        lines.append(
+            f"| {r['model']} | {r['size']} | {r['parameters'] / 1e6:.2f} / {reference['parameters_m']:.2f} "
+            f"| {r['macs'] / 1e9:.2f} / {reference['gmacs']:.2f} |"
+        )
     lines += ["", *(f"Could not be read: {r['model']} at {r['size']}: {r['error']}" for r in failed)]
     unknown = sorted({op for r in good for op in r["unknown"]})
     lines += ["", f"Unknown operators met: {', '.join(unknown) or 'none'}."]
@@ -213,7 +254,11 @@ def main() -> None:
 
     known = set(timm.list_models())
     tasks = [t for t in sorted(table) if t[0] in known and t not in done][: arguments.limit]
-    print(f"{len(table)} rows in the table, {sum(t[0] in known for t in table)} of models that this timm has, {len(tasks)} left to do", file=sys.stderr)
+    print(
+        f"{len(table)} rows in the table, {sum(t[0] in known for t in table)} of models that this timm has, "
+        f"{len(tasks)} left to do",
+        file=sys.stderr,
+    )
     context = multiprocessing.get_context("spawn")
     with context.Pool(arguments.workers, maxtasksperchild=200) as pool, arguments.results.open("a") as file:
         for i, record in enumerate(pool.imap_unordered(cost_one, tasks), 1):

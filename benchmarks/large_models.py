@@ -1,6 +1,6 @@
 """Peak memory of reading large models from their configuration alone, and exactness of their parameters.
 
-    python benchmarks/large_models.py       exits 1 where memory passes 1.5 GB or a count is off
+python benchmarks/large_models.py       exits 1 where memory passes 1.5 GB or a count is off
 """
 
 import json
@@ -24,11 +24,26 @@ def child(model: str, mode: str) -> None:
     from foretell.graph import graph_costs
 
     started = time.perf_counter()
-    graph = load_graph(model, mode=mode, dtype="bf16", use_cache=False, **({"input_shape": "512"} if mode == "prefill" else {"context": 512}))
+    graph = load_graph(
+        model,
+        mode=mode,
+        dtype="bf16",
+        use_cache=False,
+        **({"input_shape": "512"} if mode == "prefill" else {"context": 512}),
+    )
     cost = graph_costs(graph).total
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(
-        json.dumps({"parameters": graph.parameter_count, "macs": cost.macs, "bytes_read": cost.bytes_read, "nodes": len(graph.nodes), "peak_bytes": peak, "seconds": time.perf_counter() - started})
+        json.dumps(
+            {
+                "parameters": graph.parameter_count,
+                "macs": cost.macs,
+                "bytes_read": cost.bytes_read,
+                "nodes": len(graph.nodes),
+                "peak_bytes": peak,
+                "seconds": time.perf_counter() - started,
+            }
+        )
     )
 
 
@@ -42,7 +57,8 @@ def main() -> None:
             bad = found["parameters"] != exact or found["peak_bytes"] > LIMIT_BYTES
             failed = failed or bad
             print(
-                f"| {model} | {mode} | {found['parameters']:,}{' (!)' if bad else ''} | {found['macs'] / 1e9:,.1f} | {found['bytes_read'] / 1e9:.2f} "
+                f"| {model} | {mode} | {found['parameters']:,}{' (!)' if bad else ''} "
+                f"| {found['macs'] / 1e9:,.1f} | {found['bytes_read'] / 1e9:.2f} "
                 f"| {found['nodes']} | {found['peak_bytes'] / 1e9:.2f} | {found['seconds']:.0f} |",
                 flush=True,
             )

@@ -1,6 +1,6 @@
 """Compare the analytic roofline with what was measured on an H200: latency, memory and power, by mode and dtype.
 
-    python benchmarks/roofline.py data/h200 --models 150 --report reports/roofline.md
+python benchmarks/roofline.py data/h200 --models 150 --report reports/roofline.md
 """
 
 import argparse
@@ -22,7 +22,9 @@ def measured(folder: Path) -> list[dict[str, Any]]:
     """Every good measurement of an architecture that a front-end reads by name."""
     import pyarrow.parquet as parquet
 
-    rows = [row for file in sorted(folder.glob("*/measurements.parquet")) for row in parquet.read_table(file).to_pylist()]
+    rows = [
+        row for file in sorted(folder.glob("*/measurements.parquet")) for row in parquet.read_table(file).to_pylist()
+    ]
     return [r for r in rows if r["status"] == "ok" and r["zoo"] in ZOOS and r["latency_source"] == "cuda-graph"]
 
 
@@ -32,12 +34,30 @@ def compare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         try:
             p = predict(
-                row["spec"], batch_size=row["batch_size"], input_shape=row["input_shape"], dtype=row["dtype"], mode=row["mode"], optimizer=row["optimizer"] or None or None
+                row["spec"],
+                batch_size=row["batch_size"],
+                input_shape=row["input_shape"],
+                dtype=row["dtype"],
+                mode=row["mode"],
+                optimizer=row["optimizer"] or None or None,
             )
         except ForetellError as error:
             print(f"{row['spec']}: {error}", flush=True)
             continue
-        kept = {key: row[key] for key in ("spec", "family", "mode", "dtype", "batch_size", "latency_ms", "memory_mib", "power_w", "device_memory_mib")}
+        kept = {
+            key: row[key]
+            for key in (
+                "spec",
+                "family",
+                "mode",
+                "dtype",
+                "batch_size",
+                "latency_ms",
+                "memory_mib",
+                "power_w",
+                "device_memory_mib",
+            )
+        }
         ratios = {"latency": p.latency_ms.value / row["latency_ms"], "memory": p.memory_mib.value / row["memory_mib"]}
         if row["power_w"]:
             ratios["power"] = p.power_w.value / row["power_w"]
@@ -66,7 +86,12 @@ def main() -> None:
         by_model[row["spec"]].append(row)
     chosen = random.Random(0).sample(sorted(by_model), min(arguments.models, len(by_model)))
     results = compare([row for spec in chosen for row in by_model[spec]])
-    lines = ["# The roofline against an H200", "", f"{len(results)} measured workloads of {len(chosen)} architectures; predicted / measured.", ""]
+    lines = [
+        "# The roofline against an H200",
+        "",
+        f"{len(results)} measured workloads of {len(chosen)} architectures; predicted / measured.",
+        "",
+    ]
     lines += ["| quantity | group | n | median | 5–95 % | MAPE |", "|---|---|---|---|---|---|"]
     for quantity in ("latency", "memory", "power"):
         groups: dict[str, list[float]] = defaultdict(list)
@@ -76,13 +101,25 @@ def main() -> None:
                     groups[group].append(r["ratios"][quantity])
         lines += [f"| {quantity} | {group} | {summary(ratios)} |" for group, ratios in groups.items()]
     inside = statistics.mean(r["inside"] for r in results)
-    lines += ["", f"The latency interval holds the measurement in {inside:.1%} of cases.", "", "## Farthest off in memory", ""]
+    lines += [
+        "",
+        f"The latency interval holds the measurement in {inside:.1%} of cases.",
+        "",
+        "## Farthest off in memory",
+        "",
+    ]
     lines += ["| workload | mode | predicted / measured |", "|---|---|---|"]
     worst = sorted(results, key=lambda r: -abs(math.log(r["ratios"]["memory"])))[:20]
-    lines += [f"| {r['spec']} batch {r['batch_size']} {r['dtype']} | {r['mode']} | {r['ratios']['memory']:.2f} |" for r in worst]
+    lines += [
+        f"| {r['spec']} batch {r['batch_size']} {r['dtype']} | {r['mode']} | {r['ratios']['memory']:.2f} |"
+        for r in worst
+    ]
     lines += ["", "## Farthest off in latency", "", "| workload | mode | predicted / measured |", "|---|---|---|"]
     worst = sorted(results, key=lambda r: -abs(math.log(r["ratios"]["latency"])))[:20]
-    lines += [f"| {r['spec']} batch {r['batch_size']} {r['dtype']} | {r['mode']} | {r['ratios']['latency']:.2f} |" for r in worst]
+    lines += [
+        f"| {r['spec']} batch {r['batch_size']} {r['dtype']} | {r['mode']} | {r['ratios']['latency']:.2f} |"
+        for r in worst
+    ]
     arguments.report.parent.mkdir(parents=True, exist_ok=True)
     arguments.report.write_text("\n".join(lines) + "\n")
     print("\n".join(lines))

@@ -1,6 +1,6 @@
 """Cold start of ``foretell predict`` as a ratio to importing onnx and onnxruntime, in one run.
 
-    python benchmarks/startup.py            exits 1 where the ratio is above 3, or torch was imported
+python benchmarks/startup.py            exits 1 where the ratio is above 3, or torch was imported
 """
 
 import os
@@ -14,7 +14,14 @@ from pathlib import Path
 MODEL = Path(__file__).parents[1] / "examples" / "resnet50.onnx"
 LIMIT = 3.0
 ROUNDS = 9
-PREDICT = "import sys; from foretell.cli.main import main\ntry: main(['predict', sys.argv[1]])\nfinally: assert 'torch' not in sys.modules"
+PREDICT = """
+import sys
+from foretell.cli.main import main
+try:
+    main(["predict", sys.argv[1]])
+finally:
+    assert "torch" not in sys.modules
+"""
 
 
 def seconds(arguments: list[str], environment: dict[str, str]) -> float:

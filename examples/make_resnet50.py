@@ -1,6 +1,6 @@
 """Make examples/resnet50.onnx: the graph of timm's ResNet-50, exported on the meta device, without weights.
 
-    python examples/make_resnet50.py examples/resnet50.onnx      needs foretell[vision] and onnxscript
+python examples/make_resnet50.py examples/resnet50.onnx      needs foretell[vision] and onnxscript
 """
 
 import sys
@@ -40,14 +40,18 @@ def _fold(model: onnx_ir.Model) -> None:
         tensor = value.const_value
         # unique and not zero, or folding merges weights; zero strides, so that any size costs one element
         fill = np.array(1.5 + (i + 1) * 2**-7, dtype=tensor.dtype.numpy())
-        value.const_value = onnx_ir.Tensor(np.broadcast_to(fill, tensor.shape.numpy()), dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
+        value.const_value = onnx_ir.Tensor(
+            np.broadcast_to(fill, tensor.shape.numpy()), dtype=tensor.dtype, shape=tensor.shape, name=tensor.name
+        )
     # not the exporter's own optimisation: it folds BatchNorm into Conv, and PyTorch runs both
     optimizer.fold_constants(model, input_size_limit=4096, output_size_limit=4096)
     optimizer.remove_unused_nodes(model)
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if tensor.size > 1 and tensor.dtype == onnx_ir.DataType.FLOAT and "." in value.name:
-            value.const_value = onnx_ir.ExternalTensor("absent.data", None, None, tensor.dtype, shape=tensor.shape, name=value.name, base_dir="")
+            value.const_value = onnx_ir.ExternalTensor(
+                "absent.data", None, None, tensor.dtype, shape=tensor.shape, name=value.name, base_dir=""
+            )
 
 
 if __name__ == "__main__":

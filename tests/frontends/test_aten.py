@@ -10,7 +10,9 @@ def program(calls: list[AtenCall], *tensors: Tensor, outputs: tuple[str, ...] = 
     return assemble(AtenProgram("test", tuple(calls), {t.name: t for t in tensors}, inputs, outputs, batch_size=2))
 
 
-def one(target: str, arguments: dict[str, object], source: tuple[int, ...], result: tuple[int, ...], *others: Tensor) -> Graph:
+def one(
+    target: str, arguments: dict[str, object], source: tuple[int, ...], result: tuple[int, ...], *others: Tensor
+) -> Graph:
     call = AtenCall("n", target, {"self": Ref("x"), **arguments}, ("y",))
     return program([call], Tensor("x", source, kind="input", batch_axis=0), Tensor("y", result), *others)
 
@@ -46,7 +48,10 @@ def test_a_cast_to_the_same_dtype_does_nothing():
 
 
 def test_dropout_runs_only_in_training_and_with_a_rate():
-    ops = [one("aten.dropout.default", a, (2, 8), (2, 8)).nodes[0].op for a in ({"p": 0.1, "train": True}, {"p": 0.0, "train": True}, {"p": 0.1})]
+    ops = [
+        one("aten.dropout.default", a, (2, 8), (2, 8)).nodes[0].op
+        for a in ({"p": 0.1, "train": True}, {"p": 0.0, "train": True}, {"p": 0.1})
+    ]
     assert ops == ["DropoutMask", "Dropout", "Dropout"]
 
 
@@ -57,8 +62,15 @@ def test_max_of_two_tensors_is_elementwise_and_of_one_a_reduction():
 
 
 def test_addmm_puts_its_bias_last():
-    tensors = [Tensor("b", (4,), kind="parameter"), Tensor("x", (2, 8), kind="input", batch_axis=0), Tensor("w", (8, 4), kind="parameter"), Tensor("y", (2, 4))]
-    graph = program([AtenCall("n", "aten.addmm.default", {"self": Ref("b"), "mat1": Ref("x"), "mat2": Ref("w")}, ("y",))], *tensors)
+    tensors = [
+        Tensor("b", (4,), kind="parameter"),
+        Tensor("x", (2, 8), kind="input", batch_axis=0),
+        Tensor("w", (8, 4), kind="parameter"),
+        Tensor("y", (2, 4)),
+    ]
+    graph = program(
+        [AtenCall("n", "aten.addmm.default", {"self": Ref("b"), "mat1": Ref("x"), "mat2": Ref("w")}, ("y",))], *tensors
+    )
     assert graph.nodes[0].inputs == ("x", "w", "b")
     assert graph_costs(graph).total.macs == 2 * 8 * 4
 
@@ -76,14 +88,22 @@ def test_an_unknown_operator_keeps_its_name_and_is_reported_with_its_share():
 
 
 def test_checks_and_sizes_leave_no_node():
-    calls = [AtenCall("s", "aten.sym_size.int", {"self": Ref("x")}, ()), AtenCall("n", "aten.relu.default", {"self": Ref("x")}, ("y",))]
+    calls = [
+        AtenCall("s", "aten.sym_size.int", {"self": Ref("x")}, ()),
+        AtenCall("n", "aten.relu.default", {"self": Ref("x")}, ("y",)),
+    ]
     graph = program(calls, Tensor("x", (2, 8), kind="input", batch_axis=0), Tensor("y", (2, 8)))
     assert [n.op for n in graph.nodes] == ["Relu"]
 
 
 def test_unused_parameters_stay_in_the_graph():
     calls = [AtenCall("n", "aten.relu.default", {"self": Ref("x")}, ("y",))]
-    graph = program(calls, Tensor("x", (2, 8), kind="input", batch_axis=0), Tensor("y", (2, 8)), Tensor("idle", (5,), kind="parameter"))
+    graph = program(
+        calls,
+        Tensor("x", (2, 8), kind="input", batch_axis=0),
+        Tensor("y", (2, 8)),
+        Tensor("idle", (5,), kind="parameter"),
+    )
     assert graph.parameter_count == 5
     assert graph_costs(graph).total.parameters == 5
 
@@ -95,6 +115,8 @@ def test_every_operator_of_the_table_is_costed():
     assert not missing
 
 
-@pytest.mark.parametrize("target", ["aten.conv2d.default", "torch.ops.aten.conv2d.padding", "aten._convolution.default"])
+@pytest.mark.parametrize(
+    "target", ["aten.conv2d.default", "torch.ops.aten.conv2d.padding", "aten._convolution.default"]
+)
 def test_targets_are_found_in_all_spellings(target):
     assert canonical_operator(target) == "Conv"

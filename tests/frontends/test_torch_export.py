@@ -68,7 +68,9 @@ def read(module, *inputs, batch_size=TRACE_BATCH, training=False, **named):
     def empty(shape, dtype=torch.float32):
         return torch.empty(batch_size, *shape, device="meta", dtype=dtype)
 
-    program = TorchProgram("net", module, tuple(empty(s) for s in inputs), {k: empty(s, torch.int64) for k, s in named.items()})
+    program = TorchProgram(
+        "net", module, tuple(empty(s) for s in inputs), {k: empty(s, torch.int64) for k, s in named.items()}
+    )
     return graph_from_program(program, batch_size=batch_size, training=training)
 
 
@@ -104,7 +106,10 @@ def test_parameters_are_those_of_the_module(case):
 def test_macs_by_hand():
     assert graph_costs(read(on_meta(Net), (3, 12, 12)).with_batch(1)).total.macs == 8 * 12 * 12 * 27 + 8 * 4
     tokens = 6
-    assert graph_costs(read(on_meta(Attending), (5, 16)).with_batch(1)).total.macs == tokens * 16 * 48 + 2 * 2 * tokens * tokens * 8
+    assert (
+        graph_costs(read(on_meta(Attending), (5, 16)).with_batch(1)).total.macs
+        == tokens * 16 * 48 + 2 * 2 * tokens * tokens * 8
+    )
     weights = 2 * (64 * 8 + 64 * 16) + 2 * (64 * 32 + 64 * 16)
     assert graph_costs(read(on_meta(Recurrent), (6, 8)).with_batch(1)).total.macs == 6 * weights
 

@@ -4,10 +4,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from foretell.errors import InputError, ModelError  # noqa: E402
-from foretell.frontends import ModelRequest, convert, parse_inputs  # noqa: E402
-from foretell.frontends.program import repair_torchvision  # noqa: E402
-from foretell.graph import graph_costs  # noqa: E402
+from foretell.errors import InputError, ModelError
+from foretell.frontends import ModelRequest, convert, parse_inputs
+from foretell.frontends.program import repair_torchvision
+from foretell.graph import graph_costs
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,7 +31,12 @@ def test_the_bundled_onnx_graph_agrees_with_timm_to_the_last_operation():
 
     direct = graph_costs(read("timm:resnet50")).total
     bundled = graph_costs(read(str(Path(__file__).parents[2] / "examples" / "resnet50.onnx"))).total
-    assert (direct.parameters, direct.macs, direct.flops, direct.launches) == (bundled.parameters, bundled.macs, bundled.flops, bundled.launches)
+    assert (direct.parameters, direct.macs, direct.flops, direct.launches) == (
+        bundled.parameters,
+        bundled.macs,
+        bundled.flops,
+        bundled.launches,
+    )
 
 
 @pytest.mark.parametrize(("text", "size"), [("160", 160), ("160x160", 160), ("3x192x192", 192)])

@@ -38,7 +38,9 @@ def test_more_items_take_more_time_and_memory():
 
 
 def test_a_smaller_slice_is_slower():
-    times = [foretell.predict(tiny_onnx(), batch_size=4096, slice=s).latency_ms.value for s in ("mps:10", "mps:50", None)]
+    times = [
+        foretell.predict(tiny_onnx(), batch_size=4096, slice=s).latency_ms.value for s in ("mps:10", "mps:50", None)
+    ]
     assert times == sorted(times, reverse=True)
     assert times[0] > times[2]
 

@@ -41,9 +41,8 @@ class HuggingFaceFrontend:
             elif len(spec.shape) in (2, 3):
                 image = spec.shape
             else:
-                raise InputError(
-                    f"A transformer takes --input TOKENS and, for images, --input 3x224x224; got {'x'.join(map(str, spec.shape))}."
-                )
+                given = "x".join(map(str, spec.shape))
+                raise InputError(f"A transformer takes --input TOKENS and, for images, --input 3x224x224; got {given}.")
         return sequence, image
 
     def fingerprint(self, request: ModelRequest) -> str | None:

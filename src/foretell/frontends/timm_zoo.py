@@ -40,7 +40,9 @@ def build_timm(name: str, request: ModelRequest) -> tuple[Any, tuple[int, ...]]:
     shape = image_shape(request, default)
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        resized: list[dict[str, Any]] = [{}] if shape == default else [{"img_size": shape[1:]}, {"input_size": shape}, {}]
+        resized: list[dict[str, Any]] = (
+            [{}] if shape == default else [{"img_size": shape[1:]}, {"input_size": shape}, {}]
+        )
         channels = {} if shape[0] == 3 else {"in_chans": shape[0]}
         for arguments in resized:
             try:

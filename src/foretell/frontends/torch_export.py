@@ -17,11 +17,17 @@ from foretell.graph.tensor import TensorKind
 from foretell.optional import require
 
 TRACE_BATCH = 11  # a size that no layer has by itself, so that the batch can be told from other axes
+# where torch and foretell differ in the name; complex32 is stored in as many bytes as uint32
 _DTYPES = {
-    "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "complex64": "complex64", "complex128": "complex128",
-    "complex32": "uint32", "int64": "int64", "int32": "int32", "int16": "int16", "int8": "int8", "uint8": "uint8", "uint16": "uint16",
-    "uint32": "uint32", "uint64": "uint64", "bool": "bool",
-}  # fmt: skip
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "complex32": "uint32",
+    "qint8": "int8",
+    "quint8": "uint8",
+    "qint32": "int32",
+}
 
 
 def import_torch() -> Any:
@@ -40,13 +46,21 @@ def graph_from_program(program: TorchProgram, *, batch_size: int, training: bool
             exported = torch.export.export(module, program.args, program.kwargs, strict=False)
     except Exception as error:
         raise export_error(program, error) from error
-    return graph_from_exported(exported, name=program.name, batch_size=batch_size, batch_axes=program.batch_axes, notes=program.notes)
+    return graph_from_exported(
+        exported, name=program.name, batch_size=batch_size, batch_axes=program.batch_axes, notes=program.notes
+    )
 
 
 def graph_from_exported(
-    exported: Any, *, name: str, batch_size: int, batch_axes: Mapping[str, int | None], notes: Iterable[str] = (), parameters: Mapping[str, str] | None = None
+    exported: Any,
+    *,
+    name: str,
+    batch_size: int,
+    batch_axes: Mapping[str, int | None],
+    notes: Iterable[str] = (),
+    parameters: Mapping[str, str] | None = None,
 ) -> Graph:
-    """The graph of an ``ExportedProgram``. ``parameters`` names lifted constants that are parameters, and their paths."""
+    """The graph of an ``ExportedProgram``; ``parameters`` maps lifted constants that are parameters to their paths."""
     return assemble(_Reader(exported, name, batch_size, batch_axes, notes, parameters or {}).read())
 
 
@@ -54,9 +68,21 @@ class _Reader:
     """Walks an exported FX graph; what it has seen is kept in its fields."""
 
     def __init__(
-        self, exported: Any, name: str, batch_size: int, batch_axes: Mapping[str, int | None], notes: Iterable[str], parameters: Mapping[str, str]
+        self,
+        exported: Any,
+        name: str,
+        batch_size: int,
+        batch_axes: Mapping[str, int | None],
+        notes: Iterable[str],
+        parameters: Mapping[str, str],
     ) -> None:
-        self.exported, self.name, self.batch_size, self.batch_axes, self.parameters = exported, name, batch_size, batch_axes, parameters
+        self.exported, self.name, self.batch_size, self.batch_axes, self.parameters = (
+            exported,
+            name,
+            batch_size,
+            batch_axes,
+            parameters,
+        )
         self.tensors: dict[str, Tensor] = {}
         self.calls: list[AtenCall] = []
         self.warnings: list[str] = list(notes)
@@ -66,7 +92,9 @@ class _Reader:
 
     def read(self) -> AtenProgram:
         signature = self.exported.graph_signature
-        kinds = {spec.arg.name: (spec.kind.name, spec.target) for spec in signature.input_specs if hasattr(spec.arg, "name")}
+        kinds = {
+            spec.arg.name: (spec.kind.name, spec.target) for spec in signature.input_specs if hasattr(spec.arg, "name")
+        }
         environment: dict[Any, Any] = {}
         inputs: list[str] = []
         for node in self.exported.graph.nodes:
@@ -85,7 +113,13 @@ class _Reader:
         outputs = self._walk(self.exported.graph_module, environment, prefix="")
         names = [str(o) for o in _flat(outputs) if isinstance(o, Ref)]
         return AtenProgram(
-            self.name, tuple(self.calls), self.tensors, tuple(inputs), tuple(dict.fromkeys(names)), self.batch_size, tuple(dict.fromkeys(self.warnings))
+            self.name,
+            tuple(self.calls),
+            self.tensors,
+            tuple(inputs),
+            tuple(dict.fromkeys(names)),
+            self.batch_size,
+            tuple(dict.fromkeys(self.warnings)),
         )
 
     def _tied_to(self, name: str, target: str | None) -> str | None:
@@ -112,7 +146,7 @@ class _Reader:
             if node.op == "get_attr":
                 environment[node] = self._constant(graph_module, node, prefix)
             elif node.op == "call_function":
-                environment[node] = self._call(graph_module, node, environment, prefix)
+                environment[node] = self._call(node, environment, prefix)
         return ()
 
     def _constant(self, graph_module: Any, node: Any, prefix: str) -> Any:
@@ -125,7 +159,7 @@ class _Reader:
             return Ref(name)
         return value
 
-    def _call(self, graph_module: Any, node: Any, environment: dict[Any, Any], prefix: str) -> Any:
+    def _call(self, node: Any, environment: dict[Any, Any], prefix: str) -> Any:
         target = str(node.target)
         arguments = [self._value(a, environment) for a in node.args]
         if "getitem" in target:
@@ -137,12 +171,16 @@ class _Reader:
         value = node.meta.get("val")
         name = prefix + node.name
         outputs = self._outputs(name, value)
-        module = _module_path(node) or next((self.homes[str(a)] for a in arguments if isinstance(a, Ref) and str(a) in self.homes), "")
-        self.calls.append(AtenCall(name, target, self._named(node, arguments, environment), tuple(_flat_names(outputs)), module))
+        module = _module_path(node) or next(
+            (self.homes[str(a)] for a in arguments if isinstance(a, Ref) and str(a) in self.homes), ""
+        )
+        self.calls.append(
+            AtenCall(name, target, self._named(node, arguments, environment), tuple(_flat_names(outputs)), module)
+        )
         return outputs if outputs is not None else value
 
     def _enter_submodule(self, submodules: list[Any], arguments: list[Any], prefix: str) -> Any:
-        """A higher-order operator (no_grad, autocast, cond) runs a sub-graph: read it in place; of a cond, the first branch."""
+        """Read the sub-graph of a higher-order operator (no_grad, autocast) in place; of a cond, its first branch."""
         if len(submodules) > 1:
             self.warnings.append("The model branches on data; the first branch is counted.")
         inner = submodules[0]
@@ -178,7 +216,9 @@ class _Reader:
             return False
         dtype = str(value.dtype).removeprefix("torch.")
         shape = tuple(self._size(d) for d in value.shape)
-        self.tensors[name] = Tensor(name, shape, "fp8" if dtype.startswith("float8") else _DTYPES.get(dtype, "fp32"), kind)
+        self.tensors[name] = Tensor(
+            name, shape, "fp8" if dtype.startswith("float8") else _DTYPES.get(dtype, dtype), kind
+        )
         return True
 
     def _size(self, size: Any) -> int:
@@ -192,7 +232,12 @@ class _Reader:
             return 1
 
 
-_KINDS: dict[str, TensorKind] = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant", "USER_INPUT": "input"}
+_KINDS: dict[str, TensorKind] = {
+    "PARAMETER": "parameter",
+    "BUFFER": "buffer",
+    "CONSTANT_TENSOR": "constant",
+    "USER_INPUT": "input",
+}
 
 
 def _flat(value: Any) -> Iterable[Any]:

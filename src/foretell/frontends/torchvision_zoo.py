@@ -11,6 +11,24 @@ from foretell.graph import Graph
 from foretell.optional import require, versions
 from foretell.registry import did_you_mean
 
+_SIZES = {
+    "inception_v3": 299,
+    "efficientnet_b1": 240,
+    "efficientnet_b2": 288,
+    "efficientnet_b3": 300,
+    "efficientnet_b4": 380,
+    "efficientnet_b5": 456,
+    "efficientnet_b6": 528,
+    "efficientnet_b7": 600,
+    "efficientnet_v2_s": 384,
+    "efficientnet_v2_m": 480,
+    "efficientnet_v2_l": 480,
+    "swin_v2": 256,
+    "deeplab": 520,
+    "fcn": 520,
+    "lraspp": 520,
+}
+
 
 class TorchvisionFrontend:
     """All architectures of the installed torchvision that take one tensor."""
@@ -24,7 +42,9 @@ class TorchvisionFrontend:
         if name not in models.list_models():
             raise ModelError(f"torchvision has no model {name!r}.{did_you_mean(name, models.list_models())}")
         shape = image_shape(request, self._default_shape(name))
-        arguments: dict[str, Any] = {"weights_backbone": None} if "segmentation" in models.get_model_builder(name).__module__ else {}
+        arguments: dict[str, Any] = (
+            {"weights_backbone": None} if "segmentation" in models.get_model_builder(name).__module__ else {}
+        )
         if name in ("inception_v3", "googlenet"):
             arguments = {"init_weights": False}
         with torch.device("meta"), warnings.catch_warnings():
@@ -36,7 +56,11 @@ class TorchvisionFrontend:
         inputs: tuple[Any, ...] = (torch.empty(TRACE_BATCH, *shape, device="meta"),)
         if name.startswith("raft"):
             inputs = (*inputs, torch.empty(TRACE_BATCH, *shape, device="meta"))
-        return graph_from_program(TorchProgram(f"torchvision:{name}", module, inputs), batch_size=TRACE_BATCH, training=request.mode == "training")
+        return graph_from_program(
+            TorchProgram(f"torchvision:{name}", module, inputs),
+            batch_size=TRACE_BATCH,
+            training=request.mode == "training",
+        )
 
     @staticmethod
     def _default_shape(name: str) -> tuple[int, ...]:
@@ -45,12 +69,13 @@ class TorchvisionFrontend:
             return (3, 16, 112, 112)
         if name.startswith(("mvit", "s3d", "swin3d")):
             return (3, 16, 224, 224)
-        sizes = {"inception_v3": 299, "vit_h_14": 224, "efficientnet_b1": 240, "efficientnet_b2": 288, "efficientnet_b3": 300, "efficientnet_b4": 380,
-                 "efficientnet_b5": 456, "efficientnet_b6": 528, "efficientnet_b7": 600, "efficientnet_v2_s": 384, "efficientnet_v2_m": 480,
-                 "efficientnet_v2_l": 480}  # fmt: skip
-        size = sizes.get(name, 520 if name.startswith(("deeplab", "fcn", "lraspp")) else 256 if name.startswith("swin_v2") else 224)
-        return (3, 360, 520) if name.startswith("raft") else (3, size, size)
+        if name.startswith("raft"):
+            return (3, 360, 520)
+        size = _SIZES.get(name) or next((s for prefix, s in _SIZES.items() if name.startswith(prefix)), 224)
+        return (3, size, size)
 
     def fingerprint(self, request: ModelRequest) -> str | None:
         """The name, and the versions that decide what it builds."""
-        return f"{request.source} {versions('torchvision', 'torch', extra='vision', purpose='Reading torchvision models')}"
+        return (
+            f"{request.source} {versions('torchvision', 'torch', extra='vision', purpose='Reading torchvision models')}"
+        )

@@ -73,7 +73,9 @@ def _gpus() -> tuple[str, ...]:
     if tool is None:
         return ()
     try:
-        shown = subprocess.run([tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=10, check=False)
+        shown = subprocess.run(
+            [tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ()
     return tuple(line.strip() for line in shown.stdout.splitlines() if line.strip()) if shown.returncode == 0 else ()

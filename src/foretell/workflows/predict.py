@@ -28,7 +28,9 @@ def read_input_shape(shape: InputShape) -> tuple[InputSpec, ...]:
     if isinstance(shape, str):
         return parse_inputs([shape])
     if isinstance(shape, Mapping):
-        return tuple(parse_inputs(f"{name}={'x'.join(str(d) for d in sizes) or 'scalar'}" for name, sizes in shape.items()))
+        return tuple(
+            parse_inputs(f"{name}={'x'.join(str(d) for d in sizes) or 'scalar'}" for name, sizes in shape.items())
+        )
     if all(isinstance(d, str) for d in shape):
         return parse_inputs([str(d) for d in shape])
     return parse_inputs(["x".join(str(d) for d in shape)])
@@ -58,7 +60,9 @@ def load_graph(
     if context is not None and context < 1:
         raise InputError(f"The context is {context}; it must be 1 token or more.")
     wanted = parse_dtype(dtype) if dtype is not None else None
-    request = ModelRequest(model, read_input_shape(input_shape), mode=mode, context=context, trust=trust, allow_unknown=allow_unknown)
+    request = ModelRequest(
+        model, read_input_shape(input_shape), mode=mode, context=context, trust=trust, allow_unknown=allow_unknown
+    )
     graph = convert(request, use_cache=use_cache).with_batch(batch_size)
     return graph if wanted is None else graph.with_dtype(wanted)
 
@@ -72,7 +76,7 @@ def predict(
     dtype: str = "fp32",
     mode: str = "inference",
     runtime: str = "cuda-graph",
-    slice: str | None = None,  # noqa: A002 - the word people use
+    slice: str | None = None,
     optimizer: str | None = None,
     predictor: str | None = None,
     context: int | None = None,
@@ -117,7 +121,14 @@ def predict(
         raise InputError(f"An optimizer ({optimizer!r}) needs --mode training.")
     answerer = PREDICTORS.load(predictor or DEFAULT_PREDICTOR)()
     graph = load_graph(
-        model, input_shape=input_shape, batch_size=batch_size, mode=mode, context=context, trust=trust, allow_unknown=allow_unknown, use_cache=use_cache
+        model,
+        input_shape=input_shape,
+        batch_size=batch_size,
+        mode=mode,
+        context=context,
+        trust=trust,
+        allow_unknown=allow_unknown,
+        use_cache=use_cache,
     )
     autocast = mode == "training" and number in ("fp16", "bf16")
     workload = Workload(graph if autocast else graph.with_dtype(number), target, number, mode, optimizer)
