@@ -109,9 +109,9 @@ def test_unused_parameters_stay_in_the_graph():
 
 
 def test_every_operator_of_the_table_is_costed():
-    from foretell.frontends import aten
+    from foretell.frontends import aten_operators
 
-    missing = {row.op for row in aten._TABLE.values() if row.op and lookup(row.op).kind == "unknown"}
+    missing = {row.op for row in aten_operators._TABLE.values() if row.op and lookup(row.op).kind == "unknown"}
     assert not missing
 
 

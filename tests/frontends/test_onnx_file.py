@@ -355,6 +355,12 @@ def test_a_weight_is_never_folded_away() -> None:
     assert (shape(found, "token"), shape(found, "y")) == ((3, 1, 16), (3, 5, 16))
 
 
+def test_a_learned_number_counts_and_a_constant_does_not() -> None:
+    nodes = [helper.make_node("Mul", ["x", "block.0.gain"], ["a"]), helper.make_node("Add", ["a", "eps"], ["y"])]
+    found = load_graph(model(nodes, [value("x", "n", 4)], ["y"], (weight("block.0.gain"), weight("eps"))))
+    assert found.parameter_count == 1
+
+
 def test_quantised_weights_count_and_their_scales_do_not() -> None:
     given = (
         numpy_helper.from_array(np.ones((5, 3, 3, 3), np.int8), "w"),

@@ -35,6 +35,9 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("ReduceProd", [np.array([[2, 3], [4, 5]], INT)], {"keepdims": 0}),
     ("ReduceSum", [np.array([[2, 3], [4, 5]], INT), np.array([1], INT)], {}),
     ("Cast", [np.array([1.7, -1.7], FLOAT)], {"to": 7}),
+    ("Clip", [np.array([-2.0, 3.0], FLOAT), np.array(0.0, FLOAT)], {}),
+    ("Clip", [np.array([-2, 9], INT), np.array(0, INT), np.array(4, INT)], {}),
+    ("Round", [np.array([0.5, 1.5, -1.2], FLOAT)], {}),
     ("Floor", [np.array([1.7, -1.7], FLOAT)], {}),
 ]
 

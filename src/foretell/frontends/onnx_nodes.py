@@ -10,7 +10,7 @@ from onnx import NodeProto, SparseTensorProto, TensorProto
 from foretell.errors import ModelError
 from foretell.frontends.aten import canonical_operator
 from foretell.frontends.onnx_contrib import BLOCKED, STANDARD, canonical_name
-from foretell.frontends.onnx_shapes import Shapes
+from foretell.frontends.onnx_shapes import STATE_NAME, Shapes
 from foretell.frontends.onnx_values import MAX_ELEMENTS
 from foretell.graph import Node
 from foretell.graph.node import Attribute
@@ -49,7 +49,8 @@ _STATISTICS = {
 _QUANTISED_WEIGHTS = {"DequantizeLinear": 0, "QLinearConv": 8, "QGemm": 6}  # whole numbers that stand for trained ones
 # PyTorch's exporter keeps the names of a module's state: these are buffers by convention, not trained
 _BUFFER_NAME = re.compile(
-    r"(?:mask|position_ids|position_index|inv_freq|running_mean|running_var|coords_table|(?:cos|sin)_cached|num_batches_tracked)$"
+    r"(?:rope\.\w+|mask|position_ids|position_index|inv_freq|running_mean|running_var|coords_table|(?:cos|sin)_cached|"
+    r"num_batches_tracked)$"
 )
 _FOLDED_NAME = re.compile(r"^val_\d+$")
 _PACKED = {2: TensorProto.UINT2, 4: TensorProto.UINT4, 8: TensorProto.UINT8}
@@ -106,7 +107,8 @@ class NodeReader:
         if name in self.statistics or _BUFFER_NAME.search(name):
             return "buffer"
         if dtype in ("fp64", "fp32", "fp16", "bf16", "fp8", "fp4"):
-            return "parameter" if shape and not (len(shape) == 1 and shape[0] == 1) else "constant"
+            one_number = not shape or shape == (1,)
+            return "constant" if one_number and not STATE_NAME.match(name) else "parameter"
         if dtype in ("int8", "uint8", "int4", "uint4", "int2", "uint2") and len(shape) >= 2:
             return "parameter"
         return "buffer"

@@ -5,6 +5,7 @@ arithmetic which inference over a whole model leaves open. Contrib operators tha
 """
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ MAX_SHAPE_DATA = 512  # values that decide a shape are short; longer ones are we
 MAX_FLOATS = (
     8  # scales of a Resize are floats that decide a shape; longer ones are weights, and no value of a weight counts
 )
+STATE_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+$")  # as PyTorch names a module's state: "blocks.0.gain"
 _WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
 MAX_KEPT = 2**23  # elements of all values kept: what shapes are made of is small
 _OPTIONAL_OUTPUTS = frozenset(
@@ -45,6 +47,7 @@ class Shapes:
         self.values: dict[str, NDArray[Any]] = {}
         self.sequences: dict[str, tuple[str, ...]] = {}  # of tensors, by name
         self._kept = 0
+        self._weights: set[str] = set()
         self._seen: dict[object, tuple[Known | None, ...]] = {}
         self._imports = [helper.make_opsetid(d, v) for d, v in opsets.items()]
 
@@ -98,6 +101,8 @@ class Shapes:
             inputs = [values.get(i) if i else None for i in node.input]
             if node.domain not in STANDARD or any(v is None and i for v, i in zip(inputs, node.input)):
                 return
+            if not self._weights.isdisjoint(node.input):
+                return  # a weight is never folded away, however small
             computed = evaluate(node.op_type, inputs, attributes)
             if computed is None:
                 return
@@ -112,6 +117,8 @@ class Shapes:
         self.enter(name, tuple(tensor.dims), tensor.data_type)
         present = tensor.data_location != TensorProto.EXTERNAL and tensor.data_type != TensorProto.STRING
         whole = tensor.data_type in _WHOLE
+        if not whole and STATE_NAME.match(name):
+            self._weights.add(name)
         if present and math.prod(tensor.dims) <= (MAX_ELEMENTS if whole else MAX_FLOATS):
             try:
                 self.keep(name, numpy_helper.to_array(tensor))

@@ -156,6 +156,13 @@ def _cast(inputs: list[Array | None], attributes: Attributes) -> Array:
     return _need(inputs[0]).astype(kinds[int(attributes["to"])])
 
 
+def _clip(inputs: list[Array | None], attributes: Attributes) -> Array:
+    limits = [inputs[i] if len(inputs) > i else None for i in (1, 2)]
+    low, high = (limit if limit is not None else attributes.get(key) for limit, key in zip(limits, ("min", "max")))
+    data = _need(inputs[0])
+    return np.asarray(data if low is None and high is None else np.clip(data, low, high)).astype(data.dtype)
+
+
 _RULES: dict[str, Callable[[list[Array | None], Attributes], Any]] = {
     "Identity": _elementwise(lambda a: a),
     "Add": _elementwise(np.add),
@@ -181,6 +188,9 @@ _RULES: dict[str, Callable[[list[Array | None], Attributes], Any]] = {
     "Not": _elementwise(np.logical_not),
     "Where": _elementwise(np.where),
     "Gather": _gather,
+    "Clip": _clip,
+    "Round": _elementwise(np.round),
+    "Relu": _elementwise(lambda a: np.maximum(a, 0)),
     "Concat": lambda i, a: np.concatenate([_need(x) for x in i], axis=int(a["axis"])),
     "Transpose": lambda i, a: np.transpose(_need(i[0]), a.get("perm")),
     "Slice": _slice,

@@ -1,6 +1,8 @@
 """Front-ends: what every torch-based front-end hands to the exporter, and what the exporter says when it fails."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,6 +51,41 @@ def export_error(program: TorchProgram, error: Exception) -> ModelError:
             f"Cannot export {program.name}: its forward pass depends on the values of tensors, not only on their shapes"
         )
     return ModelError(f"Cannot export {program.name}: {one_line(error)}")
+
+
+def build_without_weights(build: Callable[[], Any]) -> Any:
+    """Call a function that makes a module, so that its weights are never kept.
+
+    Everything is made on the meta device. Constructors that read tensors back (``[x.item() for x in linspace(…)]``)
+    cannot run there; they are called again on the CPU, and each parameter moves to the meta device when registered.
+    """
+    torch = require("torch", extra="torch", purpose="Building PyTorch models")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with torch.device("meta"):
+                return build()
+        except (RuntimeError, NotImplementedError, ValueError) as error:
+            if "meta" not in str(error).lower():
+                raise
+        with _registering_on_meta(torch):
+            return build().to("meta")
+
+
+@contextmanager
+def _registering_on_meta(torch: Any) -> Iterator[None]:
+    register = torch.nn.Module.register_parameter
+
+    def register_on_meta(module: Any, name: str, parameter: Any) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = torch.nn.Parameter(parameter.data.to("meta"), requires_grad=parameter.requires_grad)
+        register(module, name, parameter)
+
+    torch.nn.Module.register_parameter = register_on_meta
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = register
 
 
 def repair_torchvision() -> None:

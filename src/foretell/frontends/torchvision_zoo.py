@@ -1,10 +1,10 @@
 """frontends: ``torchvision:NAME`` → Graph. Built on the meta device: no weights, no download."""
 
-import warnings
+import inspect
 from typing import Any
 
 from foretell.errors import ModelError
-from foretell.frontends.program import TorchProgram, one_line, repair_torchvision
+from foretell.frontends.program import TorchProgram, build_without_weights, one_line, repair_torchvision
 from foretell.frontends.request import ModelRequest, image_shape
 from foretell.frontends.torch_export import TRACE_BATCH, graph_from_program, import_torch
 from foretell.graph import Graph
@@ -42,17 +42,14 @@ class TorchvisionFrontend:
         if name not in models.list_models():
             raise ModelError(f"torchvision has no model {name!r}.{did_you_mean(name, models.list_models())}")
         shape = image_shape(request, self._default_shape(name))
-        arguments: dict[str, Any] = (
-            {"weights_backbone": None} if "segmentation" in models.get_model_builder(name).__module__ else {}
-        )
+        accepted = inspect.signature(models.get_model_builder(name)).parameters
+        arguments: dict[str, Any] = {"weights_backbone": None} if "weights_backbone" in accepted else {}
         if name in ("inception_v3", "googlenet"):
             arguments = {"init_weights": False}
-        with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                module = models.get_model(name, weights=None, **arguments)
-            except Exception as error:
-                raise ModelError(f"torchvision could not build {name!r}: {one_line(error)}") from error
+        try:
+            module = build_without_weights(lambda: models.get_model(name, weights=None, **arguments))
+        except Exception as error:
+            raise ModelError(f"torchvision could not build {name!r}: {one_line(error)}") from error
         inputs: tuple[Any, ...] = (torch.empty(TRACE_BATCH, *shape, device="meta"),)
         if name.startswith("raft"):
             inputs = (*inputs, torch.empty(TRACE_BATCH, *shape, device="meta"))

@@ -158,7 +158,7 @@ def attention_sizes(node: Node, inputs: Operands) -> tuple[int, int, int, int, i
         heads, shared = node.integer(of_queries, 1), node.integer(of_keys, 1)
         batch, queries, size = shape[0], shape[1], shape[2] // (heads + 2 * shared)
         keys, value_size = queries, size
-    elif len(key.shape) == 5:  # key and value in one: (batch, sequence, heads, 2, size)
+    elif len(key.shape) == 5 and value is None:  # key and value in one: (batch, sequence, heads, 2, size)
         batch, heads, queries, size = _heads(node, query, of_queries)
         keys, value_size = key.shape[1], key.shape[4]
     else:
