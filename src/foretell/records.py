@@ -56,6 +56,10 @@ class Estimate:
         """The same estimate in another unit."""
         return Estimate(self.value * factor, self.low * factor, self.high * factor)
 
+    def shifted(self, offset: float) -> "Estimate":
+        """The same estimate plus a known amount."""
+        return Estimate(self.value + offset, self.low + offset, self.high + offset)
+
     def inverted(self, numerator: float = 1.0) -> "Estimate":
         """``numerator / value``, with the interval turned round."""
         return Estimate(numerator / self.value, numerator / self.high, numerator / self.low)

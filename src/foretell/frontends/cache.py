@@ -9,7 +9,7 @@ from foretell.errors import GraphError
 from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph, serde
 
-CONVERTER_VERSION = 1  # raise it when a conversion changes: older entries are then not found
+CONVERTER_VERSION = 2  # raise it when a conversion changes: older entries are then not found
 MAX_ENTRIES = 2000
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from foretell.errors import ForetellError, InputError, ModelError
 from foretell.frontends.archive import content_fingerprint, read_members
-from foretell.frontends.aten import AtenCall, AtenProgram, Ref, assemble
+from foretell.frontends.aten import AtenProgram, assemble
+from foretell.frontends.aten_operators import AtenCall, Ref
 from foretell.frontends.request import MAX_ELEMENTS, ModelRequest
 from foretell.graph import Graph, Tensor
 from foretell.graph.tensor import TensorKind

@@ -1,8 +1,9 @@
 """predictors: the roofline: time a unit = max(compute, memory) + launch, summed. Analytic, needs no training.
 
-S. Williams, A. Waterman, D. Patterson: Roofline, CACM 52(4), 2009. The peaks are the datasheet's; kernels reach a share
-of them, and that share is an assumption here (`COMPUTE_EFFICIENCY`, `MEMORY_EFFICIENCY`), the same for every device:
-the answer is marked ``uncalibrated``, its interval is wide, and a predictor fitted to measurements should replace it.
+S. Williams, A. Waterman, D. Patterson: Roofline, CACM 52(4), 2009. The peaks are the datasheet's. Kernels reach a share
+of them, and each takes a little longer than its bound: these constants come from one look at an H200
+(``docs/lab/0002-roofline.md``) and are taken as the same for every device. The answer is therefore ``uncalibrated``,
+its interval is wide, and a predictor fitted to measurements of the device should replace it.
 """
 
 from collections.abc import Iterable
@@ -26,15 +27,18 @@ from foretell.units import (
     seconds_from_us,
 )
 
-COMPUTE_EFFICIENCY = 0.6
-MEMORY_EFFICIENCY = 0.75
-LATENCY_LOW, LATENCY_HIGH = 0.4, 2.5
-MEMORY_LOW, MEMORY_HIGH = 0.8, 1.3
-POWER_LOW, POWER_HIGH = 0.5, 1.5
-IDLE_SHARE_OF_TDP = 0.12  # where the catalogue has no idle power
-COMPUTE_SHARE_OF_POWER = 0.6  # of the power above idle, at full compute; the rest follows memory traffic
+COMPUTE_EFFICIENCY = 0.5
+MEMORY_EFFICIENCY = 0.3  # low because most tensors of these workloads are too small to fill the memory's pipes
+# measured over predicted on the H200 is within 0.68 – 1.5 (latency), 0.95 – 1.37 (memory), 0.78 – 1.25 (power) nine
+# times in ten; other devices are not measured, so the intervals are wider
+LATENCY_LOW, LATENCY_HIGH = 0.5, 2.0
+MEMORY_LOW, MEMORY_HIGH = 0.9, 1.45
+POWER_LOW, POWER_HIGH = 0.7, 1.4
+BASE_SHARE_OF_TDP = 0.22  # what a GPU draws with its clocks up, before any work
+COMPUTE_POWER_SLOPE, MEMORY_POWER_SLOPE = 1.9, 1.6  # of the rest of the TDP, by share of the peak in use
+CONTEXT_MIB = 754.0  # what NVML shows beyond the allocator: CUDA context and loaded kernels, read on the H200
 CUBLAS_WORKSPACE_MIB = {"hopper": 32.0, "other": 8.125}  # what PyTorch reserves at the first matrix product
-UNCALIBRATED = "uncalibrated: an analytic roofline, not fitted to measurements of this device"
+UNCALIBRATED = "uncalibrated: an analytic roofline with the same constants for every device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class RooflinePredictor:
             warnings.append(f"Unknown operators, counted by the bytes they move: {named}")
         latency = Estimate(latency_ms, latency_ms * LATENCY_LOW, latency_ms * LATENCY_HIGH)
         power = Estimate(power_w, power_w * POWER_LOW, min(power_w * POWER_HIGH, workload.target.device.tdp_w))
+        memory = Estimate(memory_mib, memory_mib * MEMORY_LOW, memory_mib * MEMORY_HIGH)
         energy_j = power_w * seconds_from_ms(latency_ms)
         return Prediction(
             model=graph.name,
@@ -102,7 +107,8 @@ class RooflinePredictor:
             predictor=self.name,
             latency_ms=latency,
             throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
-            memory_mib=Estimate(memory_mib, memory_mib * MEMORY_LOW, memory_mib * MEMORY_HIGH),
+            memory_mib=memory,
+            device_memory_mib=None if workload.target.device.is_cpu else memory.shifted(CONTEXT_MIB),
             energy_j=Estimate(energy_j, energy_j * LATENCY_LOW * POWER_LOW, energy_j * LATENCY_HIGH * POWER_HIGH),
             power_w=power,
             coverage=table.coverage,
@@ -168,13 +174,12 @@ def peak_memory_mib(workload: Workload, table: CostTable) -> float:
 
 
 def mean_power_w(slots: Iterable[Slot], latency_ms: float, hardware: Hardware) -> float:
-    """Idle power, plus what compute and memory units draw while they are busy."""
-    device = hardware.device
-    idle_w = device.idle_power_w if device.idle_power_w is not None else device.tdp_w * IDLE_SHARE_OF_TDP
+    """Base power, plus what compute and memory units draw by the share of their peaks in use; at most the TDP."""
+    slots = tuple(slots)
     compute_share = sum(s.compute_ms * COMPUTE_EFFICIENCY for s in slots) / latency_ms
     memory_share = sum(s.memory_ms * MEMORY_EFFICIENCY for s in slots) / latency_ms
-    busy = COMPUTE_SHARE_OF_POWER * min(compute_share, 1) + (1 - COMPUTE_SHARE_OF_POWER) * min(memory_share, 1)
-    return idle_w + (device.tdp_w - idle_w) * min(busy, 1) * hardware.sm_fraction
+    busy = min(1.0, COMPUTE_POWER_SLOPE * compute_share + MEMORY_POWER_SLOPE * memory_share)
+    return hardware.device.tdp_w * (BASE_SHARE_OF_TDP + (1 - BASE_SHARE_OF_TDP) * busy * hardware.sm_fraction)
 
 
 def shares(slots: Iterable[Slot]) -> tuple[OperatorShare, ...]:
