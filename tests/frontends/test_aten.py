@@ -1,6 +1,7 @@
 import pytest
 
-from foretell.frontends.aten import AtenCall, AtenProgram, Ref, assemble, canonical_operator
+from foretell.frontends.aten import AtenProgram, assemble, canonical_operator
+from foretell.frontends.aten_operators import AtenCall, Ref
 from foretell.graph import Graph, Tensor, graph_costs
 from foretell.graph.ops import lookup
 

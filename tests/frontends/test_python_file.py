@@ -65,3 +65,25 @@ def test_a_module_is_not_touched() -> None:
         load_graph(net)
     with pytest.raises(InputError, match="no input 'zz'"):
         load_graph(net, input_shape={"zz": (8,)})
+
+
+def test_a_constructor_that_reads_tensors_back_is_built_all_the_same(tmp_path):
+    """``[x.item() for x in torch.linspace(…)]`` is how many models spread their drop rates."""
+    pytest.importorskip("torch")
+    code = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rates = [x.item() for x in torch.linspace(0, 1, 3)]
+        self.linear = torch.nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.linear(x) * self.rates[1]
+
+def build():
+    return Net()
+"""
+    (tmp_path / "net.py").write_text(code)
+    assert load_graph(f"{tmp_path / 'net.py'}:build", input_shape="8", trust=True).parameter_count == 36

@@ -58,6 +58,7 @@ def build_without_weights(build: Callable[[], Any]) -> Any:
 
     Everything is made on the meta device. Constructors that read tensors back (``[x.item() for x in linspace(…)]``)
     cannot run there; they are called again on the CPU, and each parameter moves to the meta device when registered.
+    Buffers stay where the constructor made them.
     """
     torch = require("torch", extra="torch", purpose="Building PyTorch models")
     with warnings.catch_warnings():
@@ -69,7 +70,7 @@ def build_without_weights(build: Callable[[], Any]) -> Any:
             if "meta" not in str(error).lower():
                 raise
         with _registering_on_meta(torch):
-            return build().to("meta")
+            return build()
 
 
 @contextmanager

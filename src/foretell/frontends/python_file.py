@@ -4,13 +4,12 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import InputError, ModelError, UntrustedModelError
-from foretell.frontends.program import TorchProgram, one_line, repair_torchvision
+from foretell.frontends.program import TorchProgram, build_without_weights, one_line, repair_torchvision
 from foretell.frontends.request import InputSpec, ModelRequest
 from foretell.frontends.torch_export import TRACE_BATCH, graph_from_program, import_torch
 from foretell.frontends.torchscript import torch_dtype
@@ -36,9 +35,7 @@ class PythonFileFrontend:
         build = self._function(Path(path), function)
         repair_torchvision()
         try:
-            with torch.device("meta"), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                built = build()
+            built = build_without_weights(build)
         except (Exception, SystemExit) as error:
             raise ModelError(f"{request.source} raised {type(error).__name__}: {one_line(error)}") from error
         module, examples = built if isinstance(built, tuple) and len(built) == 2 else (built, None)

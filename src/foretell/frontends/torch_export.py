@@ -10,7 +10,8 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from foretell.frontends.aten import AtenCall, AtenProgram, Ref, assemble
+from foretell.frontends.aten import AtenProgram, assemble
+from foretell.frontends.aten_operators import AtenCall, Ref
 from foretell.frontends.program import TorchProgram, export_error
 from foretell.graph import Graph, Tensor
 from foretell.graph.tensor import TensorKind

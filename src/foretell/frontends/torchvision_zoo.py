@@ -47,7 +47,7 @@ class TorchvisionFrontend:
         if name in ("inception_v3", "googlenet"):
             arguments = {"init_weights": False}
         try:
-            module = build_without_weights(lambda: models.get_model(name, weights=None, **arguments))
+            module = build_without_weights(lambda: models.get_model(name, weights=None, **arguments)).to("meta")
         except Exception as error:
             raise ModelError(f"torchvision could not build {name!r}: {one_line(error)}") from error
         inputs: tuple[Any, ...] = (torch.empty(TRACE_BATCH, *shape, device="meta"),)
