@@ -1,6 +1,7 @@
 """cli: how answers look on a terminal."""
 
 import sys
+from pathlib import Path
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -63,12 +64,13 @@ def show_prediction(prediction: Prediction, model: str) -> None:
     counts = [f"{engineering(facts['parameters'])} parameters"]
     counts += [engineering(facts[key], unit) for key, unit in (("macs", "MACs"), ("flops", "FLOPs"))]
     counted = Text(" · ".join(counts), style="dim")
-    content: list[RenderableType] = [metrics, Text(), _memory_bar(prediction), counted]
+    heading = Text(printable(where), style="bold")
+    content: list[RenderableType] = [heading, Text(), metrics, Text(), _memory_bar(prediction), counted]
     out = console()
     out.print(
         Panel(
             Group(*content),
-            title=Text(printable(f"{model} on {where}")),
+            title=Text(printable(Path(model).name if Path(model).exists() else model)),
             title_align="left",
             expand=False,
             padding=(1, 2),

@@ -294,7 +294,8 @@ def _lrn_flops(node: Node, _inputs: list[Tensor], out: int) -> int:
 
 def _scan_flops(_node: Node, inputs: list[Tensor], out: int) -> int:
     """Mamba's recurrence: nine operations for each state of each channel and token, two for the gate."""
-    return out * (9 * inputs[2].shape[-1] + 2)
+    states = inputs[2].shape[-1] if len(inputs) > 2 else 1
+    return out * (9 * states + 2)
 
 
 _FLOPS: dict[str, Callable[[Node, list[Tensor], int], int]] = {
