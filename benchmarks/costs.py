@@ -1,6 +1,8 @@
 """Compare foretell's parameters and MACs with timm's published table, model by model, and explain every exception.
 
-    python benchmarks/costs.py ../shared/data/timm --workers 2 --report reports/costs.md
+    python benchmarks/costs.py FOLDER --workers 2 --report reports/costs.md
+
+FOLDER holds timm's published benchmark tables as Parquet: infer_cpu, infer_rtx3090, infer_rtx4090.
 
 Resumable: graphs are costed in worker processes and each result is appended to ``--results`` as it comes.
 """
