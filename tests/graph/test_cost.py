@@ -149,3 +149,16 @@ def test_unknown_operators_are_reported_not_zero() -> None:
     assert table.unknown_operators == {"org.example.Mystery": 1.0}
     assert table.coverage == 0.0
     assert table.total.flops == 4
+
+
+def test_a_transposed_weight_belongs_to_the_product_not_to_the_view():
+    tensors = [
+        Tensor("x", (2, 8), kind="input", batch_axis=0),
+        Tensor("w", (4, 8), kind="parameter"),
+        Tensor("wt", (8, 4)),
+        Tensor("y", (2, 4)),
+    ]
+    nodes = [Node("t", "Transpose", ("w",), ("wt",), {"perm": (1, 0)}), Node("m", "MatMul", ("x", "wt"), ("y",))]
+    table = graph_costs(Graph.build("g", nodes, {t.name: t for t in tensors}, ["x"], ["y"], batch_size=2))
+    assert [c.parameters for c in table.nodes] == [0, 32]
+    assert table.total.parameters == 32

@@ -127,11 +127,20 @@ def graph_costs(graph: Graph) -> CostTable:
 
 
 def _first_readers(graph: Graph) -> dict[int, list[Tensor]]:
-    """Each parameter belongs to the first node that reads it, so that sums count shared weights once."""
+    """Each parameter belongs to the first node that works on it, so that sums count shared weights once.
+
+    A view (the transpose of a weight) passes it on to the node that reads the view.
+    """
     owned: dict[int, list[Tensor]] = {}
     for tensor in graph.tensors.values():
         if tensor.kind == "parameter" and tensor.name in graph.consumers:
-            owned.setdefault(graph.consumers[tensor.name][0], []).append(tensor)
+            reader = graph.consumers[tensor.name][0]
+            while lookup(graph.nodes[reader].op, graph.nodes[reader].domain).kind == "view":
+                passed_on = graph.consumers.get(graph.nodes[reader].outputs[0])
+                if not passed_on:
+                    break
+                reader = passed_on[0]
+            owned.setdefault(reader, []).append(tensor)
     return owned
 
 
