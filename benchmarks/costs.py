@@ -234,7 +234,7 @@ def write_report(table: dict[tuple[str, int], dict[str, float]], records: list[d
         f"| GMACs within 2 % (or ±0.005 G), as they are | | {share['macs']:.2%} |",
         "",
         "The table comes from fvcore, whose total adds and omits operations. Applying those "
-        "differences to foretell's count, operator by operator, gives the second row;",
+        "differences to foretell's count, one rule for all models, gives the second row;",
         "the third compares the plain MACs. foretell's own count stays as it is: a normalisation "
         "multiplies no matrices, and an LSTM does.",
         "",
