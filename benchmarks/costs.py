@@ -233,7 +233,7 @@ def write_report(table: dict[tuple[str, int], dict[str, float]], records: list[d
         f"| GMACs within 2 % (or ±0.005 G), the table's way of counting | 95 % | **{share['convention']:.2%}** |",
         f"| GMACs within 2 % (or ±0.005 G), as they are | | {share['macs']:.2%} |",
         "",
-        "The table comes from fvcore, whose total adds and omits operations. Applying those "
+        "The table counts as fvcore does (docs/lab/0003-timm-table.md), whose total adds and omits operations. Applying those "
         "differences to foretell's count, one rule for all models, gives the second row;",
         "the third compares the plain MACs. foretell's own count stays as it is: a normalisation "
         "multiplies no matrices, and an LSTM does.",
@@ -250,7 +250,7 @@ def write_report(table: dict[tuple[str, int], dict[str, float]], records: list[d
         )
         lines.append(f"| {name} | {len(members)} | {why} | {shown} |")
     lines += ["", f"## Not explained: {len(unexplained)}", ""]
-    lines += ["Where parameters differ, the table was made with another version of the architecture.", ""]
+    lines += ["Where parameters differ, the table was presumably made with another version of the architecture.", ""]
     if unexplained:
         lines += ["| model | size | parameters, M: foretell / table | GMACs: foretell / table |", "|---|---|---|---|"]
     for r in unexplained:

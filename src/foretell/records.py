@@ -56,9 +56,9 @@ class Estimate:
         """The same estimate in another unit."""
         return Estimate(self.value * factor, self.low * factor, self.high * factor)
 
-    def shifted(self, offset: float) -> "Estimate":
-        """The same estimate plus a known amount."""
-        return Estimate(self.value + offset, self.low + offset, self.high + offset)
+    def __add__(self, other: "Estimate") -> "Estimate":
+        """The sum of two quantities; adding the ends of their intervals errs on the wide side."""
+        return Estimate(self.value + other.value, self.low + other.low, self.high + other.high)
 
     def inverted(self, numerator: float = 1.0) -> "Estimate":
         """``numerator / value``, with the interval turned round."""
