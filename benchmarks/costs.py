@@ -233,7 +233,8 @@ def write_report(table: dict[tuple[str, int], dict[str, float]], records: list[d
         f"| GMACs within 2 % (or ±0.005 G), the table's way of counting | 95 % | **{share['convention']:.2%}** |",
         f"| GMACs within 2 % (or ±0.005 G), as they are | | {share['macs']:.2%} |",
         "",
-        "The table counts as fvcore does (docs/lab/0003-timm-table.md), whose total adds and omits operations. Applying those "
+        "The table counts as fvcore does (docs/lab/0003-timm-table.md), whose total adds and omits "
+        "operations. Applying those "
         "differences to foretell's count, one rule for all models, gives the second row;",
         "the third compares the plain MACs. foretell's own count stays as it is: a normalisation "
         "multiplies no matrices, and an LSTM does.",
