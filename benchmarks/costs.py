@@ -284,7 +284,7 @@ def main() -> None:
         for line in arguments.results.read_text().splitlines():
             record = json.loads(line)
             done[record["model"], record["size"]] = record
-    from foretell.frontends.program import repair_torchvision
+    from foretell.optional import repair_torchvision
 
     repair_torchvision()
     import timm

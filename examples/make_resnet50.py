@@ -11,7 +11,7 @@ import onnx_ir
 import torch
 from onnxscript import optimizer
 
-from foretell.frontends.program import repair_torchvision
+from foretell.optional import repair_torchvision
 
 KEPT_NOTES = ("pkg.torch.onnx.fx_node", "pkg.torch.onnx.name_scopes")
 

@@ -11,7 +11,9 @@ foretell.errors.MissingExtraError: Reading Keras models needs no_such_library: p
 import importlib
 import importlib.util
 from importlib import metadata
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from foretell.errors import MissingExtraError
 
@@ -41,3 +43,30 @@ def versions(*modules: str, extra: str, purpose: str = "This") -> str:
         if not available(module):
             raise MissingExtraError(f"{purpose} needs {module}: pip install 'foretell[{extra}]'")
     return " ".join(f"{module} {metadata.version(module)}" for module in modules)
+
+
+def repair_torchvision() -> None:
+    """Let torchvision import where its compiled operators do not fit this build of torch.
+
+    A CUDA wheel of torchvision beside a CPU build of torch fails on import because ``torchvision::nms`` is missing;
+    declaring the operator is enough for everything but detection heads.
+    """
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        return
+    torch = require("torch", extra="torch")
+    if hasattr(torch.ops.torchvision, "nms"):
+        return
+    for library in Path(spec.origin).parent.glob("_C*.so"):
+        try:
+            torch.ops.load_library(str(library))
+        except (OSError, ImportError):
+            continue
+        return
+    _declared.append(torch.library.Library("torchvision", "DEF"))
+    for operator in ("nms", "qnms"):
+        _declared[-1].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+# A torch.library.Library withdraws its operators when it is collected.
+_declared: list[Any] = []

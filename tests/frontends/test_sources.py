@@ -96,7 +96,7 @@ def name(request: pytest.FixtureRequest) -> str:
     if request.param in NEEDS:
         if request.param in ("timm", "torchvision", "hf"):
             pytest.importorskip("torch")
-            from foretell.frontends.program import repair_torchvision
+            from foretell.optional import repair_torchvision
 
             repair_torchvision()
         pytest.importorskip(NEEDS[request.param])

@@ -6,8 +6,8 @@ pytest.importorskip("torch")
 
 from foretell.errors import InputError, ModelError
 from foretell.frontends import ModelRequest, convert, parse_inputs
-from foretell.frontends.program import repair_torchvision
 from foretell.graph import graph_costs
+from foretell.optional import repair_torchvision
 
 
 @pytest.fixture(scope="module", autouse=True)

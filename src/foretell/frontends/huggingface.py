@@ -8,8 +8,8 @@ from foretell.errors import InputError, ModelError
 from foretell.frontends.hf_configs import HfConfig, load_config, quiet, transformers_config
 from foretell.frontends.hf_inputs import DEFAULT_PROMPT, DEFAULT_TOKENS, ModelInputs, Sizes
 from foretell.frontends.hf_tracing import as_if_run, bind_forward, cache_tensors, fill_cache
-from foretell.frontends.program import TorchProgram, one_line, repair_torchvision
-from foretell.optional import require
+from foretell.frontends.program import TorchProgram, one_line
+from foretell.optional import repair_torchvision, require
 from foretell.registry import did_you_mean
 
 MODES = ("inference", "training", "prefill", "decode")

@@ -4,8 +4,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from foretell.errors import ModelError
@@ -87,30 +85,3 @@ def _registering_on_meta(torch: Any) -> Iterator[None]:
         yield
     finally:
         torch.nn.Module.register_parameter = register
-
-
-def repair_torchvision() -> None:
-    """Let torchvision import where its compiled operators do not fit this build of torch.
-
-    A CUDA wheel of torchvision beside a CPU build of torch fails on import because ``torchvision::nms`` is missing;
-    declaring the operator is enough for everything but detection heads.
-    """
-    spec = find_spec("torchvision")
-    if spec is None or spec.origin is None:
-        return
-    torch = require("torch", extra="torch")
-    if hasattr(torch.ops.torchvision, "nms"):
-        return
-    for library in Path(spec.origin).parent.glob("_C*.so"):
-        try:
-            torch.ops.load_library(str(library))
-        except (OSError, ImportError):
-            continue
-        return
-    _declared.append(torch.library.Library("torchvision", "DEF"))
-    for operator in ("nms", "qnms"):
-        _declared[-1].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
-# A torch.library.Library withdraws its operators when it is collected.
-_declared: list[Any] = []

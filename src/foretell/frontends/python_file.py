@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import InputError, ModelError, UntrustedModelError
-from foretell.frontends.program import TorchProgram, build_without_weights, one_line, repair_torchvision
+from foretell.frontends.program import TorchProgram, build_without_weights, one_line
 from foretell.frontends.request import InputSpec, ModelRequest
 from foretell.frontends.torch_export import TRACE_BATCH, graph_from_program, import_torch
 from foretell.frontends.torchscript import torch_dtype
 from foretell.graph import Graph
-from foretell.optional import versions
+from foretell.optional import repair_torchvision, versions
 
 MAX_FILES = 500
 

@@ -4,11 +4,11 @@ import inspect
 from typing import Any
 
 from foretell.errors import ModelError
-from foretell.frontends.program import TorchProgram, build_without_weights, one_line, repair_torchvision
+from foretell.frontends.program import TorchProgram, build_without_weights, one_line
 from foretell.frontends.request import ModelRequest, image_shape
 from foretell.frontends.torch_export import TRACE_BATCH, graph_from_program, import_torch
 from foretell.graph import Graph
-from foretell.optional import require, versions
+from foretell.optional import repair_torchvision, require, versions
 from foretell.registry import did_you_mean
 
 _SIZES = {

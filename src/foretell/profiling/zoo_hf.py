@@ -5,10 +5,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from foretell.optional import available, require
+from foretell.optional import available, repair_torchvision, require
 from foretell.profiling import hf_architectures as architectures
 from foretell.profiling.plan import Part
-from foretell.profiling.torchvision_stub import import_torchvision
 from foretell.profiling.workload import Spec, Workload, parse_spec
 from foretell.profiling.zoo import Built, Entry, Inputs, image_inputs
 
@@ -18,7 +17,7 @@ _MEL_FRAMES = 3000
 
 def _transformers() -> Any:
     if available("torchvision"):
-        import_torchvision()  # transformers imports it where it is installed
+        repair_torchvision()  # transformers imports it where it is installed
     transformers = require("transformers", extra="hf", purpose="Profiling Hugging Face models")
     _keep_eager()
     return transformers

@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from foretell.optional import require
+from foretell.optional import repair_torchvision, require
 from foretell.profiling.plan import Part
-from foretell.profiling.torchvision_stub import import_torchvision
 from foretell.profiling.workload import parse_spec
 from foretell.profiling.zoo import Built, Entry, image_inputs
 
 
 def _timm() -> Any:
-    import_torchvision()
+    repair_torchvision()
     return require("timm", extra="vision", purpose="Profiling timm's models")
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from foretell.optional import repair_torchvision, require
 from foretell.profiling.plan import Part
-from foretell.profiling.torchvision_stub import import_torchvision
 from foretell.profiling.workload import parse_spec
 from foretell.profiling.zoo import Built, Entry, image_inputs
 
@@ -23,16 +23,21 @@ _KINDS: Mapping[str, tuple[int, ...]] = MappingProxyType(
 )
 
 
+def _torchvision() -> Any:
+    repair_torchvision()
+    return require("torchvision", extra="vision", purpose="Profiling torchvision's models")
+
+
 class TorchvisionZoo:
     """``torchvision:NAME``, built with ``weights=None``."""
 
     def prepare(self) -> None:
         """Import what a build needs, before initialisation is made lazy."""
-        import_torchvision()
+        _torchvision()
 
     def entries(self, part: Part, seed: int) -> Sequence[Entry]:  # noqa: ARG002 one zoo takes a seed, all have the signature
         """One entry a model name; its family is the name's first letters, ``torchvision-resnet``."""
-        models = import_torchvision().models
+        models = _torchvision().models
         found = []
         for kind, default in _KINDS.items():
             module = models if kind == "models" else getattr(models, kind)
@@ -53,5 +58,5 @@ class TorchvisionZoo:
             arguments |= {"init_weights": False, "aux_logits": False}
         if parsed.name.startswith(("deeplab", "fcn", "lraspp")):
             arguments["weights_backbone"] = None
-        model = import_torchvision().models.get_model(parsed.name, weights=None, **arguments)
+        model = _torchvision().models.get_model(parsed.name, weights=None, **arguments)
         return Built(model.eval(), image_inputs)
