@@ -12,6 +12,7 @@ from foretell.profiling.workload import DTYPES, MODES, OPTIMIZERS
 from foretell.registry import did_you_mean
 
 ZOOS = ("timm", "torchvision", "hf", "llm", "synthetic")
+KINDS = ("measurements", "slices", "colocation", "occupancy", "fusion")
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Measuring:
     tries: int = 3
     max_cv: float = 0.05
     eager_runs: int = 5
+    eager_share: float = 1.0
     energy_share: float = 0.2
     energy_s: float = 1.0
     trace_share: float = 0.4
@@ -45,6 +47,40 @@ class Workers:
 
     measure: int = 5
     trace: int = 2
+
+
+@dataclass(frozen=True)
+class Slices:
+    """A ``slices`` campaign: the same captured step on shares of the device's multiprocessors."""
+
+    methods: tuple[str, ...] = ("mps", "green-context")
+    percents: tuple[float, ...] = (10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
+
+
+@dataclass(frozen=True)
+class Colocation:
+    """A ``colocation`` campaign: groups of processes that replay their steps at the same time."""
+
+    methods: tuple[str, ...] = ("mps", "time-slicing")
+    group_sizes: tuple[int, ...] = (2, 3)
+    groups: int = 200
+    processes: int = 16
+    together_s: float = 0.4
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """An ``occupancy`` campaign: hardware counters of one run, kernel by kernel."""
+
+    kernels_max: int = 2000
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A ``fusion`` campaign: which operators a compiler puts into one kernel."""
+
+    backends: tuple[str, ...] = ("inductor", "onnxruntime")
+    processes: int = 8
 
 
 @dataclass(frozen=True)
@@ -74,9 +110,14 @@ class Plan:
 
     seed: int
     parts: tuple[Part, ...]
+    kind: str = "measurements"
     measuring: Measuring = field(default_factory=Measuring)
     limits: Limits = field(default_factory=Limits)
     workers: Workers = field(default_factory=Workers)
+    slices: Slices = field(default_factory=Slices)
+    colocation: Colocation = field(default_factory=Colocation)
+    occupancy: Occupancy = field(default_factory=Occupancy)
+    fusion: Fusion = field(default_factory=Fusion)
 
 
 def read_plan(path: Path) -> Plan:
@@ -87,7 +128,10 @@ def read_plan(path: Path) -> Plan:
         raise InputError(f"Cannot read the plan {path}: {error.strerror}.") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"The plan {path} is not TOML: {error}.") from error
-    _check_keys(values, {"seed", "part", "measuring", "limits", "workers"}, "the plan")
+    _check_keys(values, {"seed", "kind", "part", *_SECTIONS}, "the plan")
+    kind = str(values.get("kind", "measurements"))
+    if kind not in KINDS:
+        raise InputError(f"Unknown kind {kind!r} of the plan {path}.{did_you_mean(kind, KINDS)}")
     parts = tuple(_part(part) for part in values.get("part", []))
     if not parts:
         raise InputError(f"The plan {path} has no [[part]]: nothing would be measured.")
@@ -96,10 +140,22 @@ def read_plan(path: Path) -> Plan:
     return Plan(
         seed=int(values.get("seed", 0)),
         parts=parts,
-        measuring=_section(Measuring, values.get("measuring", {}), "[measuring]"),
-        limits=_section(Limits, values.get("limits", {}), "[limits]"),
-        workers=_section(Workers, values.get("workers", {}), "[workers]"),
+        kind=kind,
+        **{name: _section(section, values.get(name, {}), f"[{name}]") for name, section in _SECTIONS.items()},
     )
+
+
+_SECTIONS: Mapping[str, type[Any]] = MappingProxyType(
+    {
+        "measuring": Measuring,
+        "limits": Limits,
+        "workers": Workers,
+        "slices": Slices,
+        "colocation": Colocation,
+        "occupancy": Occupancy,
+        "fusion": Fusion,
+    }
+)
 
 
 def _check_keys(values: Mapping[str, object], known: set[str], where: str) -> None:
