@@ -28,12 +28,12 @@ class FakeZoo:
         return [Entry(f"synthetic:{name}", name.rstrip("0123456789"), (4,)) for name in self.names]
 
 
-def run(out, names=FakeZoo.names, seconds=30.0, skip=(), limit=0, **changes):
+def run(out, names=FakeZoo.names, seconds=30.0, skip=(), limit=0, again=0, **changes):
     zoo = FakeZoo()
     zoo.names = tuple(names)
     schedule.load_zoo = lambda _: zoo
     campaign = Campaign(replace(PLAN, **changes), Path(out), "cpu", seconds, time.time(), WORKER)
-    rows = campaign.run([Path(path) for path in skip], "", limit)
+    rows = campaign.run([Path(path) for path in skip], "", limit, again)
     return campaign, rows
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from foretell.errors import MeasurementError
 from foretell.profiling import schedule
-from foretell.profiling.campaign import main
+from foretell.profiling.campaign import choose_again, main
 from foretell.profiling.journal import read_records, read_traces
 from foretell.profiling.schedule import load_zoo
 
@@ -117,3 +117,27 @@ def test_workers_that_never_start_are_an_error(tmp_path, monkeypatch):
 def test_a_wrong_plan_is_one_line_and_code_2(tmp_path, capsys):
     assert main([str(tmp_path / "absent.toml"), "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_workloads_are_chosen_again_with_energy_first_and_not_twice():
+    rows = [
+        {"workload_id": f"w{number}", "spec": f"timm:m{number // 2}", "batch_size": 1, "input_shape": "3x8x8"}
+        | {"dtype": "fp32", "mode": "inference", "optimizer": "", "family": "m", "status": "ok" if number else "oom"}
+        | {"energy_j": 1.0 if number % 4 == 1 else None}
+        for number in range(40)
+    ]
+    groups = choose_again(rows, 12, set())
+    again = [workload for group in groups for workload in group.workloads]
+    assert len(again) == 12
+    assert all(group.wanted == len(group.workloads) and group.part == "again" for group in groups)
+    # ten have energy, all odd; the failed one is never chosen
+    with_energy = {row["spec"] for row in rows if row["energy_j"]}
+    assert sum(workload.spec in with_energy for workload in again) >= 10
+    assert choose_again(rows, 12, {row["workload_id"] for row in rows}) == []
+
+
+def test_a_campaign_measures_again_what_an_earlier_one_has(tmp_path):
+    _, first = fake_campaign.run(tmp_path / "first", ["fine1", "fine2", "fine3"])
+    _, second = fake_campaign.run(tmp_path / "second", ["fine1", "fine2", "fine3"], skip=[tmp_path / "first"], again=4)
+    assert second["measurements"] == 4 < first["measurements"]
+    assert set(_measured(tmp_path / "second")) <= set(_measured(tmp_path / "first"))

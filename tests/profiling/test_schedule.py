@@ -94,3 +94,11 @@ def test_shares_do_not_depend_on_the_order():
     chosen = [chosen_for("energy", 0.3, plan, str(number)) for number in range(1000)]
     assert 250 < sum(chosen) < 350
     assert chosen == [chosen_for("energy", 0.3, plan, str(number)) for number in range(1000)]
+
+
+def test_models_of_which_nothing_is_measured_come_first():
+    plan = Plan(1, (PART,))
+    before = [group.spec for group in make_schedule(plan).groups["random"]]
+    seen = {("random", spec) for spec in before[:3]} | {("other", before[4])}
+    after = [group.spec for group in make_schedule(plan, seen=seen).groups["random"]]
+    assert after == before[3:] + before[:3]

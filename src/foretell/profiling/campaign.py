@@ -29,13 +29,15 @@ from foretell.profiling.plan import Plan, Workers, read_plan
 from foretell.profiling.pool import WORKER, Pool, WorkerProcess
 from foretell.profiling.schedule import Group, Schedule, chosen_for, make_schedule
 from foretell.profiling.tables import read_done, write_tables
-from foretell.profiling.workload import Workload
+from foretell.profiling.workload import Workload, fraction
 
 log = logging.getLogger("foretell.profiling")
 
 _MAX_RESTARTS = 60
 _REPORT_S = 20.0
 _PATIENCE_S = 120.0
+AGAIN = "again"
+_AGAIN_SHARE = 0.25
 
 
 class Campaign:
@@ -65,6 +67,7 @@ class Campaign:
         self._known: dict[str, Workload] = {}
         self._parts: dict[str, str] = {}
         self._done: set[str] = set()
+        self._seen: set[tuple[str, str]] = set()
         self._ok: set[str] = set()
         self._traced: set[str] = set()
         self._errors: dict[str, str] = {}
@@ -72,8 +75,11 @@ class Campaign:
         self.counts: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
 
-    def run(self, skip: Sequence[Path], commit: str, limit: int) -> dict[str, int]:
-        """Measure until the time or the plan is over; returns the rows of each table."""
+    def run(self, skip: Sequence[Path], commit: str, limit: int, again: int = 0) -> dict[str, int]:
+        """Measure until the time or the plan is over; returns the rows of each table.
+
+        ``again`` workloads of what ``skip`` has are measured once more, with energy: that tells how well they repeat.
+        """
         self._journal.open()
         roles = ["measure"] * self._plan.workers.measure + ["trace"] * self._plan.workers.trace
         zoos = sorted({zoo for part in self._plan.parts for zoo in part.zoos})
@@ -85,8 +91,10 @@ class Campaign:
             try:
                 pool.start()  # the workers import their libraries while the plan is laid out
                 self._write_header(facts, len(roles))
-                self._resume(skip)
-                self._schedule = make_schedule(self._plan, self._done)
+                repeated = self._resume(skip, again)
+                self._schedule = make_schedule(self._plan, self._done, self._seen)
+                if repeated:
+                    self._schedule.groups[AGAIN], self._schedule.shares[AGAIN] = deque(repeated), _AGAIN_SHARE
                 log.info("%d models to measure, %d workloads known", len(self._schedule), len(self._done))
                 self._loop(pool, limit)
             finally:
@@ -102,25 +110,31 @@ class Campaign:
         header = {"kind": "campaign", "campaign_id": self.campaign_id, "runtime": runtime, "workers": workers}
         self._journal.append(header | facts)
 
-    def _resume(self, skip: Iterable[Path]) -> None:
+    def _resume(self, skip: Iterable[Path], again: int) -> list[Group]:
+        """Take over what is done; returns what shall be measured once more all the same."""
         rows: list[dict[str, Any]] = []
-        for path in (*skip, self._out):
+        for path in skip:
             found, traced = read_done(path)
             rows += found
             self._traced |= traced
+        own, traced = read_done(self._out)
+        chosen = choose_again(rows, again, {row["workload_id"] for row in own})
+        rows += own
+        self._traced |= traced
         untraced: dict[str, list[Workload]] = {}
         for row in rows:
             known = row["workload_id"] in self._done
             self._done.add(row["workload_id"])
+            self._seen.add((row["part"] or "", row["spec"]))
             if not known and row["status"] == "ok" and self._wants_trace(row["workload_id"]):
-                shape = tuple(int(size) for size in row["input_shape"].split("x"))
-                fields = (row["dtype"], row["mode"], row["optimizer"] or "", row["family"] or "")
-                workload = Workload(row["spec"], row["batch_size"], shape, *fields)
+                workload = _workload(row)
                 untraced.setdefault(row["spec"], []).append(workload)
                 self._remember(row["part"] or "", [workload])
         for spec, workloads in untraced.items():
             part = self._parts[workloads[0].id]
             self._traces.append(Group(part, spec, tuple(workloads), len(workloads), "trace"))
+        self._done -= {workload.id for group in chosen for workload in group.workloads}
+        return chosen
 
     def _wants_trace(self, workload_id: str) -> bool:
         share = self._plan.measuring.trace_share
@@ -174,7 +188,7 @@ class Campaign:
     def _message(self, group: Group) -> Message:
         share = self._plan.measuring.energy_share
         ids = [workload.id for workload in group.workloads]
-        energy = {each for each in ids if chosen_for("energy", share, self._plan, each)}
+        energy = {each for each in ids if group.part == AGAIN or chosen_for("energy", share, self._plan, each)}
         return {"group": group_to_json(group, energy), "stop_at": self._stop_at}
 
     def _hear(self, worker: WorkerProcess, message: Message) -> None:
@@ -282,6 +296,23 @@ class Campaign:
         (self._out / "campaign.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 
 
+def choose_again(rows: Iterable[dict[str, Any]], count: int, done: set[str]) -> list[Group]:
+    """``count`` workloads to measure once more, those with energy first, without those that are ``done``."""
+    good = {row["workload_id"]: row for row in rows if row["status"] == "ok"}
+    order = sorted(good, key=lambda each: (good[each].get("energy_j") is None, fraction(AGAIN, each)))
+    specs: dict[str, list[Workload]] = {}
+    for workload_id in order[:count]:
+        if workload_id not in done:
+            specs.setdefault(good[workload_id]["spec"], []).append(_workload(good[workload_id]))
+    return [Group(AGAIN, spec, tuple(workloads), len(workloads)) for spec, workloads in specs.items()]
+
+
+def _workload(row: dict[str, Any]) -> Workload:
+    shape = tuple(int(size) for size in row["input_shape"].split("x"))
+    fields = (row["dtype"], row["mode"], row["optimizer"] or "", row["family"] or "")
+    return Workload(row["spec"], row["batch_size"], shape, *fields)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line of a campaign."""
     began = time.time()
@@ -295,6 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--limit", type=int, default=0, help="stop after so many measurements")
     parser.add_argument("--workers", type=int, nargs=2, metavar=("MEASURE", "TRACE"), help="instead of the plan's")
+    parser.add_argument("--again", type=int, default=0, help="measure so many of the skipped workloads once more")
     parser.add_argument("--commit", default="", help="the commit of the code, written into every record")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -303,7 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.workers is not None:
             plan = replace(plan, workers=Workers(*options.workers))
         campaign = Campaign(plan, options.out, options.device, options.seconds, began)
-        rows = campaign.run(options.skip, options.commit, options.limit)
+        rows = campaign.run(options.skip, options.commit, options.limit, options.again)
     except ForetellError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -14,9 +14,7 @@ def done_keys(folders: Iterable[Path], table: str, columns: Sequence[str]) -> se
     for folder in folders:
         if not folder.exists():
             raise MeasurementError(f"There is nothing at {folder} to skip.")
-        found |= {
-            tuple(line[name] for name in columns) for line in read_records(folder) if line.get("kind") == table
-        }
+        found |= {tuple(line[name] for name in columns) for line in read_records(folder) if line.get("kind") == table}
         for path in sorted(folder.rglob(f"{table}.parquet")):
             parquet = require("pyarrow.parquet", extra="profile", purpose="Reading Parquet")
             try:

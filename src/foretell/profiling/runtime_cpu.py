@@ -50,7 +50,7 @@ class CpuRuntime:
         peak = mib(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)
         return {"process_peak_mib": peak, "output_finite": is_finite(output)}, cost
 
-    def measure(self, step: Step, *, energy: bool) -> Record:  # noqa: ARG002 the host has no counter that can be read
+    def measure(self, step: Step, *, energy: bool, eager: bool = True) -> Record:  # noqa: ARG002 no counter, no graph
         """Time uncaptured runs, alone."""
         best: Record = {}
         with self._turnstile.alone():

@@ -120,15 +120,15 @@ class CudaRuntime:
             }
         return record
 
-    def measure(self, step: Step, *, energy: bool) -> Record:
-        """Capture, then time alone: a few runs as they are, many replays, and the energy of replays if asked for."""
+    def measure(self, step: Step, *, energy: bool, eager: bool = True) -> Record:
+        """Capture, then time alone: many replays, and if asked for a few runs as they are and the replays' energy."""
         with self._turnstile.shared():
             self._refuse_synchronising(step)
             graph, output = self._capture(step)
         try:
             with self._turnstile.alone():
                 started = time.perf_counter()
-                record = self._eager(step) | self._replays(graph)
+                record = (self._eager(step) if eager else {}) | self._replays(graph)
                 if energy and self._has_nvml:
                     record |= self._energy(graph, float(str(record["latency_ms"])))
                 record["alone_s"] = time.perf_counter() - started

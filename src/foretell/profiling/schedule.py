@@ -6,7 +6,7 @@ that each gets its share of the time. Everything follows from the plan's seed.
 
 import random
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from foretell.profiling.plan import Part, Plan
@@ -72,8 +72,11 @@ class Schedule:
         return sum(map(len, self.groups.values()))
 
 
-def make_schedule(plan: Plan, done: Iterable[str] = ()) -> Schedule:
-    """All groups of a plan in order, without the workloads that are ``done``."""
+def make_schedule(plan: Plan, done: Iterable[str] = (), seen: Container[tuple[str, str]] = ()) -> Schedule:
+    """All groups of a plan in order, without the workloads that are ``done``.
+
+    Models of which a part has ``seen`` nothing yet, told as (part, spec), come first.
+    """
     known = set(done)
     groups: dict[str, deque[Group]] = {}
     for part in plan.parts:
@@ -84,7 +87,7 @@ def make_schedule(plan: Plan, done: Iterable[str] = ()) -> Schedule:
             left = group_of(entry, part, plan).without(known)
             if left.workloads and left.wanted > 0:
                 queue.append(left)
-        groups[part.name] = queue
+        groups[part.name] = deque(sorted(queue, key=lambda group: (group.part, group.spec) in seen))
     return Schedule(groups, {part.name: part.share for part in plan.parts})
 
 

@@ -214,6 +214,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
         "optimizer",
         "family",
         "part",
+        "energy_j",
     ]
     try:
         names = set(parquet.read_schema(path).names)

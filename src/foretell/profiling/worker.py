@@ -20,7 +20,7 @@ from foretell.profiling.messages import Message, group_from_json, settings_from_
 from foretell.profiling.plan import Limits, Measuring
 from foretell.profiling.schedule import Group, cost
 from foretell.profiling.turnstile import Turnstile
-from foretell.profiling.workload import Workload
+from foretell.profiling.workload import Workload, fraction
 
 _PR_SET_PDEATHSIG = 1
 _POISONED = 3
@@ -115,7 +115,8 @@ class Worker:
                 more, table = self._runtime.measure_uncaptured(step, self._built.model)
                 self._say({"event": "trace", "id": workload.id, "kernels": table.to_json()})
             else:
-                more = self._runtime.measure(step, energy=energy)
+                eager = fraction("eager", workload.id) < self._measuring.eager_share
+                more = self._runtime.measure(step, energy=energy, eager=eager)
             record = seen | more | facts | {"measure_s": time.perf_counter() - started}
         except CaptureError as error:
             status, reason = "fallback", _short(error)
