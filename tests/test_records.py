@@ -6,7 +6,7 @@ import json
 import pytest
 
 from foretell.devices import find_device, parse_slice
-from foretell.records import METRICS, Estimate, OperatorShare, Prediction, Target, Workload
+from foretell.records import METRICS, Estimate, KernelRun, Measurement, OperatorShare, Prediction, Target, Workload
 from foretell.testing import tiny_graph
 
 HEAD = {
@@ -56,3 +56,25 @@ def test_absent_metrics_are_absent() -> None:
     assert "optimizer" not in shown
     assert dataclasses.replace(prediction, optimizer="sgd").to_dict()["optimizer"] == "sgd"
     assert {f.name for f in dataclasses.fields(Prediction)} >= set(METRICS)
+
+
+def test_a_measurement_has_the_keys_of_a_prediction_and_nothing_that_was_not_measured():
+    kernel = KernelRun("gemm", 3.0, "aten::mm", "fc")
+    found = Measurement(
+        "m", "cpu", None, "eager", "training", 4, "fp32", optimizer="sgd", input_shape=(3, 8), kernels=(kernel,),
+        latency_ms=Estimate(2.0, 1.0, 3.0), fusion={"nodes": 2}, warnings=("w",), facts={"host": "h"},
+    )  # fmt: skip
+    shown = found.to_dict()
+    assert found.ok
+    assert (shown["source"], shown["status"], shown["optimizer"], shown["input_shape"]) == (
+        "measured",
+        "ok",
+        "sgd",
+        "3x8",
+    )
+    assert shown["latency_ms"] == {"value": 2.0, "low": 1.0, "high": 3.0}
+    assert shown["kernels"] == [{"name": "gemm", "duration_us": 3.0, "operator": "aten::mm", "module": "fc"}]
+    assert not {"memory_mib", "energy_j", "error"} & set(shown)
+    failed = Measurement("m", "cpu", None, "eager", "inference", 4, "fp32", "oom", "too large")
+    assert not failed.ok
+    assert (failed.to_dict()["error"], "kernels" in failed.to_dict()) == ("too large", False)

@@ -3,18 +3,21 @@
 from foretell.devices import Device
 from foretell.errors import ForetellError
 from foretell.graph import Graph
-from foretell.records import Estimate, Prediction, Target, Workload
-from foretell.workflows import devices, load_graph, predict
+from foretell.records import Estimate, Measurement, Prediction, Target, Workload
+from foretell.workflows import collect, devices, load_graph, predict, profile
 
 __all__ = [
     "Device",
     "Estimate",
     "ForetellError",
     "Graph",
+    "Measurement",
     "Prediction",
     "Target",
     "Workload",
+    "collect",
     "devices",
     "load_graph",
     "predict",
+    "profile",
 ]

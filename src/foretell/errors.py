@@ -9,7 +9,8 @@ ForetellError
 ├─ DeviceError (ValueError)           an unknown device or an impossible slice
 ├─ UnknownNameError (KeyError)        a name that no registry has
 ├─ MissingExtraError (ImportError)    an optional library is absent; names the extra that installs it
-└─ MeasurementError (RuntimeError)    a measurement that could not be taken
+├─ MeasurementError (RuntimeError)    a measurement that could not be taken
+└─ DataError (RuntimeError)           records at rest that cannot be read, written or understood
 """
 
 
@@ -54,3 +55,7 @@ class MissingExtraError(ForetellError, ImportError):
 
 class MeasurementError(ForetellError, RuntimeError):
     """A measurement that could not be taken."""
+
+
+class DataError(ForetellError, RuntimeError):
+    """Records at rest that cannot be read, written or understood."""

@@ -1,4 +1,4 @@
-"""What flows between the rooms: workloads in, predictions out. Frozen, with a unit in every name."""
+"""What flows between the rooms: workloads in, predictions and measurements out. Frozen, with a unit in every name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -133,3 +133,73 @@ class Prediction:
         ]
         result["warnings"] = list(self.warnings)
         return result
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRun:
+    """One kernel of one run, or one operator where there are no kernels, and what launched it."""
+
+    name: str
+    duration_us: float
+    operator: str
+    module: str
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How a workload ran. What was not measured is None, never 0; ``status`` says why nothing was.
+
+    The interval of a latency is the spread of its repetitions; readings that were taken once have none.
+    """
+
+    model: str
+    device: str
+    slice: str | None
+    runtime: str
+    mode: str
+    batch_size: int
+    dtype: str
+    status: str = "ok"
+    error: str | None = None
+    optimizer: str | None = None
+    input_shape: tuple[int, ...] = ()
+    latency_ms: Estimate | None = None
+    host_latency_ms: Estimate | None = None
+    throughput_per_s: Estimate | None = None
+    memory_mib: Estimate | None = None
+    device_memory_mib: Estimate | None = None
+    process_peak_mib: Estimate | None = None
+    energy_j: Estimate | None = None
+    power_w: Estimate | None = None
+    occupancy: Estimate | None = None
+    kernels: tuple[KernelRun, ...] = ()
+    fusion: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a measurement."""
+        return self.status == "ok"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``foretell profile --json`` prints: the keys of a prediction, absent metrics absent."""
+        head = ("model", "device", "slice", "runtime", "mode", "batch_size", "dtype")
+        result: dict[str, Any] = {name: getattr(self, name) for name in head}
+        result |= {"source": "measured", "status": self.status, "input_shape": "x".join(map(str, self.input_shape))}
+        if self.error is not None:
+            result["error"] = self.error
+        if self.optimizer is not None:
+            result["optimizer"] = self.optimizer
+        for name in (*METRICS, "process_peak_mib"):
+            estimate: Estimate | None = getattr(self, name)
+            if estimate is not None:
+                result[name] = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+        if self.kernels:
+            result["kernels"] = [
+                {"name": k.name, "duration_us": k.duration_us, "operator": k.operator, "module": k.module}
+                for k in self.kernels
+            ]
+        if self.fusion:
+            result["fusion"] = dict(self.fusion)
+        return result | {"warnings": list(self.warnings), "facts": dict(self.facts)}

@@ -133,3 +133,15 @@ def test_bombs_and_trailers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
 def test_deep_nesting_is_refused() -> None:
     with pytest.raises(GraphError):
         serde.from_bytes(serde.MAGIC + zlib.compress(b"[" * 200_000))
+
+
+@pytest.mark.parametrize("graph", [rich_graph(), tiny_graph()], ids=["rich", "tiny"])
+def test_a_document_is_json_and_gives_the_graph_back(graph: Graph) -> None:
+    text = serde.to_document(graph)
+    assert json.loads(text)["name"] == graph.name
+    assert serde.from_document(text) == graph
+
+
+def test_a_document_that_is_no_graph_is_refused() -> None:
+    with pytest.raises(GraphError):
+        serde.from_document('{"version": 1}')

@@ -5,8 +5,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from foretell.datasets.journal_tables import write_tables
 from foretell.profiling import schedule
 from foretell.profiling.campaign import Campaign
+from foretell.profiling.journal import read_records, read_traces
 from foretell.profiling.plan import Limits, Measuring, Part, Plan, Workers
 from foretell.profiling.zoo import Entry
 
@@ -28,13 +30,13 @@ class FakeZoo:
         return [Entry(f"synthetic:{name}", name.rstrip("0123456789"), (4,)) for name in self.names]
 
 
-def run(out, names=FakeZoo.names, seconds=30.0, skip=(), limit=0, again=0, **changes):
+def run(out, names=FakeZoo.names, seconds=30.0, skip=(), limit=0, again=0, on_progress=lambda _: None, **changes):
     zoo = FakeZoo()
     zoo.names = tuple(names)
     schedule.load_zoo = lambda _: zoo
-    campaign = Campaign(replace(PLAN, **changes), Path(out), "cpu", seconds, time.time(), WORKER)
-    rows = campaign.run([Path(path) for path in skip], "", limit, again)
-    return campaign, rows
+    campaign = Campaign(replace(PLAN, **changes), Path(out), "cpu", seconds, time.time(), WORKER, on_progress)
+    campaign.run([Path(path) for path in skip], "", limit, again)
+    return campaign, write_tables(Path(out), read_records(Path(out)), read_traces(Path(out)))
 
 
 if __name__ == "__main__":

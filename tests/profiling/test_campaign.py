@@ -10,7 +10,7 @@ import pytest
 
 from foretell.errors import MeasurementError
 from foretell.profiling import schedule
-from foretell.profiling.campaign import choose_again, main
+from foretell.profiling.campaign import choose_again
 from foretell.profiling.journal import read_records, read_traces
 from foretell.profiling.schedule import load_zoo
 
@@ -114,11 +114,6 @@ def test_workers_that_never_start_are_an_error(tmp_path, monkeypatch):
     assert "no driver" in (tmp_path / "workers.log").read_text()
 
 
-def test_a_wrong_plan_is_one_line_and_code_2(tmp_path, capsys):
-    assert main([str(tmp_path / "absent.toml"), "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_workloads_are_chosen_again_with_energy_first_and_not_twice():
     rows = [
         {"workload_id": f"w{number}", "spec": f"timm:m{number // 2}", "batch_size": 1, "input_shape": "3x8x8"}
@@ -141,3 +136,12 @@ def test_a_campaign_measures_again_what_an_earlier_one_has(tmp_path):
     _, second = fake_campaign.run(tmp_path / "second", ["fine1", "fine2", "fine3"], skip=[tmp_path / "first"], again=4)
     assert second["measurements"] == 4 < first["measurements"]
     assert set(_measured(tmp_path / "second")) <= set(_measured(tmp_path / "first"))
+
+
+def test_progress_is_told_to_the_end(tmp_path):
+    told = []
+    fake_campaign.run(tmp_path, on_progress=told.append)
+    assert told[-1].finished == told[-1].total == _expected()
+    assert (told[-1].left, told[-1].failed, told[-1].known) == (0, 0, 0)
+    fake_campaign.run(tmp_path, on_progress=told.append)
+    assert (told[-1].finished, told[-1].known) == (0, _expected())

@@ -1,7 +1,7 @@
 import pytest
 
 from foretell.errors import MeasurementError
-from foretell.profiling.done import done_keys
+from foretell.profiling.done import done_keys, done_measurements
 from foretell.profiling.journal import Journal
 
 arrow = pytest.importorskip("pyarrow")
@@ -25,5 +25,47 @@ def test_what_cannot_be_read_is_named(tmp_path):
     with pytest.raises(MeasurementError, match="nothing at"):
         done_keys([tmp_path / "absent"], "slices", ("workload_id",))
     (tmp_path / "slices.parquet").write_bytes(b"PAR1 torn")
-    with pytest.raises(MeasurementError, match="slices.parquet"):
+    with pytest.raises(MeasurementError, match=r"slices\.parquet"):
         done_keys([tmp_path], "slices", ("workload_id",))
+
+
+def _journal(folder):
+    journal = Journal(folder)
+    journal.open()
+    journal.append({"kind": "campaign", "campaign_id": "c"})
+    for name, status in (("a", "ok"), ("b", "oom")):
+        line = {"kind": "measurement", "workload_id": name, "status": status, "spec": "timm:resnet18"}
+        journal.append(line | {"input_shape": [3, 224, 224]})
+    journal.append_trace({"workload_id": "a", "kernels": {}})
+    journal.append_trace({"kind": "occupancy_kernels", "workload_id": "b", "kernels": {}})
+    journal.close()
+
+
+def test_measurements_of_a_journal_of_a_folder_and_of_one_file_are_known(tmp_path):
+    _journal(tmp_path / "journal")
+    rows, traced = done_measurements(tmp_path / "journal")
+    assert [(row["workload_id"], row["status"], row["input_shape"]) for row in rows] == [
+        ("a", "ok", "3x224x224"),
+        ("b", "oom", "3x224x224"),
+    ]
+    assert traced == {"a"}
+    store = tmp_path / "store"
+    store.mkdir()
+    parquet.write_table(
+        arrow.table({"workload_id": ["x"], "status": ["ok"]}), store / "measurements-0123456789.parquet"
+    )
+    parquet.write_table(arrow.table({"workload_id": ["x", "x", "y"]}), store / "kernels.parquet")
+    parquet.write_table(arrow.table({"name_id": [1]}), store / "kernel_names.parquet")
+    assert done_measurements(store) == ([{"workload_id": "x", "status": "ok"}], {"x", "y"})
+    assert done_measurements(store / "kernels.parquet") == ([], {"x", "y"})
+
+
+def test_damaged_measurements_are_named_and_left_alone(tmp_path):
+    torn = tmp_path / "measurements.parquet"
+    torn.write_bytes(b"PAR1 not parquet")
+    for path in (tmp_path, torn):
+        with pytest.raises(MeasurementError, match=r"measurements\.parquet"):
+            done_measurements(path)
+    assert torn.read_bytes() == b"PAR1 not parquet"
+    with pytest.raises(MeasurementError, match="nothing at"):
+        done_measurements(tmp_path / "absent")

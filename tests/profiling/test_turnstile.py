@@ -77,3 +77,35 @@ def test_a_dead_holder_blocks_nobody(tmp_path):
     process.stdout.close()
     with _open(tmp_path, 0).alone():
         assert state[0] == HOLDING
+
+
+def test_those_who_time_go_through_together_before_anyone_prepares_again(tmp_path):
+    order, gathered = [], threading.Barrier(4)
+    preparing = _open(tmp_path, 0)
+
+    def timed(worker):
+        turnstile = _open(tmp_path, worker)
+        gathered.wait(10)
+        with turnstile.alone():
+            order.append("timed")
+            time.sleep(0.02)
+
+    def prepare():
+        turnstile = _open(tmp_path, 9)
+        while not turnstile.wanted():
+            time.sleep(0.001)
+        with turnstile.shared():
+            order.append("prepared")
+
+    threads = [threading.Thread(target=timed, args=(worker,)) for worker in (1, 2, 3)]
+    threads.append(threading.Thread(target=prepare))
+    with preparing.shared():
+        for thread in threads:
+            thread.start()
+        gathered.wait(10)
+        while not preparing.wanted():
+            time.sleep(0.001)
+        assert not order
+    for thread in threads:
+        thread.join(20)
+    assert order == ["timed", "timed", "timed", "prepared"]

@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 
-from foretell.profiling.campaign import main  # noqa: E402
+from foretell.profiling.campaign import run  # noqa: E402
 from foretell.profiling.journal import read_records, read_traces  # noqa: E402
-from foretell.profiling.plan import Limits, Measuring  # noqa: E402
+from foretell.profiling.plan import Limits, Measuring, read_plan  # noqa: E402
 from foretell.profiling.runtime_cpu import CpuRuntime  # noqa: E402
 from foretell.profiling.runtime_cuda import CaptureError  # noqa: E402
 from foretell.profiling.schedule import Group  # noqa: E402
@@ -146,10 +146,12 @@ dtypes = ["fp32"]
 def test_a_campaign_on_the_host(tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN)
     out = tmp_path / "out"
-    assert main([str(tmp_path / "plan.toml"), "--out", str(out), "--seconds", "90", "--device", "cpu"]) == 0
+    plan = read_plan(tmp_path / "plan.toml")
+    counts = run(plan, out, device="cpu", seconds=90.0, began=time.time(), skip=[], commit="", limit=0)
+    assert counts == {"ok": 2, "traced": 2}
     records = [record for record in read_records(out) if record["kind"] == "measurement"]
     assert [record["status"] for record in records] == ["ok", "ok"]
     assert {trace["workload_id"] for trace in read_traces(out)} == {record["workload_id"] for record in records}
     summary = json.loads((out / "campaign.json").read_text())
-    assert summary["rows"]["measurements"] == 2
+    assert summary["counts"] == counts
     assert summary["restarts"] == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from foretell.cli import devices, doctor, inspect, predict
+from foretell.cli import collect, data, devices, doctor, inspect, predict, profile
 from foretell.cli.printable import printable
 from foretell.errors import ForetellError
 
@@ -29,7 +29,10 @@ app = typer.Typer(
 app.command("predict")(predict.run)
 app.command("inspect")(inspect.run)
 app.command("devices")(devices.run)
+app.command("profile")(profile.run)
+app.command("collect")(collect.run)
 app.command("doctor")(doctor.run)
+app.add_typer(data.app, name="data")
 
 
 def _show_version(wanted: bool) -> None:
@@ -58,18 +61,18 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = app(args=given, prog_name="foretell", standalone_mode=False)
     except ForetellError as error:
-        code = _fail(str(error), debug, 2)
+        code = fail(str(error), debug, 2)
     except (typer.Abort, KeyboardInterrupt):
         code = 130
     except _COMMAND_LINE_ERRORS as error:
-        code = _fail(error.format_message(), debug, 2)
+        code = fail(error.format_message(), debug, 2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except MemoryError:
-        code = _fail("Out of memory: the model is too large for this machine.", debug, 2)
+        code = fail("Out of memory: the model is too large for this machine.", debug, 2)
     except Exception as error:  # noqa: BLE001 - a bug of ours, still one line
-        code = _fail(
+        code = fail(
             f"Internal error ({type(error).__name__}: {error}). Run again with --debug and report it.", debug, 1
         )
     sys.exit(code if isinstance(code, int) else 0)
@@ -82,7 +85,8 @@ def _never_fail_on_output() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _fail(message: str, debug: bool, code: int) -> int:
+def fail(message: str, debug: bool, code: int) -> int:
+    """Say what went wrong in one line; returns ``code``."""
     if debug:
         traceback.print_exc()
     line = printable(" ".join(message.split()))

@@ -84,7 +84,7 @@ def _build(source: HfConfig, mode: str, dtype: Any, trust: bool) -> Any:
             )
         if getattr(config, "apply_spec_augment", False):
             config.apply_spec_augment = False  # masks made on the host from the lengths of the clips
-        make = _factory(source, config, generates=mode in ("prefill", "decode"))
+        make = model_factory(source, config, generates=mode in ("prefill", "decode"))
         foreign = not type(config).__module__.startswith("transformers.")
         remote = {"trust_remote_code": True} if trust and foreign else {}
         try:
@@ -98,7 +98,7 @@ def _build(source: HfConfig, mode: str, dtype: Any, trust: bool) -> Any:
     return model.train(mode == "training")
 
 
-def _factory(source: HfConfig, config: Any, *, generates: bool) -> Callable[..., Any]:
+def model_factory(source: HfConfig, config: Any, *, generates: bool) -> Callable[..., Any]:
     """How to make the model: the class that the config names, else the one that fits its type."""
     transformers = require("transformers", extra="hf")
     auto = require("transformers.models.auto.modeling_auto", extra="hf")

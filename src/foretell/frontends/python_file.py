@@ -32,7 +32,7 @@ class PythonFileFrontend:
                 f"Reading {request.source} runs the code in {Path(path).name}. If you trust it, add --trust."
             )
         torch = import_torch()
-        build = self._function(Path(path), function)
+        build = load_function(Path(path), function)
         repair_torchvision()
         try:
             built = build_without_weights(build)
@@ -45,25 +45,6 @@ class PythonFileFrontend:
                 "example inputs)."
             )
         return graph_from_module(module, request, name=f"{Path(path).name}:{function}", examples=examples)
-
-    def _function(self, path: Path, function: str) -> Any:
-        spec = importlib.util.spec_from_file_location(f"foretell_user_{path.stem}", path)
-        if spec is None or spec.loader is None:
-            raise ModelError(f"Cannot read {path}.")
-        module = importlib.util.module_from_spec(spec)
-        sys.path.insert(0, str(path.parent.resolve()))
-        try:
-            spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
-            raise ModelError(f"{path.name} raised {type(error).__name__} on import: {one_line(error)}") from error
-        finally:
-            sys.path.pop(0)
-        found = getattr(module, function, None)
-        if not callable(found):
-            raise ModelError(
-                f"{path.name} has no function {function!r}. It has: {', '.join(_functions(module)) or 'none'}."
-            )
-        return found
 
     def fingerprint(self, request: ModelRequest) -> str | None:
         """All Python files of the folder: the model may import its neighbours."""
@@ -78,6 +59,27 @@ class PythonFileFrontend:
             digest.update(file.read_bytes())
         installed = versions("torch", extra="torch", purpose="Reading PyTorch models")
         return f"{request.source} {digest.hexdigest()} {installed}"
+
+
+def load_function(path: Path, function: str) -> Any:
+    """Import a Python file and find a function in it. This runs the file's code."""
+    spec = importlib.util.spec_from_file_location(f"foretell_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ModelError(f"Cannot read {path}.")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"{path.name} raised {type(error).__name__} on import: {one_line(error)}") from error
+    finally:
+        sys.path.pop(0)
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise ModelError(
+            f"{path.name} has no function {function!r}. It has: {', '.join(_functions(module)) or 'none'}."
+        )
+    return found
 
 
 def _functions(module: Any) -> Iterable[str]:

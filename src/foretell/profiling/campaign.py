@@ -1,40 +1,38 @@
 """Profiling: measure as much of a plan as the time allows, and lose nothing.
 
-    python3 -m foretell.profiling.campaign plans/h200-1.toml --out DIR --seconds 540 [--skip DONE ...]
-
 The campaign gives groups of workloads to its workers and writes down what they answer. It can be killed at any moment
 and called again with the same ``--out``; what is in its journal, or in what ``--skip`` names, is not measured again.
 """
 
-import argparse
 import json
 import logging
-import sys
 import tempfile
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import ForetellError, MeasurementError
+from foretell.errors import MeasurementError
+from foretell.profiling.done import done_measurements
 from foretell.profiling.environment import describe
 from foretell.profiling.journal import Journal
 from foretell.profiling.messages import Message, group_to_json
-from foretell.profiling.plan import Plan, Workers, read_plan
+from foretell.profiling.plan import Plan
 from foretell.profiling.pool import WORKER, Pool, WorkerProcess
+from foretell.profiling.progress import Progress
 from foretell.profiling.schedule import Group, Schedule, chosen_for, make_schedule
-from foretell.profiling.tables import read_done, write_tables
 from foretell.profiling.workload import Workload, fraction
 
 log = logging.getLogger("foretell.profiling")
 
 _MAX_RESTARTS = 60
 _REPORT_S = 20.0
+_PROGRESS_S = 0.5
 _PATIENCE_S = 120.0
 AGAIN = "again"
 _AGAIN_SHARE = 0.25
@@ -51,12 +49,15 @@ class Campaign:
         seconds: float,
         began: float,
         command: Sequence[str] = WORKER,
+        on_progress: Callable[[Progress], None] = lambda _: None,
     ) -> None:
         self._plan = plan
         self._command = command
         self._out = out
         self._device = device
         self._began = began
+        self._seconds = seconds
+        self._on_progress = on_progress
         reserve_s = min(16.0, 0.2 * seconds)
         self._stop_at = began + seconds - reserve_s
         self._kill_at = self._stop_at + reserve_s / 2
@@ -72,11 +73,14 @@ class Campaign:
         self._traced: set[str] = set()
         self._errors: dict[str, str] = {}
         self._heard = False
+        self._known_before = 0
+        self._finished = 0
+        self._header: dict[str, object] = {}
         self.counts: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
 
     def run(self, skip: Sequence[Path], commit: str, limit: int, again: int = 0) -> dict[str, int]:
-        """Measure until the time or the plan is over; returns the rows of each table.
+        """Measure until the time or the plan is over; returns how many workloads ended how.
 
         ``again`` workloads of what ``skip`` has are measured once more, with energy: that tells how well they repeat.
         """
@@ -90,34 +94,39 @@ class Campaign:
             facts = describe(self._device, commit)
             try:
                 pool.start()  # the workers import their libraries while the plan is laid out
-                self._write_header(facts, len(roles))
+                self._header = self._make_header(facts, len(roles))
                 repeated = self._resume(skip, again)
                 self._schedule = make_schedule(self._plan, self._done, self._seen)
                 if repeated:
                     self._schedule.groups[AGAIN], self._schedule.shares[AGAIN] = deque(repeated), _AGAIN_SHARE
+                self._known_before = len(self._done)
                 log.info("%d models to measure, %d workloads known", len(self._schedule), len(self._done))
                 self._loop(pool, limit)
             finally:
                 pool.stop()
                 self._journal.close()
                 self._keep_log(Path(folder) / "workers.log")
-        rows = write_tables(self._out)
-        self._write_summary(facts, rows, pool.restarts)
-        return rows
+        self._write_summary(facts, pool.restarts)
+        return dict(self.counts)
 
-    def _write_header(self, facts: dict[str, object], workers: int) -> None:
+    def _make_header(self, facts: dict[str, object], workers: int) -> dict[str, object]:
         runtime = "cpu" if self._device == "cpu" else "cuda-graph"
-        header = {"kind": "campaign", "campaign_id": self.campaign_id, "runtime": runtime, "workers": workers}
-        self._journal.append(header | facts)
+        return {"kind": "campaign", "campaign_id": self.campaign_id, "runtime": runtime, "workers": workers} | facts
+
+    def _write_header(self) -> None:
+        """Write where and with what is measured before the first record: who measures nothing leaves nothing."""
+        if self._header:
+            self._journal.append(self._header)
+            self._header = {}
 
     def _resume(self, skip: Iterable[Path], again: int) -> list[Group]:
         """Take over what is done; returns what shall be measured once more all the same."""
         rows: list[dict[str, Any]] = []
         for path in skip:
-            found, traced = read_done(path)
+            found, traced = done_measurements(path)
             rows += found
             self._traced |= traced
-        own, traced = read_done(self._out)
+        own, traced = done_measurements(self._out)
         chosen = choose_again(rows, again, {row["workload_id"] for row in own})
         rows += own
         self._traced |= traced
@@ -146,7 +155,7 @@ class Campaign:
             self._parts[workload.id] = part
 
     def _loop(self, pool: Pool, limit: int) -> None:
-        reported = time.time()
+        reported = shown = time.time()
         while time.time() < self._kill_at:
             if pool.restarts > _MAX_RESTARTS:
                 log.warning("%d workers have died: the campaign ends early", pool.restarts)
@@ -178,6 +187,21 @@ class Campaign:
             if time.time() - reported > _REPORT_S:
                 reported = time.time()
                 self.report()
+            if time.time() - shown > _PROGRESS_S:
+                shown = time.time()
+                self._on_progress(self._progress(pool))
+        self._on_progress(self._progress(pool))
+
+    def _progress(self, pool: Pool) -> Progress:
+        left = sum(group.wanted for queue in self._schedule.groups.values() for group in queue)
+        for worker in pool.workers.values():
+            if worker.group is not None and worker.group.role == "measure":
+                left += max(worker.group.wanted - len(worker.finished), 0)
+        failed = self._finished - self.counts["ok"]
+        elapsed_s = time.time() - self._began
+        return Progress(
+            self._finished, failed, left, self._known_before, self.counts["traced"], elapsed_s, self._seconds
+        )
 
     def _next(self, pool: Pool, worker: WorkerProcess) -> Group | None:
         tracers = any(other.role == "trace" for other in pool.workers.values())
@@ -229,7 +253,9 @@ class Campaign:
         if workload_id in self._done:
             return
         self._done.add(workload_id)
+        self._finished += 1
         self.counts[status] += 1
+        self._write_header()
         if status == "ok":
             self._ok.add(workload_id)
         line: dict[str, object] = {"kind": "measurement", "campaign_id": self.campaign_id, "workload_id": workload_id}
@@ -245,6 +271,7 @@ class Campaign:
         if workload_id not in self._traced and kernels["name"]:
             self._traced.add(workload_id)
             self.counts["traced"] += 1
+            self._write_header()
             self._journal.append_trace(
                 {"workload_id": workload_id, "campaign_id": self.campaign_id, "kernels": kernels}
             )
@@ -288,9 +315,9 @@ class Campaign:
         with suppress(OSError):
             (self._out / "workers.log").write_bytes(path.read_bytes()[-1_000_000:])
 
-    def _write_summary(self, facts: dict[str, object], rows: dict[str, int], restarts: int) -> None:
+    def _write_summary(self, facts: dict[str, object], restarts: int) -> None:
         elapsed_s = time.time() - self._began
-        summary = {"campaign_id": self.campaign_id, "elapsed_s": elapsed_s, "counts": dict(self.counts), "rows": rows}
+        summary = {"campaign_id": self.campaign_id, "elapsed_s": elapsed_s, "counts": dict(self.counts)}
         summary |= {"restarts": restarts, "used_s": dict(self._schedule.used_s), "left": len(self._schedule)}
         summary |= {"untraced": sum(len(group.workloads) for group in self._traces), "facts": facts}
         (self._out / "campaign.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
@@ -313,38 +340,22 @@ def _workload(row: dict[str, Any]) -> Workload:
     return Workload(row["spec"], row["batch_size"], shape, *fields)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line of a campaign."""
-    began = time.time()
-    parser = argparse.ArgumentParser(prog="foretell.profiling.campaign", description=__doc__.partition("\n")[0])
-    parser.add_argument("plan", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=540.0, help="everything is written when these are over")
-    parser.add_argument(
-        "--skip", type=Path, action="append", default=[], help="a folder or Parquet file of what is done"
-    )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--limit", type=int, default=0, help="stop after so many measurements")
-    parser.add_argument("--workers", type=int, nargs=2, metavar=("MEASURE", "TRACE"), help="instead of the plan's")
-    parser.add_argument("--again", type=int, default=0, help="measure so many of the skipped workloads once more")
-    parser.add_argument("--commit", default="", help="the commit of the code, written into every record")
-    options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    try:
-        plan = read_plan(options.plan)
-        if options.workers is not None:
-            plan = replace(plan, workers=Workers(*options.workers))
-        campaign = Campaign(plan, options.out, options.device, options.seconds, began)
-        rows = campaign.run(options.skip, options.commit, options.limit, options.again)
-    except ForetellError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+def run(
+    plan: Plan,
+    out: Path,
+    *,
+    device: str,
+    seconds: float,
+    began: float,
+    skip: Sequence[Path],
+    commit: str,
+    limit: int,
+    again: int = 0,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> dict[str, int]:
+    """Run a ``measurements`` campaign; returns how many workloads ended how."""
+    campaign = Campaign(plan, out, device, seconds, began, on_progress=on_progress)
+    counts = campaign.run(skip, commit, limit, again)
     campaign.report_reasons()
     campaign.report()
-    log.info("written: %s", rows)
-    counts = campaign.counts
-    return 3 if counts and not (counts["ok"] or counts["traced"]) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return counts

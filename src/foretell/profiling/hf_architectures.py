@@ -180,7 +180,9 @@ def estimate(spec: Spec) -> tuple[float, float]:
 
 def max_sequence(spec: Spec) -> int:
     """The longest sequence that the position embeddings allow."""
+    # RoBERTa counts its positions from the padding token's number plus one
+    unused = 2 if "roberta" in spec.name else 0
     for name in ("n_positions", "max_position_embeddings"):
         if name in spec.arguments:
-            return int(spec.arguments[name])
-    return {"t5": 1 << 20, "gpt2": 1024, "opt": 2048}.get(spec.name, 512)
+            return int(spec.arguments[name]) - unused
+    return {"t5": 1 << 20, "gpt2": 1024, "opt": 2048}.get(spec.name, 512) - unused

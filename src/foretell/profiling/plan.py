@@ -50,29 +50,62 @@ class Workers:
 
 
 @dataclass(frozen=True)
+class Selection:
+    """Which workloads of earlier campaigns are taken again; without ``measured`` they are drawn like any others.
+
+    A part takes its share of ``workloads`` from what earlier campaigns measured under its name.
+    """
+
+    measured: tuple[str, ...] = ()
+    workloads: int = 75
+    min_latency_ms: float = 0.05
+    max_latency_ms: float = 6.0
+    max_memory_mib: float = 1500.0
+
+
+@dataclass(frozen=True)
 class Slices:
-    """A ``slices`` campaign: the same captured step on shares of the device's multiprocessors."""
+    """A ``slices`` campaign: the same captured step on shares of the device's multiprocessors.
+
+    ``batch`` workloads are prepared at once and kept on the device while they are timed. Green contexts have
+    ``sm_counts`` multiprocessors and get the first ``green_workloads``, prepared by ``green_processes``.
+    """
 
     methods: tuple[str, ...] = ("mps", "green-context")
     percents: tuple[float, ...] = (10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
+    batch: int = 10
+    sm_counts: tuple[int, ...] = (16, 32, 48, 64, 96, 128)
+    green_workloads: int = 20
+    green_processes: int = 4
 
 
 @dataclass(frozen=True)
 class Colocation:
-    """A ``colocation`` campaign: groups of processes that replay their steps at the same time."""
+    """A ``colocation`` campaign: groups of processes that replay their steps at the same time.
+
+    ``groups`` are drawn for every method. ``together_s`` is the usual window; slow steps get a longer one.
+    """
 
     methods: tuple[str, ...] = ("mps", "time-slicing")
     group_sizes: tuple[int, ...] = (2, 3)
     groups: int = 200
     processes: int = 16
-    together_s: float = 0.4
+    together_s: float = 0.3
+    memory_gib: float = 6.0
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """An ``occupancy`` campaign: hardware counters of one run, kernel by kernel."""
+    """An ``occupancy`` campaign: hardware counters of one run, kernel by kernel.
+
+    ``processes`` profilers prepare at the same time, each ``per_process`` workloads; one counts. A run that takes longer
+    than ``run_s`` under the profiler is given up.
+    """
 
     kernels_max: int = 2000
+    processes: int = 6
+    per_process: int = 16
+    run_s: float = 12.0
 
 
 @dataclass(frozen=True)
@@ -106,14 +139,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole campaign, reproducible from its seed."""
+    """A whole campaign, reproducible from its seed. ``seconds`` is its time budget, 0 where it has none."""
 
     seed: int
     parts: tuple[Part, ...]
     kind: str = "measurements"
+    seconds: float = 0.0
     measuring: Measuring = field(default_factory=Measuring)
     limits: Limits = field(default_factory=Limits)
     workers: Workers = field(default_factory=Workers)
+    selection: Selection = field(default_factory=Selection)
     slices: Slices = field(default_factory=Slices)
     colocation: Colocation = field(default_factory=Colocation)
     occupancy: Occupancy = field(default_factory=Occupancy)
@@ -128,10 +163,13 @@ def read_plan(path: Path) -> Plan:
         raise InputError(f"Cannot read the plan {path}: {error.strerror}.") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"The plan {path} is not TOML: {error}.") from error
-    _check_keys(values, {"seed", "kind", "part", *_SECTIONS}, "the plan")
+    _check_keys(values, {"seed", "kind", "seconds", "part", *_SECTIONS}, "the plan")
     kind = str(values.get("kind", "measurements"))
     if kind not in KINDS:
         raise InputError(f"Unknown kind {kind!r} of the plan {path}.{did_you_mean(kind, KINDS)}")
+    seconds = values.get("seconds", 0)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
+        raise InputError(f"The time budget of the plan {path} is {seconds!r}: give seconds, or leave it out.")
     parts = tuple(_part(part) for part in values.get("part", []))
     if not parts:
         raise InputError(f"The plan {path} has no [[part]]: nothing would be measured.")
@@ -141,6 +179,7 @@ def read_plan(path: Path) -> Plan:
         seed=int(values.get("seed", 0)),
         parts=parts,
         kind=kind,
+        seconds=float(seconds),
         **{name: _section(section, values.get(name, {}), f"[{name}]") for name, section in _SECTIONS.items()},
     )
 
@@ -150,6 +189,7 @@ _SECTIONS: Mapping[str, type[Any]] = MappingProxyType(
         "measuring": Measuring,
         "limits": Limits,
         "workers": Workers,
+        "selection": Selection,
         "slices": Slices,
         "colocation": Colocation,
         "occupancy": Occupancy,

@@ -43,11 +43,14 @@ class WorkerProcess:
 class Pool:
     """Workers by index; a dead one is replaced by :meth:`restart`."""
 
-    def __init__(self, folder: Path, settings: Message, roles: Sequence[str], command: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, settings: Message, roles: Sequence[str], command: Sequence[str], first: int = 0
+    ) -> None:
         self._folder = folder
         self._settings = settings
         self._roles = roles
         self._command = command
+        self._first = first  # pools that share a folder number their workers apart
         self._selector = selectors.DefaultSelector()
         self._state: Any = None
         self._log: Any = None
@@ -58,7 +61,7 @@ class Pool:
         """Start all workers."""
         self._state = open_state(self._folder)
         self._log = (self._folder / "workers.log").open("ab")
-        for index, role in enumerate(self._roles):
+        for index, role in enumerate(self._roles, self._first):
             self._spawn(index, role)
 
     def _spawn(self, index: int, role: str) -> None:
@@ -72,6 +75,7 @@ class Pool:
             stdout=subprocess.PIPE,
             stderr=self._log,
             env=environment,
+            process_group=0,  # Ctrl-C is for the campaign alone: a worker that it ends would look like a crash
         )
         if process.stdout is not None:
             os.set_blocking(process.stdout.fileno(), False)

@@ -27,7 +27,7 @@ class Energy:
 class Nvml:
     """One GPU as NVML shows it. ``open`` raises where there is no driver."""
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self, index: int | None = None) -> None:
         self._index = index
         self._nvml: Any = None
         self._handle: Any = None
@@ -37,9 +37,18 @@ class Nvml:
         self._nvml = require("pynvml", extra="profile", purpose="Reading power and memory from the driver")
         try:
             self._nvml.nvmlInit()
-            self._handle = self._nvml.nvmlDeviceGetHandleByIndex(self._index)
+            self._handle = self._find()
         except self._nvml.NVMLError as error:
             raise MeasurementError(f"The driver does not answer: {error}.") from error
+
+    def _find(self) -> Any:
+        """The device asked for, else the first one that this process may use: a cluster gives each task its own."""
+        if self._index is not None:
+            return self._nvml.nvmlDeviceGetHandleByIndex(self._index)
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
+        if first.startswith("GPU-"):
+            return self._nvml.nvmlDeviceGetHandleByUUID(first)
+        return self._nvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0)
 
     def _ask(self, name: str, *args: Any) -> Any:
         try:

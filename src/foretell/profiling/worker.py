@@ -196,14 +196,15 @@ def _make_runtime(device: str, turnstile: Turnstile, measuring: Measuring) -> An
     return CudaRuntime(turnstile, measuring)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent ends, however that happens."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main(arguments: list[str]) -> int:
     """Serve one campaign: settings as JSON in the only argument, groups on standard input."""
-    _die_with_parent()
+    die_with_parent()
     settings = json.loads(arguments[0])
     # models may print; what they print must not end up between our messages
     out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")

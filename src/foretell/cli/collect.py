@@ -1,0 +1,150 @@
+"""cli: ``foretell collect``."""
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from foretell.cli import options
+from foretell.cli.printable import printable
+
+INTERRUPTED = 130
+
+
+def run(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A TOML file: what to measure.", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of the journal and the tables [campaigns/PLAN].", show_default=False),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", help="Append to a folder of Parquet files, or postgresql://…", show_default=False),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", help="Everything is written when these are over [the plan's].", show_default=False),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", "-d", help="cuda or cpu.")] = "cuda",
+    skip: Annotated[
+        list[Path] | None,
+        typer.Option("--skip", help="A folder or Parquet file of what is done. Repeat.", show_default=False),
+    ] = None,
+    workers: Annotated[
+        tuple[int, int] | None,
+        typer.Option("--workers", metavar="MEASURE TRACE", help="Processes, not the plan's.", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", help="Stop after so many measurements; 0: never.")] = 0,
+    again: Annotated[int, typer.Option("--again", help="Measure so many of the skipped workloads once more.")] = 0,
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", metavar="ADDRESS|local", help="Measure on a Ray cluster.", show_default=False),
+    ] = None,
+    commit: Annotated[str, typer.Option("--commit", help="The code's commit, for the records.")] = "",
+    as_json: options.Json = False,
+) -> None:
+    """Measure what PLAN asks for. Killed or stopped, the same command goes on where it ended."""
+    from foretell.workflows.collect import collect
+
+    with progress_of(plan.name) as show:
+        done = collect(
+            plan,
+            out=out,
+            store=store,
+            seconds=seconds,
+            device=device,
+            skip=skip or (),
+            workers=workers,
+            limit=limit,
+            again=again,
+            ray=ray,
+            commit=commit,
+            on_progress=show,
+        )
+    if as_json:
+        typer.echo(json.dumps(done.to_dict(), indent=1))
+    else:
+        typer.echo(f"{_listed(done.rows) or 'nothing'} in {printable(str(done.out))}")
+        if store is not None:
+            new = _listed({table: rows for table, rows in done.appended.items() if rows}) or "nothing"
+            typer.echo(f"new in the store: {new}")
+    if done.interrupted:
+        typer.echo("foretell: stopped; the same command goes on from here.", err=True)
+        raise typer.Exit(INTERRUPTED)
+    if done.counts and not any(done.counts.get(status) for status in ("ok", "traced")):
+        endings = _listed(done.counts)
+        typer.echo(f"foretell: nothing could be measured ({endings}): see {printable(str(done.out))}", err=True)
+        raise typer.Exit(2)
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+
+
+@contextmanager
+def progress_of(name: str) -> Iterator[Callable[[Any], None]]:
+    """A bar with the time left on a terminal; elsewhere the campaign's own lines, one every 20 seconds."""
+    logger = logging.getLogger("foretell")
+    if not sys.stderr.isatty():
+        handler: logging.Handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        level = logger.level
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        try:
+            yield lambda _: None
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+        return
+    from rich.console import Console
+    from rich.logging import RichHandler
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
+    )
+    handler = RichHandler(level=logging.WARNING, console=console, show_path=False, show_time=False)
+    logger.addHandler(handler)
+    try:
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task(printable(name), total=None, state="starting")
+
+            def show(state: Any) -> None:
+                total = state.total if state.total is not None else state.budget_s
+                done = state.finished if state.total is not None else state.elapsed_s
+                bar.update(task, total=total, completed=done, state=describe(state))
+
+            yield show
+    finally:
+        logger.removeHandler(handler)
+
+
+def describe(state: Any) -> str:
+    """How far a campaign is, in one line."""
+    of = f"/{state.total:,}" if state.total is not None else ""
+    parts = [f"{state.finished:,}{of} measured"]
+    parts += [f"{state.failed:,} failed"] if state.failed else []
+    parts += [f"{state.traced:,} traced"] if state.traced else []
+    return " · ".join((*parts, f"{clock(state.left_s)} left"))
+
+
+def clock(seconds: float) -> str:
+    """A duration as people read it.
+
+    >>> clock(42), clock(125), clock(7322), clock(200000)
+    ('42 s', '2 min 5 s', '2 h 2 min', '2 days 7 h')
+    """
+    whole = round(seconds)
+    for unit, name, small, smaller in ((86400, "days", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= unit:
+            return f"{whole // unit} {name} {whole % unit // small} {smaller}"
+    return f"{whole} s"

@@ -1,0 +1,85 @@
+"""Datasets: a card as short tables, for a terminal or as Markdown."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from foretell.datasets.card import Card, Number
+from foretell.units import engineering, size
+
+_MOST = 24  # rows of a table for people; --json has all
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled table; the first column is text, the others are numbers."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def sections(card: Card) -> Iterator[Section]:
+    """All that a card says but its gaps, table by table; empty tables are left out."""
+    time = card.kernel_time
+    tied = (("a graph node", "share"), ("an ATen call", "share_tied_to_calls"))
+    facts = ("campaign_id", "device", "first", "last", "records")
+    found = (
+        Section("records", ("distinct", "count"), _pairs(card.counts)),
+        Section("rows", ("table", "rows"), [*_pairs(card.by_table), ("size on disk", size(card.size_bytes))]),
+        Section("ranges", ("quantity", "min", "median", "max"), [_range(*item) for item in card.ranges.items()]),
+        *(Section(f"workloads by {_title(name)}", (name, "workloads"), _shortened(v)) for name, v in card.by.items()),
+        Section("noise", ("quantity", "value"), [(name, _share(name, value)) for name, value in card.noise.items()]),
+        _repeats(card),
+        Section("kernel time", ("tied to", "share"), [(what, f"{time[key]:.2%}") for what, key in tied if key in time]),
+        *(Section(f"failures in {name}", ("reason", "records"), _shortened(v)) for name, v in card.failures.items()),
+        Section("campaigns", facts, [[str(campaign[name]) for name in facts] for campaign in card.campaigns]),
+    )
+    return (section for section in found if section.rows)
+
+
+def _title(column: str) -> str:
+    return column.removesuffix("_name").replace("_", " ")
+
+
+def _pairs(values: Mapping[str, int]) -> list[tuple[str, str]]:
+    return [(name.replace("_", " "), f"{value:,}") for name, value in values.items()]
+
+
+def _shortened(values: Mapping[str, int]) -> list[tuple[str, str]]:
+    rows = [(name, f"{value:,}") for name, value in values.items()]
+    rest = list(values.values())[_MOST:]
+    return rows[:_MOST] + ([(f"{len(rest)} more", f"{sum(rest):,}")] if rest else [])
+
+
+def _range(name: str, values: Mapping[str, Number]) -> tuple[str, ...]:
+    return (name, *(engineering(float(values[each])) for each in ("min", "median", "max")))
+
+
+def _share(name: str, value: Number) -> str:
+    return f"{value:,}" if name == "records" else f"{value:.2%}"
+
+
+def _repeats(card: Card) -> Section:
+    again = card.repeatability
+    title = f"repeatability: {again.workloads} workloads, {again.pairs} pairs"
+    if again.hours_between_max is not None:
+        title += f", up to {again.hours_between_max:.1f} h apart, {again.pairs_on_another_day} on another day"
+    rows = [
+        (name, str(s.pairs), f"{s.median:.3%}", f"{s.mean:.3%}", f"{s.p95:.3%}", f"{s.max:.3%}")
+        for name, s in again.differences.items()
+    ]
+    return Section(title, ("difference in", "pairs", "median", "mean", "95th percentile", "max"), rows)
+
+
+def to_markdown(card: Card, command: str) -> str:
+    """The card as a page; ``command`` is what makes it again."""
+    lines = ["# Dataset card", "", f"Made by `{command}`; do not edit.", ""]
+    for section in sections(card):
+        lines += [f"## {section.title[0].upper()}{section.title[1:]}", "", _row(section.columns)]
+        lines += [_row(["---"] + ["---:"] * (len(section.columns) - 1)), *map(_row, section.rows), ""]
+    lines += ["## Known gaps", "", *(f"- {gap}" for gap in card.gaps), ""]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,0 +1,246 @@
+"""Datasets: the lines of a campaign's journal become Parquet tables, one file a table. Needs pyarrow alone."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from foretell.datasets.parquet_files import TableWriter, arrow_table, rename
+from foretell.datasets.schema import BOOL, FLOAT32, FLOAT64, STRING, TABLES, Table, name_number
+from foretell.errors import DataError
+
+Line = Mapping[str, object]
+
+ROWS_AT_ONCE = 200_000
+_ALIASES = {"campaign": "campaigns", "measurement": "measurements"}
+
+
+class _TableFile:
+    """The rows of one table on their way into its file, a bounded number in memory."""
+
+    def __init__(self, folder: Path, table: Table) -> None:
+        self.table = table
+        self.path = folder / f"{table.name}.parquet"
+        self.rows = 0
+        self._seen: set[object] = set()
+        self._columns: dict[str, list[object]] = {name: [] for name in table.columns}
+        self._writer: TableWriter | None = None
+
+    def is_new(self, key: object) -> bool:
+        """Whether ``key`` comes for the first time: the first record of a key counts."""
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        return True
+
+    def add(self, row: Line, stack: ExitStack) -> None:
+        """Add one row, its values brought to the columns' types."""
+        values = {name: _typed(row.get(name), kind, name) for name, kind in self.table.columns.items()}
+        missing = [name for name in self.table.key if values[name] is None]
+        if missing:
+            raise DataError(f"A record of {self.table.name} lacks {', '.join(missing)}: {str(dict(row))[:120]}")
+        if self.is_new(tuple(values[name] for name in self.table.key)):
+            self.extend({name: [value] for name, value in values.items()}, 1, stack)
+
+    def extend(self, columns: Mapping[str, list[object]], count: int, stack: ExitStack) -> None:
+        """Add many rows at once."""
+        for name, values in self._columns.items():
+            found = columns.get(name, [None] * count)
+            if len(found) != count:
+                raise DataError(f"A trace of {self.table.name} has {len(found)} values of {name} for {count} rows.")
+            values.extend(found)
+        self.rows += count
+        if len(self._columns[self.table.key[0]]) >= ROWS_AT_ONCE:
+            self.flush(stack)
+
+    def flush(self, stack: ExitStack) -> None:
+        """Write what waits."""
+        if self._writer is None:
+            self._writer = stack.enter_context(TableWriter(self.path.with_name(self.path.name + ".part"), self.table))
+        self._writer.write(arrow_table(self.table, self._columns))
+        for values in self._columns.values():
+            values.clear()
+
+    def finish(self, stack: ExitStack) -> tuple[Path, Path]:
+        """Write the rest; returns the partial file and its name to be."""
+        self.flush(stack)
+        assert self._writer is not None
+        return self._writer.finish(), self.path
+
+
+class _Tables:
+    """All tables of one journal."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self._files: dict[str, _TableFile] = {}
+        self._campaigns: dict[str, dict[str, object]] = {}
+        self._fusions: dict[object, Line] = {}
+        self._counted: dict[object, Line] = {}
+        self.unknown: Counter[str] = Counter()
+
+    def __getitem__(self, name: str) -> _TableFile:
+        if name not in self._files:
+            self._files[name] = _TableFile(self._folder, TABLES[name])
+        return self._files[name]
+
+    def add(self, line: Line) -> None:
+        """Take one line, whichever file of the journal it stood in."""
+        kind = str(line.get("kind", "kernels"))
+        kind = _ALIASES.get(kind, kind)
+        special: Callable[[Line], None] | None = getattr(self, f"_add_{kind}", None)
+        if special is not None:
+            special(line)
+        elif kind in TABLES:
+            self._add_rows(kind, self._with_campaign(line))
+        else:
+            self.unknown[kind] += 1
+
+    def _with_campaign(self, line: Line) -> dict[str, object]:
+        """The line with a campaign: its own, else the first of the journal, which resuming does not change."""
+        return {"campaign_id": next(iter(self._campaigns), "unknown")} | dict(line)
+
+    def _add_rows(self, name: str, line: Line) -> None:
+        """One row, or as many as its columns have values."""
+        file = self[name]
+        values = line.get(file.table.key[-1])
+        if not isinstance(values, list):
+            file.add(line, self._stack)
+        elif file.is_new(tuple(line.get(each) for each in file.table.key[:-1])):
+            count = len(values)
+            columns = {k: v if isinstance(v, list) else [v] * count for k, v in line.items()}
+            file.extend(columns, count, self._stack)
+
+    def _add_campaigns(self, line: Line) -> None:
+        self._campaigns[str(line["campaign_id"])] = dict(line)
+        self["campaigns"].add(line, self._stack)
+
+    def _add_measurements(self, line: Line) -> None:
+        line = self._with_campaign(line)
+        zoo, _, rest = str(line.get("spec", "")).partition(":")
+        facts = self._campaigns.get(str(line["campaign_id"]), {})
+        row = facts | {"zoo": zoo, "name": rest.partition("?")[0]} | line
+        self["measurements"].add(row, self._stack)
+
+    def _add_kernels(self, line: Line) -> None:
+        self._add_launches("kernels", line)
+
+    def _add_occupancy_kernels(self, line: Line) -> None:
+        self._add_launches("occupancy_kernels", line)
+
+    def _add_launches(self, name: str, line: Line) -> None:
+        file, workload_id, kernels = self[name], line["workload_id"], line["kernels"]
+        if not isinstance(kernels, dict):
+            raise DataError(f"A trace of {workload_id} has no kernels: {str(kernels)[:80]}")
+        record = self._counted.get(workload_id, {}) if name == "occupancy_kernels" else {}
+        if _of_another(line, record) or not file.is_new(workload_id):
+            return
+        columns: dict[str, list[object]] = dict(kernels)
+        names = columns["name"]
+        count = len(names)
+        columns["campaign_id"] = [self._with_campaign(line)["campaign_id"]] * count
+        columns["workload_id"] = [workload_id] * count
+        columns["sequence"] = list(range(count))
+        for shape in ("grid", "block"):
+            for axis, letter in enumerate("xyz"):
+                columns[f"{shape}_{letter}"] = [_size(dims, axis) for dims in columns[shape]]
+        if name == "kernels":
+            for each in dict.fromkeys(names):
+                self["kernel_names"].add({"name_id": name_number(str(each)), "name": each}, self._stack)
+            columns["name_id"] = [name_number(str(each)) for each in names]
+        file.extend(columns, count, self._stack)
+
+    def _add_occupancy(self, line: Line) -> None:
+        row = self._with_campaign(line)
+        self._counted.setdefault(row["workload_id"], row)
+        self["occupancy"].add(row, self._stack)
+
+    def _add_fusion_graphs(self, line: Line) -> None:
+        row = self._with_campaign(line)
+        row.setdefault("host", self._campaigns.get(str(row["campaign_id"]), {}).get("host"))
+        self._fusions.setdefault(row["fusion_id"], row)
+        self["fusion_graphs"].add(row, self._stack)
+
+    def _add_fusion_nodes(self, line: Line) -> None:
+        fusion: Line = self._fusions.get(line["fusion_id"], {})
+        if _of_another(line, fusion):
+            return
+        ends = {name: self._with_campaign(line)[name] for name in ("fusion_id", "campaign_id")}
+        ends["campaign_id"] = fusion.get("campaign_id") or ends["campaign_id"]
+        if self["fusion_nodes"].is_new(line["fusion_id"]):
+            for name, part, first in (("fusion_nodes", "nodes", "name"), ("fusion_edges", "edges", "source")):
+                columns: Any = dict(line.get(part) or {first: []})  # type: ignore[call-overload]
+                count = len(columns[first])
+                columns |= {key: [value] * count for key, value in ends.items()}
+                if name == "fusion_nodes":
+                    columns["node"] = list(range(count))
+                self[name].extend(columns, count, self._stack)
+        if line.get("graph") is not None:
+            document = _text(line["graph"])
+            facts = dict(fusion) | dict(line) | {"document": document, "campaign_id": ends["campaign_id"]}
+            self._add_graphs(facts | {"nodes": facts.get("nodes") if isinstance(facts.get("nodes"), int) else None})
+
+    def _add_graphs(self, line: Line) -> None:
+        row = self._with_campaign(line)
+        document = row["document"] = _text(row["document"])
+        row |= {"spec": row.get("spec") or "", "mode": row.get("mode") or "inference"}
+        row["graph_hash"] = row.get("graph_hash") or hashlib.sha256(document.encode()).hexdigest()
+        if row.get("nodes") is None:
+            nodes = json.loads(document).get("nodes")
+            row["nodes"] = len(nodes) if isinstance(nodes, list) else None
+        self["graphs"].add(row, self._stack)
+
+    def finish(self) -> dict[str, int]:
+        """Write everything, and only then give the files their names."""
+        written = [file.finish(self._stack) for file in self._files.values() if file.rows]
+        for partial, path in written:
+            rename(partial, path)
+        rows = {name: file.rows for name, file in self._files.items() if file.rows}
+        return rows | {f"not written: {kind}": count for kind, count in self.unknown.items()}
+
+
+def write_tables(folder: Path, records: Iterable[Line], traces: Iterable[Line]) -> dict[str, int]:
+    """Write the tables of a journal's lines into ``folder``; returns how many rows each has.
+
+    A line of an unknown kind is counted under ``not written: KIND``: the journal keeps it.
+    """
+    with ExitStack() as stack:
+        tables = _Tables(folder, stack)
+        for lines in (records, traces):
+            for line in lines:
+                tables.add(line)
+        return tables.finish()
+
+
+def _of_another(trace: Line, record: Line) -> bool:
+    """Whether a trace is of a campaign that was killed before it wrote the record, which a later one then wrote."""
+    return bool(record) and trace.get("campaign_id") not in (None, record.get("campaign_id"))
+
+
+def _typed(value: object, kind: str, name: str) -> object:
+    if value is None:
+        return None
+    try:
+        if kind == STRING:
+            return "x".join(map(str, value)) if isinstance(value, list | tuple) else _text(value)
+        if kind == BOOL:
+            return bool(value)
+        return float(str(value)) if kind in (FLOAT32, FLOAT64) else _whole(value)
+    except (ValueError, OverflowError) as error:
+        raise DataError(f"A record has {name} {value!r}: a value of type {kind} is needed.") from error
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else int(float(str(value)))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=isinstance(value, dict), default=str)
+
+
+def _size(dims: object, axis: int) -> int:
+    return int(dims[axis]) if isinstance(dims, list | tuple) and axis < len(dims) else 0

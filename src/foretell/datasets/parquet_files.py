@@ -1,0 +1,220 @@
+"""Datasets: the Parquet files of a folder: found, checked, and written whole or not at all. Needs pyarrow alone."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from foretell.datasets.schema import SCHEMA_VERSION, TABLES, Table
+from foretell.errors import DataError
+from foretell.optional import require
+from foretell.units import MIB
+
+_NAME = re.compile(rf"({'|'.join(TABLES)})(-[0-9a-f]{{8,64}})?\.parquet")
+_VERSION = b"schema_version"
+_LONG_TEXTS = ("document",)  # no two are equal: a dictionary of them only costs
+_REMEDY = "Restore it from a copy (git checkout) or move it away; nothing was changed."
+
+
+def pyarrow() -> Any:
+    """The library that holds columns."""
+    return require("pyarrow", extra="data", purpose="Reading and writing tables")
+
+
+def _parquet() -> Any:
+    return require("pyarrow.parquet", extra="data", purpose="Reading and writing Parquet")
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A whole file of one table."""
+
+    path: Path
+    table: str
+    version: int
+    columns: frozenset[str]
+    rows: int
+
+
+def table_of(path: Path) -> str | None:
+    """The table whose rows a file has by its name, if any.
+
+    >>> table_of(Path("data/kernels.parquet")), table_of(Path("slices-0123456789abcdef.parquet"))
+    ('kernels', 'slices')
+    >>> table_of(Path("notes.parquet")) is None
+    True
+    """
+    found = _NAME.fullmatch(path.name)
+    return found.group(1) if found else None
+
+
+def find_files(folder: Path) -> list[TableFile]:
+    """All tables' files at any depth below ``folder``; one that is damaged or too new is refused by name."""
+    return [_look(path) for path in _paths(folder)]
+
+
+def file_signature(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, time and size of those files: equal as long as nothing has come, gone or changed."""
+    facts = [(str(path), path.stat()) for path in _paths(folder)]
+    return tuple((path, fact.st_mtime_ns, fact.st_size) for path, fact in facts)
+
+
+def _paths(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.rglob("*.parquet") if table_of(path) is not None)
+    except OSError as error:
+        raise DataError(f"Cannot read the folder {folder}: {error.strerror}.") from error
+
+
+def _look(path: Path) -> TableFile:
+    try:
+        with _parquet().ParquetFile(path) as file:
+            schema, rows = file.schema_arrow, file.metadata.num_rows
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is damaged or cannot be read ({_first_line(error)}). {_REMEDY}") from error
+    text = (schema.metadata or {}).get(_VERSION, b"1").decode(errors="replace")
+    if not text.isdigit() or int(text) > SCHEMA_VERSION:
+        raise DataError(
+            f"{path} has schema version {text}; this foretell reads up to {SCHEMA_VERSION}. Install a newer foretell."
+        )
+    return TableFile(path, str(table_of(path)), int(text), frozenset(schema.names), rows)
+
+
+def check_pages(files: Iterable[TableFile]) -> None:
+    """Read every value; raises an error that names the first file with a damaged page."""
+    for file in files:
+        try:
+            with _parquet().ParquetFile(file.path, page_checksum_verification=True) as opened:
+                for _ in opened.iter_batches():
+                    pass
+        except (OSError, ValueError) as error:
+            raise DataError(f"{file.path} is damaged ({_first_line(error)}). {_REMEDY}") from error
+
+
+def read_columns(file: TableFile, columns: Sequence[str]) -> Any:
+    """Some columns of a file as an Arrow table; those that it lacks are absent."""
+    try:
+        return _parquet().read_table(file.path, columns=[name for name in columns if name in file.columns])
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file.path} is damaged ({_first_line(error)}). {_REMEDY}") from error
+
+
+def arrow_schema(table: Table) -> Any:
+    """The Arrow schema of a table, marked with the version."""
+    arrow = pyarrow()
+    fields = [(name, arrow.type_for_alias(kind)) for name, kind in table.columns.items()]
+    return arrow.schema(fields, metadata={_VERSION: str(SCHEMA_VERSION)})
+
+
+def arrow_table(table: Table, columns: Mapping[str, Sequence[object]]) -> Any:
+    """Python columns as an Arrow table of the schema; a column that is absent is empty."""
+    arrow = pyarrow()
+    rows = max((len(values) for values in columns.values()), default=0)
+    schema = arrow_schema(table)
+    try:
+        arrays = [arrow.array(columns.get(field.name, [None] * rows), type=field.type) for field in schema]
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError(f"A record does not fit the table {table.name}: {_first_line(error)}.") from error
+    return arrow.Table.from_arrays(arrays, schema=schema)
+
+
+def fitted(table: Table, data: Any) -> Any:
+    """An Arrow table with the schema's columns in order and type; foreign columns fall away, absent ones are empty."""
+    arrow = pyarrow()
+    missing = [name for name in table.key if name not in data.column_names or data.column(name).null_count]
+    if missing:
+        raise DataError(f"Rows of {table.name} need a value in {', '.join(missing)}: these make their key.")
+    schema = arrow_schema(table)
+    arrays = []
+    for field in schema:
+        present = field.name in data.column_names
+        column = data.column(field.name) if present else arrow.nulls(data.num_rows, field.type)
+        try:
+            arrays.append(column.cast(field.type))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{table.name}.{field.name} must be {field.type}: {_first_line(error)}.") from error
+    return arrow.Table.from_arrays(arrays, schema=schema)
+
+
+class TableWriter:
+    """One Parquet file in the making: rows go to a partial file that takes its name when all are on the disk."""
+
+    def __init__(self, partial: Path, table: Table, level: int = 9) -> None:
+        self._partial = partial
+        self._table = table
+        self._level = level
+        self._writer: Any = None
+
+    def __enter__(self) -> "TableWriter":
+        dictionary = [name for name in self._table.columns if name not in _LONG_TEXTS]
+        try:
+            self._writer = _parquet().ParquetWriter(
+                self._partial,
+                arrow_schema(self._table),
+                compression="zstd",
+                compression_level=9 if len(dictionary) == len(self._table.columns) else 19,
+                use_dictionary=dictionary,
+                data_page_size=MIB if len(dictionary) == len(self._table.columns) else 8 * MIB,
+                write_page_checksum=True,
+            )
+        except OSError as error:
+            raise unwritable(self._partial.parent, error) from error
+        return self
+
+    def write(self, data: Any) -> None:
+        """Add rows."""
+        try:
+            self._writer.write_table(data)
+        except OSError as error:
+            raise unwritable(self._partial.parent, error) from error
+
+    def finish(self) -> Path:
+        """Close the partial file and force it to the disk; it still has to take its name."""
+        try:
+            self._writer.close()
+            handle = os.open(self._partial, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise unwritable(self._partial.parent, error) from error
+        return self._partial
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # after a rename there is nothing left to remove; after a failure nothing shall be left
+        with suppress(OSError, ValueError):
+            self._writer.close()
+        with suppress(OSError):
+            self._partial.unlink(missing_ok=True)
+
+
+def rename(partial: Path, path: Path) -> None:
+    """Give a finished file its name, and force the folder to the disk."""
+    try:
+        os.replace(partial, path)
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise unwritable(path.parent, error) from error
+
+
+def unwritable(folder: Path, error: OSError) -> DataError:
+    """What to say when the disk refuses."""
+    why = error.strerror or _first_line(error)
+    return DataError(
+        f"Cannot write to {folder}: {why}. Nothing was changed; free some space, or choose a folder you may write to."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

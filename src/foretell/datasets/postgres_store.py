@@ -1,0 +1,228 @@
+"""Datasets: the same tables on PostgreSQL, for a team.
+
+Rows lie in the schema ``foretell_tables``; the schema ``foretell`` has what people ask: views named like the tables,
+``training``, ``llm``, and ``kernels`` with their names. An append is one transaction.
+"""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any
+
+from foretell.datasets.parquet_files import arrow_schema, fitted, pyarrow
+from foretell.datasets.schema import SCHEMA_VERSION, TABLES, VIEWS, Table
+from foretell.datasets.store import ROWS_AT_ONCE, check_table, gathered
+from foretell.errors import DataError
+from foretell.optional import require
+from foretell.units import MIB
+
+_SQL_TYPES: Mapping[str, str] = {
+    "string": "text", "bool": "boolean", "int16": "smallint", "int32": "integer", "int64": "bigint",
+    "float32": "real", "float64": "double precision",
+}  # fmt: skip
+_ARROW_TYPES: Mapping[str, str] = {sql: arrow for arrow, sql in _SQL_TYPES.items()} | {"numeric": "float64"}
+_SETUP_LOCK = 7_301_944  # any number that nobody else takes; those after it lock one table each
+_BLOCK_BYTES = 64 * MIB  # of text at once; one graph's document has to fit
+
+
+class PostgresStore:
+    """A database that has, or gets, the tables."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: Any = None
+
+    def append(self, table: str, data: Any) -> int:
+        """Add the rows whose key is not there yet, in one transaction; returns how many those were."""
+        check_table(table)
+        rows = fitted(TABLES[table], data)
+        text = io.BytesIO()
+        csv = require("pyarrow.csv", extra="data", purpose="Writing tables")
+        csv.write_csv(rows, text, csv.WriteOptions(include_header=False))
+        names = _names(TABLES[table].columns)
+        with self._transaction() as cursor:
+            # one at a time: two that add the same rows in another order would wait for each other for ever
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK + 1 + list(TABLES).index(table),))
+            cursor.execute(f"CREATE TEMP TABLE incoming ON COMMIT DROP AS SELECT {names} FROM {_place(table)} LIMIT 0")
+            with cursor.copy(f"COPY incoming ({names}) FROM STDIN (FORMAT csv)") as copy:
+                copy.write(text.getbuffer())
+            cursor.execute(f"INSERT INTO {_place(table)} ({names}) SELECT {names} FROM incoming ON CONFLICT DO NOTHING")
+            return int(cursor.rowcount)
+
+    def query(self, sql: str) -> Any:
+        """The answer to one SELECT, as an Arrow table."""
+        arrow = pyarrow()
+        with self._transaction(read_only=True) as cursor:
+            cursor.execute(sql, binary=True)  # this protocol takes one statement and no more
+            if cursor.description is None:
+                raise DataError("Only a SELECT can be asked of a store.")
+            columns = list(zip(*cursor.fetchall(), strict=True)) or [()] * len(cursor.description)
+            types = [self._arrow_type(each.type_code) for each in cursor.description]
+            names = [each.name for each in cursor.description]
+        arrays = [arrow.array([_plain(v) for v in column], type=kind) for column, kind in zip(columns, types)]
+        return arrow.Table.from_arrays(arrays, names=names)
+
+    def count(self, table: str) -> int:
+        """How many rows a table has."""
+        check_table(table)
+        with self._transaction(read_only=True) as cursor:
+            cursor.execute(f"SELECT count(*) FROM {_place(table)}")
+            return int(cursor.fetchone()[0])
+
+    def tables(self) -> dict[str, int]:
+        """The rows of every table that has any."""
+        return {table: rows for table in TABLES if (rows := self.count(table))}
+
+    def rows(self, table: str, columns: Sequence[str] = (), at_once: int = ROWS_AT_ONCE) -> Iterator[Any]:
+        """A table in Arrow tables of at most ``at_once`` rows."""
+        wanted = check_table(table, columns)
+        csv = require("pyarrow.csv", extra="data", purpose="Reading tables")
+        schema = arrow_schema(TABLES[table])
+        reading = csv.ReadOptions(column_names=wanted, block_size=_BLOCK_BYTES)
+        converting = csv.ConvertOptions(
+            column_types={name: schema.field(name).type for name in wanted},
+            null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False,
+            true_values=["t"], false_values=["f"],
+        )  # fmt: skip
+        parsing = csv.ParseOptions(newlines_in_values=True)
+        if not self.count(table):
+            return
+        sql = f"COPY (SELECT {_names(wanted)} FROM {_place(table)}) TO STDOUT (FORMAT csv)"
+        with self._transaction(read_only=True) as cursor, cursor.copy(sql) as copy:
+            yield from gathered(csv.open_csv(_CopyFile(copy), reading, parsing, converting), at_once)
+
+    def size_bytes(self) -> int:
+        """What the tables and their indexes take on the server."""
+        with self._transaction(read_only=True) as cursor:
+            places = " + ".join(f"pg_total_relation_size('{_place(table)}')" for table in TABLES)
+            cursor.execute(f"SELECT {places}")
+            return int(cursor.fetchone()[0])
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _arrow_type(self, code: int) -> Any:
+        found = self._connection.adapters.types.get(code)
+        alias = _ARROW_TYPES.get(found.regtype) if found is not None else None
+        return pyarrow().type_for_alias(alias) if alias is not None else None
+
+    @contextmanager
+    def _transaction(self, read_only: bool = False) -> Iterator[Any]:
+        psycopg = require("psycopg", extra="postgres", purpose="A store on PostgreSQL")
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = psycopg.connect(self._url, autocommit=True, connect_timeout=15)
+                try:
+                    self._set_up()
+                except BaseException:
+                    self.close()
+                    raise
+            with self._connection.transaction(), self._connection.cursor() as cursor:
+                cursor.execute("SET LOCAL search_path = foretell")
+                if read_only:
+                    cursor.execute("SET TRANSACTION READ ONLY")
+                yield cursor
+        except psycopg.OperationalError as error:
+            raise DataError(
+                f"The database does not answer: {_one_line(error)}. Nothing was changed; check --store and the server."
+            ) from error
+        except psycopg.Error as error:
+            raise DataError(f"The database refuses: {_one_line(error)}. Nothing was changed.") from error
+
+    def _set_up(self) -> None:
+        """Make the tables where there are none; nothing is asked of the server's rights where they are."""
+        with self._connection.transaction(), self._connection.cursor() as cursor:
+            version = _version(cursor)
+            if version == SCHEMA_VERSION:
+                return
+            if version is not None and version > SCHEMA_VERSION:
+                raise DataError(
+                    f"The database has schema version {version}; this foretell knows up to {SCHEMA_VERSION}. "
+                    "Install a newer foretell."
+                )
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
+            if _version(cursor) != SCHEMA_VERSION:
+                for statement in _definitions():
+                    cursor.execute(statement)
+
+
+def _version(cursor: Any) -> int | None:
+    cursor.execute("SELECT to_regclass('foretell_tables.info')")
+    if cursor.fetchone()[0] is None:
+        return None
+    cursor.execute("SELECT max(schema_version) FROM foretell_tables.info")
+    found = cursor.fetchone()[0]
+    return int(found) if found is not None else None
+
+
+def _definitions() -> Iterator[str]:
+    """All that makes the tables, or brings older ones up to date."""
+    yield "CREATE SCHEMA IF NOT EXISTS foretell_tables"
+    yield "CREATE TABLE IF NOT EXISTS foretell_tables.info (schema_version integer PRIMARY KEY)"
+    for table in TABLES.values():
+        yield f"CREATE TABLE IF NOT EXISTS {_place(table.name)} ({_columns(table)}, PRIMARY KEY ({_names(table.key)}))"
+        for name, kind in table.columns.items():
+            yield f'ALTER TABLE {_place(table.name)} ADD COLUMN IF NOT EXISTS "{name}" {_SQL_TYPES[kind]}'
+    yield "DROP SCHEMA IF EXISTS foretell CASCADE"
+    yield "CREATE SCHEMA foretell"
+    yield "SET LOCAL search_path = foretell"
+    for name, table in TABLES.items():
+        if name == "kernels":
+            yield (
+                f"CREATE VIEW kernels AS SELECT {_names(table.columns, 'k.')}, n.name AS kernel FROM {_place(name)} k "
+                f"LEFT JOIN {_place('kernel_names')} n ON n.name_id = k.name_id"
+            )
+        else:
+            yield f'CREATE VIEW "{name}" AS SELECT {_names(table.columns)} FROM {_place(name)}'
+    for name, sql in VIEWS.items():
+        yield f"CREATE VIEW {name} AS {sql}"
+    yield f"INSERT INTO foretell_tables.info VALUES ({SCHEMA_VERSION}) ON CONFLICT DO NOTHING"
+
+
+def _columns(table: Table) -> str:
+    return ", ".join(f'"{name}" {_SQL_TYPES[kind]}' for name, kind in table.columns.items())
+
+
+def _names(columns: Sequence[str] | Mapping[str, str], prefix: str = "") -> str:
+    return ", ".join(f'{prefix}"{name}"' for name in columns)
+
+
+def _place(table: str) -> str:
+    return f'foretell_tables."{table}"'
+
+
+def _plain(value: object) -> object:
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+class _CopyFile(io.RawIOBase):
+    """What the server sends, as a file that is read once."""
+
+    def __init__(self, copy: Any) -> None:
+        self._pieces = iter(copy)
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, count: int = -1) -> bytes:
+        pieces = [self._rest]
+        have = len(self._rest)
+        while count < 0 or have < count:
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            pieces.append(bytes(piece))
+            have += len(piece)
+        data = b"".join(pieces)
+        cut = len(data) if count < 0 else count
+        self._rest = data[cut:]
+        return data[:cut]

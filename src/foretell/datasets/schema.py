@@ -1,0 +1,251 @@
+"""Datasets: the tables, their typed columns and their keys, as plain data.
+
+Version 2 gives kernels the campaign that traced them and kernel names a number that is the same everywhere (a hash of
+the name). Files of version 1 are read: there both are local to a folder.
+
+>>> TABLES["slices"].key
+('campaign_id', 'workload_id', 'method', 'percent')
+>>> name_number("gemm") == name_number("gemm") != name_number("relu")
+True
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+SCHEMA_VERSION = 2
+# Arrow's names of types; a store translates them into its own.
+STRING, BOOL, INT16, INT32, INT64, FLOAT32, FLOAT64 = "string", "bool", "int16", "int32", "int64", "float32", "float64"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: columns in order, and those that tell one row from all others."""
+
+    name: str
+    key: tuple[str, ...]
+    columns: Mapping[str, str]
+
+
+_WORKLOAD = {
+    "workload_id": STRING,
+    "spec": STRING,
+    "family": STRING,
+    "part": STRING,
+    "mode": STRING,
+    "optimizer": STRING,
+    "dtype": STRING,
+    "batch_size": INT32,
+    "input_shape": STRING,
+}
+_OUTCOME = {"status": STRING, "error": STRING, "measured_at": STRING}
+_CAMPAIGN = {
+    "campaign_id": STRING,
+    "device_name": STRING,
+    "driver": STRING,
+    "host": STRING,
+    "host_cpu": STRING,
+    "python": STRING,
+    "libraries": STRING,
+    "code_version": STRING,
+    "power_limit_w": FLOAT32,
+    "max_clock_mhz": INT32,
+    "memory_clock_mhz": INT32,
+    "workers": INT32,
+}
+_MEASUREMENTS = {
+    "workload_id": STRING,
+    "spec": STRING,
+    "zoo": STRING,
+    "name": STRING,
+    "family": STRING,
+    "part": STRING,
+    "mode": STRING,
+    "optimizer": STRING,
+    "dtype": STRING,
+    "batch_size": INT32,
+    "input_shape": STRING,
+    "runtime": STRING,
+    "status": STRING,
+    "error": STRING,
+    "latency_ms": FLOAT64,
+    "latency_mean_ms": FLOAT64,
+    "latency_min_ms": FLOAT64,
+    "latency_cv": FLOAT32,
+    "latency_source": STRING,
+    "noisy": BOOL,
+    "repeats": INT32,
+    "tries": INT32,
+    "host_latency_ms": FLOAT64,
+    "host_runs": INT32,
+    "memory_mib": FLOAT64,
+    "reserved_mib": FLOAT64,
+    "baseline_mib": FLOAT64,
+    "parameters_mib": FLOAT64,
+    "device_memory_mib": FLOAT64,
+    "device_memory_source": STRING,
+    "nvml_used_mib": FLOAT64,
+    "nvml_idle_mib": FLOAT64,
+    "process_peak_mib": FLOAT64,
+    "power_w": FLOAT64,
+    "energy_j": FLOAT64,
+    "energy_window_s": FLOAT32,
+    "energy_run_ms": FLOAT64,
+    "energy_runs": INT32,
+    "energy_error": STRING,
+    "output_finite": BOOL,
+    "parameters": INT64,
+    "module_macs": FLOAT64,
+    "module_outputs": FLOAT64,
+    "clock_mhz": INT32,
+    "build_s": FLOAT32,
+    "measure_s": FLOAT32,
+    "alone_s": FLOAT32,
+    "measured_at": STRING,
+    **_CAMPAIGN,
+}
+_LAUNCH = {"grid_x": INT32, "grid_y": INT32, "grid_z": INT32, "block_x": INT16, "block_y": INT16, "block_z": INT16}
+_KERNELS = {
+    "campaign_id": STRING,
+    "workload_id": STRING,
+    "sequence": INT32,
+    "name_id": INT64,
+    "duration_us": FLOAT32,
+    **_LAUNCH,
+    "registers": INT16,
+    "shared_bytes": INT32,
+    "occupancy_pct": FLOAT32,
+    "op_index": INT32,
+    "op": STRING,
+    "leaf_op": STRING,
+    "module": STRING,
+}
+_SLICES = {
+    "campaign_id": STRING,
+    **_WORKLOAD,
+    "method": STRING,
+    "percent": FLOAT64,
+    "sm_count": INT32,
+    "latency_ms": FLOAT64,
+    "latency_mean_ms": FLOAT64,
+    "latency_min_ms": FLOAT64,
+    "latency_cv": FLOAT32,
+    "noisy": BOOL,
+    "repeats": INT32,
+    "tries": INT32,
+    "clock_mhz": INT32,
+    "alone_s": FLOAT32,
+    **_OUTCOME,
+}
+_COLOCATION = {
+    "campaign_id": STRING,
+    "group_id": STRING,
+    "method": STRING,
+    "members": INT32,
+    "member": INT32,
+    **_WORKLOAD,
+    "solo_ms": FLOAT64,
+    "together_ms": FLOAT64,
+    "together_cv": FLOAT32,
+    "repeats": INT32,
+    "overlap_s": FLOAT32,
+    "clock_mhz": INT32,
+    **_OUTCOME,
+}
+_OCCUPANCY = {
+    "campaign_id": STRING,
+    **_WORKLOAD,
+    "kernels": INT32,
+    "kernel_ms": FLOAT64,
+    "occupancy_mean": FLOAT32,
+    "occupancy_weighted": FLOAT32,
+    "profile_s": FLOAT32,
+    **_OUTCOME,
+}
+_OCCUPANCY_KERNELS = {
+    "campaign_id": STRING,
+    "workload_id": STRING,
+    "sequence": INT32,
+    "name": STRING,
+    "duration_us": FLOAT32,
+    "occupancy_pct": FLOAT32,
+    **_LAUNCH,
+}
+_GRAPHS = {
+    "graph_hash": STRING,
+    "campaign_id": STRING,
+    "spec": STRING,
+    "input_shape": STRING,
+    "batch_size": INT32,
+    "mode": STRING,
+    "nodes": INT32,
+    "parameters": INT64,
+    "torch": STRING,
+    "document": STRING,
+}
+_FUSION_GRAPHS = {
+    "campaign_id": STRING,
+    "fusion_id": STRING,
+    "backend": STRING,
+    "backend_version": STRING,
+    "spec": STRING,
+    "family": STRING,
+    "batch_size": INT32,
+    "input_shape": STRING,
+    "dtype": STRING,
+    "mode": STRING,
+    "graph_hash": STRING,
+    "nodes": INT32,
+    "groups": INT32,
+    "edges": INT32,
+    "fused_edges": INT32,
+    "compile_s": FLOAT32,
+    **_OUTCOME,
+    "host": STRING,
+}
+_FUSION_NODES = {
+    "campaign_id": STRING,
+    "fusion_id": STRING,
+    "node": INT32,
+    "name": STRING,
+    "op_type": STRING,
+    "group": INT32,
+    "kernel": STRING,
+}
+_FUSION_EDGES = {"campaign_id": STRING, "fusion_id": STRING, "source": INT32, "target": INT32, "fused": BOOL}
+_KERNEL_NODES = {"campaign_id": STRING, "workload_id": STRING, "graph_hash": STRING, "op_index": INT32, "node": INT32}
+
+
+def _tables(*tables: Table) -> Mapping[str, Table]:
+    return MappingProxyType({table.name: table for table in tables})
+
+
+# In this order one store is copied into another: whatever a row refers to comes before it.
+TABLES: Mapping[str, Table] = _tables(
+    Table("campaigns", ("campaign_id",), _CAMPAIGN | {"runtime": STRING, "date": STRING}),
+    Table("measurements", ("campaign_id", "workload_id"), _MEASUREMENTS),
+    Table("kernel_names", ("name_id",), {"name_id": INT64, "name": STRING}),
+    Table("kernels", ("campaign_id", "workload_id", "sequence"), _KERNELS),
+    Table("graphs", ("graph_hash", "spec", "mode"), _GRAPHS),
+    Table("kernel_nodes", ("workload_id", "op_index"), _KERNEL_NODES),
+    Table("slices", ("campaign_id", "workload_id", "method", "percent"), _SLICES),
+    Table("colocation", ("campaign_id", "group_id", "member"), _COLOCATION),
+    Table("occupancy", ("campaign_id", "workload_id"), _OCCUPANCY),
+    Table("occupancy_kernels", ("campaign_id", "workload_id", "sequence"), _OCCUPANCY_KERNELS),
+    Table("fusion_graphs", ("campaign_id", "fusion_id"), _FUSION_GRAPHS),
+    Table("fusion_nodes", ("campaign_id", "fusion_id", "node"), _FUSION_NODES),
+    Table("fusion_edges", ("campaign_id", "fusion_id", "source", "target"), _FUSION_EDGES),
+)
+# name → the rows of another table that it shows
+VIEWS: Mapping[str, str] = MappingProxyType(
+    {
+        "training": "SELECT * FROM measurements WHERE mode = 'training'",
+        "llm": "SELECT * FROM measurements WHERE mode IN ('prefill', 'decode')",
+    }
+)
+
+
+def name_number(name: str) -> int:
+    """The number of a kernel's name, the same in every folder: 63 bits of a hash, so that no two names meet."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1

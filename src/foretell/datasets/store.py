@@ -1,0 +1,96 @@
+"""Datasets: where records rest: one interface over a folder of Parquet files and a PostgreSQL database."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from foretell.datasets.schema import TABLES
+from foretell.errors import DataError
+from foretell.optional import require
+from foretell.registry import did_you_mean
+
+ROWS_AT_ONCE, DOCUMENTS_AT_ONCE = 200_000, 500
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+class Store(Protocol):
+    """Tables of `schema.TABLES`; Arrow tables go in and come out."""
+
+    def append(self, table: str, data: Any) -> int:
+        """Add the rows whose key is not there yet, all or none; returns how many those were."""
+
+    def query(self, sql: str) -> Any:
+        """The answer to one SELECT over the tables and views, as an Arrow table."""
+
+    def count(self, table: str) -> int:
+        """How many rows a table has."""
+
+    def tables(self) -> dict[str, int]:
+        """The rows of every table that has any."""
+
+    def rows(self, table: str, columns: Sequence[str] = (), at_once: int = ROWS_AT_ONCE) -> Iterator[Any]:
+        """A table in Arrow tables of at most ``at_once`` rows, so that none has to fit the memory."""
+
+    def size_bytes(self) -> int:
+        """What it takes on its disk."""
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+
+
+def open_store(where: str | Path) -> Store:
+    """The store at a folder or at ``postgresql://user@host/database``."""
+    text = str(where)
+    if text.startswith(_POSTGRES):
+        from foretell.datasets.postgres_store import PostgresStore
+
+        return PostgresStore(text)
+    if "://" in text:
+        raise DataError(f"Cannot open the store {text!r}. Give a folder, or postgresql://user@host/database.")
+    from foretell.datasets.parquet_store import ParquetStore
+
+    return ParquetStore(Path(text))
+
+
+def merge(source: Store, target: Store, at_once: int = 0) -> dict[str, int]:
+    """Append all tables of one store to another, piece by piece; returns the rows that were new.
+
+    A merge that is cut short is finished by doing it again: what has arrived is not added twice.
+    """
+    return {
+        table: sum(target.append(table, piece) for piece in source.rows(table, at_once=at_once or _piece(table)))
+        for table in source.tables()
+    }
+
+
+def _piece(table: str) -> int:
+    """How many rows are moved at once: a graph's document takes as much as a thousand kernels."""
+    return DOCUMENTS_AT_ONCE if "document" in TABLES[table].columns else ROWS_AT_ONCE
+
+
+def gathered(batches: Iterable[Any], at_once: int) -> Iterator[Any]:
+    """Arrow tables of ``at_once`` rows (the last has fewer) from batches of any size."""
+    arrow = require("pyarrow", extra="data", purpose="Reading tables")
+    waiting: list[Any] = []
+    for batch in batches:
+        start = 0
+        while start < batch.num_rows:
+            room = at_once - sum(piece.num_rows for piece in waiting)
+            waiting.append(batch.slice(start, room))
+            start += room
+            if sum(piece.num_rows for piece in waiting) == at_once:
+                yield arrow.Table.from_batches(waiting)
+                waiting = []
+    if waiting:
+        yield arrow.Table.from_batches(waiting)
+
+
+def check_table(table: str, columns: Sequence[str] = ()) -> tuple[str, ...]:
+    """The columns wanted of a table: all where none are named; unknown names are refused."""
+    if table not in TABLES:
+        raise DataError(f"There is no table {table!r}.{did_you_mean(table, TABLES)}")
+    known = TABLES[table].columns
+    for name in columns:
+        if name not in known:
+            raise DataError(f"The table {table} has no column {name!r}.{did_you_mean(name, known)}")
+    return tuple(columns) or tuple(known)

@@ -1,0 +1,140 @@
+"""Profiling: a measurement in a child process: what hangs is ended, what dies is reported, nothing takes us along."""
+
+import json
+import math
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from foretell.profiling.environment import describe
+from foretell.profiling.single import Request, Values
+from foretell.profiling.tracker_ncu import OPTIONS, complaint, find_ncu, read_counters, split_ranges
+
+SINGLE = (sys.executable, "-m", "foretell.profiling.single")
+_TAIL_BYTES = 4000
+_PROFILER_S = 60.0
+
+
+def measure_alone(
+    request: Request,
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    on_stage: Callable[[str], None] = lambda _: None,
+    command: Sequence[str] = SINGLE,
+    wait_s: float = 0.0,
+) -> Values:
+    """The result of ``request``; a child that hangs or dies gives one too, with the status that says so.
+
+    A profiler around the child has work to do after the result: it gets ``wait_s`` for it.
+    """
+    variables = {**os.environ, **(environment or {})}
+    source = str(Path(__file__).parents[2])
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, (source, variables.get("PYTHONPATH"))))
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=variables, process_group=0
+        )
+        try:
+            result, stage = _converse(process, request, time.monotonic() + timeout_s, on_stage)
+            timed_out = result is None and process.poll() is None
+            if result is not None and wait_s:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(wait_s)
+        finally:
+            _end(process)
+        if result is not None:
+            return result
+        facts = describe("cpu") | {"device_name": request.device}
+        if timed_out:
+            error = f"Nothing came back in {timeout_s:.0f} s while {stage}. Allow more with --timeout."
+            return _failed("timeout", error, facts)
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        last = errors.read().decode(errors="replace").strip().splitlines()[-1:] or [""]
+        return _failed(*_death(process.returncode, stage, last[0]), facts)
+
+
+def count_alone(request: Request, *, timeout_s: float, ncu: Sequence[str] = ()) -> Values:
+    """Achieved occupancy of one run, counted by a profiler around the child.
+
+    The values are ``occupancy_mean`` and ``occupancy_weighted`` (by duration), in percent.
+    """
+    profiler = tuple(ncu) or (find_ncu(),)
+    with tempfile.TemporaryDirectory(prefix="foretell-occupancy-") as folder:
+        log = Path(folder) / "ncu.csv"
+        command = (*profiler, *OPTIONS, "--log-file", str(log), *SINGLE)
+        counted = replace(request, counting=True, energy=False, kernels=False, fusion="")
+        result = measure_alone(
+            counted, timeout_s=timeout_s, environment={"LC_ALL": "C"}, command=command, wait_s=_PROFILER_S
+        )
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    if result["status"] != "ok":
+        return result
+    kernels = [kernel for run in split_ranges(read_counters(lines)) for kernel in run]
+    total_us = math.fsum(kernel.duration_us for kernel in kernels)
+    if not total_us:
+        error = f"ncu counted no kernel. {complaint(lines)}".strip()
+        return _failed("run_error", error, result["facts"])
+    weighted = math.fsum(kernel.duration_us * kernel.occupancy_pct for kernel in kernels) / total_us
+    mean = math.fsum(kernel.occupancy_pct for kernel in kernels) / len(kernels)
+    return result | {"values": {"occupancy_mean": mean, "occupancy_weighted": weighted}}
+
+
+def _failed(status: str, error: str, facts: Values) -> Values:
+    return {"status": status, "error": error, "workload": None, "kernels": None, "facts": facts}
+
+
+def _death(code: int, stage: str, last: str) -> tuple[str, str]:
+    if code == -signal.SIGKILL:
+        return "oom", f"The process was killed while {stage}: most likely the machine ran out of memory."
+    how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    return "crash", f"The process {how} while {stage}.{' ' + last if last else ''}"
+
+
+def _converse(
+    process: "subprocess.Popen[bytes]", request: Request, until: float, on_stage: Callable[[str], None]
+) -> tuple[Values | None, str]:
+    """Hand over the request and listen until the result, the end or the deadline; also the last stage heard of."""
+    stage, buffer = "starting", b""
+    if process.stdin is None or process.stdout is None:
+        return None, stage
+    with suppress(BrokenPipeError):
+        process.stdin.write(request.to_json().encode() + b"\n")
+        process.stdin.flush()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while time.monotonic() < until:
+            if not selector.select(min(1.0, max(until - time.monotonic(), 0.0))):
+                continue
+            data = os.read(process.stdout.fileno(), 1 << 20)
+            if not data:
+                process.wait()
+                break
+            *lines, buffer = (buffer + data).split(b"\n")
+            for line in lines:
+                message: dict[str, Any] = json.loads(line)
+                if message.pop("event") == "result":
+                    return message, stage
+                stage = message["stage"]
+                on_stage(stage)
+    return None, stage
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End the child and what it has started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(BrokenPipeError):
+                pipe.close()

@@ -1,0 +1,49 @@
+"""Profiling: the rows of a campaign of replays: one journal, one header, every row once and complete."""
+
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from foretell.profiling.environment import describe
+from foretell.profiling.journal import Journal
+from foretell.profiling.selection import Chosen
+
+log = logging.getLogger("foretell.profiling")
+
+
+class Ledger:
+    """Writes rows of one table."""
+
+    def __init__(self, out: Path, table: str) -> None:
+        self._journal = Journal(out)
+        self._table = table
+        self.campaign_id = uuid.uuid4().hex[:12]
+        self.counts: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+
+    def open(self, device: str, commit: str, workers: int) -> None:
+        """Open the journal and write where and with what this campaign measures."""
+        self._journal.open()
+        runtime = "cpu" if device == "cpu" else "cuda-graph"
+        header = {"kind": "campaign", "campaign_id": self.campaign_id, "runtime": runtime, "workers": workers}
+        self._journal.append(header | describe(device, commit))
+
+    def write(self, chosen: Chosen, status: str, values: Mapping[str, object]) -> None:
+        """One row."""
+        workload = chosen.workload
+        line: dict[str, object] = {"kind": self._table, "campaign_id": self.campaign_id, "workload_id": workload.id}
+        line |= workload.to_json() | {"part": chosen.part, "status": status, "error": None}
+        line["measured_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._journal.append(line | dict(values))
+        self.counts[status] += 1
+        if status != "ok":
+            self.reasons[f"{status}: {str(values.get('error') or '')[:120]}"] += 1
+
+    def close(self) -> None:
+        """Close the journal and say what could not be measured."""
+        self._journal.close()
+        for reason, count in self.reasons.most_common(12):
+            log.info("%5d × %s", count, reason)

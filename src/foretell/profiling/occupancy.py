@@ -1,0 +1,347 @@
+"""Profiling: achieved occupancy by hardware counters, many workloads for each start of the profiler.
+
+Several ``ncu`` processes build and warm up their workloads at the same time; a turnstile lets one of them count.
+``ncu`` prints when its program ends, so that each has only a few workloads: what a broken one loses, another counts.
+"""
+
+import json
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import MeasurementError
+from foretell.profiling.done import done_keys
+from foretell.profiling.environment import describe
+from foretell.profiling.journal import Journal
+from foretell.profiling.plan import Plan
+from foretell.profiling.schedule import Group, Schedule, make_schedule
+from foretell.profiling.tracker_ncu import OPTIONS, Counters, complaint, find_ncu, read_counters, split_ranges
+from foretell.profiling.workload import Workload
+from foretell.units import ms, seconds_from_us
+
+log = logging.getLogger("foretell.profiling")
+
+WORKER = ("-m", "foretell.profiling.occupancy_worker")
+_TABLE = "occupancy"
+_POLL_S = 0.1
+_REPORT_S = 20.0
+_MAX_FRUITLESS = 3
+_MAX_LOST = 2
+# A profiler's workers may begin workloads for so long; what is left goes to the next one.
+_PROCESS_S = 100.0
+
+
+@dataclass
+class _Child:
+    """One ``ncu`` and what its worker was given."""
+
+    index: int
+    folder: Path
+    groups: list[Group]
+    process: subprocess.Popen[bytes]
+    kill_at: float
+    give_up_at: float
+    ending: bool = False
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def read_events(self) -> list[dict[str, Any]]:
+        """All whole lines that the worker has written."""
+        path = self.folder / "events.jsonl"
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+
+class OccupancyCampaign:
+    """One run of an ``occupancy`` plan."""
+
+    def __init__(self, plan: Plan, out: Path, device: str, seconds: float, began: float) -> None:
+        self._plan = plan
+        self._out = out
+        self._device = device
+        self._began = began
+        reserve_s = min(25.0, 0.12 * seconds)
+        self._stop_at = began + seconds - reserve_s
+        self._kill_at = began + seconds - 0.75 * reserve_s
+        self._give_up_at = began + seconds - 0.45 * reserve_s
+        self.campaign_id = uuid.uuid4().hex[:12]
+        self._journal = Journal(out)
+        self._schedule = Schedule({}, {})
+        self._again: deque[Group] = deque()
+        self._lost: Counter[str] = Counter()
+        self._parts: dict[str, str] = {}
+        self._known: dict[str, Workload] = {}
+        self._done: set[str] = set()
+        self._fruitless = 0
+        self._complaint = ""
+        self._ncu = ""
+        self.counts: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
+
+    def run(self, skip: Sequence[Path], commit: str, limit: int) -> dict[str, int]:
+        """Count until the time or the plan is over; returns how many workloads ended how."""
+        self._ncu = find_ncu()
+        self._journal.open()
+        header: dict[str, object] = {"kind": "campaign", "campaign_id": self.campaign_id, "runtime": "ncu"}
+        header |= {"workers": self._plan.occupancy.processes, "ncu": " ".join(OPTIONS)}
+        self._journal.append(header | describe(self._device, commit))
+        try:
+            folders = [*skip, self._out]
+            self._done = {str(key) for (key,) in done_keys(folders, _TABLE, ("workload_id",))}
+            self._schedule = make_schedule(self._plan, self._done)
+            log.info("%d models to count, %d workloads known", len(self._schedule), len(self._done))
+            with tempfile.TemporaryDirectory(prefix="foretell-occupancy-") as folder:
+                self._loop(Path(folder), limit)
+        finally:
+            self._journal.close()
+        self.report()
+        for reason, count in self._reasons.most_common(8):
+            log.info("%5d × %s", count, reason)
+        return dict(self.counts)
+
+    def _loop(self, folder: Path, limit: int) -> None:
+        children: dict[int, _Child] = {}
+        started, reported = 0, time.time()
+        try:
+            while time.time() < self._give_up_at:
+                running = time.time() < self._stop_at and not (limit and self.counts["ok"] >= limit)
+                for slot in range(self._plan.occupancy.processes):
+                    if running and slot not in children:
+                        groups = self._next_groups(limit)
+                        if groups:
+                            children[slot] = self._start(folder / str(started), slot, groups)
+                            started += 1
+                if not children:
+                    break
+                for slot, child in list(children.items()):
+                    if self._ended(child):
+                        del children[slot]
+                        self._keep(child)
+                if self._fruitless >= _MAX_FRUITLESS and not self.counts["ok"]:
+                    raise MeasurementError(f"ncu counts nothing: {self._complaint or 'it printed no kernels'}")
+                if time.time() - reported > _REPORT_S:
+                    reported = time.time()
+                    self.report()
+                time.sleep(_POLL_S)
+        finally:
+            for child in children.values():
+                _kill(child)
+                self._keep(child)
+
+    def _next_groups(self, limit: int) -> list[Group]:
+        """Groups for one profiler: about ``per_process`` workloads."""
+        groups: list[Group] = []
+        room = self._plan.occupancy.per_process
+        if limit:
+            room = min(room, max(1, math.ceil(limit / self._plan.occupancy.processes)))
+        while sum(group.wanted for group in groups) < room:
+            group = self._again.popleft() if self._again else self._schedule.next()
+            if group is None:
+                break
+            groups.append(group)
+        return groups
+
+    def _start(self, folder: Path, slot: int, groups: list[Group]) -> _Child:
+        folder.mkdir()
+        stop_at = min(self._stop_at, time.time() + _PROCESS_S)
+        timeout_s = self._plan.limits.timeout_s
+        kill_at = min(self._kill_at, stop_at + timeout_s)
+        give_up_at = min(self._give_up_at, kill_at + timeout_s)
+        settings = {
+            "device": self._device,
+            "folder": str(folder.parent),
+            "worker": slot,
+            "events": str(folder / "events.jsonl"),
+            "campaign": os.getpid(),
+            "stop_at": stop_at,
+            "kill_at": kill_at,
+            "kernels_max": self._plan.occupancy.kernels_max,
+            "run_s": self._plan.occupancy.run_s,
+            "limits": asdict(self._plan.limits),
+            "preload": sorted({group.spec.partition(":")[0] for group in groups}),
+            "groups": [
+                {"workloads": [workload.to_json() for workload in group.workloads], "wanted": group.wanted}
+                for group in groups
+            ],
+        }
+        for group in groups:
+            for workload in group.workloads:
+                self._known[workload.id], self._parts[workload.id] = workload, group.part
+        path = folder / "settings.json"
+        path.write_text(json.dumps(settings), encoding="utf-8")
+        environment = dict(os.environ) | {"LC_ALL": "C"}  # numbers with a point
+        source = str(Path(__file__).parents[2])
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
+        command = [self._ncu, *OPTIONS, "--log-file", str(folder / "ncu.csv"), sys.executable, *WORKER, str(path)]
+        with (folder / "output.log").open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        return _Child(slot, folder, groups, process, kill_at, give_up_at)
+
+    def _ended(self, child: _Child) -> bool:
+        """Whether the profiler has ended; one that is late is ended, its program first, so that it can still print."""
+        if child.process.poll() is not None:
+            return True
+        now = time.time()
+        if now > child.give_up_at:
+            _kill(child)
+            return True
+        if now > child.kill_at and not child.ending:
+            child.ending = True
+            for event in child.read_events():
+                if event["event"] == "pid":
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(int(event["pid"]), signal.SIGKILL)
+        return False
+
+    def _keep(self, child: _Child) -> None:
+        """Write down what one profiler has counted; give back what it did not come to."""
+        events = child.read_events()
+        lines = _lines(child.folder / "ncu.csv")
+        ranges = split_ranges(read_counters(lines))
+        opened = [str(event["id"]) for event in events if event["event"] == "open"]
+        closed = {str(event["id"]): event for event in events if event["event"] == "close"}
+        begun = [str(event["id"]) for event in events if event["event"] == "begin"]
+        finished = any(event["event"] == "done" for event in events)
+        for event in events:
+            if event["event"] == "record":
+                self._write(str(event["id"]), str(event["status"]), error=str(event["error"]))
+        counted = 0
+        for workload_id, kernels in zip(opened, ranges, strict=False):
+            if workload_id in closed and kernels:
+                counted += 1
+                self._write_counters(workload_id, kernels, float(closed[workload_id]["profile_s"]))
+        if closed and not counted:
+            self._fruitless += 1
+        elif not begun:
+            self._fruitless += 1
+            self._complaint = self._complaint or _last_line(child.folder / "output.log")
+        self._complaint = complaint(lines) or complaint(_lines(child.folder / "output.log")) or self._complaint
+        self._log(child, lines)
+        if begun and not finished and begun[-1] not in closed and time.time() < self._stop_at:
+            late = child.ending or child.process.returncode == -signal.SIGKILL
+            reason = f"the worker ended during this workload; ncu's exit code {child.process.returncode}"
+            self._write(begun[-1], "timeout" if late else "crash", error=reason)
+        for workload_id in closed:
+            if workload_id not in self._done:
+                self._lost[workload_id] += 1
+                if self._lost[workload_id] >= _MAX_LOST:
+                    self._write(workload_id, "crash", error="ncu printed no counters for this workload")
+        self._give_back(child, finished)
+
+    def _give_back(self, child: _Child, finished: bool) -> None:
+        lost = {workload_id for workload_id in self._lost if workload_id not in self._done}
+        for group in child.groups:
+            left = group.without(self._done)
+            again = bool(lost & {workload.id for workload in group.workloads})
+            if left.workloads and left.wanted > 0 and (again or not finished):
+                self._again.append(left)
+
+    def _write(self, workload_id: str, status: str, **values: object) -> bool:
+        """Write one record, once."""
+        if workload_id in self._done:
+            return False
+        self._done.add(workload_id)
+        self.counts[status] += 1
+        if status != "ok":
+            self._reasons[f"{status}: {str(values.get('error', ''))[:120]}"] += 1
+        line: dict[str, object] = {"kind": _TABLE, "campaign_id": self.campaign_id, "workload_id": workload_id}
+        line |= self._known[workload_id].to_json() | {"part": self._parts[workload_id], "status": status, "error": None}
+        line["measured_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._journal.append(line | values)
+        return True
+
+    def _write_counters(self, workload_id: str, kernels: Sequence[Counters], profile_s: float) -> None:
+        if workload_id in self._done:
+            return
+        total_us = math.fsum(kernel.duration_us for kernel in kernels)
+        weighted = math.fsum(kernel.duration_us * kernel.occupancy_pct for kernel in kernels)
+        columns: dict[str, object] = {
+            "name": [kernel.name for kernel in kernels],
+            "duration_us": [round(kernel.duration_us, 3) for kernel in kernels],
+            "occupancy_pct": [kernel.occupancy_pct for kernel in kernels],
+            "grid": [list(kernel.grid) for kernel in kernels],
+            "block": [list(kernel.block) for kernel in kernels],
+        }
+        trace = {"kind": "occupancy_kernels", "campaign_id": self.campaign_id, "workload_id": workload_id}
+        self._journal.append_trace(trace | {"kernels": columns})
+        self._write(
+            workload_id,
+            "ok",
+            kernels=len(kernels),
+            kernel_ms=ms(seconds_from_us(total_us)),
+            occupancy_mean=math.fsum(kernel.occupancy_pct for kernel in kernels) / len(kernels),
+            occupancy_weighted=weighted / total_us if total_us else 0.0,
+            profile_s=round(profile_s, 3),
+        )
+        self.counts["kernels"] += len(kernels)
+
+    def _log(self, child: _Child, lines: Sequence[str]) -> None:
+        """Keep what a profiler and its program said, for whoever looks for a fault."""
+        said = [line for line in lines if line.startswith(("==ERROR==", "==WARNING=="))]
+        said += _lines(child.folder / "output.log")[-20:]
+        if not split_ranges(read_counters(lines)):
+            said += [*lines[:6], *lines[-6:]]
+        if said:
+            with suppress(OSError), (self._out / "workers.log").open("a", encoding="utf-8") as file:
+                file.write(
+                    f"process {child.folder.name}, exit code {child.process.returncode}\n" + "".join(said) + "\n"
+                )
+
+    def report(self) -> None:
+        """Say in one line how far the campaign is."""
+        elapsed_s = time.time() - self._began
+        rate = self.counts["ok"] / max(elapsed_s, 1.0) * 60
+        left = len(self._schedule)
+        log.info("%.0f s: %s; %.0f a minute; %d models wait", elapsed_s, dict(self.counts), rate, left)
+
+
+def _kill(child: _Child) -> None:
+    pids = [int(event["pid"]) for event in child.read_events() if event["event"] == "pid"]
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.process.pid, signal.SIGKILL)
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    child.process.wait()
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if path.exists() else []
+
+
+def _last_line(path: Path) -> str:
+    return next((line.strip() for line in reversed(_lines(path)) if line.strip()), "")
+
+
+def run(
+    plan: Plan,
+    out: Path,
+    *,
+    device: str,
+    seconds: float,
+    began: float,
+    skip: Sequence[Path],
+    commit: str,
+    limit: int,
+) -> dict[str, int]:
+    """Run an ``occupancy`` campaign; returns how many workloads ended how."""
+    return OccupancyCampaign(plan, out, device, seconds, began).run(skip, commit, limit)

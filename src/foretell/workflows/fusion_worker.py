@@ -1,0 +1,209 @@
+"""workflows: a child process that compiles models, one after the other, and says what was fused in each.
+
+It is the one place that needs both the compilers (profiling) and the readers of graphs (frontends): a compiler's labels
+are given by the names that operators have in the exported program, and kept by the positions of nodes in its graph.
+"""
+
+import gc
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import MeasurementError
+from foretell.frontends.onnx_file import graph_from_proto
+from foretell.frontends.request import ModelRequest
+from foretell.frontends.torch_export import graph_from_exported
+from foretell.graph import Graph
+from foretell.graph.serde import MAGIC, to_bytes
+from foretell.optional import versions
+from foretell.profiling.fusion_kernels import Compiled, label_graph
+from foretell.profiling.messages import Message, group_from_json
+from foretell.profiling.worker import die_with_parent
+from foretell.profiling.workload import Workload
+from foretell.profiling.zoo import build, load_zoo
+from foretell.units import GIB, KIB
+
+_MAX_ERROR_CHARACTERS = 300
+# Compilers keep what they have seen; a fresh process is cheaper than finding all of it.
+MODELS_A_PROCESS = 40
+_MAX_RESIDENT_BYTES = 8 * GIB
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one model: a row of ``fusion_graphs``, and its nodes and edges where it was compiled."""
+
+    status: str
+    values: Message
+    details: Message | None = None
+
+
+def compile_inductor(workload: Workload, device: str, max_parameters: float) -> tuple[Graph, Compiled, float]:
+    """The graph of a model and what Inductor does to it, with the seconds that the compiler took."""
+    from foretell.profiling import fusion_inductor as inductor
+
+    built = _build(workload, max_parameters)
+    exported = _stage("export", lambda: inductor.export(built, workload, device))
+    graph = _stage(
+        "export",
+        lambda: graph_from_exported(exported, name=workload.spec, batch_size=workload.batch_size, batch_axes={}),
+    )
+    began = time.perf_counter()
+    return graph, inductor.compile_exported(exported), time.perf_counter() - began
+
+
+def compile_onnxruntime(
+    workload: Workload,
+    device: str,  # noqa: ARG001 one compiler takes a device, all have the signature
+    max_parameters: float,
+) -> tuple[Graph, Compiled, float]:
+    """The graph of a model's ONNX export and what ONNX Runtime does to it on a CPU, whatever the ``device``."""
+    from foretell.profiling import fusion_onnxruntime as onnxruntime
+
+    built = _build(workload, max_parameters)
+    with tempfile.TemporaryDirectory(prefix="foretell-") as name:
+        folder = Path(name)
+        proto = _stage("export", lambda: onnxruntime.export(built, workload, folder))
+        graph = _stage("export", lambda: graph_from_proto(proto, ModelRequest(proto), workload.spec))
+        began = time.perf_counter()
+        return graph, onnxruntime.compile_file(folder), time.perf_counter() - began
+
+
+COMPILERS: dict[str, Callable[[Workload, str, float], tuple[Graph, Compiled, float]]] = {
+    "inductor": compile_inductor,
+    "onnxruntime": compile_onnxruntime,
+}
+
+
+def backend_version(backend: str, device: str) -> str:
+    """The compiler as it is written into every record."""
+    if backend == "onnxruntime":
+        from foretell.profiling.fusion_onnxruntime import LEVEL
+
+        return f"{versions('onnxruntime', extra='profile')} {LEVEL} cpu, {versions('torch', extra='torch')}"
+    return f"{versions('torch', extra='torch')} {device}"
+
+
+class _BuildError(MeasurementError):
+    """The model could not be made, before any compiler saw it."""
+
+
+class _TooLargeError(MeasurementError):
+    """The model is beyond the plan's limits."""
+
+
+def _build(workload: Workload, max_parameters: float) -> Any:
+    built = _stage("build", lambda: build(workload.spec))
+    count = sum(parameter.numel() for parameter in built.model.parameters())
+    if count > max_parameters:
+        raise _TooLargeError(f"The model has {count} parameters; the plan allows {max_parameters:.0f}.")
+    return built
+
+
+def _stage(name: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise _BuildError(f"{name}: {_one_line(error)}") from error
+
+
+def answer(backend: str, workload: Workload, device: str, max_parameters: float) -> Answer:
+    """Compile one model; whatever goes wrong becomes part of the answer."""
+    version = {"backend_version": backend_version(backend, device)}
+    try:
+        graph, compiled, compile_s = COMPILERS[backend](workload, device, max_parameters)
+        labels = label_graph(graph, compiled)
+    except _TooLargeError as error:
+        return Answer("skipped", version | {"error": str(error)})
+    except _BuildError as error:
+        return Answer("build_error", version | {"error": str(error)[:_MAX_ERROR_CHARACTERS]})
+    except MemoryError as error:
+        return Answer("oom", version | {"error": _one_line(error)})
+    except Exception as error:  # noqa: BLE001 a model that a compiler refuses is a finding, not an accident
+        return Answer("run_error", version | {"error": _one_line(error)})
+    if not labels.kernel_count:
+        return Answer("run_error", version | {"error": "No node could be matched with a kernel."})
+    values: Message = version | {"graph_hash": graph.hash, "nodes": len(graph.nodes), "groups": labels.kernel_count}
+    values |= {"edges": len(labels.fused), "fused_edges": sum(labels.fused), "compile_s": round(compile_s, 3)}
+    nodes = {"name": [node.name for node in graph.nodes], "op_type": [node.op for node in graph.nodes]}
+    details: Message = {"nodes": nodes | {"group": labels.groups, "kernel": labels.kernels}}
+    details["edges"] = {"source": labels.sources, "target": labels.targets, "fused": labels.fused}
+    details |= {"graph_hash": graph.hash, "parameters": graph.parameter_count, "graph": document_of(graph)}
+    details["torch"] = versions("torch", extra="torch").removeprefix("torch ")
+    return Answer("ok", values, details)
+
+
+def document_of(graph: Graph) -> Message:
+    """The JSON inside a graph file."""
+    document: Message = json.loads(zlib.decompress(to_bytes(graph)[len(MAGIC) :]))
+    return document
+
+
+def _one_line(error: BaseException) -> str:
+    """The innermost reason: exporters wrap it in pages of advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MAX_ERROR_CHARACTERS]
+
+
+def _resident_bytes() -> int:
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * KIB for line in lines if line.startswith("VmRSS")), 0)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve one campaign: settings as JSON in the only argument, groups on standard input."""
+    die_with_parent()
+    settings = json.loads(arguments[0])
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
+        os.environ[name] = "1"
+    tempfile.tempdir = settings["folder"]
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(settings["folder"]) / "inductor")
+    # models may print; what they print must not end up between our messages
+    out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+    logging.disable(logging.WARNING)
+
+    def say(message: Message) -> None:
+        out.write(json.dumps(message, separators=(",", ":")) + "\n")
+        out.flush()
+
+    for zoo in settings["preload"]:
+        prepare = getattr(load_zoo(zoo), "prepare", None)
+        if prepare is not None:
+            prepare()
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # compilers make millions of small objects; looking through them after each model is enough
+    say({"event": "ready", "pid": os.getpid()})
+    for number, line in enumerate(sys.stdin, start=1):
+        group, _ = group_from_json(json.loads(line)["group"])
+        for workload in group.workloads:
+            say({"event": "begin", "id": workload.id})
+            found = answer(group.role, workload, settings["device"], settings["max_parameters"])
+            record = {"event": "record", "id": workload.id, "status": found.status, "values": found.values}
+            say(record | {"details": found.details})
+        gc.collect()
+        last = number >= MODELS_A_PROCESS or _resident_bytes() > _MAX_RESIDENT_BYTES
+        say({"event": "done", "last": last})
+        if last:
+            break
+    out.flush()
+    os._exit(0)  # what compilers have left behind needs no tidy end
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

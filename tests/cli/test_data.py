@@ -1,0 +1,75 @@
+"""``foretell data``."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import run
+from foretell.datasets.parquet_files import arrow_table
+from foretell.datasets.schema import TABLES
+from foretell.datasets.store import open_store
+
+pytest.importorskip("duckdb")
+
+ROW = {
+    "campaign_id": "c", "workload_id": "w", "spec": "timm:resnet50", "family": "resnet", "mode": "training",
+    "dtype": "bf16", "batch_size": 8, "status": "ok", "latency_ms": 2.5, "memory_mib": 100.0,
+    "device_name": "NVIDIA H200",
+    "input_shape": "3x224x224", "noisy": False, "latency_cv": 0.01,
+}  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    columns = {name: [value] for name, value in ROW.items()}
+    open_store(tmp_path / "store").append("measurements", arrow_table(TABLES["measurements"], columns))
+    return str(tmp_path / "store")
+
+
+def test_card(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = run(capsys, "data", "card", "--store", store)
+    assert "NVIDIA H200" in shown
+    assert "no slices" in shown
+    found = json.loads(run(capsys, "data", "card", "--store", store, "--json"))
+    assert (found["measurements"], found["training"], found["llm"], found["repeatability"]["pairs"]) == (1, 1, 0, 0)
+    assert run(capsys, "data", "card", "--store", store, "--markdown", str(tmp_path / "CARD.md")) == ""
+    assert "| training | 1 |" in (tmp_path / "CARD.md").read_text()
+
+
+def test_the_default_store_is_data_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "no store at data" in run(capsys, "data", "card", code=2)
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert json.loads(run(capsys, "data", "query", "SELECT 1 AS one", "--json"))["rows"] == [{"one": 1}]
+
+
+def test_query(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = run(capsys, "data", "query", "SELECT dtype, latency_ms FROM training", "--store", store)
+    assert "bf16" in shown
+    assert "2.5" in shown
+    wide = "SELECT sum(batch_size) AS n, DATE '2026-11-15' AS d, 1.25 AS x FROM training"
+    rows = json.loads(run(capsys, "data", "query", wide, "--store", store, "--json"))["rows"]
+    assert rows == [{"n": 8, "d": "2026-11-15", "x": 1.25}]
+    asked = ("data", "query", "SELECT nothing FROM training", "--store", store)
+    assert run(capsys, *asked, code=2).count("\n") == 1
+
+
+def test_merge_and_tables(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "measurements" in run(capsys, "data", "merge", store, "--store", str(tmp_path / "other"))
+    again = run(capsys, "data", "merge", store, "--store", str(tmp_path / "other"), "--json")
+    assert json.loads(again) == {"measurements": 0}
+    line = ROW | {"kind": "measurement"}
+    (tmp_path / "journal.jsonl").write_text(json.dumps(line) + "\n")
+    assert json.loads(run(capsys, "data", "tables", str(tmp_path), "--json")) == {"measurements": 1}
+    assert "no journal" in run(capsys, "data", "tables", store, code=2)
+
+
+def test_a_damaged_file_is_one_line(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    [path] = Path(store).glob("*.parquet")
+    path.write_bytes(path.read_bytes()[:100])
+    said = run(capsys, "data", "card", "--store", store, code=2)
+    assert said.count("\n") == 1
+    assert path.name in said

@@ -1,0 +1,44 @@
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from foretell.cli.data_graphs import add_commands
+from foretell.datasets.parquet_files import TableWriter, arrow_table, rename
+from foretell.datasets.schema import TABLES
+
+pytest.importorskip("torch")
+pytest.importorskip("pyarrow")
+
+FACTS = {
+    "campaign_id": "c", "workload_id": "w", "spec": "synthetic:mlp?act=relu&widths=8-16-4", "family": "mlp",
+    "input_shape": "8", "mode": "inference", "status": "ok",
+}  # fmt: skip
+
+
+def _write(folder, table, row):
+    columns = {name: [row.get(name)] for name in TABLES[table].columns}
+    with TableWriter(folder / "part", TABLES[table]) as writer:
+        writer.write(arrow_table(TABLES[table], columns))
+        rename(writer.finish(), folder / f"{table}.parquet")
+
+
+def _run(*arguments):
+    app = typer.Typer()
+    add_commands(app)
+    result = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_graphs_are_made_once_and_kernels_find_their_nodes(tmp_path):
+    _write(tmp_path, "measurements", FACTS)
+    kernel = {"sequence": 0, "name_id": 1, "op_index": 0, "op": "aten::linear", "module": "0", "duration_us": 5.0}
+    _write(tmp_path, "kernels", FACTS | kernel)
+    made = _run("graphs", "--store", tmp_path, "--journal", tmp_path / "journal")
+    assert (made["needed"], made["made"], made["failed"]) == (1, 1, 0)
+    assert _run("graphs", "--store", tmp_path, "--journal", tmp_path / "journal")["made"] == 0
+    linked = _run("link", "--store", tmp_path)
+    assert (linked["traces"], linked["linked"], linked["tied"]) == (1, 1, 1.0)
+    assert (tmp_path / "graphs" / "kernel_nodes.parquet").exists()

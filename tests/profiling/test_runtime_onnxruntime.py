@@ -1,0 +1,54 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from foretell.errors import InputError  # noqa: E402
+from foretell.profiling.runtime_onnxruntime import make_session_step, parse_profile, trace_session  # noqa: E402
+from foretell.profiling.single import Source  # noqa: E402
+from foretell.profiling.workload import Workload  # noqa: E402
+from foretell.profiling.zoo import build  # noqa: E402
+
+
+@pytest.fixture
+def source(tmp_path):
+    """An ONNX file whose batch is open: relu over rows of four."""
+    onnx = pytest.importorskip("onnx")
+    shapes = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", "width"]) for name in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", shapes[:1], shapes[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
+    path = tmp_path / "relu.onnx"
+    onnx.save(model, str(path))
+    return Source(None, (4,), onnx_file=str(path))
+
+
+def test_a_file_runs_at_the_batch_and_shape_asked_for(source, tmp_path):
+    step = make_session_step(source, Workload("relu.onnx", 3, (4,), "fp32"), tmp_path, 1)
+    (output,) = step.run()
+    assert output.shape == (3, 4)
+    assert output.min() >= 0
+    assert trace_session(step, tmp_path)["op"] == ["Relu"]
+
+
+def test_what_the_file_leaves_open_has_to_be_given(source, tmp_path):
+    with pytest.raises(InputError, match="--input"):
+        make_session_step(
+            Source(None, (), onnx_file=source.onnx_file), Workload("relu.onnx", 3, (), "fp32"), tmp_path, 1
+        )
+    with pytest.raises(InputError, match="inference"):
+        make_session_step(source, Workload("relu.onnx", 3, (4,), "fp32", "training"), tmp_path, 1)
+
+
+def test_a_torch_model_is_converted(tmp_path):
+    pytest.importorskip("onnxscript")
+    spec = "synthetic:mlp?act=relu&widths=8-4-2"
+    step = make_session_step(Source(build(spec), (8,)), Workload(spec, 2, (8,), "fp32"), tmp_path, 1)
+    assert step.run()[0].shape == (2, 2)
+
+
+def test_the_last_run_of_a_profile_counts():
+    node = {"cat": "Node", "args": {"op_name": "Conv"}}
+    events = [{"cat": "Session", "name": "model_run", "dur": 9}]
+    for run in (1, 2, 3):
+        events += [{**node, "name": f"conv{each}_kernel_time", "dur": 10 * run + each} for each in (1, 2)]
+    table = parse_profile(events, 3)
+    assert (table["name"], table["duration_us"], table["op_index"]) == (["conv1", "conv2"], [31.0, 32.0], [0, 1])
