@@ -36,7 +36,7 @@ def test_both_methods_measure_the_same_groups(tmp_path):
     counts = measure(plan, tmp_path / "out")
     assert counts["groups mps"] == counts["groups time-slicing"] == 4
     groups = groups_of(rows_of(tmp_path / "out"))
-    assert counts["colocation ok"] == sum(map(len, groups.values()))
+    assert counts["ok"] == sum(map(len, groups.values()))
     members = {"mps": set(), "time-slicing": set()}
     for (method, name), rows in groups.items():
         workloads = [row["workload_id"] for row in rows]
@@ -76,7 +76,7 @@ def test_a_member_that_dies_is_recorded_and_the_others_go_on(tmp_path):
     plan = plan_of(tmp_path / "earlier", specs, colocation=Colocation(("mps",), processes=5, groups=4))
     counts = measure(plan, tmp_path / "out")
     assert counts["groups mps"] == 4
-    assert counts["colocation crash"] == 1
+    assert counts["crash"] == 1
     (broken,) = [
         each for each in groups_of(rows_of(tmp_path / "out")).values() if {r["status"] for r in each} != {"ok"}
     ]
@@ -96,7 +96,7 @@ def test_real_processes_replay_real_steps_side_by_side(tmp_path):
     some = Colocation(("time-slicing",), (2,), groups=2, processes=2, together_s=0.15)
     plan = plan_of(tmp_path / "earlier", TINY[:4], colocation=some, measuring=Measuring(warmups=1, tries=1))
     counts = measure(plan, tmp_path / "out", seconds=60.0, command=colocation.WORKER)
-    assert counts == {"colocation ok": 4, "groups time-slicing": 2}
+    assert counts == {"ok": 4, "groups time-slicing": 2}
     for row in rows_of(tmp_path / "out"):
         assert row["solo_ms"] > 0
         assert row["together_ms"] > 0

@@ -1,6 +1,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from foretell.errors import InputError, MeasurementError
@@ -70,3 +72,12 @@ def test_the_plans_of_this_repository_name_parts_that_were_measured(name):
     assert len({each.workload.id for each in chosen}) == plan.selection.workloads
     assert {each.part for each in chosen} == {part.name for part in plan.parts}
     assert {each.workload.dtype for each in chosen} == {"fp32", "fp16", "bf16"}
+
+
+def test_only_traced_workloads_with_few_kernels_are_taken(tmp_path):
+    write(tmp_path / "a", [row(spec) for spec in TINY[:3]])
+    few, many = row(TINY[0])["workload_id"], row(TINY[1])["workload_id"]  # the third has no trace
+    kernels = pyarrow.table({"workload_id": [few] * 5 + [many] * 50})
+    pyarrow.parquet.write_table(kernels, tmp_path / "a" / "kernels.parquet")
+    chosen = choose(Plan(1, (PART,), selection=Selection((str(tmp_path),), max_kernels=20)))
+    assert [each.workload.id for each in chosen] == [few]

@@ -27,7 +27,7 @@ def rows_of(out):
 
 def test_every_workload_gets_every_share_by_both_methods(tmp_path):
     plan = plan_of(tmp_path / "earlier", slices=SLICES)
-    assert measure(plan, tmp_path / "out") == {"slices ok": 6 * 2 + 3 * 2}
+    assert measure(plan, tmp_path / "out") == {"ok": 6 * 2 + 3 * 2}
     rows = rows_of(tmp_path / "out")
     assert {(row["percent"], row["sm_count"]) for row in rows if row["method"] == "mps"} == {
         (10, 10),
@@ -49,7 +49,7 @@ def test_every_workload_gets_every_share_by_both_methods(tmp_path):
 def test_what_is_done_is_not_measured_again(tmp_path):
     plan = plan_of(tmp_path / "earlier", TINY[:4], slices=SLICES)
     measure(plan, tmp_path / "first", limit=2)
-    assert measure(plan, tmp_path / "second", skip=[tmp_path / "first"]) == {"slices ok": 2 * 2 + 1 * 2}
+    assert measure(plan, tmp_path / "second", skip=[tmp_path / "first"]) == {"ok": 2 * 2 + 1 * 2}
     assert measure(plan, tmp_path / "second", skip=[tmp_path / "first"]) == {}
     keys = [
         (r["workload_id"], r["method"], r["percent"]) for out in ("first", "second") for r in rows_of(tmp_path / out)
@@ -60,7 +60,7 @@ def test_what_is_done_is_not_measured_again(tmp_path):
 def test_a_workload_that_kills_or_fails_costs_its_own_rows_alone(tmp_path):
     specs = (TINY[0], "synthetic:crash", "synthetic:oom", TINY[1])
     plan = plan_of(tmp_path / "earlier", specs, slices=replace(SLICES, methods=("mps",), percents=(50,)))
-    assert measure(plan, tmp_path / "out") == {"slices ok": 2, "slices crash": 1, "slices oom": 1}
+    assert measure(plan, tmp_path / "out") == {"ok": 2, "crash": 1, "oom": 1}
     by_status = {row["status"]: row for row in rows_of(tmp_path / "out")}
     assert by_status["crash"]["spec"] == "synthetic:crash"
     assert by_status["crash"]["error"] == "exit code 9"
@@ -71,7 +71,7 @@ def test_a_process_that_hangs_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(slices, "_SILENCE_S", 0.5)
     specs = (TINY[0], "synthetic:hang")
     plan = plan_of(tmp_path / "earlier", specs, slices=replace(SLICES, methods=("mps",), percents=(50,)))
-    assert measure(plan, tmp_path / "out") == {"slices ok": 1, "slices timeout": 1}
+    assert measure(plan, tmp_path / "out") == {"ok": 1, "timeout": 1}
 
 
 def test_the_campaign_ends_soon_after_its_time_is_over(tmp_path, monkeypatch):
@@ -98,14 +98,14 @@ def test_shares_that_all_see_the_whole_device_are_refused(tmp_path, monkeypatch)
 def test_without_mps_green_contexts_are_still_measured(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     plan = plan_of(tmp_path / "earlier", slices=SLICES)
-    assert measure(plan, tmp_path / "out", device="cuda") == {"slices ok": 6}
+    assert measure(plan, tmp_path / "out", device="cuda") == {"ok": 6}
 
 
 @pytest.mark.slow
 def test_real_processes_measure_real_steps(tmp_path):
     some = replace(SLICES, methods=("mps", "green-context"), percents=(100,), batch=2)
     plan = plan_of(tmp_path / "earlier", TINY[:3], slices=some, measuring=Measuring(warmups=1, tries=1, max_cv=9.0))
-    assert measure(plan, tmp_path / "out", seconds=60.0, command=slices.WORKER) == {"slices ok": 3}
+    assert measure(plan, tmp_path / "out", seconds=60.0, command=slices.WORKER) == {"ok": 3}
     for row in rows_of(tmp_path / "out"):
         assert 0 < row["latency_min_ms"] <= row["latency_ms"]
         assert row["repeats"] >= 20

@@ -91,7 +91,7 @@ class ColocationCampaign:
         if not self._ledger.counts and not resumed:
             raise MeasurementError(f"No group could be measured. See {self._out / 'workers.log'}.")
         groups = {f"groups {method}": len(found) for method, found in self._groups.items()}
-        return {f"{TABLE} {status}": number for status, number in self._ledger.counts.items()} | groups
+        return dict(self._ledger.counts) | groups
 
     def _method(self, method: str, count: int, until: float) -> None:
         with (

@@ -28,6 +28,7 @@ from foretell.profiling.environment import describe
 from foretell.profiling.journal import Journal
 from foretell.profiling.plan import Plan
 from foretell.profiling.schedule import Group, Schedule, make_schedule
+from foretell.profiling.selection import choose
 from foretell.profiling.tracker_ncu import OPTIONS, Counters, complaint, find_ncu, read_counters, split_ranges
 from foretell.profiling.workload import Workload
 from foretell.units import ms, seconds_from_us
@@ -100,7 +101,7 @@ class OccupancyCampaign:
         try:
             folders = [*skip, self._out]
             self._done = {str(key) for (key,) in done_keys(folders, _TABLE, ("workload_id",))}
-            self._schedule = make_schedule(self._plan, self._done)
+            self._schedule = self._lay_out()
             log.info("%d models to count, %d workloads known", len(self._schedule), len(self._done))
             with tempfile.TemporaryDirectory(prefix="foretell-occupancy-") as folder:
                 self._loop(Path(folder), limit)
@@ -110,6 +111,19 @@ class OccupancyCampaign:
         for reason, count in self._reasons.most_common(8):
             log.info("%5d × %s", count, reason)
         return dict(self.counts)
+
+    def _lay_out(self) -> Schedule:
+        if not self._plan.selection.measured:
+            return make_schedule(self._plan, self._done)
+        specs: dict[tuple[str, str], list[Workload]] = {}
+        for chosen in choose(self._plan):
+            specs.setdefault((chosen.part, chosen.workload.spec), []).append(chosen.workload)
+        groups: dict[str, deque[Group]] = {part.name: deque() for part in self._plan.parts}
+        for (part, spec), workloads in specs.items():
+            left = Group(part, spec, tuple(workloads), len(workloads)).without(self._done)
+            if left.workloads:
+                groups[part].append(left)
+        return Schedule(groups, {part.name: part.share for part in self._plan.parts})
 
     def _loop(self, folder: Path, limit: int) -> None:
         children: dict[int, _Child] = {}
@@ -181,7 +195,9 @@ class OccupancyCampaign:
                 self._known[workload.id], self._parts[workload.id] = workload, group.part
         path = folder / "settings.json"
         path.write_text(json.dumps(settings), encoding="utf-8")
-        environment = dict(os.environ) | {"LC_ALL": "C"}  # numbers with a point
+        # numbers with a point; and ncu lets only one process of a temporary folder launch kernels at a time, those
+        # outside the ranges included: here the turnstile sees to it that one counts and the others may prepare
+        environment = dict(os.environ) | {"LC_ALL": "C", "TMPDIR": str(folder)}
         source = str(Path(__file__).parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
         command = [self._ncu, *OPTIONS, "--log-file", str(folder / "ncu.csv"), sys.executable, *WORKER, str(path)]

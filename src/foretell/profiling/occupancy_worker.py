@@ -1,7 +1,7 @@
 """Profiling: a child of ``ncu`` that runs one step of each of its workloads inside a counted range.
 
 Building and warming up happen beside others, outside the ranges, at nearly normal speed; only the counted run has the
-device alone. What happens is appended to a file of events, in the order of the ranges:
+device alone. What happens is appended to a file of events with their time, in the order of the ranges:
 
     {"event": "pid", "pid": ...}                          the process, so that it can be ended before ``ncu`` is
     {"event": "begin", "id": ...}                         a workload has been begun: who dies now, dies of it
@@ -259,7 +259,7 @@ def main(arguments: list[str]) -> int:
     out = Path(settings["events"]).open("a", encoding="utf-8")  # noqa: SIM115 open as long as the process lives
 
     def say(message: Message) -> None:
-        out.write(json.dumps(message) + "\n")
+        out.write(json.dumps({**message, "at": round(time.time(), 3)}) + "\n")
         out.flush()
 
     say({"event": "pid", "pid": os.getpid()})

@@ -53,7 +53,8 @@ class Workers:
 class Selection:
     """Which workloads of earlier campaigns are taken again; without ``measured`` they are drawn like any others.
 
-    A part takes its share of ``workloads`` from what earlier campaigns measured under its name.
+    A part takes its share of ``workloads`` from what earlier campaigns measured under its name. With ``max_kernels``
+    only those are taken that were traced and launch at most so many kernels.
     """
 
     measured: tuple[str, ...] = ()
@@ -61,6 +62,7 @@ class Selection:
     min_latency_ms: float = 0.05
     max_latency_ms: float = 6.0
     max_memory_mib: float = 1500.0
+    max_kernels: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,8 @@ class Colocation:
 class Occupancy:
     """An ``occupancy`` campaign: hardware counters of one run, kernel by kernel.
 
-    ``processes`` profilers prepare at the same time, each ``per_process`` workloads; one counts. A run that takes longer
-    than ``run_s`` under the profiler is given up.
+    ``processes`` profilers prepare at the same time, each ``per_process`` workloads; one counts. A run that takes
+    longer than ``run_s`` under the profiler is given up.
     """
 
     kernels_max: int = 2000

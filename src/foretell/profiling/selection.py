@@ -36,7 +36,11 @@ def choose(plan: Plan, limit: int = 0) -> list[Chosen]:
     wanted = min(plan.selection.workloads, limit) if limit else plan.selection.workloads
     if not plan.selection.measured:
         return _drawn(plan, wanted)
-    rows = list(_read(map(Path, plan.selection.measured)))
+    rows: Sequence[Row] = list(_read(map(Path, plan.selection.measured), "measurements", _COLUMNS))
+    if plan.selection.max_kernels:
+        traced = _read(map(Path, plan.selection.measured), "kernels", ("workload_id",))
+        kernels = Counter(str(row["workload_id"]) for row in traced)
+        rows = [row for row in rows if 0 < kernels[row["workload_id"]] <= plan.selection.max_kernels]
     total = math.fsum(part.share for part in plan.parts)
     queues = [(part, _part(rows, part, plan, math.ceil(wanted * part.share / total))) for part in plan.parts]
     chosen: list[Chosen] = []
@@ -58,14 +62,14 @@ def _drawn(plan: Plan, wanted: int) -> list[Chosen]:
     return list(chosen.values())
 
 
-def _read(paths: Iterable[Path]) -> Iterable[Row]:
+def _read(paths: Iterable[Path], table: str, columns: Sequence[str]) -> Iterable[Row]:
     parquet = require("pyarrow.parquet", extra="profile", purpose="Reading Parquet")
     for path in paths:
-        files = sorted(path.rglob("measurements.parquet")) if path.is_dir() else [path]
-        if not files or not all(file.exists() for file in files):
-            raise MeasurementError(f"There is no measurements.parquet at {path}. Name it in [selection] measured.")
+        files = sorted(path.rglob(f"{table}.parquet"))
+        if not files:
+            raise MeasurementError(f"There is no {table}.parquet below {path}. Change [selection] measured.")
         for file in files:
-            yield from parquet.read_table(file, columns=list(_COLUMNS)).to_pylist()
+            yield from parquet.read_table(file, columns=list(columns)).to_pylist()
 
 
 def _part(rows: Sequence[Row], part: Part, plan: Plan, count: int) -> list[Chosen]:

@@ -88,7 +88,7 @@ class SliceCampaign:
             self._ledger.close()
         if not self._ledger.counts and not self._done:
             raise MeasurementError(f"No slice could be measured. See {self._out / 'workers.log'}.")
-        return {f"{TABLE} {status}": count for status, count in self._ledger.counts.items()}
+        return dict(self._ledger.counts)
 
     def _mps(self, chosen: Sequence[Chosen], stop_at: float) -> None:
         percents = [float(percent) for percent in self._plan.slices.percents]
