@@ -67,7 +67,7 @@ def kill(where: str, times: int, log: Path) -> None:
             time.sleep(0.002)
         while turn % 3 == 2 and not any(Path(where).glob(".append-*.part")) and time.monotonic() < until:
             pass
-        time.sleep(chance.uniform(0.0, 0.25 if turn % 3 < 2 else 0.01))
+        time.sleep(chance.uniform(0.0, 0.08 if turn % 3 < 2 else 0.01))
         os.kill(process, signal.SIGKILL)
         _, status = os.waitpid(process, 0)
         assert status == signal.SIGKILL

@@ -2,12 +2,12 @@
 
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from foretell.datasets.journal_tables import write_tables
 from foretell.profiling import schedule
 from foretell.profiling.campaign import Campaign
+from foretell.profiling.errand import Errand
 from foretell.profiling.journal import read_records, read_traces
 from foretell.profiling.plan import Limits, Measuring, Part, Plan, Workers
 from foretell.profiling.zoo import Entry
@@ -30,12 +30,14 @@ class FakeZoo:
         return [Entry(f"synthetic:{name}", name.rstrip("0123456789"), (4,)) for name in self.names]
 
 
-def run(out, names=FakeZoo.names, seconds=30.0, skip=(), limit=0, again=0, on_progress=lambda _: None, **changes):
+def run(out, names=FakeZoo.names, seconds=30.0, skip=(), limit=0, again=0, on_progress=lambda _: None, began=None):
     zoo = FakeZoo()
     zoo.names = tuple(names)
     schedule.load_zoo = lambda _: zoo
-    campaign = Campaign(replace(PLAN, **changes), Path(out), "cpu", seconds, time.time(), WORKER, on_progress)
-    campaign.run([Path(path) for path in skip], "", limit, again)
+    places = tuple(Path(path) for path in skip)
+    errand = Errand(PLAN, Path(out), "cpu", seconds, began or time.time(), places, "", limit, again, on_progress)
+    campaign = Campaign(errand, WORKER)
+    campaign.run()
     return campaign, write_tables(Path(out), read_records(Path(out)), read_traces(Path(out)))
 
 

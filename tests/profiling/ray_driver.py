@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from foretell.profiling import schedule
+from foretell.profiling.errand import Errand
 from foretell.profiling.plan import Limits, Measuring, Part, Plan, Workers
 from foretell.profiling.ray_cluster import LOCAL, RayCampaign
 from foretell.profiling.zoo import Entry
@@ -37,8 +38,7 @@ def main(arguments):
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         cluster.add_node(num_cpus=1)
         address = cluster.address
-    campaign = RayCampaign(PLAN, Path(out), "cpu", 100.0, time.time(), address, WORKER)
-    counts = campaign.run([], "", 0)
+    counts = RayCampaign(Errand(PLAN, Path(out), "cpu", 100.0, time.time()), address, WORKER).run()
     if nodes:
         cluster.shutdown()
     sys.stdout.write(json.dumps(counts) + "\n")

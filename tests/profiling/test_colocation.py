@@ -7,6 +7,7 @@ import pytest
 from foretell.errors import MeasurementError
 from foretell.profiling import colocation
 from foretell.profiling.colocation_groups import group_id
+from foretell.profiling.errand import Errand
 from foretell.profiling.journal import read_records
 from foretell.profiling.plan import Colocation, Measuring
 from profiling.measured import TINY, plan_of
@@ -16,8 +17,7 @@ SMALL = Colocation(processes=3, groups=4, together_s=0.2)
 
 
 def measure(plan, out, seconds=40.0, skip=(), limit=0, command=FAKE):
-    options = {"device": "cpu", "seconds": seconds, "began": time.time(), "commit": "", "limit": limit}
-    return colocation.run(plan, out, skip=skip, command=command, **options)
+    return colocation.run(Errand(plan, out, "cpu", seconds, time.time(), tuple(skip), "", limit), command)
 
 
 def rows_of(out):

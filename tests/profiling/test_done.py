@@ -21,6 +21,14 @@ def test_keys_of_journals_and_of_tables_are_found(tmp_path):
     assert found == {("a", 10.0), ("c", 20.0), ("c", 30.0)}
 
 
+def test_keys_of_the_files_of_a_store_are_found_and_those_of_similar_tables_not(tmp_path):
+    for name, key in (("graphs-0123456789abcdef", "a"), ("graphs", "b"), ("fusion_graphs", "c"), ("graphs_old", "d")):
+        parquet.write_table(arrow.table({"graph_hash": [key]}), tmp_path / f"{name}.parquet")
+    assert done_keys([tmp_path], "graphs", ("graph_hash",)) == {("a",), ("b",)}
+    with pytest.raises(MeasurementError, match="no column 'spec'"):
+        done_keys([tmp_path], "graphs", ("spec",))
+
+
 def test_what_cannot_be_read_is_named(tmp_path):
     with pytest.raises(MeasurementError, match="nothing at"):
         done_keys([tmp_path / "absent"], "slices", ("workload_id",))

@@ -48,6 +48,14 @@ def test_a_profiler_that_counts_nothing_is_said():
     assert "no kernel" in result["error"]
 
 
+def test_the_last_words_of_a_child_that_dies_are_its_own():
+    pytest.importorskip("torch")
+    result = measure_alone(Request("any", builder="os:abort"), timeout_s=120)
+    assert result["status"] == "crash"
+    assert result["error"].startswith("The process died of SIGABRT while building the model.")
+    assert "Warning" not in result["error"]
+
+
 def test_the_real_child_measures():
     pytest.importorskip("torch")
     quick = Measuring(warmups=1, replays=3, tries=1)

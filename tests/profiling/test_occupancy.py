@@ -9,6 +9,7 @@ import pytest
 
 from foretell.errors import MeasurementError
 from foretell.profiling import occupancy
+from foretell.profiling.errand import Errand
 from foretell.profiling.journal import read_records, read_traces
 from foretell.profiling.plan import Limits, Occupancy, Part, Plan, read_plan
 from foretell.profiling.schedule import make_schedule
@@ -27,6 +28,7 @@ PLAN = Plan(
     occupancy=Occupancy(kernels_max=900, processes=2, per_process=3),
 )
 ALL = len(make_schedule(PLAN))
+FEW = replace(PLAN, parts=(replace(PART, models=10),))
 
 # A worker that behaves as its workloads' number says, without torch: the choreography alone.
 FAKE_WORKER = """
@@ -70,8 +72,8 @@ def fakes(monkeypatch, tmp_path):
     return monkeypatch
 
 
-def _run(out, *, plan=PLAN, seconds=60.0, skip=(), limit=0):
-    return occupancy.run(plan, out, device="cpu", seconds=seconds, began=time.time(), skip=skip, commit="", limit=limit)
+def _run(out, *, plan=PLAN, seconds=60.0, began=None, skip=(), limit=0):
+    return occupancy.run(Errand(plan, out, "cpu", seconds, began or time.time(), tuple(skip), "", limit))
 
 
 def _records(out):
@@ -104,12 +106,13 @@ def test_a_finished_folder_is_not_counted_again(fakes, tmp_path):
 @pytest.mark.parametrize(("mode", "status"), [("crash", "crash"), ("hang", "timeout"), ("oom", "oom")])
 def test_what_goes_wrong_is_recorded_and_the_rest_is_counted(fakes, tmp_path, mode, status):
     fakes.setenv("FAKE_WORKER", mode)
-    fakes.setattr(occupancy, "_PROCESS_S", 2.0)
-    counts = _run(tmp_path / "out", plan=replace(PLAN, limits=Limits(timeout_s=1.5)))
+    fakes.setattr(occupancy, "_PROCESS_S", 1.0)
+    four = replace(PLAN.occupancy, processes=4)
+    counts = _run(tmp_path / "out", plan=replace(FEW, limits=Limits(timeout_s=1.5), occupancy=four))
     odd = {line["workload_id"] for line in _records(tmp_path / "out") if int(str(line["workload_id"]), 16) % 3 == 0}
     assert odd
     assert {line["workload_id"] for line in _records(tmp_path / "out") if line["status"] == status} == odd
-    assert counts["ok"] == ALL - len(odd)
+    assert counts["ok"] == len(make_schedule(FEW)) - len(odd)
 
 
 def test_a_profiler_that_may_not_count_ends_the_campaign_with_its_reason(fakes, tmp_path):
@@ -127,16 +130,16 @@ def test_a_torn_table_loses_only_its_last_range_which_is_counted_again(fakes, tm
 
 def test_everything_has_ended_by_the_deadline(fakes, tmp_path):
     fakes.setenv("FAKE_WORKER", "hang")
-    began = time.time()
-    _run(tmp_path / "out", seconds=5.0)
-    assert time.time() < began + 5.0
+    began = time.time() - 16.0  # a long campaign near its end has more seconds in reserve than a short one
+    _run(tmp_path / "out", seconds=20.0, began=began)
+    assert time.time() < began + 20.0
     assert next(read_records(tmp_path / "out"))["kind"] == "campaign"
 
 
 def test_the_real_worker_goes_through_the_same_door(fakes, tmp_path):
     fakes.setattr(occupancy, "WORKER", ("-m", "foretell.profiling.occupancy_worker"))
-    plan = replace(PLAN, parts=(replace(PART, models=20),))
-    assert _run(tmp_path / "out", plan=plan)["ok"] == len(make_schedule(plan)) > 0
+    plan = replace(FEW, occupancy=replace(FEW.occupancy, per_process=6))
+    assert _run(tmp_path / "out", plan=plan)["ok"] == len(make_schedule(plan)) > 6
 
 
 def test_the_plan_of_the_repository_can_be_read():

@@ -40,11 +40,33 @@ def test_the_shipped_plan_spends_its_time_as_intended():
         (PART + PART, "same name"),
         ('[[part]]\nname = "a"\n', "lacks share, zoos"),
         (PART + "[limits]\nmax_latency = 3\n", "max_latency_ms"),
+        (PART.replace("zoos", "zoo"), "Did you mean 'zoos'"),
+        (PART.replace("[[part]]", "[part]"), r"write \[\[part\]\]"),
+        (PART.replace("share = 1", 'share = "all"'), "share in .* is 'all': it must be a number"),
+        (PART + "batch_sizes = 4\n", "batch_sizes in .* is 4: it must be a list of whole numbers"),
+        (PART + "batch_sizes = []\n", "batch_sizes in .* is empty"),
+        (PART + "batch_sizes = [1.5]\n", "batch_sizes in .* must be a list of whole numbers"),
+        (PART + 'families = "resnet"\n', "families in .* must be a list of texts"),
+        (PART + '[measuring]\nreplays = "3"\n', "replays in .* must be a whole number"),
+        (PART + "[workers]\nmeasure = 0\n", "1 worker or more"),
+        ("workers = 3\n" + PART, r"'workers' is 3: write a section, \[workers\]"),
+        ('seed = "a"\n' + PART, "seed of the plan .* is 'a'"),
     ],
 )
 def test_mistakes_are_named(tmp_path, text, message):
     with pytest.raises(InputError, match=message):
         _read(tmp_path, text)
+
+
+def test_numbers_may_be_written_whole(tmp_path):
+    assert _read(tmp_path, PART + "[measuring]\nenergy_share = 1\n").measuring.energy_share == 1
+
+
+def test_a_file_that_is_no_text_is_no_plan(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\xeb\xff\x00")
+    with pytest.raises(InputError, match="is not TOML"):
+        read_plan(path)
 
 
 def test_a_missing_plan_is_named(tmp_path):

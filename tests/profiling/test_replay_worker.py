@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from foretell.errors import MeasurementError
+from foretell.profiling.child import PoisonedError
 from foretell.profiling.plan import Measuring
 from foretell.profiling.replay import CpuReplays
-from foretell.profiling.replay_worker import PoisonedError, ReplayWorker
+from foretell.profiling.replay_worker import ReplayWorker
 from foretell.profiling.workload import Workload
 from profiling.measured import TINY
 

@@ -1,8 +1,10 @@
 from collections import Counter
+from dataclasses import replace
 from itertools import islice, pairwise
 
 import pytest
 
+from foretell.errors import InputError
 from foretell.profiling.plan import Part, Plan
 from foretell.profiling.schedule import Group, Schedule, chosen_for, cost, group_of, interleave, make_schedule
 from foretell.profiling.zoo import Entry
@@ -102,3 +104,8 @@ def test_models_of_which_nothing_is_measured_come_first():
     seen = {("random", spec) for spec in before[:3]} | {("other", before[4])}
     after = [group.spec for group in make_schedule(plan, seen=seen).groups["random"]]
     assert after == before[3:] + before[:3]
+
+
+def test_a_family_that_no_zoo_has_is_named():
+    with pytest.raises(InputError, match=r"'synthetic-mpl'.*Did you mean 'synthetic-mlp'"):
+        make_schedule(Plan(1, (replace(PART, families=("synthetic-lenet", "synthetic-mpl")),)))

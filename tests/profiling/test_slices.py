@@ -8,6 +8,7 @@ import pytest
 
 from foretell.errors import MeasurementError
 from foretell.profiling import slices
+from foretell.profiling.errand import Errand
 from foretell.profiling.journal import read_records
 from foretell.profiling.plan import Measuring, Slices
 from profiling.measured import TINY, plan_of
@@ -17,8 +18,7 @@ SLICES = Slices(percents=(10, 100), batch=2, sm_counts=(33, 66), green_workloads
 
 
 def measure(plan, out, device="cpu", seconds=30.0, skip=(), limit=0, command=FAKE):
-    options = {"device": device, "seconds": seconds, "began": time.time(), "commit": "abc", "limit": limit}
-    return slices.run(plan, out, skip=skip, command=command, **options)
+    return slices.run(Errand(plan, out, device, seconds, time.time(), tuple(skip), "abc", limit), command)
 
 
 def rows_of(out):

@@ -1,6 +1,5 @@
 """The real worker on the host, in this process; and one campaign through real child processes."""
 
-import gc
 import json
 import time
 
@@ -10,13 +9,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 
 from foretell.profiling.campaign import run  # noqa: E402
+from foretell.profiling.child import PoisonedError  # noqa: E402
+from foretell.profiling.errand import Errand  # noqa: E402
 from foretell.profiling.journal import read_records, read_traces  # noqa: E402
 from foretell.profiling.plan import Limits, Measuring, read_plan  # noqa: E402
 from foretell.profiling.runtime_cpu import CpuRuntime  # noqa: E402
 from foretell.profiling.runtime_cuda import CaptureError  # noqa: E402
 from foretell.profiling.schedule import Group  # noqa: E402
 from foretell.profiling.turnstile import Turnstile  # noqa: E402
-from foretell.profiling.worker import PoisonedError, Worker  # noqa: E402
+from foretell.profiling.worker import Worker  # noqa: E402
 from foretell.profiling.workload import Workload  # noqa: E402
 
 QUICK = Measuring(warmups=2, replays=3, tries=1)
@@ -25,8 +26,6 @@ LENET = tuple(Workload("synthetic:lenet?scale=1", batch, (1, 28, 28), "fp32") fo
 
 @pytest.fixture
 def make_worker(tmp_path):
-    gc.freeze()  # as the worker itself does: collecting all that pytest has loaded takes long
-
     def make(limits=Limits(), **broken):  # noqa: B008 frozen
         turnstile = Turnstile(tmp_path, 0)
         turnstile.open()
@@ -36,8 +35,7 @@ def make_worker(tmp_path):
             setattr(runtime, name, replacement)
         return Worker(runtime, QUICK, limits, said.append), said
 
-    yield make
-    gc.unfreeze()
+    return make
 
 
 def _raise(error):
@@ -147,7 +145,7 @@ def test_a_campaign_on_the_host(tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN)
     out = tmp_path / "out"
     plan = read_plan(tmp_path / "plan.toml")
-    counts = run(plan, out, device="cpu", seconds=90.0, began=time.time(), skip=[], commit="", limit=0)
+    counts = run(Errand(plan, out, "cpu", 90.0, time.time()))
     assert counts == {"ok": 2, "traced": 2}
     records = [record for record in read_records(out) if record["kind"] == "measurement"]
     assert [record["status"] for record in records] == ["ok", "ok"]

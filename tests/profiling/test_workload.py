@@ -1,7 +1,7 @@
 import pytest
 
 from foretell.errors import InputError
-from foretell.profiling.workload import Spec, Workload, fraction, parse_spec, workload_from_json
+from foretell.profiling.workload import Spec, Workload, fraction, parse_spec, workload_from_json, workload_from_row
 
 
 def test_a_spec_survives_its_text():
@@ -35,6 +35,13 @@ def test_json_round_trip():
     assert workload_from_json(workload.to_json()).id == workload.id
     with pytest.raises(InputError):
         workload_from_json({**workload.to_json(), "input_shape": "128"})
+
+
+def test_a_row_of_a_table_may_have_no_shape():
+    row = {"spec": "file:sum.onnx?sha256=0", "batch_size": 1, "dtype": "fp32", "mode": "inference"}
+    row |= {"optimizer": None, "family": "onnx"}
+    assert workload_from_row({**row, "input_shape": ""}).input_shape == ()
+    assert workload_from_row({**row, "input_shape": "3x32"}).input_shape == (3, 32)
 
 
 def test_fractions_are_spread_evenly():

@@ -78,7 +78,7 @@ def test_ctrl_c_keeps_what_is_measured(plan, tmp_path):
 def test_a_plan_may_have_a_time_budget(plan, tmp_path, monkeypatch):
     plan.write_text("seconds = 77\n" + quick_collect.PLAN)
     given = []
-    monkeypatch.setattr(campaign, "run", lambda *_, seconds, **__: given.append(seconds) or {})
+    monkeypatch.setattr(campaign, "run", lambda errand: given.append(errand.seconds) or {})
     collect(plan, out=tmp_path, device="cpu")
     collect(plan, out=tmp_path, device="cpu", seconds=5)
     plan.write_text(quick_collect.PLAN)
@@ -89,11 +89,11 @@ def test_a_plan_may_have_a_time_budget(plan, tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "measurements"])
 def test_every_kind_of_campaign_is_there_and_its_progress_is_seen(kind, plan, tmp_path, monkeypatch):
     real = workflow.CAMPAIGNS.load(kind)
-    seen, told = {}, threading.Event()
+    seen, told = [], threading.Event()
 
-    def run(_plan, out, **given):
-        seen.update(given)
-        (out / "journal.jsonl").write_text('{"kind":"campaign","campaign_id":"c"}\n')
+    def run(errand):
+        seen.append(errand)
+        (errand.out / "journal.jsonl").write_text('{"kind":"campaign","campaign_id":"c"}\n')
         assert told.wait(10)
         return {"ok": 1}
 
@@ -102,8 +102,8 @@ def test_every_kind_of_campaign_is_there_and_its_progress_is_seen(kind, plan, tm
     plan.write_text(f'kind = "{kind}"\n' + quick_collect.PLAN)
     done = collect(plan, out=tmp_path / "out", device="cpu", skip=["x"], limit=3, on_progress=lambda _: told.set())
     assert (done.counts, done.rows) == ({"ok": 1}, {"campaigns": 1})
-    assert set(seen) == {"device", "seconds", "began", "skip", "commit", "limit"}
-    assert (seen["skip"], seen["limit"]) == ([Path("x")], 3)
+    (errand,) = seen
+    assert (errand.plan.kind, errand.device, errand.skip, errand.limit) == (kind, "cpu", (Path("x"),), 3)
 
 
 def test_two_campaigns_do_not_share_a_folder(plan, tmp_path):
@@ -126,7 +126,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_measured(plan, tmp_pa
     (tmp_path / "file").touch()
     with pytest.raises(MeasurementError, match="Cannot write to"):
         collect(plan, out=tmp_path / "file" / "out", device="cpu")
-    for wrong in ({"seconds": -1}, {"workers": (0, 1)}, {"ray": "local", "again": 3}):
+    for wrong in ({"seconds": -1}, {"workers": (0, 1)}, {"limit": -1}, {"again": -1}, {"ray": "local", "again": 3}):
         with pytest.raises(InputError):
             collect(plan, out=tmp_path / "out", device="cpu", **wrong)
     with pytest.raises(DeviceError, match="cpu"):

@@ -7,7 +7,7 @@ import pytest
 from foretell.errors import DataError
 from foretell.profiling.journal import Journal
 from foretell.profiling.workload import Workload
-from foretell.workflows.data import card, merge_stores, open_existing, query, read_done, write_card, write_tables
+from foretell.workflows.data import card, merge_stores, open_existing, query, write_card, write_tables
 
 pytest.importorskip("duckdb")
 
@@ -40,19 +40,6 @@ def test_a_journal_becomes_tables_beside_it(folder: Path) -> None:
     ]
     with pytest.raises(DataError, match="no journal"):
         write_tables(folder.parent)
-
-
-def test_what_is_done_is_known_from_the_journal_the_folder_or_a_table(folder: Path) -> None:
-    rows, traced = read_done(folder)
-    assert {row["workload_id"] for row in rows} == {WORKLOAD.id, "other"}
-    assert rows[0]["input_shape"] == "1x28x28"
-    assert traced == {WORKLOAD.id}
-    write_tables(folder)
-    for path in (folder, folder / "measurements.parquet"):
-        assert {row["workload_id"] for row in read_done(path)[0]} == {WORKLOAD.id, "other"}
-    assert read_done(folder / "kernels.parquet") == ([], {WORKLOAD.id})
-    with pytest.raises(DataError, match="nothing at"):
-        read_done(folder / "absent")
 
 
 def test_stores_are_merged_once(folder: Path, tmp_path: Path) -> None:

@@ -50,6 +50,10 @@ def answered(monkeypatch):
         ({"mode": "train"}, InputError, "training"),
         ({"runtime": "cuda-graph"}, InputError, "on cpu"),
         ({"batch_size": 0}, InputError, "1 or more"),
+        ({"batch_size": 10**8}, InputError, "at most"),
+        ({"threads": 0}, InputError, "1 thread or more"),
+        ({"mode": "prefill"}, InputError, "language models"),
+        ({"store": "postgresql://nobody@127.0.0.1:1/none"}, ForetellError, "."),
         ({"optimizer": "sgd"}, InputError, "--mode training"),
         ({"mode": "training", "optimizer": "adam"}, InputError, "adamw"),
         ({"mode": "training", "dtype": "fp16"}, InputError, "bf16"),
@@ -66,6 +70,26 @@ def test_what_makes_no_sense_is_refused_before_a_process_starts(options, error, 
     with pytest.raises(error, match=words):
         profile(LENET, **options)
     assert answered.asked == []
+
+
+def test_a_module_cannot_go_to_another_process_and_the_way_out_is_named(answered):
+    with pytest.raises(ModelError, match=r"Module.*net\.py:build"):
+        profile(type("Module", (), {})())
+    assert answered.asked == []
+
+
+def test_an_onnx_file_needs_no_runtime_named(tmp_path, answered):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(tiny_onnx().SerializeToString())
+    profile(path)
+    assert answered.asked[0].runtime == "onnxruntime"
+    with pytest.raises(InputError, match="--device cpu"):
+        profile(path, device="cuda")
+
+
+def test_the_lower_end_is_never_below_the_fastest_run_nor_lost(answered):
+    answered.result = answer(latency_cv=0.7, latency_ms=2.0, latency_min_ms=1.5)
+    assert profile(LENET).latency_ms.low == 1.5
 
 
 def test_models_are_told_by_what_they_look_like(tmp_path, monkeypatch):

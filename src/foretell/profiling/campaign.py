@@ -1,7 +1,7 @@
 """Profiling: measure as much of a plan as the time allows, and lose nothing.
 
 The campaign gives groups of workloads to its workers and writes down what they answer. It can be killed at any moment
-and called again with the same ``--out``; what is in its journal, or in what ``--skip`` names, is not measured again.
+and sent out again into the same folder; what is in its journal, or in what it shall skip, is not measured again.
 """
 
 import json
@@ -10,23 +10,22 @@ import tempfile
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import MeasurementError
-from foretell.profiling.done import done_measurements
+from foretell.profiling.done import TRIED_AGAIN, done_measurements
 from foretell.profiling.environment import describe
-from foretell.profiling.journal import Journal
+from foretell.profiling.errand import Errand
+from foretell.profiling.journal import Journal, record_of
 from foretell.profiling.messages import Message, group_to_json
-from foretell.profiling.plan import Plan
 from foretell.profiling.pool import WORKER, Pool, WorkerProcess
 from foretell.profiling.progress import Progress
 from foretell.profiling.schedule import Group, Schedule, chosen_for, make_schedule
-from foretell.profiling.workload import Workload, fraction
+from foretell.profiling.workload import Workload, fraction, workload_from_row
 
 log = logging.getLogger("foretell.profiling")
 
@@ -41,28 +40,17 @@ _AGAIN_SHARE = 0.25
 class Campaign:
     """One run of a plan on one device."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        out: Path,
-        device: str,
-        seconds: float,
-        began: float,
-        command: Sequence[str] = WORKER,
-        on_progress: Callable[[Progress], None] = lambda _: None,
-    ) -> None:
-        self._plan = plan
+    def __init__(self, errand: Errand, command: Sequence[str] = WORKER) -> None:
+        self._errand = errand
+        self._plan = errand.plan
+        self._out = errand.out
+        self._device = errand.device
         self._command = command
-        self._out = out
-        self._device = device
-        self._began = began
-        self._seconds = seconds
-        self._on_progress = on_progress
-        reserve_s = min(16.0, 0.2 * seconds)
-        self._stop_at = began + seconds - reserve_s
-        self._kill_at = self._stop_at + reserve_s / 2
+        reserve_s = errand.reserve_s(0.2, 16.0)
+        self._stop_at = errand.before_end(reserve_s)
+        self._kill_at = errand.before_end(reserve_s / 2)
         self.campaign_id = uuid.uuid4().hex[:12]
-        self._journal = Journal(out)
+        self._journal = Journal(errand.out)
         self._schedule = Schedule({}, {})
         self._traces: deque[Group] = deque()
         self._known: dict[str, Workload] = {}
@@ -79,11 +67,8 @@ class Campaign:
         self.counts: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
 
-    def run(self, skip: Sequence[Path], commit: str, limit: int, again: int = 0) -> dict[str, int]:
-        """Measure until the time or the plan is over; returns how many workloads ended how.
-
-        ``again`` workloads of what ``skip`` has are measured once more, with energy: that tells how well they repeat.
-        """
+    def run(self) -> dict[str, int]:
+        """Measure until the time or the plan is over; returns how many workloads ended how."""
         self._journal.open()
         roles = ["measure"] * self._plan.workers.measure + ["trace"] * self._plan.workers.trace
         zoos = sorted({zoo for part in self._plan.parts for zoo in part.zoos})
@@ -91,17 +76,17 @@ class Campaign:
         settings["limits"] = asdict(self._plan.limits)
         with tempfile.TemporaryDirectory(prefix="foretell-campaign-") as folder:
             pool = Pool(Path(folder), settings, roles, self._command)
-            facts = describe(self._device, commit)
+            facts = describe(self._device, self._errand.commit)
             try:
                 pool.start()  # the workers import their libraries while the plan is laid out
                 self._header = self._make_header(facts, len(roles))
-                repeated = self._resume(skip, again)
+                repeated = self._resume()
                 self._schedule = make_schedule(self._plan, self._done, self._seen)
                 if repeated:
                     self._schedule.groups[AGAIN], self._schedule.shares[AGAIN] = deque(repeated), _AGAIN_SHARE
                 self._known_before = len(self._done)
                 log.info("%d models to measure, %d workloads known", len(self._schedule), len(self._done))
-                self._loop(pool, limit)
+                self._loop(pool)
             finally:
                 pool.stop()
                 self._journal.close()
@@ -119,24 +104,27 @@ class Campaign:
             self._journal.append(self._header)
             self._header = {}
 
-    def _resume(self, skip: Iterable[Path], again: int) -> list[Group]:
+    def _resume(self) -> list[Group]:
         """Take over what is done; returns what shall be measured once more all the same."""
         rows: list[dict[str, Any]] = []
-        for path in skip:
+        for path in self._errand.skip:
             found, traced = done_measurements(path)
             rows += found
             self._traced |= traced
         own, traced = done_measurements(self._out)
-        chosen = choose_again(rows, again, {row["workload_id"] for row in own})
+        mine = {row["workload_id"] for row in own}
+        chosen = choose_again(rows, self._errand.again, mine)
         rows += own
         self._traced |= traced
         untraced: dict[str, list[Workload]] = {}
         for row in rows:
+            self._seen.add((row["part"] or "", row["spec"]))
+            if row["status"] in TRIED_AGAIN and row["workload_id"] not in mine:
+                continue
             known = row["workload_id"] in self._done
             self._done.add(row["workload_id"])
-            self._seen.add((row["part"] or "", row["spec"]))
             if not known and row["status"] == "ok" and self._wants_trace(row["workload_id"]):
-                workload = _workload(row)
+                workload = workload_from_row(row)
                 untraced.setdefault(row["spec"], []).append(workload)
                 self._remember(row["part"] or "", [workload])
         for spec, workloads in untraced.items():
@@ -154,13 +142,13 @@ class Campaign:
             self._known[workload.id] = workload
             self._parts[workload.id] = part
 
-    def _loop(self, pool: Pool, limit: int) -> None:
+    def _loop(self, pool: Pool) -> None:
         reported = shown = time.time()
         while time.time() < self._kill_at:
             if pool.restarts > _MAX_RESTARTS:
                 log.warning("%d workers have died: the campaign ends early", pool.restarts)
                 break
-            running = time.time() < self._stop_at and not (limit and self.counts["ok"] >= limit)
+            running = time.time() < self._stop_at and not self._errand.enough(self.counts["ok"])
             for worker in pool.workers.values():
                 group = self._next(pool, worker) if running and worker.idle else None
                 if group is not None:
@@ -172,7 +160,7 @@ class Campaign:
                 break
             if pool.restarts >= 2 * len(pool.workers) and not self._heard:
                 raise MeasurementError(f"No worker gets ready. See {self._out / 'workers.log'}.")
-            if time.time() - self._began > _PATIENCE_S and not (self.counts["ok"] or self.counts["traced"]):
+            if self._errand.elapsed_s > _PATIENCE_S and not (self.counts["ok"] or self.counts["traced"]):
                 log.warning("nothing could be measured in %.0f s: the campaign ends", _PATIENCE_S)
                 break
             for worker, message in pool.listen(0.1):
@@ -189,8 +177,8 @@ class Campaign:
                 self.report()
             if time.time() - shown > _PROGRESS_S:
                 shown = time.time()
-                self._on_progress(self._progress(pool))
-        self._on_progress(self._progress(pool))
+                self._errand.on_progress(self._progress(pool))
+        self._errand.on_progress(self._progress(pool))
 
     def _progress(self, pool: Pool) -> Progress:
         left = sum(group.wanted for queue in self._schedule.groups.values() for group in queue)
@@ -198,10 +186,8 @@ class Campaign:
             if worker.group is not None and worker.group.role == "measure":
                 left += max(worker.group.wanted - len(worker.finished), 0)
         failed = self._finished - self.counts["ok"]
-        elapsed_s = time.time() - self._began
-        return Progress(
-            self._finished, failed, left, self._known_before, self.counts["traced"], elapsed_s, self._seconds
-        )
+        elapsed_s, budget_s = self._errand.elapsed_s, self._errand.seconds
+        return Progress(self._finished, failed, left, self._known_before, self.counts["traced"], elapsed_s, budget_s)
 
     def _next(self, pool: Pool, worker: WorkerProcess) -> Group | None:
         tracers = any(other.role == "trace" for other in pool.workers.values())
@@ -258,9 +244,8 @@ class Campaign:
         self._write_header()
         if status == "ok":
             self._ok.add(workload_id)
-        line: dict[str, object] = {"kind": "measurement", "campaign_id": self.campaign_id, "workload_id": workload_id}
-        line |= self._known[workload_id].to_json() | {"part": self._parts[workload_id], "status": status}
-        line["measured_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+        workload, part = self._known[workload_id], self._parts[workload_id]
+        line = record_of("measurement", self.campaign_id, workload, part, status)
         if workload_id in self._errors:
             line["error"] = self._errors[workload_id]
         self._journal.append(line | values)
@@ -305,18 +290,19 @@ class Campaign:
 
     def report(self) -> None:
         """Say in one line how far the campaign is."""
-        elapsed_s = time.time() - self._began
+        elapsed_s = self._errand.elapsed_s
         rate = self.counts["ok"] / elapsed_s * 60
-        used = {name: round(seconds) for name, seconds in self._schedule.used_s.items()}
-        log.info("%.0f s: %s; %.0f a minute; %d traces wait; worker seconds %s", elapsed_s, dict(self.counts), rate,
-                 len(self._traces), used)  # fmt: skip
+        ended = ", ".join(f"{count} {status}" for status, count in self.counts.items()) or "nothing measured"
+        used = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self._schedule.used_s.items()) or "none"
+        waiting = f"; {len(self._traces)} traces wait" if self._traces else ""
+        log.info("%.0f s: %s; %.0f a minute%s; time by part: %s", elapsed_s, ended, rate, waiting, used)
 
     def _keep_log(self, path: Path) -> None:
         with suppress(OSError):
             (self._out / "workers.log").write_bytes(path.read_bytes()[-1_000_000:])
 
     def _write_summary(self, facts: dict[str, object], restarts: int) -> None:
-        elapsed_s = time.time() - self._began
+        elapsed_s = self._errand.elapsed_s
         summary = {"campaign_id": self.campaign_id, "elapsed_s": elapsed_s, "counts": dict(self.counts)}
         summary |= {"restarts": restarts, "used_s": dict(self._schedule.used_s), "left": len(self._schedule)}
         summary |= {"untraced": sum(len(group.workloads) for group in self._traces), "facts": facts}
@@ -330,32 +316,14 @@ def choose_again(rows: Iterable[dict[str, Any]], count: int, done: set[str]) -> 
     specs: dict[str, list[Workload]] = {}
     for workload_id in order[:count]:
         if workload_id not in done:
-            specs.setdefault(good[workload_id]["spec"], []).append(_workload(good[workload_id]))
+            specs.setdefault(good[workload_id]["spec"], []).append(workload_from_row(good[workload_id]))
     return [Group(AGAIN, spec, tuple(workloads), len(workloads)) for spec, workloads in specs.items()]
 
 
-def _workload(row: dict[str, Any]) -> Workload:
-    shape = tuple(int(size) for size in row["input_shape"].split("x"))
-    fields = (row["dtype"], row["mode"], row["optimizer"] or "", row["family"] or "")
-    return Workload(row["spec"], row["batch_size"], shape, *fields)
-
-
-def run(
-    plan: Plan,
-    out: Path,
-    *,
-    device: str,
-    seconds: float,
-    began: float,
-    skip: Sequence[Path],
-    commit: str,
-    limit: int,
-    again: int = 0,
-    on_progress: Callable[[Progress], None] = lambda _: None,
-) -> dict[str, int]:
+def run(errand: Errand) -> dict[str, int]:
     """Run a ``measurements`` campaign; returns how many workloads ended how."""
-    campaign = Campaign(plan, out, device, seconds, began, on_progress=on_progress)
-    counts = campaign.run(skip, commit, limit, again)
+    campaign = Campaign(errand)
+    counts = campaign.run()
     campaign.report_reasons()
     campaign.report()
     return counts

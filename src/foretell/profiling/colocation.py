@@ -18,10 +18,10 @@ from foretell.profiling.colocation_groups import Candidate, Together, draw_group
 from foretell.profiling.colocation_stage import Stage
 from foretell.profiling.crew import WORKER, Crew
 from foretell.profiling.done import done_keys
+from foretell.profiling.errand import Errand
 from foretell.profiling.ledger import Ledger
 from foretell.profiling.messages import Message
 from foretell.profiling.mps import MpsDaemon
-from foretell.profiling.plan import Plan
 from foretell.profiling.selection import Chosen, choose
 
 log = logging.getLogger("foretell.profiling")
@@ -33,47 +33,37 @@ _MIN_REPEATS = 5
 _REPORT_EVERY = 40
 
 
-def run(
-    plan: Plan,
-    out: Path,
-    *,
-    device: str,
-    seconds: float,
-    began: float,
-    skip: Sequence[Path],
-    commit: str,
-    limit: int,
-    command: Sequence[str] = WORKER,
-) -> dict[str, int]:
+def run(errand: Errand, command: Sequence[str] = WORKER) -> dict[str, int]:
     """Measure until the time or the plan is over; ``limit`` is a number of groups for each method."""
-    stop_at = began + seconds - min(_MAX_RESERVE_S, _RESERVE * seconds)
-    return ColocationCampaign(plan, out, device, stop_at, command).run(skip, commit, limit)
+    return ColocationCampaign(errand, command).run()
 
 
 class ColocationCampaign:
     """One run of a plan on one device."""
 
-    def __init__(self, plan: Plan, out: Path, device: str, stop_at: float, command: Sequence[str]) -> None:
-        self._plan = plan
-        self._out = out
-        self._device = device
-        self._stop_at = stop_at
+    def __init__(self, errand: Errand, command: Sequence[str]) -> None:
+        self._errand = errand
+        self._plan = errand.plan
+        self._out = errand.out
+        self._device = errand.device
+        self._stop_at = errand.before_end(errand.reserve_s(_RESERVE, _MAX_RESERVE_S))
         self._command = command
-        self._ledger = Ledger(out, TABLE)
+        self._ledger = Ledger(errand.out, TABLE)
         self._chosen: list[Chosen] = []
         self._groups: dict[str, dict[str, frozenset[str]]] = {}
 
-    def run(self, skip: Sequence[Path], commit: str, limit: int) -> dict[str, int]:
+    def run(self) -> dict[str, int]:
         """All methods, each with its share of the time."""
         self._out.mkdir(parents=True, exist_ok=True)
-        for method, group, workload_id in done_keys((*skip, self._out), TABLE, ("method", "group_id", "workload_id")):
+        columns = ("method", "group_id", "workload_id")
+        for method, group, workload_id in done_keys(self._errand.folders, TABLE, columns):
             members = self._groups.setdefault(str(method), {})
             members[str(group)] = members.get(str(group), frozenset()) | {str(workload_id)}
         resumed = any(self._groups.values())
         self._chosen = choose(self._plan)
-        self._ledger.open(self._device, commit, self._plan.colocation.processes)
+        self._ledger.open(self._device, self._errand.commit, self._plan.colocation.processes)
         methods = self._plan.colocation.methods
-        count = limit or self._plan.colocation.groups
+        count = self._errand.limit or self._plan.colocation.groups
         try:
             for number, method in enumerate(methods):
                 now = time.time()

@@ -10,6 +10,8 @@ from foretell.profiling.journal import read_records, read_traces
 from foretell.profiling.workload import shape_text
 
 MEASUREMENTS, KERNELS = "measurements", "kernels"
+# It may have been the campaign's fault, so that a later one tries these again.
+TRIED_AGAIN = ("crash", "timeout")
 _COLUMNS = (
     "workload_id", "status", "spec", "batch_size", "input_shape", "dtype", "mode", "optimizer", "family", "part",
     "energy_j",
@@ -23,14 +25,32 @@ def done_keys(folders: Iterable[Path], table: str, columns: Sequence[str]) -> se
         if not folder.exists():
             raise MeasurementError(f"There is nothing at {folder} to skip.")
         found |= {tuple(line[name] for name in columns) for line in read_records(folder) if line.get("kind") == table}
-        for path in sorted(folder.rglob(f"{table}.parquet")):
-            parquet = require("pyarrow.parquet", extra="profile", purpose="Reading Parquet")
-            try:
-                rows = parquet.read_table(path, columns=list(columns)).to_pydict()
-            except (OSError, ValueError) as error:
-                raise MeasurementError(f"Cannot read {path}: {error}. Remove or restore it.") from error
+        for path in find_tables(folder, table):
+            rows = read_table(path, columns).to_pydict()
             found |= set(zip(*(rows[name] for name in columns), strict=True))
     return found
+
+
+def find_tables(folder: Path, table: str) -> list[Path]:
+    """The files of a table: ``slices.parquet`` of a campaign, ``slices-0123456789abcdef.parquet`` of a store."""
+    return sorted(path for path in folder.rglob(f"{table}*.parquet") if _table_of(path) == table)
+
+
+def _table_of(path: Path) -> str:
+    return path.stem.partition("-")[0]
+
+
+def read_table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Any:
+    """``columns`` of a Parquet file, and what it has of the ``optional`` ones."""
+    parquet = require("pyarrow.parquet", extra="profile", purpose="Reading Parquet")
+    try:
+        names = set(parquet.read_schema(path).names)
+        missing = [name for name in columns if name not in names]
+        if missing:
+            raise MeasurementError(f"{path} has no column {missing[0]!r}: it is not the table that was looked for.")
+        return parquet.read_table(path, columns=[*columns, *(name for name in optional if name in names)])
+    except (OSError, ValueError) as error:
+        raise MeasurementError(f"Cannot read {path}: {error}. Remove it or restore it; nothing was changed.") from error
 
 
 def done_measurements(path: Path) -> tuple[list[dict[str, Any]], set[str]]:
@@ -43,24 +63,13 @@ def done_measurements(path: Path) -> tuple[list[dict[str, Any]], set[str]]:
         rows += [_plain(line) for line in read_records(path) if line.get("kind") == "measurement"]
         traced |= {str(line["workload_id"]) for line in read_traces(path) if line.get("kind", KERNELS) == KERNELS}
     for file in sorted(path.rglob("*.parquet")) if path.is_dir() else [path]:
-        table = file.stem.partition("-")[0]
+        table = _table_of(file)
         if table == MEASUREMENTS or (file == path and table not in (MEASUREMENTS, KERNELS)):
-            rows += _table(file, _COLUMNS).to_pylist()
+            rows += read_table(file, _COLUMNS[:1], _COLUMNS[1:]).to_pylist()
         elif table == KERNELS:
-            traced |= set(_table(file, ("workload_id",)).column(0).unique().to_pylist())
+            traced |= set(read_table(file, ("workload_id",)).column(0).unique().to_pylist())
     return rows, traced
 
 
 def _plain(line: dict[str, Any]) -> dict[str, Any]:
     return {name: line.get(name) for name in _COLUMNS} | {"input_shape": shape_text(tuple(line["input_shape"]))}
-
-
-def _table(path: Path, columns: Sequence[str]) -> Any:
-    parquet = require("pyarrow.parquet", extra="profile", purpose="Reading Parquet")
-    try:
-        names = set(parquet.read_schema(path).names)
-        if "workload_id" not in names:
-            raise MeasurementError(f"{path} has no workloads: it is no table of measurements or kernels.")
-        return parquet.read_table(path, columns=[name for name in columns if name in names])
-    except (OSError, ValueError) as error:
-        raise MeasurementError(f"Cannot read {path}: {error}. Remove it or restore it; nothing was changed.") from error

@@ -12,14 +12,14 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from foretell.errors import MeasurementError
 from foretell.profiling.done import done_keys
 from foretell.profiling.environment import describe
+from foretell.profiling.errand import Errand
 from foretell.profiling.fusion_kernels import fusion_id
-from foretell.profiling.journal import Journal
+from foretell.profiling.journal import Journal, now_text
 from foretell.profiling.messages import Message, group_to_json
 from foretell.profiling.plan import Plan
 from foretell.profiling.pool import Pool, WorkerProcess
@@ -36,44 +36,32 @@ _REPORT_S = 20.0
 _LOG_BYTES = 1_000_000
 
 
-def run(
-    plan: Plan,
-    out: Path,
-    *,
-    device: str,
-    seconds: float,
-    began: float,
-    skip: Sequence[Path],
-    commit: str,
-    limit: int,
-) -> dict[str, int]:
+def run(errand: Errand) -> dict[str, int]:
     """Compile until the time or the plan is over; returns how many models ended how."""
-    return FusionCampaign(plan, out, device, seconds, began).run(skip, commit, limit)
+    return FusionCampaign(errand).run()
 
 
 class FusionCampaign:
     """One run of a ``fusion`` plan."""
 
-    def __init__(
-        self, plan: Plan, out: Path, device: str, seconds: float, began: float, command: Sequence[str] = WORKER
-    ) -> None:
-        self._plan = plan
-        self._out = out
-        self._device = device
-        self._began = began
+    def __init__(self, errand: Errand, command: Sequence[str] = WORKER) -> None:
+        self._errand = errand
+        self._plan = errand.plan
+        self._out = errand.out
+        self._device = errand.device
         self._command = command
-        reserve_s = min(25.0, 0.05 * seconds)
-        self._stop_at = began + seconds - reserve_s
-        self._kill_at = began + seconds - reserve_s / 2
+        reserve_s = errand.reserve_s(0.05, 25.0)
+        self._stop_at = errand.before_end(reserve_s)
+        self._kill_at = errand.before_end(reserve_s / 2)
         self.campaign_id = uuid.uuid4().hex[:12]
-        self._journal = Journal(out)
+        self._journal = Journal(errand.out)
         self._waiting: deque[Group] = deque()
         self._facts: dict[str, object] = {}
         self._late: set[int] = set()
         self.counts: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
 
-    def run(self, skip: Sequence[Path], commit: str, limit: int) -> dict[str, int]:
+    def run(self) -> dict[str, int]:
         """Compile until the time or the plan is over; returns how many models ended how."""
         self._journal.open()
         zoos = sorted({zoo for part in self._plan.parts for zoo in part.zoos})
@@ -85,14 +73,14 @@ class FusionCampaign:
             pool = Pool(Path(folder), settings, roles, self._command)
             try:
                 pool.start()  # the workers import their libraries while the plan is laid out
-                self._facts = describe(self._device, commit)
+                self._facts = describe(self._device, self._errand.commit)
                 header: dict[str, object] = {"kind": "campaign", "campaign_id": self.campaign_id}
                 header |= {"runtime": "+".join(self._plan.fusion.backends), "workers": len(roles)}
                 self._journal.append(header | self._facts)
-                done = {str(key) for (key,) in done_keys([*skip, self._out], _TABLE, ("fusion_id",))}
+                done = {str(key) for (key,) in done_keys(self._errand.folders, _TABLE, ("fusion_id",))}
                 self._waiting.extend(lay_out(self._plan, done))
                 log.info("%d models to compile, %d are known", len(self._waiting), len(done))
-                self._loop(pool, limit)
+                self._loop(pool)
             finally:
                 pool.stop()
                 self._journal.close()
@@ -104,10 +92,10 @@ class FusionCampaign:
             log.info("%5d × %s", count, reason)
         return dict(self.counts)
 
-    def _loop(self, pool: Pool, limit: int) -> None:
+    def _loop(self, pool: Pool) -> None:
         reported, heard = time.time(), False
         while time.time() < self._kill_at:
-            running = time.time() < self._stop_at and not (limit and self.counts["ok"] >= limit)
+            running = time.time() < self._stop_at and not self._errand.enough(self.counts["ok"])
             for worker in pool.workers.values():
                 if running and worker.idle and self._waiting:
                     group = self._waiting.popleft()
@@ -169,7 +157,7 @@ class FusionCampaign:
         row |= {"family": workload.family, "batch_size": workload.batch_size, "dtype": workload.dtype}
         row |= {"input_shape": shape_text(workload.input_shape), "mode": workload.mode, "part": group.part}
         row |= {"host": self._facts.get("host"), "status": status, "error": None}
-        row["measured_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+        row["measured_at"] = now_text()
         if details is not None:
             trace = {"kind": "fusion_nodes", "campaign_id": self.campaign_id, "fusion_id": row["fusion_id"]}
             self._journal.append_trace(trace | details)
@@ -179,7 +167,7 @@ class FusionCampaign:
 
     def report(self) -> None:
         """Say in one line how far the campaign is."""
-        elapsed_s = time.time() - self._began
+        elapsed_s = self._errand.elapsed_s
         rate = self.counts["ok"] / max(elapsed_s, 1.0) * 60
         log.info("%.0f s: %s; %.0f a minute; %d wait", elapsed_s, dict(self.counts), rate, len(self._waiting))
 

@@ -9,13 +9,26 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from foretell.errors import MeasurementError
+from foretell.profiling.workload import Workload
 
 Line = dict[str, object]
 
 RECORDS, TRACES = "journal.jsonl", "traces.jsonl.gz"
+
+
+def record_of(kind: str, campaign_id: str, workload: Workload, part: str, status: str) -> Line:
+    """What every record of a workload begins with."""
+    line: Line = {"kind": kind, "campaign_id": campaign_id, "workload_id": workload.id}
+    return line | workload.to_json() | {"part": part, "status": status, "measured_at": now_text()}
+
+
+def now_text() -> str:
+    """The present moment as it is written into records."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class Journal:

@@ -4,11 +4,10 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 from foretell.profiling.environment import describe
-from foretell.profiling.journal import Journal
+from foretell.profiling.journal import Journal, record_of
 from foretell.profiling.selection import Chosen
 
 log = logging.getLogger("foretell.profiling")
@@ -24,23 +23,26 @@ class Ledger:
         self.counts: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
 
-    def open(self, device: str, commit: str, workers: int) -> None:
-        """Open the journal and write where and with what this campaign measures."""
+    def open(self, device: str, commit: str, workers: int, **more: object) -> None:
+        """Open the journal and write where and with what this campaign measures; ``more`` is added to that."""
         self._journal.open()
         runtime = "cpu" if device == "cpu" else "cuda-graph"
         header = {"kind": "campaign", "campaign_id": self.campaign_id, "runtime": runtime, "workers": workers}
-        self._journal.append(header | describe(device, commit))
+        self._journal.append(header | more | describe(device, commit))
 
     def write(self, chosen: Chosen, status: str, values: Mapping[str, object]) -> None:
         """One row."""
-        workload = chosen.workload
-        line: dict[str, object] = {"kind": self._table, "campaign_id": self.campaign_id, "workload_id": workload.id}
-        line |= workload.to_json() | {"part": chosen.part, "status": status, "error": None}
-        line["measured_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = record_of(self._table, self.campaign_id, chosen.workload, chosen.part, status) | {"error": None}
         self._journal.append(line | dict(values))
         self.counts[status] += 1
         if status != "ok":
             self.reasons[f"{status}: {str(values.get('error') or '')[:120]}"] += 1
+
+    def write_trace(self, kind: str, workload_id: str, kernels: Mapping[str, object]) -> None:
+        """The kernels that belong to a row."""
+        self._journal.append_trace(
+            {"kind": kind, "campaign_id": self.campaign_id, "workload_id": workload_id, "kernels": kernels}
+        )
 
     def close(self) -> None:
         """Close the journal and say what could not be measured."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from foretell.profiling.operator_bench import operator_bench
 from foretell.profiling.workload import Value
 
 Arguments = Mapping[str, Value]
@@ -283,5 +284,6 @@ NETWORKS: Mapping[str, Callable[[Arguments], Any]] = MappingProxyType(
         "unet": UNet,
         "lenet": lenet,
         "chain": chain,
+        "operators": operator_bench,
     }
 )

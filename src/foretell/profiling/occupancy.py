@@ -13,22 +13,19 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import MeasurementError
 from foretell.profiling.done import done_keys
-from foretell.profiling.environment import describe
-from foretell.profiling.journal import Journal
-from foretell.profiling.plan import Plan
+from foretell.profiling.errand import Errand
+from foretell.profiling.ledger import Ledger
 from foretell.profiling.schedule import Group, Schedule, make_schedule
-from foretell.profiling.selection import choose
+from foretell.profiling.selection import Chosen, choose
 from foretell.profiling.tracker_ncu import OPTIONS, Counters, complaint, find_ncu, read_counters, split_ranges
 from foretell.profiling.workload import Workload
 from foretell.units import ms, seconds_from_us
@@ -68,49 +65,44 @@ class _Child:
 class OccupancyCampaign:
     """One run of an ``occupancy`` plan."""
 
-    def __init__(self, plan: Plan, out: Path, device: str, seconds: float, began: float) -> None:
-        self._plan = plan
-        self._out = out
-        self._device = device
-        self._began = began
-        reserve_s = min(25.0, 0.12 * seconds)
-        self._stop_at = began + seconds - reserve_s
-        self._kill_at = began + seconds - 0.75 * reserve_s
-        self._give_up_at = began + seconds - 0.45 * reserve_s
-        self.campaign_id = uuid.uuid4().hex[:12]
-        self._journal = Journal(out)
+    def __init__(self, errand: Errand) -> None:
+        self._errand = errand
+        self._plan = errand.plan
+        self._out = errand.out
+        self._device = errand.device
+        reserve_s = errand.reserve_s(0.12, 25.0)
+        self._stop_at = errand.before_end(reserve_s)
+        self._kill_at = errand.before_end(0.75 * reserve_s)
+        self._give_up_at = errand.before_end(0.45 * reserve_s)
+        self._ledger = Ledger(errand.out, _TABLE)
         self._schedule = Schedule({}, {})
         self._again: deque[Group] = deque()
         self._lost: Counter[str] = Counter()
-        self._parts: dict[str, str] = {}
-        self._known: dict[str, Workload] = {}
+        self._known: dict[str, Chosen] = {}
         self._done: set[str] = set()
         self._fruitless = 0
         self._complaint = ""
         self._ncu = ""
-        self.counts: Counter[str] = Counter()
-        self._reasons: Counter[str] = Counter()
 
-    def run(self, skip: Sequence[Path], commit: str, limit: int) -> dict[str, int]:
+    def run(self) -> dict[str, int]:
         """Count until the time or the plan is over; returns how many workloads ended how."""
         self._ncu = find_ncu()
-        self._journal.open()
-        header: dict[str, object] = {"kind": "campaign", "campaign_id": self.campaign_id, "runtime": "ncu"}
-        header |= {"workers": self._plan.occupancy.processes, "ncu": " ".join(OPTIONS)}
-        self._journal.append(header | describe(self._device, commit))
+        processes, options = self._plan.occupancy.processes, " ".join(OPTIONS)
+        self._ledger.open(self._device, self._errand.commit, processes, runtime="ncu", ncu=options)
         try:
-            folders = [*skip, self._out]
-            self._done = {str(key) for (key,) in done_keys(folders, _TABLE, ("workload_id",))}
+            self._done = {str(key) for (key,) in done_keys(self._errand.folders, _TABLE, ("workload_id",))}
             self._schedule = self._lay_out()
             log.info("%d models to count, %d workloads known", len(self._schedule), len(self._done))
             with tempfile.TemporaryDirectory(prefix="foretell-occupancy-") as folder:
-                self._loop(Path(folder), limit)
+                self._loop(Path(folder))
         finally:
-            self._journal.close()
+            self._ledger.close()
         self.report()
-        for reason, count in self._reasons.most_common(8):
-            log.info("%5d × %s", count, reason)
-        return dict(self.counts)
+        return dict(self._counts)
+
+    @property
+    def _counts(self) -> Counter[str]:
+        return self._ledger.counts
 
     def _lay_out(self) -> Schedule:
         if not self._plan.selection.measured:
@@ -125,15 +117,15 @@ class OccupancyCampaign:
                 groups[part].append(left)
         return Schedule(groups, {part.name: part.share for part in self._plan.parts})
 
-    def _loop(self, folder: Path, limit: int) -> None:
+    def _loop(self, folder: Path) -> None:
         children: dict[int, _Child] = {}
         started, reported = 0, time.time()
         try:
             while time.time() < self._give_up_at:
-                running = time.time() < self._stop_at and not (limit and self.counts["ok"] >= limit)
+                running = time.time() < self._stop_at and not self._errand.enough(self._counts["ok"])
                 for slot in range(self._plan.occupancy.processes):
                     if running and slot not in children:
-                        groups = self._next_groups(limit)
+                        groups = self._next_groups()
                         if groups:
                             children[slot] = self._start(folder / str(started), slot, groups)
                             started += 1
@@ -143,7 +135,7 @@ class OccupancyCampaign:
                     if self._ended(child):
                         del children[slot]
                         self._keep(child)
-                if self._fruitless >= _MAX_FRUITLESS and not self.counts["ok"]:
+                if self._fruitless >= _MAX_FRUITLESS and not self._counts["ok"]:
                     raise MeasurementError(f"ncu counts nothing: {self._complaint or 'it printed no kernels'}")
                 if time.time() - reported > _REPORT_S:
                     reported = time.time()
@@ -154,12 +146,12 @@ class OccupancyCampaign:
                 _kill(child)
                 self._keep(child)
 
-    def _next_groups(self, limit: int) -> list[Group]:
+    def _next_groups(self) -> list[Group]:
         """Groups for one profiler: about ``per_process`` workloads."""
         groups: list[Group] = []
         room = self._plan.occupancy.per_process
-        if limit:
-            room = min(room, max(1, math.ceil(limit / self._plan.occupancy.processes)))
+        if self._errand.limit:
+            room = min(room, max(1, math.ceil(self._errand.limit / self._plan.occupancy.processes)))
         while sum(group.wanted for group in groups) < room:
             group = self._again.popleft() if self._again else self._schedule.next()
             if group is None:
@@ -192,7 +184,7 @@ class OccupancyCampaign:
         }
         for group in groups:
             for workload in group.workloads:
-                self._known[workload.id], self._parts[workload.id] = workload, group.part
+                self._known[workload.id] = Chosen(workload, group.part)
         path = folder / "settings.json"
         path.write_text(json.dumps(settings), encoding="utf-8")
         # numbers with a point; and ncu lets only one process of a temporary folder launch kernels at a time, those
@@ -271,19 +263,11 @@ class OccupancyCampaign:
             if left.workloads and left.wanted > 0 and (again or not finished):
                 self._again.append(left)
 
-    def _write(self, workload_id: str, status: str, **values: object) -> bool:
+    def _write(self, workload_id: str, status: str, **values: object) -> None:
         """Write one record, once."""
-        if workload_id in self._done:
-            return False
-        self._done.add(workload_id)
-        self.counts[status] += 1
-        if status != "ok":
-            self._reasons[f"{status}: {str(values.get('error', ''))[:120]}"] += 1
-        line: dict[str, object] = {"kind": _TABLE, "campaign_id": self.campaign_id, "workload_id": workload_id}
-        line |= self._known[workload_id].to_json() | {"part": self._parts[workload_id], "status": status, "error": None}
-        line["measured_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._journal.append(line | values)
-        return True
+        if workload_id not in self._done:
+            self._done.add(workload_id)
+            self._ledger.write(self._known[workload_id], status, values)
 
     def _write_counters(self, workload_id: str, kernels: Sequence[Counters], profile_s: float) -> None:
         if workload_id in self._done:
@@ -297,8 +281,7 @@ class OccupancyCampaign:
             "grid": [list(kernel.grid) for kernel in kernels],
             "block": [list(kernel.block) for kernel in kernels],
         }
-        trace = {"kind": "occupancy_kernels", "campaign_id": self.campaign_id, "workload_id": workload_id}
-        self._journal.append_trace(trace | {"kernels": columns})
+        self._ledger.write_trace("occupancy_kernels", workload_id, columns)
         self._write(
             workload_id,
             "ok",
@@ -308,7 +291,7 @@ class OccupancyCampaign:
             occupancy_weighted=weighted / total_us if total_us else 0.0,
             profile_s=round(profile_s, 3),
         )
-        self.counts["kernels"] += len(kernels)
+        self._counts["kernels"] += len(kernels)
 
     def _log(self, child: _Child, lines: Sequence[str]) -> None:
         """Keep what a profiler and its program said, for whoever looks for a fault."""
@@ -324,10 +307,10 @@ class OccupancyCampaign:
 
     def report(self) -> None:
         """Say in one line how far the campaign is."""
-        elapsed_s = time.time() - self._began
-        rate = self.counts["ok"] / max(elapsed_s, 1.0) * 60
+        elapsed_s = self._errand.elapsed_s
+        rate = self._counts["ok"] / max(elapsed_s, 1.0) * 60
         left = len(self._schedule)
-        log.info("%.0f s: %s; %.0f a minute; %d models wait", elapsed_s, dict(self.counts), rate, left)
+        log.info("%.0f s: %s; %.0f a minute; %d models wait", elapsed_s, dict(self._counts), rate, left)
 
 
 def _kill(child: _Child) -> None:
@@ -348,16 +331,6 @@ def _last_line(path: Path) -> str:
     return next((line.strip() for line in reversed(_lines(path)) if line.strip()), "")
 
 
-def run(
-    plan: Plan,
-    out: Path,
-    *,
-    device: str,
-    seconds: float,
-    began: float,
-    skip: Sequence[Path],
-    commit: str,
-    limit: int,
-) -> dict[str, int]:
+def run(errand: Errand) -> dict[str, int]:
     """Run an ``occupancy`` campaign; returns how many workloads ended how."""
-    return OccupancyCampaign(plan, out, device, seconds, began).run(skip, commit, limit)
+    return OccupancyCampaign(errand).run()

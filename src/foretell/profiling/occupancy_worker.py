@@ -22,16 +22,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import ForetellError
+from foretell.profiling.child import POISONED, preload, settle, short
 from foretell.profiling.messages import Message
 from foretell.profiling.plan import Limits
 from foretell.profiling.turnstile import Turnstile
 from foretell.profiling.workload import Workload, workload_from_json
 
 _WARMUPS = 2
-_MAX_ERROR_CHARACTERS = 300
 _WATCH_S = 0.5
-_ORPHANED, _POISONED = 4, 3
+_ORPHANED = 4
 # What a step of a recurrent layer launches; a fused recurrent call is one operator and many kernels.
 _KERNELS_PER_STEP = 5
 
@@ -97,7 +96,7 @@ class OccupancyWorker:
             parameters = sum(parameter.numel() for parameter in built.model.parameters())
         except Exception as error:  # noqa: BLE001 a model that cannot be built is a finding, not an accident
             for workload in workloads[:wanted]:
-                self._record(workload, "build_error", _short(error))
+                self._record(workload, "build_error", short(error))
             return
         try:
             for workload in workloads:
@@ -127,9 +126,9 @@ class OccupancyWorker:
             elif not self._count(step, workload):
                 status, reason = "timeout", f"counting took more than {self._run_s:g} s"
         except torch.cuda.OutOfMemoryError as error:
-            status, reason = "oom", _short(error)
+            status, reason = "oom", short(error)
         except Exception as error:  # noqa: BLE001 a model that cannot run is a finding, not an accident
-            status, reason = "run_error", _short(error)
+            status, reason = "run_error", short(error)
         finally:
             if step is not None:
                 with suppress(RuntimeError):
@@ -137,7 +136,7 @@ class OccupancyWorker:
         if status != "ok":
             self._record(workload, status, reason)
         if "CUDA error" in reason:  # the context is broken: another process takes the rest
-            raise SystemExit(_POISONED)
+            raise SystemExit(POISONED)
         return status == "ok"
 
     def _prepare(self, built: Any, weights: Any, workload: Workload) -> tuple[Any, int]:
@@ -238,10 +237,6 @@ class Counting:
             torch.cuda.cudart().cudaProfilerStop()
 
 
-def _short(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".replace("\n", " ")[:_MAX_ERROR_CHARACTERS]
-
-
 def _watch(campaign: int, kill_at: float) -> None:
     """End with the campaign, or when the time is over: ``ncu`` then prints what was counted."""
     while time.time() < kill_at:
@@ -272,16 +267,8 @@ def main(arguments: list[str]) -> int:
     counters = Counting(settings["device"])
     with turnstile.shared():
         counters.open()
-    for zoo in settings["preload"]:
-        from foretell.profiling.zoo import load_zoo
-
-        with suppress(ForetellError):
-            prepare = getattr(load_zoo(zoo), "prepare", None)
-            if prepare is not None:
-                prepare()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
+    preload(settings["preload"])
+    settle()
     worker = OccupancyWorker(turnstile, settings, say, counters)
     for group in settings["groups"]:
         if time.time() > settings["stop_at"]:

@@ -1,7 +1,7 @@
 """Profiling: what a campaign shall measure, read from TOML and checked before any time is spent."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -163,7 +163,7 @@ def read_plan(path: Path) -> Plan:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"Cannot read the plan {path}: {error.strerror}.") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"The plan {path} is not TOML: {error}.") from error
     _check_keys(values, {"seed", "kind", "seconds", "part", *_SECTIONS}, "the plan")
     kind = str(values.get("kind", "measurements"))
@@ -172,18 +172,27 @@ def read_plan(path: Path) -> Plan:
     seconds = values.get("seconds", 0)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
         raise InputError(f"The time budget of the plan {path} is {seconds!r}: give seconds, or leave it out.")
+    seed = values.get("seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InputError(f"The seed of the plan {path} is {seed!r}: give a whole number, or leave it out.")
+    if not isinstance(values.get("part", []), list):
+        raise InputError(f"A part of the plan {path} is a list's: write [[part]], not [part].")
     parts = tuple(_part(part) for part in values.get("part", []))
     if not parts:
         raise InputError(f"The plan {path} has no [[part]]: nothing would be measured.")
     if len({part.name for part in parts}) < len(parts):
         raise InputError(f"The plan {path} has two parts of the same name.")
-    return Plan(
-        seed=int(values.get("seed", 0)),
-        parts=parts,
-        kind=kind,
-        seconds=float(seconds),
-        **{name: _section(section, values.get(name, {}), f"[{name}]") for name, section in _SECTIONS.items()},
-    )
+    sections = {name: _section(section, values.get(name, {}), f"[{name}]") for name, section in _SECTIONS.items()}
+    check_workers(sections["workers"])
+    return Plan(seed=seed, parts=parts, kind=kind, seconds=float(seconds), **sections)
+
+
+def check_workers(workers: Workers) -> None:
+    """Refuse a campaign in which nobody measures."""
+    if workers.measure < 1 or workers.trace < 0:
+        raise InputError(
+            f"There must be 1 worker or more that measures, not {workers.measure}, and not {workers.trace} that trace."
+        )
 
 
 _SECTIONS: Mapping[str, type[Any]] = MappingProxyType(
@@ -207,8 +216,45 @@ def _check_keys(values: Mapping[str, object], known: set[str], where: str) -> No
 
 
 def _section(kind: type[Any], values: Mapping[str, Any], where: str) -> Any:
-    _check_keys(values, {field.name for field in fields(kind)}, where)
+    if not isinstance(values, dict):
+        raise InputError(f"{where.strip('[]')!r} is {values!r}: write a section, {where}.")
+    known = {field.name: field for field in fields(kind)}
+    _check_keys(values, set(known), where)
+    for key, value in values.items():
+        expected, right = _TYPES[str(known[key].type)]
+        if not right(value):
+            raise InputError(f"{key} in {where} is {value!r}: it must be {expected}.")
+        if value == [] and known[key].default not in ((), MISSING):
+            raise InputError(f"{key} in {where} is empty: leave it out, or name at least one.")
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _list_of(right: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and all(map(right, value))
+
+
+_TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = MappingProxyType(
+    {
+        str(str): ("a text", _is_text),
+        str(int): ("a whole number", _is_whole),
+        str(float): ("a number", _is_number),
+        str(tuple[str, ...]): ("a list of texts", _list_of(_is_text)),
+        str(tuple[int, ...]): ("a list of whole numbers", _list_of(_is_whole)),
+        str(tuple[float, ...]): ("a list of numbers", _list_of(_is_number)),
+    }
+)
 
 
 _CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -217,6 +263,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def _part(values: Mapping[str, Any]) -> Part:
+    _check_keys(values, {each.name for each in fields(Part)}, "a [[part]]")
     needed = [each.name for each in fields(Part) if each.default is MISSING and each.name not in values]
     if needed:
         raise InputError(f"A [[part]] of the plan lacks {', '.join(needed)}.")

@@ -11,20 +11,19 @@ import tempfile
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import MeasurementError
 from foretell.optional import require
-from foretell.profiling.done import done_measurements
+from foretell.profiling.done import TRIED_AGAIN, done_measurements
 from foretell.profiling.environment import describe
-from foretell.profiling.journal import Journal
+from foretell.profiling.errand import Errand
+from foretell.profiling.journal import Journal, record_of
 from foretell.profiling.messages import Message, group_from_json, group_to_json
-from foretell.profiling.plan import Plan
 from foretell.profiling.pool import WORKER
 from foretell.profiling.progress import Progress
 from foretell.profiling.schedule import Group, Schedule, chosen_for, make_schedule
@@ -45,27 +44,19 @@ class RayCampaign:
 
     def __init__(
         self,
-        plan: Plan,
-        out: Path,
-        device: str,
-        seconds: float,
-        began: float,
+        errand: Errand,
         address: str = LOCAL,
         command: Sequence[str] = WORKER,
-        on_progress: Callable[[Progress], None] = lambda _: None,
     ) -> None:
-        self._plan = plan
-        self._device = device
+        self._errand = errand
+        self._plan = errand.plan
+        self._device = errand.device
         self._address = address
         self._command = tuple(command)
-        self._began = began
-        self._seconds = seconds
-        reserve_s = min(16.0, 0.2 * seconds)
-        self._stop_at = began + seconds - reserve_s
-        self._kill_at = self._stop_at + reserve_s / 2
-        self._on_progress = on_progress
-        self._out = out
-        self._journal = Journal(out)
+        reserve_s = errand.reserve_s(0.2, 16.0)
+        self._stop_at = errand.before_end(reserve_s)
+        self._kill_at = errand.before_end(reserve_s / 2)
+        self._journal = Journal(errand.out)
         self._key = uuid.uuid4().hex[:12]
         self._schedule = Schedule({}, {})
         self._ready: deque[Group] = deque()
@@ -76,13 +67,14 @@ class RayCampaign:
         self._known_before = 0
         self.counts: Counter[str] = Counter()
 
-    def run(self, skip: Sequence[Path], commit: str, limit: int) -> dict[str, int]:
+    def run(self) -> dict[str, int]:
         """Measure until the time or the plan is over; returns how many workloads ended how."""
         self._journal.open()
         try:
-            for path in (*skip, self._out):
+            for path in self._errand.folders:
                 rows, traced = done_measurements(path)
-                self._done |= {row["workload_id"] for row in rows}
+                failed = TRIED_AGAIN if path != self._errand.out else ()
+                self._done |= {row["workload_id"] for row in rows if row["status"] not in failed}
                 self._traced |= traced
             self._known_before = len(self._done)
             self._schedule = make_schedule(self._plan, self._done)
@@ -91,33 +83,33 @@ class RayCampaign:
                 return {}
             ray = connect(self._address, self._plan.workers.measure, self._device)
             try:
-                self._loop(ray, commit, limit)
+                self._loop(ray)
             finally:
                 ray.shutdown()
         finally:
             self._journal.close()
         return dict(self.counts)
 
-    def _loop(self, ray: Any, commit: str, limit: int) -> None:
+    def _loop(self, ray: Any) -> None:
         resources = {"num_cpus": 1} if self._device == "cpu" else {"num_cpus": 1, "num_gpus": 1}
         task = ray.remote(**resources, max_retries=MAX_RETRIES)(measure_task)
         pending: dict[Any, Group] = {}
         slots = self._slots(ray)
         while time.time() < self._kill_at:
-            running = time.time() < self._stop_at and not (limit and self.counts["ok"] + len(pending) >= limit)
+            running = time.time() < self._stop_at and not self._errand.enough(self.counts["ok"] + len(pending))
             while running and len(pending) < slots:
                 group = self._next()
                 if group is None:
                     break
-                pending[task.remote(self._job(group, commit))] = group
-                running = not (limit and self.counts["ok"] + len(pending) >= limit)
+                pending[task.remote(self._job(group))] = group
+                running = not self._errand.enough(self.counts["ok"] + len(pending))
             if not pending:
                 break
             finished, _ = ray.wait(list(pending), num_returns=1, timeout=_WAIT_S)
             for reference in finished:
                 self._keep(pending.pop(reference), *_answer(ray, reference))
             slots = self._slots(ray)  # machines come and go
-            self._on_progress(self._progress(len(pending)))
+            self._errand.on_progress(self._progress(len(pending)))
         for reference in pending:
             with suppress(Exception):  # it may have ended by itself meanwhile
                 ray.cancel(reference, force=True)
@@ -140,7 +132,7 @@ class RayCampaign:
             self._spares[group.part, group.spec] = single[group.wanted :]
         return self._ready.popleft()
 
-    def _job(self, group: Group, commit: str) -> Message:
+    def _job(self, group: Group) -> Message:
         workload_id = group.workloads[0].id
         measuring = self._plan.measuring
         settings = {"device": self._device, "preload": [], "measuring": asdict(measuring)}
@@ -150,7 +142,7 @@ class RayCampaign:
             "key": self._key,
             "settings": settings,
             "command": list(self._command),
-            "commit": commit,
+            "commit": self._errand.commit,
             "timeout_s": self._plan.limits.timeout_s,
             "group": group_to_json(group, set()),
             "energy": chosen_for("energy", measuring.energy_share, self._plan, workload_id),
@@ -171,9 +163,7 @@ class RayCampaign:
             self._journal.append_trace({"workload_id": workload.id, "campaign_id": campaign_id, "kernels": kernels})
         self._done.add(workload.id)
         self.counts[status] += 1
-        line: dict[str, object] = {"kind": "measurement", "campaign_id": campaign_id, "workload_id": workload.id}
-        line |= workload.to_json() | {"part": group.part, "status": status}
-        line["measured_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = record_of("measurement", campaign_id, workload, group.part, status)
         self._journal.append(line | dict(outcome["values"]))
         self._schedule.used_s[group.part] += float(outcome.get("busy_s", 0.0))
         if status != "ok":
@@ -198,8 +188,8 @@ class RayCampaign:
         left = sum(group.wanted for queue in self._schedule.groups.values() for group in queue)
         left += len(self._ready) + pending
         failed = finished - self.counts["ok"]
-        elapsed_s, traced = time.time() - self._began, self.counts["traced"]
-        return Progress(finished, failed, left, self._known_before, traced, elapsed_s, self._seconds)
+        elapsed_s, budget_s = self._errand.elapsed_s, self._errand.seconds
+        return Progress(finished, failed, left, self._known_before, self.counts["traced"], elapsed_s, budget_s)
 
 
 def connect(address: str, workers: int, device: str) -> Any:

@@ -12,20 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foretell.errors import MeasurementError
+from foretell.profiling.child import POISONED, PoisonedError, die_with_parent, settle, short, take_output
 from foretell.profiling.messages import Message
 from foretell.profiling.plan import Measuring
 from foretell.profiling.workload import Workload, workload_from_json
 from foretell.units import bytes_from_gib, ms
 
-_POISONED = 3
-_MAX_ERROR_CHARACTERS = 300
 _SOLO_REPLAYS = 20
 _SOLO_S = (0.08, 0.8)
 _SETTLED = 3
-
-
-class PoisonedError(MeasurementError):
-    """The device context of this process is broken."""
 
 
 @dataclass
@@ -106,11 +101,11 @@ class ReplayWorker:
         try:
             facts = self._captured(workload)
         except torch.cuda.OutOfMemoryError as failure:
-            status, error = "oom", _short(failure)
+            status, error = "oom", short(failure)
         except _BuildError as failure:
             status, error = "build_error", str(failure)
         except Exception as failure:  # noqa: BLE001 a model that cannot run is a finding, not an accident
-            status, error = "run_error", _short(failure)
+            status, error = "run_error", short(failure)
         if status != "ok":
             self._forget(workload.id)
             self._failed(workload, status, error)
@@ -131,7 +126,7 @@ class ReplayWorker:
             built = build(workload.spec)
             weights = Weights(built.model, cast_buffers=built.cast_buffers)
         except Exception as error:
-            raise _BuildError(_short(error)) from error
+            raise _BuildError(short(error)) from error
         gc.collect()
         prepared = self._prepared[workload.id] = Prepared(workload, weights, None)
         weights.place(runtime.device, weight_dtype(workload))
@@ -164,7 +159,7 @@ class ReplayWorker:
                 with self._on(sm_count):
                     record |= self._runtime.time(captured)
             except RuntimeError as error:
-                status, record["error"] = "run_error", _short(error)
+                status, record["error"] = "run_error", short(error)
             self._say({"event": "timed", "id": workload_id, "status": status, "values": record})
             if status != "ok" and not self._runtime.works():
                 raise PoisonedError("The device context of this process is broken.")
@@ -183,7 +178,7 @@ class ReplayWorker:
                 answer["moments"] = self._runtime.replay_from(captured, *span)
             answer["clock_mhz"] = self._runtime.clock_mhz()
         except RuntimeError as error:
-            answer |= {"status": "run_error", "error": _short(error), "moments": []}
+            answer |= {"status": "run_error", "error": short(error), "moments": []}
         self._say(answer)
         if answer["status"] != "ok" and not self._runtime.works():
             raise PoisonedError("The device context of this process is broken.")
@@ -216,10 +211,6 @@ class _BuildError(MeasurementError):
     """A model that cannot be built."""
 
 
-def _short(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".replace("\n", " ")[:_MAX_ERROR_CHARACTERS]
-
-
 def _open(settings: Message, say: Callable[[Message], None]) -> ReplayWorker:
     from foretell.profiling.replay import CpuReplays, CudaReplays
 
@@ -238,7 +229,7 @@ def _open(settings: Message, say: Callable[[Message], None]) -> ReplayWorker:
     try:
         slowdown = green.check(min(sm_counts))
     except Exception as error:  # where slices cannot be made, the method ends, whatever the reason
-        say({"event": "unlimited", "error": _short(error)})
+        say({"event": "unlimited", "error": short(error)})
         raise
     say({"event": "limited", "slowdown": slowdown, "sm_count": min(sm_counts), "total": total})
     worker = ReplayWorker(runtime, measuring, settings["memory_gib"], say, green)
@@ -248,35 +239,23 @@ def _open(settings: Message, say: Callable[[Message], None]) -> ReplayWorker:
 
 def main(arguments: list[str]) -> int:
     """Serve a crew: settings as JSON in the only argument, commands on standard input."""
-    from foretell.profiling.worker import die_with_parent
-
     die_with_parent()
     settings = json.loads(arguments[0])
     # the driver reads these when the first context is made, and torch may make one as soon as it is imported
     os.environ.update(settings.get("environment", {}))
     os.environ.update(settings.get("environments", {}).get(settings["role"], {}))
-    # models may print; what they print must not end up between our messages
-    out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)
-
-    def say(message: Message) -> None:
-        out.write(json.dumps(message) + "\n")
-        out.flush()
-
+    say = take_output()
     import torch
 
     torch.set_num_threads(1)
     worker = _open(settings, say)
-    gc.collect()
-    gc.freeze()
-    gc.disable()
+    settle()
     say({"event": "ready", "pid": os.getpid()})
     for line in sys.stdin:
         try:
             worker.obey(json.loads(line))
         except PoisonedError:
-            out.flush()
-            os._exit(_POISONED)
+            os._exit(POISONED)
         say({"event": "done"})
     return 0
 

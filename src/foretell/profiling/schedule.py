@@ -9,9 +9,11 @@ from collections import defaultdict, deque
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from foretell.errors import InputError
 from foretell.profiling.plan import Part, Plan
 from foretell.profiling.workload import Workload, fraction
 from foretell.profiling.zoo import Entry, load_zoo
+from foretell.registry import did_you_mean
 from foretell.units import GIB, ms
 
 # A guess of the matrix rate that a language model reaches, to leave out what would take too long.
@@ -81,6 +83,7 @@ def make_schedule(plan: Plan, done: Iterable[str] = (), seen: Container[tuple[st
     groups: dict[str, deque[Group]] = {}
     for part in plan.parts:
         entries = [entry for zoo in part.zoos for entry in load_zoo(zoo).entries(part, plan.seed)]
+        _check_families(part, plan, {entry.family for entry in entries})
         entries = [entry for entry in entries if not any(word in entry.spec for word in part.exclude)]
         queue: deque[Group] = deque()
         for entry in interleave(entries, f"{plan.seed}/{part.name}"):
@@ -89,6 +92,18 @@ def make_schedule(plan: Plan, done: Iterable[str] = (), seen: Container[tuple[st
                 queue.append(left)
         groups[part.name] = deque(sorted(queue, key=lambda group: (group.part, group.spec) in seen))
     return Schedule(groups, {part.name: part.share for part in plan.parts})
+
+
+def _check_families(part: Part, plan: Plan, found: Container[str]) -> None:
+    """A family that no zoo of the part has is a slip of the pen: nothing of it would be measured."""
+    for family in part.families:
+        if family not in found:
+            every = replace(part, families=())
+            known = {entry.family for zoo in part.zoos for entry in load_zoo(zoo).entries(every, plan.seed)}
+            raise InputError(
+                f"Part {part.name!r} finds no model of the family {family!r} in {', '.join(part.zoos)}."
+                f"{did_you_mean(family, known)}"
+            )
 
 
 def interleave(entries: Sequence[Entry], seed: str) -> list[Entry]:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import InputError, MeasurementError
-from foretell.optional import require
+from foretell.profiling.done import find_tables, read_table
 from foretell.profiling.plan import Part, Plan
 from foretell.profiling.schedule import make_schedule
-from foretell.profiling.workload import Workload, fraction, parse_spec
+from foretell.profiling.workload import Workload, fraction, parse_spec, workload_from_row
 
 Row = Mapping[str, Any]
 
@@ -63,19 +63,18 @@ def _drawn(plan: Plan, wanted: int) -> list[Chosen]:
 
 
 def _read(paths: Iterable[Path], table: str, columns: Sequence[str]) -> Iterable[Row]:
-    parquet = require("pyarrow.parquet", extra="profile", purpose="Reading Parquet")
     for path in paths:
-        files = sorted(path.rglob(f"{table}.parquet"))
+        files = find_tables(path, table)
         if not files:
             raise MeasurementError(f"There is no {table}.parquet below {path}. Change [selection] measured.")
         for file in files:
-            yield from parquet.read_table(file, columns=list(columns)).to_pylist()
+            yield from read_table(file, columns).to_pylist()
 
 
 def _part(rows: Sequence[Row], part: Part, plan: Plan, count: int) -> list[Chosen]:
     fitting = {str(row["workload_id"]): row for row in rows if row["part"] == part.name and _fits(row, part, plan)}
     picked = spread_out([fitting[each] for each in sorted(fitting)], count, str(plan.seed))
-    return [Chosen(_workload(row), part.name, float(row["latency_ms"])) for row in picked]
+    return [Chosen(workload_from_row(row), part.name, float(row["latency_ms"])) for row in picked]
 
 
 def _fits(row: Row, part: Part, plan: Plan) -> bool:
@@ -117,9 +116,3 @@ def traits(row: Row) -> tuple[tuple[str, object], ...]:
     zoo = parse_spec(row["spec"]).zoo
     names = (("spec", row["spec"]), ("family", row["family"]), ("dtype", row["dtype"]), ("mode", row["mode"]))
     return (("latency", latency), ("batch", batch), ("zoo", zoo), *names)
-
-
-def _workload(row: Row) -> Workload:
-    shape = tuple(int(size) for size in str(row["input_shape"]).split("x"))
-    fields = (row["dtype"], row["mode"], row["optimizer"] or "", row["family"] or "")
-    return Workload(row["spec"], int(row["batch_size"]), shape, *fields)

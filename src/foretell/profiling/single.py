@@ -11,12 +11,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import ForetellError, InputError, MeasurementError
+from foretell.profiling.child import die_with_parent, take_output
 from foretell.profiling.environment import describe
 from foretell.profiling.plan import Measuring
 from foretell.profiling.workload import Spec, Workload, parse_spec
@@ -346,24 +346,13 @@ def short(error: BaseException) -> str:
 
 def main() -> int:
     """Answer the request on standard input."""
-    from foretell.profiling.worker import die_with_parent
-
     die_with_parent()
     request = request_from_json(sys.stdin.readline())
-    # models may print; what they print must not end up between our messages
-    out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)
-
-    def say(message: Values) -> None:
-        out.write(json.dumps(message) + "\n")
-        out.flush()
-
+    say = take_output()
     with tempfile.TemporaryDirectory(prefix="foretell-profile-") as folder:
         facts = describe(request.device)
         result = SingleRun(request, Path(folder), say).measure()
         say({"event": "result", "facts": facts, **result})
-        with suppress(OSError):
-            out.flush()
     os._exit(0)  # compilers leave threads and processes behind that would keep this one
 
 

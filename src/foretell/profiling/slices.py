@@ -15,10 +15,10 @@ from pathlib import Path
 from foretell.errors import MeasurementError
 from foretell.profiling.crew import WORKER, Crew, Death
 from foretell.profiling.done import done_keys
+from foretell.profiling.errand import Errand
 from foretell.profiling.ledger import Ledger
 from foretell.profiling.messages import Message
 from foretell.profiling.mps import MpsDaemon
-from foretell.profiling.plan import Plan
 from foretell.profiling.selection import Chosen, choose
 
 log = logging.getLogger("foretell.profiling")
@@ -33,46 +33,35 @@ _MAX_RESTARTS = 8
 _MEMORY_GIB = 9.0
 
 
-def run(
-    plan: Plan,
-    out: Path,
-    *,
-    device: str,
-    seconds: float,
-    began: float,
-    skip: Sequence[Path],
-    commit: str,
-    limit: int,
-    command: Sequence[str] = WORKER,
-) -> dict[str, int]:
+def run(errand: Errand, command: Sequence[str] = WORKER) -> dict[str, int]:
     """Measure until the time or the plan is over; ``limit`` is a number of workloads."""
-    campaign = SliceCampaign(plan, out, device, began + seconds - min(_MAX_RESERVE_S, _RESERVE * seconds), command)
-    return campaign.run(skip, commit, limit)
+    return SliceCampaign(errand, command).run()
 
 
 class SliceCampaign:
     """One run of a plan on one device."""
 
-    def __init__(self, plan: Plan, out: Path, device: str, stop_at: float, command: Sequence[str]) -> None:
-        self._plan = plan
-        self._out = out
-        self._device = device
-        self._stop_at = stop_at
+    def __init__(self, errand: Errand, command: Sequence[str]) -> None:
+        self._errand = errand
+        self._plan = errand.plan
+        self._out = errand.out
+        self._device = errand.device
+        self._stop_at = errand.before_end(errand.reserve_s(_RESERVE, _MAX_RESERVE_S))
         self._command = command
-        self._ledger = Ledger(out, TABLE)
+        self._ledger = Ledger(errand.out, TABLE)
         self._known: dict[str, Chosen] = {}
         self._done: set[tuple[object, ...]] = set()
         self._total = 0
 
-    def run(self, skip: Sequence[Path], commit: str, limit: int) -> dict[str, int]:
+    def run(self) -> dict[str, int]:
         """Both methods, one after the other."""
         self._out.mkdir(parents=True, exist_ok=True)
         for method, share in (("mps", "percent"), ("green-context", "sm_count")):
-            keys = done_keys((*skip, self._out), TABLE, ("workload_id", "method", share))
+            keys = done_keys(self._errand.folders, TABLE, ("workload_id", "method", share))
             self._done |= {key for key in keys if key[1] == method}
-        chosen = choose(self._plan, limit)
+        chosen = choose(self._plan, self._errand.limit)
         self._known = {each.workload.id: each for each in chosen}
-        self._ledger.open(self._device, commit, len(self._plan.slices.percents))
+        self._ledger.open(self._device, self._errand.commit, len(self._plan.slices.percents))
         started = time.time()
         try:
             for method in self._plan.slices.methods:

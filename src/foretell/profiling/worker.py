@@ -3,11 +3,9 @@
 Whatever goes wrong inside a workload becomes a record; what breaks the process breaks this process alone.
 """
 
-import ctypes
 import gc
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -15,21 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import ForetellError, MeasurementError
+from foretell.profiling.child import POISONED, PoisonedError, die_with_parent, preload, settle, short, take_output
 from foretell.profiling.messages import Message, group_from_json, settings_from_json
 from foretell.profiling.plan import Limits, Measuring
 from foretell.profiling.schedule import Group, cost
 from foretell.profiling.turnstile import Turnstile
 from foretell.profiling.workload import Workload, fraction
 
-_PR_SET_PDEATHSIG = 1
-_POISONED = 3
 _TRACE_WARMUPS = 2
-_MAX_ERROR_CHARACTERS = 300
-
-
-class PoisonedError(MeasurementError):
-    """The device context of this process is broken."""
 
 
 class Worker:
@@ -58,7 +49,7 @@ class Worker:
             parameters = sum(parameter.numel() for parameter in self._built.model.parameters())
         except Exception as error:  # noqa: BLE001 a model that cannot be built is a finding, not an accident
             for workload in group.workloads[: group.wanted]:
-                self._record(workload, "build_error", error=_short(error))
+                self._record(workload, "build_error", error=short(error))
             return
         build_s = time.perf_counter() - started
         left = group.wanted
@@ -119,11 +110,11 @@ class Worker:
                 more = self._runtime.measure(step, energy=energy, eager=eager)
             record = seen | more | facts | {"measure_s": time.perf_counter() - started}
         except CaptureError as error:
-            status, reason = "fallback", _short(error)
+            status, reason = "fallback", short(error)
         except torch.cuda.OutOfMemoryError as error:
-            status, reason = "oom", _short(error)
+            status, reason = "oom", short(error)
         except Exception as error:  # noqa: BLE001 a model that cannot run is a finding, not an accident
-            status, reason = ("cuda_error" if "CUDA error" in str(error) else "run_error"), _short(error)
+            status, reason = ("cuda_error" if "CUDA error" in str(error) else "run_error"), short(error)
         finally:
             self._close(step)
             step = None
@@ -182,10 +173,6 @@ class Worker:
         self._say({"event": "record", "id": workload.id, "status": status, "values": values})
 
 
-def _short(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".replace("\n", " ")[:_MAX_ERROR_CHARACTERS]
-
-
 def _make_runtime(device: str, turnstile: Turnstile, measuring: Measuring) -> Any:
     if device == "cpu":
         from foretell.profiling.runtime_cpu import CpuRuntime
@@ -196,24 +183,11 @@ def _make_runtime(device: str, turnstile: Turnstile, measuring: Measuring) -> An
     return CudaRuntime(turnstile, measuring)
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent ends, however that happens."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main(arguments: list[str]) -> int:
     """Serve one campaign: settings as JSON in the only argument, groups on standard input."""
     die_with_parent()
     settings = json.loads(arguments[0])
-    # models may print; what they print must not end up between our messages
-    out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)
-
-    def say(message: Message) -> None:
-        out.write(json.dumps(message) + "\n")
-        out.flush()
-
+    say = take_output()
     measuring, limits = settings_from_json(settings)
     import torch
 
@@ -222,16 +196,8 @@ def main(arguments: list[str]) -> int:
     turnstile.open()
     runtime = _make_runtime(settings["device"], turnstile, measuring)
     runtime.open(tracing=settings["role"] == "trace")
-    for zoo in settings["preload"]:
-        from foretell.profiling.zoo import load_zoo
-
-        with suppress(ForetellError):
-            prepare = getattr(load_zoo(zoo), "prepare", None)
-            if prepare is not None:
-                prepare()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
+    preload(settings["preload"])
+    settle()
     worker = Worker(runtime, measuring, limits, say)
     say({"event": "ready", "pid": os.getpid()})
     for line in sys.stdin:
@@ -242,8 +208,7 @@ def main(arguments: list[str]) -> int:
             worker.run_group(group, energy, message["stop_at"])
         except PoisonedError:
             say({"event": "poisoned"})
-            out.flush()
-            os._exit(_POISONED)
+            os._exit(POISONED)
         busy_s = time.perf_counter() - started - (turnstile.waited_s - waited)
         say({"event": "done", "busy_s": busy_s})
     return 0

@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from foretell.errors import InputError
 
@@ -112,6 +113,13 @@ def workload_from_json(values: Mapping[str, object]) -> Workload:
         optimizer=str(values.get("optimizer", "")),
         family=str(values.get("family", "")),
     )
+
+
+def workload_from_row(row: Mapping[str, Any]) -> Workload:
+    """The workload of a row of a table, where a shape is text."""
+    shape = tuple(int(size) for size in str(row["input_shape"] or "").split("x") if size)
+    fields = (row["dtype"], row["mode"], row["optimizer"] or "", row["family"] or "")
+    return Workload(row["spec"], int(row["batch_size"]), shape, *fields)
 
 
 def shape_text(shape: tuple[int, ...]) -> str:

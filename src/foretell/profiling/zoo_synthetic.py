@@ -135,6 +135,10 @@ def _chain(draw: random.Random) -> Drawn:
     return "chain", {"ops": "-".join(ops or ["conv3"]), "channels": channels}, (channels, size, size)
 
 
+def _operators(draw: random.Random) -> Drawn:
+    return "operators", {"seed": draw.randrange(1 << 30), "count": 250}, (1,)
+
+
 _DRAWS: Mapping[str, Callable[[random.Random], Drawn]] = MappingProxyType(
     {
         "mlp": _mlp,
@@ -151,6 +155,7 @@ _DRAWS: Mapping[str, Callable[[random.Random], Drawn]] = MappingProxyType(
     }
 )
 FAMILIES = tuple(f"synthetic-{name}" for name in _DRAWS)
+BENCH = "synthetic-operators"
 
 
 def known() -> Iterator[Entry]:
@@ -164,11 +169,15 @@ class SyntheticZoo:
     """``synthetic:KIND?parameter=value``."""
 
     def entries(self, part: Part, seed: int) -> Sequence[Entry]:
-        """The known networks, and ``part.models`` random ones spread over the kinds."""
+        """The known networks, and ``part.models`` random ones spread over the kinds.
+
+        A bench of operators is no network: it is drawn only where ``part.families`` names it.
+        """
+        draws = {**_DRAWS, "operators": _operators} if BENCH in part.families else _DRAWS
         found = {entry.spec: entry for entry in known()}
-        rounds = -(-part.models // len(_DRAWS))
+        rounds = -(-part.models // (len(part.families) or len(draws)))
         for number in range(rounds):
-            for family, make in _DRAWS.items():
+            for family, make in draws.items():
                 name, arguments, shape = make(random.Random(f"{seed}/{part.name}/{family}/{number}"))
                 entry = Entry(str(Spec("synthetic", name, arguments)), f"synthetic-{family}", shape)
                 found.setdefault(entry.spec, entry)

@@ -6,14 +6,15 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import DeviceError, InputError, MeasurementError
+from foretell.profiling.errand import Errand
 from foretell.profiling.journal import RECORDS
-from foretell.profiling.plan import Plan, Workers, read_plan
+from foretell.profiling.plan import Plan, Workers, check_workers, read_plan
 from foretell.profiling.progress import Progress
 from foretell.registry import Registry, did_you_mean
 
@@ -91,19 +92,19 @@ def collect(
     began = time.time()
     wanted = read_plan(Path(plan))
     if workers is not None:
-        if workers[0] < 1 or workers[1] < 0:
-            raise InputError(f"There must be 1 worker or more that measures, not {workers[0]} and {workers[1]}.")
         wanted = replace(wanted, workers=Workers(*workers))
+        check_workers(wanted.workers)
+    if limit < 0 or again < 0:
+        raise InputError(f"A limit of {limit} and {again} repetitions make no sense: both are 0 or more.")
     _check(wanted, device, seconds, ray, again)
     folder = Path(out) if out is not None else Path(DEFAULT_FOLDER) / Path(plan).stem
-    places = [Path(place) for place in skip]
+    places = tuple(Path(place) for place in skip)
     if store is not None:
         _try_store(str(store))
     budget_s = seconds or wanted.seconds or NO_LIMIT_S
+    errand = Errand(wanted, folder, device, budget_s, began, places, commit, limit, again, on_progress)
     with _alone_in(folder):
-        counts, interrupted = _run(
-            wanted, folder, device, budget_s, began, places, commit, limit, again, ray, on_progress
-        )
+        counts, interrupted = _run(errand, ray)
         rows = write_tables(folder) if (folder / RECORDS).exists() else {}
         appended = append_to(str(store), folder) if store is not None and rows else {}
     return Collected(folder, counts, rows, appended, interrupted)
@@ -122,43 +123,30 @@ def _check(plan: Plan, device: str, seconds: float | None, ray: str | None, agai
         raise DeviceError("There is no NVIDIA GPU on this machine. Use --device cpu, or --ray with a cluster.")
 
 
-def _run(
-    plan: Plan, folder: Path, device: str, seconds: float, began: float, skip: Sequence[Path], commit: str, limit: int,
-    again: int, ray: str | None, on_progress: OnProgress,
-) -> tuple[dict[str, int], bool]:  # fmt: skip
+def _run(errand: Errand, ray: str | None) -> tuple[dict[str, int], bool]:
     """How many workloads ended how, and whether somebody pressed Ctrl-C: what is finished then stays."""
     try:
         if ray is not None:
             from foretell.profiling.ray_cluster import RayCampaign
 
-            campaign = RayCampaign(plan, folder, device, seconds, began, ray, on_progress=on_progress)
-            return campaign.run(skip, commit, limit), False
-        more: dict[str, Any] = {}
-        if plan.kind == "measurements":
-            more = {"again": again, "on_progress": on_progress}
-        with _watched(folder, began, seconds, on_progress if not more else None):
-            run: Callable[..., dict[str, int]] = CAMPAIGNS.load(plan.kind)
-            counts = run(
-                plan, folder, device=device, seconds=seconds, began=began, skip=skip, commit=commit, limit=limit, **more
-            )
-        return counts, False
+            return RayCampaign(errand, ray).run(), False
+        run: Callable[[Errand], dict[str, int]] = CAMPAIGNS.load(errand.plan.kind)
+        with nullcontext() if errand.plan.kind == "measurements" else _watched(errand):
+            return run(errand), False
     except KeyboardInterrupt:
         return {}, True
 
 
 @contextmanager
-def _watched(folder: Path, began: float, seconds: float, on_progress: OnProgress | None) -> Iterator[None]:
+def _watched(errand: Errand) -> Iterator[None]:
     """Tell the progress of a campaign that does not tell it: by the lines that its journal gets."""
-    if on_progress is None:
-        yield
-        return
-    path, stop = folder / RECORDS, threading.Event()
+    path, stop = errand.out / RECORDS, threading.Event()
     before = _lines(path)
 
     def watch() -> None:
         while not stop.wait(_LOOK_S):
             finished = max(_lines(path) - before - 1, 0)  # one line is the campaign's own
-            on_progress(Progress(finished, 0, None, before, 0, time.time() - began, seconds))
+            errand.on_progress(Progress(finished, 0, None, before, 0, errand.elapsed_s, errand.seconds))
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

@@ -8,13 +8,12 @@ from typing import Any
 from foretell.datasets import journal_tables
 from foretell.datasets.card import Card, make_card
 from foretell.datasets.card_text import to_markdown
-from foretell.datasets.parquet_files import TableFile, find_files, read_columns, unwritable
+from foretell.datasets.parquet_files import unwritable
 from foretell.datasets.store import Store, merge, open_store
 from foretell.errors import DataError
 from foretell.profiling.journal import RECORDS, read_records, read_traces
 
 DEFAULT_STORE = "data"
-_WORKLOAD = ("spec", "batch_size", "input_shape", "dtype", "mode", "optimizer", "family", "part")
 
 
 def write_tables(folder: Path) -> dict[str, int]:
@@ -22,35 +21,6 @@ def write_tables(folder: Path) -> dict[str, int]:
     if not (folder / RECORDS).exists():
         raise DataError(f"There is no journal in {folder}: {RECORDS} is what a campaign writes.")
     return journal_tables.write_tables(folder, read_records(folder), read_traces(folder))
-
-
-def read_done(path: Path) -> tuple[list[dict[str, Any]], set[str]]:
-    """The measurements of a folder's journal and tables, or of one Parquet file, and the workloads with a trace."""
-    if not path.exists():
-        raise DataError(f"There is nothing at {path} to skip.")
-    rows: list[dict[str, Any]] = []
-    traced: set[str] = set()
-    if path.is_dir():
-        rows += [_plain(line) for line in read_records(path) if line.get("kind") in ("measurement", "measurements")]
-        traced |= {str(line["workload_id"]) for line in read_traces(path) if line.get("kind", "kernels") == "kernels"}
-        files = find_files(path)
-    else:
-        files = [file for file in find_files(path.parent) if file.path == path]
-    for file in files:
-        if file.table == "measurements":
-            rows += read_columns(file, ("workload_id", "status", *_WORKLOAD)).to_pylist()
-        elif file.table == "kernels":
-            traced |= _workloads(file)
-    return rows, traced
-
-
-def _plain(line: dict[str, Any]) -> dict[str, Any]:
-    shape = line.get("input_shape")
-    return line | {"input_shape": "x".join(map(str, shape))} if isinstance(shape, list) else line
-
-
-def _workloads(file: TableFile) -> set[str]:
-    return set(read_columns(file, ("workload_id",)).column(0).unique().to_pylist())
 
 
 def open_existing(where: str) -> Store:

@@ -24,11 +24,11 @@ from foretell.frontends.torch_export import graph_from_exported
 from foretell.graph import Graph
 from foretell.graph.serde import MAGIC, to_bytes
 from foretell.optional import versions
+from foretell.profiling.child import die_with_parent, preload, settle, take_output
 from foretell.profiling.fusion_kernels import Compiled, label_graph
 from foretell.profiling.messages import Message, group_from_json
-from foretell.profiling.worker import die_with_parent
 from foretell.profiling.workload import Workload
-from foretell.profiling.zoo import build, load_zoo
+from foretell.profiling.zoo import build
 from foretell.units import GIB, KIB
 
 _MAX_ERROR_CHARACTERS = 300
@@ -172,22 +172,10 @@ def main(arguments: list[str]) -> int:
         os.environ[name] = "1"
     tempfile.tempdir = settings["folder"]
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(settings["folder"]) / "inductor")
-    # models may print; what they print must not end up between our messages
-    out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)
+    say = take_output()
     logging.disable(logging.WARNING)
-
-    def say(message: Message) -> None:
-        out.write(json.dumps(message, separators=(",", ":")) + "\n")
-        out.flush()
-
-    for zoo in settings["preload"]:
-        prepare = getattr(load_zoo(zoo), "prepare", None)
-        if prepare is not None:
-            prepare()
-    gc.collect()
-    gc.freeze()
-    gc.disable()  # compilers make millions of small objects; looking through them after each model is enough
+    preload(settings["preload"])
+    settle()  # compilers make millions of small objects; looking through them after each model is enough
     say({"event": "ready", "pid": os.getpid()})
     for number, line in enumerate(sys.stdin, start=1):
         group, _ = group_from_json(json.loads(line)["group"])
@@ -201,7 +189,6 @@ def main(arguments: list[str]) -> int:
         say({"event": "done", "last": last})
         if last:
             break
-    out.flush()
     os._exit(0)  # what compilers have left behind needs no tidy end
 
 

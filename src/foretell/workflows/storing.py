@@ -4,12 +4,11 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import InputError
-from foretell.profiling.journal import Journal
+from foretell.profiling.journal import Journal, record_of
 from foretell.profiling.single import Request
 from foretell.profiling.workload import workload_from_json
 from foretell.workflows.data import merge_stores, write_tables
@@ -31,9 +30,7 @@ def store_single(store: str | Path, spec: str, request: Request, result: Mapping
         raise InputError(f"{workload.spec!r} cannot be stored: it names no zoo.")
     campaign_id = uuid.uuid4().hex[:12]
     header = {"kind": "campaign", "campaign_id": campaign_id, "runtime": runtime_name(request), "workers": 1}
-    line: dict[str, object] = {"kind": "measurement", "campaign_id": campaign_id, "workload_id": workload.id}
-    line |= workload.to_json() | {"part": PART, "status": result["status"], "error": result["error"]}
-    line["measured_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+    line = record_of("measurement", campaign_id, workload, PART, result["status"]) | {"error": result["error"]}
     with tempfile.TemporaryDirectory(prefix="foretell-store-") as folder:
         journal = Journal(Path(folder))
         journal.open()

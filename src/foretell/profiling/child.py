@@ -1,0 +1,65 @@
+"""Profiling: what every child process does as it starts: die with its parent, speak in lines, load, and settle."""
+
+import ctypes
+import gc
+import json
+import os
+import signal
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from foretell.errors import ForetellError, MeasurementError
+from foretell.profiling.messages import Message
+
+POISONED = 3  # the exit code of a process whose device context is broken
+_PR_SET_PDEATHSIG = 1
+_MAX_ERROR_CHARACTERS = 300
+
+
+class PoisonedError(MeasurementError):
+    """The device context of this process is broken."""
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent ends, however that happens."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def take_output() -> Callable[[Message], None]:
+    """A function that says messages on standard output; what models print goes to standard error from now on."""
+    out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(message: Message) -> None:
+        out.write(json.dumps(message, separators=(",", ":")) + "\n")
+        out.flush()
+
+    return say
+
+
+def preload(zoos: Iterable[str]) -> None:
+    """Import what models are built from; a zoo that is not installed is told when one of its models is asked for."""
+    from foretell.profiling.zoo import load_zoo
+
+    for zoo in zoos:
+        with suppress(ForetellError):
+            prepare = getattr(load_zoo(zoo), "prepare", None)
+            if prepare is not None:
+                prepare()
+
+
+def settle() -> None:
+    """Never look through what was imported for garbage; from now on garbage is collected when asked for."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
+def short(error: BaseException) -> str:
+    """An error in one line.
+
+    >>> short(ValueError("no\\nnumber"))
+    'ValueError: no number'
+    """
+    return f"{type(error).__name__}: {error}".replace("\n", " ")[:_MAX_ERROR_CHARACTERS]
