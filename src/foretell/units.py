@@ -43,6 +43,11 @@ def seconds_from_ms(duration_ms: float) -> float:
     return duration_ms / KILO
 
 
+def us(seconds: float) -> float:
+    """Seconds as microseconds."""
+    return seconds * MEGA
+
+
 def seconds_from_us(duration_us: float) -> float:
     """Microseconds to seconds."""
     return duration_us / MEGA

@@ -11,7 +11,7 @@ import pytest
 from command_line import run
 from foretell.cli.collect import clock, describe, progress_of
 from foretell.profiling.progress import Progress
-from foretell.workflows.collect import Collected
+from foretell.workflows.collect import NO_LIMIT_S, Collected
 
 workflow = importlib.import_module("foretell.workflows.collect")
 
@@ -72,6 +72,11 @@ def test_on_a_terminal_a_bar_and_the_time_left(monkeypatch, capsys):
         show(Progress(10, 0, None, 0, 0, 5.0, 30.0))
         show(Progress(10, 1, 30, 0, 4, 20.0, 500.0))
     assert "10/40 measured · 1 failed · 4 traced · 1 min 0 s left" in capsys.readouterr().err
+
+
+def test_without_rate_and_budget_no_end_is_told():
+    assert describe(Progress(0, 0, 26, 0, 0, 5.0, NO_LIMIT_S)) == "0/26 measured"
+    assert describe(Progress(2, 0, 4, 0, 0, 5.0, NO_LIMIT_S)) == "2/6 measured · 10 s left"
 
 
 def test_progress_in_words():

@@ -57,6 +57,29 @@ def test_query(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, *asked, code=2).count("\n") == 1
 
 
+def test_a_row_wider_than_the_screen_is_shown_column_by_column(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = run(capsys, "data", "query", "SELECT * FROM measurements", "--store", store)
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["latency_ms", "2.5"] in lines
+    assert ["spec", "timm:resnet50"] in lines
+    assert max(map(len, shown.splitlines())) <= 120
+
+
+def test_errors_of_a_query_offer_what_was_meant(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for sql, words in (("SELECT statu FROM training", "status"), ("SELECT 1 FROM measurments", "measurements")):
+        said = run(capsys, "data", "query", sql, "--store", store, code=2)
+        assert said.count("\n") == 1
+        assert words in said
+
+
+def test_a_processor_s_measurements_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {name: value for name, value in ROW.items() if name != "memory_mib"} | {"process_peak_mib": 409.0}
+    columns = {name: [value] for name, value in (row | {"device_name": "cpu"}).items()}
+    open_store(tmp_path / "cpu").append("measurements", arrow_table(TABLES["measurements"], columns))
+    found = json.loads(run(capsys, "data", "card", "--store", str(tmp_path / "cpu"), "--json"))
+    assert (found["measurements"], found["training"], found["by_device"]) == (1, 1, {"cpu": 1})
+
+
 def test_merge_and_tables(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "measurements" in run(capsys, "data", "merge", store, "--store", str(tmp_path / "other"))
     again = run(capsys, "data", "merge", store, "--store", str(tmp_path / "other"), "--json")

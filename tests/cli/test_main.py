@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from command_line import run
+from foretell.cli.main import main
 
 
 def test_debug_shows_a_traceback_wherever_it_stands(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -13,6 +14,18 @@ def test_debug_shows_a_traceback_wherever_it_stands(model: str, capsys: pytest.C
         shown = run(capsys, *argv, code=2)
         assert "Traceback" in shown
         assert shown.splitlines()[-1].startswith("foretell: Unknown device")
+
+
+@pytest.mark.parametrize("argv", [(), ("data",)])
+def test_without_a_command_the_help_is_shown_as_it_is(
+    argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(list(argv))
+    shown = capsys.readouterr()
+    lines = (shown.out + shown.err).splitlines()
+    assert len(lines) > 8
+    assert not any(line.startswith("foretell:") for line in lines)
 
 
 def test_a_bug_of_ours_is_one_line_too(

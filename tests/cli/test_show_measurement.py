@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from foretell import predict
 from foretell.cli.show_measurement import show_measurement
 from foretell.records import Estimate, KernelRun, Measurement
@@ -20,6 +22,32 @@ def test_what_was_measured_is_shown_and_nothing_else(capsys):
     assert "energy" not in shown
     assert "predicted" not in shown
     assert "250 – 250" not in shown
+
+
+def test_every_number_is_on_one_line_with_its_name(capsys):
+    peak = Estimate(409.0, 409.0, 409.0)
+    plain = Measurement("timm:resnet18", "cpu", None, "eager", "inference", 1, "fp32", process_peak_mib=peak)
+    show_measurement(replace(plain, input_shape=(3, 224, 224), latency_ms=Estimate(51.5, 44.7, 58.3)))
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "peak memory of the process" in line]
+    assert "409" in line
+
+
+def test_what_is_not_known_leaves_no_gap_and_tokens_have_their_name(capsys):
+    plain = Measurement("hf:gpt2", "cpu", None, "eager", "decode", 1, "fp32", input_shape=(64,))
+    show_measurement(plain)
+    assert "decode · batch 1 · context 64 · fp32" in capsys.readouterr().out
+    show_measurement(replace(plain, mode="inference", input_shape=(), runtime="onnxruntime"))
+    assert "onnxruntime · inference · batch 1 · fp32" in capsys.readouterr().out
+
+
+def test_operators_of_a_processor_are_not_called_kernels(capsys):
+    plain = Measurement("m", "cpu", None, "onnxruntime", "inference", 1, "fp32")
+    facts = {"libraries": {"torch": "2", "onnxruntime": "1.31"}}
+    show_measurement(replace(plain, kernels=(KernelRun("k", 3.0, "Conv", ""),), facts=facts))
+    shown = capsys.readouterr().out
+    assert "1 operator of one run" in shown
+    assert "onnxruntime 1.31" in shown
+    assert "torch 2" not in shown
 
 
 def test_the_prediction_stands_beside(capsys):

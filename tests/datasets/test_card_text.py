@@ -13,7 +13,7 @@ from foretell.datasets.repeatability import Repeatability, Spread
 def card() -> Card:
     return Card(
         counts={"measurements": 1234},
-        by_table={"measurements": 1300},
+        by_table={"measurements": 1300, "kernel_names": 7},
         ranges={"latency_ms": {"min": 0.01, "median": 2.0, "max": 95.0}},
         by={"family": {f"family|{i}": 30 - i for i in range(30)}, "device_name": {}},
         noise={"records": 5, "noisy_share": 0.25},
@@ -34,6 +34,12 @@ def test_long_tables_are_cut_and_empty_ones_left_out(card: Card) -> None:
     [repeats] = [s for title, s in found.items() if title.startswith("repeatability")]
     assert "100 on another day" in repeats.title
     assert repeats.rows[0][:4] == ("latency_ms", "100", "0.400%", "0.700%")
+
+
+def test_counts_are_explained_and_tables_have_the_names_that_queries_use(card: Card) -> None:
+    found = {section.title: section for section in sections(card)}
+    assert found["records"].rows[0] == ("measurements", "1,234", "workloads with latency and memory")
+    assert found["rows"].rows[-2][0] == "kernel_names"
 
 
 def test_markdown_says_how_it_is_made_again(card: Card, tmp_path: Path) -> None:

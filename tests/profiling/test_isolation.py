@@ -48,9 +48,11 @@ def test_a_profiler_that_counts_nothing_is_said():
     assert "no kernel" in result["error"]
 
 
-def test_the_last_words_of_a_child_that_dies_are_its_own():
+def test_the_last_words_of_a_child_that_dies_are_its_own(tmp_path):
     pytest.importorskip("torch")
-    result = measure_alone(Request("any", builder="os:abort"), timeout_s=120)
+    (tmp_path / "net.py").write_text("import os\n\ndef build():\n    os.abort()\n")
+    request = Request(f"{tmp_path}/net.py:build", builder="foretell.workflows.foreign_models:build_python")
+    result = measure_alone(request, timeout_s=120)
     assert result["status"] == "crash"
     assert result["error"].startswith("The process died of SIGABRT while building the model.")
     assert "Warning" not in result["error"]

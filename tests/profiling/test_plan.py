@@ -1,9 +1,10 @@
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from foretell.errors import InputError
-from foretell.profiling.plan import read_plan
+from foretell.profiling.plan import _SECTIONS, Part, read_plan
 
 PART = '[[part]]\nname = "a"\nshare = 1\nzoos = ["synthetic"]\n'
 
@@ -72,3 +73,11 @@ def test_a_file_that_is_no_text_is_no_plan(tmp_path):
 def test_a_missing_plan_is_named(tmp_path):
     with pytest.raises(InputError, match=r"absent\.toml"):
         read_plan(tmp_path / "absent.toml")
+
+
+def test_every_section_and_key_is_documented():
+    text = (Path(__file__).parents[2] / "docs" / "measuring.md").read_text(encoding="utf-8")
+    for name, section in {"[part]": Part, **_SECTIONS}.items():
+        rows = [line for line in text.splitlines() if line.startswith(f"| `[{name}]`")]
+        assert rows, name
+        assert [each.name for each in fields(section) if not any(f"`{each.name}`" in row for row in rows)] == [], name

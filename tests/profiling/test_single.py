@@ -45,7 +45,7 @@ def test_latency_memory_and_operators_are_measured(tmp_path):
     assert (values["parameters"], values["repeats"]) == (61706, 3)
     assert {"aten::conv2d", "aten::linear"} <= set(result["kernels"]["op"])
     assert "0" in result["kernels"]["module"] or any(result["kernels"]["module"])
-    assert stages == ["building the model", "measuring", "tracing"]
+    assert stages == ["building the model", "warming up", "measuring", "tracing"]
 
 
 def test_a_training_step_is_measured(tmp_path):
@@ -135,6 +135,14 @@ def test_a_capture_that_fails_falls_back_to_the_trace(tmp_path, monkeypatch):
 )
 def test_the_input_shape_is_the_model_s_own_or_the_one_asked_for(model, shape, wanted):
     assert build_from_zoo(Request(model, input_shape=shape)).input_shape == wanted
+
+
+@pytest.mark.skipif(not available("transformers"), reason="needs transformers")
+def test_transformers_of_own_arguments_know_their_inputs(tmp_path):
+    small = "hidden_size=16&num_attention_heads=2&num_hidden_layers=1&intermediate_size=16"
+    result, _ = measure(tmp_path, f"hf:bert?{small}", input_shape=(8,))
+    assert (result["status"], result["workload"]["input_shape"]) == ("ok", [8]), result["error"]
+    assert build_from_zoo(Request(f"hf:vit?{small}&image_size=32&patch_size=16")).input_shape == (3, 32, 32)
 
 
 def test_shapes_that_cannot_be_known_or_do_not_fit_are_refused():

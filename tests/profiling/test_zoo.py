@@ -2,9 +2,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from foretell.errors import UnknownNameError  # noqa: E402
+from foretell.errors import InputError, UnknownNameError  # noqa: E402
 from foretell.optional import available  # noqa: E402
 from foretell.profiling.plan import Part  # noqa: E402
+from foretell.profiling.single import Request, build_from_zoo  # noqa: E402
 from foretell.profiling.skeleton import Weights  # noqa: E402
 from foretell.profiling.steps import make_step, weight_dtype  # noqa: E402
 from foretell.profiling.workload import Workload  # noqa: E402
@@ -25,7 +26,7 @@ def _run(workload: Workload, device: str = "meta"):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_random_networks_run_on_their_own_inputs(family):
-    part = Part("random", 1.0, ("synthetic",), models=22, families=(family,))
+    part = Part("random", 1.0, ("synthetic",), models=2, families=(family,))
     for entry in load_zoo("synthetic").entries(part, seed=7):
         output = _run(Workload(entry.spec, 2, entry.input_shape, "fp16"))
         assert output.shape[0] == 2
@@ -43,6 +44,22 @@ def test_the_downscaling_network_is_the_published_one():
 def test_an_unknown_network_is_refused():
     with pytest.raises(UnknownNameError, match="Did you mean 'lenet'"):
         build("synthetic:lennet")
+    with pytest.raises(UnknownNameError, match="Did you mean 'lenet'"):
+        build_from_zoo(Request("synthetic:lennet"))
+
+
+@pytest.mark.parametrize("name", ["cnn", "chain", "operators", "recurrent", "residual", "transformer"])
+def test_every_network_without_arguments_is_refused_with_an_example(name):
+    with pytest.raises(InputError, match=rf"For example: synthetic:{name}\?"):
+        build(f"synthetic:{name}")
+
+
+@pytest.mark.parametrize("spec", ["synthetic:mlp", "synthetic:mlp?width=8-4", "synthetic:mlp?widths=8-a"])
+def test_a_network_that_lacks_an_argument_is_refused_with_an_example(spec):
+    with pytest.raises(InputError, match=r"For example: synthetic:mlp\?act=.*widths="):
+        build(spec)
+    with pytest.raises(InputError, match="For example"):
+        build_from_zoo(Request(spec))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])

@@ -1,6 +1,7 @@
 """Models that no zoo has, built as the child builds them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from foretell.errors import InputError, ModelError  # noqa: E402
 from foretell.optional import available  # noqa: E402
 from foretell.profiling.single import Request  # noqa: E402
 from foretell.profiling.workload import Workload  # noqa: E402
+from foretell.testing import tiny_onnx  # noqa: E402
 from foretell.workflows.foreign_models import build_huggingface, build_onnx, build_python  # noqa: E402
 
 NET = """
@@ -64,9 +66,27 @@ def test_what_a_file_does_wrong_is_said(net):
         build_python(net("absent"))
 
 
-def test_an_onnx_file_is_left_to_its_runtime():
-    source = build_onnx(Request("model.onnx", inputs=("3x8x8",)))
-    assert (source.onnx_file, source.input_shape, source.built) == ("model.onnx", (3, 8, 8), None)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_onnx_file_is_left_to_its_runtime_and_tells_its_shape(tmp_path):
+    torch.onnx.export(
+        torch.nn.Conv2d(3, 4, 3).eval(), (torch.randn(2, 3, 8, 8),), str(tmp_path / "conv.onnx"), dynamo=True,
+        verbose=False, input_names=["image"], dynamic_shapes=({0: torch.export.Dim("batch")},),
+    )  # fmt: skip
+    request = Request(str(tmp_path / "conv.onnx"), batch_size=5, runtime="onnxruntime")
+    source = build_onnx(request)
+    assert (source.onnx_file, source.input_shape, source.built) == (request.model, (3, 8, 8), None)
+    assert source.feeds == {"image": (5, 3, 8, 8)}
+    with pytest.raises(InputError, match="'image' is"):
+        build_onnx(replace(request, inputs=("3x9x9",)))
+
+
+def test_a_damaged_onnx_file_is_said_so(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(b"nothing that anyone could read")
+    with pytest.raises(ModelError, match=r"ONNX Runtime cannot load m\.onnx"):
+        build_onnx(Request(str(tmp_path / "m.onnx")))
+    (tmp_path / "m.onnx").write_bytes(tiny_onnx().SerializeToString())
+    with pytest.raises(ModelError, match=r"The weights of m\.onnx are in another file, which is not there"):
+        build_onnx(Request(str(tmp_path / "m.onnx")))
 
 
 @pytest.fixture

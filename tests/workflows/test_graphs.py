@@ -49,7 +49,7 @@ def test_language_models_are_read_as_they_are_measured(mode, tokens):
 
 def test_a_model_that_cannot_be_built_is_a_model_error():
     with pytest.raises(ModelError, match="without weights"):
-        make_graph(GraphKey("synthetic:mlp?act=relu&widths=a-b", (8,), "inference"))
+        make_graph(GraphKey("hf:bert?hidden_size=30&num_attention_heads=4&vocab_size=9", (8,), "inference"))
 
 
 def test_a_constructor_that_reads_values_back_leaves_nothing_on_the_host(monkeypatch):
@@ -104,3 +104,17 @@ def test_a_graph_that_takes_too_long_is_recorded(tmp_path, monkeypatch):
 def test_nothing_stored_is_no_error(tmp_path):
     assert stored_keys(tmp_path / "nowhere") == set()
     assert measured_keys(tmp_path) == {}
+
+
+def test_graphs_that_a_compiler_was_given_are_not_taken_for_those_of_the_front_end(tmp_path):
+    from foretell.datasets.parquet_files import TableWriter, arrow_table, rename
+    from foretell.datasets.schema import TABLES
+
+    table = TABLES["graphs"]
+    row = {"spec": LENET.spec, "input_shape": "1x28x28", "mode": "inference", "campaign_id": "fusion", "document": "{}"}
+    columns = {name: [row.get(name)] for name in table.columns}
+    with TableWriter(tmp_path / ".part", table) as writer:
+        writer.write(arrow_table(table, columns))
+        rename(writer.finish(), tmp_path / "graphs.parquet")
+    assert stored_keys(tmp_path) == set()
+    assert list(read_graphs(tmp_path, [LENET])) == []

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from foretell import profile
-from foretell.errors import DeviceError, InputError, ModelError, UntrustedModelError
+from foretell.errors import DeviceError, ForetellError, InputError, ModelError, UntrustedModelError
 from foretell.profiling.single import NO_DEVICE, ZOO_BUILDER, Request
+from foretell.testing import tiny_onnx
 
 workflow = importlib.import_module("foretell.workflows.profile")
 LENET = "synthetic:lenet?act=tanh&scale=1"
@@ -50,7 +51,7 @@ def answered(monkeypatch):
         ({"mode": "train"}, InputError, "training"),
         ({"runtime": "cuda-graph"}, InputError, "on cpu"),
         ({"batch_size": 0}, InputError, "1 or more"),
-        ({"batch_size": 10**8}, InputError, "at most"),
+        ({"batch_size": 10**8}, InputError, "at most 1048576"),
         ({"threads": 0}, InputError, "1 thread or more"),
         ({"mode": "prefill"}, InputError, "language models"),
         ({"store": "postgresql://nobody@127.0.0.1:1/none"}, ForetellError, "."),
@@ -82,13 +83,13 @@ def test_an_onnx_file_needs_no_runtime_named(tmp_path, answered):
     path = tmp_path / "m.onnx"
     path.write_bytes(tiny_onnx().SerializeToString())
     profile(path)
-    assert answered.asked[0].runtime == "onnxruntime"
+    assert answered.asked[0][0].runtime == "onnxruntime"
     with pytest.raises(InputError, match="--device cpu"):
         profile(path, device="cuda")
 
 
 def test_the_lower_end_is_never_below_the_fastest_run_nor_lost(answered):
-    answered.result = answer(latency_cv=0.7, latency_ms=2.0, latency_min_ms=1.5)
+    answered.result = answer(values={"latency_ms": 2.0, "latency_cv": 0.7, "latency_min_ms": 1.5})
     assert profile(LENET).latency_ms.low == 1.5
 
 

@@ -39,7 +39,9 @@ def run(
         tuple[int, int] | None,
         typer.Option("--workers", metavar="MEASURE TRACE", help="Processes, not the plan's.", show_default=False),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", help="Stop after so many measurements; 0: never.")] = 0,
+    limit: Annotated[
+        int, typer.Option("--limit", help="Stop after so many measurements, the models begun being finished; 0: never.")
+    ] = 0,
     again: Annotated[int, typer.Option("--again", help="Measure so many of the skipped workloads once more.")] = 0,
     ray: Annotated[
         str | None,
@@ -83,7 +85,7 @@ def run(
 
 
 def _listed(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    return ", ".join(f"{count:,} {name.removesuffix('s') if count == 1 else name}" for name, count in counts.items())
 
 
 @contextmanager
@@ -130,11 +132,14 @@ def progress_of(name: str) -> Iterator[Callable[[Any], None]]:
 
 def describe(state: Any) -> str:
     """How far a campaign is, in one line."""
+    from foretell.workflows.collect import NO_LIMIT_S
+
     of = f"/{state.total:,}" if state.total is not None else ""
     parts = [f"{state.finished:,}{of} measured"]
     parts += [f"{state.failed:,} failed"] if state.failed else []
     parts += [f"{state.traced:,} traced"] if state.traced else []
-    return " · ".join((*parts, f"{clock(state.left_s)} left"))
+    told = state.budget_s < NO_LIMIT_S or (state.finished and state.left is not None)
+    return " · ".join((*parts, f"{clock(state.left_s)} left") if told else parts)
 
 
 def clock(seconds: float) -> str:

@@ -1,6 +1,7 @@
 """cli: ``foretell data``: what was measured, at rest."""
 
 import json
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,7 +52,12 @@ def query(
     if as_json:
         typer.echo(json.dumps({"columns": columns, "rows": rows}, indent=1, default=_plain))
         return
-    _show_table("", columns, [[_cell(row[name]) for name in columns] for row in rows])
+    cells = [[_cell(row[name]) for name in columns] for row in rows]
+    if _width(columns, cells) <= _screen_width():
+        _show_table("", columns, cells)
+        return
+    for row in cells:  # too wide for a table: one below the other
+        _show_table("", ("column", "value"), list(zip(columns, row)), (0, 1))
 
 
 @app.command("merge")
@@ -92,6 +98,17 @@ def _cell(value: Any) -> str:
     return "" if value is None else printable(f"{value:.6g}" if isinstance(value, float) else str(value))
 
 
+def _width(columns: list[str], rows: list[list[str]]) -> int:
+    """What a table takes: two blanks on either side, three between columns."""
+    return 4 + sum(3 + max(map(len, (name, *(row[index] for row in rows)))) for index, name in enumerate(columns))
+
+
+def _screen_width() -> int:
+    from foretell.cli.show import console
+
+    return console().width
+
+
 def _show_counts(title: str, counts: dict[str, int], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(counts, indent=1))
@@ -104,23 +121,25 @@ def _show_card(found: Any) -> None:
     from foretell.datasets.card_text import sections
 
     for section in sections(found):
-        _show_table(section.title, section.columns, section.rows)
+        _show_table(section.title, section.columns, section.rows, section.texts)
     out = console()
     out.print("known gaps", style="bold")
     for gap in found.gaps:
         out.print(f"  · {printable(gap)}")
 
 
-def _show_table(title: str, columns: Any, rows: Any) -> None:
+def _show_table(title: str, columns: Any, rows: Any, texts: Sequence[int] = (0,)) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     from foretell.cli.show import console
 
-    table = Table(box=box.SIMPLE, title=title or None, title_justify="left", title_style="bold")
+    if title:  # above the table, not as its title: that would be as narrow as the table
+        console().print(Text(printable(title), style="bold"))
+    table = Table(box=box.SIMPLE)
     for index, name in enumerate(columns):
-        table.add_column(Text(printable(name)), justify="right" if index else "left")
+        table.add_column(Text(printable(name)), justify="left" if index in texts else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     console().print(table)

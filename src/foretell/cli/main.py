@@ -65,7 +65,11 @@ def main(arguments: list[str] | None = None) -> None:
     except (typer.Abort, KeyboardInterrupt):
         code = 130
     except _COMMAND_LINE_ERRORS as error:
-        code = fail(error.format_message(), debug, 2)
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is a page of help, not one line
+            typer.echo(error.format_message(), err=True)
+            code = 2
+        else:
+            code = fail(error.format_message(), debug, 2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Literal
 
 from rich import box
 from rich.console import Console, Group
@@ -31,11 +32,12 @@ def show_measurement(measured: Measurement, predicted: Prediction | None = None)
     """A box with the numbers, the prediction of the same workload beside them, and the kernels by operator."""
     part = f" {measured.slice}" if measured.slice else ""
     where = f"{measured.device}{part} · {measured.runtime} · {measured.mode} · batch {measured.batch_size}"
-    where += f" · {'x'.join(map(str, measured.input_shape))} · {measured.dtype}"
-    where += f" · {measured.optimizer}" if measured.optimizer else ""
+    for text in (_shape(measured), measured.dtype, measured.optimizer):
+        where += f" · {text}" if text else ""
     table = Table.grid(padding=(0, 2))
     for style in ("bold", "", "", "dim", "cyan"):
-        table.add_column(style=style, justify="right" if style == "" and len(table.columns) == 1 else "left")
+        justify: Literal["left", "right"] = "right" if len(table.columns) == 1 else "left"
+        table.add_column(style=style, justify=justify, no_wrap=True)
     for name, (label, unit) in _ROWS.items():
         found: Estimate | None = getattr(measured, name)
         if found is not None:
@@ -45,7 +47,8 @@ def show_measurement(measured: Measurement, predicted: Prediction | None = None)
     counted = [f"{facts['repeats']} runs"] if "repeats" in facts else []
     counted += [f"{facts['threads']} threads"] if facts.get("threads", 1) != 1 else []
     counted += [str(facts["latency_source"])] if "latency_source" in facts else []
-    counted += [f"torch {facts['libraries']['torch']}"] if "torch" in facts.get("libraries", {}) else []
+    library = "onnxruntime" if measured.runtime == "onnxruntime" else "torch"
+    counted += [f"{library} {facts['libraries'][library]}"] if library in facts.get("libraries", {}) else []
     body = Group(Text(printable(where), style="bold"), Text(), table, Text(), Text(" · ".join(counted), style="dim"))
     out = console()
     title = printable(Path(measured.model).name if Path(measured.model).exists() else measured.model)
@@ -66,6 +69,11 @@ def show_measurement(measured: Measurement, predicted: Prediction | None = None)
         out.print(Text(printable(f"! {warning}"), style="yellow"), soft_wrap=True)
 
 
+def _shape(measured: Measurement) -> str:
+    shape = "x".join(map(str, measured.input_shape))
+    return f"context {shape}" if measured.mode == "decode" and shape else shape
+
+
 def _beside(predicted: Prediction | None, name: str) -> str:
     estimate: Estimate | None = getattr(predicted, name, None)
     return f"predicted {number(estimate.value)}" if estimate is not None else ""
@@ -78,7 +86,8 @@ def _show_kernels(out: Console, measured: Measurement) -> None:
     for kernel in measured.kernels:
         durations[kernel.operator or kernel.name].append(kernel.duration_us)
     total = sum(kernel.duration_us for kernel in measured.kernels) or 1.0
-    title = f"{len(measured.kernels)} kernels of one run, by operator"
+    what = "operator" if measured.device == "cpu" else "kernel"
+    title = f"{len(measured.kernels)} {what}{'s' if len(measured.kernels) > 1 else ''} of one run, by type"
     table = Table(box=box.SIMPLE, title=title, title_justify="left", title_style="dim")
     for column in ("operator", "count", "µs", "share"):
         table.add_column(column, justify="left" if column == "operator" else "right")

@@ -16,7 +16,8 @@ from foretell.units import bytes_from_mib, size
 
 Number = int | float
 # a workload counts once, however often it was measured
-_GOOD = "status = 'ok' AND latency_ms IS NOT NULL AND memory_mib IS NOT NULL"
+# a processor has no memory of a device: its measurements have the peak of the process
+_GOOD = "status = 'ok' AND latency_ms IS NOT NULL AND (memory_mib IS NOT NULL OR process_peak_mib IS NOT NULL)"
 _COUNTS: Mapping[str, str] = {
     "measurements": f"SELECT count(DISTINCT workload_id) FROM measurements WHERE {_GOOD}",
     "architectures": f"SELECT count(DISTINCT spec) FROM measurements WHERE {_GOOD}",
@@ -37,6 +38,7 @@ _RANGES = ("batch_size", "latency_ms", "memory_mib", "energy_j", "power_w", "par
 _GROUPS = ("zoo", "family", "mode", "dtype", "device_name", "latency_source")
 _STATUS_TABLES = ("measurements", "slices", "colocation", "occupancy", "fusion_graphs")
 _FEW = 10
+_REASON_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,8 @@ def _reason(error: str) -> str:
     True
     """
     line = error.strip().partition("\n")[0]
-    return re.sub(r"\d[\d.,]*", "…", line)[:60]
+    kind = re.sub(r"\d[\d.,]*", "…", line)
+    return kind if len(kind) <= _REASON_CHARACTERS else kind[: _REASON_CHARACTERS - 1].rstrip() + "…"
 
 
 def _campaigns(store: Store) -> list[dict[str, object]]:
@@ -244,8 +247,10 @@ def _gaps(
     if rare:
         gaps.append(f"{len(rare)} of {len(by['family'])} families have fewer than 5 workloads")
     if "latency_ms" in ranges:
-        most = ranges["latency_ms"]["max"], size(bytes_from_mib(ranges["memory_mib"]["max"]))
-        gaps.append(f"nothing slower than {most[0]:.3g} ms or larger than {most[1]}")
+        larger = (
+            f" or larger than {size(bytes_from_mib(ranges['memory_mib']['max']))}" if "memory_mib" in ranges else ""
+        )
+        gaps.append(f"nothing slower than {ranges['latency_ms']['max']:.3g} ms{larger}")
     if noise.get("kernel_sum_share"):
         gaps.append(f"{noise['kernel_sum_share']:.1%} of the latencies are sums of kernels: capture failed")
     if counts["kernel_traces"] and not kernel_time.get("share"):

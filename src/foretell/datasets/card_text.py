@@ -9,13 +9,29 @@ from foretell.units import engineering, size
 _MOST = 24  # rows of a table for people; --json has all
 
 
+_COUNTED: Mapping[str, str] = {
+    "measurements": "workloads with latency and memory",
+    "architectures": "models among them",
+    "energy": "of them with energy",
+    "kernel_traces": "workloads with every kernel of a run",
+    "training": "workloads that are training steps",
+    "llm": "workloads that are prefill or decode",
+    "slices": "workloads on a share of a device, by share",
+    "colocation": "groups that ran together",
+    "occupancy": "workloads with hardware counters",
+    "fusion_inductor": "models fused by Inductor",
+    "fusion_onnxruntime": "models fused by ONNX Runtime",
+}
+
+
 @dataclass(frozen=True)
 class Section:
-    """A titled table; the first column is text, the others are numbers."""
+    """A titled table; the columns named in ``texts`` are text, the others are numbers."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    texts: Sequence[int] = (0,)
 
 
 def sections(card: Card) -> Iterator[Section]:
@@ -24,7 +40,7 @@ def sections(card: Card) -> Iterator[Section]:
     tied = (("a graph node", "share"), ("an ATen call", "share_tied_to_calls"))
     facts = ("campaign_id", "device", "first", "last", "records")
     found = (
-        Section("records", ("distinct", "count"), _pairs(card.counts)),
+        Section("records", ("distinct", "count", "what is counted"), _counts(card.counts), texts=(0, 2)),
         Section("rows", ("table", "rows"), [*_pairs(card.by_table), ("size on disk", size(card.size_bytes))]),
         Section("ranges", ("quantity", "min", "median", "max"), [_range(*item) for item in card.ranges.items()]),
         *(Section(f"workloads by {_title(name)}", (name, "workloads"), _shortened(v)) for name, v in card.by.items()),
@@ -42,7 +58,11 @@ def _title(column: str) -> str:
 
 
 def _pairs(values: Mapping[str, int]) -> list[tuple[str, str]]:
-    return [(name.replace("_", " "), f"{value:,}") for name, value in values.items()]
+    return [(name, f"{value:,}") for name, value in values.items()]
+
+
+def _counts(values: Mapping[str, int]) -> list[tuple[str, str, str]]:
+    return [(name.replace("_", " "), f"{value:,}", _COUNTED.get(name, "")) for name, value in values.items()]
 
 
 def _shortened(values: Mapping[str, int]) -> list[tuple[str, str]]:
@@ -76,7 +96,8 @@ def to_markdown(card: Card, command: str) -> str:
     lines = ["# Dataset card", "", f"Made by `{command}`; do not edit.", ""]
     for section in sections(card):
         lines += [f"## {section.title[0].upper()}{section.title[1:]}", "", _row(section.columns)]
-        lines += [_row(["---"] + ["---:"] * (len(section.columns) - 1)), *map(_row, section.rows), ""]
+        marks = ["---" if index in section.texts else "---:" for index in range(len(section.columns))]
+        lines += [_row(marks), *map(_row, section.rows), ""]
     lines += ["## Known gaps", "", *(f"- {gap}" for gap in card.gaps), ""]
     return "\n".join(lines)
 

@@ -174,8 +174,7 @@ class ParquetStore:
             raise DataError(f"The query needs more than {MEMORY_LIMIT} of memory. Ask for less at once.") from error
         except duckdb.Error as error:
             check_pages(files)
-            line = str(error).strip().partition("\n")[0]
-            raise DataError(f"Cannot answer the query: {line}") from error
+            raise DataError(f"Cannot answer the query: {_complaint(str(error))}") from error
 
     def _open(self, duckdb: Any) -> Any:
         spill = tempfile.mkdtemp(prefix="foretell-duckdb-")
@@ -185,6 +184,12 @@ class ParquetStore:
         database.execute("SET enable_progress_bar = false")
         self._stale = True
         return database
+
+
+def _complaint(text: str) -> str:
+    """What DuckDB says, in one line: its first, and the one that offers what was meant."""
+    first, *others = [line.strip() for line in text.strip().splitlines()]
+    return " ".join((first, *(line for line in others if line.startswith(("Did you mean", "Candidate bindings")))))
 
 
 def _make_views(database: Any, files: Sequence[TableFile]) -> None:

@@ -200,7 +200,8 @@ def _plain(value: object) -> object:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    lines = [line for line in str(error).splitlines() if not line.startswith("LINE ") and line.strip() != "^"]
+    return " ".join(" ".join(lines).split()).rstrip(".?") or type(error).__name__
 
 
 class _CopyFile(io.RawIOBase):

@@ -108,6 +108,8 @@ def _recognise_path(source: str) -> str:
             raise ModelError(f"Say which function of {path.name} builds the model: {path.name}:build")
         with path.open("rb") as file:
             start = file.read(64)
+    except ForetellError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise ModelError(f"Cannot read {source!r}: {getattr(error, 'strerror', None) or error}.") from error
     return "hf" if path.suffix == ".json" else _recognise_content(path, start)

@@ -11,7 +11,6 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -90,7 +89,7 @@ class Campaign:
             finally:
                 pool.stop()
                 self._journal.close()
-                self._keep_log(Path(folder) / "workers.log")
+                pool.keep_log(self._out)
         self._write_summary(facts, pool.restarts)
         return dict(self.counts)
 
@@ -185,6 +184,8 @@ class Campaign:
         for worker in pool.workers.values():
             if worker.group is not None and worker.group.role == "measure":
                 left += max(worker.group.wanted - len(worker.finished), 0)
+        if self._errand.limit:
+            left = min(left, max(self._errand.limit - self.counts["ok"], 0))
         failed = self._finished - self.counts["ok"]
         elapsed_s, budget_s = self._errand.elapsed_s, self._errand.seconds
         return Progress(self._finished, failed, left, self._known_before, self.counts["traced"], elapsed_s, budget_s)
@@ -296,10 +297,6 @@ class Campaign:
         used = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self._schedule.used_s.items()) or "none"
         waiting = f"; {len(self._traces)} traces wait" if self._traces else ""
         log.info("%.0f s: %s; %.0f a minute%s; time by part: %s", elapsed_s, ended, rate, waiting, used)
-
-    def _keep_log(self, path: Path) -> None:
-        with suppress(OSError):
-            (self._out / "workers.log").write_bytes(path.read_bytes()[-1_000_000:])
 
     def _write_summary(self, facts: dict[str, object], restarts: int) -> None:
         elapsed_s = self._errand.elapsed_s

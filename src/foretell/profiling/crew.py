@@ -8,7 +8,6 @@
 Every command ends with ``done``. Who times is the campaign's decision: it gives that command to one process alone.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +26,6 @@ Hear = Callable[[int, Message], None]
 _SLOW_START_S = 90.0
 _FAREWELL_S = 8.0
 _BUSY = Group("", "", (), 0)
-_LOG_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,6 @@ class Crew:
     """A context: all its processes have ended when it is left."""
 
     def __init__(self, folder: Path, settings: Message, roles: Sequence[str], command: Sequence[str] = WORKER) -> None:
-        self._folder = folder
         self._pool = Pool(folder, settings, roles, command)
         self._roles = roles
         self._dead: set[int] = set()
@@ -123,9 +120,5 @@ class Crew:
         return Death(status, error, worker.current)
 
     def keep_log(self, out: Path) -> None:
-        """Copy what the processes said on their error stream."""
-        with suppress(OSError):
-            said = (self._folder / "workers.log").read_bytes()[-_LOG_BYTES:]
-            handle = os.open(out / "workers.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            with os.fdopen(handle, "wb") as file:
-                file.write(said)
+        """Add what the processes said to what earlier crews of a campaign did."""
+        self._pool.keep_log(out, "ab")

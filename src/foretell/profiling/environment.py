@@ -9,7 +9,7 @@ from pathlib import Path
 from foretell.errors import ForetellError
 from foretell.profiling.tracker_nvml import Nvml
 
-_LIBRARIES = ("torch", "timm", "torchvision", "transformers", "numpy", "foretell")
+_LIBRARIES = ("torch", "timm", "torchvision", "transformers", "onnxruntime", "numpy", "foretell")
 
 
 def code_version(commit: str = "") -> str:

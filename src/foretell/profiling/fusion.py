@@ -11,7 +11,6 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from foretell.errors import MeasurementError
@@ -33,7 +32,6 @@ WORKER = (sys.executable, "-m", "foretell.workflows.fusion_worker")
 _TABLE = "fusion_graphs"
 _MEMORY = Path("/dev/shm")
 _REPORT_S = 20.0
-_LOG_BYTES = 1_000_000
 
 
 def run(errand: Errand) -> dict[str, int]:
@@ -84,9 +82,7 @@ class FusionCampaign:
             finally:
                 pool.stop()
                 self._journal.close()
-                with suppress(OSError):
-                    lines = (Path(folder) / "workers.log").read_bytes()[-_LOG_BYTES:]
-                    (self._out / "workers.log").write_bytes(lines)
+                pool.keep_log(self._out)
         self.report()
         for reason, count in self._reasons.most_common(12):
             log.info("%5d × %s", count, reason)

@@ -19,7 +19,8 @@ from foretell.profiling.environment import describe
 from foretell.profiling.single import Request, Values
 from foretell.profiling.tracker_ncu import OPTIONS, complaint, find_ncu, read_counters, split_ranges
 
-SINGLE = (sys.executable, "-m", "foretell.profiling.single")
+# not -m: the package imports the module too, and Python would warn that it is loaded twice
+SINGLE = (sys.executable, "-c", "import sys; from foretell.profiling.single import main; sys.exit(main())")
 _TAIL_BYTES = 4000
 _PROFILER_S = 60.0
 

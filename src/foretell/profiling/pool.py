@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from foretell.profiling.turnstile import FREE, HOLDING, open_state
 
 _SLOW_START_S = 120.0
 _PATIENCE = 4
+_LOG_BYTES = 1_000_000
+LOG = "workers.log"
 WORKER = (sys.executable, "-m", "foretell.profiling.worker")
 
 
@@ -60,7 +63,7 @@ class Pool:
     def start(self) -> None:
         """Start all workers."""
         self._state = open_state(self._folder)
-        self._log = (self._folder / "workers.log").open("ab")
+        self._log = (self._folder / LOG).open("ab")
         for index, role in enumerate(self._roles, self._first):
             self._spawn(index, role)
 
@@ -129,6 +132,13 @@ class Pool:
         self.restarts += 1
         self._state[worker.index] = FREE
         self._spawn(worker.index, worker.role)
+
+    def keep_log(self, out: Path, mode: str = "wb") -> None:
+        """Copy the end of what the workers said on their error stream into a campaign's folder."""
+        with suppress(OSError):
+            said = (self._folder / LOG).read_bytes()[-_LOG_BYTES:]
+            with (out / LOG).open(mode) as file:
+                file.write(said)
 
     def stop(self) -> None:
         """End all workers now."""

@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class Request:
 class Source:
     """A model that is ready to be measured: ``onnx_file`` is a path where it is no torch module.
 
-    ``spec`` names it where that differs from what was asked for.
+    ``spec`` names it where that differs from what was asked for. ``feeds`` are the shapes of a file's inputs by name.
     """
 
     built: Built | None
@@ -79,6 +79,7 @@ class Source:
     family: str = ""
     onnx_file: str = ""
     spec: str = ""
+    feeds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def request_from_json(text: str) -> Request:
@@ -104,17 +105,20 @@ def build_from_zoo(request: Request) -> Source:
             if len(set(shape[1:])) > 1:
                 raise InputError(f"{request.model} takes square images; got {'x'.join(map(str, shape))}.")
             model = str(replace(spec, arguments={**spec.arguments, "img_size": shape[-1]}))
+    built = build(model)
     if not shape:
-        shape = _usual_shape(spec)
+        shape = _usual_shape(spec, built.model)
     if not shape:
         raise InputError(f"The input of {request.model} is not known. Give it, without the batch: --input 3x224x224")
-    return Source(build(model), shape, entry.family if entry is not None else "", spec=model)
+    return Source(built, shape, entry.family if entry is not None else "", spec=model)
 
 
-def _usual_shape(spec: Spec) -> tuple[int, ...]:
+def _usual_shape(spec: Spec, model: Any) -> tuple[int, ...]:
     """The input of a model that no zoo lists, where its spec tells it."""
+    if spec.zoo == "hf" and model.main_input_name == "pixel_values":
+        return (model.config.num_channels, model.config.image_size, model.config.image_size)
     if spec.zoo == "hf":
-        return (DEFAULT_TOKENS,)
+        return (DEFAULT_TOKENS,) if model.main_input_name == "input_ids" else ()
     if spec.zoo == "synthetic" and spec.name == "mlp":
         return (int(str(spec.arguments["widths"]).partition("-")[0]),)
     return (1, 28, 28) if spec.zoo == "synthetic" and spec.name == "lenet" else ()
@@ -260,6 +264,7 @@ class SingleRun:
             self._step = make_step(built, workload, runtime.device)
             runtime.clear()
             runtime.reset_memory()
+        self._stage("warming up")
         started = time.perf_counter()
         seen, cost = runtime.warm_up(self._step, request.measuring.warmups)
         self._values |= seen | {"warm_up_s": time.perf_counter() - started}

@@ -63,6 +63,8 @@ def _build(spec: str) -> Built:
     else:
         model = transformers.AutoModel.from_config(config)
     vocab = int(parsed.arguments.get("vocab_size", 0))
+    if not vocab and model.main_input_name == "input_ids":
+        vocab = int(config.vocab_size)
     return Built(model.eval(), _token_inputs(vocab) if vocab else image_inputs, cast_buffers=False)
 
 

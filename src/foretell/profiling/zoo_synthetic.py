@@ -193,4 +193,14 @@ class SyntheticZoo:
             from foretell.registry import did_you_mean
 
             raise UnknownNameError(f"Unknown synthetic network {parsed.name!r}.{did_you_mean(parsed.name, NETWORKS)}")
-        return Built(NETWORKS[parsed.name](parsed.arguments).eval(), image_inputs)
+        try:
+            network = NETWORKS[parsed.name](parsed.arguments)
+        except (KeyError, ValueError, TypeError) as error:
+            from foretell.errors import InputError
+
+            draw = {**_DRAWS, "operators": _operators}[parsed.name]
+            _, arguments, _ = draw(random.Random(0))
+            example = Spec("synthetic", parsed.name, arguments)
+            reason = f"{error} is missing or unknown" if isinstance(error, KeyError) else str(error)
+            raise InputError(f"Cannot make {spec}: {reason}. For example: {example}") from error
+        return Built(network.eval(), image_inputs)

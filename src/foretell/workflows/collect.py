@@ -100,7 +100,7 @@ def collect(
     folder = Path(out) if out is not None else Path(DEFAULT_FOLDER) / Path(plan).stem
     places = tuple(Path(place) for place in skip)
     if store is not None:
-        _try_store(str(store))
+        try_store(str(store))
     budget_s = seconds or wanted.seconds or NO_LIMIT_S
     errand = Errand(wanted, folder, device, budget_s, began, places, commit, limit, again, on_progress)
     with _alone_in(folder):
@@ -179,13 +179,14 @@ def _alone_in(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _try_store(store: str) -> None:
+def try_store(store: str) -> None:
     """Find out now, before any time is spent, that a store cannot be used."""
     from foretell.datasets import open_store
 
     opened = open_store(store)
     try:
         opened.tables()
+        opened.query("SELECT 1")
     finally:
         opened.close()
 

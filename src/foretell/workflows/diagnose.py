@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from foretell.devices import find_device
-from foretell.errors import DeviceError
+from foretell.errors import DeviceError, MeasurementError
 from foretell.frontends.cache import cache_folder
 from foretell.optional import available
+from foretell.profiling.tracker_ncu import find_ncu
 
-LIBRARIES = ("numpy", "onnx", "onnxruntime", "rich", "typer", "torch", "torchvision", "timm", "transformers", "pyarrow")
+LIBRARIES = (
+    "numpy", "onnx", "onnxruntime", "rich", "typer", "torch", "torchvision", "timm", "transformers", "onnxscript",
+    "pyarrow", "duckdb", "psycopg", "ray",
+)  # fmt: skip
 NEEDS = {
     "ONNX": ((), ""),
     "exported programs (.pt2)": ((), ""),
@@ -20,6 +24,14 @@ NEEDS = {
     "timm:NAME": (("torch", "timm"), "vision"),
     "torchvision:NAME": (("torch", "torchvision"), "vision"),
     "hf:ID, config.json": (("torch", "transformers"), "hf"),
+}
+MEASURING = {
+    "foretell profile on cpu": (("torch",), "profile"),
+    "foretell profile --runtime onnxruntime": (("torch", "onnxruntime", "onnxscript"), "profile"),
+    "--store FOLDER, foretell data": (("pyarrow", "duckdb"), "data"),
+    "--store postgresql://…": (("pyarrow", "duckdb", "psycopg"), "postgres"),
+    "foretell collect --ray": (("torch", "ray"), "ray"),
+    "--energy (NVML)": (("pynvml",), "profile"),
 }
 
 
@@ -32,6 +44,7 @@ class Diagnosis:
     platform: str
     libraries: dict[str, str | None]
     frontends: dict[str, str | None]  # None where it works, else what to do
+    measuring: dict[str, str | None]  # likewise
     gpus: tuple[str, ...]
     known_gpus: tuple[str, ...]
     cache: str
@@ -48,11 +61,28 @@ def diagnose() -> Diagnosis:
         platform=f"{platform.system()} {platform.machine()}",
         libraries={name: _version(name) if available(name) else None for name in LIBRARIES},
         frontends={name: _missing(needs, extra) for name, (needs, extra) in NEEDS.items()},
+        measuring=_measuring(bool(gpus)),
         gpus=gpus,
         known_gpus=tuple(_device_id(name) for name in gpus),
         cache=str(folder),
         cache_entries=sum(1 for _ in folder.glob("*.fgraph")) if folder.is_dir() else 0,
     )
+
+
+def _measuring(gpu: bool) -> dict[str, str | None]:
+    found = {name: _missing(needs, extra) for name, (needs, extra) in MEASURING.items()}
+    found["foretell profile on cuda"] = found["foretell profile on cpu"] if gpu else "no NVIDIA GPU is seen"
+    found["--occupancy (ncu)"] = None if _has_ncu() else "not found; NVIDIA Nsight Compute has it"
+    service = shutil.which("nvidia-cuda-mps-control")
+    found["--slice (nvidia-cuda-mps-control)"] = None if service else "not found; NVIDIA's driver has it"
+    return found
+
+
+def _has_ncu() -> bool:
+    try:
+        return bool(find_ncu())
+    except MeasurementError:
+        return False
 
 
 def _version(name: str) -> str | None:

@@ -17,6 +17,7 @@ from foretell.frontends.python_file import load_function
 from foretell.frontends.request import InputSpec, parse_inputs
 from foretell.frontends.torchscript import torch_dtype
 from foretell.optional import repair_torchvision, require
+from foretell.profiling.runtime_onnxruntime import input_shapes
 from foretell.profiling.single import Request, Source
 from foretell.profiling.workload import Workload
 from foretell.profiling.zoo import Built, Inputs, load_zoo
@@ -24,8 +25,10 @@ from foretell.profiling.zoo import Built, Inputs, load_zoo
 
 def build_onnx(request: Request) -> Source:
     """An ONNX file, left to ONNX Runtime."""
-    shapes = parse_inputs(request.inputs)
-    return Source(None, shapes[0].shape if shapes else (), "onnx", request.model)
+    given = {spec.name: spec.shape for spec in parse_inputs(request.inputs)}
+    asked = Workload(request.model, request.batch_size, (), request.dtype)
+    shapes = input_shapes(request.model, asked, given)
+    return Source(None, next(iter(shapes.values()), ())[1:], "onnx", request.model, feeds=shapes)
 
 
 def build_huggingface(request: Request) -> Source:

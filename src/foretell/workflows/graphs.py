@@ -208,8 +208,16 @@ def stored_keys(folder: Path) -> set[GraphKey]:
     """The graphs that the Parquet files below ``folder`` have."""
     if not folder.exists():
         return set()
-    files = [file for file in find_files(folder) if file.table == _TABLE]
-    return {GraphKey.of(row) for file in files for row in read_columns(file, _KEY).to_pylist()}
+    return {GraphKey.of(row) for row in _stored(folder, _KEY)}
+
+
+def _stored(folder: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Rows of stored graphs; those of a campaign are what a compiler was given, and may have other nodes."""
+    for file in find_files(folder):
+        if file.table == _TABLE:
+            for row in read_columns(file, (*columns, "campaign_id")).to_pylist():
+                if not row["campaign_id"]:
+                    yield row
 
 
 def write_graphs(journal: Path, folder: Path) -> Path | None:
@@ -233,10 +241,8 @@ def write_graphs(journal: Path, folder: Path) -> Path | None:
 def read_graphs(folder: Path, keys: Sequence[GraphKey]) -> Iterator[tuple[GraphKey, str, Graph]]:
     """The stored graphs of ``keys``, with their hashes, in the order of the files."""
     wanted = set(keys)
-    for file in find_files(folder):
-        if file.table == _TABLE:
-            for row in read_columns(file, (*_KEY, "graph_hash", "document")).to_pylist():
-                key = GraphKey.of(row)
-                if key in wanted:
-                    wanted.discard(key)
-                    yield key, row["graph_hash"], from_document(row["document"])
+    for row in _stored(folder, (*_KEY, "graph_hash", "document")):
+        key = GraphKey.of(row)
+        if key in wanted:
+            wanted.discard(key)
+            yield key, row["graph_hash"], from_document(row["document"])

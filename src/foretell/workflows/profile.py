@@ -86,6 +86,11 @@ def profile(
     ...
     foretell.errors.DeviceError: Cannot measure on 'h200'. Choose from: cpu, cuda.
     """
+    if not isinstance(model, str | Path):
+        raise ModelError(
+            f"A {type(model).__name__} cannot be profiled as it is: models run in a process of their own. "
+            "Put a function that builds it into a file and name it: profile('net.py:build', input_shape=…, trust=True)."
+        )
     request = make_request(
         str(model), device=device, batch_size=batch_size, input_shape=input_shape, dtype=dtype, mode=mode,
         optimizer=optimizer, runtime=runtime, energy=energy, kernels=kernels, threads=threads, context=context,
@@ -97,6 +102,10 @@ def profile(
         raise InputError("A slice is not stored from here: foretell collect stores slices in a table of their own.")
     if store is not None and device == "cpu" and threads != 1:
         raise InputError(f"Stored measurements of a processor use 1 thread, not {threads}: they are to be compared.")
+    if store is not None:
+        from foretell.workflows.collect import try_store
+
+        try_store(str(store))
     with _sliced(slice) as environment:
         result = measure_alone(request, timeout_s=timeout_s, environment=environment, on_stage=on_stage)
     if result["status"] == NO_DEVICE:
@@ -155,14 +164,16 @@ def make_request(
     """Check what was asked for, before any process is started."""
     if device not in DEVICES:
         raise DeviceError(f"Cannot measure on {device!r}.{did_you_mean(device, DEVICES)}")
-    runtime = runtime or RUNTIMES[device][0]
+    runtime = runtime or _usual_runtime(model, device)
     for what, value, choices in (("dtype", dtype, DTYPES), ("mode", mode, MODES)):
         if value not in choices:
             raise InputError(f"Unknown {what} {value!r}.{did_you_mean(value, choices)}")
     if runtime not in RUNTIMES[device]:
         raise InputError(f"There is no runtime {runtime!r} on {device}.{did_you_mean(runtime, RUNTIMES[device])}")
-    if not 1 <= batch_size <= MAX_BATCH or threads < 1:
-        raise InputError(f"The batch size is {batch_size} on {threads} threads: both must be 1 or more.")
+    if not 1 <= batch_size <= MAX_BATCH:
+        raise InputError(f"The batch size is {batch_size}; it must be 1 or more, at most {MAX_BATCH}.")
+    if threads < 1:
+        raise InputError(f"A run on {threads} threads is none: give 1 thread or more.")
     if mode == "training":
         optimizer = optimizer or "sgd"
         if optimizer not in OPTIMIZERS:
@@ -174,6 +185,8 @@ def make_request(
     if energy and device == "cpu":
         raise InputError("Energy is read from a GPU's counter: use --device cuda.")
     builder = find_builder(model, runtime, trust=trust)
+    if mode in ("prefill", "decode") and not (model.startswith("hf:") or builder == _BUILDERS["hf"]):
+        raise InputError(f"The mode {mode!r} is for language models from hf:ID or a config.json; {model} is none.")
     if fusion and fusion not in FUSION_BACKENDS:
         raise InputError(f"Unknown compiler {fusion!r}.{did_you_mean(fusion, FUSION_BACKENDS)}")
     if fusion and (builder != ZOO_BUILDER or mode != "inference"):
@@ -191,6 +204,11 @@ def make_request(
     )  # fmt: skip
 
 
+def _usual_runtime(model: str, device: str) -> str:
+    """The device's first, but for files that only one can run."""
+    return "onnxruntime" if device == "cpu" and model.lower().endswith(".onnx") else RUNTIMES[device][0]
+
+
 def find_builder(model: str, runtime: str, *, trust: bool) -> str:
     """Which function builds a model in the child: ``module:function``."""
     scheme, _, rest = model.partition(":")
@@ -203,7 +221,7 @@ def find_builder(model: str, runtime: str, *, trust: bool) -> str:
             "synthetic:KIND?…, net.py:build or an ONNX file."
         )
     if kind == "onnx" and runtime != "onnxruntime":
-        raise InputError(f"{Path(model).name} is an ONNX file: use --device cpu --runtime onnxruntime.")
+        raise InputError(f"{Path(model).name} is an ONNX file: it runs on --device cpu --runtime onnxruntime.")
     if kind == "python" and not Path(model.rpartition(":")[0]).is_file():
         raise ModelError(f"There is no file {model.rpartition(':')[0]!r}.")
     if kind == "python" and not trust:
@@ -236,7 +254,11 @@ def to_measurement(
         key: _once(float(values[key])) for key in _PLAIN_METRICS if values.get(key) is not None
     }
     if values.get("latency_ms") is not None:
-        latency = _spread(float(values["latency_ms"]), float(values.get("latency_cv") or 0.0))
+        latency = _spread(
+            float(values["latency_ms"]),
+            float(values.get("latency_cv") or 0.0),
+            float(values.get("latency_min_ms") or 0),
+        )
         metrics["latency_ms"] = latency
         metrics["throughput_per_s"] = Estimate(*(per_second(request.batch_size, each) for each in
                                                  (latency.value, latency.high, latency.low)))  # fmt: skip
@@ -271,8 +293,10 @@ def _once(value: float) -> Estimate:
     return Estimate(value, value, value)
 
 
-def _spread(value: float, cv: float) -> Estimate:
-    return Estimate(value, value * max(1 - _90_PERCENT * cv, 0.0) or value, value * (1 + _90_PERCENT * cv))
+def _spread(value: float, cv: float, least: float) -> Estimate:
+    """An interval for nine of ten runs; no run was faster than ``least``."""
+    low = min(max(value * (1 - _90_PERCENT * cv), least), value)
+    return Estimate(value, low if low > 0 else value, value * (1 + _90_PERCENT * cv))
 
 
 def _warnings(values: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,180 @@
+"""Features: the sizes that decide which kernel runs: of products, convolutions, attentions, rows and windows.
+
+Whatever is a product of matrices is described as one, M × N × K repeated ``many`` times, with the tiles that cover it
+and the waves in which a device runs them; what is not has −1 there.
+"""
+
+import math
+from collections.abc import Mapping
+
+from foretell.graph import Cost, Graph
+from foretell.graph.layout import Layout, is_contiguous
+from foretell.graph.node import Node
+from foretell.graph.ops import lookup
+from foretell.graph.tensor import Tensor
+
+SHAPE_COLUMNS = (
+    # the operands
+    "inputs", "input_rank", "log_input", "log_output", "log_second", "input_last", "output_last", "batch", "channels",
+    "inner", "strided_inputs", "innermost_stride", "broadcasts", "casts", "last_alignment",
+    # a product of matrices
+    "log_m", "log_n", "log_k", "log_many", "log_tiles", "waves", "wave_fill", "n_alignment", "k_alignment",
+    # a convolution
+    "kernel", "kernel_last", "stride", "groups", "dilation", "dims", "group_inputs", "group_outputs", "side",
+    # an attention
+    "log_heads", "queries", "keys", "head_size", "masked", "key_alignment",
+    # rows that are reduced or normalised
+    "log_rows", "log_row", "row_inside", "window",
+)  # fmt: skip
+_TILE = 128
+_ABSENT = -1.0
+Sizes = dict[str, float]
+
+
+def describe_shapes(
+    graph: Graph, node: Node | None, cost: Cost, laid_out: Mapping[str, Layout], sms: int
+) -> tuple[float, ...]:
+    """The sizes of a unit's telling node, in the order of `SHAPE_COLUMNS`."""
+    if node is None:
+        return (_ABSENT,) * len(SHAPE_COLUMNS)
+    inputs = [graph.tensors[name] for name in node.inputs if name]
+    outputs = [graph.tensors[name] for name in node.outputs if name]
+    if not outputs:
+        return (_ABSENT,) * len(SHAPE_COLUMNS)
+    first = inputs[0] if inputs else outputs[0]
+    sizes = _operands(inputs, first, outputs[0], laid_out)
+    kind = lookup(node.op, node.domain).kind
+    if node.op in ("Conv", "ConvTranspose", "FusedConv") and len(inputs) > 1:
+        sizes |= _convolution(node, first, inputs[1], outputs[0], sms)
+    elif kind == "contraction" and len(inputs) > 1 and first.shape and outputs[0].shape:
+        sizes |= _product(first, inputs[1], outputs[0], cost, sms)
+    elif kind == "attention" and len(first.shape) >= 3:
+        sizes |= _attention(node, inputs, sms)
+    elif kind in ("normalisation", "reduction"):
+        sizes |= _rows(node, first, outputs[0])
+    elif kind == "pooling":
+        kernel = node.integers("kernel_shape") or (1,)
+        stride = node.integers("strides") or (1,)
+        sizes |= {"window": float(math.prod(kernel)), "kernel": float(kernel[0]), "stride": float(stride[0])}
+    elif kind == "recurrent":
+        sizes |= {"log_m": _log(first.shape[0]), "log_many": _log(cost.launches), "log_n": _log(outputs[0].shape[-1])}
+    return tuple(sizes.get(name, _ABSENT) for name in SHAPE_COLUMNS)
+
+
+def _log(value: float) -> float:
+    return math.log2(value + 1.0)
+
+
+def _alignment(size: int) -> float:
+    """The largest power of two, up to 16, that divides a size.
+
+    >>> [_alignment(size) for size in (64, 12, 7)]
+    [4.0, 2.0, 0.0]
+    """
+    return float(next(power for power in (4, 3, 2, 1, 0) if size % (1 << power) == 0))
+
+
+def _operands(inputs: list[Tensor], first: Tensor, output: Tensor, laid_out: Mapping[str, Layout]) -> Sizes:
+    strides = laid_out[first.name].strides
+    strided = sum(not is_contiguous(tensor.shape, laid_out[tensor.name].strides) for tensor in inputs)
+    shape = first.shape
+    return {
+        "inputs": float(len(inputs)),
+        "input_rank": float(len(shape)),
+        "log_input": _log(first.elements),
+        "log_output": _log(output.elements),
+        "log_second": _log(inputs[1].elements) if len(inputs) > 1 else _ABSENT,
+        "input_last": float(shape[-1]) if shape else 1.0,
+        "output_last": float(output.shape[-1]) if output.shape else 1.0,
+        "batch": float(shape[0]) if shape else 1.0,
+        "channels": float(shape[1]) if len(shape) > 1 else 1.0,
+        "inner": float(math.prod(shape[2:])),
+        "strided_inputs": float(strided),
+        "innermost_stride": _log(strides[-1]) if strides else 0.0,
+        "broadcasts": float(sum(tensor.elements != output.elements for tensor in inputs)),
+        "casts": float(sum(tensor.dtype != output.dtype for tensor in inputs)),
+        "last_alignment": _alignment(shape[-1]) if shape else 0.0,
+    }
+
+
+def _matrices(m: float, n: float, k: float, many: float, sms: int) -> Sizes:
+    tiles = math.ceil(m / _TILE) * math.ceil(n / _TILE) * many
+    waves = tiles / max(sms, 1)
+    return {
+        "log_m": _log(m),
+        "log_n": _log(n),
+        "log_k": _log(k),
+        "log_many": _log(many),
+        "log_tiles": _log(tiles),
+        "waves": waves,
+        "wave_fill": waves / math.ceil(waves) if waves else 0.0,
+        "n_alignment": _alignment(int(n)),
+        "k_alignment": _alignment(int(k)),
+    }
+
+
+def _product(first: Tensor, second: Tensor, output: Tensor, cost: Cost, sms: int) -> Sizes:
+    columns = output.shape[-1]
+    many = math.prod(second.shape[:-2]) if len(second.shape) > 2 else 1
+    rows = output.elements / max(columns * many, 1)
+    inner = cost.macs / max(output.elements, 1)
+    return _matrices(max(rows, 1.0), max(columns, 1), max(inner, 1.0), max(many, 1), sms) | {
+        "k_alignment": _alignment(first.shape[-1])
+    }
+
+
+def _convolution(node: Node, image: Tensor, weight: Tensor, output: Tensor, sms: int) -> Sizes:
+    groups = max(node.integer("group", 1), 1)
+    kernel = weight.shape[2:] or (1,)
+    stride, dilation = node.integers("strides") or (1,), node.integers("dilations") or (1,)
+    into, out_of = image.shape[1] // groups, output.shape[1] // groups
+    rows = output.elements / max(output.shape[1], 1)
+    return _matrices(rows, max(out_of, 1), max(into, 1) * math.prod(kernel), groups, sms) | {
+        "kernel": float(kernel[0]),
+        "kernel_last": float(kernel[-1]),
+        "stride": float(stride[0]),
+        "groups": float(groups),
+        "dilation": float(dilation[0]),
+        "dims": float(len(kernel)),
+        "group_inputs": float(into),
+        "group_outputs": float(out_of),
+        "side": float(output.shape[-1]),
+        "n_alignment": _alignment(output.shape[1]),
+        "k_alignment": _alignment(image.shape[1]),
+    }
+
+
+def _attention(node: Node, inputs: list[Tensor], sms: int) -> Sizes:
+    query, key = inputs[0].shape, (inputs[1] if len(inputs) > 1 else inputs[0]).shape
+    heads, queries, keys, size = math.prod(query[:-2]), query[-2], key[-2], query[-1]
+    masked = 2.0 if len(inputs) > 3 else float(bool(node.integer("is_causal", 0)))
+    return _matrices(queries, keys, size, heads, sms) | {
+        "log_heads": _log(heads),
+        "queries": float(queries),
+        "keys": float(keys),
+        "head_size": float(size),
+        "masked": masked,
+        "key_alignment": _alignment(keys),
+    }
+
+
+def _rows(node: Node, first: Tensor, output: Tensor) -> Sizes:
+    """How many rows there are, how long each is, and whether its elements lie side by side."""
+    shape, rank = first.shape, len(first.shape)
+    if not shape:
+        return {}
+    if node.op in ("BatchNormalization", "InstanceNormalization", "GroupNormalization"):
+        groups = node.integer("num_groups", shape[1] if rank > 1 else 1)
+        rows = (1 if node.op == "BatchNormalization" else shape[0]) * groups
+        return {"log_rows": _log(rows), "log_row": _log(first.elements / max(rows, 1)), "row_inside": 1.0} | {
+            "groups": float(groups)
+        }
+    if node.op in ("LayerNormalization", "RMSNormalization"):
+        row = shape[-1]
+    elif node.op in ("Softmax", "LogSoftmax"):
+        row = shape[node.integer("axis", -1) % rank]
+    else:
+        row = max(first.elements // max(output.elements, 1), 1)
+    axes = node.integers("axes") or (node.integer("axis", -1),)
+    inside = any(axis % rank == rank - 1 for axis in axes)
+    return {"log_rows": _log(first.elements / max(row, 1)), "log_row": _log(row), "row_inside": float(inside)}

@@ -1,0 +1,166 @@
+"""Features: one row a unit of work: what a framework launches for an operator, forward or backward, or the optimizer.
+
+A row says what the unit computes and moves, how long the device needs for it at least, and whatever decides which
+kernel is chosen: the sizes of the product it is, tiles and waves, alignment, masks, strides.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.devices import Hardware
+from foretell.features.shapes import SHAPE_COLUMNS, describe_shapes
+from foretell.graph import Cost, Graph, graph_costs, run_groups, training_step
+from foretell.graph.layout import layouts
+from foretell.graph.node import Node
+from foretell.graph.ops import OPERATORS, lookup
+from foretell.graph.passes import autocast
+from foretell.records import Workload
+from foretell.units import bytes_per_s, flops_per_s, us
+
+PHASES = ("forward", "backward", "optimizer")
+KINDS = (
+    "view", "free", "elementwise", "reduction", "movement", "generator", "normalisation", "pooling", "contraction",
+    "attention", "recurrent", "gather", "scatter", "sort", "control", "unknown",
+)  # fmt: skip
+DTYPES = ("fp32", "fp16", "bf16", "fp64", "int64", "int32", "bool")
+_OPERATORS = tuple(sorted(OPERATORS))
+_NUMBERS = {name: number for number, name in enumerate(_OPERATORS)}
+
+COLUMNS = (
+    "operator", "kind", "phase", "dtype", "nodes", "launches", "log_flops", "log_macs", "tensor_core_share",
+    "log_read_bytes", "log_written_bytes", "log_parameter_bytes", "log_compute_us", "log_memory_us", "log_bound_us",
+    "log_intensity", *SHAPE_COLUMNS,
+)  # fmt: skip
+SCHEMA = hashlib.sha256("|".join((*COLUMNS, *_OPERATORS, *KINDS, *PHASES, *DTYPES)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Units:
+    """The units of a workload in the order in which they run; ``bound_us`` is what the device needs at least."""
+
+    operators: tuple[str, ...]
+    phases: tuple[str, ...]
+    nodes: tuple[tuple[int, ...], ...]
+    features: NDArray[np.float32]
+    bound_us: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.operators)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    operator: str
+    phase: str
+    nodes: tuple[int, ...]
+    cost: Cost
+    node: Node | None
+    dtype: str
+
+
+def extract_units(workload: Workload) -> Units:
+    """All units of a workload.
+
+    >>> from foretell.devices import find_device
+    >>> from foretell.records import Target
+    >>> from foretell.testing import tiny_graph
+    >>> units = extract_units(Workload(tiny_graph(), Target(find_device("h200"))))
+    >>> units.features.shape == (len(units), len(COLUMNS))
+    True
+    """
+    graph = workload.graph
+    if workload.is_training and workload.dtype in ("bf16", "fp16"):
+        graph = autocast(graph, workload.dtype)
+    laid_out = layouts(graph)
+    hardware = workload.target.hardware
+    units = tuple(_units(workload, graph))
+    rows, bounds = [], []
+    for unit in units:
+        compute_us, memory_us = _least_us(unit, hardware)
+        bound_us = max(compute_us, memory_us) + unit.cost.launches * hardware.device.launch_overhead_us
+        shapes = describe_shapes(graph, unit.node, unit.cost, laid_out, hardware.sms)
+        rows.append((*_describe(unit, compute_us, memory_us, bound_us), *shapes))
+        bounds.append(bound_us)
+    features = np.array(rows, dtype=np.float32).reshape(len(units), len(COLUMNS))
+    return Units(
+        tuple(unit.operator for unit in units),
+        tuple(unit.phase for unit in units),
+        tuple(unit.nodes for unit in units),
+        features,
+        np.array(bounds, dtype=np.float64),
+    )
+
+
+def _units(workload: Workload, graph: Graph) -> Iterator[_Unit]:
+    table = graph_costs(graph)
+    for group in run_groups(table):
+        if group.cost.launches:
+            node = _telling(graph, group.nodes)
+            yield _Unit(group.op, "forward", group.nodes, group.cost, node, _dtype(graph, node))
+    if workload.is_training:
+        step = training_step(graph, workload.optimizer or "sgd")
+        for position in range(len(step.backward) - 1, -1, -1):
+            if step.backward[position].launches:
+                node = graph.nodes[position]
+                yield _Unit(node.op, "backward", (position,), step.backward[position], node, _dtype(graph, node))
+        if step.optimizer.launches:
+            yield _Unit("optimizer", "optimizer", (), step.optimizer, None, "fp32")
+
+
+def _telling(graph: Graph, positions: tuple[int, ...]) -> Node:
+    """The node of a group that does its work."""
+    nodes = [graph.nodes[position] for position in positions]
+    for kind in ("attention", "contraction", "recurrent", "normalisation"):
+        for node in nodes:
+            if lookup(node.op, node.domain).kind == kind:
+                return node
+    return nodes[0]
+
+
+def _dtype(graph: Graph, node: Node) -> str:
+    outputs = [name for name in node.outputs if name]
+    return graph.tensors[outputs[0]].dtype if outputs else "fp32"
+
+
+def _least_us(unit: _Unit, hardware: Hardware) -> tuple[float, float]:
+    number = unit.dtype if unit.dtype in ("fp64", "fp32", "bf16", "fp16", "fp8", "int8") else "fp32"
+    cost, on_tensor_cores = unit.cost, 2 * unit.cost.tensor_core_macs
+    compute_s = on_tensor_cores / flops_per_s(hardware.peak_tflops(number, tensor_cores=True))
+    compute_s += (cost.flops - on_tensor_cores) / flops_per_s(hardware.peak_tflops(number, tensor_cores=False))
+    return us(compute_s), us(cost.bytes / bytes_per_s(hardware.bandwidth_gb_per_s))
+
+
+def _log(value: float) -> float:
+    return math.log2(value + 1.0)
+
+
+def _fine_log(value_us: float) -> float:
+    return math.log2(value_us + 1e-4)
+
+
+def _describe(unit: _Unit, compute_us: float, memory_us: float, bound_us: float) -> tuple[float, ...]:
+    cost = unit.cost
+    kind = lookup(unit.operator, unit.node.domain if unit.node else "").kind
+    return (
+        float(_NUMBERS.get(unit.operator, -1)),
+        float(KINDS.index(kind)),
+        float(PHASES.index(unit.phase)),
+        float(DTYPES.index(unit.dtype)) if unit.dtype in DTYPES else -1.0,
+        float(len(unit.nodes)),
+        _log(cost.launches),
+        _log(cost.flops),
+        _log(cost.macs),
+        cost.tensor_core_macs / cost.macs if cost.macs else -1.0,
+        _log(cost.bytes_read),
+        _log(cost.bytes_written),
+        _log(cost.parameter_bytes),
+        _fine_log(compute_us),
+        _fine_log(memory_us),
+        _fine_log(bound_us),
+        _fine_log(cost.flops / cost.bytes) if cost.bytes else -20.0,
+    )

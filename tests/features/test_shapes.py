@@ -1,0 +1,46 @@
+from foretell.features.shapes import SHAPE_COLUMNS, describe_shapes
+from foretell.graph import graph_costs
+from foretell.graph.layout import layouts
+from foretell.testing import one_node
+
+
+def sizes(graph, sms=132):
+    table = graph_costs(graph)
+    values = describe_shapes(graph, graph.nodes[0], table.nodes[0], layouts(graph), sms)
+    return dict(zip(SHAPE_COLUMNS, values, strict=True))
+
+
+def test_a_convolution_is_the_product_it_computes():
+    graph = one_node("Conv", [(4, 32, 28, 28), (64, 16, 3, 3)], [(4, 64, 28, 28)], group=2, kernel_shape=(3, 3))
+    found = sizes(graph)
+    assert found["groups"] == 2
+    assert (found["group_inputs"], found["group_outputs"]) == (16, 32)
+    assert round(2 ** found["log_m"] - 1) == 4 * 28 * 28
+    assert round(2 ** found["log_n"] - 1) == 32
+    assert round(2 ** found["log_k"] - 1) == 16 * 9
+    assert found["waves"] == 25 * 1 * 2 / 132
+    assert found["queries"] == -1
+
+
+def test_a_product_of_batches_counts_its_batches():
+    graph = one_node("MatMul", [(2, 8, 100, 64), (2, 8, 64, 30)], [(2, 8, 100, 30)])
+    found = sizes(graph)
+    assert round(2 ** found["log_many"] - 1) == 16
+    assert round(2 ** found["log_m"] - 1) == 100
+    assert round(2 ** found["log_k"] - 1) == 64
+    assert found["n_alignment"] == 1
+
+
+def test_an_attention_tells_whether_it_is_masked():
+    shapes = [(2, 4, 50, 64), (2, 4, 77, 64), (2, 4, 77, 64)]
+    plain = sizes(one_node("Attention", shapes, [(2, 4, 50, 64)]))
+    masked = sizes(one_node("Attention", [*shapes, (1, 4, 50, 77)], [(2, 4, 50, 64)]))
+    assert (plain["queries"], plain["keys"], plain["head_size"]) == (50, 77, 64)
+    assert plain["masked"] == 0 < masked["masked"]
+
+
+def test_rows_of_a_norm_are_its_groups():
+    graph = one_node("GroupNormalization", [(2, 32, 7, 7)], [(2, 32, 7, 7)], num_groups=4)
+    found = sizes(graph)
+    assert round(2 ** found["log_rows"] - 1) == 8
+    assert round(2 ** found["log_row"] - 1) == 8 * 49
