@@ -30,12 +30,14 @@ class FakeZoo:
         return [Entry(f"synthetic:{name}", name.rstrip("0123456789"), (4,)) for name in self.names]
 
 
-def run(out, names=FakeZoo.names, seconds=30.0, skip=(), limit=0, again=0, on_progress=lambda _: None, began=None):
+def run(
+    out, names=FakeZoo.names, seconds=30.0, skip=(), limit=0, again=0, on_progress=lambda _: None, began=None, plan=PLAN
+):
     zoo = FakeZoo()
     zoo.names = tuple(names)
     schedule.load_zoo = lambda _: zoo
     places = tuple(Path(path) for path in skip)
-    errand = Errand(PLAN, Path(out), "cpu", seconds, began or time.time(), places, "", limit, again, on_progress)
+    errand = Errand(plan, Path(out), "cpu", seconds, began or time.time(), places, "", limit, again, on_progress)
     campaign = Campaign(errand, WORKER)
     campaign.run()
     return campaign, write_tables(Path(out), read_records(Path(out)), read_traces(Path(out)))

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,8 @@ def test_skipping_continues_a_plan(tmp_path):
     fake_campaign.run(first, limit=20)
     done = set(_measured(first))
     assert 20 <= len(done) < 100
-    fake_campaign.run(second, skip=[first / "measurements.parquet", first / "kernels.parquet"])
+    tables = [first / "measurements.parquet", first / "kernels.parquet"]
+    fake_campaign.run(second, skip=[table for table in tables if table.exists()])  # so soon, nothing may be traced yet
     assert not done & set(_measured(second))
     assert len(done | set(_measured(second))) == _expected()
     traced = [trace["workload_id"] for folder in (first, second) for trace in read_traces(folder)]
@@ -157,3 +159,13 @@ def test_progress_is_told_to_the_end(tmp_path):
     assert (told[-1].left, told[-1].failed, told[-1].known) == (0, 0, 0)
     fake_campaign.run(tmp_path, on_progress=told.append)
     assert (told[-1].finished, told[-1].known) == (0, _expected())
+
+
+def test_parts_that_are_not_captured_are_traced_only(tmp_path):
+    part = replace(fake_campaign.PLAN.parts[0], captured=False)
+    plan = replace(fake_campaign.PLAN, parts=(part,))
+    campaign, _ = fake_campaign.run(tmp_path, ["fine1", "fine2"], plan=plan)
+    lines = [line for line in read_records(tmp_path) if line["kind"] == "measurement"]
+    assert lines
+    assert {line["latency_source"] for line in lines} == {"fallback"}
+    assert campaign.counts["ok"] == len(lines)

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,7 @@ class Campaign:
                 self._header = self._make_header(facts, len(roles))
                 repeated = self._resume()
                 self._schedule = make_schedule(self._plan, self._done, self._seen)
+                self._trace_only()
                 if repeated:
                     self._schedule.groups[AGAIN], self._schedule.shares[AGAIN] = deque(repeated), _AGAIN_SHARE
                 self._known_before = len(self._done)
@@ -92,6 +93,12 @@ class Campaign:
                 pool.keep_log(self._out)
         self._write_summary(facts, pool.restarts)
         return dict(self.counts)
+
+    def _trace_only(self) -> None:
+        """Give parts that are not captured to those who trace: the kernels of one run tell latency and all."""
+        for part in self._plan.parts:
+            if not part.captured:
+                self._traces.extend(replace(group, role="fallback") for group in self._schedule.groups.pop(part.name))
 
     def _make_header(self, facts: dict[str, object], workers: int) -> dict[str, object]:
         runtime = "cpu" if self._device == "cpu" else "cuda-graph"

@@ -120,7 +120,10 @@ class Fusion:
 
 @dataclass(frozen=True)
 class Part:
-    """One slice of the campaign's time: where its models come from and how their workloads are drawn."""
+    """One slice of the campaign's time: where its models come from and how their workloads are drawn.
+
+    Where ``captured`` is false, nothing is replayed: the kernels of a few traced runs tell the latency.
+    """
 
     name: str
     share: float
@@ -137,6 +140,7 @@ class Part:
     exclude: tuple[str, ...] = ()
     per_model: int = 4
     models: int = 0
+    captured: bool = True
 
 
 @dataclass(frozen=True)
@@ -250,6 +254,7 @@ _TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = MappingProxyType(
         str(str): ("a text", _is_text),
         str(int): ("a whole number", _is_whole),
         str(float): ("a number", _is_number),
+        str(bool): ("true or false", lambda value: isinstance(value, bool)),
         str(tuple[str, ...]): ("a list of texts", _list_of(_is_text)),
         str(tuple[int, ...]): ("a list of whole numbers", _list_of(_is_whole)),
         str(tuple[float, ...]): ("a list of numbers", _list_of(_is_number)),
