@@ -6,12 +6,14 @@ recurrent layer), which is what eager PyTorch launches, and needs a second where
 
 import contextlib
 import io
+import logging
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from foretell.frontends.aten import AtenProgram, assemble
 from foretell.frontends.aten_operators import AtenCall, Ref
+from foretell.frontends.padding import nothing_padded
 from foretell.frontends.program import TorchProgram, export_error
 from foretell.graph import Graph, Tensor
 from foretell.graph.tensor import TensorKind
@@ -38,18 +40,33 @@ def import_torch() -> Any:
 
 def graph_from_program(program: TorchProgram, *, batch_size: int, training: bool = False) -> Graph:
     """Export a program that was built at ``batch_size`` and read its graph."""
-    torch = import_torch()
-    module = program.module.train(training)
-    try:
-        # where it fails, torch prints its partial graph to stderr
-        with warnings.catch_warnings(), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            exported = torch.export.export(module, program.args, program.kwargs, strict=False)
-    except Exception as error:
-        raise export_error(program, error) from error
+    program.module.train(training)
+    exported, error = _export(program)
+    if error is not None:  # perhaps it only asks whether anything is padded
+        with nothing_padded():
+            exported, again = _export(program)
+        if again is not None:
+            raise export_error(program, error) from error
     return graph_from_exported(
         exported, name=program.name, batch_size=batch_size, batch_axes=program.batch_axes, notes=program.notes
     )
+
+
+def _export(program: TorchProgram) -> tuple[Any, Exception | None]:
+    """The exported program, or why there is none."""
+    torch = import_torch()
+    # where it fails, torch prints its partial graph to stderr and logs what it could not decide
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            return torch.export.export(program.module, program.args, program.kwargs, strict=False), None
+    except Exception as error:  # noqa: BLE001 the model's own code runs: anything may go wrong
+        return None, error
+    finally:
+        log.setLevel(level)
 
 
 def graph_from_exported(

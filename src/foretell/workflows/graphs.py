@@ -20,7 +20,6 @@ from foretell.datasets.parquet_files import TableWriter, arrow_table, find_files
 from foretell.datasets.schema import TABLES
 from foretell.errors import ForetellError, ModelError
 from foretell.frontends.hf_tracing import as_if_run, bind_forward, cache_tensors, fill_cache
-from foretell.frontends.padding import nothing_padded
 from foretell.frontends.program import TorchProgram, build_without_weights, one_line
 from foretell.frontends.torch_export import TRACE_BATCH, graph_from_program
 from foretell.graph import Graph
@@ -60,12 +59,7 @@ def make_graph(key: GraphKey) -> Graph:
         raise
     except Exception as error:  # the architecture's own code runs: anything may go wrong
         raise ModelError(f"Cannot build {key.spec} without weights: {one_line(error)}") from error
-    training = key.mode == "training"
-    try:
-        graph = graph_from_program(program, batch_size=TRACE_BATCH, training=training)
-    except ModelError:  # perhaps it only asks whether anything is padded
-        with nothing_padded():
-            graph = graph_from_program(program, batch_size=TRACE_BATCH, training=training)
+    graph = graph_from_program(program, batch_size=TRACE_BATCH, training=key.mode == "training")
     return replace(graph.with_batch(GRAPH_BATCH), metadata={"torch": importlib.metadata.version("torch")})
 
 
