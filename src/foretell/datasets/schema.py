@@ -245,6 +245,9 @@ VIEWS: Mapping[str, str] = MappingProxyType(
     {
         "training": "SELECT * FROM measurements WHERE mode = 'training'",
         "llm": "SELECT * FROM measurements WHERE mode IN ('prefill', 'decode')",
+        # what a compiler was given has a campaign, and other nodes
+        "measured_graphs": "SELECT m.*, g.graph_hash FROM measurements m LEFT JOIN (SELECT DISTINCT spec, input_shape, "
+        "mode, graph_hash FROM graphs WHERE campaign_id IS NULL) g USING (spec, input_shape, mode)",
     }
 )
 

@@ -1,0 +1,151 @@
+import numpy as np
+import pytest
+
+from foretell.errors import InputError, ModelError
+from foretell.predictors.trees import TreeFit, Trees, to_onnx
+
+pytest.importorskip("lightgbm")
+
+CATEGORIES = 90
+CATEGORICAL = (4, 5)
+COLUMNS = 6
+
+
+def rows(count: int, seed: int = 0) -> np.ndarray:
+    """Numbers of many sizes, halves, NaN, and two columns of codes, some of them missing."""
+    draw = np.random.default_rng(seed)
+    table = draw.normal(size=(count, COLUMNS)).astype(np.float32)
+    table[:, 1] = np.exp(4 * table[:, 1])
+    table[:, 2] = np.round(2 * table[:, 2]) / 2
+    table[draw.random(count) < 0.2, 3] = np.nan
+    table[:, 4] = draw.integers(0, CATEGORIES, count)
+    table[:, 5] = draw.integers(0, 3, count)
+    table[draw.random(count) < 0.1, 4] = np.nan
+    return table
+
+
+def truth_of(table: np.ndarray) -> np.ndarray:
+    known = np.nan_to_num(table.astype(np.float64), nan=2.0)
+    categories = np.sin(known[:, 4] * 7) * 2 + (known[:, 4] % 5 == 0)
+    return known[:, 0] + np.log1p(known[:, 1]) + np.abs(known[:, 3]) * known[:, 5] + categories + 5
+
+
+def assert_equal_predictions(booster, table: np.ndarray) -> None:
+    expected = booster.predict(table)
+    found = Trees.load(to_onnx(booster)).predict(table)
+    assert found.dtype == np.float64
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).mean())
+
+
+@pytest.fixture(scope="module")
+def booster():
+    table = rows(3_000)
+    others = {"min_data_per_group": 5, "cat_smooth": 1.0}
+    return TreeFit(rounds=60, leaves=31, least_in_leaf=5, others=others).fit(
+        table, truth_of(table), categorical=CATEGORICAL
+    )
+
+
+def test_served_trees_predict_what_lightgbm_predicts(booster):
+    splits = booster.model_to_string()
+    assert "num_cat=0" not in splits.split("Tree=1")[0], "categories must be split, or this shows nothing"
+    assert_equal_predictions(booster, rows(10_000, seed=1))
+
+
+def test_values_on_every_threshold_fall_on_the_same_side():
+    table = rows(2_000)[:, :3]
+    halves = np.round(table * 4) / 4
+    fitted = TreeFit(rounds=20, least_in_leaf=1).fit(halves, halves.sum(axis=1))
+    thresholds = np.unique(
+        [n["threshold"] for t in fitted.dump_model()["tree_info"] for n in splits_of(t["tree_structure"])]
+    )
+    near = thresholds.astype(np.float32)
+    steps = np.concatenate([near, np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(-np.inf))])
+    assert_equal_predictions(fitted, np.repeat(steps[:, None], 3, axis=1))
+
+
+def splits_of(node):
+    if "split_index" in node:
+        yield node
+        yield from splits_of(node["left_child"])
+        yield from splits_of(node["right_child"])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.0, -0.5, -1.0, -3.0, 2.5, 89.0, 90.0, 500.0])
+def test_strange_values_go_where_lightgbm_sends_them(booster, value):
+    table = rows(200, seed=2)
+    for column in range(COLUMNS):
+        if column in CATEGORICAL and np.isinf(value):
+            continue  # an infinite category is undefined in LightGBM
+        strange = table.copy()
+        strange[:, column] = value
+        assert_equal_predictions(booster, strange)
+
+
+@pytest.mark.parametrize("others", [{"zero_as_missing": True}, {"use_missing": False}])
+def test_other_ways_to_treat_missing_values(others):
+    table = rows(1_000)
+    table[::3, :4] = 0.0
+    fitted = TreeFit(rounds=20, least_in_leaf=5, others=others).fit(table, truth_of(table), categorical=CATEGORICAL)
+    fresh = rows(2_000, seed=3)
+    fresh[::4, :4] = 0.0
+    fresh[1::4, 0] = np.nan
+    assert_equal_predictions(fitted, fresh)
+
+
+def test_a_tree_without_splits_is_a_constant():
+    table = np.zeros((50, 2), np.float32)
+    fitted = TreeFit(rounds=2).fit(table, np.full(50, 3.5))
+    assert Trees.load(to_onnx(fitted)).predict(table[:2]).tolist() == [3.5, 3.5]
+
+
+def test_a_large_model_stays_small():
+    table = rows(4_000)
+    fitted = TreeFit(rounds=200, leaves=63, least_in_leaf=10).fit(table, truth_of(table), categorical=CATEGORICAL)
+    assert sum(t["num_leaves"] for t in fitted.dump_model()["tree_info"]) > 200 * 60
+    assert len(to_onnx(fitted)) < 2_000_000
+
+
+def test_fitting_again_gives_the_same_bytes_and_weights_count():
+    table = rows(300)
+    truth = truth_of(table)
+    fit = TreeFit(rounds=5, least_in_leaf=5, seed=3)
+    assert to_onnx(fit.fit(table, truth)) == to_onnx(fit.fit(table, truth))
+    heavy = fit.fit(table, truth, weight=np.where(truth > np.median(truth), 50.0, 1.0))
+    assert heavy.predict(table).mean() > fit.fit(table, truth).predict(table).mean()
+
+
+def test_one_row_none_and_the_wrong_number_of_columns(booster):
+    trees = Trees.load(to_onnx(booster))
+    table = rows(5)
+    assert trees.columns == COLUMNS
+    assert trees.predict(table[:0]).shape == (0,)
+    assert trees.predict(table[:1])[0] == trees.predict(table)[0]
+    with pytest.raises(InputError, match=r"\(5, 4\).*\(rows, 6\)"):
+        trees.predict(table[:, :4])
+
+
+@pytest.mark.parametrize(
+    ("fit", "told"),
+    [
+        (TreeFit(rounds=2, objective="poisson"), "poisson"),
+        (TreeFit(rounds=2, others={"reg_sqrt": True}), "sqrt"),
+        (TreeFit(rounds=2, others={"boosting": "rf", "bagging_freq": 1, "bagging_fraction": 0.5}), "averaged"),
+        (TreeFit(rounds=2, others={"linear_tree": True}), "linear"),
+    ],
+)
+def test_what_has_no_equal_is_refused(fit, told):
+    table = np.abs(rows(200)[:, :2])
+    with pytest.raises(ModelError, match=told):
+        to_onnx(fit.fit(table, table.sum(axis=1)))
+
+
+def test_bytes_that_are_no_model_are_refused():
+    with pytest.raises(ModelError, match="5 bytes"):
+        Trees.load(b"trees")
+
+
+def test_rows_without_truth_are_refused():
+    with pytest.raises(InputError, match=r"\(4, 6\)"):
+        TreeFit().fit(rows(4), np.zeros(3))
