@@ -1,13 +1,12 @@
 """predictors: gradient-boosted trees, fitted with LightGBM and served as ONNX without it.
 
-G. Ke et al.: LightGBM, NeurIPS 2017. A booster becomes one ``TreeEnsembleRegressor`` whose nodes all ask ``x <= bound``
-in float32. Thresholds are rounded down, so that every float32 falls on the same side as in LightGBM. A set of
-categories becomes the bounds of its runs of neighbours: the code 2 alone is "not up to just below 2, but up to just
-below 3". The nodes of such a chain share their children, as onnxruntime allows and other converters do.
+G. Ke et al.: LightGBM, NeurIPS 2017. A booster becomes one ``TreeEnsemble`` (ai.onnx.ml 5) in float32. Thresholds are
+rounded down, so that every float32 falls on the same side as in LightGBM; a set of categories stays one node that asks
+for membership. Codes of categories are whole numbers: LightGBM takes 2.5 for 2, here it is none of the set.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,9 +17,9 @@ from foretell.optional import require
 
 # those whose raw score is the prediction
 OBJECTIVES = ("regression", "regression_l1", "huber", "fair", "quantile", "mape")
-_ZERO = float(np.float32(1e-35))  # LightGBM calls what is not further from 0 than this a zero
-_OPSETS = {"": 17, "ai.onnx.ml": 3}
-_IR_VERSION = 8
+_OPSETS = {"": 17, "ai.onnx.ml": 5}
+_IR_VERSION = 9
+_UP_TO, _MEMBER, _SUM = 0, 6, 1  # as the operator numbers them
 
 
 class Booster(Protocol):
@@ -37,7 +36,7 @@ class Booster(Protocol):
 
 @dataclass(frozen=True)
 class TreeFit:
-    """How trees are fitted; ``others`` are further parameters of LightGBM. The same data and seed give the same trees."""
+    """How trees are fitted; ``others`` are more parameters of LightGBM. The same data and seed give the same trees."""
 
     rounds: int = 200
     leaves: int = 63
@@ -57,7 +56,9 @@ class TreeFit:
     ) -> Booster:
         """Fit trees to rows of features; ``categorical`` are the columns that hold codes 0, 1, 2, …; NaN is missing."""
         if features.ndim != 2 or not len(features) or len(features) != len(truth):
-            raise InputError(f"Got features {features.shape} and truth {truth.shape}; give one truth for each of n > 0 rows.")
+            raise InputError(
+                f"Got features {features.shape} and truth {truth.shape}; give one truth for each of n > 0 rows."
+            )
         lightgbm = require("lightgbm", extra="train", purpose="Fitting trees")
         parameters = {
             "objective": self.objective,
@@ -116,14 +117,17 @@ def to_onnx(booster: Booster) -> bytes:
     model = booster.dump_model()
     _refuse_what_has_no_equal(model)
     nodes = _Nodes()
-    for tree in model["tree_info"]:
-        nodes.start_tree()
-        nodes.add(tree["tree_structure"])
+    roots = [nodes.add(tree["tree_structure"]) for tree in model["tree_info"]]
     onnx = require("onnx", extra="train", purpose="Writing trees")
     make, numbers = onnx.helper, onnx.TensorProto
+    attributes = {
+        name: onnx.numpy_helper.from_array(value, name) if isinstance(value, np.ndarray) else value
+        for name, value in nodes.attributes().items()
+    }
     ensemble = make.make_node(
-        "TreeEnsembleRegressor", ["features"], ["value"], domain="ai.onnx.ml", n_targets=1, **nodes.attributes()
-    )
+        "TreeEnsemble", ["features"], ["value"], domain="ai.onnx.ml", n_targets=1, aggregate_function=_SUM,
+        tree_roots=roots, **attributes,
+    )  # fmt: skip
     graph = make.make_graph(
         [ensemble],
         "trees",
@@ -143,8 +147,11 @@ def _refuse_what_has_no_equal(model: Mapping[str, Any]) -> None:
         raise ModelError("Trees that are averaged (boosting=rf) cannot be written; fit with boosting=gbdt.")
     if not model["tree_info"]:
         raise ModelError("A booster without trees cannot be written; fit at least one round.")
-    if any("leaf_coeff" in node for tree in model["tree_info"] for node in _walk(tree["tree_structure"])):
+    nodes = [node for tree in model["tree_info"] for node in _walk(tree["tree_structure"])]
+    if any("leaf_coeff" in node for node in nodes):
         raise ModelError("Trees with linear leaves cannot be written; fit without linear_tree.")
+    if any(node.get("missing_type") == "Zero" for node in nodes):
+        raise ModelError("Trees that take 0 for missing cannot be written; fit without zero_as_missing, give NaN.")
 
 
 def _walk(root: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -154,91 +161,70 @@ def _walk(root: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return found
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class _Node:
+    feature: int
+    mode: int
+    bound: float
+    takes_nan: bool
+    children: tuple[int, int]  # where it is true, and where not
+    are_leaves: tuple[bool, bool]
+
+
+@dataclass(frozen=True)
 class _Nodes:
-    """The node table of an ONNX ensemble as it grows; ids count from 0 in every tree."""
+    """The tables of an ONNX ensemble as they grow; a node stands before all below it."""
 
-    trees: int = 0
-    size: int = 0
-    rows: list[tuple[int, int, int, float, str, int, int, int]] = field(default_factory=list)
-    leaves: list[tuple[int, int, float]] = field(default_factory=list)
-
-    def start_tree(self) -> None:
-        self.trees += 1
-        self.size = 0
+    nodes: dict[int, _Node] = field(default_factory=dict)
+    leaves: list[float] = field(default_factory=list)
+    members: list[float] = field(default_factory=list)
 
     def add(self, node: Mapping[str, Any]) -> int:
-        """Enter a node and all below it; its id."""
-        tree, first = self.trees - 1, self.size
-        if "split_index" not in node:
-            self.size += 1
-            self.rows.append((tree, first, 0, 0.0, "LEAF", 0, 0, 0))
-            self.leaves.append((tree, first, float(node["leaf_value"])))
-            return first
-        bounds, nan_left = _bounds(node)
-        self.size += len(bounds)
-        left, right = self.add(node["left_child"]), self.add(node["right_child"])
-        # NaN is below no bound: it goes right by itself, and left where the first bound that leads there says so
-        takes_nan = [goes_left for _, goes_left in bounds].index(True) if nan_left else -1
-        for place, (bound, goes_left) in enumerate(bounds):
-            otherwise = right if place + 1 == len(bounds) else first + place + 1
-            below = left if goes_left else right
-            feature, takes = int(node["split_feature"]), int(place == takes_nan)
-            self.rows.append((tree, first + place, feature, bound, "BRANCH_LEQ", below, otherwise, takes))
-        return first
-
-    def attributes(self) -> dict[str, list[Any]]:
-        names = ("treeids", "nodeids", "featureids", "values", "modes", "truenodeids", "falsenodeids",
-                 "missing_value_tracks_true")  # fmt: skip
-        # onnxruntime takes the first row of a tree for its root
-        table = {f"nodes_{name}": list(column) for name, column in zip(names, zip(*sorted(self.rows)))}
-        tree_ids, node_ids, weights = (list(column) for column in zip(*self.leaves))
-        return table | {
-            "target_treeids": tree_ids,
-            "target_nodeids": node_ids,
-            "target_ids": [0] * len(weights),
-            "target_weights": weights,
-        }
-
-
-Bounds = list[tuple[float, bool]]
-
-
-def _bounds(node: Mapping[str, Any]) -> tuple[Bounds, bool]:
-    """A split as ascending bounds, each with whether what lies up to it goes left (beyond all: right); NaN goes left?"""
-    if node["decision_type"] == "==":
-        return _category_bounds(sorted({int(code) for code in str(node["threshold"]).split("||")})), False
-    threshold, default_left = float(node["threshold"]), bool(node["default_left"])
-    bound = _round_down(threshold)
-    if node["missing_type"] == "NaN":
-        return [(bound, True)], default_left
-    if node["missing_type"] == "None":  # where fitting saw no NaN, LightGBM takes one for 0
-        return [(bound, True)], threshold >= 0.0
-    edges = sorted({bound, _just_below(-_ZERO), _ZERO})
-    sides = [(edge, default_left if -_ZERO <= edge <= _ZERO else edge <= bound) for edge in edges]
-    while sides and not sides[-1][1]:
-        sides.pop()
-    return sides, default_left
-
-
-def _category_bounds(codes: Sequence[int]) -> Bounds:
-    """The runs of neighbouring codes; what lies between 2 and 3 counts as 2, between −1 and 0 as 0, as in LightGBM.
-
-    >>> [(round(bound, 3), goes_left) for bound, goes_left in _category_bounds([0, 1, 5])]
-    [(-1.0, False), (2.0, True), (5.0, False), (6.0, True)]
-    """
-    found: Bounds = []
-    for code in codes:
-        low, high = (-1.0 if code == 0 else _just_below(code)), _just_below(code + 1)
-        if found and found[-1][0] == low:
-            found[-1] = (high, True)
+        """Enter a node and all below it; its place."""
+        place = len(self.nodes)
+        if _is_leaf(node):  # a tree without splits: the operator wants a node whose two children are the same leaf
+            leaf = self._child(node)
+            self.nodes[place] = _Node(0, _UP_TO, 0.0, False, (leaf, leaf), (True, True))
+            return place
+        feature, mode, bound, takes_nan = int(node["split_feature"]), _MEMBER, 0.0, False
+        if node["decision_type"] == "==":  # NaN is in no set: it goes right, as in LightGBM
+            self.members.extend([*(float(code) for code in str(node["threshold"]).split("||")), np.nan])
         else:
-            found += [(low, False), (high, True)]
-    return found
+            # where fitting saw no NaN, LightGBM takes one for 0
+            takes_nan = node["default_left"] if node["missing_type"] == "NaN" else node["threshold"] >= 0.0
+            mode, bound = _UP_TO, _round_down(node["threshold"])
+        below = (node["left_child"], node["right_child"])
+        self.nodes[place] = _Node(feature, mode, bound, takes_nan, (0, 0), (_is_leaf(below[0]), _is_leaf(below[1])))
+        children = (self._child(below[0]), self._child(below[1]))
+        self.nodes[place] = replace(self.nodes[place], children=children)
+        return place
+
+    def _child(self, node: Mapping[str, Any]) -> int:
+        if not _is_leaf(node):
+            return self.add(node)
+        self.leaves.append(float(node["leaf_value"]))
+        return len(self.leaves) - 1
+
+    def attributes(self) -> dict[str, list[int] | NDArray[Any]]:
+        """The attributes of the operator."""
+        nodes = self.nodes.values()
+        table: dict[str, list[int] | NDArray[Any]] = {
+            "nodes_featureids": [node.feature for node in nodes],
+            "nodes_modes": np.array([node.mode for node in nodes], np.uint8),
+            "nodes_splits": np.array([node.bound for node in nodes], np.float32),
+            "nodes_truenodeids": [node.children[0] for node in nodes],
+            "nodes_falsenodeids": [node.children[1] for node in nodes],
+            "nodes_trueleafs": [int(node.are_leaves[0]) for node in nodes],
+            "nodes_falseleafs": [int(node.are_leaves[1]) for node in nodes],
+            "nodes_missing_value_tracks_true": [int(node.takes_nan) for node in nodes],
+            "leaf_targetids": [0] * len(self.leaves),
+            "leaf_weights": np.array(self.leaves, np.float32),
+        }
+        return table | ({"membership_values": np.array(self.members, np.float32)} if self.members else {})
 
 
-def _just_below(value: float) -> float:
-    return float(np.nextafter(np.float32(value), np.float32(-np.inf)))
+def _is_leaf(node: Mapping[str, Any]) -> bool:
+    return "split_index" not in node
 
 
 def _round_down(value: float) -> float:
@@ -249,4 +235,4 @@ def _round_down(value: float) -> float:
     """
     with np.errstate(over="ignore"):
         nearest = float(np.float32(value))
-    return nearest if nearest <= value else _just_below(nearest)
+    return nearest if nearest <= value else float(np.nextafter(np.float32(nearest), np.float32(-np.inf)))

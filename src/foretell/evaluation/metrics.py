@@ -1,0 +1,223 @@
+"""Evaluation: errors of predictions of positive quantities, their ranks, and what intervals cover.
+
+All errors are shares of the truth, 0.04 is four per cent. The truth must be positive and everything finite: a metric of
+nothing, of a zero or of a NaN is an error, never a number.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretell.errors import DataError
+
+Values = NDArray[np.float64]
+WITHIN = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How well one predictor does on one set; ``kendall_tau`` is None where all values tie."""
+
+    count: int
+    mape: float
+    median_ape: float
+    p95_ape: float
+    within_10_percent: float
+    kendall_tau: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MeanSpread:
+    """A metric over seeds: its mean, and the standard deviation of a sample (0 for one seed)."""
+
+    mean: float
+    spread: float
+    seeds: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4g} ± {self.spread:.2g}"
+
+
+def accuracy(truth: ArrayLike, predicted: ArrayLike) -> Accuracy:
+    """All metrics of point predictions at once.
+
+    >>> accuracy([1.0, 2.0, 4.0], [1.1, 2.0, 3.0]).within_10_percent == 2 / 3
+    True
+    """
+    return Accuracy(
+        count=len(_apes(truth, predicted)),
+        mape=mape(truth, predicted),
+        median_ape=median_ape(truth, predicted),
+        p95_ape=p95_ape(truth, predicted),
+        within_10_percent=share_within(truth, predicted),
+        kendall_tau=kendall_tau(truth, predicted),
+    )
+
+
+def mape(truth: ArrayLike, predicted: ArrayLike) -> float:
+    """The mean of the absolute errors as shares of the truth.
+
+    >>> mape([1.0, 2.0, 4.0], [1.5, 2.0, 5.0])
+    0.25
+    """
+    return float(np.mean(_apes(truth, predicted)))
+
+
+def median_ape(truth: ArrayLike, predicted: ArrayLike) -> float:
+    """Half of the predictions are at most this far off.
+
+    >>> median_ape([1.0, 2.0, 4.0], [1.5, 2.0, 5.0])
+    0.25
+    """
+    return float(np.median(_apes(truth, predicted)))
+
+
+def p95_ape(truth: ArrayLike, predicted: ArrayLike) -> float:
+    """Nineteen of twenty predictions are at most this far off (linear between neighbours).
+
+    >>> round(p95_ape([1.0, 1.0, 1.0], [1.0, 1.0, 2.0]), 6)
+    0.9
+    """
+    return float(np.percentile(_apes(truth, predicted), 95))
+
+
+def share_within(truth: ArrayLike, predicted: ArrayLike, limit: float = WITHIN) -> float:
+    """The share of predictions that are off by no more than ``limit`` of the truth.
+
+    >>> share_within([1.0, 10.0, 10.0, 10.0], [1.2, 11.0, 9.0, 9.5])
+    0.75
+    """
+    actual, guess = _pair(truth, predicted)
+    slack = 8 * np.finfo(np.float64).eps  # what lies on the limit counts although 11 − 10 is not exactly a tenth of 10
+    return float(np.mean(np.abs(guess - actual) <= (limit + slack) * actual))
+
+
+def kendall_tau(truth: ArrayLike, predicted: ArrayLike) -> float | None:
+    """Kendall's τ-b: 1 for the same order, −1 for the reverse; None where one side ties throughout.
+
+    W. R. Knight: A computer method for calculating Kendall's tau with ungrouped data, JASA 61, 1966; O(n log² n) here.
+
+    >>> round(kendall_tau([1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0, 4.0]), 6)
+    0.666667
+    >>> kendall_tau([1.0, 2.0], [5.0, 5.0]) is None
+    True
+    """
+    actual, guess = _pair(truth, predicted)
+    order = np.lexsort((guess, actual))
+    actual, guess = actual[order], guess[order]
+    pairs = len(actual) * (len(actual) - 1) // 2
+    tied_actual, tied_guess = _tied_pairs(actual), _tied_pairs(np.sort(guess))
+    tied_both = _tied_pairs(np.unique(np.stack([actual, guess]), axis=1, return_inverse=True)[1].ravel())
+    if pairs in (tied_actual, tied_guess):
+        return None
+    excess = pairs - tied_actual - tied_guess + tied_both - 2 * _inversions(guess)
+    return float(excess / (np.sqrt(pairs - tied_actual) * np.sqrt(pairs - tied_guess)))
+
+
+def coverage(truth: ArrayLike, low: ArrayLike, high: ArrayLike) -> float:
+    """The share of truths that lie in their intervals, ends included.
+
+    >>> coverage([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 5.0])
+    0.75
+    """
+    actual, below, above = _interval(truth, low, high)
+    return float(np.mean((below <= actual) & (actual <= above)))
+
+
+def median_relative_width(predicted: ArrayLike, low: ArrayLike, high: ArrayLike) -> float:
+    """The median width of intervals as a share of the predicted value.
+
+    >>> median_relative_width([1.0, 2.0, 4.0], [0.5, 1.5, 3.0], [1.5, 2.5, 5.0])
+    0.5
+    """
+    value, below, above = _interval(predicted, low, high)
+    return float(np.median((above - below) / value))
+
+
+def over_seeds(values: Iterable[float]) -> MeanSpread:
+    """Mean and spread of one metric over repetitions that differ only in their seed.
+
+    >>> str(over_seeds([0.03, 0.04, 0.05]))
+    '0.04 ± 0.01'
+    """
+    found = np.array(list(values), dtype=np.float64)
+    if not found.size or not np.all(np.isfinite(found)):
+        raise DataError(
+            f"Got {found.size} values over seeds, {_not_finite(found)} not finite; give one finite or more."
+        )
+    return MeanSpread(float(found.mean()), float(found.std(ddof=1)) if found.size > 1 else 0.0, found.size)
+
+
+def _apes(truth: ArrayLike, predicted: ArrayLike) -> Values:
+    actual, guess = _pair(truth, predicted)
+    return np.asarray(np.abs(guess - actual) / actual, dtype=np.float64)
+
+
+def _pair(truth: ArrayLike, predicted: ArrayLike) -> tuple[Values, Values]:
+    actual, guess = _checked(("truth", truth), ("predicted", predicted))
+    _positive("truth", actual)
+    return actual, guess
+
+
+def _interval(value: ArrayLike, low: ArrayLike, high: ArrayLike) -> tuple[Values, Values, Values]:
+    middle, below, above = _checked(("value", value), ("low", low), ("high", high))
+    _positive("value", middle)
+    if np.any(below > above):
+        raise DataError(f"Got {int(np.sum(below > above))} intervals whose low end is above the high one; swap them.")
+    return middle, below, above
+
+
+def _checked(*named: tuple[str, ArrayLike]) -> tuple[Values, ...]:
+    arrays = tuple(np.asarray(values, dtype=np.float64) for _, values in named)
+    shapes = ", ".join(f"{name} {array.shape}" for (name, _), array in zip(named, arrays))
+    if any(array.ndim != 1 or array.shape != arrays[0].shape for array in arrays):
+        raise DataError(f"Got {shapes}; give rows of equal length.")
+    if not arrays[0].size:
+        raise DataError(f"Got {shapes}; there is no metric of nothing: give at least one value.")
+    for (name, _), array in zip(named, arrays):
+        if _not_finite(array):
+            raise DataError(
+                f"Got {_not_finite(array)} values of {name} that are NaN or infinite; leave these rows out."
+            )
+    return arrays
+
+
+def _not_finite(values: Values) -> int:
+    return int(np.sum(~np.isfinite(values)))
+
+
+def _positive(name: str, values: Values) -> None:
+    if np.any(values <= 0):
+        raise DataError(f"Got {int(np.sum(values <= 0))} values of {name} ≤ 0, the least {values.min():g}; errors are "
+                        "shares of positive values: leave these rows out.")  # fmt: skip
+
+
+def _tied_pairs(ordered: NDArray[np.generic]) -> int:
+    _, counts = np.unique(ordered, return_counts=True)
+    return int(np.sum(counts * (counts - 1) // 2))
+
+
+def _inversions(values: Values) -> int:
+    """How many pairs stand in falling order: merge sort from the bottom, one sort of the whole a level.
+
+    >>> _inversions(np.array([3.0, 1.0, 2.0, 2.0]))
+    3
+    """
+    ranks = np.unique(values, return_inverse=True)[1].astype(np.int64)
+    count, width, found = len(ranks), 1, 0
+    place = np.arange(count)
+    while width < count:
+        block, in_right = place // (2 * width), (place // width) % 2
+        # equal values of the left half come first: a tie is no inversion
+        order = np.lexsort((in_right, ranks, block))
+        from_right = in_right[order].astype(bool)
+        # before a value of the right half stand all of the left that are not larger; the rest of the left is inverted;
+        # sorting keeps blocks together, so that ``block`` holds after it too
+        seen_left = np.cumsum(~from_right)
+        left_until_here = np.minimum((block + 1) * width, count - block * width)
+        found += int(np.sum((left_until_here - seen_left)[from_right]))
+        ranks = ranks[order]
+        width *= 2
+    return found
