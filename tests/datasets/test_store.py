@@ -34,8 +34,9 @@ def test_only_what_is_new_is_added_and_the_first_of_two_counts(store: Store, row
 def test_views_and_kernels_by_name(store: Store, rows: Any) -> None:
     store.append("measurements", rows("measurements", 3, mode="training"))
     store.append("measurements", rows("measurements", 2, start=3, mode="decode"))
-    assert set(VIEWS) == {"training", "llm"}
-    assert [store.query(f"SELECT count(*) AS n FROM {view}")["n"].to_pylist() for view in VIEWS] == [[3], [2]]
+    assert set(VIEWS) == {"training", "llm", "measured_graphs"}
+    counts = {view: store.query(f"SELECT count(*) AS n FROM {view}")["n"].to_pylist() for view in VIEWS}
+    assert counts == {"training": [3], "llm": [2], "measured_graphs": [5]}
     names = rows("kernel_names", 1, name_id=name_number("gemm"), name="gemm")
     store.append("kernel_names", names)
     store.append("kernels", rows("kernels", 3, name_id=name_number("gemm")))
@@ -93,3 +94,12 @@ def test_places_that_are_no_store(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataError, match="is a file"):
         open_store(tmp_path / "file").tables()
+
+
+def test_measurements_find_the_graph_of_the_front_end(store: Store, rows: Any) -> None:
+    same = {"spec": "timm:resnet18", "input_shape": "3x224x224", "mode": "inference"}
+    store.append("measurements", rows("measurements", 1, **same))
+    store.append("graphs", rows("graphs", 1, **same, graph_hash="compiled", campaign_id="fusion"))
+    store.append("graphs", rows("graphs", 1, **same, graph_hash="exported", campaign_id=None))
+    found = store.query("SELECT graph_hash FROM measured_graphs")["graph_hash"].to_pylist()
+    assert found == ["exported"]
