@@ -44,3 +44,12 @@ def test_rows_of_a_norm_are_its_groups():
     found = sizes(graph)
     assert round(2 ** found["log_rows"] - 1) == 8
     assert round(2 ** found["log_row"] - 1) == 8 * 49
+
+
+def test_a_recurrence_tells_its_steps_and_sizes():
+    torch_like = one_node("LSTM", [(4, 50, 32)], [(4, 50, 128)], directions=2, layers=3, hidden_size=64, batch_first=1)
+    found = sizes(torch_like)
+    assert (found["layers"], found["directions"]) == (3, 2)
+    assert round(2 ** found["log_n"] - 1) == 64
+    assert round(2 ** found["log_k"] - 1) == 32
+    assert found["steps"] * round(2 ** found["log_m"] - 1) == 4 * 50

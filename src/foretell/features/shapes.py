@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 
 from foretell.graph import Cost, Graph
+from foretell.graph.arithmetic import time_steps
 from foretell.graph.layout import Layout, is_contiguous
 from foretell.graph.node import Node
 from foretell.graph.ops import lookup
@@ -23,6 +24,8 @@ SHAPE_COLUMNS = (
     "kernel", "kernel_last", "stride", "groups", "dilation", "dims", "group_inputs", "group_outputs", "side",
     # an attention
     "log_heads", "queries", "keys", "head_size", "masked", "key_alignment",
+    # a recurrence
+    "steps", "layers", "directions",
     # rows that are reduced or normalised
     "log_rows", "log_row", "row_inside", "window",
 )  # fmt: skip
@@ -57,7 +60,7 @@ def describe_shapes(
         stride = node.integers("strides") or (1,)
         sizes |= {"window": float(math.prod(kernel)), "kernel": float(kernel[0]), "stride": float(stride[0])}
     elif kind == "recurrent":
-        sizes |= {"log_m": _log(first.shape[0]), "log_many": _log(cost.launches), "log_n": _log(outputs[0].shape[-1])}
+        sizes |= _recurrence(node, first, outputs[0])
     return tuple(sizes.get(name, _ABSENT) for name in SHAPE_COLUMNS)
 
 
@@ -155,6 +158,19 @@ def _attention(node: Node, inputs: list[Tensor], sms: int) -> Sizes:
         "head_size": float(size),
         "masked": masked,
         "key_alignment": _alignment(keys),
+    }
+
+
+def _recurrence(node: Node, first: Tensor, output: Tensor) -> Sizes:
+    directions = 2 if node.text("direction") == "bidirectional" else node.integer("directions", 1)
+    steps = max(time_steps(node, first), 1)
+    return {
+        "log_m": _log(math.prod(first.shape[:-1]) / steps),
+        "log_n": _log(output.shape[-1] / directions if output.shape else 1),
+        "log_k": _log(first.shape[-1] if first.shape else 1),
+        "steps": float(steps),
+        "layers": float(node.integer("layers", 1)),
+        "directions": float(directions),
     }
 
 

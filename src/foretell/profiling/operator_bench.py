@@ -40,6 +40,18 @@ class Call(nn.Module):  # type: ignore[misc]
         return self.function(*operands)
 
 
+class _First(nn.Module):  # type: ignore[misc]
+    """A layer of several results, of which the first is taken."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, operand: Any) -> Any:
+        """The first result."""
+        return self.layer(operand)[0]
+
+
 class OperatorBench(nn.Module):  # type: ignore[misc]
     """``count`` operators drawn from ``seed``; the input only carries the batch and the precision."""
 
@@ -165,6 +177,18 @@ def _attention(draw: random.Random) -> Drawn:
     return Call(attend), shapes, 2 * batch * heads * queries * keys * width
 
 
+def _recurrent(draw: random.Random) -> Drawn:
+    layers, both = draw.choice((1, 1, 1, 2, 3)), draw.random() < 0.3
+    steps = draw.choice((8, 16, 32, 50, 64, 100, 128))
+    inputs, hidden = _size(draw, 16, 1024), _size(draw, 16, 1024)
+    kind = draw.choice((nn.LSTM, nn.LSTM, nn.GRU, nn.RNN))
+    layer = kind(inputs, hidden, layers, batch_first=True, bidirectional=both)
+    batch = _batch(draw)
+    gates = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[kind]
+    macs = batch * steps * layers * (1 + both) * gates * hidden * (inputs + hidden)
+    return _First(layer), [(batch, steps, inputs)], macs
+
+
 def _norm(draw: random.Random) -> Drawn:
     channels = _size(draw, 8, 2048)
     kind = draw.choice(("batch", "batch", "layer", "layer", "layer", "group", "group", "instance", "rms"))
@@ -269,8 +293,8 @@ def _copy(draw: random.Random) -> Drawn:
 
 _KINDS: Mapping[Callable[[random.Random], Drawn], float] = MappingProxyType(
     {
-        _convolution: 30, _transposed: 2, _linear: 12, _product: 6, _attention: 10, _norm: 11, _unary: 6, _binary: 8,
-        _softmax: 2, _pool: 4, _resize: 3, _reduction: 4, _concat: 3, _copy: 5,
+        _convolution: 30, _transposed: 2, _linear: 12, _recurrent: 2, _product: 6, _attention: 10, _norm: 11, _unary: 6,
+        _binary: 8, _softmax: 2, _pool: 4, _resize: 3, _reduction: 4, _concat: 3, _copy: 5,
     }
 )  # fmt: skip
 
