@@ -116,3 +116,10 @@ def test_a_batched_product_copies_what_it_cannot_fold(perm: tuple[int, ...], cop
 def test_a_recurrence_transposes_and_keeps_what_lies_between_layers() -> None:
     graph = one_node("LSTM", [(2, 64, 4), (2, 2, 8), (2, 2, 8)], [(2, 64, 8)], batch_first=1, layers=2)
     assert working_bytes(graph, graph.nodes[0], layouts(graph)) == 2 * 64 * 4 * 4 + 2 * 64 * 8 * 4
+
+
+def test_a_pool_finds_the_indices_of_its_maxima_too():
+    plain = one_node("AveragePool", [(1, 64, 32, 32)], [(1, 64, 16, 16)], kernel_shape=(2, 2))
+    maxima = one_node("MaxPool", [(1, 64, 32, 32)], [(1, 64, 16, 16)], kernel_shape=(2, 2))
+    indices = 64 * 16 * 16 * 8
+    assert inference_peak(maxima).bytes == inference_peak(plain).bytes + indices

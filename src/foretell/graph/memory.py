@@ -10,6 +10,7 @@ from foretell.graph.layout import Layout, is_contiguous, layouts, viewed_strides
 from foretell.graph.node import Node
 
 BLOCK_BYTES = 512  # the caching allocator rounds every tensor up to this
+INDEX_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,12 @@ def deaths(graph: Graph, laid_out: Mapping[str, Layout]) -> Mapping[int, list[st
 
 
 def working_bytes(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> int:
-    """What a node needs beside its inputs and outputs while it runs: bodies, copies into another layout."""
+    """What a node needs beside its inputs and outputs while it runs: bodies, copies into another layout, indices."""
     inner = max((inference_peak(body).activation_bytes for body in node.bodies), default=0)
     if node.op in ("MatMul", "Gemm"):
         return inner + sum(_folding_copy(graph, node, name, laid_out) for name in node.inputs[:2] if name)
+    if node.op in ("MaxPool", "AdaptiveMaxPool") and len(node.outputs) == 1:
+        return inner + rounded(graph.tensors[node.outputs[0]].elements * INDEX_BYTES)  # PyTorch always finds both
     if node.op in ("LSTM", "GRU", "RNN") and node.inputs and node.outputs and node.outputs[0]:
         transposed = rounded(graph.tensors[node.inputs[0]].bytes) if node.integer("batch_first", 0) else 0
         between_layers = rounded(graph.tensors[node.outputs[0]].bytes) if node.integer("layers", 1) > 1 else 0
