@@ -93,7 +93,7 @@ def test_the_plans_are_of_one_backend_each_and_leave_cores_for_others():
 @pytest.mark.parametrize("name", ["fusion-inductor", "fusion-onnxruntime"])
 def test_the_plans_have_enough_of_every_part(name):
     if not (available("timm") and available("transformers")):
-        pytest.skip("the zoos are not installed")
+        pytest.skip("timm and transformers are extras: pip install 'foretell[vision,hf]'")
     plan = read_plan(PLANS / f"{name}.toml")
     groups = list(lay_out(plan, set()))
     assert len(groups) > 1300

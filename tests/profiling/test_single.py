@@ -137,7 +137,7 @@ def test_the_input_shape_is_the_model_s_own_or_the_one_asked_for(model, shape, w
     assert build_from_zoo(Request(model, input_shape=shape)).input_shape == wanted
 
 
-@pytest.mark.skipif(not available("transformers"), reason="needs transformers")
+@pytest.mark.skipif(not available("transformers"), reason="transformers is an extra: pip install 'foretell[hf]'")
 def test_transformers_of_own_arguments_know_their_inputs(tmp_path):
     small = "hidden_size=16&num_attention_heads=2&num_hidden_layers=1&intermediate_size=16"
     result, _ = measure(tmp_path, f"hf:bert?{small}", input_shape=(8,))
@@ -152,7 +152,7 @@ def test_shapes_that_cannot_be_known_or_do_not_fit_are_refused():
         build_from_zoo(Request(LENET, input_shape=(1, 2, 3, 4)))
 
 
-@pytest.mark.skipif(not available("timm"), reason="needs timm")
+@pytest.mark.skipif(not available("timm"), reason="timm is an extra: pip install 'foretell[vision]'")
 def test_timm_is_built_for_the_size_asked_for():
     source = build_from_zoo(Request("timm:vit_tiny_patch16_224", input_shape=(64,)))
     assert (source.input_shape, source.spec) == ((3, 64, 64), "timm:vit_tiny_patch16_224?img_size=64")

@@ -80,7 +80,7 @@ def test_every_zoo_can_be_loaded_or_names_its_extra():
     assert all(hasattr(load_zoo(name), "entries") for name in ZOOS)
 
 
-@pytest.mark.skipif(not available("timm"), reason="needs timm")
+@pytest.mark.skipif(not available("timm"), reason="timm is an extra: pip install 'foretell[vision]'")
 def test_torchvision_and_timm_list_and_build():
     part = Part("vision", 1.0, ("timm", "torchvision"))
     timm_entries = load_zoo("timm").entries(part, 1)
@@ -95,7 +95,7 @@ def test_torchvision_and_timm_list_and_build():
 TINY = "hidden_size=64&num_hidden_layers=2&num_attention_heads=4&intermediate_size=128&vocab_size=100"
 
 
-@pytest.mark.skipif(not available("transformers"), reason="needs transformers")
+@pytest.mark.skipif(not available("transformers"), reason="transformers is an extra: pip install 'foretell[hf]'")
 def test_language_models_prefill_and_decode():
     spec = f"hf:llama?{TINY}&num_key_value_heads=2"
     assert _run(Workload(spec, 2, (16,), "bf16", "prefill"), "cpu").logits.shape == (2, 1, 100)
@@ -108,7 +108,7 @@ def test_language_models_prefill_and_decode():
     assert torch.equal(first.logits, second.logits)
 
 
-@pytest.mark.skipif(not available("transformers"), reason="needs transformers")
+@pytest.mark.skipif(not available("transformers"), reason="transformers is an extra: pip install 'foretell[hf]'")
 def test_encoders_are_listed_and_run():
     entries = load_zoo("hf").entries(Part("encoders", 1.0, ("hf",), models=20), 1)
     assert {"hf-bert", "hf-deberta-v2", "hf-t5", "hf-whisper", "hf-vit"} <= {entry.family for entry in entries}

@@ -180,8 +180,8 @@ def estimate(spec: Spec) -> tuple[float, float]:
 
 def max_sequence(spec: Spec) -> int:
     """The longest sequence that the position embeddings allow."""
-    # RoBERTa counts its positions from the padding token's number plus one
-    unused = 2 if "roberta" in spec.name else 0
+    # RoBERTa and MPNet count their positions from the padding token's number plus one
+    unused = 2 if "roberta" in spec.name or spec.name == "mpnet" else 0
     for name in ("n_positions", "max_position_embeddings"):
         if name in spec.arguments:
             return int(spec.arguments[name]) - unused
