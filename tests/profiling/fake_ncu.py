@@ -10,13 +10,17 @@ import sys
 from pathlib import Path
 
 HEADER = (
-    '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device",'
-    '"CC","Section Name","Metric Name","Metric Unit","Metric Value"'
+    '"ID","Process ID","Process Name","Host Name",'
+    '"thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",'
+    '"Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC","Section Name","Metric Name",'
+    '"Metric Unit","Metric Value"'
 )
 
 
 def rows(number, name, duration_ns, occupancy):
-    start = f'"{number}","1","python","127.0.0.1","{name}","1","7","(128, 1, 1)","({number + 1}, 1, 1)","0","9.0","x"'
+    call = f'1  ""<default domain>:foretell-call-{"ab".index(name)}:none:none""' if name in "ab" else ""
+    start = f'"{number}","1","python","127.0.0.1","{call}","{name}","1","7","(128, 1, 1)"'
+    start += f',"({number + 1}, 1, 1)","0","9.0","x"'
     yield f'{start},"gpu__time_duration.sum","ns","{duration_ns}"'
     yield f'{start},"sm__warps_active.avg.pct_of_peak_sustained_active","%","{occupancy}"'
 

@@ -35,7 +35,7 @@ import json, os, sys, time
 settings = json.load(open(sys.argv[1]))
 out = open(settings["events"], "a")
 def say(**event):
-    out.write(json.dumps(event) + "\\n")
+    out.write(json.dumps(event | {"at": time.time()}) + "\\n")
     out.flush()
 say(event="pid", pid=os.getpid())
 mode = os.environ.get("FAKE_WORKER", "")
@@ -52,7 +52,7 @@ for group in settings["groups"]:
         say(event="record", id=workload.id, status="oom", error="OutOfMemoryError")
         continue
     say(event="open", id=workload.id)
-    say(event="close", id=workload.id, profile_s=0.25)
+    say(event="close", id=workload.id, profile_s=0.25, calls=[0, 1, 0])
 say(event="done")
 """
 
@@ -85,12 +85,13 @@ def test_every_workload_is_counted_once_and_means_are_right(fakes, tmp_path):
     assert counts["ok"] == len(records) == ALL
     assert set(Counter(line["workload_id"] for line in records).values()) == {1}
     record = records[0]
-    assert (record["kernels"], record["kernel_ms"], record["profile_s"]) == (2, 0.004, 0.25)
-    assert (record["occupancy_mean"], record["occupancy_weighted"]) == (40.0, 35.0)
+    assert (record["kernels"], record["kernel_ms"], record["profile_s"]) == (3, 0.007, 0.25)
+    assert record["occupancy_mean"] == pytest.approx(110 / 3)
+    assert record["occupancy_weighted"] == pytest.approx(230 / 7)
     traces = list(read_traces(tmp_path / "out"))
     assert {trace["workload_id"] for trace in traces} == {line["workload_id"] for line in records}
     assert traces[0]["kind"] == "occupancy_kernels"
-    assert traces[0]["kernels"]["name"] == ["a", "b"]
+    assert traces[0]["kernels"]["name"] == ["a", "b", "a"]  # the third call repeats the first
 
 
 def test_a_finished_folder_is_not_counted_again(fakes, tmp_path):
@@ -105,7 +106,6 @@ def test_a_finished_folder_is_not_counted_again(fakes, tmp_path):
 @pytest.mark.parametrize(("mode", "status"), [("crash", "crash"), ("hang", "timeout"), ("oom", "oom")])
 def test_what_goes_wrong_is_recorded_and_the_rest_is_counted(fakes, tmp_path, mode, status):
     fakes.setenv("FAKE_WORKER", mode)
-    fakes.setattr(occupancy, "_PROCESS_S", 1.0)
     four = replace(PLAN.occupancy, processes=4)
     counts = _run(tmp_path / "out", plan=replace(PLAN, limits=Limits(timeout_s=1.5), occupancy=four))
     odd = {line["workload_id"] for line in _records(tmp_path / "out") if int(str(line["workload_id"]), 16) % 3 == 0}

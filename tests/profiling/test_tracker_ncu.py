@@ -2,7 +2,16 @@ import pytest
 
 from foretell.errors import MeasurementError
 from foretell.profiling import tracker_ncu
-from foretell.profiling.tracker_ncu import DURATION, MARKER, OCCUPANCY, complaint, find_ncu, read_counters, split_ranges
+from foretell.profiling.tracker_ncu import (
+    DURATION,
+    MARKER,
+    OCCUPANCY,
+    call_name,
+    complaint,
+    find_ncu,
+    read_counters,
+    split_ranges,
+)
 
 # Handwritten after the documented layouts of Nsight Compute 2025.3.
 DETAILS = """==PROF== Connected to process 4711 (/usr/bin/python3.12)
@@ -56,6 +65,15 @@ def test_kernels_between_two_markers_belong_together():
     mark = f"void at::native::vectorized_elementwise_kernel<4, at::native::{MARKER}_kernel_cuda(...)>"
     names = ["stray", mark, "a", "b", mark, "between", mark, mark, mark, "c", mark, mark, "open"]
     assert [[kernel.name for kernel in found] for found in split_ranges(_kernels(names))] == [["a", "b"], [], ["c"]]
+
+
+def test_a_kernel_knows_its_innermost_call():
+    column = "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
+    header = f'"ID","{column}","Kernel Name","Block Size","Grid Size","{DURATION}","{OCCUPANCY}"'
+    named = "1  " + "  ".join(f'""<default domain>:{call_name(number)}:none:none:none""' for number in (7, 12))
+    rows = [f'"{number}","{ranges}","a","(1, 1, 1)","(1, 1, 1)","1","1"' for number, ranges in enumerate((named, ""))]
+    kernels = read_counters([header, '"","","","","","ns","%"', *rows])
+    assert [kernel.call for kernel in kernels] == [12, None]
 
 
 def test_what_ncu_complains_about_is_told_in_one_line():

@@ -1,7 +1,7 @@
 """Profiling: achieved occupancy by hardware counters, many workloads for each start of the profiler.
 
-Several ``ncu`` processes build and warm up their workloads at the same time; a turnstile lets one of them count.
-``ncu`` prints when its program ends, so that each has only a few workloads: what a broken one loses, another counts.
+Several ``ncu`` processes build their models at the same time; one of them counts. ``ncu`` prints when its program ends,
+so that each has only a few workloads: what a broken one loses, another counts.
 """
 
 import json
@@ -16,11 +16,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import MeasurementError
+from foretell.profiling.distinct_calls import expand
 from foretell.profiling.done import done_keys
 from foretell.profiling.errand import Errand
 from foretell.profiling.ledger import Ledger
@@ -38,22 +39,19 @@ _POLL_S = 0.1
 _REPORT_S = 20.0
 _MAX_FRUITLESS = 3
 _MAX_LOST = 2
-# A profiler's workers may begin workloads for so long; what is left goes to the next one.
-_PROCESS_S = 100.0
+# The first profilers get fewer workloads, each so many more than the one before, so that counting begins early.
+_MORE = 2
 
 
 @dataclass
 class _Child:
     """One ``ncu`` and what its worker was given."""
 
-    index: int
     folder: Path
     groups: list[Group]
     process: subprocess.Popen[bytes]
-    kill_at: float
-    give_up_at: float
     ending: bool = False
-    events: list[dict[str, Any]] = field(default_factory=list)
+    killed_at: float = 0.0
 
     def read_events(self) -> list[dict[str, Any]]:
         """All whole lines that the worker has written."""
@@ -125,9 +123,9 @@ class OccupancyCampaign:
                 running = time.time() < self._stop_at and not self._errand.enough(self._counts["ok"])
                 for slot in range(self._plan.occupancy.processes):
                     if running and slot not in children:
-                        groups = self._next_groups()
+                        groups = self._next_groups((started + 1) * _MORE)
                         if groups:
-                            children[slot] = self._start(folder / str(started), slot, groups)
+                            children[slot] = self._start(folder / str(started), groups)
                             started += 1
                 if not children:
                     break
@@ -146,10 +144,10 @@ class OccupancyCampaign:
                 _kill(child)
                 self._keep(child)
 
-    def _next_groups(self) -> list[Group]:
-        """Groups for one profiler: about ``per_process`` workloads."""
+    def _next_groups(self, most: int) -> list[Group]:
+        """Groups for one profiler: about ``per_process`` workloads, or ``most``."""
         groups: list[Group] = []
-        room = self._plan.occupancy.per_process
+        room = min(most, self._plan.occupancy.per_process)
         if self._errand.limit:
             room = min(room, max(1, math.ceil(self._errand.limit / self._plan.occupancy.processes)))
         while sum(group.wanted for group in groups) < room:
@@ -159,20 +157,15 @@ class OccupancyCampaign:
             groups.append(group)
         return groups
 
-    def _start(self, folder: Path, slot: int, groups: list[Group]) -> _Child:
+    def _start(self, folder: Path, groups: list[Group]) -> _Child:
         folder.mkdir()
-        stop_at = min(self._stop_at, time.time() + _PROCESS_S)
-        timeout_s = self._plan.limits.timeout_s
-        kill_at = min(self._kill_at, stop_at + timeout_s)
-        give_up_at = min(self._give_up_at, kill_at + timeout_s)
         settings = {
             "device": self._device,
             "folder": str(folder.parent),
-            "worker": slot,
             "events": str(folder / "events.jsonl"),
             "campaign": os.getpid(),
-            "stop_at": stop_at,
-            "kill_at": kill_at,
+            "stop_at": self._stop_at,
+            "kill_at": self._kill_at,
             "kernels_max": self._plan.occupancy.kernels_max,
             "run_s": self._plan.occupancy.run_s,
             "limits": asdict(self._plan.limits),
@@ -187,8 +180,7 @@ class OccupancyCampaign:
                 self._known[workload.id] = Chosen(workload, group.part)
         path = folder / "settings.json"
         path.write_text(json.dumps(settings), encoding="utf-8")
-        # numbers with a point; and ncu lets only one process of a temporary folder launch kernels at a time, those
-        # outside the ranges included: here the turnstile sees to it that one counts and the others may prepare
+        # numbers with a point; and ncu keeps a lock in the temporary folder that would hold up those who only build
         environment = dict(os.environ) | {"LC_ALL": "C", "TMPDIR": str(folder)}
         source = str(Path(__file__).parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
@@ -202,19 +194,21 @@ class OccupancyCampaign:
                 env=environment,
                 start_new_session=True,
             )
-        return _Child(slot, folder, groups, process, kill_at, give_up_at)
+        return _Child(folder, groups, process)
 
     def _ended(self, child: _Child) -> bool:
         """Whether the profiler has ended; one that is late is ended, its program first, so that it can still print."""
         if child.process.poll() is not None:
             return True
-        now = time.time()
-        if now > child.give_up_at:
+        now, events = time.time(), child.read_events()
+        if now > self._give_up_at or (child.ending and now > child.killed_at + self._plan.limits.timeout_s):
             _kill(child)
             return True
-        if now > child.kill_at and not child.ending:
-            child.ending = True
-            for event in child.read_events():
+        working = bool(events) and events[-1]["event"] in ("begin", "open")
+        late = working and now > float(events[-1]["at"]) + self._plan.limits.timeout_s
+        if (late or now > self._kill_at) and not child.ending:
+            child.ending, child.killed_at = True, now
+            for event in events:
                 if event["event"] == "pid":
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(int(event["pid"]), signal.SIGKILL)
@@ -233,10 +227,12 @@ class OccupancyCampaign:
             if event["event"] == "record":
                 self._write(str(event["id"]), str(event["status"]), error=str(event["error"]))
         counted = 0
-        for workload_id, kernels in zip(opened, ranges, strict=False):
-            if workload_id in closed and kernels:
-                counted += 1
-                self._write_counters(workload_id, kernels, float(closed[workload_id]["profile_s"]))
+        for workload_id, made in zip(opened, ranges, strict=False):
+            if workload_id in closed and made:
+                kernels = _all_kernels(closed[workload_id]["calls"], made)
+                counted += bool(kernels)
+                if kernels:
+                    self._write_counters(workload_id, kernels, len(made), float(closed[workload_id]["profile_s"]))
         if closed and not counted:
             self._fruitless += 1
         elif not begun:
@@ -269,7 +265,7 @@ class OccupancyCampaign:
             self._done.add(workload_id)
             self._ledger.write(self._known[workload_id], status, values)
 
-    def _write_counters(self, workload_id: str, kernels: Sequence[Counters], profile_s: float) -> None:
+    def _write_counters(self, workload_id: str, kernels: Sequence[Counters], counted: int, profile_s: float) -> None:
         if workload_id in self._done:
             return
         total_us = math.fsum(kernel.duration_us for kernel in kernels)
@@ -291,7 +287,7 @@ class OccupancyCampaign:
             occupancy_weighted=weighted / total_us if total_us else 0.0,
             profile_s=round(profile_s, 3),
         )
-        self._counts["kernels"] += len(kernels)
+        self._counts["kernels"] += counted
 
     def _log(self, child: _Child, lines: Sequence[str]) -> None:
         """Keep what a profiler and its program said, for whoever looks for a fault."""
@@ -311,6 +307,18 @@ class OccupancyCampaign:
         rate = self._counts["ok"] / max(elapsed_s, 1.0) * 60
         left = len(self._schedule)
         log.info("%.0f s: %s; %.0f a minute; %d models wait", elapsed_s, dict(self._counts), rate, left)
+
+
+def _all_kernels(calls: Sequence[int], made: Sequence[Counters]) -> list[Counters]:
+    """The kernels of a whole run from those of its distinct calls; none where they do not say whose they are."""
+    if len(set(calls)) == len(calls):
+        return list(made)
+    of_call: dict[int, list[Counters]] = {}
+    for kernel in made:
+        if kernel.call is None:
+            return []
+        of_call.setdefault(kernel.call, []).append(kernel)
+    return expand(calls, of_call)
 
 
 def _kill(child: _Child) -> None:

@@ -1,16 +1,20 @@
 """Profiling: a child of ``ncu`` that runs one step of each of its workloads inside a counted range.
 
-Building and warming up happen beside others, outside the ranges, at nearly normal speed; only the counted run has the
-device alone. What happens is appended to a file of events with their time, in the order of the ranges:
+Only one process on a device may have counted anything, however long ago, while it lives: a second one dies at its first
+counted kernel. So each builds its models first, beside others, then waits for its turn and keeps it until it ends. What
+happens is appended to a file of events with their time, in the order of the ranges:
 
     {"event": "pid", "pid": ...}                          the process, so that it can be ended before ``ncu`` is
     {"event": "begin", "id": ...}                         a workload has been begun: who dies now, dies of it
-    {"event": "open", "id": ...}                          its counted range begins
-    {"event": "close", "id": ..., "profile_s": ...}       its counted range has ended, all of it counted
+    {"event": "built"}                                    all models are built; it waits for its turn
+    {"event": "turn"}                                     the device is this process's
+    {"event": "open", "id": ...}                          a workload's counted range begins
+    {"event": "close", "id": ..., "profile_s": ..., "calls": [...]}   it has ended, all of it counted; what was called
     {"event": "record", "id": ..., "status": ..., "error": ...}   it has no counters, and why
     {"event": "done"}                                     nothing is left to do
 """
 
+import fcntl
 import gc
 import json
 import os
@@ -20,63 +24,34 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from foretell.profiling.child import POISONED, preload, settle, short
+from foretell.profiling.distinct_calls import DistinctCalls
 from foretell.profiling.messages import Message
 from foretell.profiling.plan import Limits
-from foretell.profiling.turnstile import Turnstile
+from foretell.profiling.tracker_ncu import call_name
 from foretell.profiling.workload import Workload, workload_from_json
 
 _WARMUPS = 2
 _WATCH_S = 0.5
 _ORPHANED = 4
-# What a step of a recurrent layer launches; a fused recurrent call is one operator and many kernels.
-_KERNELS_PER_STEP = 5
 
 
-class LaunchCounter:
-    """A rough count of the kernels of a run, without a profiler: calls that compute something."""
+class Model(NamedTuple):
+    """One built model and the workloads that wait for it."""
 
-    def __init__(self) -> None:
-        self.kernels = 0
-
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Count what is called inside."""
-        from torch.utils._python_dispatch import TorchDispatchMode
-
-        counter = self
-
-        class Mode(TorchDispatchMode):  # type: ignore[misc]
-            def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                counter.kernels += _launches(func, args)
-                return func(*args, **(kwargs or {}))
-
-        with Mode():
-            yield
-
-
-def _launches(func: Any, args: Any) -> int:
-    name = func._schema.name
-    if func.is_view or name.startswith(("aten::empty", "aten::detach", "aten::_local_scalar", "aten::_unsafe_view")):
-        return 0
-    if "rnn" in name or "lstm" in name or "gru" in name:
-        shape = args[0].shape
-        layers = max(1, len(args[1]) // 4) if len(args) > 1 and isinstance(args[1], list | tuple) else 1
-        return int(_KERNELS_PER_STEP * layers * (max(shape[:2]) if len(shape) > 2 else 1))
-    if name.startswith("aten::_foreach"):
-        return max(1, len(args[0]) // 30)  # a launch takes some dozens of tensors
-    return 1
+    workloads: list[Workload]
+    wanted: int
+    built: Any
+    weights: Any
+    parameters: int
 
 
 class OccupancyWorker:
-    """Prepares workloads and runs each once where the counters see it."""
+    """Builds models, then runs each of their workloads once where the counters see it."""
 
-    def __init__(
-        self, turnstile: Turnstile, settings: Message, say: Callable[[Message], None], counters: "Counting"
-    ) -> None:
-        self._turnstile = turnstile
+    def __init__(self, settings: Message, say: Callable[[Message], None], counters: "Counting") -> None:
         self._device = str(settings["device"])
         self._kernels_max = int(settings["kernels_max"])
         self._run_s = float(settings["run_s"])
@@ -84,8 +59,8 @@ class OccupancyWorker:
         self._say = say
         self._counters = counters
 
-    def run_group(self, workloads: list[Workload], wanted: int, stop_at: float) -> None:
-        """All workloads of one model, on one build, until ``wanted`` are counted."""
+    def build(self, workloads: list[Workload], wanted: int) -> Model | None:
+        """The model of some workloads, or none where it cannot be built."""
         from foretell.profiling.skeleton import Weights
         from foretell.profiling.zoo import build
 
@@ -97,30 +72,34 @@ class OccupancyWorker:
         except Exception as error:  # noqa: BLE001 a model that cannot be built is a finding, not an accident
             for workload in workloads[:wanted]:
                 self._record(workload, "build_error", short(error))
-            return
+            return None
+        return Model(workloads, wanted, built, weights, parameters)
+
+    def count(self, model: Model, stop_at: float) -> None:
+        """All workloads of one model, until as many as are wanted are counted."""
+        wanted = model.wanted
         try:
-            for workload in workloads:
+            for workload in model.workloads:
                 if wanted <= 0 or time.time() > stop_at:
                     break
                 self._say({"event": "begin", "id": workload.id})
-                if parameters > self._limits.max_parameters:
-                    self._record(workload, "skipped", f"{parameters} parameters")
+                if model.parameters > self._limits.max_parameters:
+                    self._record(workload, "skipped", f"{model.parameters} parameters")
                     continue
-                wanted -= self._one(built, weights, workload)
+                wanted -= self._one(model, workload)
         finally:
-            with suppress(RuntimeError), self._turnstile.shared():
-                weights.release()
+            with suppress(RuntimeError):
+                model.weights.release()
                 self._counters.clear()
-            del built, weights
             gc.collect()
 
-    def _one(self, built: Any, weights: Any, workload: Workload) -> bool:
+    def _one(self, model: Model, workload: Workload) -> bool:
         """One workload; whether its range was counted."""
         import torch
 
         step, status, reason = None, "ok", ""
         try:
-            step, kernels = self._prepare(built, weights, workload)
+            step, kernels = self._prepare(model, workload)
             if kernels > self._kernels_max:
                 status, reason = "skipped", f"about {kernels} kernels"
             elif not self._count(step, workload):
@@ -139,40 +118,47 @@ class OccupancyWorker:
             raise SystemExit(POISONED)
         return status == "ok"
 
-    def _prepare(self, built: Any, weights: Any, workload: Workload) -> tuple[Any, int]:
+    def _prepare(self, model: Model, workload: Workload) -> tuple[Any, int]:
         from foretell.profiling.steps import make_step, weight_dtype
 
-        counter = LaunchCounter()
         gc.collect()
-        with self._turnstile.shared():
-            self._counters.clear()
-            weights.place(self._device, weight_dtype(workload))
-            step = make_step(built, workload, self._device)
-        with self._turnstile.shared(), counter.counting():
+        self._counters.clear()
+        model.weights.place(self._device, weight_dtype(workload))
+        step = make_step(model.built, workload, self._device)
+        calls = _calls(workload)
+        with calls.running():
             step.run()
             self._counters.wait()
-        if counter.kernels <= self._kernels_max:
-            for _ in range(_WARMUPS - 1):
-                with self._turnstile.shared():
+        for _ in range(_WARMUPS - 1):
+            if calls.launches <= self._kernels_max:
+                with _calls(workload).running():
                     step.run()
                     self._counters.wait()
-        return step, counter.kernels
+        return step, calls.launches
 
     def _count(self, step: Any, workload: Workload) -> bool:
         """Run inside a range; whether all of it was counted in time."""
-        with self._turnstile.alone():
-            self._say({"event": "open", "id": workload.id})
-            started = time.perf_counter()
-            with self._counters.range(self._run_s) as cut:
-                step.run()
-            elapsed_s = time.perf_counter() - started
+        calls = _calls(workload)
+        self._say({"event": "open", "id": workload.id})
+        started = time.perf_counter()
+        with (
+            self._counters.range(self._run_s) as cut,
+            calls.running(self._counters.enter_call, self._counters.leave_call),
+        ):
+            step.run()
+        elapsed_s = time.perf_counter() - started
         if cut.is_set():
             return False
-        self._say({"event": "close", "id": workload.id, "profile_s": elapsed_s})
+        self._say({"event": "close", "id": workload.id, "profile_s": elapsed_s, "calls": calls.sequence})
         return True
 
     def _record(self, workload: Workload, status: str, error: str) -> None:
         self._say({"event": "record", "id": workload.id, "status": status, "error": error})
+
+
+def _calls(workload: Workload) -> DistinctCalls:
+    # what a backward pass needs of a call that was not made would be missing
+    return DistinctCalls(skip=workload.mode != "training")
 
 
 class Counting:
@@ -206,6 +192,20 @@ class Counting:
             import torch
 
             torch.cuda.synchronize()
+
+    def enter_call(self, number: int) -> None:
+        """The kernels launched from now on, on this thread, belong to call ``number``."""
+        if self._cuda:
+            import torch
+
+            torch.cuda.nvtx.range_push(call_name(number))
+
+    def leave_call(self) -> None:
+        """The end of what :meth:`enter_call` began."""
+        if self._cuda:
+            import torch
+
+            torch.cuda.nvtx.range_pop()
 
     @contextmanager
     def range(self, seconds: float) -> Iterator[threading.Event]:
@@ -248,6 +248,13 @@ def _watch(campaign: int, kill_at: float) -> None:
     os._exit(_ORPHANED)
 
 
+def _take_turn(path: Path) -> int:
+    """Wait until no other process counts; the turn is over when this process ends."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    return handle
+
+
 def main(arguments: list[str]) -> int:
     """Count the groups of one file of settings."""
     settings = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
@@ -262,20 +269,20 @@ def main(arguments: list[str]) -> int:
     import torch
 
     torch.set_num_threads(1)
-    turnstile = Turnstile(Path(settings["folder"]), settings["worker"])
-    turnstile.open()
-    counters = Counting(settings["device"])
-    with turnstile.shared():
-        counters.open()
     preload(settings["preload"])
     settle()
-    worker = OccupancyWorker(turnstile, settings, say, counters)
-    for group in settings["groups"]:
+    counters = Counting(settings["device"])
+    worker = OccupancyWorker(settings, say, counters)
+    groups = [(list(map(workload_from_json, group["workloads"])), group["wanted"]) for group in settings["groups"]]
+    models = [model for model in (worker.build(*group) for group in groups) if model is not None]
+    say({"event": "built"})
+    _take_turn(Path(settings["folder"]) / "turn")
+    say({"event": "turn"})
+    counters.open()
+    for model in models:
         if time.time() > settings["stop_at"]:
             break
-        worker.run_group(
-            [workload_from_json(each) for each in group["workloads"]], group["wanted"], settings["stop_at"]
-        )
+        worker.count(model, settings["stop_at"])
     say({"event": "done"})
     return 0
 

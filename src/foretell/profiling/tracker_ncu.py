@@ -21,9 +21,10 @@ MARKER = "nextafter"
 OPTIONS = (
     "--clock-control", "none", "--cache-control", "none", "--profile-from-start", "off", "--replay-mode", "kernel",
     "--target-processes", "application-only", "--metrics", f"{OCCUPANCY},{DURATION}", "--csv", "--page", "details",
-    "--print-units", "base", "--print-kernel-base", "demangled",
+    "--print-units", "base", "--print-kernel-base", "demangled", "--nvtx",
 )  # fmt: skip
 
+_CALL = re.compile(r"foretell-call-(\d+)")
 _PLACES = ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu")
 _MICROSECONDS = {
     "ns": 1 / KILO, "nsecond": 1 / KILO, "us": 1.0, "usecond": 1.0, "ms": KILO, "msecond": KILO,
@@ -33,13 +34,19 @@ _MICROSECONDS = {
 
 @dataclass(frozen=True)
 class Counters:
-    """One kernel as the hardware counted it."""
+    """One kernel as the hardware counted it; ``call`` is the number of the call that :func:`call_name` was given."""
 
     name: str
     duration_us: float
     occupancy_pct: float
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+    call: int | None = None
+
+
+def call_name(number: int) -> str:
+    """What the NVTX range around an operator call is named, so that its kernels can be told from others."""
+    return f"foretell-call-{number}"
 
 
 def find_ncu() -> str:
@@ -89,9 +96,17 @@ def _counters(values: dict[str, str]) -> Counters | None:
             occupancy_pct=_number(values[OCCUPANCY]),
             grid=_sizes(values.get("Grid Size", "")),
             block=_sizes(values.get("Block Size", "")),
+            call=_call(values),
         )
     except (KeyError, ValueError):
         return None
+
+
+def _call(values: dict[str, str]) -> int | None:
+    """The innermost range of the kernel's thread that names a call."""
+    ranges = " ".join(value for name, value in values.items() if "Push/Pop_Range" in name)
+    found = _CALL.findall(ranges)
+    return int(found[-1]) if found else None
 
 
 def _number(text: str) -> float:
