@@ -56,6 +56,9 @@ def test_absent_metrics_are_absent() -> None:
     assert "optimizer" not in shown
     assert dataclasses.replace(prediction, optimizer="sgd").to_dict()["optimizer"] == "sgd"
     assert {f.name for f in dataclasses.fields(Prediction)} >= set(METRICS)
+    assert "mig_profile" not in shown
+    nothing_fits = dataclasses.replace(prediction, mig_reason="memory: …").to_dict()
+    assert nothing_fits["mig_profile"] == {"name": None, "reason": "memory: …"}
 
 
 def test_a_measurement_has_the_keys_of_a_prediction_and_nothing_that_was_not_measured():

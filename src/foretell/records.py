@@ -90,7 +90,11 @@ METRICS = (
 
 @dataclass(frozen=True)
 class Prediction:
-    """How a workload will run. A metric that the predictor does not know is None, never 0."""
+    """How a workload will run. A metric that the predictor does not know is None, never 0.
+
+    ``mig`` is the smallest MIG profile that will do, None where none does; ``mig_reason`` says why, and is None where
+    there is nothing to say: on a slice, on a device without MIG, from a predictor that does not know the memory.
+    """
 
     model: str
     device: str
@@ -110,6 +114,8 @@ class Prediction:
     energy_j: Estimate | None = None
     power_w: Estimate | None = None
     occupancy: Estimate | None = None
+    mig: str | None = None
+    mig_reason: str | None = None
     coverage: float = 1.0
     breakdown: tuple[OperatorShare, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -125,6 +131,8 @@ class Prediction:
             estimate = getattr(self, name)
             if estimate is not None:
                 result[name] = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+        if self.mig_reason is not None:
+            result["mig_profile"] = {"name": self.mig, "reason": self.mig_reason}
         result["coverage"] = self.coverage
         result["predictor"] = self.predictor
         result["breakdown"] = [

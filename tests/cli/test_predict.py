@@ -17,9 +17,30 @@ def test_predict_prints_one_object(model: str, capsys: pytest.CaptureFixture[str
     for metric in ("latency_ms", "memory_mib", "energy_j", "power_w"):
         assert 0 < found[metric]["low"] <= found[metric]["value"] <= found[metric]["high"]
     assert found["coverage"] == 1.0
+    assert found["mig_profile"]["name"] == "1g.5gb"
+    assert "4,864 MiB" in found["mig_profile"]["reason"]
 
 
 def test_predict_shows_a_box(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = run(capsys, "predict", model, "--mode", "training", "--optimizer", "adamw")
     for word in ("latency", "peak memory", "adamw", "Conv"):
         assert word in shown
+
+
+def test_the_mig_profile_is_one_line(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def line(*options: str) -> str:
+        shown = run(capsys, "predict", model, "--device", "a100", *options).splitlines()
+        (found,) = [text for text in shown if text.startswith("MIG profile")]
+        return found
+
+    assert line().startswith("MIG profile 1g.5gb: its 4,864 MiB hold the predicted ")
+    assert line("--latency-limit-ms", "0.0001").startswith("MIG profile none: latency: the fastest profile")
+    assert "the limit is 100 ms" in line("--latency-limit-ms", "100")
+
+
+def test_a_device_without_mig_has_no_such_line(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "MIG" not in run(capsys, "predict", model, "--device", "t4")
+
+
+def test_the_limit_must_be_a_time(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "latency limit is 0.0 ms" in run(capsys, "predict", model, "--latency-limit-ms", "0", code=2)

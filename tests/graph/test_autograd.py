@@ -3,9 +3,10 @@
 import pytest
 
 from foretell.graph import Node
+from foretell.graph.allocator import rounded
 from foretell.graph.autograd import (
     differentiates,
-    extra_saved_bytes,
+    extra_saved_blocks,
     gradient_passes,
     needing_gradients,
     saved_for_backward,
@@ -70,7 +71,7 @@ def test_gradients_flow_from_parameters_through_floats_only() -> None:
 def extra(op: str, size: tuple[int, ...], **attributes: int | tuple[int, ...]) -> int:
     node = Node("n", op, ("h",), ("y",), attributes)
     graph = chain([Node("a", "Mul", ("x", "w"), ("h",)), node], dict.fromkeys(["x", "w", "h", "y"], size), ["x"], ["y"])
-    return extra_saved_bytes(graph, graph.nodes[1], needing_gradients(graph))
+    return sum(map(rounded, extra_saved_blocks(graph, graph.nodes[1], needing_gradients(graph))))
 
 
 def test_what_is_kept_beside_tensors() -> None:
@@ -83,6 +84,20 @@ def test_what_is_kept_beside_tensors() -> None:
     assert extra("GroupNormalization", shape, num_groups=4) == 2 * 512
     assert extra("Attention", shape) == 4 * 32 * 8 * 4  # a log-sum-exp a row
     assert extra("Relu", shape) == extra("Add", shape) == 0
+
+
+def test_an_unfused_attention_keeps_its_scores() -> None:
+    shape = (2, 3, 5, 7, 16)  # five axes: no kernel for that
+
+    def kept(dtype: str) -> int:
+        names = ["q", "k", "v"]
+        nodes = [Node(n, "Mul", ("x", "w"), (n,)) for n in names] + [Node("n", "Attention", ("q", "k", "v"), ("y",))]
+        graph = chain(nodes, dict.fromkeys(["x", "w", *names, "y"], shape), ["x"], ["y"]).with_dtype(dtype)
+        return sum(extra_saved_blocks(graph, graph.nodes[-1], needing_gradients(graph)))
+
+    scores, operand = 2 * 3 * 5 * 7 * 7 * 4, 2 * 3 * 5 * 7 * 16 * 4
+    assert kept("fp32") == scores
+    assert kept("bf16") == scores + 3 * operand  # multiplied in fp32
 
 
 def test_working_in_place_clones_an_input_that_backward_needs() -> None:

@@ -8,12 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foretell.graph import Cost, Graph, Node, Tensor, graph_costs, inference_peak, run_groups, serde, training_peak
+from foretell.graph.allocator import rounded
 from foretell.graph.batch import mark_batch_axes
 from foretell.graph.cost import total
 from foretell.graph.layout import layouts
-from foretell.graph.memory import rounded, state_bytes, working_bytes
+from foretell.graph.memory import cached_peak, inference_tape, state_bytes, working_blocks
 from foretell.graph.passes import autocast, fold_constants, remove_identities
 from foretell.graph.patterns import tie_patterns
+from foretell.units import MIB
 
 BATCH = 11  # a size that no other axis has
 COUNTS = ("macs", "flops", "tensor_core_macs", "activation_bytes", "bytes_written")
@@ -241,8 +243,11 @@ def test_peaks(graph: Graph, batch: int) -> None:
         }
         assert state + sum(rounded(graph.tensors[n].bytes) for n in own) <= peak.bytes
     everything = sum(rounded(t.bytes) for t in graph.tensors.values())
-    beside = max((working_bytes(graph, node, layouts(graph)) for node in graph.nodes), default=0)
+    working = (working_blocks(graph, node, layouts(graph)) for node in graph.nodes)
+    beside = max((sum(map(rounded, blocks)) for blocks in working), default=0)
     assert peak.bytes <= everything + beside
+    cached = cached_peak(graph, inference_tape(graph))
+    assert peak.bytes <= cached.bytes <= peak.bytes + len(graph.tensors) * MIB  # at most 1 MiB too much a block
     training = training_peak(graph)
     assert training.bytes >= training.state_bytes >= state
     assert inference_peak(graph.with_batch(batch)).bytes <= inference_peak(graph.with_batch(batch + 1)).bytes

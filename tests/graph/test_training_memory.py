@@ -27,12 +27,13 @@ def perceptron() -> Graph:
 def test_by_hand() -> None:
     # held all the time: x, w1, w2 and a momentum for each weight: 5.
     # forward: `a` dies once `b` is made; `b` is saved by the ReLU and by the second product.
-    # backward of c: b, c (an output), what the loss keeps, the gradient of c, gradients of b and of w2: 5 + 6 = 11
+    # the loss: b, what it saves, and two gradients (`c` died with it): 5 + 4 = 9; backward of c takes as much again:
+    # b, the gradients of c, b and w2
     graph = perceptron()
     assert training_peak(graph).state_bytes == 4 * 512
-    assert blocks(graph) == 11
-    assert training_peak(graph).node == "c (backward)"
-    assert blocks(graph, "adamw") == 13
+    assert blocks(graph) == 9
+    assert training_peak(graph).node == "loss"
+    assert blocks(graph, "adamw") == 11
 
 
 def test_the_update_may_be_the_peak() -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from foretell.devices import all_devices, effective, find_device, parse_slice
 from foretell.graph import Graph, Node, graph_costs
-from foretell.predictors import DEFAULT_PREDICTOR, PREDICTORS
-from foretell.predictors.roofline import UNCALIBRATED, RooflinePredictor, timeline
+from foretell.predictors import PREDICTORS
+from foretell.predictors.roofline import RooflinePredictor, peak_memory_mib, timeline, uncalibrated
 from foretell.records import Prediction, Target, Workload
 from foretell.testing import chain, one_node, tiny_graph
 
@@ -31,7 +31,7 @@ def test_every_device_has_an_answer(device: str, mode: str) -> None:
         value(prediction, metric)
     place = find_device(device)
     assert 0 < value(prediction, "power_w") <= place.tdp_w
-    assert prediction.warnings[0] == UNCALIBRATED
+    assert prediction.warnings[0] == uncalibrated(place)
     assert prediction.coverage == 1.0
     assert sum(s.share for s in prediction.breakdown) == pytest.approx(1.0)
     assert sum(s.latency_ms for s in prediction.breakdown) == pytest.approx(value(prediction, "latency_ms"))
@@ -120,4 +120,15 @@ def test_a_graph_without_work_is_an_empty_launch() -> None:
 
 
 def test_the_registry_serves_it() -> None:
-    assert PREDICTORS.load(DEFAULT_PREDICTOR) is RooflinePredictor
+    assert PREDICTORS.load("roofline") is RooflinePredictor
+
+
+def test_matrix_libraries_keep_a_workspace_a_thread() -> None:
+    def peak(op: str, mode: str) -> float:
+        inputs = {"x": (16, 16), "w": (16, 16), "y": (16, 16)}
+        graph = chain([Node("n", op, ("x", "w"), ("y",))], inputs, ["x"], ["y"])
+        workload = Workload(graph, Target(find_device("h200")), "fp32", mode, "sgd" if mode == "training" else None)
+        return peak_memory_mib(workload, graph_costs(graph))
+
+    assert peak("MatMul", "inference") - peak("Mul", "inference") == pytest.approx(32 + 1)
+    assert peak("MatMul", "training") - peak("Mul", "training") == pytest.approx(2 * 32 + 1)  # backward has its own

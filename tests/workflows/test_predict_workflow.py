@@ -1,12 +1,15 @@
 import sys
+from dataclasses import replace
 
 import pytest
 
 import foretell
 from foretell.devices import find_device
 from foretell.errors import DeviceError, InputError, UnknownNameError
+from foretell.predictors.roofline import RooflinePredictor
 from foretell.records import METRICS
-from foretell.testing import tiny_graph, tiny_onnx
+from foretell.registry import Registry
+from foretell.testing import one_node, tiny_graph, tiny_onnx
 from foretell.workflows import diagnose
 
 
@@ -76,12 +79,99 @@ def test_what_does_not_fit_is_said():
         ({"mode": "training", "optimizer": "adamx"}, InputError),
         ({"predictor": "oracle"}, UnknownNameError),
         ({"context": 0}, InputError),
+        ({"latency_limit_ms": 0}, InputError),
+        ({"latency_limit_ms": float("nan"), "device": "t4"}, InputError),
         ({"input_shape": {"nothing": (3, 4)}}, InputError),
     ],
 )
 def test_wrong_arguments_are_named(arguments, error):
     with pytest.raises(error):
         foretell.predict(tiny_onnx(), **arguments)
+
+
+MIG = "1g.5gb"
+
+
+def tiny_file(folder):
+    path = folder / "tiny.onnx"
+    path.write_bytes(tiny_onnx().SerializeToString())
+    return path
+
+
+def test_the_call_of_dippm(tmp_path):
+    """Memory, energy, latency and MIG from a path, and a word on where an A100's numbers come from."""
+    p = foretell.predict(tiny_file(tmp_path), device="a100", batch_size=32, input_shape=(3, 16, 16), use_cache=False)
+    assert all(e.value > 0 for e in (p.memory_mib, p.device_memory_mib, p.energy_j, p.latency_ms))
+    assert (p.device, p.mig) == ("a100-sxm-40gb", MIG)
+    assert f"{p.device_memory_mib.value:,.0f} MiB" in p.mig_reason
+    assert "a100-sxm-40gb is extrapolated from an analytic roofline until measured data covers it" in p.warnings[0]
+    assert "no measurement of NVIDIA A100-SXM4-40GB went into this answer" in p.warnings[0]
+    assert p.to_dict()["mig_profile"] == {"name": MIG, "reason": p.mig_reason}
+
+
+@pytest.mark.parametrize("arguments", [{"device": "t4"}, {"device": "cpu"}, {"device": "a100", "slice": "mig:1g.5gb"}])
+def test_no_mig_profile_where_none_was_asked_for(arguments):
+    p = foretell.predict(tiny_onnx(), **arguments)
+    assert (p.mig, p.mig_reason) == (None, None)
+    assert "mig_profile" not in p.to_dict()
+
+
+def test_more_memory_needs_a_larger_profile_up_to_none():
+    runs = [foretell.predict(tiny_onnx(), device="a100", batch_size=2**n) for n in range(0, 21, 4)]
+    sizes = ["1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb", None]
+    found = [sizes.index(p.mig) for p in runs]
+    assert found == sorted(found)
+    assert found[0] < found[-1]
+
+
+def test_nothing_holds_it_and_the_json_says_so():
+    found = foretell.predict(one_node("Relu", [(1 << 33,)], [(1 << 33,)]), device="a100").to_dict()["mig_profile"]
+    assert found["name"] is None
+    assert found["reason"].startswith("memory: needs ")
+
+
+def test_a_latency_limit_moves_the_profile_up_until_none_is_left():
+    def mig(limit_ms):
+        return foretell.predict(tiny_onnx(), device="a100", batch_size=4096, latency_limit_ms=limit_ms)
+
+    def alone(profile):
+        return foretell.predict(tiny_onnx(), device="a100", batch_size=4096, slice=f"mig:{profile}").latency_ms.value
+
+    assert alone("1g.5gb") > alone("1g.10gb") > alone("3g.20gb") > alone("7g.40gb")
+    assert mig(alone("1g.5gb")).mig == "1g.5gb"  # equal is within
+    assert mig(alone("1g.10gb")).mig == "1g.10gb"  # twice the bandwidth, which is what bounds this model
+    assert mig(alone("3g.20gb")).mig == "3g.20gb"
+    assert mig(alone("7g.40gb")).mig == "7g.40gb"
+    late = mig(alone("7g.40gb") * 0.99)
+    assert late.mig is None
+    assert late.mig_reason.startswith("latency: the fastest profile that holds it, 7g.40gb, takes")
+
+
+def test_a_missed_limit_is_a_warning_on_every_device():
+    slow = foretell.predict(tiny_onnx(), device="t4", latency_limit_ms=1e-6)
+    assert any("more than the limit of 1e-06 ms" in w for w in slow.warnings)
+    assert not any("limit" in w for w in foretell.predict(tiny_onnx(), device="t4", latency_limit_ms=1e6).warnings)
+
+
+def test_a_predictor_without_memory_or_latency(monkeypatch):
+    class Partial(RooflinePredictor):
+        lost = "device_memory_mib"
+
+        def predict(self, workload):
+            return replace(super().predict(workload), **{self.lost: None})
+
+    monkeypatch.setattr(Registry, "load", lambda registry, name: Partial)
+    assert foretell.predict(tiny_graph(), device="a100").mig_reason is None
+    Partial.lost = "latency_ms"
+    assert foretell.predict(tiny_graph(), device="a100").mig == MIG
+    with pytest.raises(InputError, match="knows no latency"):
+        foretell.predict(tiny_graph(), device="a100", latency_limit_ms=5)
+
+
+def test_the_device_of_the_constants_is_not_called_unmeasured():
+    warning = foretell.predict(tiny_onnx(), device="h200").warnings[0]
+    assert "measurements of NVIDIA H200" in warning
+    assert "extrapolated" not in warning
 
 
 def test_diagnosis_tells_what_is_here():

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from foretell.cli import collect, data, devices, doctor, inspect, predict, profile
+from foretell.cli import calibrate, collect, data, devices, doctor, inspect, predict, profile, train
 from foretell.cli.printable import printable
 from foretell.errors import ForetellError
 
@@ -31,6 +31,9 @@ app.command("inspect")(inspect.run)
 app.command("devices")(devices.run)
 app.command("profile")(profile.run)
 app.command("collect")(collect.run)
+app.command("calibrate")(calibrate.run)
+app.command("train")(train.train)
+app.command("evaluate")(train.evaluate)
 app.command("doctor")(doctor.run)
 app.add_typer(data.app, name="data")
 

@@ -32,13 +32,19 @@ def run(
         str | None,
         typer.Option("--predictor", help="Which predictor answers; the best one by default.", show_default=False),
     ] = None,
+    latency_limit_ms: Annotated[
+        float | None,
+        typer.Option(
+            "--latency-limit-ms", metavar="MS", help="The longest time a MIG profile may take.", show_default=False
+        ),
+    ] = None,
     context: options.Context = None,
     trust: options.Trust = False,
     allow_unknown: options.AllowUnknown = False,
     no_cache: options.NoCache = False,
     as_json: options.Json = False,
 ) -> None:
-    """Predict latency, memory, energy and power of MODEL on a device."""
+    """Predict latency, memory, energy, power and the MIG profile of MODEL on a device."""
     from foretell.workflows.predict import predict
 
     with working(f"Reading {model}"):
@@ -53,6 +59,7 @@ def run(
             slice=slice_,
             optimizer=optimizer,
             predictor=predictor,
+            latency_limit_ms=latency_limit_ms,
             context=context,
             trust=trust,
             allow_unknown=allow_unknown,

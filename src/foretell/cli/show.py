@@ -18,7 +18,7 @@ from foretell.units import bytes_from_mib, engineering, size
 PLAIN_WIDTH = 120
 _NAMES = {
     "latency_ms": ("latency", "ms"),
-    "host_latency_ms": ("eager latency on this host", "ms"),
+    "host_latency_ms": ("eager latency (host)", "ms"),
     "throughput_per_s": ("throughput", "items/s"),
     "memory_mib": ("peak memory", "MiB"),
     "device_memory_mib": ("memory as nvidia-smi shows it", "MiB"),
@@ -78,6 +78,9 @@ def show_prediction(prediction: Prediction, model: str) -> None:
             subtitle_align="right",
         )
     )
+    if prediction.mig_reason is not None:
+        advice = f"MIG profile {prediction.mig or 'none'}: {prediction.mig_reason}"
+        out.print(Text(printable(advice)), soft_wrap=True)
     _show_shares(out, prediction)
     for warning in prediction.warnings:
         out.print(Text(printable(f"! {warning}"), style="yellow"), soft_wrap=True)
@@ -99,7 +102,8 @@ def _memory_bar(prediction: Prediction, width: int = 40) -> Text:
 def _show_shares(out: Console, prediction: Prediction, most: int = 8) -> None:
     if not prediction.breakdown:
         return
-    table = Table(box=box.SIMPLE, title="where the time goes (analytic)", title_justify="left", title_style="dim")
+    title = f"where the time goes ({prediction.predictor})"
+    table = Table(box=box.SIMPLE, title=title, title_justify="left", title_style="dim")
     for column in ("operator", "count", "ms", "share", "bound by"):
         table.add_column(column, justify="left" if column in ("operator", "bound by") else "right")
     for row in prediction.breakdown[:most]:

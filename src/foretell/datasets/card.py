@@ -18,11 +18,14 @@ Number = int | float
 # a workload counts once, however often it was measured
 # a processor has no memory of a device: its measurements have the peak of the process
 _GOOD = "status = 'ok' AND latency_ms IS NOT NULL AND (memory_mib IS NOT NULL OR process_peak_mib IS NOT NULL)"
+# a bench of unrelated operators is measured and traced, but it is no model
+_MODELS = f"{_GOOD} AND family <> 'synthetic-operators'"
 _COUNTS: Mapping[str, str] = {
-    "measurements": f"SELECT count(DISTINCT workload_id) FROM measurements WHERE {_GOOD}",
-    "architectures": f"SELECT count(DISTINCT spec) FROM measurements WHERE {_GOOD}",
+    "measurements": f"SELECT count(DISTINCT workload_id) FROM measurements WHERE {_MODELS}",
+    "architectures": f"SELECT count(DISTINCT spec) FROM measurements WHERE {_MODELS}",
     "energy": f"SELECT count(DISTINCT workload_id) FROM measurements WHERE {_GOOD} AND energy_j IS NOT NULL",
-    "kernel_traces": "SELECT count(DISTINCT workload_id) FROM kernels",
+    "kernel_traces": "SELECT count(DISTINCT workload_id) FROM kernels WHERE workload_id IN "
+    f"(SELECT workload_id FROM measurements WHERE {_MODELS})",
     "training": f"SELECT count(DISTINCT workload_id) FROM training WHERE {_GOOD}",
     "llm": f"SELECT count(DISTINCT workload_id) FROM llm WHERE {_GOOD}",
     "slices": "SELECT count(*) FROM (SELECT DISTINCT workload_id, method, percent FROM slices WHERE status = 'ok') s",

@@ -8,9 +8,11 @@ from foretell.errors import DataError
 from foretell.evaluation.metrics import MeanSpread
 
 Cell = float | MeanSpread | None
-PERCENT = frozenset({"mape", "median_ape", "p95_ape", "within_10_percent", "coverage", "median_relative_width"})
+PERCENT = frozenset(
+    ("mape", "median_ape", "p95_ape", "within_10_percent", "coverage", "median_relative_width", "warned")
+)
 LARGER_IS_BETTER = frozenset({"within_10_percent", "kendall_tau"})
-UNRANKED = frozenset({"count", "coverage"})  # more of either is no merit by itself
+UNRANKED = frozenset({"count", "coverage", "warned"})  # more of either is no merit by itself
 _ABSENT = "–"
 
 

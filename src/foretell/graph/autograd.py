@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 from foretell.graph.graph import Graph
 from foretell.graph.layout import Layout, contiguous
-from foretell.graph.memory import rounded
 from foretell.graph.node import Node
 from foretell.graph.ops import lookup
 from foretell.graph.tensor import Tensor
+from foretell.graph.workspaces import is_fused, padded_mask_bytes, score_bytes
 
 STATISTIC_BYTES = 4  # means, inverse deviations and log-sum-exps are fp32
 INDEX_BYTES = 8
@@ -68,29 +68,32 @@ def _saved(graph: Graph, node: Node, needing: frozenset[str]) -> tuple[str, ...]
     return {"inputs": inputs, "output": node.outputs, "nothing": ()}[entry.saves]
 
 
-def extra_saved_bytes(graph: Graph, node: Node, needing: frozenset[str]) -> int:
-    """What a node keeps beside its inputs and outputs: indices, masks, statistics, a cloned input."""
+def extra_saved_blocks(graph: Graph, node: Node, needing: frozenset[str]) -> list[int]:
+    """The sizes of what a node keeps beside its inputs and outputs: indices, masks, statistics, a cloned input."""
     if not differentiates(node, needing) or not node.outputs or not node.outputs[0]:
-        return 0
+        return []
     out = graph.tensors[node.outputs[0]]
     entry = lookup(node.op, node.domain)
     if node.op in ("MaxPool", "AdaptiveMaxPool"):
-        return rounded(out.elements * INDEX_BYTES) if len(node.outputs) < 2 else 0
+        return [out.elements * INDEX_BYTES] if len(node.outputs) < 2 else []
     if node.op == "DropoutMask":
-        return rounded(out.elements)
+        return [out.elements]
+    if node.op == "Attention" and not is_fused(graph, node):
+        operands = [graph.tensors[i].elements * STATISTIC_BYTES for i in node.inputs[:3] if out.dtype != "fp32"]
+        return [score_bytes(graph, node), *operands]  # what half precision multiplies is copies in fp32
     if entry.kind == "attention":
-        return rounded(out.elements // max(out.shape[-1], 1) * STATISTIC_BYTES)
+        return [out.elements // max(out.shape[-1], 1) * STATISTIC_BYTES, padded_mask_bytes(graph, node)]
     if entry.kind == "recurrent":
-        return rounded(_RESERVED_A_STEP.get(node.op, 0) * out.elements * node.integer("layers", 1) * STATISTIC_BYTES)
+        return [_RESERVED_A_STEP.get(node.op, 0) * out.bytes * node.integer("layers", 1)]
     if entry.kind == "normalisation" and entry.saves == "inputs":
-        return 2 * rounded(_statistics(node, out) * STATISTIC_BYTES)
+        return [_statistics(node, out) * STATISTIC_BYTES] * 2
     if (
         node.integer("inplace", 0)
         and entry.saves == "inputs"
         and node.op not in (*_INPLACE_SAVES_RESULT, *_PRODUCTS, "Div", "Where")
     ):
-        return rounded(out.bytes)
-    return 0
+        return [out.bytes]
+    return []
 
 
 def _statistics(node: Node, out: Tensor) -> int:

@@ -1,16 +1,18 @@
 """graph: peak memory from the life of every tensor: made by one node, dead after the last that may still touch it."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from foretell.graph.allocator import CachingAllocator, Tape, rounded
 from foretell.graph.graph import Graph
 from foretell.graph.layout import Layout, is_contiguous, layouts, viewed_strides
 from foretell.graph.node import Node
+from foretell.graph.workspaces import library_blocks
 
-BLOCK_BYTES = 512  # the caching allocator rounds every tensor up to this
 INDEX_BYTES = 8
+_STATE = ("parameter", "buffer", "constant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +29,16 @@ class Peak:
         return self.bytes - self.state_bytes
 
 
-def rounded(size_bytes: int) -> int:
-    """A size as the allocator hands it out.
-
-    >>> rounded(0), rounded(1), rounded(513)
-    (0, 512, 1024)
-    """
-    return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
-
-
 def state_bytes(graph: Graph) -> int:
     """Parameters, buffers and constants, as allocated."""
-    own = sum(rounded(t.bytes) for t in graph.tensors.values() if t.kind in ("parameter", "buffer", "constant"))
-    return own + sum(state_bytes(body) for node in graph.nodes for body in node.bodies)
+    return sum(map(rounded, _state_sizes(graph)))
+
+
+def _state_sizes(graph: Graph) -> Iterator[int]:
+    yield from (t.bytes for t in graph.tensors.values() if t.kind in _STATE and t.elements)
+    for node in graph.nodes:
+        for body in node.bodies:
+            yield from _state_sizes(body)
 
 
 def inference_peak(graph: Graph) -> Peak:
@@ -48,19 +47,56 @@ def inference_peak(graph: Graph) -> Peak:
     A tensor handed to a module is held by the caller's frame until that module returns, as PyTorch's eager mode holds
     it; where nodes carry no module path it dies after its last reader. Views keep their storage alive.
     """
+    return live_peak(graph, inference_tape(graph))
+
+
+def live_peak(graph: Graph, tape: Tape, kept: Sequence[int] = ()) -> Peak:
+    """The most that is alive at a time, beside the model, its inputs and what else is ``kept`` from run to run."""
+    state = state_bytes(graph) + sum(map(rounded, kept))
+    inputs = sum(rounded(graph.tensors[n].bytes) for n in graph.inputs)
+    added, where = tape.peak()
+    return Peak(state + inputs + added, state, where)
+
+
+def cached_peak(graph: Graph, tape: Tape, kept: Sequence[int] = (), workspaces: Sequence[int] = ()) -> Peak:
+    """The same, as the caching allocator of PyTorch counts it, over two runs: the second finds what the first freed.
+
+    ``kept`` is made by the first run and stays; ``workspaces`` are those that libraries hold from their first use on.
+    """
+    allocator = CachingAllocator()
+    for size in _state_sizes(graph):
+        allocator.take(size)
+    for name in graph.inputs:
+        allocator.take(graph.tensors[name].bytes)
+    for size in workspaces:
+        allocator.take(size)
+    first, where = allocator.replay(tape)
+    for size in kept:
+        allocator.take(size)
+    second, there = allocator.replay(tape)
+    most, where = (first, where) if first > second else (second, there)
+    return Peak(most, state_bytes(graph) + sum(map(rounded, kept)), where)
+
+
+def inference_tape(graph: Graph, *, cuda: bool = False) -> Tape:
+    """What one forward pass asks of its allocator; on ``cuda``, the workspaces of libraries too."""
     laid_out = layouts(graph)
     dies = deaths(graph, laid_out)
-    size = {n: rounded(t.bytes) for n, t in graph.tensors.items() if t.kind in ("input", "activation")}
-    state = state_bytes(graph)
-    live = state + sum(size[n] for n in graph.inputs)
-    peak, where = live, ""
+    tape, numbers = Tape(), {}
     for position, node in enumerate(graph.nodes):
-        live += sum(size[o] for o in node.outputs if o and laid_out[o].storage == o)
-        inside = live + working_bytes(graph, node, laid_out)
-        if inside > peak:
-            peak, where = inside, node.name
-        live -= sum(size.get(s, 0) for s in dies[position])
-    return Peak(peak, state, where)
+        tape.begin(node.name)
+        for output in node.outputs:
+            if output and laid_out[output].storage == output:
+                numbers[output] = tape.take(graph.tensors[output].bytes)
+        tape.pass_through(working_blocks(graph, node, laid_out))
+        if cuda:
+            tape.pass_through(library_blocks(graph, node, laid_out))
+        for storage in dies[position]:
+            if storage in numbers:
+                tape.give(numbers.pop(storage))
+    for number in numbers.values():
+        tape.give(number)
+    return tape
 
 
 def deaths(graph: Graph, laid_out: Mapping[str, Layout]) -> Mapping[int, list[str]]:
@@ -75,18 +111,19 @@ def deaths(graph: Graph, laid_out: Mapping[str, Layout]) -> Mapping[int, list[st
     return dies
 
 
-def working_bytes(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> int:
+def working_blocks(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> list[int]:
     """What a node needs beside its inputs and outputs while it runs: bodies, copies into another layout, indices."""
-    inner = max((inference_peak(body).activation_bytes for body in node.bodies), default=0)
+    blocks = [inference_peak(body).activation_bytes for body in node.bodies]
     if node.op in ("MatMul", "Gemm"):
-        return inner + sum(_folding_copy(graph, node, name, laid_out) for name in node.inputs[:2] if name)
-    if node.op in ("MaxPool", "AdaptiveMaxPool") and len(node.outputs) == 1:
-        return inner + rounded(graph.tensors[node.outputs[0]].elements * INDEX_BYTES)  # PyTorch always finds both
-    if node.op in ("LSTM", "GRU", "RNN") and node.inputs and node.outputs and node.outputs[0]:
-        transposed = rounded(graph.tensors[node.inputs[0]].bytes) if node.integer("batch_first", 0) else 0
-        between_layers = rounded(graph.tensors[node.outputs[0]].bytes) if node.integer("layers", 1) > 1 else 0
-        return inner + transposed + between_layers
-    return inner
+        blocks += [_folding_copy(graph, node, name, laid_out) for name in node.inputs[:2] if name]
+    elif node.op in ("MaxPool", "AdaptiveMaxPool") and len(node.outputs) == 1:
+        blocks.append(graph.tensors[node.outputs[0]].elements * INDEX_BYTES)  # PyTorch always finds both
+    elif node.op in ("LSTM", "GRU", "RNN") and node.inputs and node.outputs and node.outputs[0]:
+        if node.integer("batch_first", 0):
+            blocks.append(graph.tensors[node.inputs[0]].bytes)  # transposed
+        if node.integer("layers", 1) > 1:
+            blocks.append(graph.tensors[node.outputs[0]].bytes)  # what lies between layers
+    return blocks
 
 
 def _folding_copy(graph: Graph, node: Node, name: str, laid_out: Mapping[str, Layout]) -> int:
@@ -96,10 +133,10 @@ def _folding_copy(graph: Graph, node: Node, name: str, laid_out: Mapping[str, La
     if len(out.shape) < 3 or len(shape) < 3:
         return 0
     if node.op == "Gemm":
-        return 0 if is_contiguous(shape, strides) else rounded(tensor.bytes)
+        return 0 if is_contiguous(shape, strides) else tensor.bytes
     if viewed_strides(shape, strides, (prod(shape[:-2]), *shape[-2:])) is not None:
         return 0
-    return rounded(tensor.bytes)
+    return tensor.bytes
 
 
 def _last_use(graph: Graph) -> dict[str, int]:

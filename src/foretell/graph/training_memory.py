@@ -5,94 +5,140 @@ the node that makes it to the node that uses it up; where paths join, two are al
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 
+from foretell.graph.allocator import Tape
 from foretell.graph.autograd import (
     differentiates,
-    extra_saved_bytes,
+    extra_saved_blocks,
     gradient_passes,
     needing_gradients,
     saved_for_backward,
 )
 from foretell.graph.graph import Graph
 from foretell.graph.layout import layouts
-from foretell.graph.memory import Peak, deaths, rounded, state_bytes, working_bytes
+from foretell.graph.memory import Peak, deaths, live_peak, working_blocks
 from foretell.graph.node import Node
 from foretell.graph.ops import lookup
 from foretell.graph.training import STATE_BYTES, find_optimizer
+from foretell.graph.workspaces import backward_blocks, keeps_mask, library_blocks
 
 
 def training_peak(graph: Graph, optimizer: str = "sgd") -> Peak:
     """Peak memory of a step: parameters, gradients, optimizer states, activations while backward needs them."""
+    return live_peak(graph, training_tape(graph, optimizer), optimizer_states(graph, optimizer))
+
+
+def optimizer_states(graph: Graph, optimizer: str) -> list[int]:
+    """The sizes of what the optimizer keeps for every parameter, in the order in which it makes them."""
     update = find_optimizer(optimizer)
-    parameters = sum(rounded(t.elements * STATE_BYTES) for t in graph.tensors.values() if t.kind == "parameter")
-    walk = _Walk(graph, state_bytes(graph) + parameters * update.states)
+    sizes = [t.elements * STATE_BYTES for t in graph.tensors.values() if t.kind == "parameter"]
+    return [size for size in sizes for _ in range(update.states)]
+
+
+def training_tape(graph: Graph, optimizer: str, *, cuda: bool = False) -> Tape:
+    """What one step asks of its allocator."""
+    walk = _Walk(graph, cuda=cuda)
     walk.forward()
+    walk.loss()
     walk.backward()
-    walk.note(walk.resident + parameters * (1 + update.temporaries), f"{optimizer} update")
-    return Peak(walk.peak, walk.state, walk.where)
+    walk.update(optimizer)
+    return walk.tape
 
 
 class _Walk:
-    """The memory in use, node by node."""
+    """The step, node by node: which blocks are taken, and who still needs them."""
 
-    def __init__(self, graph: Graph, state: int) -> None:
-        self.graph, self.state = graph, state
+    def __init__(self, graph: Graph, *, cuda: bool) -> None:
+        self.graph, self.tape, self.cuda = graph, Tape(), cuda
         self.laid_out, self.needing = layouts(graph), needing_gradients(graph)
-        self.size = {n: rounded(t.bytes) for n, t in graph.tensors.items()}
-        self.resident = state + sum(self.size[n] for n in graph.inputs)
-        self.live = self.peak = self.resident
-        self.where = ""
+        self.size = {n: t.bytes for n, t in graph.tensors.items()}
         self.saved = [self._storages(node) for node in graph.nodes]
-        self.extra = [extra_saved_bytes(graph, node, self.needing) for node in graph.nodes]
+        self.extra: list[list[int]] = []  # of each node: the blocks that it keeps beside tensors
         self.holders: dict[str, int] = defaultdict(int)  # how many backwards still need a storage
         for storages in self.saved:
             for storage in storages:
                 self.holders[storage] += 1
-        self.gradients: dict[str, int] = {}  # of a tensor: the number of the storage that holds its gradient
-        self.users: dict[int, int] = {}  # of such a storage: how many gradients lie in it
-        self.bytes: dict[int, int] = {}
-        self.arrived: set[str] = set()  # parameters that have a gradient
-
-    def note(self, live: int, where: str) -> None:
-        if live > self.peak:
-            self.peak, self.where = live, where
+        self.numbers: dict[str, int] = {}  # of a storage: its block
+        self.gradients: dict[str, int] = {}  # of a tensor: the block that holds its gradient
+        self.users: dict[int, int] = {}  # of such a block: how many gradients lie in it
+        self.arrived: dict[str, int] = {}  # of a parameter: its gradient
 
     def _storages(self, node: Node) -> frozenset[str]:
-        named = (self.laid_out[n].storage for n in saved_for_backward(self.graph, node, self.needing))
+        saved = saved_for_backward(self.graph, node, self.needing)
+        if saved and keeps_mask(self.graph, node):
+            saved += node.inputs[3:4]
+        named = (self.laid_out[n].storage for n in saved)
         return frozenset(s for s in named if self.graph.tensors[s].kind == "activation")
 
     def forward(self) -> None:
-        dies = deaths(self.graph, self.laid_out)
+        dies, tape = deaths(self.graph, self.laid_out), self.tape
         for position, node in enumerate(self.graph.nodes):
-            self.live += (
-                sum(self.size[o] for o in node.outputs if o and self.laid_out[o].storage == o) + self.extra[position]
-            )
-            self.note(self.live + working_bytes(self.graph, node, self.laid_out), node.name)
-            self.live -= sum(
-                self.size[s]
-                for s in dies[position]
-                if self.graph.tensors[s].kind == "activation" and not self.holders[s]
-            )
+            tape.begin(node.name)
+            for output in node.outputs:
+                if output and self.laid_out[output].storage == output:
+                    self.numbers[output] = tape.take(self.size[output])
+            self.extra.append([tape.take(size) for size in extra_saved_blocks(self.graph, node, self.needing)])
+            self._work(node)
+            for storage in dies[position]:
+                self._drop(storage)
+
+    def _work(self, node: Node, more: Sequence[int] = ()) -> None:
+        """Take what a node needs while it runs, and give it back."""
+        self.tape.pass_through(working_blocks(self.graph, node, self.laid_out))
+        if self.cuda:
+            self.tape.pass_through([*library_blocks(self.graph, node, self.laid_out), *more])
+
+    def _drop(self, storage: str) -> None:
+        """Give a storage back unless a backward needs it."""
+        if not self.holders[storage] and storage in self.numbers:
+            self.tape.give(self.numbers.pop(storage))
+
+    def loss(self) -> None:
+        """A loss works in fp32 and saves as much as it is given; the outputs themselves die with it."""
+        tape = self.tape
+        tape.begin("loss")
+        for name in dict.fromkeys(self.graph.outputs):
+            if name in self.needing:
+                full = self.graph.tensors[name].elements * STATE_BYTES
+                saved = tape.take(full)
+                if self.size[name] != full:
+                    tape.pass_through([full])
+                self._drop(self.laid_out[name].storage)
+                between = tape.take(full)
+                gradient = self._allocate(full)
+                tape.give(between)
+                tape.give(saved)
+                if self.size[name] != full:
+                    self._release(gradient)
+                    gradient = self._allocate(self.size[name])
+                self._arrive(name, gradient)
 
     def backward(self) -> None:
-        for name in self.graph.outputs:
-            if name in self.needing:
-                self.live += self.size[name]  # what the loss saves: probabilities, or the difference
-                self._arrive(name, self._allocate(self.size[name]))
-        self.note(self.live, "loss")
+        tape = self.tape
         for position in range(len(self.graph.nodes) - 1, -1, -1):
             node = self.graph.nodes[position]
+            tape.begin(f"{node.name} (backward)")
             incoming = [self.gradients.pop(o) for o in node.outputs if o in self.gradients]
             if incoming and differentiates(node, self.needing):
                 self._differentiate(node, incoming)
             for gradient in incoming:
                 self._release(gradient)
-            if differentiates(node, self.needing):
-                self.live -= self.extra[position]
-                for storage in self.saved[position]:
-                    self.holders[storage] -= 1
-                    if not self.holders[storage]:
-                        self.live -= self.size[storage]
+            for number in self.extra[position]:
+                tape.give(number)
+            for storage in self.saved[position]:
+                self.holders[storage] -= 1
+                self._drop(storage)
+        for number in dict.fromkeys((*self.gradients.values(), *self.numbers.values())):
+            tape.give(number)
+
+    def update(self, optimizer: str) -> None:
+        """All temporaries of an update are alive at once: it works on lists of all parameters."""
+        self.tape.begin(f"{optimizer} update")
+        sizes = [self.graph.tensors[name].elements * STATE_BYTES for name in self.arrived]
+        self.tape.pass_through(sizes * find_optimizer(optimizer).temporaries)
+        for gradient in self.arrived.values():
+            self.tape.give(gradient)
 
     def _differentiate(self, node: Node, incoming: list[int]) -> None:
         """Make the gradients of a node's inputs while the gradients of its outputs are still there."""
@@ -113,7 +159,7 @@ class _Walk:
                 shrinking.append((name, self._allocate(largest)))  # as large as the output until it is summed
             else:
                 made.append((name, self._allocate(self.size[name])))
-        self.note(self.live + working_bytes(self.graph, node, self.laid_out), f"{node.name} (backward)")
+        self._work(node, backward_blocks(self.graph, node, self.needing))
         for name, large in shrinking:
             small = self._allocate(self.size[name])
             self._release(large)
@@ -126,7 +172,8 @@ class _Walk:
         if self.graph.tensors[name].kind == "parameter":
             if name in self.arrived:
                 self._release(gradient)
-            self.arrived.add(name)
+            else:
+                self.arrived[name] = gradient
             return
         old = self.gradients.get(name)
         if old is None:
@@ -134,17 +181,15 @@ class _Walk:
             return
         if self.users[old] > 1:  # another path still reads it: the sum needs a place of its own
             self.gradients[name] = self._allocate(self.size[name])
-            self.note(self.live, f"sum of gradients of {name}")
             self._release(old)
         self._release(gradient)
 
     def _allocate(self, size: int) -> int:
-        number = len(self.bytes)
-        self.bytes[number], self.users[number] = size, 1
-        self.live += size
+        number = self.tape.take(size)
+        self.users[number] = 1
         return number
 
     def _release(self, gradient: int) -> None:
         self.users[gradient] -= 1
         if not self.users[gradient]:
-            self.live -= self.bytes[gradient]
+            self.tape.give(gradient)

@@ -1,12 +1,22 @@
 """predictors: Workload → Prediction; one file a system."""
 
+import importlib
+import json
+from functools import cache
+from importlib import resources
+from pathlib import Path
 from typing import Protocol
 
 from foretell.records import Prediction, Workload
 from foretell.registry import Registry
 
-PREDICTORS = Registry("predictor", {"roofline": "foretell.predictors.roofline:RooflinePredictor"})
-DEFAULT_PREDICTOR = "roofline"
+PREDICTORS = Registry(
+    "predictor",
+    {
+        "roofline": "foretell.predictors.roofline:RooflinePredictor",
+        "unit-trees": "foretell.predictors.unit_trees:UnitTreesPredictor",
+    },
+)
 
 
 class Predictor(Protocol):
@@ -17,4 +27,25 @@ class Predictor(Protocol):
         ...
 
 
-__all__ = ["DEFAULT_PREDICTOR", "PREDICTORS", "Predictor"]
+@cache
+def best_predictor(device: str) -> str:
+    """The predictor with the least held-out error on a device; where none is fitted to it, the roofline.
+
+    >>> best_predictor("a100-sxm-40gb")
+    'roofline'
+    """
+    index = json.loads((resources.files(__name__) / "trained" / "index.json").read_text(encoding="utf-8"))
+    return str(index[device]["predictor"]) if device in index else "roofline"
+
+
+def find_predictor(name: str | None, device: str) -> Predictor:
+    """The predictor of a name, of a file that ``foretell train`` wrote, or the best one for the device."""
+    if name is not None and name.endswith(".zip"):
+        module = importlib.import_module("foretell.predictors.unit_trees")
+        predictor: Predictor = module.UnitTreesPredictor.from_file(Path(name))
+    else:
+        predictor = PREDICTORS.load(name or best_predictor(device))()
+    return predictor
+
+
+__all__ = ["PREDICTORS", "Predictor", "best_predictor", "find_predictor"]

@@ -9,10 +9,12 @@ its interval is wide, and a predictor fitted to measurements of the device shoul
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from foretell.devices import Hardware
-from foretell.graph import Cost, graph_costs, inference_peak, run_groups, training_peak, training_step
+from foretell.devices import Device, Hardware
+from foretell.graph import Cost, graph_costs, run_groups, training_step
 from foretell.graph.cost import CostTable
+from foretell.graph.memory import cached_peak, inference_tape, live_peak
 from foretell.graph.passes import autocast
+from foretell.graph.training_memory import optimizer_states, training_tape
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import (
     bytes_from_gib,
@@ -29,17 +31,18 @@ from foretell.units import (
 
 COMPUTE_EFFICIENCY = 0.5
 MEMORY_EFFICIENCY = 0.3  # low because most tensors of these workloads are too small to fill the memory's pipes
-# measured over predicted on the H200 is within 0.68 – 1.5 (latency), 0.95 – 1.37 (memory), 0.78 – 1.25 (power) nine
+# measured over predicted on the H200 is within 0.68 – 1.5 (latency), 0.99 – 1.12 (memory), 0.78 – 1.25 (power) nine
 # times in ten; other devices are not measured, so the intervals are wider
 LATENCY_LOW, LATENCY_HIGH = 0.5, 2.0
-MEMORY_LOW, MEMORY_HIGH = 0.9, 1.45
+MEMORY_LOW, MEMORY_HIGH = 0.95, 1.25
 POWER_LOW, POWER_HIGH = 0.7, 1.4
 BASE_SHARE_OF_TDP = 0.22  # what a GPU draws with its clocks up, before any work
 COMPUTE_POWER_SLOPE, MEMORY_POWER_SLOPE = 1.9, 1.6  # of the rest of the TDP, by share of the peak in use
 # what NVML shows beyond what the allocator reserves, CUDA context and loaded kernels: median, 5 and 95 % on the H200
 CONTEXT_MIB = Estimate(838.0, 758.0, 884.0)
 CUBLAS_WORKSPACE_MIB = {"hopper": 32.0, "other": 8.125}  # what PyTorch reserves at the first matrix product
-UNCALIBRATED = "uncalibrated: an analytic roofline with the same constants for every device"
+CUBLASLT_WORKSPACE_MIB = 1.0  # and for products with a bias
+CONSTANTS_FROM = "h200"  # the only device that any of the above was measured on
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class RooflinePredictor:
     def predict(self, workload: Workload) -> Prediction:
         """Latency, memory, energy and power of a workload."""
         graph, hardware = workload.graph, workload.target.hardware
-        warnings = [UNCALIBRATED, *graph.warnings]
+        warnings = [uncalibrated(workload.target.device), *graph.warnings]
         if workload.is_training:
             graph = autocast(graph, workload.dtype) if workload.dtype in ("bf16", "fp16") else graph
         table = graph_costs(graph)
@@ -124,6 +127,16 @@ class RooflinePredictor:
         )
 
 
+def uncalibrated(device: Device) -> str:
+    """What an answer for this device rests on, said plainly."""
+    if device.id == CONSTANTS_FROM:
+        return f"uncalibrated: an analytic roofline; only its constants come from measurements of {device.name}"
+    return (
+        f"uncalibrated: {device.id} is extrapolated from an analytic roofline until measured data covers it; "
+        f"no measurement of {device.name} went into this answer, and the roofline's constants come from an H200"
+    )
+
+
 def timeline(workload: Workload, table: CostTable) -> Iterable[Slot]:
     """Every unit of work in the order in which it runs: forward, then backward and the optimizer."""
     hardware = workload.target.hardware
@@ -165,13 +178,19 @@ def device_launch_ms(hardware: Hardware) -> float:
 
 def peak_memory_mib(workload: Workload, table: CostTable) -> float:
     """Peak of the framework's allocator: live tensors, and the workspace of the matrix library."""
-    graph = table.graph
-    peak = training_peak(graph, workload.optimizer or "sgd") if workload.is_training else inference_peak(graph)
+    graph, optimizer = table.graph, workload.optimizer or "sgd"
+    cuda = not workload.target.device.is_cpu
+    tape = training_tape(graph, optimizer, cuda=cuda) if workload.is_training else inference_tape(graph, cuda=cuda)
+    kept = optimizer_states(graph, optimizer) if workload.is_training else []
+    if not cuda:
+        return mib(live_peak(graph, tape, kept).bytes)
     multiplies = any(node.op in ("Gemm", "MatMul", "Einsum", "FusedMatMul", "Bilinear") for node in graph.nodes)
-    if workload.target.device.is_cpu or not multiplies:
-        return mib(peak.bytes)
     kind = "hopper" if workload.target.device.architecture.lower() == "hopper" else "other"
-    return mib(peak.bytes) + CUBLAS_WORKSPACE_MIB[kind]
+    threads = 2 if workload.is_training else 1  # backward runs in a thread of its own, with its own handle
+    workspaces = [bytes_from_mib(CUBLAS_WORKSPACE_MIB[kind])] * threads + [bytes_from_mib(CUBLASLT_WORKSPACE_MIB)]
+    if not multiplies:
+        workspaces = []
+    return mib(cached_peak(graph, tape, kept, workspaces).bytes)
 
 
 def mean_power_w(slots: Iterable[Slot], latency_ms: float, hardware: Hardware) -> float:

@@ -90,6 +90,8 @@ class Trees:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
+        # one node: there is nothing to optimise, and looking for it takes longer than the first hundred predictions
+        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
             session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:

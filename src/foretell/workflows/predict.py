@@ -1,16 +1,20 @@
 """workflows: load a model, place it on a device, predict."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from foretell.devices import Device, all_devices, find_device, parse_slice
+from foretell.advisors import check_latency_limit, choose_mig
+from foretell.devices import Device, MigProfile, all_devices, find_device, parse_slice
 from foretell.errors import InputError
 from foretell.frontends import MODES, InputSpec, ModelRequest, convert, parse_inputs
 from foretell.graph import Graph, parse_dtype
 from foretell.graph.training import find_optimizer
-from foretell.predictors import DEFAULT_PREDICTOR, PREDICTORS
-from foretell.records import Prediction, Target, Workload
+from foretell.predictors import Predictor, find_predictor
+from foretell.predictors.host_latency import with_host_latency
+from foretell.records import Estimate, Prediction, Target, Workload
 from foretell.registry import did_you_mean
+from foretell.workflows.calibrate import read_calibration
 
 RUNTIMES = ("cuda-graph", "eager")
 MAX_BATCH = 2**20
@@ -79,6 +83,7 @@ def predict(
     slice: str | None = None,
     optimizer: str | None = None,
     predictor: str | None = None,
+    latency_limit_ms: float | None = None,
     context: int | None = None,
     trust: bool = False,
     allow_unknown: bool = False,
@@ -96,7 +101,8 @@ def predict(
         runtime: What drives the device.
         slice: A part of it: ``mps:30``, ``mig:1g.18gb``, ``sms:66``.
         optimizer: sgd (momentum) or adamw, in training.
-        predictor: The name of a predictor; the best one for the device where absent.
+        predictor: The name of a predictor, or a file of ``foretell train``; the best one for the device where absent.
+        latency_limit_ms: The longest time allowed: the MIG profile must keep it, and a warning says where it is missed.
         context: Tokens already in the cache, when decoding.
         trust: Allow code that comes with the model to run.
         allow_unknown: Count operators of unknown domains by the bytes they move instead of refusing them.
@@ -106,7 +112,10 @@ def predict(
     >>> p = predict(tiny_onnx(), device="a100", batch_size=8, dtype="fp16")
     >>> p.latency_ms.low < p.latency_ms.value < p.latency_ms.high
     True
+    >>> p.mig
+    '1g.5gb'
     """
+    check_latency_limit(latency_limit_ms)
     if mode not in MODES:
         raise InputError(f"Unknown mode {mode!r}.{did_you_mean(mode, MODES)}")
     if runtime not in RUNTIMES:
@@ -119,7 +128,7 @@ def predict(
         find_optimizer(optimizer)
     elif optimizer is not None:
         raise InputError(f"An optimizer ({optimizer!r}) needs --mode training.")
-    answerer = PREDICTORS.load(predictor or DEFAULT_PREDICTOR)()
+    answerer = find_predictor(predictor, place.id)
     graph = load_graph(
         model,
         input_shape=input_shape,
@@ -132,8 +141,36 @@ def predict(
     )
     autocast = mode == "training" and number in ("fp16", "bf16")
     workload = Workload(graph if autocast else graph.with_dtype(number), target, number, mode, optimizer)
-    prediction: Prediction = answerer.predict(workload)
-    return prediction
+    prediction = _advise_mig(answerer.predict(workload), workload, answerer, latency_limit_ms)
+    latency = prediction.latency_ms
+    if latency is not None and latency_limit_ms is not None and latency.value > latency_limit_ms:
+        late = f"Takes about {latency.value:.3g} ms here: more than the limit of {latency_limit_ms:g} ms."
+        prediction = replace(prediction, warnings=(*prediction.warnings, late))
+    return with_host_latency(prediction, workload, read_calibration())
+
+
+def _advise_mig(
+    prediction: Prediction, workload: Workload, answerer: Predictor, latency_limit_ms: float | None
+) -> Prediction:
+    """The prediction with its MIG profile, where the whole of a device with MIG was asked about."""
+    target = workload.target
+    if target.slice is not None or not target.device.mig_profiles or prediction.device_memory_mib is None:
+        return prediction
+
+    def latency_ms_on(profile: MigProfile) -> Estimate:
+        part = replace(target, slice=parse_slice(f"mig:{profile.name}", target.device))
+        latency_ms = answerer.predict(replace(workload, target=part)).latency_ms
+        if latency_ms is None:
+            raise InputError(f"The predictor {prediction.predictor!r} knows no latency: leave out the latency limit.")
+        return latency_ms
+
+    choice = choose_mig(
+        target.device,
+        prediction.device_memory_mib,
+        latency_ms_on=None if latency_limit_ms is None else latency_ms_on,
+        latency_limit_ms=latency_limit_ms,
+    )
+    return replace(prediction, mig=choice.profile, mig_reason=choice.reason)
 
 
 def devices() -> list[Device]:

@@ -1,0 +1,164 @@
+"""advisors: the smallest MIG profile that holds a workload and, where there is a limit, is fast enough.
+
+What a profile holds is what the driver gives it (``nvidia-smi mig -lgip``, in the catalogue), not the gigabytes of its
+name: 1g.5gb has 4,864 MiB. What a workload needs is ``device_memory_mib`` predicted for the whole device, context
+included; smaller profiles take no more (DIPPM, fig. 3). Memory goes by the upper end of its interval, because what does
+not fit fails; latency by its value, because what is a little late does not.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from foretell.devices import Device, MigProfile
+from foretell.errors import InputError
+from foretell.records import Estimate
+from foretell.units import bytes_from_gib, mib
+
+# The limits of DIPPM's four profiles in the MB that nvidia-smi prints; its code takes 1 gb as 1000 of them.
+_DIPPM_LIMITS_MIB = {"1g.5gb": 5000, "2g.10gb": 10000, "3g.20gb": 20000, "7g.40gb": 40000}
+
+
+@dataclass(frozen=True, slots=True)
+class MigTrial:
+    """A profile that was looked at, and what it lacks: nothing, if it was chosen."""
+
+    profile: str
+    memory_mib: float
+    latency_ms: Estimate | None
+    lacks: Literal["memory", "latency"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class MigChoice:
+    """The profile to use, or None where nothing fits; why; and what was looked at, from small to large."""
+
+    profile: str | None
+    reason: str
+    considered: tuple[MigTrial, ...]
+
+
+def choose_mig(
+    device: Device,
+    device_memory_mib: Estimate | float,
+    *,
+    latency_ms_on: Callable[[MigProfile], Estimate] | None = None,
+    latency_limit_ms: float | None = None,
+) -> MigChoice:
+    """The smallest profile that holds the memory, and on which the latency is within the limit; equal is within.
+
+    Where the upper end of the memory's interval fits no profile but the value does, it is the largest profile.
+
+    >>> from foretell.devices import find_device
+    >>> a100 = find_device("a100")
+    >>> [choose_mig(a100, needed_mib).profile for needed_mib in (4864, 4865, 40192, 40193)]
+    ['1g.5gb', '1g.10gb', '7g.40gb', None]
+    >>> choose_mig(a100, 40193).reason
+    'memory: needs 40,193 MiB, and the largest profile, 7g.40gb, has 40,192 MiB'
+    """
+    need = _as_estimate(device_memory_mib)
+    if (latency_limit_ms is None) != (latency_ms_on is None):
+        raise InputError("A latency limit and the latency on a profile go together: give both or neither.")
+    check_latency_limit(latency_limit_ms)
+    profiles = _from_small_to_large(device)
+    if not profiles:
+        return MigChoice(None, f"{device.id} has no MIG", ())
+    largest_mib = usable_mib(profiles[-1], device)
+    wanted_mib = min(need.high, largest_mib) if need.value <= largest_mib else math.inf
+    trials: list[MigTrial] = []
+    for profile in profiles:
+        memory_mib = usable_mib(profile, device)
+        if memory_mib < wanted_mib:
+            trials.append(MigTrial(profile.name, memory_mib, None, "memory"))
+            continue
+        latency_ms = latency_ms_on(profile) if latency_ms_on is not None else None
+        if latency_ms is not None and latency_limit_ms is not None and latency_ms.value > latency_limit_ms:
+            trials.append(MigTrial(profile.name, memory_mib, latency_ms, "latency"))
+            continue
+        trials.append(MigTrial(profile.name, memory_mib, latency_ms, None))
+        return MigChoice(profile.name, _why(need, trials, latency_limit_ms), tuple(trials))
+    return MigChoice(None, _why_not(need, trials, latency_limit_ms), tuple(trials))
+
+
+def dippm_mig(memory_mib: float) -> str | None:
+    """The published rule for the 40 GB A100, with its open ends: a value on a limit has no profile.
+
+    K. Panner Selvam, M. Brorsson: DIPPM, Euro-Par 2023, eq. 2. Its memory is what nvidia-smi shows, in MB.
+
+    >>> [dippm_mig(memory_mib) for memory_mib in (2865, 5000, 5952, 26439, 40000)]
+    ['1g.5gb', None, '2g.10gb', '7g.40gb', None]
+    """
+    above_mib = 0
+    for profile, below_mib in _DIPPM_LIMITS_MIB.items():
+        if above_mib < memory_mib < below_mib:
+            return profile
+        above_mib = below_mib
+    return None
+
+
+def usable_mib(profile: MigProfile, device: Device) -> float:
+    """The memory of a profile as its NVML total shows it.
+
+    >>> from foretell.devices import find_device
+    >>> a100 = find_device("a100")
+    >>> usable_mib(a100.mig_profiles[0], a100)
+    4864.0
+    """
+    return mib(bytes_from_gib(min(profile.memory_gib, device.memory_gib)))
+
+
+def check_latency_limit(latency_limit_ms: float | None) -> None:
+    """Refuse a limit that no latency can meet."""
+    if latency_limit_ms is not None and not (math.isfinite(latency_limit_ms) and latency_limit_ms > 0):
+        raise InputError(f"The latency limit is {latency_limit_ms} ms; it must be a number above 0.")
+
+
+def _from_small_to_large(device: Device) -> tuple[MigProfile, ...]:
+    """Without the variants with media engines, which have the same memory and SMs."""
+    plain = (profile for profile in device.mig_profiles if "+" not in profile.name)
+    return tuple(sorted(plain, key=lambda profile: (profile.memory_gib, profile.sms)))
+
+
+def _as_estimate(device_memory_mib: Estimate | float) -> Estimate:
+    given = device_memory_mib
+    need = given if isinstance(given, Estimate) else Estimate(given, given, given)
+    if not (0 < need.value <= need.high and math.isfinite(need.high)):
+        raise InputError(f"The memory is {need.value} MiB (up to {need.high}); it must be a number above 0.")
+    return need
+
+
+def _why(need: Estimate, trials: list[MigTrial], latency_limit_ms: float | None) -> str:
+    chosen = trials[-1]
+    parts = [f"its {chosen.memory_mib:,.0f} MiB hold the predicted {need.value:,.0f} MiB"]
+    if need.high > chosen.memory_mib:
+        parts.append(f"no profile holds the upper end of the interval, {need.high:,.0f} MiB")
+    elif need.high > need.value:
+        parts[0] += f" (up to {need.high:,.0f})"
+    tight = [t.profile for t in trials if t.lacks == "memory" and t.memory_mib >= need.value]
+    if tight:
+        parts.append(f"{', '.join(tight)} would hold the prediction, but not the upper end of its interval")
+    if chosen.latency_ms is not None and latency_limit_ms is not None:
+        late = chosen.latency_ms.high > latency_limit_ms
+        upper = f" (up to {_ms(chosen.latency_ms.high)})" if late else ""
+        parts.append(f"it takes {_ms(chosen.latency_ms.value)}{upper}; the limit is {_ms(latency_limit_ms)}")
+    return "; ".join(parts)
+
+
+def _why_not(need: Estimate, trials: list[MigTrial], latency_limit_ms: float | None) -> str:
+    timed = [(t.latency_ms.value, t.profile) for t in trials if t.latency_ms is not None]
+    if timed and latency_limit_ms is not None:
+        fastest_ms, profile = min(timed)
+        return (
+            f"latency: the fastest profile that holds it, {profile}, takes {_ms(fastest_ms)}; "
+            f"the limit is {_ms(latency_limit_ms)}"
+        )
+    largest = trials[-1]
+    return (
+        f"memory: needs {need.value:,.0f} MiB, and the largest profile, {largest.profile}, "
+        f"has {largest.memory_mib:,.0f} MiB"
+    )
+
+
+def _ms(duration_ms: float) -> str:
+    return f"{duration_ms:,.0f} ms" if duration_ms >= 100 else f"{duration_ms:.3g} ms"

@@ -1,0 +1,70 @@
+"""cli: ``foretell train`` and ``foretell evaluate``: fit predictors to measurements, and judge them."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foretell.cli import options
+from foretell.cli.printable import printable
+
+Store = Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")]
+Device = Annotated[str, typer.Option("--device", "-d", help="The device whose measurements are used.")]
+Cache = Annotated[Path, typer.Option("--cache", help="Where extracted features are kept.")]
+
+
+def train(
+    store: Store = Path("data"),
+    device: Device = "h200",
+    out: Annotated[Path, typer.Option("--out", help="Folder of the fitted predictor.")] = Path("out/trained"),
+    cache: Cache = Path("out/training"),
+    seed: Annotated[int, typer.Option("--seed", help="Another seed gives slightly other trees.")] = 0,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads for fitting.")] = 1,
+) -> None:
+    """Fit foretell's own predictor to all measurements of a device."""
+    from foretell.workflows.train import train as fit
+
+    file = fit(store, device, cache, out, seed=seed, threads=threads, say=_say)
+    typer.echo(f"written: {printable(str(file))}")
+
+
+def evaluate(
+    predictors: Annotated[
+        list[str] | None, typer.Argument(metavar="PREDICTOR…", help="Their names [all].", show_default=False)
+    ] = None,
+    split: Annotated[
+        list[str] | None,
+        typer.Option("--split", help="random, architecture or family; repeat [all].", show_default=False),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds.")] = 5,
+    store: Store = Path("data"),
+    device: Device = "h200",
+    cache: Cache = Path("out/training"),
+    runs: Annotated[Path, typer.Option("--runs", help="Finished runs; those are not repeated.")] = Path("out/runs"),
+    report: Annotated[bool, typer.Option("--report", help="Write the tables to reports/.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Judge predictors on workloads they have not seen."""
+    from dataclasses import asdict
+
+    from foretell.workflows import train as workflow
+
+    found = workflow.evaluate(
+        predictors or list(workflow.FITTERS), store, device, cache, runs, splits=split or workflow.SPLITS,
+        seeds=range(seeds), say=_say,
+    )  # fmt: skip
+    if report:
+        typer.echo(f"written: {printable(str(workflow.write_report(found, Path('reports'))))}", err=as_json)
+    if as_json:
+        typer.echo(json.dumps([asdict(run) for run in found], indent=1))
+        return
+    for run in found:
+        figures = ", ".join(
+            f"{metric} {modes['all']['mape']:.1%}" for metric, modes in run.figures.items() if "all" in modes
+        )
+        typer.echo(f"{run.predictor}, split by {run.split}, seed {run.seed}: {figures}")
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)

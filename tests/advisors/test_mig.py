@@ -1,0 +1,187 @@
+"""Which MIG profile a workload gets, at and around every boundary."""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from foretell.advisors import MigChoice, choose_mig, dippm_mig, usable_mib
+from foretell.devices import Device, MigProfile, all_devices, find_device
+from foretell.errors import InputError
+from foretell.records import Estimate
+
+WITH_MIG = [device for device in all_devices() if device.mig_profiles]
+A100 = find_device("a100")
+# as the MIG User Guide lists them, from small to large, without media extensions
+GUIDE = {
+    "a100": "1g.5gb 1g.10gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb",
+    "a100-pcie": "1g.5gb 1g.10gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb",
+    "a100-80gb": "1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb",
+    "a100-pcie-80gb": "1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb",
+    "h100": "1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb",
+    "h100-pcie": "1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb",
+    "h200": "1g.18gb 1g.35gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb",
+    "b200": "1g.23gb 1g.45gb 2g.45gb 3g.90gb 4g.90gb 7g.180gb",
+}
+
+
+def profiles(device: Device) -> list[MigProfile]:
+    return [profile for profile in device.mig_profiles if "+" not in profile.name]
+
+
+def takes(**latency_ms: float) -> Callable[[MigProfile], Estimate]:
+    """A latency by slices: ``g1=30`` for every 1g profile."""
+    by_slices = {name.removeprefix("g"): value for name, value in latency_ms.items()}
+
+    def latency(profile: MigProfile) -> Estimate:
+        value = by_slices[profile.name[0]]
+        return Estimate(value, value / 2, value * 2)
+
+    return latency
+
+
+@pytest.mark.parametrize("name", GUIDE)
+def test_the_catalogue_has_the_profiles_of_the_guide(name: str) -> None:
+    assert {profile.name for profile in profiles(find_device(name))} == set(GUIDE[name].split())
+
+
+@pytest.mark.parametrize("device", WITH_MIG, ids=lambda device: device.id)
+def test_smaller_in_memory_is_never_larger_in_anything_else(device: Device) -> None:
+    """Otherwise "the smallest profile" would have no meaning."""
+    ordered = sorted(profiles(device), key=lambda p: (p.memory_gib, p.sms))
+    for small, large in pairwise(ordered):
+        assert small.sms <= large.sms
+        assert small.bandwidth_eighths <= large.bandwidth_eighths
+        assert (small.memory_gib, small.sms) != (large.memory_gib, large.sms)
+
+
+@pytest.mark.parametrize("device", WITH_MIG, ids=lambda device: device.id)
+def test_every_memory_up_to_the_largest_profile_has_an_answer(device: Device) -> None:
+    for profile in profiles(device):
+        exact_mib = usable_mib(profile, device)
+        held = choose_mig(device, exact_mib)
+        assert held.profile is not None
+        chosen = next(p for p in profiles(device) if p.name == held.profile)
+        assert usable_mib(chosen, device) == exact_mib
+        above = choose_mig(device, exact_mib + 0.01)
+        larger = [p.name for p in profiles(device) if usable_mib(p, device) > exact_mib]
+        assert above.profile in larger if larger else above.profile is None
+
+
+def test_memory_is_what_the_driver_gives_not_what_the_name_says() -> None:
+    assert usable_mib(A100.mig_profiles[0], A100) == 4864
+    assert choose_mig(A100, 4900).profile == "1g.10gb"
+    assert dippm_mig(4900) == "1g.5gb"  # where it would not fit
+
+
+def test_of_equal_memory_the_fewer_sms() -> None:
+    assert choose_mig(A100, 9000).profile == "1g.10gb"
+    assert choose_mig(A100, 15000).profile == "3g.20gb"
+
+
+def test_media_extensions_are_never_advised() -> None:
+    names = {t.profile for device in WITH_MIG for t in choose_mig(device, 10**9).considered}
+    assert names
+    assert not any("+" in name for name in names)
+
+
+def test_the_upper_end_decides_and_the_reason_says_so() -> None:
+    found = choose_mig(A100, Estimate(4500, 4200, 5200))
+    assert found.profile == "1g.10gb"
+    assert "4,500 MiB (up to 5,200)" in found.reason
+    assert "1g.5gb would hold the prediction, but not the upper end" in found.reason
+    sure = choose_mig(A100, Estimate(4500, 4200, 4864))
+    assert sure.profile == "1g.5gb"
+    assert "would hold" not in sure.reason
+
+
+def test_where_only_the_value_fits_it_is_the_largest_profile() -> None:
+    found = choose_mig(A100, Estimate(15000, 14000, 41000))
+    assert found.profile == "7g.40gb"
+    assert "no profile holds the upper end of the interval, 41,000 MiB" in found.reason
+
+
+def test_nothing_holds_it() -> None:
+    found = choose_mig(A100, Estimate(41000, 10, 60000))
+    assert found.profile is None
+    assert found.reason == "memory: needs 41,000 MiB, and the largest profile, 7g.40gb, has 40,192 MiB"
+    assert {t.lacks for t in found.considered} == {"memory"}
+
+
+@pytest.mark.parametrize("name", ["t4", "l4", "cpu"])
+def test_a_device_without_mig(name: str) -> None:
+    assert choose_mig(find_device(name), 100) == MigChoice(None, f"{name} has no MIG", ())
+
+
+@pytest.mark.parametrize(
+    ("limit_ms", "profile"), [(40, "1g.5gb"), (39.9, "2g.10gb"), (20, "2g.10gb"), (9, "7g.40gb"), (8, "7g.40gb")]
+)
+def test_the_latency_limit_holds_when_it_is_met_exactly(limit_ms: float, profile: str) -> None:
+    latency = takes(g1=40, g2=20, g3=15, g4=12, g7=8)
+    found = choose_mig(A100, 1000, latency_ms_on=latency, latency_limit_ms=limit_ms)
+    assert found.profile == profile
+    assert f"the limit is {limit_ms:g} ms" in found.reason
+
+
+def test_a_late_upper_end_is_said() -> None:
+    found = choose_mig(A100, 1000, latency_ms_on=takes(g1=40), latency_limit_ms=50)
+    assert found.profile == "1g.5gb"
+    assert "it takes 40 ms (up to 80 ms); the limit is 50 ms" in found.reason
+
+
+def test_nothing_is_fast_enough() -> None:
+    latency = takes(g1=40, g2=20, g3=15, g4=12, g7=8)
+    found = choose_mig(A100, 6000, latency_ms_on=latency, latency_limit_ms=7.9)
+    assert found.profile is None
+    assert found.reason == "latency: the fastest profile that holds it, 7g.40gb, takes 8 ms; the limit is 7.9 ms"
+    assert [t.lacks for t in found.considered] == ["memory", *["latency"] * 5]
+
+
+def test_profiles_are_tried_from_small_to_large_and_no_further_than_needed() -> None:
+    asked: list[str] = []
+
+    def latency(profile: MigProfile) -> Estimate:
+        asked.append(profile.name)
+        return takes(g1=40, g2=20, g3=15)(profile)
+
+    found = choose_mig(A100, 6000, latency_ms_on=latency, latency_limit_ms=16)
+    assert asked == ["1g.10gb", "2g.10gb", "3g.20gb"]
+    assert [t.profile for t in found.considered] == ["1g.5gb", *asked]
+    assert found.considered[0].latency_ms is None
+
+
+@pytest.mark.parametrize("memory", [0.0, -1.0, math.nan, math.inf, Estimate(1, 1, math.inf)])
+def test_impossible_memory_is_refused(memory: float | Estimate) -> None:
+    with pytest.raises(InputError, match="memory is"):
+        choose_mig(A100, memory)
+
+
+@pytest.mark.parametrize("limit_ms", [0.0, -1.0, math.nan, math.inf])
+def test_impossible_limits_are_refused(limit_ms: float) -> None:
+    with pytest.raises(InputError, match="latency limit is"):
+        choose_mig(A100, 1000, latency_ms_on=takes(g1=1), latency_limit_ms=limit_ms)
+
+
+def test_a_limit_needs_a_latency() -> None:
+    with pytest.raises(InputError, match="go together"):
+        choose_mig(A100, 1000, latency_limit_ms=5)
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "profile"),
+    [
+        (0, None), (0.1, "1g.5gb"), (4999.9, "1g.5gb"), (5000, None), (5000.1, "2g.10gb"), (10000, None),
+        (10001, "3g.20gb"), (20000, None), (20001, "7g.40gb"), (39999, "7g.40gb"), (40000, None), (41000, None),
+    ],
+)  # fmt: skip
+def test_dippm_has_open_ends(memory_mib: float, profile: str | None) -> None:
+    assert dippm_mig(memory_mib) == profile
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "profile"),
+    [(2865, "1g.5gb"), (5952, "2g.10gb"), (2873, "1g.5gb"), (6736, "2g.10gb"), (4771, "1g.5gb"), (26439, "7g.40gb")],
+)
+def test_dippm_gives_what_its_table_5_prints(memory_mib: float, profile: str) -> None:
+    assert dippm_mig(memory_mib) == profile

@@ -1,0 +1,133 @@
+"""``foretell train`` and ``foretell evaluate``."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from command_line import run
+from foretell.predictors.unit_trees_training import Settings
+from foretell.workflows import train as workflow
+from predictors.small_samples import QUICK
+from workflows.small_store import SETTINGS, WIDTHS, write_store
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("lightgbm")
+
+ENOUGH = "3"  # seeds, so that some test side is large enough for figures
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_store(tmp_path_factory.mktemp("store")))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder, and few small trees."""
+
+    def settings(**given: int) -> Settings:
+        return replace(QUICK, **given)
+
+    monkeypatch.setattr(workflow, "Settings", settings)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_fitted_predictor_is_written_and_answers(
+    store: str, here: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "train", "--store", store) == "written: out/trained/unit-trees-h200.zip\n"
+    assert names(here / "out" / "trained") == ["index.json", "unit-trees-h200.zip"]
+    index = json.loads((here / "out" / "trained" / "index.json").read_text(encoding="utf-8"))
+    assert index["h200"]["workloads"] == len(WIDTHS) * len(SETTINGS)
+    file = "out/trained/unit-trees-h200.zip"
+    told = json.loads(run(capsys, "predict", model, "--device", "h200", "--predictor", file, "--json"))
+    assert told["predictor"] == "unit-trees"
+    assert told["latency_ms"]["low"] <= told["latency_ms"]["value"] <= told["latency_ms"]["high"]
+
+
+def test_options_of_train_are_heard(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[object] = []
+
+    def record(*places: object, say, **given: object) -> Path:
+        say("half way")
+        asked.append((places, given))
+        return Path("mine/file.zip")
+
+    monkeypatch.setattr(workflow, "train", record)
+    given = ("--store", "s", "--device", "l4", "--cache", "kept", "--out", "mine", "--seed", "5", "--threads", "2")
+    assert run(capsys, "train", *given) == "written: mine/file.zip\n", "what goes on is said on stderr"
+    assert asked == [((Path("s"), "l4", Path("kept"), Path("mine")), {"seed": 5, "threads": 2})]
+    assert not list(here.iterdir())
+
+
+def test_predictors_are_judged_and_the_report_is_written_here(
+    store: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--store", store, "--split", "random", "--seeds", ENOUGH)
+    lines = run(capsys, "evaluate", "roofline", "linear", *given, "--report").splitlines()
+    assert lines[0] == "written: reports/evaluation.md"
+    assert [line.partition(":")[0] for line in lines[1:]] == [
+        f"{name}, split by random, seed {seed}" for seed in range(int(ENOUGH)) for name in ("roofline", "linear")
+    ]
+    assert any("latency_ms" in line and "%" in line for line in lines[1:])
+    assert names(here / "reports") == ["evaluation.json", "evaluation.md"]
+    assert "| roofline |" in (here / "reports" / "evaluation.md").read_text(encoding="utf-8")
+    assert len(list((here / "out" / "runs").glob("*/*.json"))) == 2 * int(ENOUGH)
+
+
+def test_json_is_json_even_with_a_report(store: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--store", store, "--split", "random", "--seeds", ENOUGH, "--json")
+    plain = json.loads(run(capsys, "evaluate", "roofline", *given))
+    assert not (here / "reports").exists()
+    assert json.loads(run(capsys, "evaluate", "roofline", *given, "--report")) == plain
+    assert (here / "reports" / "evaluation.md").is_file()
+    assert [(found["predictor"], found["split"], found["seed"]) for found in plain] == [
+        ("roofline", "random", seed) for seed in range(int(ENOUGH))
+    ]
+    assert any(found["figures"]["latency_ms"]["all"]["mape"] > 0 for found in plain if found["figures"])
+
+
+def test_all_predictors_and_splits_are_meant_where_none_is_named(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[list[str], list[str], list[int]]] = []
+
+    def record(names, *_: object, splits, seeds, say) -> list[object]:
+        del say
+        asked.append((list(names), list(splits), list(seeds)))
+        return []
+
+    monkeypatch.setattr(workflow, "evaluate", record)
+    run(capsys, "evaluate")
+    run(capsys, "evaluate", "linear", "--split", "family", "--seeds", "1")
+    assert asked == [(list(workflow.FITTERS), list(workflow.SPLITS), [0, 1, 2, 3, 4]), (["linear"], ["family"], [0])]
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("evaluate", "unit-tres"), "Unknown predictor 'unit-tres'. Did you mean 'unit-trees'?"),
+        (("evaluate", "roofline", "--split", "famly"), "Unknown split 'famly'. Did you mean 'family'?"),
+        (("train", "--device", "h20o"), "Unknown device 'h20o'. Did you mean 'h200'?"),
+        (("train", "--threads", "0"), "Invalid value for '--threads'"),
+        (("train",), "data has no measured workload of h200"),
+        (("evaluate", "roofline"), "data has no measured workload of h200"),
+    ],
+)
+def test_a_mistake_is_one_line_and_writes_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], said: str
+) -> None:
+    shown = run(capsys, *given, code=2)
+    assert said in shown
+    assert shown.count("\n") == 1
+    assert not list(here.iterdir())

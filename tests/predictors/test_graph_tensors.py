@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+
+from foretell.predictors.graph_recipes import stack
+from tiny_workloads import tiny_graphs, tiny_recipe
+
+torch = pytest.importorskip("torch")
+
+from foretell.predictors import graph_tensors  # noqa: E402
+from foretell.predictors.graph_tensors import DeviceGraphs, TorchOperations, to_arrays, to_tensors  # noqa: E402
+
+
+def test_graphs_picked_on_the_device_are_those_stacked_in_memory():
+    graphs, recipe = tiny_graphs(6), tiny_recipe("trappm")
+    placed = DeviceGraphs.place(graphs, recipe, "cpu")
+    numbers = np.array([4, 0, 3, 3])
+    picked, stacked = placed.pick(numbers), stack([graphs[i] for i in numbers], recipe)
+    for name, array in vars(stacked).items():
+        np.testing.assert_array_equal(getattr(picked, name).numpy(), array)
+
+
+def test_a_batch_is_cut_into_parts_that_fit(monkeypatch):
+    monkeypatch.setitem(graph_tensors.MOST_NODES, "cpu", 10)
+    graphs = tiny_graphs(7)
+    placed = DeviceGraphs.place(graphs, tiny_recipe("dippm"), "cpu")
+    numbers = np.array([6, 5, 4, 3, 2, 1, 0])
+    parts = list(placed.parts(numbers))
+    assert np.concatenate(parts).tolist() == numbers.tolist()
+    assert len(parts) > 2
+    assert all(placed.node_counts[part].sum() <= 10 for part in parts)
+    monkeypatch.setitem(graph_tensors.MOST_NODES, "cpu", 1)
+    assert [len(part) for part in placed.parts(numbers)] == [1] * 7
+
+
+def test_weights_survive_the_way_to_a_device_and_back():
+    weights = {"a.weight": np.ones((2, 3), np.float32), "a.shift": np.zeros(3, np.float32)}
+    tensors = to_tensors(weights, "cpu")
+    assert tensors["a.weight"].requires_grad
+    assert not tensors["a.shift"].requires_grad
+    assert all(np.array_equal(value, weights[name]) for name, value in to_arrays(tensors).items())
+
+
+def test_statistics_of_a_batch_norm_move_only_while_fitting():
+    parts = {"mean": torch.zeros(1), "variance": torch.ones(1), "gain": torch.ones(1), "bias": torch.zeros(1)}
+    weights = {f"n.{name}": value for name, value in parts.items()}
+    x = torch.tensor([[1.0], [3.0]])
+    kept = TorchOperations(weights).batch_norm(x, "n")
+    torch.testing.assert_close(kept, x, rtol=1e-4, atol=1e-4)
+    assert parts["mean"].item() == 0
+    moved = TorchOperations(weights, momentum=0.5).batch_norm(x, "n")
+    assert parts["mean"].item() == 1
+    assert moved.sum().item() == pytest.approx(0, abs=1e-5)

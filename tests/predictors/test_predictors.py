@@ -1,0 +1,57 @@
+"""Which predictor answers: the one that was named, a file, or the best for the device."""
+
+from pathlib import Path
+
+import pytest
+
+from foretell.devices import all_devices, find_device
+from foretell.errors import ModelError, UnknownNameError
+from foretell.predictors import PREDICTORS, best_predictor, find_predictor
+from foretell.predictors.roofline import RooflinePredictor
+from foretell.predictors.unit_trees import UnitTreesPredictor
+from foretell.records import Target, Workload
+from foretell.testing import tiny_graph
+
+
+@pytest.mark.parametrize("name", list(PREDICTORS))
+def test_every_name_is_a_predictor_of_that_name(name: str) -> None:
+    assert PREDICTORS.load(name).name == name
+    assert isinstance(find_predictor(name, "t4"), PREDICTORS.load(name))
+
+
+def test_the_measured_device_has_a_fitted_predictor() -> None:
+    assert best_predictor("h200") == "unit-trees"
+    predictor = find_predictor(None, "h200")
+    assert isinstance(predictor, UnitTreesPredictor)
+    prediction = predictor.predict(Workload(tiny_graph(), Target(find_device("h200"))))
+    assert prediction.predictor == "unit-trees"
+    assert prediction.latency_ms
+    assert prediction.latency_ms.low < prediction.latency_ms.value < prediction.latency_ms.high
+
+
+@pytest.mark.parametrize("device", [device.id for device in all_devices()])
+def test_the_best_predictor_of_a_device_answers_for_it(device: str) -> None:
+    place = find_device(device)
+    target = Target(place, None, "eager" if place.is_cpu else "cuda-graph")
+    prediction = find_predictor(None, device).predict(Workload(tiny_graph(), target))
+    assert prediction.predictor == best_predictor(device)
+    if device != "h200":
+        assert prediction.predictor == "roofline"
+
+
+def test_a_name_goes_before_the_device() -> None:
+    assert isinstance(find_predictor("roofline", "h200"), RooflinePredictor)
+
+
+def test_an_unknown_name_is_refused_with_the_closest() -> None:
+    with pytest.raises(UnknownNameError, match=r"Unknown predictor 'unit-tree'\. Did you mean 'unit-trees'"):
+        find_predictor("unit-tree", "h200")
+
+
+def test_a_file_is_read_and_an_absent_one_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.zip"
+    with pytest.raises(ModelError, match="There is no file"):
+        find_predictor(str(path), "h200")
+    path.write_bytes(b"something else")
+    with pytest.raises(ModelError, match="no fitted unit trees"):
+        find_predictor(str(path), "h200")
