@@ -40,7 +40,8 @@ def compare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 input_shape=row["input_shape"],
                 dtype=row["dtype"],
                 mode=row["mode"],
-                optimizer=row["optimizer"] or None or None,
+                optimizer=row["optimizer"] or None,
+                predictor="roofline",
             )
         except ForetellError as error:
             print(f"{row['spec']}: {error}", flush=True)

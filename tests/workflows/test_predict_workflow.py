@@ -21,7 +21,9 @@ def test_every_device_answers(device, mode):
     for name in ("latency_ms", "throughput_per_s", "memory_mib", "energy_j", "power_w"):
         estimate = getattr(p, name)
         assert 0 < estimate.low < estimate.value <= estimate.high, name
-    assert any("uncalibrated" in w for w in p.warnings)
+    fitted = p.predictor == "unit-trees"
+    assert fitted == (device == "h200"), "only measured devices have a fitted predictor"
+    assert any("uncalibrated" in w for w in p.warnings) != fitted
 
 
 def test_json_has_the_documented_keys_and_no_absent_metric():
@@ -169,7 +171,7 @@ def test_a_predictor_without_memory_or_latency(monkeypatch):
 
 
 def test_the_device_of_the_constants_is_not_called_unmeasured():
-    warning = foretell.predict(tiny_onnx(), device="h200").warnings[0]
+    warning = foretell.predict(tiny_onnx(), device="h200", predictor="roofline").warnings[0]
     assert "measurements of NVIDIA H200" in warning
     assert "extrapolated" not in warning
 

@@ -85,12 +85,12 @@ def _mean(cell: Cell) -> float | None:
 
 
 def _text(metric: str, cell: Cell) -> str:
-    if cell is None:
+    mean, scale = _mean(cell), 100 if metric in PERCENT else 1
+    if mean is None:
         return _ABSENT
-    scale = 100 if metric in PERCENT else 1
-    if isinstance(cell, MeanSpread):
-        return f"{cell.mean * scale:.3g} ± {cell.spread * scale:.2g}"
-    return str(cell) if metric == "count" else f"{cell * scale:.3g}"
+    if isinstance(cell, MeanSpread) and cell.seeds > 1:
+        return f"{mean * scale:.3g} ± {cell.spread * scale:.2g}"
+    return str(mean) if metric == "count" else f"{mean * scale:.3g}"
 
 
 def _plain(cell: Cell) -> float | dict[str, float] | None:

@@ -22,6 +22,7 @@ from foretell.workflows.training_set import fingerprint, read_samples
 
 Say = Callable[[str], None]
 SPLITS = ("random", "architecture", "family")
+_JUDGED_BY = ("predictors", "evaluation/protocol.py", "evaluation/metrics.py", "datasets/splits.py")
 
 
 def _roofline(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
@@ -107,7 +108,7 @@ def evaluate(
             raise InputError(f"Unknown split {split!r}.{did_you_mean(split, SPLITS)}")
     device = find_device(device).id
     samples = read_samples(store, device, cache, say)
-    folder = runs / f"{device}-{fingerprint(store, 'predictors', 'evaluation')}"
+    folder = runs / f"{device}-{fingerprint(store, *_JUDGED_BY)}"
     found = []
     for seed in seeds:
         for split in splits:
