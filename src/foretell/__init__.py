@@ -1,10 +1,17 @@
 """foretell: tells how a deep-learning model will run before anyone runs it."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from foretell.devices import Device
 from foretell.errors import ForetellError
 from foretell.graph import Graph
 from foretell.records import Estimate, Measurement, Prediction, Target, Workload
-from foretell.workflows import collect, devices, load_graph, predict, profile
+from foretell.workflows import devices, load_graph, predict
+
+if TYPE_CHECKING:
+    from foretell.workflows.collect import collect
+    from foretell.workflows.profile import profile
 
 __all__ = [
     "Device",
@@ -21,3 +28,12 @@ __all__ = [
     "predict",
     "profile",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Measuring is imported when it is asked for: predicting shall start quickly."""
+    if name in ("collect", "profile"):
+        verb = getattr(importlib.import_module(f"foretell.workflows.{name}"), name)
+        globals()[name] = verb
+        return verb
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

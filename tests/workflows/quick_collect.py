@@ -15,7 +15,7 @@ from foretell.errors import ForetellError
 from foretell.profiling import campaign, schedule
 from foretell.profiling.plan import read_plan
 from foretell.profiling.zoo import Entry
-from foretell.workflows import collect
+from foretell.workflows.collect import collect
 
 PLAN = """
 seed = 1

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from foretell.cli import options
-from foretell.workflows.diagnose import diagnose
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
 
 def run(as_json: options.Json = False) -> None:
     """Say what is installed, which front-ends work, and whether a GPU is seen."""
+    from foretell.workflows.diagnose import diagnose
+
     found = diagnose()
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=1))

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from foretell.errors import InputError, ModelError
 from foretell.optional import require
+from foretell.predictors.tree_tables import TreeTables
 
 # those whose raw score is the prediction
 OBJECTIVES = ("regression", "regression_l1", "huber", "fair", "quantile", "mape")
 _OPSETS = {"": 17, "ai.onnx.ml": 5}
 _IR_VERSION = 9
+_WALKED_ROWS = 300  # a session takes as long to make as walking about this many rows
 _UP_TO, _MEMBER, _SUM = 0, 6, 1  # as the operator numbers them
 
 
@@ -77,31 +79,23 @@ class TreeFit:
 
 
 class Trees:
-    """Trees that were written by `to_onnx`; onnxruntime runs them on one thread."""
+    """Trees that were written by `to_onnx`: walked with numpy at first, run by onnxruntime once that pays."""
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
-        self._input = session.get_inputs()[0]
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._tables = TreeTables.read(data)
+        self._walked = 0
+        self._session: Any = None
 
     @classmethod
     def load(cls, data: bytes) -> "Trees":
         """Read trees from the bytes of an ONNX model."""
-        runtime = require("onnxruntime", extra="train", purpose="Serving trees")
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        # one node: there is nothing to optimise, and looking for it takes longer than the first hundred predictions
-        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        try:
-            session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        except Exception as error:
-            raise ModelError(f"These {len(data)} bytes are no ONNX model of trees: write them with to_onnx.") from error
-        return cls(session)
+        return cls(data)
 
     @property
     def columns(self) -> int:
         """How many features a row has."""
-        return int(self._input.shape[1])
+        return self._tables.columns
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """One value a row."""
@@ -110,8 +104,26 @@ class Trees:
         if not len(features):
             return np.zeros(0)
         rows = np.ascontiguousarray(features, dtype=np.float32)
-        (values,) = self._session.run(None, {self._input.name: rows})
+        self._walked += len(rows)
+        if self._session is None and self._walked <= _WALKED_ROWS:
+            return self._tables.predict(rows)
+        if self._session is None:
+            self._session = _session(self._data)
+        (values,) = self._session.run(None, {"features": rows})
         return np.asarray(values, dtype=np.float64).reshape(len(rows))
+
+
+def _session(data: bytes) -> Any:
+    runtime = require("onnxruntime", extra="train", purpose="Serving trees")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # one node: there is nothing to optimise, and looking for it takes longer than the first hundred predictions
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise ModelError(f"onnxruntime refuses these {len(data)} bytes of trees: write them with to_onnx.") from error
 
 
 def to_onnx(booster: Booster) -> bytes:
