@@ -1,6 +1,7 @@
 """The dataset that is committed: whole, small, without doubles, and what it says of itself is so."""
 
 import math
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,12 +47,15 @@ def test_what_was_measured_is_possible(store):
     assert one(store, faster) == 0
 
 
-def test_a_fused_edge_lies_inside_one_kernel_or_a_copy_of_it(store):
+def test_a_fused_edge_lies_inside_one_kernel_or_a_copy_of_it():
     apart = """SELECT avg(CAST(a."group" <> b."group" AS INTEGER)) FROM fusion_edges e
-        JOIN fusion_nodes a ON a.campaign_id = e.campaign_id AND a.fusion_id = e.fusion_id AND a.node = e.source
-        JOIN fusion_nodes b ON b.campaign_id = e.campaign_id AND b.fusion_id = e.fusion_id AND b.node = e.target
-        WHERE e.fused AND e.campaign_id = (SELECT min(campaign_id) FROM fusion_graphs WHERE backend = 'inductor')"""
-    assert one(store, apart) < 0.1  # a node that is computed again in a second kernel has the group of its first
+        JOIN fusion_nodes a ON a.fusion_id = e.fusion_id AND a.node = e.source
+        JOIN fusion_nodes b ON b.fusion_id = e.fusion_id AND b.node = e.target WHERE e.fused"""
+    folders = sorted(DATA.glob("h200/*-inductor"))
+    assert folders
+    for folder in folders:
+        with closing(open_store(folder)) as sitting:  # a node computed again in a second kernel has its first's group
+            assert one(sitting, apart) < 0.1
 
 
 def test_kernels_are_tied_to_nodes_of_their_graphs(store):
