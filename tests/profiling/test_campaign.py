@@ -128,13 +128,17 @@ def test_workers_that_never_start_are_an_error(tmp_path, monkeypatch):
     assert "no driver" in (tmp_path / "workers.log").read_text()
 
 
-def test_workloads_are_chosen_again_with_energy_first_and_not_twice():
-    rows = [
+def _measured_rows() -> list[dict[str, object]]:
+    return [
         {"workload_id": f"w{number}", "spec": f"timm:m{number // 2}", "batch_size": 1, "input_shape": "3x8x8"}
         | {"dtype": "fp32", "mode": "inference", "optimizer": "", "family": "m", "status": "ok" if number else "oom"}
         | {"energy_j": 1.0 if number % 4 == 1 else None}
         for number in range(40)
     ]
+
+
+def test_workloads_are_chosen_again_with_energy_first_and_not_twice():
+    rows = _measured_rows()
     groups = choose_again(rows, 12, set())
     again = [workload for group in groups for workload in group.workloads]
     assert len(again) == 12
@@ -143,6 +147,12 @@ def test_workloads_are_chosen_again_with_energy_first_and_not_twice():
     with_energy = {row["spec"] for row in rows if row["energy_j"]}
     assert sum(workload.spec in with_energy for workload in again) >= 10
     assert choose_again(rows, 12, {row["workload_id"] for row in rows}) == []
+
+
+def test_workloads_that_were_repeated_are_chosen_last():
+    rows = _measured_rows()
+    groups = choose_again([*rows, *rows[:38]], 2, set())
+    assert {group.spec for group in groups} == {rows[38]["spec"]}
 
 
 def test_a_campaign_measures_again_what_an_earlier_one_has(tmp_path):

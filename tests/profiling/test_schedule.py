@@ -109,3 +109,11 @@ def test_models_of_which_nothing_is_measured_come_first():
 def test_a_family_that_no_zoo_has_is_named():
     with pytest.raises(InputError, match=r"'synthetic-mpl'.*Did you mean 'synthetic-mlp'"):
         make_schedule(Plan(1, (replace(PART, families=("synthetic-lenet", "synthetic-mpl")),)))
+
+
+def test_families_that_a_predictor_misjudges_come_up_more_often():
+    entries = [Entry(f"timm:{family}{number}", family, (3,)) for family in "abcd" for number in range(8)]
+    mixed = interleave(entries, "seed", {"a": 0.1, "b": 0.3, "c": 0.02})
+    first = [entry.family for entry in mixed[:9]]
+    assert (first.count("a"), first.count("b"), first.count("c"), first.count("d")) == (1, 3, 1, 4)
+    assert sorted(entry.spec for entry in mixed) == sorted(entry.spec for entry in entries)

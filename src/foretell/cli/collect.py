@@ -43,6 +43,10 @@ def run(
         int, typer.Option("--limit", help="Stop after so many measurements, the models begun being finished; 0: never.")
     ] = 0,
     again: Annotated[int, typer.Option("--again", help="Measure so many of the skipped workloads once more.")] = 0,
+    unsure: Annotated[
+        str | None,
+        typer.Option("--unsure", metavar="DEVICE", help="Prefer what its predictor misjudges.", show_default=False),
+    ] = None,
     ray: Annotated[
         str | None,
         typer.Option("--ray", metavar="ADDRESS|local", help="Measure on a Ray cluster.", show_default=False),
@@ -64,6 +68,7 @@ def run(
             workers=workers,
             limit=limit,
             again=again,
+            unsure=unsure,
             ray=ray,
             commit=commit,
             on_progress=show,

@@ -44,6 +44,7 @@ NEIGHBOURS = 5
 _LIMITS = ("compute", "memory")
 _WIDEST = math.log(20.0)
 _UNKNOWN_OPERATOR = 500.0  # LightGBM takes a negative category for a missing one
+_TRAINED = resources.files("foretell.predictors") / "trained"
 
 Row = NDArray[np.float32]
 
@@ -146,18 +147,24 @@ def write(models: Mapping[str, bytes], card: Mapping[str, Any], known: Row) -> b
     return file.getvalue()
 
 
-@cache
-def shipped(device: str) -> UnitTrees:
-    """The trees that come with the package for a device; a damaged file is refused."""
-    folder = resources.files("foretell.predictors") / "trained"
-    index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+def shipped_entry(device: str) -> dict[str, Any]:
+    """What the package says of the trees that it brings for a device: their file, and how they did on held-out data."""
+    index = json.loads((_TRAINED / "index.json").read_text(encoding="utf-8"))
     if device not in index:
         raise ModelError(
             f"No trees are fitted for {device}; there are {', '.join(sorted(index))}. Use --predictor roofline."
         )
-    data = (folder / index[device]["file"]).read_bytes()
-    if hashlib.sha256(data).hexdigest() != index[device]["sha256"]:
-        raise ModelError(f"{index[device]['file']} is damaged: its checksum is another one. Install foretell again.")
+    entry: dict[str, Any] = index[device]
+    return entry
+
+
+@cache
+def shipped(device: str) -> UnitTrees:
+    """The trees that come with the package for a device; a damaged file is refused."""
+    entry = shipped_entry(device)
+    data = (_TRAINED / entry["file"]).read_bytes()
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise ModelError(f"{entry['file']} is damaged: its checksum is another one. Install foretell again.")
     return UnitTrees.load(data)
 
 

@@ -178,6 +178,7 @@ def _fit_whole(
         "pooled_schema": POOLED_SCHEMA,
         "quantiles": quantiles,
         "held_out": errors,
+        "held_out_by_family": _by_family(samples, held_out["latency_ms"], whole),
         "distance": {"middle": middle.tolist(), "spread": spread.tolist(), "far": far},
         "workloads": int(whole.sum()),
         "traced": sum(sample.unit_us is not None for sample in samples),
@@ -185,6 +186,15 @@ def _fit_whole(
         "columns": [*POOLED_COLUMNS, "distance"],
     }
     return write(models, card, scaled[whole])
+
+
+def _by_family(samples: Sequence[Sample], latency_ms: Values, whole: NDArray[np.bool_]) -> dict[str, float]:
+    """The mean error of latency of each family's architectures, by trees that have not seen them."""
+    errors: dict[str, list[float]] = {}
+    for position in np.flatnonzero(whole):
+        sample = samples[position]
+        errors.setdefault(sample.family, []).append(abs(latency_ms[position] / sample.truth["latency_ms"] - 1))
+    return {family: round(float(np.mean(found)), 4) for family, found in sorted(errors.items())}
 
 
 def _held_out_distances(scaled: NDArray[np.float32], folds: NDArray[np.intp], whole: NDArray[np.bool_]) -> Values:

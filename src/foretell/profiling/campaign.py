@@ -80,7 +80,7 @@ class Campaign:
                 pool.start()  # the workers import their libraries while the plan is laid out
                 self._header = self._make_header(facts, len(roles))
                 repeated = self._resume()
-                self._schedule = make_schedule(self._plan, self._done, self._seen)
+                self._schedule = make_schedule(self._plan, self._done, self._seen, self._errand.errors)
                 self._trace_only()
                 if repeated:
                     self._schedule.groups[AGAIN], self._schedule.shares[AGAIN] = deque(repeated), _AGAIN_SHARE
@@ -314,9 +314,14 @@ class Campaign:
 
 
 def choose_again(rows: Iterable[dict[str, Any]], count: int, done: set[str]) -> list[Group]:
-    """``count`` workloads to measure once more, those with energy first, without those that are ``done``."""
-    good = {row["workload_id"]: row for row in rows if row["status"] == "ok"}
-    order = sorted(good, key=lambda each: (good[each].get("energy_j") is None, fraction(AGAIN, each)))
+    """``count`` workloads to measure once more, without those that are ``done``.
+
+    Those that were measured least often come first, then those with energy.
+    """
+    measured = [row for row in rows if row["status"] == "ok"]
+    good = {row["workload_id"]: row for row in measured}
+    times = Counter(row["workload_id"] for row in measured)
+    order = sorted(good, key=lambda each: (times[each], good[each].get("energy_j") is None, fraction(AGAIN, each)))
     specs: dict[str, list[Workload]] = {}
     for workload_id in order[:count]:
         if workload_id not in done:

@@ -1,8 +1,8 @@
 """Profiling: what a campaign is sent out to do: which plan, on what, into which folder, and until when."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from foretell.profiling.plan import Plan
@@ -13,8 +13,8 @@ from foretell.profiling.progress import Progress
 class Errand:
     """All kinds of campaigns take the same one. ``began`` is a ``time.time()``; a ``limit`` of 0 is none.
 
-    ``again`` workloads of what ``skip`` has are measured once more: that tells how well they repeat. ``on_progress`` is
-    called by campaigns that know how much is left.
+    ``again`` workloads of what ``skip`` has are measured once more: that tells how well they repeat. ``errors`` are a
+    predictor's, by family. ``on_progress`` is called by campaigns that know how much is left.
     """
 
     plan: Plan
@@ -27,6 +27,7 @@ class Errand:
     limit: int = 0
     again: int = 0
     on_progress: Callable[[Progress], None] = lambda _: None
+    errors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def folders(self) -> tuple[Path, ...]:

@@ -77,7 +77,7 @@ class RayCampaign:
                 self._done |= {row["workload_id"] for row in rows if row["status"] not in failed}
                 self._traced |= traced
             self._known_before = len(self._done)
-            self._schedule = make_schedule(self._plan, self._done)
+            self._schedule = make_schedule(self._plan, self._done, errors=self._errand.errors)
             log.info("%d models to measure, %d workloads known", len(self._schedule), len(self._done))
             if not len(self._schedule):
                 return {}

@@ -4,10 +4,13 @@ Models go round-robin over their families, workloads of one model share one buil
 that each gets its share of the time. Everything follows from the plan's seed.
 """
 
+import math
 import random
+import statistics
 from collections import defaultdict, deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from foretell.errors import InputError
 from foretell.profiling.plan import Part, Plan
@@ -22,6 +25,7 @@ _MAX_CACHE_BYTES = 6 * GIB
 _MAX_TOKENS = 65536
 # What a group is charged when it is given out, so that several workers do not all begin with the same part.
 _EXPECTED_S = 2.0
+_MOST_TURNS = 4.0
 
 
 @dataclass(frozen=True)
@@ -74,10 +78,16 @@ class Schedule:
         return sum(map(len, self.groups.values()))
 
 
-def make_schedule(plan: Plan, done: Iterable[str] = (), seen: Container[tuple[str, str]] = ()) -> Schedule:
+def make_schedule(
+    plan: Plan,
+    done: Iterable[str] = (),
+    seen: Container[tuple[str, str]] = (),
+    errors: Mapping[str, float] = MappingProxyType({}),
+) -> Schedule:
     """All groups of a plan in order, without the workloads that are ``done``.
 
-    Models of which a part has ``seen`` nothing yet, told as (part, spec), come first.
+    Models of which a part has ``seen`` nothing yet, told as (part, spec), come first. ``errors`` are a predictor's, by
+    family: families that it misjudges come up more often.
     """
     known = set(done)
     groups: dict[str, deque[Group]] = {}
@@ -86,7 +96,7 @@ def make_schedule(plan: Plan, done: Iterable[str] = (), seen: Container[tuple[st
         _check_families(part, plan, {entry.family for entry in entries})
         entries = [entry for entry in entries if not any(word in entry.spec for word in part.exclude)]
         queue: deque[Group] = deque()
-        for entry in interleave(entries, f"{plan.seed}/{part.name}"):
+        for entry in interleave(entries, f"{plan.seed}/{part.name}", errors):
             left = group_of(entry, part, plan).without(known)
             if left.workloads and left.wanted > 0:
                 queue.append(left)
@@ -106,8 +116,13 @@ def _check_families(part: Part, plan: Plan, found: Container[str]) -> None:
             )
 
 
-def interleave(entries: Sequence[Entry], seed: str) -> list[Entry]:
-    """One of each family, then another of each, families and members in a random but fixed order."""
+def interleave(
+    entries: Sequence[Entry], seed: str, errors: Mapping[str, float] = MappingProxyType({})
+) -> list[Entry]:
+    """One of each family, then another of each, families and members in a random but fixed order.
+
+    With ``errors``, a family takes as many turns as its error is times the median; one without an error the most.
+    """
     families: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         families[entry.family].append(entry)
@@ -117,8 +132,15 @@ def interleave(entries: Sequence[Entry], seed: str) -> list[Entry]:
         draw.shuffle(families[family])
     order = sorted(families)
     draw.shuffle(order)
-    longest = max(map(len, families.values()), default=0)
-    return [families[name][turn] for turn in range(longest) for name in order if turn < len(families[name])]
+    usual = statistics.median(errors.values()) if errors else 1.0
+    turns = {name: _turns(errors.get(name, math.inf if errors else usual) / usual) for name in order}
+    rounds = [(turn // turns[name], place, turn) for place, name in enumerate(order) for turn in range(len(families[name]))]
+    return [families[order[place]][turn] for _, place, turn in sorted(rounds)]
+
+
+def _turns(error: float) -> int:
+    """How many models of a family come up in one round, by its error as a multiple of the median."""
+    return max(1, round(min(error, _MOST_TURNS)))
 
 
 def group_of(entry: Entry, part: Part, plan: Plan) -> Group:

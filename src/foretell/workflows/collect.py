@@ -62,6 +62,7 @@ def collect(
     workers: tuple[int, int] | None = None,
     limit: int = 0,
     again: int = 0,
+    unsure: str | None = None,
     ray: str | None = None,
     commit: str = "",
     on_progress: OnProgress = lambda _: None,
@@ -78,6 +79,7 @@ def collect(
         workers: Processes that measure and processes that trace, in place of the plan's.
         limit: Stop after so many measurements.
         again: Measure so many of the skipped workloads once more.
+        unsure: A device; families that its predictor misjudges are measured more often.
         ray: The address of a Ray cluster, or ``local``.
         commit: The commit of the code, written into every record.
         on_progress: Called about twice a second.
@@ -102,7 +104,8 @@ def collect(
     if store is not None:
         try_store(str(store))
     budget_s = seconds or wanted.seconds or NO_LIMIT_S
-    errand = Errand(wanted, folder, device, budget_s, began, places, commit, limit, again, on_progress)
+    errors = errors_by_family(unsure) if unsure is not None else {}
+    errand = Errand(wanted, folder, device, budget_s, began, places, commit, limit, again, on_progress, errors)
     with _alone_in(folder):
         counts, interrupted = _run(errand, ray)
         rows = write_tables(folder) if (folder / RECORDS).exists() else {}
@@ -121,6 +124,15 @@ def _check(plan: Plan, device: str, seconds: float | None, ray: str | None, agai
         raise InputError("Measuring again is for campaigns of the kind 'measurements' on one machine.")
     if device == "cuda" and ray is None and not (shutil.which("nvidia-smi") or Path("/dev/nvidiactl").exists()):
         raise DeviceError("There is no NVIDIA GPU on this machine. Use --device cpu, or --ray with a cluster.")
+
+
+def errors_by_family(device: str) -> dict[str, float]:
+    """How far the predictor of a device is off, on architectures it has not seen, by family."""
+    from foretell.devices import find_device
+    from foretell.predictors.unit_trees import shipped_entry
+
+    errors: dict[str, float] = shipped_entry(find_device(device).id)["held_out_by_family"]
+    return errors
 
 
 def _run(errand: Errand, ray: str | None) -> tuple[dict[str, int], bool]:

@@ -83,6 +83,7 @@ def train(store: Path, device: str, cache: Path, out: Path, *, seed: int = 0, th
         "sha256": hashlib.sha256(data).hexdigest(),
         "workloads": card["workloads"],
         "held_out": card["held_out"],
+        "held_out_by_family": card["held_out_by_family"],
     }
     _write(index_file, (json.dumps(index, indent=1, sort_keys=True) + "\n").encode())
     return file
