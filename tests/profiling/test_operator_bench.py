@@ -23,6 +23,15 @@ def test_a_bench_follows_from_its_seed():
     assert [str(each) for each in first.operators][:5] == [str(each) for each in again.operators][:5]
 
 
+def test_a_bench_of_products_has_nothing_else():
+    with torch.device("meta"):
+        bench = OperatorBench(3, 60, "products")
+    names = {type(module).__name__ for module in bench.operators}
+    assert {"Conv2d", "Linear", "_First"} <= names <= {
+        "Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d", "Linear", "_First", "Call",
+    }  # fmt: skip
+
+
 def test_benches_are_drawn_only_where_they_are_asked_for():
     zoo = load_zoo("synthetic")
     networks = zoo.entries(Part("random", 1.0, ("synthetic",), models=24), seed=1)

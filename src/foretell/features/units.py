@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.devices import Hardware
+from foretell.features.reuse import REUSE_COLUMNS, Reuse
 from foretell.features.shapes import SHAPE_COLUMNS, describe_shapes
 from foretell.graph import Cost, Graph, graph_costs, run_groups, training_step
 from foretell.graph.layout import layouts
@@ -34,7 +35,7 @@ _NUMBERS = {name: number for number, name in enumerate(_OPERATORS)}
 COLUMNS = (
     "operator", "kind", "phase", "dtype", "nodes", "launches", "log_flops", "log_macs", "tensor_core_share",
     "log_read_bytes", "log_written_bytes", "log_parameter_bytes", "log_compute_us", "log_memory_us", "log_bound_us",
-    "log_intensity", *SHAPE_COLUMNS,
+    "log_intensity", *REUSE_COLUMNS, *SHAPE_COLUMNS,
 )  # fmt: skip
 SCHEMA = hashlib.sha256("|".join((*COLUMNS, *_OPERATORS, *KINDS, *PHASES, *DTYPES)).encode()).hexdigest()[:16]
 
@@ -80,11 +81,14 @@ def extract_units(workload: Workload) -> Units:
     hardware = workload.target.hardware
     units = tuple(_units(workload, graph))
     rows, bounds = [], []
+    running = (position for unit in units for position in unit.nodes)
+    reuse = Reuse(graph, running, sum(unit.cost.bytes for unit in units))
     for unit in units:
         compute_us, memory_us = _least_us(unit, hardware)
         bound_us = max(compute_us, memory_us) + unit.cost.launches * hardware.device.launch_overhead_us
         shapes = describe_shapes(graph, unit.node, unit.cost, laid_out, hardware.sms)
-        rows.append((*_describe(unit, compute_us, memory_us, bound_us), *shapes))
+        rows.append((*_describe(unit, compute_us, memory_us, bound_us), *reuse.describe(unit.nodes), *shapes))
+        reuse.run(unit.nodes, unit.cost.bytes)
         bounds.append(bound_us)
     features = np.array(rows, dtype=np.float32).reshape(len(units), len(COLUMNS))
     return Units(

@@ -57,6 +57,7 @@ def _decisions(model: Any) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     torch = require("torch", extra="hf")
     masking = require("transformers.masking_utils", extra="hf")
     yield masking, "is_torchdynamo_exporting", lambda: False
+    yield masking, "is_tracing", lambda *_: False
     yield masking, "find_packed_sequence_indices", lambda _: None
     for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa"):
         if hasattr(masking, name):

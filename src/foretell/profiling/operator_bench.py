@@ -53,16 +53,20 @@ class _First(nn.Module):  # type: ignore[misc]
 
 
 class OperatorBench(nn.Module):  # type: ignore[misc]
-    """``count`` operators drawn from ``seed``; the input only carries the batch and the precision."""
+    """``count`` operators drawn from ``seed``; the input only carries the batch and the precision.
 
-    def __init__(self, seed: int, count: int) -> None:
+    ``focus`` is what is drawn: ``all``, or only the ``products``, whose kernels differ most.
+    """
+
+    def __init__(self, seed: int, count: int, focus: str = "all") -> None:
         super().__init__()
         draw = random.Random(f"bench/{seed}")
+        kinds = {"all": _KINDS, "products": _PRODUCTS}[focus]
         self.operators = nn.ModuleList()
         self.shapes: list[list[Shape]] = []
         largest, written = _NOISE_ROWS, 0
         for _ in range(_TRIES * count):
-            module, shapes, macs = _draw(draw)
+            module, shapes, macs = _draw(draw, kinds)
             sizes = [math.prod(shape) for shape in shapes]
             if max(sizes) > _MAX_ELEMENTS or macs > _MAX_MACS or written + sum(sizes) > _MAX_OUTPUTS:
                 continue
@@ -84,8 +88,8 @@ class OperatorBench(nn.Module):  # type: ignore[misc]
 
 
 def operator_bench(arguments: Mapping[str, Value]) -> Any:
-    """The bench of a spec: ``seed`` and ``count``."""
-    return OperatorBench(int(arguments["seed"]), int(arguments.get("count", 200)))
+    """The bench of a spec: ``seed``, ``count`` and ``focus``."""
+    return OperatorBench(int(arguments["seed"]), int(arguments.get("count", 200)), str(arguments.get("focus", "all")))
 
 
 def _size(draw: random.Random, low: int, high: int, step: int = 8) -> int:
@@ -291,14 +295,18 @@ def _copy(draw: random.Random) -> Drawn:
     return Call(draw.choice(moves)), [shape], 0
 
 
-_KINDS: Mapping[Callable[[random.Random], Drawn], float] = MappingProxyType(
+Kinds = Mapping[Callable[[random.Random], Drawn], float]
+_KINDS: Kinds = MappingProxyType(
     {
         _convolution: 30, _transposed: 2, _linear: 12, _recurrent: 2, _product: 6, _attention: 10, _norm: 11, _unary: 6,
         _binary: 8, _softmax: 2, _pool: 4, _resize: 3, _reduction: 4, _concat: 3, _copy: 5,
     }
 )  # fmt: skip
+_PRODUCTS: Kinds = MappingProxyType(
+    {_convolution: 46, _transposed: 3, _linear: 18, _recurrent: 9, _product: 10, _attention: 14}
+)
 
 
-def _draw(draw: random.Random) -> Drawn:
-    (kind,) = draw.choices(list(_KINDS), list(_KINDS.values()))
+def _draw(draw: random.Random, kinds: Kinds) -> Drawn:
+    (kind,) = draw.choices(list(kinds), list(kinds.values()))
     return kind(draw)

@@ -136,7 +136,10 @@ def _chain(draw: random.Random) -> Drawn:
 
 
 def _operators(draw: random.Random) -> Drawn:
-    return "operators", {"seed": draw.randrange(1 << 30), "count": 250}, (1,)
+    arguments: dict[str, Value] = {"seed": draw.randrange(1 << 30), "count": 250}
+    if draw.random() < 0.6:
+        arguments["focus"] = "products"
+    return "operators", arguments, (1,)
 
 
 _DRAWS: Mapping[str, Callable[[random.Random], Drawn]] = MappingProxyType(
