@@ -27,8 +27,8 @@ def test_a_bench_of_products_has_nothing_else():
     with torch.device("meta"):
         bench = OperatorBench(3, 60, "products")
     names = {type(module).__name__ for module in bench.operators}
-    assert {"Conv2d", "Linear", "_First"} <= names <= {
-        "Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d", "Linear", "_First", "Call",
+    assert {"Conv2d", "Linear", "_ChannelsLast"} <= names <= {
+        "Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d", "Linear", "_First", "_ChannelsLast", "Softmax", "Call",
     }  # fmt: skip
 
 

@@ -62,6 +62,7 @@ class _Unit:
     cost: Cost
     node: Node | None
     dtype: str
+    parameters: int = 0  # of an optimizer: it takes many at once
 
 
 def extract_units(workload: Workload) -> Units:
@@ -113,7 +114,11 @@ def _units(workload: Workload, graph: Graph) -> Iterator[_Unit]:
                 node = graph.nodes[position]
                 yield _Unit(node.op, "backward", (position,), step.backward[position], node, _dtype(graph, node))
         if step.optimizer.launches:
-            yield _Unit("optimizer", "optimizer", (), step.optimizer, None, "fp32")
+            yield _Unit("optimizer", "optimizer", (), step.optimizer, None, "fp32", _parameters(graph))
+
+
+def _parameters(graph: Graph) -> int:
+    return sum(tensor.kind == "parameter" for tensor in graph.tensors.values())
 
 
 def _telling(graph: Graph, positions: tuple[int, ...]) -> Node:
@@ -155,7 +160,7 @@ def _describe(unit: _Unit, compute_us: float, memory_us: float, bound_us: float)
         float(KINDS.index(kind)),
         float(PHASES.index(unit.phase)),
         float(DTYPES.index(unit.dtype)) if unit.dtype in DTYPES else -1.0,
-        float(len(unit.nodes)),
+        float(len(unit.nodes) or unit.parameters),
         _log(cost.launches),
         _log(cost.flops),
         _log(cost.macs),

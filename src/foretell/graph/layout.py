@@ -14,6 +14,8 @@ from foretell.graph.graph import Graph
 from foretell.graph.node import Node
 from foretell.graph.ops import lookup
 
+_KEEPING = ("Conv", "ConvTranspose", "FusedConv", "BatchNormalization", "Resize", "Concat", "Pad")
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -98,12 +100,53 @@ def _output_layout(graph: Graph, node: Node, output: str, found: Mapping[str, La
                 return Layout(before.storage, strides)
         elif node.integer("inplace", 0) and source == shape:
             return before
-        elif kind == "elementwise" and source == shape:
-            return Layout(output, _dense_like(shape, before.strides))
+        elif kind == "elementwise" and (alike := _first_alike(graph, node, shape)):
+            return Layout(output, _dense_like(shape, found[alike].strides))
+        elif _keeps_channels_last(node, kind) and _all_channels_last(graph, node, found) and len(shape) > 3:
+            return Layout(output, channels_last(shape))
         elif kind == "attention" and len(shape) == 4 and len(source) == 4:
             _, heads, queries, size = shape  # the fused kernels write (batch, queries, heads, size)
             return Layout(output, (queries * heads * size, size, heads * size, 1))
     return Layout(output, contiguous(shape))
+
+
+def _first_alike(graph: Graph, node: Node, shape: tuple[int, ...]) -> str:
+    """The first operand of the result's shape: it decides how the result lies."""
+    return next((name for name in node.inputs if name and graph.tensors[name].shape == shape), "")
+
+
+def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of an image whose channels lie side by side.
+
+    >>> channels_last((2, 3, 4, 5))
+    (60, 1, 15, 3)
+    """
+    batch, channels, *sizes = shape
+    strides = contiguous((batch, *sizes, channels))
+    return (strides[0], strides[-1], *strides[1:-1])
+
+
+def is_channels_last(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether the channels of an image lie side by side, perhaps among others, and it is not row-major as well."""
+    if len(shape) < 4 or is_contiguous(shape, strides):
+        return False
+    least = 0
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
+        if shape[axis] > 1:
+            if strides[axis] < max(least, 1):
+                return False
+            least = strides[axis] * shape[axis]
+    return shape[1] > 1 and strides[1] < min(strides[axis] for axis in range(2, len(shape)) if shape[axis] > 1)
+
+
+def _keeps_channels_last(node: Node, kind: str) -> bool:
+    """Operators that write their result as their input lies; all others of several axes write row-major."""
+    return kind == "pooling" or node.op in _KEEPING
+
+
+def _all_channels_last(graph: Graph, node: Node, found: Mapping[str, Layout]) -> bool:
+    read = node.inputs if node.op == "Concat" else node.inputs[:1]
+    return all(is_channels_last(graph.tensors[name].shape, found[name].strides) for name in read if name)
 
 
 def distinct_elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:

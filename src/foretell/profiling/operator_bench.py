@@ -52,6 +52,18 @@ class _First(nn.Module):  # type: ignore[misc]
         return self.layer(operand)[0]
 
 
+class _ChannelsLast(nn.Module):  # type: ignore[misc]
+    """A convolution of an image whose channels lie side by side."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, image: Any) -> Any:
+        """What the layer makes of the image."""
+        return self.layer(image.permute(0, 3, 1, 2))
+
+
 class OperatorBench(nn.Module):  # type: ignore[misc]
     """``count`` operators drawn from ``seed``; the input only carries the batch and the precision.
 
@@ -100,6 +112,10 @@ def _size(draw: random.Random, low: int, high: int, step: int = 8) -> int:
     return max(low, round(size))
 
 
+def _few(draw: random.Random) -> int:
+    return draw.choice((1, 2, 3, 4, 6, 8, 12, 16))
+
+
 def _batch(draw: random.Random) -> int:
     return draw.choice((1, 1, 2, 4, 8, 16, 32, 64, 128))
 
@@ -115,6 +131,8 @@ def _convolution(draw: random.Random) -> Drawn:
     stride = draw.choice((1, 1, 1, 2))
     kind = draw.choice(("dense", "dense", "dense", "depthwise", "depthwise", "grouped"))
     channels, filters = _size(draw, 3, 1536), _size(draw, 8, 1536)
+    if draw.random() < 0.15:
+        channels, filters = draw.choice(((_few(draw), filters), (channels, _few(draw)), (_few(draw), _few(draw))))
     groups = 1
     if kind == "depthwise":
         groups, filters, kernel = channels, channels, draw.choice((3, 3, 5, 7, 7, 9, 11))
@@ -132,6 +150,9 @@ def _convolution(draw: random.Random) -> Drawn:
     bias = draw.random() < 0.5
     module = layer(channels, filters, kernel, stride, padding, dilation, groups, bias)
     macs = math.prod(shape) // channels * filters * (channels // groups) * kernel**dims
+    if dims == 2 and draw.random() < 0.25:
+        batch, _, *sides = shape
+        return _ChannelsLast(module), [(batch, *sides, channels)], macs
     return module, [shape], macs
 
 
@@ -303,7 +324,7 @@ _KINDS: Kinds = MappingProxyType(
     }
 )  # fmt: skip
 _PRODUCTS: Kinds = MappingProxyType(
-    {_convolution: 46, _transposed: 3, _linear: 18, _recurrent: 9, _product: 10, _attention: 14}
+    {_convolution: 52, _transposed: 3, _linear: 18, _recurrent: 3, _product: 8, _attention: 12, _softmax: 4}
 )
 
 
