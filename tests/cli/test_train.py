@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from command_line import run
-from foretell.predictors.unit_trees_training import Settings
+from foretell.predictors.unit_model_training import Settings
 from foretell.workflows import train as workflow
 from predictors.small_samples import QUICK
 from workflows.small_store import SETTINGS, WIDTHS, write_store

@@ -14,7 +14,8 @@ from foretell.graph import Graph, Node
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.sample import TRUTHS, Sample
 from foretell.predictors.trees import TreeFit
-from foretell.predictors.unit_trees_training import Settings
+from foretell.predictors.unit_model_training import Settings
+from foretell.predictors.unit_network_training import NetworkFit
 from foretell.records import Target, Workload
 from foretell.testing import chain, tiny_graph
 
@@ -26,6 +27,8 @@ QUICK = Settings(
     unit=TreeFit(rounds=20, leaves=15, learning_rate=0.3, least_in_leaf=3),
     whole=TreeFit(rounds=20, leaves=7, learning_rate=0.3, least_in_leaf=4),
     error=TreeFit(rounds=10, leaves=4, learning_rate=0.1, least_in_leaf=10),
+    network=NetworkFit(width=32, blocks=1, embedding=4, epochs=40, batch=16, rate=1e-2),
+    members=2,
     folds=3,
 )
 

@@ -8,7 +8,7 @@ from foretell.devices import all_devices, find_device
 from foretell.errors import ModelError, UnknownNameError
 from foretell.predictors import PREDICTORS, best_predictor, find_predictor
 from foretell.predictors.roofline import RooflinePredictor
-from foretell.predictors.unit_trees import UnitTreesPredictor
+from foretell.predictors.unit_model import UnitPredictor
 from foretell.records import Target, Workload
 from foretell.testing import tiny_graph
 
@@ -22,7 +22,7 @@ def test_every_name_is_a_predictor_of_that_name(name: str) -> None:
 def test_the_measured_device_has_a_fitted_predictor() -> None:
     assert best_predictor("h200") == "unit-trees"
     predictor = find_predictor(None, "h200")
-    assert isinstance(predictor, UnitTreesPredictor)
+    assert isinstance(predictor, UnitPredictor)
     prediction = predictor.predict(Workload(tiny_graph(), Target(find_device("h200"))))
     assert prediction.predictor == "unit-trees"
     assert prediction.latency_ms

@@ -11,8 +11,8 @@ import pytest
 from foretell.datasets.splits import TEST
 from foretell.errors import DeviceError, InputError
 from foretell.evaluation.protocol import Run, sides
-from foretell.predictors.unit_trees import UnitTrees, UnitTreesPredictor
-from foretell.predictors.unit_trees_training import Settings
+from foretell.predictors.unit_model import UnitModel, UnitPredictor
+from foretell.predictors.unit_model_training import Settings
 from foretell.workflows import train as workflow
 from foretell.workflows.train import FITTERS, SPLITS, evaluate, train, write_report
 from foretell.workflows.training_set import fingerprint, read_samples
@@ -58,7 +58,7 @@ def test_what_is_fitted_is_written_with_its_checksum(store: Path, cache: Path, t
     assert entry["file"] == file.name
     assert entry["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert entry["workloads"] == len(WIDTHS) * len(SETTINGS)
-    trees = UnitTrees.load(file.read_bytes())
+    trees = UnitModel.load(file.read_bytes())
     assert (entry["held_out"], trees.card["seed"]) == (trees.card["held_out"], 3)
     assert sorted(path.name for path in file.parent.iterdir()) == ["index.json", "unit-trees-h200.zip"]
     again = train(store, "h200", cache, tmp_path / "b", seed=3, say=silent)
@@ -66,7 +66,7 @@ def test_what_is_fitted_is_written_with_its_checksum(store: Path, cache: Path, t
 
 
 def test_what_is_fitted_knows_the_store(store: Path, cache: Path, tmp_path: Path) -> None:
-    predictor = UnitTreesPredictor.from_file(train(store, "h200", cache, tmp_path, say=silent))
+    predictor = UnitPredictor.from_file(train(store, "h200", cache, tmp_path, say=silent))
     by_id = {sample.workload_id: sample for sample in read_samples(store, "h200", cache)}
     prediction = predictor.predict(workload(64, 16, "fp16"))
     truth = by_id["64-16-fp16-inference"].truth

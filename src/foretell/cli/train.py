@@ -11,7 +11,8 @@ from foretell.cli.printable import printable
 
 Store = Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")]
 Device = Annotated[str, typer.Option("--device", "-d", help="The device whose measurements are used.")]
-Cache = Annotated[Path, typer.Option("--cache", help="Where extracted features are kept.")]
+Cache = Annotated[Path, typer.Option("--cache", help="Where extracted features and fitted networks are kept.")]
+OnlyNetworks = Annotated[bool, typer.Option("--only-networks", help="Fit networks, keep them in --cache, and stop.")]
 
 
 def train(
@@ -20,13 +21,18 @@ def train(
     out: Annotated[Path, typer.Option("--out", help="Folder of the fitted predictor.")] = Path("out/trained"),
     cache: Cache = Path("out/training"),
     seed: Annotated[int, typer.Option("--seed", help="Another seed gives slightly other trees.")] = 0,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads for fitting.")] = 1,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads for fitting trees.")] = 1,
+    predictor: Annotated[str, typer.Option("--predictor", "-p", help="unit-network or unit-trees.")] = "unit-network",
+    only_networks: OnlyNetworks = False,
 ) -> None:
-    """Fit foretell's own predictor to all measurements of a device."""
+    """Fit foretell's own predictor to all measurements of a device; networks on a GPU where there is one."""
     from foretell.workflows.train import train as fit
 
-    file = fit(store, device, cache, out, seed=seed, threads=threads, say=_say)
-    typer.echo(f"written: {printable(str(file))}")
+    file = fit(
+        store, device, cache, out, predictor=predictor, seed=seed, threads=threads, only_networks=only_networks,
+        say=_say,
+    )  # fmt: skip
+    typer.echo(f"written: {printable(str(file))}" if file else f"networks are kept in {printable(str(cache))}")
 
 
 def evaluate(
@@ -42,6 +48,7 @@ def evaluate(
     device: Device = "h200",
     cache: Cache = Path("out/training"),
     runs: Annotated[Path, typer.Option("--runs", help="Finished runs; those are not repeated.")] = Path("out/runs"),
+    only_networks: OnlyNetworks = False,
     report: Annotated[bool, typer.Option("--report", help="Write the tables to reports/.")] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -52,7 +59,7 @@ def evaluate(
 
     found = workflow.evaluate(
         predictors or list(workflow.FITTERS), store, device, cache, runs, splits=split or workflow.SPLITS,
-        seeds=range(seeds), say=_say,
+        seeds=range(seeds), only_networks=only_networks, say=_say,
     )  # fmt: skip
     if report:
         typer.echo(f"written: {printable(str(workflow.write_report(found, Path('reports'))))}", err=as_json)

@@ -4,7 +4,6 @@ A run is written down as soon as it ends, and is not repeated: an evaluation tha
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from foretell.datasets.splits import TEST, TRAIN, VALIDATION, Split, architecture_of, assign
 from foretell.evaluation.metrics import accuracy, coverage, median_relative_width, over_seeds
 from foretell.evaluation.table import Cell, Comparison
+from foretell.files import write_whole
 from foretell.predictors.sample import Sample
 
 METRICS = ("latency_ms", "memory_mib", "energy_j", "power_w")
@@ -84,18 +84,24 @@ def _figures(
 
 def run_once(name: str, fitter: Fitter, samples: Sequence[Sample], split: str, seed: int, folder: Path) -> Run:
     """One run, from its file where there is one."""
-    file = folder / f"{name}-{split}-{seed}.json"
+    file = _file(name, split, seed, folder)
     if file.exists():
         return Run(**json.loads(file.read_text(encoding="utf-8")))
     parts = sides(samples, split, seed)
     answer = fitter(parts[TRAIN], parts[VALIDATION], seed)
     predicted = answer(parts[TEST])
     run = Run(name, split, seed, {side: len(part) for side, part in parts.items()}, judge(parts[TEST], predicted))
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_suffix(".part")
-    temporary.write_text(json.dumps(asdict(run), indent=1), encoding="utf-8")
-    os.replace(temporary, file)
+    write_whole(file, json.dumps(asdict(run), indent=1).encode())
     return run
+
+
+def is_known(name: str, split: str, seed: int, folder: Path) -> bool:
+    """Whether a run was made before."""
+    return _file(name, split, seed, folder).exists()
+
+
+def _file(name: str, split: str, seed: int, folder: Path) -> Path:
+    return folder / f"{name}-{split}-{seed}.json"
 
 
 def compare(runs: Sequence[Run], split: str, metric: str, mode: str) -> Comparison | None:

@@ -14,7 +14,8 @@ PREDICTORS = Registry(
     "predictor",
     {
         "roofline": "foretell.predictors.roofline:RooflinePredictor",
-        "unit-trees": "foretell.predictors.unit_trees:UnitTreesPredictor",
+        "unit-network": "foretell.predictors.unit_model:UnitPredictor",
+        "unit-trees": "foretell.predictors.unit_model:UnitTreesPredictor",
     },
 )
 
@@ -35,14 +36,15 @@ def best_predictor(device: str) -> str:
     'roofline'
     """
     index = json.loads((resources.files(__name__) / "trained" / "index.json").read_text(encoding="utf-8"))
-    return str(index[device]["predictor"]) if device in index else "roofline"
+    fitted = index.get(device, {})
+    return min(fitted, key=lambda name: float(fitted[name]["held_out"]["latency_ms"]), default="roofline")
 
 
 def find_predictor(name: str | None, device: str) -> Predictor:
     """The predictor of a name, of a file that ``foretell train`` wrote, or the best one for the device."""
     if name is not None and name.endswith(".zip"):
-        module = importlib.import_module("foretell.predictors.unit_trees")
-        predictor: Predictor = module.UnitTreesPredictor.from_file(Path(name))
+        module = importlib.import_module("foretell.predictors.unit_model")
+        predictor: Predictor = module.UnitPredictor.from_file(Path(name))
     else:
         predictor = PREDICTORS.load(name or best_predictor(device))()
     return predictor

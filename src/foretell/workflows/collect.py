@@ -127,11 +127,16 @@ def _check(plan: Plan, device: str, seconds: float | None, ray: str | None, agai
 
 
 def errors_by_family(device: str) -> dict[str, float]:
-    """How far the predictor of a device is off, on architectures it has not seen, by family."""
+    """How far the best predictor of a device is off, on architectures it has not seen, by family."""
     from foretell.devices import find_device
-    from foretell.predictors.unit_trees import shipped_entry
+    from foretell.predictors import best_predictor
+    from foretell.predictors.unit_model import shipped_index
 
-    errors: dict[str, float] = shipped_entry(find_device(device).id)["held_out_by_family"]
+    place = find_device(device).id
+    fitted = shipped_index().get(place)
+    if fitted is None:
+        raise InputError(f"No predictor is fitted to {place}: nobody knows what it misjudges. Leave --unsure out.")
+    errors: dict[str, float] = fitted[best_predictor(place)]["held_out_by_family"]
     return errors
 
 

@@ -1,11 +1,11 @@
-"""predictors: trees on the units of a workload, then trees on the whole: foretell's own default.
+"""predictors: a network or trees on the units of a workload, then trees on the whole: foretell's own default.
 
-The first trees tell how much longer than its analytic bound each unit takes; they learn from kernel traces. Their sum
-is corrected by trees on pooled features, which learn from replay times what a sum does not know: gaps, overlap, clocks.
+The first tell how much longer than its analytic bound each unit takes; they learn from kernel traces. Their sum is
+corrected by trees on pooled features, which learn from replay times what a sum does not know: gaps, overlap, clocks.
 Memory is the counted peak, power the roofline's, each times a learned ratio. Energy is power times latency.
 
 Intervals are conformal: the size of an error is itself predicted, and widened until nine in ten known ones fit. All of
-it is served as ONNX (`foretell.predictors.unit_trees_training` makes it).
+it is served as ONNX (`foretell.predictors.unit_model_training` makes it).
 """
 
 import hashlib
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from foretell.errors import ModelError
 from foretell.features import COLUMNS, SCHEMA, Units, extract_units
+from foretell.features.encoded import encode
 from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, pool
 from foretell.predictors.roofline import (
     COMPUTE_EFFICIENCY,
@@ -35,11 +36,13 @@ from foretell.predictors.roofline import (
     uncalibrated,
 )
 from foretell.predictors.trees import Trees
+from foretell.predictors.unit_network import UnitNetwork
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import ms, per_second, seconds_from_ms, seconds_from_us
 
 METRICS = ("latency_ms", "memory_mib", "power_w", "energy_j")
 CORRECTED = ("latency_ms", "memory_mib", "power_w")
+NETWORK = "network"
 NEIGHBOURS = 5
 _LIMITS = ("compute", "memory")
 _WIDEST = math.log(20.0)
@@ -51,25 +54,28 @@ Row = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Answer:
-    """What the trees say of one workload; ``distance`` is how far it is from what they were fitted to, 1 is far."""
+    """What is told of one workload; ``distance`` is how far it is from what was fitted, 1 is far."""
 
     unit_us: NDArray[np.float64]
     estimates: Mapping[str, Estimate]
     distance: float
 
 
-class UnitTrees:
-    """Fitted trees of one device."""
+class UnitModel:
+    """What was fitted to one device: a ``network`` on units or trees, and trees on the whole."""
 
-    def __init__(self, models: Mapping[str, Trees], card: Mapping[str, Any], known: Row) -> None:
+    def __init__(
+        self, models: Mapping[str, Trees], card: Mapping[str, Any], known: Row, network: UnitNetwork | None = None
+    ) -> None:
         self.models = models
+        self.network = network
         self.card = card
         self.known = known
         scale = card["distance"]
         self._middle, self._spread = np.array(scale["middle"]), np.array(scale["spread"])
 
     @classmethod
-    def load(cls, data: bytes) -> "UnitTrees":
+    def load(cls, data: bytes) -> "UnitModel":
         """Read what `write` wrote; fitted to other features than today's, it is refused."""
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -79,19 +85,25 @@ class UnitTrees:
                 names = [name for name in archive.namelist() if name.endswith(".onnx")]
                 files = {name.removesuffix(".onnx"): archive.read(name) for name in names}
         except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise ModelError(f"These {len(data)} bytes are no fitted unit trees: {error}.") from error
+            raise ModelError(f"These {len(data)} bytes are no fitted predictor: {error}.") from error
         if schemas != (SCHEMA, POOLED_SCHEMA):
-            raise ModelError("These trees were fitted to other features; fit them again: foretell train.")
-        return cls({name: Trees.load(file) for name, file in files.items()}, card, known)
+            raise ModelError("This predictor was fitted to other features; fit it again: foretell train.")
+        network = UnitNetwork.load(files.pop(NETWORK)) if NETWORK in files else None
+        return cls({name: Trees.load(file) for name, file in files.items()}, card, known, network)
 
     def times_us(self, units: DistinctUnits) -> NDArray[np.float64]:
         """The time of each distinct unit."""
-        ratio = self.models["unit"].predict(tree_rows(units.features))
+        if self.network is not None:
+            ratio = self.network.predict(encode(units.features), units.bound_us)
+        else:
+            ratio = self.models["unit"].predict(tree_rows(units.features))
         return np.asarray(np.exp(ratio) * units.bound_us)
 
-    def answer(self, units: DistinctUnits, setting: Setting, roofline_w: float) -> Answer:
-        """Everything about one workload."""
-        unit_us = self.times_us(units)
+    def answer(
+        self, units: DistinctUnits, setting: Setting, roofline_w: float, unit_us: NDArray[np.float64] | None = None
+    ) -> Answer:
+        """Everything about one workload; ``unit_us`` may be given where the units' times are known."""
+        unit_us = self.times_us(units) if unit_us is None else unit_us
         row = pool(units, unit_us, setting)
         distance = float(self.distances(row[None])[0])
         row = np.append(row, np.float32(distance))[None]
@@ -147,48 +159,48 @@ def write(models: Mapping[str, bytes], card: Mapping[str, Any], known: Row) -> b
     return file.getvalue()
 
 
-def shipped_entry(device: str) -> dict[str, Any]:
-    """What the package says of the trees that it brings for a device: their file, and how they did on held-out data."""
-    index = json.loads((_TRAINED / "index.json").read_text(encoding="utf-8"))
-    if device not in index:
-        raise ModelError(
-            f"No trees are fitted for {device}; there are {', '.join(sorted(index))}. Use --predictor roofline."
-        )
-    entry: dict[str, Any] = index[device]
-    return entry
+def shipped_index() -> dict[str, dict[str, dict[str, Any]]]:
+    """By device and predictor: the file that the package brings, and how it did on held-out data."""
+    index: dict[str, dict[str, dict[str, Any]]] = json.loads((_TRAINED / "index.json").read_text(encoding="utf-8"))
+    return index
 
 
 @cache
-def shipped(device: str) -> UnitTrees:
-    """The trees that come with the package for a device; a damaged file is refused."""
-    entry = shipped_entry(device)
+def shipped(device: str, name: str) -> UnitModel:
+    """What comes with the package for a device; a damaged file is refused."""
+    index = shipped_index()
+    entry = index.get(device, {}).get(name)
+    if entry is None:
+        raise ModelError(
+            f"No {name} is fitted to {device}, only to {', '.join(sorted(index))}. Use --predictor roofline."
+        )
     data = (_TRAINED / entry["file"]).read_bytes()
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise ModelError(f"{entry['file']} is damaged: its checksum is another one. Install foretell again.")
-    return UnitTrees.load(data)
+    return UnitModel.load(data)
 
 
-class UnitTreesPredictor:
+class UnitPredictor:
     """Answers for devices whose measurements were fitted."""
 
-    name = "unit-trees"
+    name = "unit-network"
 
-    def __init__(self, trees: UnitTrees | None = None) -> None:
-        self._trees = trees
+    def __init__(self, model: UnitModel | None = None) -> None:
+        self._model = model
 
     @classmethod
-    def from_file(cls, path: Path) -> "UnitTreesPredictor":
+    def from_file(cls, path: Path) -> "UnitPredictor":
         """The predictor that ``foretell train`` wrote."""
         if not path.is_file():
             raise ModelError(f"There is no file {path}; name a predictor, or a file that foretell train wrote.")
-        return cls(UnitTrees.load(path.read_bytes()))
+        return cls(UnitModel.load(path.read_bytes()))
 
     def predict(self, workload: Workload) -> Prediction:
         """Latency, memory, energy and power of a workload, with intervals."""
-        trees = self._trees or shipped(workload.target.device.id)
-        if trees.card.get("device", workload.target.device.id) not in ("", workload.target.device.id):
+        model = self._model or shipped(workload.target.device.id, self.name)
+        if model.card.get("device", workload.target.device.id) not in ("", workload.target.device.id):
             raise ModelError(
-                f"These trees were fitted to {trees.card['device']}, not to {workload.target.device.id}; "
+                f"This predictor was fitted to {model.card['device']}, not to {workload.target.device.id}; "
                 "use --predictor roofline, or measure it and fit: foretell train."
             )
         base, analytic = RooflinePredictor().predict(workload), uncalibrated(workload.target.device)
@@ -197,12 +209,12 @@ class UnitTreesPredictor:
             return base
         distinct = DistinctUnits.of(units)
         setting = Setting.of(workload, base.memory_mib.value)
-        answer = trees.answer(distinct, setting, base.power_w.value)
+        answer = model.answer(distinct, setting, base.power_w.value)
         estimates = answer.estimates
         latency, memory = estimates["latency_ms"], estimates["memory_mib"]
         return replace(
             base,
-            predictor=self.name,
+            predictor=model.card["predictor"],
             latency_ms=latency,
             memory_mib=memory,
             energy_j=estimates["energy_j"],
@@ -212,6 +224,12 @@ class UnitTreesPredictor:
             breakdown=_shares(units, answer.unit_us[distinct.member], latency.value),
             warnings=(*(text for text in base.warnings if text != analytic), *_doubts(workload, answer)),
         )
+
+
+class UnitTreesPredictor(UnitPredictor):
+    """The same with trees on units: fitted in minutes on a CPU."""
+
+    name = "unit-trees"
 
 
 def _capped(estimate: Estimate, most: float) -> Estimate:

@@ -1,7 +1,7 @@
-"""predictors: fitting of unit trees: traces teach units, replay times the whole, held-out errors the intervals.
+"""predictors: fitting of unit models: traces teach units, replay times the whole, held-out errors the intervals.
 
-Whatever is corrected, and every error that sets an interval, comes from trees that have not seen the architecture.
-Workloads without a trace teach the units too: a first fit shares their replay time out among their units.
+Whatever is corrected, and every error that sets an interval, comes from a fit that has not seen the architecture. Trees
+learn from workloads without a trace too: a first fit shares their replay time out among their units.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,9 @@ from foretell.features import COLUMNS, SCHEMA
 from foretell.features.pooled import POOLED_COLUMNS, POOLED_SCHEMA, pool
 from foretell.predictors.sample import Sample
 from foretell.predictors.trees import Booster, TreeFit, to_onnx
-from foretell.predictors.unit_trees import CORRECTED, METRICS, UnitTrees, nearest, tree_rows, write
+from foretell.predictors.unit_model import CORRECTED, METRICS, NETWORK, UnitModel, nearest, tree_rows, write
+from foretell.predictors.unit_network_training import NetworkFit, default_device, fit_networks
+from foretell.predictors.unit_rows import UnitRows
 from foretell.units import KILO
 
 _CATEGORIES = tuple(COLUMNS.index(name) for name in ("operator", "kind", "phase", "dtype"))
@@ -33,7 +35,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """How the trees are fitted."""
+    """How trees and networks are fitted; ``members`` networks are averaged."""
 
     unit: TreeFit = field(
         default_factory=lambda: TreeFit(
@@ -49,6 +51,8 @@ class Settings:
     error: TreeFit = field(
         default_factory=lambda: TreeFit(rounds=80, leaves=7, learning_rate=0.05, least_in_leaf=30, others=_SMALL)
     )
+    network: NetworkFit = field(default_factory=NetworkFit)
+    members: int = 3
     device: str = ""
     folds: int = 4
     seed: int = 0
@@ -60,88 +64,112 @@ class Settings:
         return replace(fit, seed=self.seed, threads=self.threads)
 
 
-class _Rows:
-    """All distinct units of some samples, one below the other."""
-
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        sizes = [len(sample.units) for sample in samples]
-        self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
-        self.owner = np.repeat(np.arange(len(samples)), sizes)
-        self.features = tree_rows(np.concatenate([sample.units.features for sample in samples]))
-        self.counts = np.concatenate([sample.units.counts for sample in samples])
-        self.bound_us = np.concatenate([sample.units.bound_us for sample in samples])
-        unknown = [np.full(len(s.units), np.nan) if s.unit_us is None else s.unit_us for s in samples]
-        self.traced_us = np.concatenate(unknown)
-        self.is_traced = self.traced_us > 0
-
-    def sums(self, unit_us: Values) -> Values:
-        return np.asarray(np.add.reduceat(unit_us * self.counts, self.starts[:-1]))
-
-
 def fit_unit_trees(
     samples: Sequence[Sample], groups: Sequence[str], settings: Settings | None = None, say: Say = lambda _: None
 ) -> bytes:
-    """Fitted trees as one file; ``groups`` are what must not be torn apart, the architectures."""
+    """A predictor with trees on units, as one file; ``groups`` are what must not be torn apart, the architectures."""
     settings = settings or Settings()
-    rows = _Rows(samples)
-    folds = _folds(groups, settings)
-    latency_us = _truth(samples, "latency_ms") * KILO
-    captured = np.array([sample.captured for sample in samples])
-    whole = captured & np.isfinite(latency_us)
-    if whole.sum() < 2 * settings.folds or not rows.is_traced.any():
-        raise InputError(
-            f"Got {int(whole.sum())} measured workloads, {int(rows.is_traced.sum())} traced units; give more."
-        )
+    rows = _checked(UnitRows.of(samples), settings)
+    folds = folds_of(groups, settings)
     unit_us = np.zeros(len(rows.counts))
     for fold in range(settings.folds):
         say(f"units, fold {fold + 1} of {settings.folds}")
         held = folds[rows.owner] == fold
         if held.any():
-            booster = _fit_units(rows, ~held, latency_us, whole, settings)
-            unit_us[held] = np.exp(booster.predict(rows.features[held])) * rows.bound_us[held]
+            booster = _fit_units(rows, ~held, settings)
+            unit_us[held] = np.exp(booster.predict(tree_rows(rows.features[held]))) * rows.bound_us[held]
     say("units, all")
-    unit = _fit_units(rows, np.ones(len(rows.counts), dtype=bool), latency_us, whole, settings)
-    pooled = np.stack(
-        [
-            pool(sample.units, unit_us[rows.starts[i] : rows.starts[i + 1]], sample.setting)
-            for i, sample in enumerate(samples)
-        ]
-    )
-    models = {"unit": to_onnx(unit)}
-    return _fit_whole(samples, rows.sums(unit_us), pooled, folds, whole, models, settings, say)
+    unit = _fit_units(rows, np.ones(len(rows.counts), dtype=bool), settings)
+    return fit_whole(samples, unit_us, folds, {"unit": to_onnx(unit)}, "unit-trees", settings, say)
 
 
-def _fit_units(
-    rows: _Rows, use: NDArray[np.bool_], latency_us: Values, whole: NDArray[np.bool_], settings: Settings
-) -> Booster:
+@dataclass(frozen=True)
+class CrossFit:
+    """The logarithm of time over bound of all rows of some samples, and the network's ONNX model.
+
+    Rows of a fold are told by a network that has not seen the fold; those of no fold, by all members of the last one.
+    """
+
+    log_ratio: Values
+    network: bytes
+
+
+def cross_fit_networks(
+    samples: Sequence[Sample],
+    folds: Sequence[NDArray[np.intp]],
+    settings: Settings,
+    device: str | None = None,
+    say: Say = lambda _: None,
+) -> list[CrossFit]:
+    """Several fits side by side; each says of every sample which fold it is in, −1 where it must not learn from it."""
+    rows = _checked(UnitRows.of(samples), settings)
+    learns = []
+    for each in folds:
+        learns += [(each >= 0) & (each != fold) for fold in range(settings.folds)]
+        learns += [each >= 0] * settings.members
+    fitted = fit_networks(rows, np.stack(learns), settings.network, device or default_device(), say)
+    told, found = fitted.log_ratios(), []
+    for number, each in enumerate(folds):
+        of_row = each[rows.owner]
+        log_ratio = np.zeros(len(of_row))
+        for fold in range(settings.folds):
+            log_ratio[of_row == fold] = next(told)[of_row == fold]
+        everything = np.mean([next(told) for _ in range(settings.members)], axis=0)
+        log_ratio[of_row < 0] = everything[of_row < 0]
+        last = (number + 1) * (settings.folds + settings.members)
+        network = fitted.network(list(range(last - settings.members, last)))
+        found.append(CrossFit(log_ratio, network.to_onnx()))
+    return found
+
+
+def fit_unit_network(
+    samples: Sequence[Sample], groups: Sequence[str], cross_fit: CrossFit, settings: Settings, say: Say = lambda _: None
+) -> bytes:
+    """A predictor with a network on units, as one file; ``cross_fit`` is of the same samples and folds."""
+    folds = folds_of(groups, settings)
+    unit_us = np.exp(cross_fit.log_ratio) * np.concatenate([sample.units.bound_us for sample in samples])
+    return fit_whole(samples, unit_us, folds, {NETWORK: cross_fit.network}, "unit-network", settings, say)
+
+
+def _checked(rows: UnitRows, settings: Settings) -> UnitRows:
+    if rows.whole.sum() < 2 * settings.folds or not rows.is_traced.any():
+        raise InputError(
+            f"Got {int(rows.whole.sum())} measured workloads, {int(rows.is_traced.sum())} traced units; give more."
+        )
+    return rows
+
+
+def _fit_units(rows: UnitRows, use: NDArray[np.bool_], settings: Settings) -> Booster:
     """Trees for the time of a unit over its bound: of what was traced, then also of what can be guessed by it."""
     fit = settings.seeded(settings.unit)
-    traced = use & rows.is_traced
-    first = _fitted(rows, traced, rows.traced_us, np.ones(len(rows.counts)), fit)
-    guess_us = np.exp(first.predict(rows.features)) * rows.bound_us
-    ratio = np.where(whole, latency_us / rows.sums(guess_us), 1.0)
+    first = _fitted(rows, use & rows.is_traced, rows.traced_us, np.ones(len(rows.counts)), fit)
+    guess_us = np.exp(first.predict(tree_rows(rows.features))) * rows.bound_us
+    ratio = np.where(rows.whole, rows.latency_us / rows.sums(guess_us), 1.0)
     ratio = np.clip(ratio, 1 / _MOST_RESCALED, _MOST_RESCALED)
     known_us = np.where(rows.is_traced, rows.traced_us, guess_us * ratio[rows.owner])
     weight = np.where(rows.is_traced, 1.0, _GUESSED_WEIGHT)
-    return _fitted(rows, use & (rows.is_traced | whole[rows.owner]), known_us, weight, fit)
+    return _fitted(rows, use & (rows.is_traced | rows.whole[rows.owner]), known_us, weight, fit)
 
 
-def _fitted(rows: _Rows, use: NDArray[np.bool_], known_us: Values, weight: Values, fit: TreeFit) -> Booster:
+def _fitted(rows: UnitRows, use: NDArray[np.bool_], known_us: Values, weight: Values, fit: TreeFit) -> Booster:
     time_us = known_us[use]
     importance = np.sqrt(np.minimum(time_us, _LONGEST_US) * rows.counts[use]) * weight[use]
-    return fit.fit(rows.features[use], np.log(time_us / rows.bound_us[use]), importance, _CATEGORIES)
+    return fit.fit(tree_rows(rows.features[use]), np.log(time_us / rows.bound_us[use]), importance, _CATEGORIES)
 
 
-def _fit_whole(
+def fit_whole(
     samples: Sequence[Sample],
-    sums_us: Values,
-    pooled: NDArray[np.float32],
+    unit_us: Values,
     folds: NDArray[np.intp],
-    whole: NDArray[np.bool_],
     models: dict[str, bytes],
+    name: str,
     settings: Settings,
     say: Say,
 ) -> bytes:
+    """Trees on the whole beside ``models`` on units; ``unit_us`` is told by fits that have not seen the fold."""
+    rows = UnitRows.of(samples)
+    sums_us, whole = rows.sums(unit_us), rows.whole
+    pooled = np.stack([pool(sample.units, unit_us[rows.part(i)], sample.setting) for i, sample in enumerate(samples)])
     middle, spread = np.median(pooled, axis=0), np.maximum(pooled.std(axis=0), 1e-6)
     scaled = ((pooled - middle) / spread).astype(np.float32)
     distances = _held_out_distances(scaled, folds, whole)
@@ -153,26 +181,26 @@ def _fit_whole(
         "power_w": np.array([sample.roofline_w for sample in samples]),
     }
     held_out: dict[str, Values] = {}
-    for name in CORRECTED:
-        say(name)
-        truth = _truth(samples, name)
+    for metric in CORRECTED:
+        say(metric)
+        truth = _truth(samples, metric)
         use = whole & np.isfinite(truth)
-        target = np.log(np.where(use, truth, 1.0) / base[name])
-        held_out[name] = base[name] * np.exp(_cross_fit(features, target, use, folds, settings))
-        models[name] = to_onnx(settings.seeded(settings.whole).fit(features[use], target[use]))
+        target = np.log(np.where(use, truth, 1.0) / base[metric])
+        held_out[metric] = base[metric] * np.exp(_cross_fit(features, target, use, folds, settings))
+        models[metric] = to_onnx(settings.seeded(settings.whole).fit(features[use], target[use]))
     held_out["energy_j"] = held_out["power_w"] * held_out["latency_ms"] / KILO
     quantiles, errors = {}, {}
-    for name in METRICS:
-        truth = _truth(samples, name)
+    for metric in METRICS:
+        truth = _truth(samples, metric)
         use = whole & np.isfinite(truth)
-        error = np.abs(np.log(np.where(use, truth, 1.0) / held_out[name]))
+        error = np.abs(np.log(np.where(use, truth, 1.0) / held_out[metric]))
         target = np.log(np.maximum(error, _LEAST_ERROR))
         expected = np.exp(_cross_fit(features, target, use, folds, settings, settings.error))
-        errors[name] = float(np.mean(np.abs(held_out[name][use] / truth[use] - 1)))
-        quantiles[name] = conformal_quantile(error[use] / expected[use], settings.miss)
-        models[f"{name}_error"] = to_onnx(settings.seeded(settings.error).fit(features[use], target[use]))
+        errors[metric] = float(np.mean(np.abs(held_out[metric][use] / truth[use] - 1)))
+        quantiles[metric] = conformal_quantile(error[use] / expected[use], settings.miss)
+        models[f"{metric}_error"] = to_onnx(settings.seeded(settings.error).fit(features[use], target[use]))
     card = {
-        "predictor": "unit-trees",
+        "predictor": name,
         "device": settings.device,
         "schema": SCHEMA,
         "pooled_schema": POOLED_SCHEMA,
@@ -233,7 +261,8 @@ def conformal_quantile(scores: NDArray[np.floating[Any]], miss: float) -> float:
     return float(np.sort(scores)[min(rank, len(scores)) - 1])
 
 
-def _folds(groups: Sequence[str], settings: Settings) -> NDArray[np.intp]:
+def folds_of(groups: Sequence[str], settings: Settings) -> NDArray[np.intp]:
+    """The fold of each sample: all of one group are in one."""
     names = sorted(set(groups))
     order = np.random.default_rng(settings.seed).permutation(len(names))
     of_group: Mapping[str, int] = {name: int(order[i]) % settings.folds for i, name in enumerate(names)}
@@ -244,11 +273,17 @@ def _truth(samples: Sequence[Sample], name: str) -> Values:
     return np.array([sample.truth[name] for sample in samples], dtype=np.float64)
 
 
-def predict_samples(trees: UnitTrees, samples: Sequence[Sample]) -> dict[str, Values]:
-    """Values and intervals of many samples: ``latency_ms``, ``latency_ms_low``, … and ``distance``."""
+def predict_samples(
+    model: UnitModel, samples: Sequence[Sample], unit_us: Sequence[Values] | None = None
+) -> dict[str, Values]:
+    """Values and intervals of many samples: ``latency_ms``, ``latency_ms_low``, … and ``distance``.
+
+    ``unit_us`` are the times of each sample's units, where they are known.
+    """
     columns: dict[str, list[float]] = {}
-    for sample in samples:
-        answer = trees.answer(sample.units, sample.setting, sample.roofline_w)
+    for number, sample in enumerate(samples):
+        known_us = unit_us[number] if unit_us is not None else None
+        answer = model.answer(sample.units, sample.setting, sample.roofline_w, known_us)
         for name, estimate in answer.estimates.items():
             columns.setdefault(name, []).append(estimate.value)
             columns.setdefault(f"{name}_low", []).append(estimate.low)

@@ -8,8 +8,8 @@ import pytest
 from foretell.errors import InputError
 from foretell.features.pooled import POOLED_COLUMNS
 from foretell.predictors.sample import Sample
-from foretell.predictors.unit_trees import CORRECTED, METRICS, UnitTrees
-from foretell.predictors.unit_trees_training import Settings, conformal_quantile, fit_unit_trees, predict_samples
+from foretell.predictors.unit_model import CORRECTED, METRICS, UnitModel
+from foretell.predictors.unit_model_training import Settings, conformal_quantile, fit_unit_trees, predict_samples
 from predictors.small_samples import QUICK, architectures, small_samples, unit_times_us
 
 pytest.importorskip("lightgbm")
@@ -30,15 +30,15 @@ def fitted() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def trees(fitted: bytes) -> UnitTrees:
-    return UnitTrees.load(fitted)
+def trees(fitted: bytes) -> UnitModel:
+    return UnitModel.load(fitted)
 
 
 def truth(samples: tuple[Sample, ...], metric: str) -> np.ndarray:
     return np.array([sample.truth[metric] for sample in samples])
 
 
-def test_architectures_that_were_never_seen_are_told(trees: UnitTrees) -> None:
+def test_architectures_that_were_never_seen_are_told(trees: UnitModel) -> None:
     _, held = parted()
     assert len(held) == 15
     predicted = predict_samples(trees, held)
@@ -50,14 +50,14 @@ def test_architectures_that_were_never_seen_are_told(trees: UnitTrees) -> None:
     assert np.abs(base / truth(held, "memory_mib") - 1).min() > 0.15, "the count alone must be off, or nothing is shown"
 
 
-def test_units_are_told_by_their_kind(trees: UnitTrees) -> None:
+def test_units_are_told_by_their_kind(trees: UnitModel) -> None:
     _, held = parted()
     for sample in held:
         errors = trees.times_us(sample.units) / unit_times_us(sample.units) - 1
         assert np.median(np.abs(errors)) < 0.15  # those without a trace are taken to be a tenth slower
 
 
-def test_intervals_hold_what_was_not_seen(trees: UnitTrees) -> None:
+def test_intervals_hold_what_was_not_seen(trees: UnitModel) -> None:
     _, held = parted()
     predicted = predict_samples(trees, held)
     for metric in METRICS:
@@ -67,7 +67,7 @@ def test_intervals_hold_what_was_not_seen(trees: UnitTrees) -> None:
         assert np.median(high / low) < 1.6, metric
 
 
-def test_the_card_tells_what_it_was_fitted_to(trees: UnitTrees) -> None:
+def test_the_card_tells_what_it_was_fitted_to(trees: UnitModel) -> None:
     known, _ = parted()
     assert trees.card["workloads"] == sum(sample.captured for sample in known) == len(trees.known)
     assert trees.card["traced"] == sum(sample.unit_us is not None for sample in known)
@@ -79,9 +79,9 @@ def test_the_card_tells_what_it_was_fitted_to(trees: UnitTrees) -> None:
 def test_the_same_seed_gives_the_same_bytes_and_another_one_others(fitted: bytes) -> None:
     known, _ = parted()
     assert fit_unit_trees(known, architectures(known), QUICK) == fitted
-    other = UnitTrees.load(fit_unit_trees(known, architectures(known), replace(QUICK, seed=1)))
+    other = UnitModel.load(fit_unit_trees(known, architectures(known), replace(QUICK, seed=1)))
     assert other.card["seed"] == 1
-    assert other.card["quantiles"] != UnitTrees.load(fitted).card["quantiles"]
+    assert other.card["quantiles"] != UnitModel.load(fitted).card["quantiles"]
 
 
 def test_it_says_where_it_is() -> None:
@@ -93,7 +93,7 @@ def test_it_says_where_it_is() -> None:
     assert said[-len(CORRECTED) :] == list(CORRECTED)
 
 
-def test_workloads_without_a_trace_teach_too(trees: UnitTrees) -> None:
+def test_workloads_without_a_trace_teach_too(trees: UnitModel) -> None:
     """Only the narrow are traced; replay times alone tell that the wide take thrice as long."""
     known, held = parted()
     assert any(sample.unit_us is None for sample in known)
@@ -101,17 +101,17 @@ def test_workloads_without_a_trace_teach_too(trees: UnitTrees) -> None:
         replace(sample, truth={name: value * 3 for name, value in sample.truth.items()}, unit_us=None)
         for sample in known
     )
-    told = UnitTrees.load(fit_unit_trees((*slow, *known[-4:]), architectures((*slow, *known[-4:])), QUICK))
+    told = UnitModel.load(fit_unit_trees((*slow, *known[-4:]), architectures((*slow, *known[-4:])), QUICK))
     ratio = predict_samples(told, held)["latency_ms"] / truth(held, "latency_ms")
     assert np.median(ratio) == pytest.approx(3.0, rel=0.15)
     plain, more = (each.times_us(held[-1].units).sum() for each in (trees, told))
     assert more > 1.2 * plain, "a part of what replays take longer must reach the units"
 
 
-def test_a_bench_teaches_units_but_is_no_workload(trees: UnitTrees) -> None:
+def test_a_bench_teaches_units_but_is_no_workload(trees: UnitModel) -> None:
     known, _ = parted()
     without = tuple(sample for sample in known if sample.captured)
-    other = UnitTrees.load(fit_unit_trees(without, architectures(without), QUICK))
+    other = UnitModel.load(fit_unit_trees(without, architectures(without), QUICK))
     assert other.card["workloads"] == trees.card["workloads"]
     assert other.card["traced"] == trees.card["traced"] - 4
 

@@ -1,0 +1,78 @@
+"""Features: rows of units as a network takes them: numbers of a like size, flags, and the code of the operator.
+
+Trees ask whether a size is above another one; a network is given its logarithm, how well it divides into what kernels
+compute at once, and how full the last wave of tiles is.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.features.shapes import SHAPE_COLUMNS
+from foretell.features.units import COLUMNS, DTYPES, KINDS, PHASES
+
+_AT = {name: position for position, name in enumerate(COLUMNS)}
+_CODES = ("operator", "kind", "phase", "dtype")
+_AS_THEY_ARE = ("tensor_core_share", "wave_fill", "last_alignment", "n_alignment", "k_alignment", "key_alignment")
+_PLAIN = tuple(name for name in COLUMNS if name.startswith("log_") or name in _AS_THEY_ARE)
+_COUNTS = tuple(name for name in COLUMNS if name not in _PLAIN and name not in _CODES)
+_DIVIDED = (
+    "channels", "group_inputs", "group_outputs", "head_size", "keys", "queries", "side", "input_last", "output_last",
+)  # fmt: skip
+_DIVISORS = (4, 8, 16, 32, 64)
+_TILED = ("log_m", "log_n", "log_k")
+_TILE_SIZES = (8, 16, 32, 64, 128, 256)
+_TILES = ((64, 64), (128, 64), (64, 128), (128, 256), (256, 128), (32, 32))
+# of these, those that a unit does not have are −1
+_PRESENT = ("log_second", "log_m", "kernel", "queries", "steps", "log_rows", "window")
+ENCODED_WIDTH = (
+    len(_PLAIN) + len(_COUNTS) + len(_DIVIDED) * len(_DIVISORS) + len(_TILED) * len(_TILE_SIZES) + 2 * len(_TILES)
+    + len(_PRESENT) + len(KINDS) + len(PHASES) + len(DTYPES)
+)  # fmt: skip
+
+Numbers = NDArray[np.float32]
+assert set(_PRESENT) <= set(SHAPE_COLUMNS)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Numbers of each unit, the code of its operator (0 is an unknown one), and its launches."""
+
+    numbers: Numbers
+    operators: NDArray[np.int64]
+    launches: Numbers
+
+    def __len__(self) -> int:
+        return len(self.operators)
+
+
+def encode(features: Numbers) -> Encoded:
+    """Rows of `foretell.features.COLUMNS` as a network takes them."""
+    columns = {name: features[:, position].astype(np.float64) for name, position in _AT.items()}
+    parts = [columns[name] for name in _PLAIN]
+    parts += [np.sign(columns[name]) * np.log2(1.0 + np.abs(columns[name])) for name in _COUNTS]
+    for name in _DIVIDED:
+        size = np.maximum(columns[name], 0.0)
+        parts += [(size > 0) & (size % divisor == 0) for divisor in _DIVISORS]
+    sizes = {name: _size(columns[name]) for name in (*_TILED, "log_many")}
+    for name in _TILED:
+        parts += [sizes[name] / np.maximum(np.ceil(sizes[name] / tile) * tile, 1.0) for tile in _TILE_SIZES]
+    sms = _size(columns["log_tiles"]) / np.maximum(columns["waves"], 1e-6)
+    for height, width in _TILES:
+        tiles = np.ceil(sizes["log_m"] / height) * np.ceil(sizes["log_n"] / width) * sizes["log_many"]
+        waves = tiles / np.maximum(np.round(sms), 1.0)
+        parts += [waves / np.maximum(np.ceil(waves), 1.0), np.log2(1.0 + waves)]
+    parts += [columns[name] != -1.0 for name in _PRESENT]
+    for name, known in (("kind", KINDS), ("phase", PHASES), ("dtype", DTYPES)):
+        parts += [columns[name] == code for code in range(len(known))]
+    return Encoded(
+        np.stack(parts, axis=1).astype(np.float32),
+        np.maximum(columns["operator"] + 1, 0).astype(np.int64),
+        (np.exp2(columns["launches"]) - 1.0).astype(np.float32),
+    )
+
+
+def _size(logarithm: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The size behind a logarithm; 0 where there is none."""
+    return np.round(np.maximum(np.exp2(logarithm) - 1.0, 0.0))

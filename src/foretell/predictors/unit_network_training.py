@@ -1,0 +1,228 @@
+"""predictors: fitting of networks on units: kernel traces teach units, replay times teach their sums, both at once.
+
+Many networks are fitted side by side, each to its own samples: the folds of one fit, members, splits and seeds share
+every product of matrices. On an accelerator a hundred take little longer than one; on a CPU a few take minutes.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.errors import InputError
+from foretell.features.encoded import encode
+from foretell.optional import require
+from foretell.predictors.unit_network import FARTHEST, KERNEL_LIMITS, UnitNetwork, weight_names
+from foretell.predictors.unit_rows import UnitRows
+
+_LONGEST_US = 2000.0
+_UNIT_ERROR, _WHOLE_ERROR = 0.3, 0.05  # above these, errors count by their size, not by its square
+_CODES = 600  # more than there are operators
+_WARM_UP = 0.15
+_LARGEST_STEP = 1.0
+_REPORT_S = 5.0
+_PREDICTED_ROWS = 200_000
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class NetworkFit:
+    """The size of a network and how it is fitted; ``batch`` counts workloads, ``whole`` weighs sums against units."""
+
+    width: int = 192
+    blocks: int = 3
+    embedding: int = 16
+    epochs: int = 100
+    batch: int = 128
+    rate: float = 2e-3
+    decay: float = 1e-2
+    whole: float = 1.0
+    average: float = 0.995
+    seed: int = 0
+
+
+def default_device() -> str:
+    """``cuda`` where there is one."""
+    torch = require("torch", extra="train", purpose="Fitting a network")
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Fitted:
+    """Networks of one fit, on the device they were fitted on; the first axis of every array tells them apart."""
+
+    def __init__(self, arrays: dict[str, Any], data: "_Data") -> None:
+        self._arrays = arrays
+        self._data = data
+
+    def log_ratios(self) -> Iterator[NDArray[np.float64]]:
+        """Of each network in turn, the logarithm of time over bound of all rows it was fitted among."""
+        torch, data = self._data.torch, self._data
+        networks = len(self._arrays["embedding"])
+        for number in range(networks):
+            own = {name: array[number : number + 1] for name, array in self._arrays.items()}
+            found = []
+            with torch.no_grad():
+                for start in range(0, len(data.bound_us), _PREDICTED_ROWS):
+                    part = slice(start, start + _PREDICTED_ROWS)
+                    time_us = _times_us(torch, own, data, part)[0].sum(dim=0)[0]
+                    found.append(torch.log(time_us / data.bound_us[part]).double().cpu().numpy())
+            yield np.concatenate(found)
+
+    def network(self, members: list[int]) -> UnitNetwork:
+        """Some of the networks as one that averages them."""
+        weights = {name: array[members].float().cpu().numpy() for name, array in self._arrays.items()}
+        return UnitNetwork(weights, self._data.middle, self._data.spread)
+
+
+class _Data:
+    """The rows as tensors on a device."""
+
+    def __init__(self, torch: Any, rows: UnitRows, device: str) -> None:
+        self.torch = torch
+        self.device = device
+        encoded = encode(rows.features)
+        if encoded.operators.max() >= _CODES:
+            raise InputError(f"Operators have codes up to {encoded.operators.max()}; networks know {_CODES}.")
+        self.middle = encoded.numbers.mean(axis=0)
+        spread = encoded.numbers.std(axis=0)
+        self.spread = np.where(spread > 1e-6, spread, 1.0).astype(np.float32)
+        numbers = np.clip((encoded.numbers - self.middle) / self.spread, -FARTHEST, FARTHEST)
+        traced_us = np.where(rows.is_traced, rows.traced_us, rows.bound_us)
+        weight = np.sqrt(np.minimum(traced_us, _LONGEST_US) * rows.counts) * rows.is_traced
+        self.numbers = self._tensor(numbers)
+        self.codes = torch.tensor(encoded.operators, device=device)
+        self.launches = self._tensor(encoded.launches)
+        self.counts = self._tensor(rows.counts)
+        self.bound_us = self._tensor(rows.bound_us)
+        self.log_ratio = self._tensor(np.log(traced_us / rows.bound_us))
+        self.weight = self._tensor(weight / max(float(weight[rows.is_traced].mean()), 1e-9))
+        self.starts = torch.tensor(rows.starts[:-1], device=device)
+        self.sizes = torch.tensor(np.diff(rows.starts), device=device)
+        self.log_latency = self._tensor(np.log(np.where(rows.whole, rows.latency_us, 1.0)))
+        self.whole = self._tensor(rows.whole)
+
+    def _tensor(self, values: NDArray[Any]) -> Any:
+        return self.torch.tensor(np.asarray(values, np.float32), device=self.device)
+
+    def rows_of(self, samples: Any) -> tuple[Any, Any]:
+        """The rows of some samples, and which of the samples each belongs to."""
+        sizes = self.sizes[samples]
+        owner = self.torch.repeat_interleave(self.torch.arange(len(samples), device=self.device), sizes)
+        first = self.torch.repeat_interleave(self.torch.cumsum(sizes, 0) - sizes, sizes)
+        within = self.torch.arange(len(owner), device=self.device) - first
+        return self.starts[samples][owner] + within, owner
+
+
+def fit_networks(
+    rows: UnitRows, learns: NDArray[np.bool_], fit: NetworkFit, device: str = "cpu", say: Say = lambda _: None
+) -> Fitted:
+    """One network for each row of ``learns``, which says for each sample whether the network learns from it."""
+    torch = require("torch", extra="train", purpose="Fitting a network")
+    if not rows.is_traced.any() or not rows.whole.any():
+        raise InputError("Networks learn from traced and from replayed workloads; give some of both.")
+    torch.backends.cuda.matmul.allow_tf32 = True
+    data = _Data(torch, rows, device)
+    draw = torch.Generator().manual_seed(fit.seed)
+    arrays = {name: array.to(device) for name, array in _drawn(torch, draw, len(learns), data, fit).items()}
+    average = {name: array.clone() for name, array in arrays.items()}
+    parameters = [array.requires_grad_() for array in arrays.values()]
+    optimizer = torch.optim.AdamW(parameters, lr=fit.rate, weight_decay=fit.decay, betas=(0.9, 0.98))
+    batch = min(fit.batch, learns.shape[1])
+    steps = learns.shape[1] // batch
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, fit.rate, total_steps=fit.epochs * steps + 1, pct_start=_WARM_UP
+    )
+    taught = torch.tensor(learns, dtype=torch.float32, device=device)
+    done, reported = 0, time.monotonic()
+    for epoch in range(fit.epochs):
+        order = torch.randperm(learns.shape[1], generator=draw).to(device)
+        for step in range(steps):
+            loss = _loss(torch, arrays, data, order[step * batch : (step + 1) * batch], taught, fit)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, _LARGEST_STEP * len(learns) ** 0.5)
+            optimizer.step()
+            schedule.step()
+            done += 1
+            kept = min(fit.average, (1 + done) / (10 + done))
+            torch._foreach_lerp_(list(average.values()), [each.detach() for each in parameters], 1 - kept)
+        if time.monotonic() - reported > _REPORT_S:
+            reported = time.monotonic()
+            say(
+                f"{len(learns)} networks, epoch {epoch + 1} of {fit.epochs}, loss {float(loss.detach()) / len(learns):.3f}"
+            )
+    return Fitted(average, data)
+
+
+def _drawn(torch: Any, draw: Any, networks: int, data: _Data, fit: NetworkFit) -> dict[str, Any]:
+    """Random weights to begin with."""
+
+    def normal(*shape: int, scale: float) -> Any:
+        return torch.randn(networks, *shape, generator=draw) * scale
+
+    numbers, width = data.numbers.shape[1], fit.width
+    fan = numbers + fit.embedding
+    arrays = {
+        "embedding": normal(_CODES, fit.embedding, scale=0.3),
+        "enter": normal(numbers, width, scale=fan**-0.5),
+        "enter_code": normal(fit.embedding, width, scale=fan**-0.5),
+        "enter_bias": torch.zeros(networks, 1, width),
+        "last_scale": torch.ones(networks, 1, width),
+        "leave": normal(width, 2, scale=0.1 * width**-0.5),
+        "leave_bias": torch.tensor([0.0, -2.0]).repeat(networks, 1, 1),
+    }
+    for block in range(fit.blocks):
+        arrays |= {
+            f"scale{block}": torch.ones(networks, 1, width),
+            f"up{block}": normal(width, width, scale=(2 / width) ** 0.5),
+            f"up_bias{block}": torch.zeros(networks, 1, width),
+            f"down{block}": normal(width, width, scale=0.5 * width**-0.5),
+            f"down_bias{block}": torch.zeros(networks, 1, width),
+        }
+    return {name: arrays[name] for name in weight_names(fit.blocks)}
+
+
+def _forward(torch: Any, arrays: dict[str, Any], data: _Data, rows: Any) -> Any:
+    """What every network says of some rows: the logarithm of kernel time over bound, and the gap before softplus."""
+
+    def normed(state: Any, scale: Any) -> Any:
+        return state * torch.rsqrt(state.pow(2).mean(dim=2, keepdim=True) + 1e-6) * scale
+
+    networks, silu = len(arrays["embedding"]), torch.nn.functional.silu
+    numbers = data.numbers[rows].expand(networks, -1, -1)
+    state = torch.baddbmm(arrays["enter_bias"], numbers, arrays["enter"])
+    state = torch.baddbmm(state, arrays["embedding"][:, data.codes[rows]], arrays["enter_code"])
+    for block in range(sum(name.startswith("up_bias") for name in arrays)):
+        inner = normed(state, arrays[f"scale{block}"])
+        inner = silu(torch.baddbmm(arrays[f"up_bias{block}"], inner, arrays[f"up{block}"]))
+        state = state + torch.baddbmm(arrays[f"down_bias{block}"], inner, arrays[f"down{block}"])
+    return torch.baddbmm(arrays["leave_bias"], silu(normed(state, arrays["last_scale"])), arrays["leave"])
+
+
+def _times_us(torch: Any, arrays: dict[str, Any], data: _Data, rows: Any) -> tuple[Any, Any]:
+    """Kernel time and gap of some rows, and the logarithm that was told of the kernel time."""
+    told = _forward(torch, arrays, data, rows)
+    kernel_us = torch.exp(told[:, :, 0].clamp(*KERNEL_LIMITS)) * data.bound_us[rows]
+    gap_us = torch.nn.functional.softplus(told[:, :, 1]) * data.launches[rows]
+    return torch.stack([kernel_us, gap_us]), told[:, :, 0]
+
+
+def _loss(torch: Any, arrays: dict[str, Any], data: _Data, samples: Any, taught: Any, fit: NetworkFit) -> Any:
+    huber = torch.nn.functional.huber_loss
+    rows, owner = data.rows_of(samples)
+    times_us, told = _times_us(torch, arrays, data, rows)
+    truth = data.log_ratio[rows].expand_as(told)
+    unit = huber(told, truth, reduction="none", delta=_UNIT_ERROR) / _UNIT_ERROR
+    weight = taught[:, samples][:, owner] * data.weight[rows]
+    unit = (unit * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1.0)
+    sums = torch.zeros(len(told), len(samples), device=data.device)
+    sums = sums.index_add(1, owner, times_us.sum(dim=0) * data.counts[rows])
+    error = torch.log(sums.clamp_min(1e-3)) - data.log_latency[samples]
+    whole = huber(error, torch.zeros_like(error), reduction="none", delta=_WHOLE_ERROR) / _WHOLE_ERROR
+    weight = taught[:, samples] * data.whole[samples]
+    whole = (whole * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1.0)
+    return (unit + fit.whole * whole).sum()

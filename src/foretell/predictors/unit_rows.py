@@ -1,0 +1,61 @@
+"""predictors: all distinct units of many samples, one below the other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.predictors.sample import Sample
+from foretell.units import KILO
+
+Values = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class UnitRows:
+    """``owner`` is the sample of each row; ``traced_us`` is NaN where no trace was taken, ``latency_us`` where no replay.
+
+    ``whole`` are the samples whose replay was timed.
+    """
+
+    features: NDArray[np.float32]
+    counts: Values
+    bound_us: Values
+    traced_us: Values
+    owner: NDArray[np.intp]
+    starts: NDArray[np.intp]
+    latency_us: Values
+    whole: Flags
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> "UnitRows":
+        """The rows of some samples, in their order."""
+        sizes = [len(sample.units) for sample in samples]
+        traces = [np.full(len(s.units), np.nan) if s.unit_us is None else s.unit_us for s in samples]
+        latency_us = np.array([sample.truth["latency_ms"] for sample in samples], dtype=np.float64) * KILO
+        captured = np.array([sample.captured for sample in samples], dtype=bool)
+        return cls(
+            features=np.concatenate([sample.units.features for sample in samples]),
+            counts=np.concatenate([sample.units.counts for sample in samples]),
+            bound_us=np.concatenate([sample.units.bound_us for sample in samples]),
+            traced_us=np.concatenate(traces),
+            owner=np.repeat(np.arange(len(samples)), sizes),
+            starts=np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp),
+            latency_us=latency_us,
+            whole=captured & np.isfinite(latency_us),
+        )
+
+    @property
+    def is_traced(self) -> Flags:
+        """Which rows a trace has timed."""
+        return np.asarray(self.traced_us > 0)
+
+    def sums(self, unit_us: Values) -> Values:
+        """The time of each sample, as the sum of its units."""
+        return np.asarray(np.add.reduceat(unit_us * self.counts, self.starts[:-1]))
+
+    def part(self, sample: int) -> slice:
+        """The rows of one sample."""
+        return slice(int(self.starts[sample]), int(self.starts[sample + 1]))

@@ -1,0 +1,85 @@
+"""A network on units: what numpy says is what any runtime says, and a spoilt file is refused."""
+
+import numpy as np
+import pytest
+
+from foretell.errors import ModelError
+from foretell.features.encoded import ENCODED_WIDTH, encode
+from foretell.predictors.unit_network import UnitNetwork, weight_names
+from foretell.predictors.unit_rows import UnitRows
+from predictors.small_samples import small_samples
+
+WIDTH, BLOCKS, MEMBERS, CODES, EMBEDDING = 12, 2, 3, 600, 4
+
+
+def _shape(name: str) -> tuple[int, ...]:
+    shapes = {"embedding": (CODES, EMBEDDING), "enter": (ENCODED_WIDTH, WIDTH), "enter_code": (EMBEDDING, WIDTH)}
+    shapes |= {"leave": (WIDTH, 2), "leave_bias": (1, 2)}
+    return shapes.get(name) or ((WIDTH, WIDTH) if name.rstrip("01") in ("up", "down") else (1, WIDTH))
+
+
+@pytest.fixture(scope="module")
+def network() -> UnitNetwork:
+    draw = np.random.default_rng(0)
+    weights = {
+        name: draw.normal(scale=0.3, size=(MEMBERS, *_shape(name))).astype(np.float16).astype(np.float32)
+        for name in weight_names(BLOCKS)
+    }
+    middle = draw.normal(size=ENCODED_WIDTH).astype(np.float32)
+    return UnitNetwork(weights, middle, draw.uniform(0.5, 2, ENCODED_WIDTH).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def rows() -> UnitRows:
+    return UnitRows.of(small_samples()[:12])
+
+
+def test_what_is_written_is_read(network: UnitNetwork, rows: UnitRows) -> None:
+    again = UnitNetwork.load(network.to_onnx())
+    assert (again.members, again.blocks, again.operators) == (MEMBERS, BLOCKS, CODES)
+    units = encode(rows.features)
+    np.testing.assert_array_equal(again.predict(units, rows.bound_us), network.predict(units, rows.bound_us))
+    assert again.to_onnx() == network.to_onnx()
+
+
+def test_any_runtime_says_the_same(network: UnitNetwork, rows: UnitRows) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    units = encode(rows.features)
+    session = runtime.InferenceSession(network.to_onnx(), providers=["CPUExecutionProvider"])
+    given = {
+        "numbers": units.numbers,
+        "operators": units.operators,
+        "launches": (units.launches / rows.bound_us).astype(np.float32),
+    }
+    (told,) = session.run(None, given)
+    np.testing.assert_allclose(network.predict(units, rows.bound_us), told, rtol=2e-3, atol=2e-3)
+
+
+def test_members_are_averaged(network: UnitNetwork, rows: UnitRows) -> None:
+    units = encode(rows.features)
+    alone = [
+        UnitNetwork({name: each[n : n + 1] for name, each in network.weights.items()}, network.middle, network.spread)
+        for n in range(MEMBERS)
+    ]
+    told = [each.predict(units, rows.bound_us) for each in alone]
+    assert np.std(told, axis=0).max() > 0.01, "members must differ, or nothing is shown"
+    np.testing.assert_allclose(network.predict(units, rows.bound_us), np.mean(told, axis=0), rtol=1e-5, atol=1e-5)
+
+
+def test_an_operator_beyond_the_known_ones_does_not_break_it(network: UnitNetwork, rows: UnitRows) -> None:
+    units = encode(rows.features)
+    units.operators[:] = 10_000
+    assert np.isfinite(network.predict(units, rows.bound_us)).all()
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense"])
+def test_what_is_no_network_is_refused(data: bytes) -> None:
+    with pytest.raises(ModelError, match="no network on units"):
+        UnitNetwork.load(data)
+
+
+def test_a_network_of_other_features_is_refused(network: UnitNetwork) -> None:
+    weights = dict(network.weights) | {"enter": network.weights["enter"][:, :-1]}
+    other = UnitNetwork(weights, network.middle[:-1], network.spread[:-1])
+    with pytest.raises(ModelError, match="other features; fit it again"):
+        UnitNetwork.load(other.to_onnx())
