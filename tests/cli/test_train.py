@@ -15,6 +15,7 @@ from workflows.small_store import SETTINGS, WIDTHS, write_store
 pytest.importorskip("pyarrow")
 pytest.importorskip("lightgbm")
 
+GIVEN = {"seed": 5, "threads": 2, "predictor": "unit-trees", "only_networks": False}
 ENOUGH = "3"  # seeds, so that some test side is large enough for figures
 
 
@@ -42,13 +43,13 @@ def names(folder: Path) -> list[str]:
 def test_a_fitted_predictor_is_written_and_answers(
     store: str, here: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(capsys, "train", "--store", store) == "written: out/trained/unit-trees-h200.zip\n"
-    assert names(here / "out" / "trained") == ["index.json", "unit-trees-h200.zip"]
+    assert run(capsys, "train", "--store", store) == "written: out/trained/unit-network-h200.zip\n"
+    assert names(here / "out" / "trained") == ["index.json", "unit-network-h200.zip"]
     index = json.loads((here / "out" / "trained" / "index.json").read_text(encoding="utf-8"))
-    assert index["h200"]["workloads"] == len(WIDTHS) * len(SETTINGS)
-    file = "out/trained/unit-trees-h200.zip"
+    assert index["h200"]["unit-network"]["workloads"] == len(WIDTHS) * len(SETTINGS)
+    file = "out/trained/unit-network-h200.zip"
     told = json.loads(run(capsys, "predict", model, "--device", "h200", "--predictor", file, "--json"))
-    assert told["predictor"] == "unit-trees"
+    assert told["predictor"] == "unit-network"
     assert told["latency_ms"]["low"] <= told["latency_ms"]["value"] <= told["latency_ms"]["high"]
 
 
@@ -63,9 +64,24 @@ def test_options_of_train_are_heard(
         return Path("mine/file.zip")
 
     monkeypatch.setattr(workflow, "train", record)
-    given = ("--store", "s", "--device", "l4", "--cache", "kept", "--out", "mine", "--seed", "5", "--threads", "2")
+    given = (
+        "--store",
+        "s",
+        "--device",
+        "l4",
+        "--cache",
+        "kept",
+        "--out",
+        "mine",
+        "--seed",
+        "5",
+        "--threads",
+        "2",
+        "-p",
+        "unit-trees",
+    )
     assert run(capsys, "train", *given) == "written: mine/file.zip\n", "what goes on is said on stderr"
-    assert asked == [((Path("s"), "l4", Path("kept"), Path("mine")), {"seed": 5, "threads": 2})]
+    assert asked == [((Path("s"), "l4", Path("kept"), Path("mine")), GIVEN)]
     assert not list(here.iterdir())
 
 
@@ -101,8 +117,8 @@ def test_all_predictors_and_splits_are_meant_where_none_is_named(
 ) -> None:
     asked: list[tuple[list[str], list[str], list[int]]] = []
 
-    def record(names, *_: object, splits, seeds, say) -> list[object]:
-        del say
+    def record(names, *_: object, splits, seeds, only_networks, say) -> list[object]:
+        del say, only_networks
         asked.append((list(names), list(splits), list(seeds)))
         return []
 

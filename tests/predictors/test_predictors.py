@@ -20,11 +20,11 @@ def test_every_name_is_a_predictor_of_that_name(name: str) -> None:
 
 
 def test_the_measured_device_has_a_fitted_predictor() -> None:
-    assert best_predictor("h200") == "unit-trees"
+    assert best_predictor("h200") == "unit-network"
     predictor = find_predictor(None, "h200")
     assert isinstance(predictor, UnitPredictor)
     prediction = predictor.predict(Workload(tiny_graph(), Target(find_device("h200"))))
-    assert prediction.predictor == "unit-trees"
+    assert prediction.predictor == "unit-network"
     assert prediction.latency_ms
     assert prediction.latency_ms.low < prediction.latency_ms.value < prediction.latency_ms.high
 
@@ -53,5 +53,5 @@ def test_a_file_is_read_and_an_absent_one_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="There is no file"):
         find_predictor(str(path), "h200")
     path.write_bytes(b"something else")
-    with pytest.raises(ModelError, match="no fitted unit trees"):
+    with pytest.raises(ModelError, match="no fitted predictor"):
         find_predictor(str(path), "h200")

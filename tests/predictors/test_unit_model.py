@@ -19,6 +19,7 @@ from foretell.predictors.unit_model import (
     NEIGHBOURS,
     UnitModel,
     UnitPredictor,
+    UnitTreesPredictor,
     nearest,
     shipped,
     tree_rows,
@@ -77,7 +78,7 @@ def test_what_is_written_is_read(file: bytes, trees: UnitModel) -> None:
 def test_a_file_without_a_part_is_refused(file: bytes, part: str) -> None:
     parts = parts_of(file)
     del parts[part]
-    with pytest.raises(ModelError, match="no fitted unit trees"):
+    with pytest.raises(ModelError, match="no fitted predictor"):
         UnitModel.load(zipped(parts))
 
 
@@ -90,7 +91,7 @@ def test_a_file_with_a_spoilt_part_is_refused(file: bytes, part: str, content: b
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"not a zip at all"])
 def test_what_is_no_archive_is_refused(data: bytes) -> None:
-    with pytest.raises(ModelError, match=f"These {len(data)} bytes are no fitted unit trees"):
+    with pytest.raises(ModelError, match=f"These {len(data)} bytes are no fitted predictor"):
         UnitModel.load(data)
 
 
@@ -111,7 +112,7 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_refused(file: bytes) -> None:
 @pytest.mark.parametrize("schema", ["schema", "pooled_schema"])
 def test_trees_of_other_features_are_refused(file: bytes, trees: UnitModel, schema: str) -> None:
     card = json.dumps({**trees.card, schema: "0123456789abcdef"}).encode()
-    with pytest.raises(ModelError, match="other features; fit them again: foretell train"):
+    with pytest.raises(ModelError, match="other features; fit it again: foretell train"):
         UnitModel.load(zipped(parts_of(file) | {"card.json": card}))
 
 
@@ -269,14 +270,15 @@ def test_a_file_that_is_absent_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_device_without_trees_is_refused_with_what_to_do() -> None:
-    with pytest.raises(ModelError, match=r"No trees are fitted for t4; .* Use --predictor roofline"):
-        shipped("t4")
+    with pytest.raises(ModelError, match=r"No unit-trees is fitted to t4, only to h200\. Use --predictor roofline"):
+        shipped("t4", "unit-trees")
 
 
-def test_the_shipped_trees_answer_for_the_device_they_were_fitted_to() -> None:
-    assert shipped("h200").card["predictor"] == "unit-trees"
-    prediction = UnitPredictor().predict(workload(64, 8))
-    assert prediction.predictor == "unit-trees"
+@pytest.mark.parametrize("predictor", [UnitPredictor, UnitTreesPredictor])
+def test_what_is_shipped_answers_for_the_device_it_was_fitted_to(predictor: type[UnitPredictor]) -> None:
+    assert shipped("h200", predictor.name).card["predictor"] == predictor.name
+    prediction = predictor().predict(workload(64, 8))
+    assert prediction.predictor == predictor.name
     roofline = RooflinePredictor().predict(workload(64, 8))
     assert 0.2 < prediction.latency_ms.value / roofline.latency_ms.value < 5
 
@@ -284,11 +286,12 @@ def test_the_shipped_trees_answer_for_the_device_they_were_fitted_to() -> None:
 def test_a_shipped_file_that_was_changed_is_refused(file: bytes, tmp_path: Path, monkeypatch) -> None:
     folder = tmp_path / "trained"
     folder.mkdir()
-    (folder / "index.json").write_text(json.dumps({"h200": {"file": "trees.zip", "sha256": "0" * 64}}))
+    entry = {"file": "trees.zip", "sha256": "0" * 64}
+    (folder / "index.json").write_text(json.dumps({"h200": {"unit-trees": entry}}))
     (folder / "trees.zip").write_bytes(file)
-    monkeypatch.setattr("foretell.predictors.unit_model.resources.files", lambda _: tmp_path)
+    monkeypatch.setattr("foretell.predictors.unit_model._TRAINED", folder)
     with pytest.raises(ModelError, match=r"trees.zip is damaged: its checksum is another one\. Install foretell again"):
-        shipped.__wrapped__("h200")
+        shipped.__wrapped__("h200", "unit-trees")
 
 
 def test_trees_of_one_device_do_not_answer_for_another(trees: UnitModel) -> None:

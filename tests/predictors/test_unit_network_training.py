@@ -12,7 +12,7 @@ from predictors.small_samples import QUICK, small_samples, unit_times_us
 
 pytest.importorskip("torch")
 
-from foretell.predictors.unit_network_training import NetworkFit, default_device, fit_networks  # noqa: E402
+from foretell.predictors.unit_network_training import NetworkFit, default_device, fit_networks
 
 HELD = ("tiny:w24", "tiny:w96", "tiny:w256")
 

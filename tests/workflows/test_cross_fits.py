@@ -10,9 +10,9 @@ from predictors.small_samples import QUICK, architectures, small_samples
 
 pytest.importorskip("torch")
 
-from dataclasses import replace  # noqa: E402
+from dataclasses import replace
 
-from foretell.workflows import cross_fits as workflow  # noqa: E402
+from foretell.workflows import cross_fits as workflow
 
 SETTINGS = replace(QUICK, network=replace(QUICK.network, epochs=2))
 

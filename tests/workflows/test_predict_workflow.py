@@ -21,7 +21,7 @@ def test_every_device_answers(device, mode):
     for name in ("latency_ms", "throughput_per_s", "memory_mib", "energy_j", "power_w"):
         estimate = getattr(p, name)
         assert 0 < estimate.low < estimate.value <= estimate.high, name
-    fitted = p.predictor == "unit-trees"
+    fitted = p.predictor == "unit-network"
     assert fitted == (device == "h200"), "only measured devices have a fitted predictor"
     assert any("uncalibrated" in w for w in p.warnings) != fitted
 

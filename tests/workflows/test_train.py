@@ -49,24 +49,26 @@ def silent(_: str) -> None:
 
 def test_what_is_fitted_is_written_with_its_checksum(store: Path, cache: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    file = train(store, "h200", cache, tmp_path / "a" / "trained", seed=3, say=said.append)
+    out = tmp_path / "a" / "trained"
+    file = train(store, "h200", cache, out, predictor="unit-trees", seed=3, say=said.append)
     assert file == tmp_path / "a" / "trained" / "unit-trees-h200.zip"
     assert "units, all" in said
     index = json.loads((file.parent / "index.json").read_text(encoding="utf-8"))
-    (entry,) = index.values()
-    assert list(index) == ["h200"]
+    assert [(device, list(fitted)) for device, fitted in index.items()] == [("h200", ["unit-trees"])]
+    entry = index["h200"]["unit-trees"]
     assert entry["file"] == file.name
     assert entry["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert entry["workloads"] == len(WIDTHS) * len(SETTINGS)
     trees = UnitModel.load(file.read_bytes())
     assert (entry["held_out"], trees.card["seed"]) == (trees.card["held_out"], 3)
     assert sorted(path.name for path in file.parent.iterdir()) == ["index.json", "unit-trees-h200.zip"]
-    again = train(store, "h200", cache, tmp_path / "b", seed=3, say=silent)
+    again = train(store, "h200", cache, tmp_path / "b", predictor="unit-trees", seed=3, say=silent)
     assert again.read_bytes() == file.read_bytes()
 
 
-def test_what_is_fitted_knows_the_store(store: Path, cache: Path, tmp_path: Path) -> None:
-    predictor = UnitPredictor.from_file(train(store, "h200", cache, tmp_path, say=silent))
+@pytest.mark.parametrize("name", ["unit-network", "unit-trees"])
+def test_what_is_fitted_knows_the_store(store: Path, cache: Path, tmp_path: Path, name: str) -> None:
+    predictor = UnitPredictor.from_file(train(store, "h200", cache, tmp_path, predictor=name, say=silent))
     by_id = {sample.workload_id: sample for sample in read_samples(store, "h200", cache)}
     prediction = predictor.predict(workload(64, 16, "fp16"))
     truth = by_id["64-16-fp16-inference"].truth
@@ -75,16 +77,21 @@ def test_what_is_fitted_knows_the_store(store: Path, cache: Path, tmp_path: Path
 
 
 def test_other_devices_stay_in_the_index(store: Path, cache: Path, tmp_path: Path) -> None:
-    other = {"predictor": "unit-trees", "file": "unit-trees-x.zip", "sha256": "0"}
-    (tmp_path / "index.json").write_text(json.dumps({"x": other, "h200": {"file": "old"}}), encoding="utf-8")
-    train(store, "h200", cache, tmp_path, say=silent)
+    other = {"unit-trees": {"file": "unit-trees-x.zip", "sha256": "0"}}
+    (tmp_path / "index.json").write_text(json.dumps({"x": other, "h200": {"mine": {"file": "m"}}}), encoding="utf-8")
+    train(store, "h200", cache, tmp_path, predictor="unit-trees", say=silent)
     index = json.loads((tmp_path / "index.json").read_text(encoding="utf-8"))
     assert index["x"] == other
-    assert index["h200"]["file"] == "unit-trees-h200.zip"
+    assert {name: entry["file"] for name, entry in index["h200"].items()} == {
+        "mine": "m",
+        "unit-trees": "unit-trees-h200.zip",
+    }
 
 
 def test_a_device_has_one_name_however_it_is_written(store: Path, cache: Path, tmp_path: Path) -> None:
-    assert train(store, "NVIDIA H200", cache, tmp_path, say=silent).name == "unit-trees-h200.zip"
+    file = train(store, "NVIDIA H200", cache, tmp_path, predictor="unit-trees", say=silent)
+    assert file is not None
+    assert file.name == "unit-trees-h200.zip"
     with pytest.raises(DeviceError, match="Did you mean 'h200'"):
         train(store, "h20o", cache, tmp_path, say=silent)
 
@@ -105,7 +112,7 @@ def test_every_predictor_learns_and_answers(name: str) -> None:
     for metric in ("latency_ms", "memory_mib", "power_w", "energy_j"):
         assert predicted[metric].shape == (len(test),)
         assert (predicted[metric] > 0).all()
-    assert ("latency_ms_low" in predicted) == (name == "unit-trees")
+    assert ("latency_ms_low" in predicted) == (name in ("unit-trees", "unit-network"))
 
 
 @pytest.mark.parametrize("name", ["linear", "gradient-boosting"])
@@ -120,7 +127,7 @@ def test_benches_do_not_teach_what_tells_of_whole_graphs(name: str) -> None:
 
 def test_predictors_are_judged_on_every_split_and_seed(store: Path, cache: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    names, runs_folder = ["roofline", "unit-trees"], tmp_path / "runs"
+    names, runs_folder = ["roofline", "unit-trees", "unit-network"], tmp_path / "runs"
     runs = evaluate(
         names, store, "h200", cache, runs_folder, splits=("random", "architecture"), seeds=(0, 3), say=said.append
     )
@@ -134,10 +141,30 @@ def test_predictors_are_judged_on_every_split_and_seed(store: Path, cache: Path,
         for name in names
     }
     assert mape["unit-trees"] < mape["roofline"]
+    assert mape["unit-network"] < mape["roofline"]
     (folder,) = runs_folder.iterdir()
     assert folder.name == f"h200-{fingerprint(store, *workflow._JUDGED_BY)}"
-    assert len(list(folder.iterdir())) == len(runs) == 8
+    assert len(list(folder.iterdir())) == len(runs) == 12
     assert "unit-trees, split by architecture, seed 3" in said
+
+
+def test_networks_can_be_fitted_on_one_machine_and_the_rest_on_another(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"splits": ("random",), "seeds": (1,), "say": silent}
+    assert evaluate(["unit-network"], store, "h200", tmp_path, tmp_path / "runs", only_networks=True, **asked) == []
+    assert train(store, "h200", tmp_path, tmp_path / "out", only_networks=True, say=silent) is None
+    assert sorted(path.name for path in tmp_path.glob("networks-*/*")) == ["all-0.npz", "random-1.npz"]
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr("foretell.workflows.cross_fits.cross_fit_networks", None)
+    (run,) = evaluate(["unit-network"], store, "h200", tmp_path, tmp_path / "runs", **asked)
+    assert run.predictor == "unit-network"
+    assert train(store, "h200", tmp_path, tmp_path / "out", say=silent) == tmp_path / "out" / "unit-network-h200.zip"
+
+
+def test_only_what_has_a_file_is_fitted_for_keeps(store: Path, cache: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"'unit-tree' cannot be fitted and kept\. Did you mean 'unit-trees'"):
+        train(store, "h200", cache, tmp_path, predictor="unit-tree", say=silent)
 
 
 def test_an_evaluation_that_was_stopped_goes_on(

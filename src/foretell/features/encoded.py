@@ -13,10 +13,18 @@ from foretell.features.shapes import SHAPE_COLUMNS
 from foretell.features.units import COLUMNS, DTYPES, KINDS, PHASES
 
 _AT = {name: position for position, name in enumerate(COLUMNS)}
-_CODES = ("operator", "kind", "phase", "dtype")
-_AS_THEY_ARE = ("tensor_core_share", "wave_fill", "last_alignment", "n_alignment", "k_alignment", "key_alignment")
+_CODED = {"kind": len(KINDS), "phase": len(PHASES), "dtype": len(DTYPES), "resizing": 3}
+_AS_THEY_ARE = (
+    "tensor_core_share",
+    "wave_fill",
+    "last_alignment",
+    "n_alignment",
+    "k_alignment",
+    "key_alignment",
+    "fused",
+)
 _PLAIN = tuple(name for name in COLUMNS if name.startswith("log_") or name in _AS_THEY_ARE)
-_COUNTS = tuple(name for name in COLUMNS if name not in _PLAIN and name not in _CODES)
+_COUNTS = tuple(name for name in COLUMNS if name not in _PLAIN and name != "operator" and name not in _CODED)
 _DIVIDED = (
     "channels", "group_inputs", "group_outputs", "head_size", "keys", "queries", "side", "input_last", "output_last",
 )  # fmt: skip
@@ -28,7 +36,7 @@ _TILES = ((64, 64), (128, 64), (64, 128), (128, 256), (256, 128), (32, 32))
 _PRESENT = ("log_second", "log_m", "kernel", "queries", "steps", "log_rows", "window")
 ENCODED_WIDTH = (
     len(_PLAIN) + len(_COUNTS) + len(_DIVIDED) * len(_DIVISORS) + len(_TILED) * len(_TILE_SIZES) + 2 * len(_TILES)
-    + len(_PRESENT) + len(KINDS) + len(PHASES) + len(DTYPES)
+    + len(_PRESENT) + sum(_CODED.values())
 )  # fmt: skip
 
 Numbers = NDArray[np.float32]
@@ -64,8 +72,8 @@ def encode(features: Numbers) -> Encoded:
         waves = tiles / np.maximum(np.round(sms), 1.0)
         parts += [waves / np.maximum(np.ceil(waves), 1.0), np.log2(1.0 + waves)]
     parts += [columns[name] != -1.0 for name in _PRESENT]
-    for name, known in (("kind", KINDS), ("phase", PHASES), ("dtype", DTYPES)):
-        parts += [columns[name] == code for code in range(len(known))]
+    for name, codes in _CODED.items():
+        parts += [columns[name] == code for code in range(codes)]
     return Encoded(
         np.stack(parts, axis=1).astype(np.float32),
         np.maximum(columns["operator"] + 1, 0).astype(np.int64),

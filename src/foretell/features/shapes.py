@@ -13,6 +13,7 @@ from foretell.graph.layout import Layout, is_contiguous
 from foretell.graph.node import Node
 from foretell.graph.ops import lookup
 from foretell.graph.tensor import Tensor
+from foretell.graph.workspaces import is_fused
 
 SHAPE_COLUMNS = (
     # the operands
@@ -23,13 +24,16 @@ SHAPE_COLUMNS = (
     # a convolution
     "kernel", "kernel_last", "stride", "groups", "dilation", "dims", "group_inputs", "group_outputs", "side",
     # an attention
-    "log_heads", "queries", "keys", "head_size", "masked", "key_alignment",
+    "log_heads", "queries", "keys", "head_size", "masked", "key_alignment", "fused",
     # a recurrence
     "steps", "layers", "directions",
     # rows that are reduced or normalised
     "log_rows", "log_row", "row_inside", "window",
+    # how an image is resized
+    "resizing",
 )  # fmt: skip
 _TILE = 128
+_RESIZING = {"nearest": 0, "linear": 1, "cubic": 2}
 _ABSENT = -1.0
 Sizes = dict[str, float]
 
@@ -52,7 +56,7 @@ def describe_shapes(
     elif kind == "contraction" and len(inputs) > 1 and first.shape and outputs[0].shape:
         sizes |= _product(first, inputs[1], outputs[0], cost, sms)
     elif kind == "attention" and len(first.shape) >= 3:
-        sizes |= _attention(node, inputs, sms)
+        sizes |= _attention(node, inputs, sms) | {"fused": float(is_fused(graph, node))}
     elif kind in ("normalisation", "reduction"):
         sizes |= _rows(node, first, outputs[0])
     elif kind == "pooling":
@@ -61,6 +65,8 @@ def describe_shapes(
         sizes |= {"window": float(math.prod(kernel)), "kernel": float(kernel[0]), "stride": float(stride[0])}
     elif kind == "recurrent":
         sizes |= _recurrence(node, first, outputs[0])
+    if node.op == "Resize":
+        sizes["resizing"] = float(_RESIZING.get(node.text("mode") or "nearest", len(_RESIZING)))
     return tuple(sizes.get(name, _ABSENT) for name in SHAPE_COLUMNS)
 
 
