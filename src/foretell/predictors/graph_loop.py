@@ -1,11 +1,12 @@
 """predictors: the loop over epochs of graph networks: best weights kept, a checkpoint after each, stopped when stale.
 
 Every epoch draws from its own seed, and rate and stopping follow from the epochs so far: a run that was killed goes on
-as if nothing had been.
+as if nothing had been. Where seconds are limited too, what a run gives depends on how fast the machine is.
 """
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,10 @@ _PLATEAU = 10  # stale epochs after which the rate is halved
 
 @dataclass(frozen=True)
 class Loop:
-    """How long, how fast and from which seed; ``identity`` says whose checkpoint it is."""
+    """How long, how fast and from which seed; ``identity`` says whose checkpoint it is.
+
+    With ``seconds`` no epoch begins that would end later, but for the first; each then records the seconds so far.
+    """
 
     recipe: Recipe
     epochs: int
@@ -31,6 +35,7 @@ class Loop:
     seed: int
     device: str
     identity: str
+    seconds: float | None = None
 
     def run(
         self,
@@ -55,14 +60,16 @@ class Loop:
             optimizer.load_state_dict(found["optimizer"])
             _fill(weights, found["weights"])
         with _own_draws(self.device):
-            while len(history) < self.epochs and stale_epochs(history) < self.recipe.patience:
-                epoch = len(history)
+            while self._goes_on(history):
+                epoch, begin = len(history), time.monotonic()
                 torch.manual_seed(self.seed * 1_000_003 + epoch)
                 for group in optimizer.param_groups:
-                    group["lr"] = rate_at(self.recipe.schedule, self.rate, history, self.epochs)
+                    group["lr"] = rate_at(self.recipe.schedule, self.rate, history, self.epochs, self.seconds)
                 record = train(epoch, optimizer)
                 with torch.no_grad():
                     record |= evaluate()
+                if self.seconds is not None:
+                    record["seconds"] = _seconds(history) + time.monotonic() - begin
                 history.append(record)
                 if stale_epochs(history) == 0:
                     best = _copy(weights)
@@ -71,6 +78,13 @@ class Loop:
         if history and not math.isfinite(min(_scores(history))):
             raise DataError(f"None of {len(history)} epochs gave a finite error: fit with a rate below {self.rate:g}.")
         return best, tuple(history)
+
+    def _goes_on(self, history: Sequence[Record]) -> bool:
+        if len(history) >= self.epochs or stale_epochs(history) >= self.recipe.patience:
+            return False
+        if self.seconds is None or not history:
+            return True
+        return _seconds(history) * (1 + 1 / len(history)) <= self.seconds
 
     def _read(self, checkpoint: Path | None) -> dict[str, Any] | None:
         if checkpoint is None or not checkpoint.exists():
@@ -95,14 +109,19 @@ class Loop:
         os.replace(partial, checkpoint)
 
 
-def rate_at(schedule: str, rate: float, history: Sequence[Record], epochs: int) -> float:
-    """The learning rate of the next epoch.
+def rate_at(schedule: str, rate: float, history: Sequence[Record], epochs: int, seconds: float | None = None) -> float:
+    """The learning rate of the next epoch; a cosine ends with the epochs or with the seconds, whichever is first.
 
     >>> rate_at("cosine", 1.0, [{}] * 5, 10), rate_at("plateau", 1.0, [{"score": 1.0}] * 12, 100)
     (0.5, 0.5)
+    >>> rate_at("cosine", 1.0, [{"seconds": 30.0}], 10, seconds=60.0)
+    0.5
     """
     if schedule == "cosine":
-        return rate * (1 + math.cos(math.pi * len(history) / max(epochs, 1))) / 2
+        done = len(history) / max(epochs, 1)
+        if seconds is not None:
+            done = min(max(done, _seconds(history) / seconds), 1.0)
+        return rate * (1 + math.cos(math.pi * done)) / 2
     if schedule == "plateau":
         best, stale = math.inf, 0
         for score in _scores(history):
@@ -122,6 +141,10 @@ def stale_epochs(history: Sequence[Record]) -> int:
 def best_record(history: Sequence[Record]) -> Record:
     """What the best epoch gave; nothing where there was none."""
     return history[len(history) - 1 - stale_epochs(history)] if history else {}
+
+
+def _seconds(history: Sequence[Record]) -> float:
+    return history[-1].get("seconds", 0.0) if history else 0.0
 
 
 def _scores(history: Sequence[Record]) -> list[float]:

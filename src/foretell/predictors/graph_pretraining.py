@@ -45,10 +45,12 @@ def pretrain(
     device: str = "cpu",
     *,
     checkpoint: Path | None = None,
+    seconds: float | None = None,
 ) -> Encoder:
     """The better of two encoders, with and without a ReLU at its end, by the loss on graphs that are held aside.
 
-    With no epochs the weights stay as they were drawn, and only the statistics of batch norms are gathered.
+    With no epochs the weights stay as they were drawn, and only the statistics of batch norms are gathered. The two
+    share the ``seconds``; an epoch of each is always done.
     """
     if not graphs or not validation:
         raise InputError(f"Got {len(graphs)} graphs and {len(validation)} held aside; give some of each.")
@@ -56,11 +58,11 @@ def pretrain(
         return _drawn(graphs, recipe, seed, device)
     sides = [DeviceGraphs.place(side, recipe, device) for side in (graphs, validation)]
     scales = node_scales(f"{ENCODER}.nodes", graphs, recipe)
-    encoders = []
+    encoders, each = [], seconds / len(_LAST_RELU) if seconds is not None else None
     for last_relu in _LAST_RELU:
         own = replace(recipe, last_relu=last_relu)
         file = checkpoint.with_name(f"{checkpoint.name}-{'relu' if last_relu else 'linear'}") if checkpoint else None
-        encoders.append(_train(sides[0], sides[1], own, seed, scales, progress, device, file))
+        encoders.append(_train(sides[0], sides[1], own, seed, scales, progress, device, file, each))
     return min(encoders, key=lambda encoder: encoder.loss)
 
 
@@ -73,13 +75,14 @@ def _train(
     progress: Progress,
     device: str,
     checkpoint: Path | None,
+    seconds: float | None,
 ) -> Encoder:
     weights = initial_encoder(recipe, seed) | scales
     tensors = to_tensors(weights, device)
     digest = hashlib.sha256(f"{SCHEMA}|{recipe.to_json()}|{seed}|{graphs.node_counts.tolist()}".encode())
     digest.update(b"".join(value.tobytes() for value in scales.values()))
     settings = replace(recipe, schedule="constant", weight_decay=0.0, patience=recipe.encoder_epochs)
-    loop = Loop(settings, recipe.encoder_epochs, recipe.encoder_rate, seed, device, digest.hexdigest()[:16])
+    loop = Loop(settings, recipe.encoder_epochs, recipe.encoder_rate, seed, device, digest.hexdigest()[:16], seconds)
     best, history = loop.run(
         tensors,
         lambda epoch, optimizer: _train_epoch(tensors, recipe, graphs, optimizer, np.random.default_rng((seed, epoch))),

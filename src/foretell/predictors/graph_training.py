@@ -81,11 +81,13 @@ def fit(
     checkpoint: Path | None = None,
     encoder: Encoder | None = None,
     start: Fitted | None = None,
+    seconds: float | None = None,
 ) -> Fitted:
     """Fit a network to samples, each a graph and its truths, of which some may be None.
 
     ``checkpoint`` is written after every epoch, and gone on from where it exists. ``encoder`` gives the embedding of a
     recipe that has one. ``start`` is a fitted network to go on from (transfer), with its scales and its encoder.
+    ``seconds`` limits all epochs together; one is always done.
     """
     if not samples or not validation:
         raise InputError(f"Got {len(samples)} training and {len(validation)} validation samples; give some of each.")
@@ -98,7 +100,8 @@ def fit(
     if recipe.embedding == "frozen":
         for name, tensor in tensors.items():
             tensor.requires_grad_(tensor.requires_grad and not name.startswith(ENCODER))
-    loop = Loop(recipe, recipe.epochs, recipe.rate, seed, device, _identity(recipe, seed, weights, (train, held)))
+    identity = _identity(recipe, seed, weights, (train, held))
+    loop = Loop(recipe, recipe.epochs, recipe.rate, seed, device, identity, seconds)
     best, history = loop.run(
         tensors,
         lambda epoch, optimizer: _train_epoch(tensors, recipe, train, optimizer, np.random.default_rng((seed, epoch))),
