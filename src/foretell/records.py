@@ -1,7 +1,7 @@
 """What flows between the rooms: workloads in, predictions and measurements out. Frozen, with a unit in every name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -76,6 +76,22 @@ class OperatorShare:
     bound: str
 
 
+@dataclass(frozen=True, slots=True)
+class UnitShare:
+    """How much of the time equal units of work take; ``over_bound`` is their time over what the device needs at least.
+
+    ``module`` and ``shapes`` are those of the first one; ``over_bound`` is None where the time is itself a bound.
+    """
+
+    operator: str
+    module: str
+    shapes: str
+    count: int
+    latency_ms: float
+    share: float
+    over_bound: float | None
+
+
 METRICS = (
     "latency_ms",
     "host_latency_ms",
@@ -118,6 +134,7 @@ class Prediction:
     mig_reason: str | None = None
     coverage: float = 1.0
     breakdown: tuple[OperatorShare, ...] = ()
+    units: tuple[UnitShare, ...] = ()
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, float] = field(default_factory=dict)
 
@@ -139,6 +156,8 @@ class Prediction:
             {"operator": s.operator, "count": s.count, "latency_ms": s.latency_ms, "share": s.share, "bound": s.bound}
             for s in self.breakdown
         ]
+        if self.units:
+            result["units"] = [asdict(unit) for unit in self.units]
         result["warnings"] = list(self.warnings)
         return result
 

@@ -44,3 +44,15 @@ def test_a_device_without_mig_has_no_such_line(model: str, capsys: pytest.Captur
 
 def test_the_limit_must_be_a_time(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "latency limit is 0.0 ms" in run(capsys, "predict", model, "--latency-limit-ms", "0", code=2)
+
+
+def test_units_are_shown_where_an_explanation_is_wanted(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = run(capsys, "predict", model)
+    assert "units of work" not in plain
+    shown = run(capsys, "predict", model, "--explain")
+    assert "units of work, equal ones together" in shown
+    assert "× its bound" in shown
+    told = json.loads(run(capsys, "predict", model, "--explain", "--json"))
+    assert sum(unit["share"] for unit in told["units"]) == pytest.approx(1.0)
+    assert all(unit["over_bound"] > 0 for unit in told["units"])
+    assert "units" not in json.loads(run(capsys, "predict", model, "--json"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from command_line import run
+from foretell.evaluation.protocol import Run
 from foretell.predictors.unit_model_training import Settings
 from foretell.workflows import train as workflow
 from predictors.small_samples import QUICK
@@ -117,8 +118,8 @@ def test_all_predictors_and_splits_are_meant_where_none_is_named(
 ) -> None:
     asked: list[tuple[list[str], list[str], list[int]]] = []
 
-    def record(names, *_: object, splits, seeds, only_networks, say) -> list[object]:
-        del say, only_networks
+    def record(names, *_: object, splits, seeds, **others: object) -> list[object]:
+        assert others.keys() == {"only_networks", "fit_seconds", "label_shares", "say"}
         asked.append((list(names), list(splits), list(seeds)))
         return []
 
@@ -129,11 +130,44 @@ def test_all_predictors_and_splits_are_meant_where_none_is_named(
     assert not list(here.iterdir())
 
 
+def test_limits_and_shares_of_labels_are_heard(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[object] = []
+
+    def record(*_: object, fit_seconds, label_shares, **others: object) -> list[object]:
+        asked.append((fit_seconds, label_shares))
+        return []
+
+    monkeypatch.setattr(workflow, "evaluate", record)
+    run(capsys, "evaluate", "trappm")
+    run(capsys, "evaluate", "trappm", "--fit-seconds", "90", "--label-shares", "0.1, 0.25,1.0")
+    assert asked == [(None, ()), (90.0, (0.1, 0.25, 1.0))]
+    assert not list(here.iterdir())
+
+
+def test_a_predictor_of_one_mode_is_shown_by_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [
+        Run("dippm", "random", 0, {}, {"latency_ms": {"inference": {"mape": 0.25}, "decode": {"mape": 0.5}}}),
+        Run("mlp", "random", 0, {}, {"latency_ms": {"all": {"mape": 0.125}, "inference": {"mape": 0.25}}}),
+    ]
+    monkeypatch.setattr(workflow, "evaluate", lambda *_, **__: found)
+    assert run(capsys, "evaluate", "dippm", "mlp").splitlines() == [
+        "dippm, split by random, seed 0: latency_ms in inference 25.0%, latency_ms in decode 50.0%",
+        "mlp, split by random, seed 0: latency_ms 12.5%",
+    ]
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         (("evaluate", "unit-tres"), "Unknown predictor 'unit-tres'. Did you mean 'unit-trees'?"),
         (("evaluate", "roofline", "--split", "famly"), "Unknown split 'famly'. Did you mean 'family'?"),
+        (("evaluate", "trappm", "--label-shares", "a,1"), "Got the shares 'a,1'; give numbers"),
+        (("evaluate", "trappm", "--label-shares", "0,1"), "Got a share of labels of 0"),
+        (("evaluate", "trappm", "--fit-seconds", "0"), "Got a limit of 0 seconds"),
         (("train", "--device", "h20o"), "Unknown device 'h20o'. Did you mean 'h200'?"),
         (("train", "--threads", "0"), "Invalid value for '--threads'"),
         (("train",), "data has no measured workload of h200"),

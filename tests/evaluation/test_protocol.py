@@ -108,6 +108,29 @@ def test_a_predictor_that_answers_nan_is_not_let_through() -> None:
         judge(measured(12), off_by(measured(12), math.nan))
 
 
+def test_a_mode_that_a_predictor_is_not_made_for_does_not_judge_it() -> None:
+    test = [*measured(12), *measured(9, "training"), *measured(3, "decode")]
+    predicted = off_by(test, 1.1)
+    predicted["latency_ms"][12:] = math.nan
+    found = judge(test, predicted)["latency_ms"]
+    assert set(found) == {"inference"}, "over all, others would be judged by more workloads"
+    assert found["inference"]["count"] == 12
+    assert found["inference"]["mape"] == pytest.approx(0.1)
+    predicted["latency_ms_low"] = predicted["latency_ms"] * 0.5
+    predicted["latency_ms_high"] = predicted["latency_ms"] * 2
+    assert judge(test, predicted)["latency_ms"]["inference"]["coverage"] == 1.0
+
+
+def test_a_nan_among_numbers_is_not_let_through() -> None:
+    test = [*measured(12), *measured(9, "training")]
+    predicted = off_by(test, 1.1)
+    predicted["latency_ms"][3] = math.nan
+    with pytest.raises(DataError, match="NaN"):
+        judge(test, predicted)
+    test[3] = replace(test[3], truth={**test[3].truth, "latency_ms": math.nan})
+    assert judge(test, predicted)["latency_ms"]["all"]["count"] == 20, "it is of no account where nothing was measured"
+
+
 def test_intervals_and_distances_are_judged_where_there_are_some() -> None:
     test = measured(10)
     predicted = off_by(test, 1.0)

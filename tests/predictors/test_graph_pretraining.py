@@ -86,3 +86,11 @@ def test_the_better_encoder_serves_the_second_phase():
 def test_no_graphs_are_refused():
     with pytest.raises(InputError, match="0 held aside"):
         pretrain(tiny_graphs(2), [], RECIPE)
+
+
+def test_both_encoders_are_tried_however_little_time_there_is():
+    epochs = []
+    graphs = tiny_graphs()
+    encoder = pretrain(graphs, graphs, RECIPE, 0, lambda epoch, record: epochs.append(epoch), seconds=1e-9)
+    assert epochs == [0, 0]
+    assert len(encoder.history) == 1

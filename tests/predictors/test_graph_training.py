@@ -148,3 +148,11 @@ def test_published_recipes_learn_raw_numbers(name):
     found = fitted.predict(tiny_graphs(3))
     assert all((values > 0).all() for values in found.values())
     np.testing.assert_allclose(fitted.weights["targets.shift"], -np.log(recipe.units), rtol=1e-5)
+
+
+def test_seconds_limit_the_epochs_but_for_the_first():
+    samples, recipe = tiny_samples(), tiny_recipe("mlp", epochs=5)
+    assert len(fit(samples, samples, recipe, seconds=1e-9).history) == 1
+    ample, free = fit(samples, samples, recipe, seconds=1e9), fit(samples, samples, recipe)
+    assert len(ample.history) == 5
+    assert same(ample, free)

@@ -14,7 +14,7 @@ WIDTH, BLOCKS, MEMBERS, CODES, EMBEDDING = 12, 2, 3, 600, 4
 
 def _shape(name: str) -> tuple[int, ...]:
     shapes = {"embedding": (CODES, EMBEDDING), "enter": (ENCODED_WIDTH, WIDTH), "enter_code": (EMBEDDING, WIDTH)}
-    shapes |= {"leave": (WIDTH, 2), "leave_bias": (1, 2)}
+    shapes |= {"leave": (WIDTH, 3), "leave_bias": (1, 3)}
     return shapes.get(name) or ((WIDTH, WIDTH) if name.rstrip("01") in ("up", "down") else (1, WIDTH))
 
 
@@ -26,7 +26,7 @@ def network() -> UnitNetwork:
         for name in weight_names(BLOCKS)
     }
     middle = draw.normal(size=ENCODED_WIDTH).astype(np.float32)
-    return UnitNetwork(weights, middle, draw.uniform(0.5, 2, ENCODED_WIDTH).astype(np.float32))
+    return UnitNetwork(weights, middle, draw.uniform(0.5, 2, ENCODED_WIDTH).astype(np.float32), 700.0)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,9 @@ def test_what_is_written_is_read(network: UnitNetwork, rows: UnitRows) -> None:
     again = UnitNetwork.load(network.to_onnx())
     assert (again.members, again.blocks, again.operators) == (MEMBERS, BLOCKS, CODES)
     units = encode(rows.features)
-    np.testing.assert_array_equal(again.predict(units, rows.bound_us), network.predict(units, rows.bound_us))
+    first, second = (each.predict(units, rows.bound_us) for each in (network, again))
+    np.testing.assert_array_equal(second.log_ratio, first.log_ratio)
+    np.testing.assert_array_equal(second.power_w, first.power_w)
     assert again.to_onnx() == network.to_onnx()
 
 
@@ -51,8 +53,19 @@ def test_any_runtime_says_the_same(network: UnitNetwork, rows: UnitRows) -> None
         "operators": units.operators,
         "launches": (units.launches / rows.bound_us).astype(np.float32),
     }
-    (told,) = session.run(None, given)
-    np.testing.assert_allclose(network.predict(units, rows.bound_us), told, rtol=2e-3, atol=2e-3)
+    log_ratio, power_w = session.run(None, given)
+    told = network.predict(units, rows.bound_us)
+    np.testing.assert_allclose(told.log_ratio, log_ratio, rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(told.power_w, power_w, rtol=2e-3)
+
+
+def test_a_network_may_know_nothing_of_power(network: UnitNetwork, rows: UnitRows) -> None:
+    weights = {name: each[..., :2] if name.startswith("leave") else each for name, each in network.weights.items()}
+    deaf = UnitNetwork.load(UnitNetwork(weights, network.middle, network.spread).to_onnx())
+    told = deaf.predict(encode(rows.features), rows.bound_us)
+    assert told.power_w is None
+    wanted = network.predict(encode(rows.features), rows.bound_us).log_ratio
+    np.testing.assert_allclose(told.log_ratio, wanted, rtol=1e-6)
 
 
 def test_members_are_averaged(network: UnitNetwork, rows: UnitRows) -> None:
@@ -61,15 +74,16 @@ def test_members_are_averaged(network: UnitNetwork, rows: UnitRows) -> None:
         UnitNetwork({name: each[n : n + 1] for name, each in network.weights.items()}, network.middle, network.spread)
         for n in range(MEMBERS)
     ]
-    told = [each.predict(units, rows.bound_us) for each in alone]
+    told = [each.predict(units, rows.bound_us).log_ratio for each in alone]
     assert np.std(told, axis=0).max() > 0.01, "members must differ, or nothing is shown"
-    np.testing.assert_allclose(network.predict(units, rows.bound_us), np.mean(told, axis=0), rtol=1e-5, atol=1e-5)
+    found = network.predict(units, rows.bound_us).log_ratio
+    np.testing.assert_allclose(found, np.mean(told, axis=0), rtol=1e-5, atol=1e-5)
 
 
 def test_an_operator_beyond_the_known_ones_does_not_break_it(network: UnitNetwork, rows: UnitRows) -> None:
     units = encode(rows.features)
     units.operators[:] = 10_000
-    assert np.isfinite(network.predict(units, rows.bound_us)).all()
+    assert np.isfinite(network.predict(units, rows.bound_us).log_ratio).all()
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense"])

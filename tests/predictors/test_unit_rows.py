@@ -1,6 +1,7 @@
 """All units of many samples, one below the other."""
 
 import numpy as np
+import pytest
 
 from foretell.predictors.unit_rows import UnitRows
 from predictors.small_samples import small_samples
@@ -20,6 +21,16 @@ def test_sums_count_equal_units():
     rows = UnitRows.of(samples)
     wanted = [float((sample.units.bound_us * sample.units.counts).sum()) for sample in samples]
     np.testing.assert_allclose(rows.sums(rows.bound_us), wanted)
+
+
+def test_means_are_weighed_by_time():
+    samples = small_samples()
+    rows = UnitRows.of(samples)
+    np.testing.assert_allclose(rows.means(rows.bound_us, np.full(len(rows.counts), 300.0)), 300.0)
+    first = rows.part(0)
+    spent = rows.bound_us[first] * rows.counts[first]
+    values = np.arange(len(rows.counts), dtype=np.float64)
+    assert rows.means(rows.bound_us, values)[0] == pytest.approx((spent * values[first]).sum() / spent.sum())
 
 
 def test_what_was_not_traced_or_replayed_is_known():

@@ -13,10 +13,12 @@ from foretell.errors import DeviceError, InputError
 from foretell.evaluation.protocol import Run, sides
 from foretell.predictors.unit_model import UnitModel, UnitPredictor
 from foretell.predictors.unit_model_training import Settings
+from foretell.workflows import graph_fits
 from foretell.workflows import train as workflow
-from foretell.workflows.train import FITTERS, SPLITS, evaluate, train, write_report
+from foretell.workflows.train import FITTERS, GRAPH_NETWORKS, SPLITS, evaluate, train, write_report
 from foretell.workflows.training_set import fingerprint, read_samples
 from predictors.small_samples import QUICK, small_samples, workload
+from tiny_workloads import tiny_recipe
 from workflows.small_store import SETTINGS, WIDTHS, write_store
 
 pytest.importorskip("pyarrow")
@@ -35,12 +37,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few small trees."""
+    """Few small trees, and small graph networks."""
 
     def settings(**given: int) -> Settings:
         return replace(QUICK, **given)
 
     monkeypatch.setattr(workflow, "Settings", settings)
+    monkeypatch.setattr(graph_fits, "find_recipe", tiny_recipe)
 
 
 def silent(_: str) -> None:
@@ -162,6 +165,44 @@ def test_networks_can_be_fitted_on_one_machine_and_the_rest_on_another(
     assert train(store, "h200", tmp_path, tmp_path / "out", say=silent) == tmp_path / "out" / "unit-network-h200.zip"
 
 
+def test_graph_networks_are_fitted_on_one_machine_and_judged_on_another(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, asked = list(GRAPH_NETWORKS), {"splits": ("random",), "seeds": (0,), "say": silent}
+    places = (store, "h200", tmp_path, tmp_path / "runs")
+    assert evaluate(names, *places, only_networks=True, fit_seconds=100.0, **asked) == []
+    kept = sorted(path.name for path in tmp_path.glob("networks-*/*"))
+    assert kept == sorted([*(f"{name}-random-0.npz" for name in names), "encoder-random-0.npz"])
+    assert not (tmp_path / "runs").exists()
+    monkeypatch.setattr("foretell.workflows.graph_fits.default_device", None)
+    monkeypatch.setattr("foretell.workflows.train.read_graph_set", None)
+    runs = {run.predictor: run for run in evaluate(["roofline", *names], *places, **asked)}
+    assert list(runs) == ["roofline", *names]
+    assert runs["roofline"].figures["latency_ms"].keys() >= {"all", "inference"}
+    for name, answered in (("dippm", {"inference"}), ("mlp", {"all", "inference"})):
+        assert set(runs[name].figures["latency_ms"]) == answered, name
+        assert runs[name].figures["latency_ms"]["inference"]["mape"] > 0
+    for file in tmp_path.glob("networks-*/*"):
+        file.unlink()
+    again = evaluate(names, *places, **asked)
+    assert [run.predictor for run in again] == names, "a run that was judged needs no network"
+
+
+def test_trappm_is_compared_by_its_share_of_labels(store: Path, cache: Path, tmp_path: Path) -> None:
+    runs = evaluate(
+        ["trappm"], store, "h200", cache, tmp_path, splits=("random",), seeds=(0,), label_shares=(0.5, 1.0), say=silent
+    )
+    assert [run.predictor for run in runs] == [
+        "trappm 50%", "trappm 50%, no pre-training", "trappm 100%", "trappm 100%, no pre-training",
+    ]  # fmt: skip
+    assert len({json.dumps(run.sizes) for run in runs}) == 1, "the same test side"
+
+
+def test_what_needs_hours_is_not_run_unless_it_is_named() -> None:
+    assert list(FITTERS) == ["roofline", "linear", "gradient-boosting", "unit-trees", "unit-network"]
+    assert not set(FITTERS) & set(GRAPH_NETWORKS)
+
+
 def test_only_what_has_a_file_is_fitted_for_keeps(store: Path, cache: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'unit-tree' cannot be fitted and kept\. Did you mean 'unit-trees'"):
         train(store, "h200", cache, tmp_path, predictor="unit-tree", say=silent)
@@ -189,8 +230,14 @@ def test_names_that_nobody_knows_are_refused_before_any_work(tmp_path: Path) -> 
 
     with pytest.raises(InputError, match=r"Unknown predictor 'unit-treees'\. Did you mean 'unit-trees'"):
         go(["roofline", "unit-treees"])
+    with pytest.raises(InputError, match=r"Unknown predictor 'trapm'\. Did you mean 'trappm'"):
+        go(["trapm"])
     with pytest.raises(InputError, match=r"Unknown split 'familly'\. Did you mean 'family'"):
         go(["roofline"], splits=["familly"])
+    with pytest.raises(InputError, match="Shares of labels are for trappm"):
+        go(["dippm"], label_shares=(0.5,))
+    with pytest.raises(InputError, match="share of labels of 2"):
+        go(["trappm"], label_shares=(2.0,))
     assert not list(tmp_path.iterdir())
 
 

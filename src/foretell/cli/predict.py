@@ -38,6 +38,7 @@ def run(
             "--latency-limit-ms", metavar="MS", help="The longest time a MIG profile may take.", show_default=False
         ),
     ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show which units of work take the time.")] = False,
     context: options.Context = None,
     trust: options.Trust = False,
     allow_unknown: options.AllowUnknown = False,
@@ -64,6 +65,7 @@ def run(
             trust=trust,
             allow_unknown=allow_unknown,
             use_cache=not no_cache,
+            explain=explain,
         )
     if as_json:
         typer.echo(json.dumps({**prediction.to_dict(), "model": model}, indent=1))

@@ -82,6 +82,7 @@ def show_prediction(prediction: Prediction, model: str) -> None:
         advice = f"MIG profile {prediction.mig or 'none'}: {prediction.mig_reason}"
         out.print(Text(printable(advice)), soft_wrap=True)
     _show_shares(out, prediction)
+    _show_units(out, prediction)
     for warning in prediction.warnings:
         out.print(Text(printable(f"! {warning}"), style="yellow"), soft_wrap=True)
 
@@ -117,6 +118,20 @@ def _show_shares(out: Console, prediction: Prediction, most: int = 8) -> None:
             f"{sum(r.share for r in rest):.1%}",
             "",
         )
+    out.print(table)
+
+
+def _show_units(out: Console, prediction: Prediction) -> None:
+    if not prediction.units:
+        return
+    table = Table(box=box.SIMPLE, title="units of work, equal ones together", title_justify="left", title_style="dim")
+    for column in ("operator", "first of them", "shapes", "count", "ms", "share", "× its bound"):
+        right = column in ("count", "ms", "share", "× its bound")
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    for unit in prediction.units:
+        over = f"{unit.over_bound:.2g}" if unit.over_bound is not None else "–"
+        names = (printable(unit.operator), printable(unit.module), printable(unit.shapes))
+        table.add_row(*names, str(unit.count), number(unit.latency_ms), f"{unit.share:.1%}", over)
     out.print(table)
 
 

@@ -8,6 +8,7 @@ import typer
 
 from foretell.cli import options
 from foretell.cli.printable import printable
+from foretell.errors import InputError
 
 Store = Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")]
 Device = Annotated[str, typer.Option("--device", "-d", help="The device whose measurements are used.")]
@@ -37,7 +38,12 @@ def train(
 
 def evaluate(
     predictors: Annotated[
-        list[str] | None, typer.Argument(metavar="PREDICTOR…", help="Their names [all].", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="PREDICTOR…",
+            show_default=False,
+            help="Their names [all but dippm, gcn, gat, gin, trappm, nnlqp, brp-nas and mlp].",
+        ),
     ] = None,
     split: Annotated[
         list[str] | None,
@@ -49,17 +55,31 @@ def evaluate(
     cache: Cache = Path("out/training"),
     runs: Annotated[Path, typer.Option("--runs", help="Finished runs; those are not repeated.")] = Path("out/runs"),
     only_networks: OnlyNetworks = False,
+    fit_seconds: Annotated[
+        float | None,
+        typer.Option("--fit-seconds", help="Limit for each graph network [none].", show_default=False),
+    ] = None,
+    label_shares: Annotated[
+        str | None,
+        typer.Option(
+            "--label-shares",
+            metavar="0.1,…,1",
+            show_default=False,
+            help="For trappm: learn from these shares of the training side, with and without pre-training.",
+        ),
+    ] = None,
     report: Annotated[bool, typer.Option("--report", help="Write the tables to reports/.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Judge predictors on workloads they have not seen."""
+    """Judge predictors on workloads they have not seen; graph networks of the papers only where they are named."""
     from dataclasses import asdict
 
     from foretell.workflows import train as workflow
 
     found = workflow.evaluate(
         predictors or list(workflow.FITTERS), store, device, cache, runs, splits=split or workflow.SPLITS,
-        seeds=range(seeds), only_networks=only_networks, say=_say,
+        seeds=range(seeds), only_networks=only_networks, fit_seconds=fit_seconds, label_shares=_shares(label_shares),
+        say=_say,
     )  # fmt: skip
     if report:
         typer.echo(f"written: {printable(str(workflow.write_report(found, Path('reports'))))}", err=as_json)
@@ -68,9 +88,19 @@ def evaluate(
         return
     for run in found:
         figures = ", ".join(
-            f"{metric} {modes['all']['mape']:.1%}" for metric, modes in run.figures.items() if "all" in modes
+            f"{metric}{'' if mode == 'all' else f' in {mode}'} {figures['mape']:.1%}"
+            for metric, modes in run.figures.items()
+            for mode, figures in modes.items()
+            if mode == "all" or "all" not in modes
         )
         typer.echo(f"{run.predictor}, split by {run.split}, seed {run.seed}: {figures}")
+
+
+def _shares(text: str | None) -> tuple[float, ...]:
+    try:
+        return tuple(float(share) for share in text.split(",")) if text else ()
+    except ValueError:
+        raise InputError(f"Got the shares {text!r}; give numbers with commas between, such as 0.1,0.5,1.") from None
 
 
 def _say(text: str) -> None:

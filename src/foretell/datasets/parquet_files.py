@@ -17,6 +17,7 @@ from foretell.units import MIB
 _NAME = re.compile(rf"({'|'.join(TABLES)})(-[0-9a-f]{{8,64}})?\.parquet")
 _VERSION = b"schema_version"
 _LONG_TEXTS = ("document",)  # no two are equal: a dictionary of them only costs
+_COUNTING = ("sequence", "op_index")  # they grow by little from row to row: differences are small
 _REMEDY = "Restore it from a copy (git checkout) or move it away; nothing was changed."
 
 
@@ -150,15 +151,18 @@ class TableWriter:
         self._writer: Any = None
 
     def __enter__(self) -> "TableWriter":
-        dictionary = [name for name in self._table.columns if name not in _LONG_TEXTS]
+        counting = {name: "DELTA_BINARY_PACKED" for name in self._table.columns if name in _COUNTING}
+        dictionary = [name for name in self._table.columns if name not in (*_LONG_TEXTS, *counting)]
+        texts = any(name in _LONG_TEXTS for name in self._table.columns)
         try:
             self._writer = _parquet().ParquetWriter(
                 self._partial,
                 arrow_schema(self._table),
                 compression="zstd",
-                compression_level=9 if len(dictionary) == len(self._table.columns) else 19,
+                compression_level=19 if texts else 9,
                 use_dictionary=dictionary,
-                data_page_size=MIB if len(dictionary) == len(self._table.columns) else 8 * MIB,
+                column_encoding=counting or None,
+                data_page_size=8 * MIB if texts else MIB,
                 write_page_checksum=True,
             )
         except OSError as error:

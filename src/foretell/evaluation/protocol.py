@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.datasets.splits import TEST, TRAIN, VALIDATION, Split, architecture_of, assign
+from foretell.errors import DataError
 from foretell.evaluation.metrics import accuracy, coverage, median_relative_width, over_seeds
 from foretell.evaluation.table import Cell, Comparison
 from foretell.files import write_whole
@@ -54,18 +55,32 @@ def sides(samples: Sequence[Sample], split: str, seed: int) -> dict[str, list[Sa
 
 
 def judge(test: Sequence[Sample], predicted: Predicted) -> dict[str, dict[str, dict[str, float | None]]]:
-    """The figures of each metric, over all and by mode; a mode of a few workloads has none."""
+    """The figures of each metric, over all and by mode; a mode of a few workloads has none.
+
+    A predictor whose answers are NaN throughout a mode is not made for it: it is not judged there, nor over all, where
+    it would be compared with those that answer more. A NaN among numbers is an error.
+    """
     modes = np.array([sample.setting.mode for sample in test])
     found: dict[str, dict[str, dict[str, float | None]]] = {}
     for metric in METRICS:
         if metric not in predicted:
             continue
         truth = np.array([sample.truth[metric] for sample in test])
+        known = np.isfinite(truth)
+        declined = _declined(metric, predicted[metric][known], modes[known])
         for mode in MODES:
-            use = np.isfinite(truth) & ((modes == mode) | (mode == "all"))
-            if use.sum() >= _FEW:
+            use = known & ((modes == mode) | (mode == "all"))
+            if use.sum() >= _FEW and mode not in declined:
                 found.setdefault(metric, {})[mode] = _figures(truth[use], metric, predicted, use)
     return found
+
+
+def _declined(metric: str, values: NDArray[np.float64], modes: NDArray[np.str_]) -> set[str]:
+    """The modes that have no answer, and ``all`` where there are any."""
+    found = {str(mode) for mode in np.unique(modes) if np.isnan(values[modes == mode]).all()}
+    if found and found == set(modes.tolist()):
+        raise DataError(f"All {len(values)} predictions of {metric} are NaN; leave the metric out.")
+    return found | {"all"} if found else found
 
 
 def _figures(

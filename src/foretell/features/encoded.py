@@ -83,4 +83,4 @@ def encode(features: Numbers) -> Encoded:
 
 def _size(logarithm: NDArray[np.float64]) -> NDArray[np.float64]:
     """The size behind a logarithm; 0 where there is none."""
-    return np.round(np.maximum(np.exp2(logarithm) - 1.0, 0.0))
+    return np.asarray(np.round(np.maximum(np.exp2(logarithm) - 1.0, 0.0)), np.float64)

@@ -93,24 +93,26 @@ class UnitModel:
 
     def times_us(self, units: DistinctUnits) -> NDArray[np.float64]:
         """The time of each distinct unit."""
-        if self.network is not None:
-            ratio = self.network.predict(encode(units.features), units.bound_us)
-        else:
-            ratio = self.models["unit"].predict(tree_rows(units.features))
-        return np.asarray(np.exp(ratio) * units.bound_us)
+        return self.tell(units)[0]
 
-    def answer(
-        self, units: DistinctUnits, setting: Setting, roofline_w: float, unit_us: NDArray[np.float64] | None = None
-    ) -> Answer:
-        """Everything about one workload; ``unit_us`` may be given where the units' times are known."""
-        unit_us = self.times_us(units) if unit_us is None else unit_us
+    def tell(self, units: DistinctUnits) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """The time of each distinct unit, and the power meanwhile where a network tells it."""
+        if self.network is not None:
+            told = self.network.predict(encode(units.features), units.bound_us)
+            return np.asarray(np.exp(told.log_ratio) * units.bound_us), told.power_w
+        ratio = self.models["unit"].predict(tree_rows(units.features))
+        return np.asarray(np.exp(ratio) * units.bound_us), None
+
+    def answer(self, units: DistinctUnits, setting: Setting, roofline_w: float) -> Answer:
+        """Everything about one workload."""
+        unit_us, unit_w = self.tell(units)
         row = pool(units, unit_us, setting)
         distance = float(self.distances(row[None])[0])
         row = np.append(row, np.float32(distance))[None]
         base = {
             "latency_ms": ms(seconds_from_us(float((unit_us * units.counts).sum()))),
             "memory_mib": setting.memory_mib,
-            "power_w": roofline_w,
+            "power_w": roofline_w if unit_w is None else mean_power_w(units, unit_us, unit_w),
         }
         values = {name: base[name] * math.exp(self._ratio(name, row)) for name in CORRECTED}
         values["energy_j"] = values["power_w"] * seconds_from_ms(values["latency_ms"])
@@ -125,12 +127,19 @@ class UnitModel:
         return np.asarray((rows - self._middle) / self._spread, dtype=np.float32)
 
     def _ratio(self, name: str, row: Row) -> float:
-        return float(self.models[name].predict(row)[0])
+        """The logarithm of what a value is corrected by; a network's power stays as it is."""
+        return float(self.models[name].predict(row)[0]) if name in self.models else 0.0
 
     def _interval(self, name: str, value: float, row: Row) -> Estimate:
         expected = math.exp(float(self.models[f"{name}_error"].predict(row)[0]))
         width = min(expected * float(self.card["quantiles"][name]), _WIDEST)
         return Estimate(value, value * math.exp(-width), value * math.exp(width))
+
+
+def mean_power_w(units: DistinctUnits, unit_us: NDArray[np.float64], unit_w: NDArray[np.float64]) -> float:
+    """The mean power of a workload, by time."""
+    spent_us = unit_us * units.counts
+    return float((spent_us * unit_w).sum() / spent_us.sum())
 
 
 def tree_rows(features: Row) -> Row:
@@ -195,14 +204,23 @@ class UnitPredictor:
             raise ModelError(f"There is no file {path}; name a predictor, or a file that foretell train wrote.")
         return cls(UnitModel.load(path.read_bytes()))
 
-    def predict(self, workload: Workload) -> Prediction:
-        """Latency, memory, energy and power of a workload, with intervals."""
-        model = self._model or shipped(workload.target.device.id, self.name)
-        if model.card.get("device", workload.target.device.id) not in ("", workload.target.device.id):
+    def _fitted_to(self, workload: Workload) -> UnitModel:
+        device = workload.target.device.id
+        model = self._model or shipped(device, self.name)
+        if model.card.get("device", device) not in ("", device):
             raise ModelError(
-                f"This predictor was fitted to {model.card['device']}, not to {workload.target.device.id}; "
+                f"This predictor was fitted to {model.card['device']}, not to {device}; "
                 "use --predictor roofline, or measure it and fit: foretell train."
             )
+        return model
+
+    def unit_times_us(self, workload: Workload, units: DistinctUnits) -> NDArray[np.float64]:
+        """The time of each distinct unit of a workload."""
+        return self._fitted_to(workload).times_us(units)
+
+    def predict(self, workload: Workload) -> Prediction:
+        """Latency, memory, energy and power of a workload, with intervals."""
+        model = self._fitted_to(workload)
         base, analytic = RooflinePredictor().predict(workload), uncalibrated(workload.target.device)
         units = extract_units(workload)
         if not len(units) or base.memory_mib is None or base.power_w is None:

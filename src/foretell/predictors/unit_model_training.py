@@ -17,6 +17,7 @@ from foretell.features.pooled import POOLED_COLUMNS, POOLED_SCHEMA, pool
 from foretell.predictors.sample import Sample
 from foretell.predictors.trees import Booster, TreeFit, to_onnx
 from foretell.predictors.unit_model import CORRECTED, METRICS, NETWORK, UnitModel, nearest, tree_rows, write
+from foretell.predictors.unit_network import Told
 from foretell.predictors.unit_network_training import NetworkFit, default_device, fit_networks
 from foretell.predictors.unit_rows import UnitRows
 from foretell.units import KILO
@@ -85,12 +86,12 @@ def fit_unit_trees(
 
 @dataclass(frozen=True)
 class CrossFit:
-    """The logarithm of time over bound of all rows of some samples, and the network's ONNX model.
+    """What is told of all rows of some samples, and the network's ONNX model.
 
     Rows of a fold are told by a network that has not seen the fold; those of no fold, by all members of the last one.
     """
 
-    log_ratio: Values
+    told: Told
     network: bytes
 
 
@@ -108,18 +109,25 @@ def cross_fit_networks(
         learns += [(each >= 0) & (each != fold) for fold in range(settings.folds)]
         learns += [each >= 0] * settings.members
     fitted = fit_networks(rows, np.stack(learns), settings.network, device or default_device(), say)
-    told, found = fitted.log_ratios(), []
+    told, found = fitted.told(), list[CrossFit]()
     for number, each in enumerate(folds):
-        of_row = each[rows.owner]
-        log_ratio = np.zeros(len(of_row))
-        for fold in range(settings.folds):
-            log_ratio[of_row == fold] = next(told)[of_row == fold]
-        everything = np.mean([next(told) for _ in range(settings.members)], axis=0)
-        log_ratio[of_row < 0] = everything[of_row < 0]
+        held = [next(told) for _ in range(settings.folds)]
+        members = [next(told) for _ in range(settings.members)]
         last = (number + 1) * (settings.folds + settings.members)
         network = fitted.network(list(range(last - settings.members, last)))
-        found.append(CrossFit(log_ratio, network.to_onnx()))
+        found.append(CrossFit(_put_together(held, members, each[rows.owner]), network.to_onnx()))
     return found
+
+
+def _put_together(held: Sequence[Told], members: Sequence[Told], fold: NDArray[np.intp]) -> Told:
+    """Of each row what the network of its fold tells; where it has none, the mean of all members."""
+
+    def chosen(by_fold: Sequence[Values], by_member: Sequence[Values]) -> Values:
+        return np.choose(fold + 1, [np.mean(by_member, axis=0), *by_fold])
+
+    log_ratio = chosen([each.log_ratio for each in held], [each.log_ratio for each in members])
+    powers = [[each.power_w for each in group if each.power_w is not None] for group in (held, members)]
+    return Told(log_ratio, chosen(*powers) if powers[0] else None)
 
 
 def fit_unit_network(
@@ -127,8 +135,9 @@ def fit_unit_network(
 ) -> bytes:
     """A predictor with a network on units, as one file; ``cross_fit`` is of the same samples and folds."""
     folds = folds_of(groups, settings)
-    unit_us = np.exp(cross_fit.log_ratio) * np.concatenate([sample.units.bound_us for sample in samples])
-    return fit_whole(samples, unit_us, folds, {NETWORK: cross_fit.network}, "unit-network", settings, say)
+    unit_us = np.exp(cross_fit.told.log_ratio) * np.concatenate([sample.units.bound_us for sample in samples])
+    models = {NETWORK: cross_fit.network}
+    return fit_whole(samples, unit_us, folds, models, "unit-network", settings, say, cross_fit.told.power_w)
 
 
 def _checked(rows: UnitRows, settings: Settings) -> UnitRows:
@@ -165,8 +174,12 @@ def fit_whole(
     name: str,
     settings: Settings,
     say: Say,
+    unit_w: Values | None = None,
 ) -> bytes:
-    """Trees on the whole beside ``models`` on units; ``unit_us`` is told by fits that have not seen the fold."""
+    """Trees on the whole beside ``models`` on units; ``unit_us`` is told by fits that have not seen the fold.
+
+    Where they tell the power of units too, its mean is the workload's: trees would only make it worse.
+    """
     rows = UnitRows.of(samples)
     sums_us, whole = rows.sums(unit_us), rows.whole
     pooled = np.stack([pool(sample.units, unit_us[rows.part(i)], sample.setting) for i, sample in enumerate(samples)])
@@ -181,7 +194,9 @@ def fit_whole(
         "power_w": np.array([sample.roofline_w for sample in samples]),
     }
     held_out: dict[str, Values] = {}
-    for metric in CORRECTED:
+    if unit_w is not None:
+        held_out["power_w"] = rows.means(unit_us, unit_w)
+    for metric in (name for name in CORRECTED if name not in held_out):
         say(metric)
         truth = _truth(samples, metric)
         use = whole & np.isfinite(truth)
@@ -219,7 +234,7 @@ def fit_whole(
 def _by_family(samples: Sequence[Sample], latency_ms: Values, whole: NDArray[np.bool_]) -> dict[str, float]:
     """The mean error of latency of each family's architectures, by trees that have not seen them."""
     errors: dict[str, list[float]] = {}
-    for position in np.flatnonzero(whole):
+    for position in np.flatnonzero(whole).tolist():
         sample = samples[position]
         errors.setdefault(sample.family, []).append(abs(latency_ms[position] / sample.truth["latency_ms"] - 1))
     return {family: round(float(np.mean(found)), 4) for family, found in sorted(errors.items())}
@@ -273,17 +288,11 @@ def _truth(samples: Sequence[Sample], name: str) -> Values:
     return np.array([sample.truth[name] for sample in samples], dtype=np.float64)
 
 
-def predict_samples(
-    model: UnitModel, samples: Sequence[Sample], unit_us: Sequence[Values] | None = None
-) -> dict[str, Values]:
-    """Values and intervals of many samples: ``latency_ms``, ``latency_ms_low``, … and ``distance``.
-
-    ``unit_us`` are the times of each sample's units, where they are known.
-    """
+def predict_samples(model: UnitModel, samples: Sequence[Sample]) -> dict[str, Values]:
+    """Values and intervals of many samples: ``latency_ms``, ``latency_ms_low``, … and ``distance``."""
     columns: dict[str, list[float]] = {}
-    for number, sample in enumerate(samples):
-        known_us = unit_us[number] if unit_us is not None else None
-        answer = model.answer(sample.units, sample.setting, sample.roofline_w, known_us)
+    for sample in samples:
+        answer = model.answer(sample.units, sample.setting, sample.roofline_w)
         for name, estimate in answer.estimates.items():
             columns.setdefault(name, []).append(estimate.value)
             columns.setdefault(f"{name}_low", []).append(estimate.low)

@@ -1,11 +1,13 @@
 """predictors: a network on the units of a workload: how much longer than its bound each takes.
 
 Members of equal shape are averaged. A member is a residual network: the operator's code becomes a vector, blocks of two
-layers follow. It tells the logarithm of kernel time over bound, and what passes between kernels, for each launch.
-Served by numpy from an ONNX model that any runtime runs (`foretell.predictors.unit_network_training` fits it).
+layers follow. It tells the logarithm of kernel time over bound, what passes between kernels for each launch, and, where
+power was measured, what the device draws meanwhile. Served by numpy from an ONNX model that any runtime runs
+(`foretell.predictors.unit_network_training` fits it).
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from foretell.optional import require
 
 KERNEL_LIMITS = (-4.0, 6.0)  # of the logarithm of kernel time over bound
 FARTHEST = 6.0  # numbers are cut this many spreads from the middle
+_STEEPEST = 30.0
 _TINY = 1e-6
 _SLICE = 4096  # rows at a time: what a member holds of them fits a cache
 _OPSET, _IR_VERSION = 17, 9
@@ -30,13 +33,31 @@ def weight_names(blocks: int) -> tuple[str, ...]:
     return ("embedding", "enter", "enter_code", "enter_bias", *inner, "last_scale", "leave", "leave_bias")
 
 
-class UnitNetwork:
-    """Members of one fit; ``middle`` and ``spread`` bring the encoded numbers to a like size."""
+@dataclass(frozen=True)
+class Told:
+    """What a network tells of each unit: the logarithm of its time over its bound, and the power meanwhile, if any."""
 
-    def __init__(self, weights: Weights, middle: NDArray[np.float32], spread: NDArray[np.float32]) -> None:
+    log_ratio: NDArray[np.float64]
+    power_w: NDArray[np.float64] | None
+
+    def of(self, rows: NDArray[np.intp]) -> "Told":
+        """What is told of some rows."""
+        return Told(self.log_ratio[rows], None if self.power_w is None else self.power_w[rows])
+
+
+class UnitNetwork:
+    """Members of one fit; ``middle`` and ``spread`` bring the encoded numbers to a like size.
+
+    ``most_w`` is the power that no unit draws; None where it knows nothing of power.
+    """
+
+    def __init__(
+        self, weights: Weights, middle: NDArray[np.float32], spread: NDArray[np.float32], most_w: float | None = None
+    ) -> None:
         self.weights = weights
         self.middle = middle
         self.spread = spread
+        self.most_w = most_w
         self.blocks = sum(name.startswith("up_bias") for name in weights)
 
     @property
@@ -49,18 +70,22 @@ class UnitNetwork:
         """How many codes of operators are known."""
         return int(self.weights["embedding"].shape[1])
 
-    def predict(self, units: Encoded, bound_us: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The logarithm of each unit's time over its bound."""
-        found = np.zeros(len(units))
+    def predict(self, units: Encoded, bound_us: NDArray[np.float64]) -> Told:
+        """Every unit's time over its bound, and its power."""
+        log_ratio, power_w = np.zeros(len(units)), np.zeros(len(units))
         for start in range(0, len(units), _SLICE):
             part = slice(start, start + _SLICE)
             numbers = np.clip((units.numbers[part] - self.middle) / self.spread, -FARTHEST, FARTHEST)
             codes = np.minimum(units.operators[part], self.operators - 1)
             launches = units.launches[part] / bound_us[part]
             for member in range(self.members):
-                kernel, gap = self._forward(member, numbers, codes).T
-                found[part] += np.log(np.exp(np.clip(kernel, *KERNEL_LIMITS)) + np.logaddexp(0.0, gap) * launches)
-        return found / self.members
+                told = self._forward(member, numbers, codes)
+                gap_ratio = np.logaddexp(0.0, told[:, 1]) * launches
+                log_ratio[part] += np.log(np.exp(np.clip(told[:, 0], *KERNEL_LIMITS)) + gap_ratio) / self.members
+                if self.most_w is not None:
+                    bent = np.clip(told[:, 2], -_STEEPEST, _STEEPEST)
+                    power_w[part] += self.most_w / (1.0 + np.exp(-bent)) / self.members
+        return Told(log_ratio, power_w if self.most_w is not None else None)
 
     def _forward(self, member: int, numbers: NDArray[np.float32], codes: NDArray[np.int64]) -> NDArray[np.float32]:
         own = {name: array[member] for name, array in self.weights.items()}
@@ -83,13 +108,14 @@ class UnitNetwork:
             arrays = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
             arrays = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
             middle, spread = arrays["middle"], arrays["spread"]
+            most_w = float(arrays["most_w"]) if "most_w" in arrays else None
             blocks = sum(name.startswith("up_bias") for name in arrays)
             weights = {name: arrays[name] for name in weight_names(blocks)}
         except Exception as error:  # protobuf raises errors of its own
             raise ModelError(f"These {len(data)} bytes are no network on units: {error}.") from error
         if len(middle) != ENCODED_WIDTH:
             raise ModelError("This network was fitted to other features; fit it again: foretell train.")
-        return cls(weights, middle, spread)
+        return cls(weights, middle, spread, most_w)
 
 
 def _silu(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -158,12 +184,18 @@ def _write(network: UnitNetwork) -> bytes:
         state = sheet.call("Add", state, inner)
     last = sheet.call("MatMul", sheet.silu(sheet.normed(state, held["last_scale"])), held["leave"])
     last = sheet.call("Add", last, held["leave_bias"])
-    kernel = sheet.call("Gather", last, sheet.constant("first", np.array(0, np.int64)), axis=2)
-    gap = sheet.call("Gather", last, sheet.constant("second", np.array(1, np.int64)), axis=2)
-    kernel = sheet.call("Exp", sheet.call("Clip", kernel, "least", "most"))
-    both = sheet.call("Add", kernel, sheet.call("Mul", sheet.call("Softplus", gap), "launches"))
-    found = sheet.call("ReduceMean", sheet.call("Log", both), axes=[0], keepdims=0)
-    sheet.nodes.append(make.make_node("Identity", [found], ["log_ratio"]))
+    outputs = [
+        sheet.call("Gather", last, sheet.constant(f"output{number}", np.array(number, np.int64)), axis=2)
+        for number in range(network.weights["leave"].shape[2])
+    ]
+    kernel = sheet.call("Exp", sheet.call("Clip", outputs[0], "least", "most"))
+    both = sheet.call("Add", kernel, sheet.call("Mul", sheet.call("Softplus", outputs[1]), "launches"))
+    told = {"log_ratio": sheet.call("Log", both)}
+    if network.most_w is not None:
+        most_w = sheet.constant("most_w", np.array(network.most_w, np.float32))
+        told["power_w"] = sheet.call("Mul", sheet.call("Sigmoid", outputs[2]), most_w)
+    for name, found in told.items():
+        sheet.nodes.append(make.make_node("ReduceMean", [found], [name], axes=[0], keepdims=0))
     single, whole = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
     graph = make.make_graph(
         sheet.nodes,
@@ -173,7 +205,7 @@ def _write(network: UnitNetwork) -> bytes:
             make.make_tensor_value_info("operators", whole, ["units"]),
             make.make_tensor_value_info("launches", single, ["units"]),  # of each unit, over its bound
         ],
-        [make.make_tensor_value_info("log_ratio", single, ["units"])],
+        [make.make_tensor_value_info(name, single, ["units"]) for name in told],
         sheet.arrays,
     )
     opsets = [make.make_opsetid("", _OPSET)]

@@ -1,4 +1,4 @@
-"""predictors: fitting of networks on units: kernel traces teach units, replay times teach their sums, both at once.
+"""predictors: fitting of networks on units: traces teach units, replays their sums, measured power its mean, at once.
 
 Many networks are fitted side by side, each to its own samples: the folds of one fit, members, splits and seeds share
 every product of matrices. On an accelerator a hundred take little longer than one; on a CPU a few take minutes.
@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from foretell.errors import InputError
 from foretell.features.encoded import encode
 from foretell.optional import require
-from foretell.predictors.unit_network import FARTHEST, KERNEL_LIMITS, UnitNetwork, weight_names
+from foretell.predictors.unit_network import FARTHEST, KERNEL_LIMITS, Told, UnitNetwork, weight_names
 from foretell.predictors.unit_rows import UnitRows
 
 _LONGEST_US = 2000.0
 _UNIT_ERROR, _WHOLE_ERROR = 0.3, 0.05  # above these, errors count by their size, not by its square
+_HEADROOM = 1.1
+_FIRST_TOLD = (0.0, -2.0, 0.0)  # of kernel time, gap and power, before anything is learned
 _CODES = 600  # more than there are operators
 _WARM_UP = 0.15
 _LARGEST_STEP = 1.0
@@ -31,7 +33,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class NetworkFit:
-    """The size of a network and how it is fitted; ``batch`` counts workloads, ``whole`` weighs sums against units."""
+    """The size of a network and how it is fitted.
+
+    ``batch`` counts workloads; ``whole`` and ``power`` weigh sums and their power against units.
+    """
 
     width: int = 192
     blocks: int = 3
@@ -41,6 +46,7 @@ class NetworkFit:
     rate: float = 2e-3
     decay: float = 1e-2
     whole: float = 1.0
+    power: float = 0.5
     average: float = 0.995
     seed: int = 0
 
@@ -58,24 +64,25 @@ class Fitted:
         self._arrays = arrays
         self._data = data
 
-    def log_ratios(self) -> Iterator[NDArray[np.float64]]:
-        """Of each network in turn, the logarithm of time over bound of all rows it was fitted among."""
+    def told(self) -> Iterator[Told]:
+        """What each network in turn tells of all rows it was fitted among."""
         torch, data = self._data.torch, self._data
         networks = len(self._arrays["embedding"])
         for number in range(networks):
             own = {name: array[number : number + 1] for name, array in self._arrays.items()}
-            found = []
+            ratios, powers = [], []
             with torch.no_grad():
                 for start in range(0, len(data.bound_us), _PREDICTED_ROWS):
                     part = slice(start, start + _PREDICTED_ROWS)
-                    time_us = _times_us(torch, own, data, part)[0].sum(dim=0)[0]
-                    found.append(torch.log(time_us / data.bound_us[part]).double().cpu().numpy())
-            yield np.concatenate(found)
+                    time_us, power_w, _ = _times_and_power(torch, own, data, part)
+                    ratios.append(torch.log(time_us[0] / data.bound_us[part]).double().cpu().numpy())
+                    powers += [power_w[0].double().cpu().numpy()] if power_w is not None else []
+            yield Told(np.concatenate(ratios), np.concatenate(powers) if powers else None)
 
     def network(self, members: list[int]) -> UnitNetwork:
         """Some of the networks as one that averages them."""
         weights = {name: array[members].float().cpu().numpy() for name, array in self._arrays.items()}
-        return UnitNetwork(weights, self._data.middle, self._data.spread)
+        return UnitNetwork(weights, self._data.middle, self._data.spread, self._data.most_w)
 
 
 class _Data:
@@ -104,6 +111,10 @@ class _Data:
         self.sizes = torch.tensor(np.diff(rows.starts), device=device)
         self.log_latency = self._tensor(np.log(np.where(rows.whole, rows.latency_us, 1.0)))
         self.whole = self._tensor(rows.whole)
+        metered = rows.whole & np.isfinite(rows.power_w)
+        self.metered = self._tensor(metered)
+        self.log_power = self._tensor(np.log(np.where(metered, rows.power_w, 1.0)))
+        self.most_w: float | None = float(_HEADROOM * rows.power_w[metered].max()) if metered.any() else None
 
     def _tensor(self, values: NDArray[Any]) -> Any:
         return self.torch.tensor(np.asarray(values, np.float32), device=self.device)
@@ -152,9 +163,8 @@ def fit_networks(
             torch._foreach_lerp_(list(average.values()), [each.detach() for each in parameters], 1 - kept)
         if time.monotonic() - reported > _REPORT_S:
             reported = time.monotonic()
-            say(
-                f"{len(learns)} networks, epoch {epoch + 1} of {fit.epochs}, loss {float(loss.detach()) / len(learns):.3f}"
-            )
+            mean_loss = float(loss.detach()) / len(learns)
+            say(f"{len(learns)} networks, epoch {epoch + 1} of {fit.epochs}, loss {mean_loss:.3f}")
     return Fitted(average, data)
 
 
@@ -172,8 +182,8 @@ def _drawn(torch: Any, draw: Any, networks: int, data: _Data, fit: NetworkFit) -
         "enter_code": normal(fit.embedding, width, scale=fan**-0.5),
         "enter_bias": torch.zeros(networks, 1, width),
         "last_scale": torch.ones(networks, 1, width),
-        "leave": normal(width, 2, scale=0.1 * width**-0.5),
-        "leave_bias": torch.tensor([0.0, -2.0]).repeat(networks, 1, 1),
+        "leave": normal(width, len(_FIRST_TOLD), scale=0.1 * width**-0.5),
+        "leave_bias": torch.tensor(_FIRST_TOLD).repeat(networks, 1, 1),
     }
     for block in range(fit.blocks):
         arrays |= {
@@ -187,7 +197,7 @@ def _drawn(torch: Any, draw: Any, networks: int, data: _Data, fit: NetworkFit) -
 
 
 def _forward(torch: Any, arrays: dict[str, Any], data: _Data, rows: Any) -> Any:
-    """What every network says of some rows: the logarithm of kernel time over bound, and the gap before softplus."""
+    """What every network says of some rows: the logarithm of kernel time over bound; gap and power, not bent yet."""
 
     def normed(state: Any, scale: Any) -> Any:
         return state * torch.rsqrt(state.pow(2).mean(dim=2, keepdim=True) + 1e-6) * scale
@@ -203,26 +213,34 @@ def _forward(torch: Any, arrays: dict[str, Any], data: _Data, rows: Any) -> Any:
     return torch.baddbmm(arrays["leave_bias"], silu(normed(state, arrays["last_scale"])), arrays["leave"])
 
 
-def _times_us(torch: Any, arrays: dict[str, Any], data: _Data, rows: Any) -> tuple[Any, Any]:
-    """Kernel time and gap of some rows, and the logarithm that was told of the kernel time."""
+def _times_and_power(torch: Any, arrays: dict[str, Any], data: _Data, rows: Any) -> tuple[Any, Any, Any]:
+    """Time and, where any was measured, power of some rows, and the logarithm that was told of the kernel time."""
     told = _forward(torch, arrays, data, rows)
     kernel_us = torch.exp(told[:, :, 0].clamp(*KERNEL_LIMITS)) * data.bound_us[rows]
     gap_us = torch.nn.functional.softplus(told[:, :, 1]) * data.launches[rows]
-    return torch.stack([kernel_us, gap_us]), told[:, :, 0]
+    power_w = data.most_w * torch.sigmoid(told[:, :, 2]) if data.most_w is not None else None
+    return kernel_us + gap_us, power_w, told[:, :, 0]
 
 
 def _loss(torch: Any, arrays: dict[str, Any], data: _Data, samples: Any, taught: Any, fit: NetworkFit) -> Any:
-    huber = torch.nn.functional.huber_loss
+    def wrong(told: Any, truth: Any, weight: Any, most: float) -> Any:
+        error = torch.nn.functional.huber_loss(told, truth.expand_as(told), reduction="none", delta=most) / most
+        return (error * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1.0)
+
+    def sums(values: Any) -> Any:
+        found = torch.zeros(len(values), len(samples), device=data.device)
+        return found.index_add(1, owner, values * data.counts[rows]).clamp_min(1e-3)
+
     rows, owner = data.rows_of(samples)
-    times_us, told = _times_us(torch, arrays, data, rows)
-    truth = data.log_ratio[rows].expand_as(told)
-    unit = huber(told, truth, reduction="none", delta=_UNIT_ERROR) / _UNIT_ERROR
-    weight = taught[:, samples][:, owner] * data.weight[rows]
-    unit = (unit * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1.0)
-    sums = torch.zeros(len(told), len(samples), device=data.device)
-    sums = sums.index_add(1, owner, times_us.sum(dim=0) * data.counts[rows])
-    error = torch.log(sums.clamp_min(1e-3)) - data.log_latency[samples]
-    whole = huber(error, torch.zeros_like(error), reduction="none", delta=_WHOLE_ERROR) / _WHOLE_ERROR
-    weight = taught[:, samples] * data.whole[samples]
-    whole = (whole * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1.0)
-    return (unit + fit.whole * whole).sum()
+    taught = taught[:, samples]
+    time_us, power_w, told = _times_and_power(torch, arrays, data, rows)
+    unit = wrong(told, data.log_ratio[rows], taught[:, owner] * data.weight[rows], _UNIT_ERROR)
+    total_us = sums(time_us)
+    whole = wrong(torch.log(total_us), data.log_latency[samples], taught * data.whole[samples], _WHOLE_ERROR)
+    loss = unit + fit.whole * whole
+    if power_w is not None:
+        # power must not teach how long anything takes
+        log_power = torch.log(sums(time_us.detach() * power_w) / total_us.detach())
+        weight = taught * data.metered[samples]
+        loss = loss + fit.power * wrong(log_power, data.log_power[samples], weight, _WHOLE_ERROR)
+    return loss.sum()

@@ -15,10 +15,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class UnitRows:
-    """``owner`` is the sample of each row; ``traced_us`` is NaN where no trace was taken, ``latency_us`` where no replay.
-
-    ``whole`` are the samples whose replay was timed.
-    """
+    """``owner`` is the sample of each row; ``whole`` are samples whose replay was timed; what is not known is NaN."""
 
     features: NDArray[np.float32]
     counts: Values
@@ -27,6 +24,7 @@ class UnitRows:
     owner: NDArray[np.intp]
     starts: NDArray[np.intp]
     latency_us: Values
+    power_w: Values
     whole: Flags
 
     @classmethod
@@ -44,6 +42,7 @@ class UnitRows:
             owner=np.repeat(np.arange(len(samples)), sizes),
             starts=np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp),
             latency_us=latency_us,
+            power_w=np.array([sample.truth["power_w"] for sample in samples], dtype=np.float64),
             whole=captured & np.isfinite(latency_us),
         )
 
@@ -55,6 +54,10 @@ class UnitRows:
     def sums(self, unit_us: Values) -> Values:
         """The time of each sample, as the sum of its units."""
         return np.asarray(np.add.reduceat(unit_us * self.counts, self.starts[:-1]))
+
+    def means(self, unit_us: Values, values: Values) -> Values:
+        """A value of each sample, as the mean of its units' by time."""
+        return self.sums(unit_us * values) / self.sums(unit_us)
 
     def part(self, sample: int) -> slice:
         """The rows of one sample."""

@@ -126,7 +126,7 @@ def _image(draw: random.Random, channels: int) -> Shape:
 
 
 def _convolution(draw: random.Random) -> Drawn:
-    dims = draw.choice((2, 2, 2, 2, 2, 2, 2, 1, 3))
+    dims = draw.choice((2, 2, 2, 2, 2, 2, 1, 3, 3))
     kernel = draw.choice((1, 1, 1, 3, 3, 3, 5, 7))
     stride = draw.choice((1, 1, 1, 2))
     kind = draw.choice(("dense", "dense", "dense", "depthwise", "depthwise", "grouped"))
@@ -166,6 +166,8 @@ def _transposed(draw: random.Random) -> Drawn:
 
 def _linear(draw: random.Random) -> Drawn:
     inputs, outputs = _size(draw, 8, 8192), _size(draw, 8, 8192)
+    if draw.random() < 0.3:  # as nobody would choose them: kernels for odd sizes are others
+        inputs, outputs = (round(math.exp(draw.uniform(0, math.log(16384)))) for _ in range(2))
     rows: Shape = draw.choice(((_batch(draw),), (_batch(draw), draw.choice((16, 49, 64, 128, 197, 256, 512, 1024)))))
     module = nn.Linear(inputs, outputs, bias=draw.random() < 0.7)
     return module, [(*rows, inputs)], math.prod(rows) * inputs * outputs
@@ -324,7 +326,7 @@ _KINDS: Kinds = MappingProxyType(
     }
 )  # fmt: skip
 _PRODUCTS: Kinds = MappingProxyType(
-    {_convolution: 52, _transposed: 3, _linear: 18, _recurrent: 3, _product: 8, _attention: 12, _softmax: 4}
+    {_convolution: 52, _transposed: 3, _linear: 18, _recurrent: 7, _product: 8, _attention: 12, _softmax: 4}
 )
 
 

@@ -116,9 +116,7 @@ def _check_families(part: Part, plan: Plan, found: Container[str]) -> None:
             )
 
 
-def interleave(
-    entries: Sequence[Entry], seed: str, errors: Mapping[str, float] = MappingProxyType({})
-) -> list[Entry]:
+def interleave(entries: Sequence[Entry], seed: str, errors: Mapping[str, float] = MappingProxyType({})) -> list[Entry]:
     """One of each family, then another of each, families and members in a random but fixed order.
 
     With ``errors``, a family takes as many turns as its error is times the median; one without an error the most.
@@ -134,7 +132,9 @@ def interleave(
     draw.shuffle(order)
     usual = statistics.median(errors.values()) if errors else 1.0
     turns = {name: _turns(errors.get(name, math.inf if errors else usual) / usual) for name in order}
-    rounds = [(turn // turns[name], place, turn) for place, name in enumerate(order) for turn in range(len(families[name]))]
+    rounds = [
+        (turn // turns[name], place, turn) for place, name in enumerate(order) for turn in range(len(families[name]))
+    ]
     return [families[order[place]][turn] for _, place, turn in sorted(rounds)]
 
 

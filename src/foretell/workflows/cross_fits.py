@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from foretell.files import write_whole
 from foretell.predictors.sample import Sample
 from foretell.predictors.unit_model_training import CrossFit, Settings, cross_fit_networks
+from foretell.predictors.unit_network import Told
 from foretell.predictors.unit_network_training import default_device
 
 _AT_ONCE = {"cuda": 8, "cpu": 1}  # fits that share a device's memory
@@ -40,11 +41,12 @@ def cross_fits(
 
 def _save(fit: CrossFit, file: Path) -> None:
     data = io.BytesIO()
-    network = np.frombuffer(fit.network, np.uint8)
-    np.savez_compressed(data, allow_pickle=False, log_ratio=fit.log_ratio.astype(np.float32), network=network)
+    told = {name: values.astype(np.float32) for name, values in vars(fit.told).items() if values is not None}
+    np.savez_compressed(data, allow_pickle=False, network=np.frombuffer(fit.network, np.uint8), **told)
     write_whole(file, data.getvalue())
 
 
 def _load(file: Path) -> CrossFit:
     with np.load(file, allow_pickle=False) as arrays:
-        return CrossFit(arrays["log_ratio"].astype(np.float64), arrays["network"].tobytes())
+        power_w = arrays["power_w"].astype(np.float64) if "power_w" in arrays else None
+        return CrossFit(Told(arrays["log_ratio"].astype(np.float64), power_w), arrays["network"].tobytes())

@@ -88,6 +88,7 @@ def predict(
     trust: bool = False,
     allow_unknown: bool = False,
     use_cache: bool = True,
+    explain: bool = False,
 ) -> Prediction:
     """Tell how a model will run on a device, without running it.
 
@@ -107,6 +108,7 @@ def predict(
         trust: Allow code that comes with the model to run.
         allow_unknown: Count operators of unknown domains by the bytes they move instead of refusing them.
         use_cache: Keep the converted graph for the next call.
+        explain: Tell which units of work take the time, too.
 
     >>> from foretell.testing import tiny_onnx
     >>> p = predict(tiny_onnx(), device="a100", batch_size=8, dtype="fp16")
@@ -143,6 +145,10 @@ def predict(
     workload = Workload(graph if autocast else graph.with_dtype(number), target, number, mode, optimizer)
     prediction = _advise_mig(answerer.predict(workload), workload, answerer, latency_limit_ms)
     latency = prediction.latency_ms
+    if explain and latency is not None:
+        from foretell.workflows.explain import explain as units_of
+
+        prediction = replace(prediction, units=units_of(workload, answerer, latency.value))
     if latency is not None and latency_limit_ms is not None and latency.value > latency_limit_ms:
         late = f"Takes about {latency.value:.3g} ms here: more than the limit of {latency_limit_ms:g} ms."
         prediction = replace(prediction, warnings=(*prediction.warnings, late))

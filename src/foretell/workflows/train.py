@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.datasets.splits import TRAIN, VALIDATION
 from foretell.devices import find_device
 from foretell.errors import InputError
-from foretell.datasets.splits import TRAIN, VALIDATION
 from foretell.evaluation.protocol import (
     METRICS,
     MODES,
@@ -25,6 +25,7 @@ from foretell.evaluation.protocol import (
     run_once,
     sides,
 )
+from foretell.features.graph_arrays import GraphArrays
 from foretell.files import write_whole
 from foretell.predictors.baselines import GradientBoosting, Linear
 from foretell.predictors.sample import Sample
@@ -40,13 +41,19 @@ from foretell.predictors.unit_model_training import (
 )
 from foretell.registry import did_you_mean
 from foretell.units import seconds_from_ms
+from foretell.workflows import graph_fits
 from foretell.workflows.cross_fits import cross_fits
+from foretell.workflows.graph_fits import Arm, Asked, arms_of, fit_graph_networks, kept_fitter
+from foretell.workflows.graph_set import read_graph_set
 from foretell.workflows.training_set import fingerprint, read_samples
 
 Say = Callable[[str], None]
 SPLITS = ("random", "architecture", "family")
 NETWORK, TREES = "unit-network", "unit-trees"
-_JUDGED_BY = ("predictors", "evaluation/protocol.py", "evaluation/metrics.py", "datasets/splits.py")
+GRAPH_NETWORKS = tuple(graph_fits.MODES)
+_JUDGED_BY = (
+    "predictors", "evaluation/protocol.py", "evaluation/metrics.py", "datasets/splits.py", "workflows/graph_fits.py",
+)  # fmt: skip
 _NETWORKS_BY = ("predictors/unit_network_training.py", "predictors/unit_rows.py", "datasets/splits.py")
 
 
@@ -94,7 +101,8 @@ def _whole(samples: Sequence[Sample]) -> list[Sample]:
     return [sample for sample in samples if sample.captured]
 
 
-# those without early stopping learn from the validation side too: it would serve them for nothing else
+# those without early stopping learn from the validation side too: it would serve them for nothing else;
+# graph networks are not among them: they need graphs, and hours where there is no accelerator
 FITTERS: Mapping[str, Fitter] = {
     "roofline": _roofline,
     "linear": _linear,
@@ -150,10 +158,14 @@ def train(
     return file
 
 
-def _network_files(store: Path, device: str, cache: Path, names: Iterable[str]) -> dict[str, Path]:
+def _network_folder(store: Path, device: str, cache: Path, made_by: Sequence[str]) -> Path:
     """Where networks are kept: by the data and the code that make them."""
-    made_by = fingerprint(store, *_NETWORKS_BY)
-    return {name: cache / f"networks-{device}-{made_by}" / f"{name}.npz" for name in names}
+    return cache / f"networks-{device}-{fingerprint(store, *made_by)}"
+
+
+def _network_files(store: Path, device: str, cache: Path, names: Iterable[str]) -> dict[str, Path]:
+    folder = _network_folder(store, device, cache, _NETWORKS_BY)
+    return {name: folder / f"{name}.npz" for name in names}
 
 
 def evaluate(
@@ -166,53 +178,84 @@ def evaluate(
     splits: Sequence[str] = SPLITS,
     seeds: Sequence[int] = range(5),
     only_networks: bool = False,
+    fit_seconds: float | None = None,
+    label_shares: Sequence[float] = (),
     say: Say,
 ) -> list[Run]:
     """Every predictor on every split with every seed; what is known from an earlier call is not repeated.
 
-    Networks of all splits and seeds are fitted together and kept in ``cache``; with ``only_networks``, only that.
+    Networks of all splits and seeds are fitted first and kept in ``cache``; with ``only_networks``, only that. Each
+    graph network is fitted for ``fit_seconds`` at most. With ``label_shares`` TraPPM has a row for each share of the
+    training side, with and without pre-training.
     """
     for name in names:
-        if name not in FITTERS:
-            raise InputError(f"Unknown predictor {name!r}.{did_you_mean(name, FITTERS)}")
+        if name not in (*FITTERS, *GRAPH_NETWORKS):
+            raise InputError(f"Unknown predictor {name!r}.{did_you_mean(name, (*FITTERS, *GRAPH_NETWORKS))}")
+    if label_shares and graph_fits.PRETRAINED not in names:
+        raise InputError(f"Shares of labels are for {graph_fits.PRETRAINED}: name it, or leave them out.")
+    if fit_seconds is not None and not fit_seconds > 0:
+        raise InputError(f"Got a limit of {fit_seconds:g} seconds for a fit; give more than 0, or none.")
     for split in splits:
         if split not in SPLITS:
             raise InputError(f"Unknown split {split!r}.{did_you_mean(split, SPLITS)}")
+    arms = _arms(names, label_shares)
     device = find_device(device).id
     samples = read_samples(store, device, cache, say)
     folder = runs / f"{device}-{fingerprint(store, *_JUDGED_BY)}"
-    fitters: dict[tuple[str, int], Fitter] = {}
+    fitters: dict[tuple[str, str, int], Fitter] = {}
     if NETWORK in names:
         asked = [(split, seed) for seed in seeds for split in splits if not is_known(NETWORK, split, seed, folder)]
-        fitters = _network_fitters(samples, asked, store, device, cache, say)
+        fitters |= _network_fitters(samples, asked, store, device, cache, say)
+    if arms:
+        kept = _network_folder(store, device, cache, graph_fits.MADE_BY)
+        wanted = [Asked(arm, split, seed) for seed in seeds for split in splits for arm in arms.values()]
+        new = [each for each in wanted if not is_known(each.arm.title, each.split, each.seed, folder)]
+
+        def read_graphs() -> dict[str, GraphArrays]:
+            return read_graph_set(samples, store, device, cache, say)
+
+        fit_graph_networks(samples, new, read_graphs, kept, fit_seconds, say)
+        fitters |= {(each.arm.title, each.split, each.seed): kept_fitter(each.file(kept)) for each in wanted}
+    titles = [name for name in names if name in FITTERS] + list(arms)
     found = []
     for seed in seeds if not only_networks else ():
         for split in splits:
-            for name in names:
-                say(f"{name}, split by {split}, seed {seed}")
-                fitter = fitters.get((split, seed), FITTERS[name]) if name == NETWORK else FITTERS[name]
-                found.append(run_once(name, fitter, samples, split, seed, folder))
+            for title in titles:
+                say(f"{title}, split by {split}, seed {seed}")
+                fitter = fitters.get((title, split, seed)) or FITTERS[title]
+                found.append(run_once(title, fitter, samples, split, seed, folder))
     return found
+
+
+def _arms(names: Sequence[str], label_shares: Sequence[float]) -> dict[str, Arm]:
+    """The graph networks among some names, by the titles of their rows."""
+    found = (
+        arm
+        for name in names
+        if name in GRAPH_NETWORKS
+        for arm in arms_of(name, label_shares if name == graph_fits.PRETRAINED else ())
+    )
+    return {arm.title: arm for arm in found}
 
 
 def _network_fitters(
     samples: Sequence[Sample], asked: Sequence[tuple[str, int]], store: Path, device: str, cache: Path, say: Say
-) -> dict[tuple[str, int], Fitter]:
+) -> dict[tuple[str, str, int], Fitter]:
     """For each split and seed, what fits the rest beside a network that knows the training side alone."""
     folds = {f"{split}-{seed}": _folds_within(samples, split, seed) for split, seed in asked}
     kept = cross_fits(samples, folds, Settings(), _network_files(store, device, cache, folds), say)
     ends = np.cumsum([len(sample.units) for sample in samples])
-    parts = {sample.workload_id: slice(end - len(sample.units), end) for sample, end in zip(samples, ends, strict=True)}
+    parts = {each.workload_id: np.arange(end - len(each.units), end) for each, end in zip(samples, ends, strict=True)}
 
     def fitter(fit: CrossFit) -> Fitter:
         def fit_rest(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
             taught = [*train, *validation]
-            log_ratio = np.concatenate([fit.log_ratio[parts[sample.workload_id]] for sample in taught])
-            return _with_network(taught, CrossFit(log_ratio, fit.network), Settings(seed=seed))
+            rows = np.concatenate([parts[sample.workload_id] for sample in taught])
+            return _with_network(taught, CrossFit(fit.told.of(rows), fit.network), Settings(seed=seed))
 
         return fit_rest
 
-    return {(split, seed): fitter(kept[f"{split}-{seed}"]) for split, seed in asked}
+    return {(NETWORK, split, seed): fitter(kept[f"{split}-{seed}"]) for split, seed in asked}
 
 
 def _folds_within(samples: Sequence[Sample], split: str, seed: int) -> NDArray[np.intp]:
