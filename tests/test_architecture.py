@@ -21,7 +21,7 @@ FLOORS = [
     {"frontends", "profiling", "datasets", "features", "scheduling"},
     {"records"},
     {"graph", "devices"},
-    {"errors", "units", "registry", "optional"},
+    {"errors", "units", "registry", "optional", "files"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 # on the lowest floor the error tree is the root: what raises may import it

@@ -145,7 +145,7 @@ def test_the_cache_is_written_whole_or_not_at_all(store: Path, tmp_path: Path, m
         raise OSError("No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(training_set.os, "replace", full)
+        patched.setattr("foretell.files.os.replace", full)
         with pytest.raises(OSError, match="No space left"):
             read_samples(store, "h200", cache)
     assert not list(cache.iterdir())

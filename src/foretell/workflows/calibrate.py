@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretell.errors import DataError
+from foretell.files import write_whole
 from foretell.frontends.cache import cache_folder
 from foretell.predictors.host_latency import REFERENCE, HostCalibration, spread_bounds
 
@@ -71,16 +70,9 @@ def write_calibration(calibration: HostCalibration, path: Path | None = None) ->
     """Keep a calibration: whole or not at all."""
     target = path or calibration_path()
     text = json.dumps({"version": VERSION, **asdict(calibration)}, indent=1)
-    partial = ""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(partial, target)
+        write_whole(target, text.encode())
     except OSError as error:
-        if partial:
-            Path(partial).unlink(missing_ok=True)
         raise DataError(
             f"Cannot keep the calibration in {target}: {error.strerror}. Set FORETELL_CACHE to a writable folder."
         ) from error

@@ -6,8 +6,6 @@ The cache knows by a hash of the store's files and of the features whether it is
 import hashlib
 import io
 import json
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +16,7 @@ from foretell.datasets.parquet_files import find_files
 from foretell.devices import find_device
 from foretell.errors import DataError
 from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting
+from foretell.files import write_whole
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.sample import TRUTHS, Sample
 from foretell.records import Target
@@ -52,7 +51,6 @@ def read_samples(store: Path, device: str, cache: Path, say: Say = lambda _: Non
         say(f"{number} workloads have no features: {reason}")
     if not samples:
         raise DataError(f"{store} has no measured workload of {device}; name another folder with --store.")
-    cache.mkdir(parents=True, exist_ok=True)
     _save(samples, file)
     return samples
 
@@ -107,14 +105,7 @@ def _save(samples: list[Sample], file: Path) -> None:
     }
     data = io.BytesIO()
     np.savez_compressed(data, allow_pickle=False, **arrays)
-    handle, temporary = tempfile.mkstemp(dir=file.parent)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(data.getvalue())
-        os.replace(temporary, file)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    write_whole(file, data.getvalue())
 
 
 def _facts(sample: Sample) -> dict[str, object]:
