@@ -53,3 +53,19 @@ def test_a_recurrence_tells_its_steps_and_sizes():
     assert round(2 ** found["log_n"] - 1) == 64
     assert round(2 ** found["log_k"] - 1) == 32
     assert found["steps"] * round(2 ** found["log_m"] - 1) == 4 * 50
+
+
+def test_resizing_tells_its_mode():
+    found = [
+        sizes(one_node("Resize", [(1, 3, 8, 8)], [(1, 3, 16, 16)], **attributes))["resizing"]
+        for attributes in ({}, {"mode": "nearest"}, {"mode": "linear"}, {"mode": "cubic"}, {"mode": "area"})
+    ]
+    assert found == [0, 0, 1, 2, 3]
+    assert sizes(one_node("Relu", [(4,)], [(4,)]))["resizing"] == -1
+
+
+def test_an_attention_tells_whether_it_is_fused():
+    operands = [(2, 4, 64, 32)] * 3
+    assert sizes(one_node("Attention", operands, [(2, 4, 64, 32)]))["fused"] == 1
+    folded = [(2, 4, 1, 64, 32)] * 3
+    assert sizes(one_node("Attention", folded, [(2, 4, 1, 64, 32)]))["fused"] == 0

@@ -34,6 +34,8 @@ def test_training_adds_backward_and_one_optimizer():
     positions = [nodes[0] for nodes, phase in zip(units.nodes, units.phases) if phase == "backward"]
     assert positions == sorted(positions, reverse=True)
     assert set(units.phases[:first]) == {"forward"}
+    parameters = sum(tensor.kind == "parameter" for tensor in tiny_graph().tensors.values())
+    assert column(units, "nodes")[-1] == parameters > 1
 
 
 @pytest.mark.parametrize("batch", [2, 64])

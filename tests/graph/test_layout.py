@@ -5,7 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretell.graph import Node
-from foretell.graph.layout import Layout, contiguous, distinct_elements, is_contiguous, layouts, viewed_strides
+from foretell.graph.layout import (
+    Layout,
+    channels_last,
+    contiguous,
+    distinct_elements,
+    is_channels_last,
+    is_contiguous,
+    layouts,
+    viewed_strides,
+)
 from foretell.testing import chain, one_node
 
 
@@ -111,3 +120,42 @@ def test_fused_attention_writes_heads_last() -> None:
     graph = one_node("Attention", [(2, 3, 5, 4)] * 3, [(2, 3, 5, 4)])
     assert layouts(graph)["out0"].strides == (60, 4, 12, 1)
     assert layouts(graph) is layouts(graph)
+
+
+def _permuted_image(*nodes: Node, **shapes: tuple[int, ...]) -> dict[str, Layout]:
+    """An image that lies channels-last after a permutation, and what is made of it."""
+    first = Node("permute", "Transpose", ("x",), ("image",), {"perm": (0, 3, 1, 2)})
+    known = {"x": (2, 8, 8, 16), "image": (2, 16, 8, 8), **shapes}
+    return dict(layouts(chain([first, *nodes], known, ["x"], [nodes[-1].outputs[0]])))
+
+
+def test_channels_last_strides() -> None:
+    assert channels_last((2, 3, 4, 5)) == (60, 1, 15, 3)
+    assert is_channels_last((2, 3, 4, 5), channels_last((2, 3, 4, 5)))
+    assert not is_channels_last((2, 3, 4, 5), contiguous((2, 3, 4, 5)))
+    assert not is_channels_last((2, 3), (3, 1))
+    assert is_channels_last((2, 3, 4, 5), (120, 1, 30, 6)), "a part of the channels lies so too"
+    assert not is_channels_last((2, 3, 1, 1), (3, 1, 3, 3)), "a pooled image lies both ways"
+
+
+def test_convolutions_norms_and_pooling_write_as_they_read() -> None:
+    found = _permuted_image(
+        Node("conv", "Conv", ("image", "w"), ("a",), {"pads": (1, 1, 1, 1)}),
+        Node("norm", "BatchNormalization", ("a", "ws", "wb", "wm", "wv"), ("n",)),
+        Node("pool", "MaxPool", ("n",), ("p",), {"kernel_shape": (2, 2), "strides": (2, 2)}),
+        w=(32, 16, 3, 3), a=(2, 32, 8, 8), n=(2, 32, 8, 8), ws=(32,), wb=(32,), wm=(32,), wv=(32,), p=(2, 32, 4, 4),
+    )  # fmt: skip
+    assert all(is_channels_last((2, 32, 8, 8), found[name].strides) for name in ("a", "n"))
+    assert found["p"].strides == channels_last((2, 32, 4, 4))
+
+
+def test_a_gain_before_the_image_does_not_change_how_it_lies() -> None:
+    found = _permuted_image(Node("scale", "Mul", ("wg", "image"), ("y",)), wg=(16, 1, 1), y=(2, 16, 8, 8))
+    assert found["y"].strides == channels_last((2, 16, 8, 8))
+
+
+def test_a_concatenation_lies_channels_last_only_where_all_parts_do() -> None:
+    both = _permuted_image(Node("cat", "Concat", ("image", "image"), ("y",), {"axis": 1}), y=(2, 32, 8, 8))
+    one = _permuted_image(Node("cat", "Concat", ("image", "w"), ("y",), {"axis": 1}), w=(2, 16, 8, 8), y=(2, 32, 8, 8))
+    assert both["y"].strides == channels_last((2, 32, 8, 8))
+    assert one["y"].strides == contiguous((2, 32, 8, 8))
