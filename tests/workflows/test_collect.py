@@ -179,9 +179,8 @@ def test_without_a_store_neither_duckdb_nor_ray_is_needed(plan, tmp_path):
 
 
 def test_what_a_predictor_misjudges_is_known_by_family() -> None:
-    errors_by_family = importlib.import_module("foretell.workflows.collect").errors_by_family
-    errors = errors_by_family("NVIDIA H200")
+    errors = workflow.errors_by_family("NVIDIA H200")
     assert len(errors) > 100
     assert all(0 < error < 2 for error in errors.values())
     with pytest.raises(InputError, match="No predictor is fitted to t4: nobody knows what it misjudges"):
-        errors_by_family("t4")
+        workflow.errors_by_family("t4")
