@@ -1,6 +1,7 @@
 """``foretell predict``."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,3 +57,12 @@ def test_units_are_shown_where_an_explanation_is_wanted(model: str, capsys: pyte
     assert sum(unit["share"] for unit in told["units"]) == pytest.approx(1.0)
     assert all(unit["over_bound"] > 0 for unit in told["units"])
     assert "units" not in json.loads(run(capsys, "predict", model, "--json"))
+
+
+def test_a_store_that_does_not_know_the_model_changes_nothing(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyarrow")
+    plain = json.loads(run(capsys, "predict", model, "--json"))
+    assert json.loads(run(capsys, "predict", model, "--json", "--store", str(tmp_path))) == plain
+    assert plain["source"] == "predicted"

@@ -59,6 +59,7 @@ def write_store(folder: Path, widths: tuple[int, ...] = WIDTHS) -> Path:
             graphs.append(
                 {"spec": spec, "input_shape": "3x16x16", "mode": mode, "campaign_id": "", "graph_hash": graph.hash}
                 | {"document": to_document(graph), "batch_size": 1, "nodes": len(graph.nodes)}
+                | {"parameters": graph.parameter_count}
             )
     write_table(folder / "one", "measurements", rows)
     write_table(folder / "one", "kernels", [{**kernel, "name_id": 1} for kernel in kernels])

@@ -1,6 +1,7 @@
 """cli: ``foretell predict``."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,6 +39,10 @@ def run(
             "--latency-limit-ms", metavar="MS", help="The longest time a MIG profile may take.", show_default=False
         ),
     ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", help="Measurements: where they have this model, they answer.", show_default=False),
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show which units of work take the time.")] = False,
     context: options.Context = None,
     trust: options.Trust = False,
@@ -66,6 +71,7 @@ def run(
             allow_unknown=allow_unknown,
             use_cache=not no_cache,
             explain=explain,
+            store=store,
         )
     if as_json:
         typer.echo(json.dumps({**prediction.to_dict(), "model": model}, indent=1))

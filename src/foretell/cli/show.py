@@ -74,7 +74,7 @@ def show_prediction(prediction: Prediction, model: str) -> None:
             title_align="left",
             expand=False,
             padding=(1, 2),
-            subtitle=Text(prediction.predictor),
+            subtitle=Text("measured" if prediction.source == "measured" else prediction.predictor),
             subtitle_align="right",
         )
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from foretell.advisors import check_latency_limit, choose_mig
@@ -89,6 +90,7 @@ def predict(
     allow_unknown: bool = False,
     use_cache: bool = True,
     explain: bool = False,
+    store: str | Path | None = None,
 ) -> Prediction:
     """Tell how a model will run on a device, without running it.
 
@@ -109,6 +111,7 @@ def predict(
         allow_unknown: Count operators of unknown domains by the bytes they move instead of refusing them.
         use_cache: Keep the converted graph for the next call.
         explain: Tell which units of work take the time, too.
+        store: A folder of measurements; where it has this computation on this device, they are the answer.
 
     >>> from foretell.testing import tiny_onnx
     >>> p = predict(tiny_onnx(), device="a100", batch_size=8, dtype="fp16")
@@ -143,7 +146,12 @@ def predict(
     )
     autocast = mode == "training" and number in ("fp16", "bf16")
     workload = Workload(graph if autocast else graph.with_dtype(number), target, number, mode, optimizer)
-    prediction = _advise_mig(answerer.predict(workload), workload, answerer, latency_limit_ms)
+    prediction = answerer.predict(workload)
+    if store is not None:
+        from foretell.workflows.recall import recall
+
+        prediction = recall(prediction, workload, graph, Path(store))
+    prediction = _advise_mig(prediction, workload, answerer, latency_limit_ms)
     latency = prediction.latency_ms
     if explain and latency is not None:
         from foretell.workflows.explain import explain as units_of
