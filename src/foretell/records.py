@@ -7,6 +7,7 @@ from typing import Any
 
 from foretell.devices import Device, Hardware, Slice, effective
 from foretell.graph import Graph
+from foretell.graph.passes import autocast
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,12 @@ class Workload:
         """Whether backward and the optimizer run too."""
         return self.mode == "training"
 
+    @cached_property
+    def running_graph(self) -> Graph:
+        """The graph as it runs: training in half precision means autocast, which adds casts."""
+        is_autocast = self.is_training and self.dtype in ("bf16", "fp16")
+        return autocast(self.graph, self.dtype) if is_autocast else self.graph
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -78,9 +85,10 @@ class OperatorShare:
 
 @dataclass(frozen=True, slots=True)
 class UnitShare:
-    """How much of the time equal units of work take; ``over_bound`` is their time over what the device needs at least.
+    """How much of the time equal units of work take; ``module`` and ``shapes`` are those of the first one.
 
-    ``module`` and ``shapes`` are those of the first one; ``over_bound`` is None where the time is itself a bound.
+    ``over_bound`` is their time over the analytic bound with a launch, which is beaten where data stay in the cache;
+    None where the time is itself the bound.
     """
 
     operator: str

@@ -289,7 +289,7 @@ def test_a_shipped_file_that_was_changed_is_refused(file: bytes, tmp_path: Path,
     entry = {"file": "trees.zip", "sha256": "0" * 64}
     (folder / "index.json").write_text(json.dumps({"h200": {"unit-trees": entry}}))
     (folder / "trees.zip").write_bytes(file)
-    monkeypatch.setattr("foretell.predictors.unit_model._TRAINED", folder)
+    monkeypatch.setattr("foretell.predictors.unit_model.TRAINED", folder)
     with pytest.raises(ModelError, match=r"trees.zip is damaged: its checksum is another one\. Install foretell again"):
         shipped.__wrapped__("h200", "unit-trees")
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.features.shapes import SHAPE_COLUMNS
 from foretell.features.units import COLUMNS, DTYPES, KINDS, PHASES
 
 _AT = {name: position for position, name in enumerate(COLUMNS)}
@@ -40,7 +39,6 @@ ENCODED_WIDTH = (
 )  # fmt: skip
 
 Numbers = NDArray[np.float32]
-assert set(_PRESENT) <= set(SHAPE_COLUMNS)
 
 
 @dataclass(frozen=True)

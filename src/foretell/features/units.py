@@ -19,7 +19,6 @@ from foretell.graph import Cost, Graph, graph_costs, run_groups, training_step
 from foretell.graph.layout import layouts
 from foretell.graph.node import Node
 from foretell.graph.ops import OPERATORS, lookup
-from foretell.graph.passes import autocast
 from foretell.records import Workload
 from foretell.units import bytes_per_s, flops_per_s, us
 
@@ -75,9 +74,7 @@ def extract_units(workload: Workload) -> Units:
     >>> units.features.shape == (len(units), len(COLUMNS))
     True
     """
-    graph = workload.graph
-    if workload.is_training and workload.dtype in ("bf16", "fp16"):
-        graph = autocast(graph, workload.dtype)
+    graph = workload.running_graph
     laid_out = layouts(graph)
     hardware = workload.target.hardware
     units = tuple(_units(workload, graph))

@@ -4,12 +4,15 @@ import importlib
 import json
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from foretell.records import Prediction, Workload
 from foretell.registry import Registry
 
+TRAINED = resources.files(__name__) / "trained"
+ShippedIndex = dict[str, dict[str, dict[str, Any]]]
 PREDICTORS = Registry(
     "predictor",
     {
@@ -28,6 +31,12 @@ class Predictor(Protocol):
         ...
 
 
+def shipped_index(folder: Traversable = TRAINED) -> ShippedIndex:
+    """By device and predictor: the file that the package brings, and how it did on held-out data."""
+    index: ShippedIndex = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    return index
+
+
 @cache
 def best_predictor(device: str) -> str:
     """The predictor with the least held-out error on a device; where none is fitted to it, the roofline.
@@ -35,8 +44,7 @@ def best_predictor(device: str) -> str:
     >>> best_predictor("a100-sxm-40gb")
     'roofline'
     """
-    index = json.loads((resources.files(__name__) / "trained" / "index.json").read_text(encoding="utf-8"))
-    fitted = index.get(device, {})
+    fitted = shipped_index().get(device, {})
     return min(fitted, key=lambda name: float(fitted[name]["held_out"]["latency_ms"]), default="roofline")
 
 
@@ -50,4 +58,4 @@ def find_predictor(name: str | None, device: str) -> Predictor:
     return predictor
 
 
-__all__ = ["PREDICTORS", "Predictor", "best_predictor", "find_predictor"]
+__all__ = ["PREDICTORS", "TRAINED", "Predictor", "best_predictor", "find_predictor", "shipped_index"]

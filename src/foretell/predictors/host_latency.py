@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from foretell.graph import Graph, graph_costs, run_groups, training_step
 from foretell.graph.ops import lookup
-from foretell.graph.passes import autocast
 from foretell.records import Estimate, Prediction, Workload
 from foretell.units import ms, seconds_from_us
 
@@ -114,9 +113,7 @@ def count_calls(workload: Workload) -> Calls:
     Calls(calls=4, views=1, modules=4, recurrent_steps=0, backward_calls=0, parameters=0, adamw_parameters=0, \
 training_steps=0)
     """
-    graph = workload.graph
-    if workload.is_training and workload.dtype in ("bf16", "fp16"):
-        graph = autocast(graph, workload.dtype)
+    graph = workload.running_graph
     groups = run_groups(graph_costs(graph))
     calls = sum(1 for group in groups if group.cost.launches)
     steps = sum(

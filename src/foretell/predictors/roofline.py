@@ -13,7 +13,6 @@ from foretell.devices import Device, Hardware
 from foretell.graph import Cost, graph_costs, run_groups, training_step
 from foretell.graph.cost import CostTable
 from foretell.graph.memory import cached_peak, inference_tape, live_peak
-from foretell.graph.passes import autocast
 from foretell.graph.training_memory import optimizer_states, training_tape
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import (
@@ -75,10 +74,8 @@ class RooflinePredictor:
 
     def predict(self, workload: Workload) -> Prediction:
         """Latency, memory, energy and power of a workload."""
-        graph, hardware = workload.graph, workload.target.hardware
-        warnings = [uncalibrated(workload.target.device), *graph.warnings]
-        if workload.is_training:
-            graph = autocast(graph, workload.dtype) if workload.dtype in ("bf16", "fp16") else graph
+        graph, hardware = workload.running_graph, workload.target.hardware
+        warnings = [uncalibrated(workload.target.device), *workload.graph.warnings]
         table = graph_costs(graph)
         slots = tuple(timeline(workload, table))
         latency_ms = sum(s.latency_ms for s in slots)

@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from foretell.errors import ModelError
 from foretell.features import COLUMNS, SCHEMA, Units, extract_units
 from foretell.features.encoded import encode
 from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, pool
+from foretell.predictors import TRAINED, shipped_index
 from foretell.predictors.roofline import (
     COMPUTE_EFFICIENCY,
     CONTEXT_MIB,
@@ -47,7 +47,6 @@ NEIGHBOURS = 5
 _LIMITS = ("compute", "memory")
 _WIDEST = math.log(20.0)
 _UNKNOWN_OPERATOR = 500.0  # LightGBM takes a negative category for a missing one
-_TRAINED = resources.files("foretell.predictors") / "trained"
 
 Row = NDArray[np.float32]
 
@@ -168,22 +167,16 @@ def write(models: Mapping[str, bytes], card: Mapping[str, Any], known: Row) -> b
     return file.getvalue()
 
 
-def shipped_index() -> dict[str, dict[str, dict[str, Any]]]:
-    """By device and predictor: the file that the package brings, and how it did on held-out data."""
-    index: dict[str, dict[str, dict[str, Any]]] = json.loads((_TRAINED / "index.json").read_text(encoding="utf-8"))
-    return index
-
-
 @cache
 def shipped(device: str, name: str) -> UnitModel:
     """What comes with the package for a device; a damaged file is refused."""
-    index = shipped_index()
+    index = shipped_index(TRAINED)
     entry = index.get(device, {}).get(name)
     if entry is None:
         raise ModelError(
             f"No {name} is fitted to {device}, only to {', '.join(sorted(index))}. Use --predictor roofline."
         )
-    data = (_TRAINED / entry["file"]).read_bytes()
+    data = (TRAINED / entry["file"]).read_bytes()
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise ModelError(f"{entry['file']} is damaged: its checksum is another one. Install foretell again.")
     return UnitModel.load(data)

@@ -129,8 +129,7 @@ def _check(plan: Plan, device: str, seconds: float | None, ray: str | None, agai
 def errors_by_family(device: str) -> dict[str, float]:
     """How far the best predictor of a device is off, on architectures it has not seen, by family."""
     from foretell.devices import find_device
-    from foretell.predictors import best_predictor
-    from foretell.predictors.unit_model import shipped_index
+    from foretell.predictors import best_predictor, shipped_index
 
     place = find_device(device).id
     fitted = shipped_index().get(place)

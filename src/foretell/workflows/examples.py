@@ -17,7 +17,6 @@ from foretell.datasets.parquet_files import find_files, read_columns
 from foretell.errors import ForetellError
 from foretell.features import Units, extract_units
 from foretell.graph import Graph
-from foretell.graph.passes import autocast
 from foretell.records import Target, Workload
 from foretell.workflows.calls import OPTIMIZER
 from foretell.workflows.graphs import GraphKey, read_graphs
@@ -126,8 +125,8 @@ def unit_times(workload: Workload, units: Units, trace: Trace, nodes: Mapping[in
 def _positions(workload: Workload) -> list[int]:
     """Where each node of the graph that runs stands in the graph that was traced: autocast adds casts to it."""
     graph = workload.graph
-    if not (workload.is_training and workload.dtype in _AUTOCAST):
+    if workload.running_graph is graph:
         return list(range(len(graph.nodes)))
     known = {node.name: position for position, node in enumerate(graph.nodes)}
     absent = len(graph.nodes)  # no call is tied to a cast that autocast made
-    return [known.get(node.name, absent) for node in autocast(graph, workload.dtype).nodes]
+    return [known.get(node.name, absent) for node in workload.running_graph.nodes]

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from foretell.features import Units, extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.graph import Graph
-from foretell.graph.passes import autocast
 from foretell.predictors import Predictor
 from foretell.records import UnitShare, Workload
 
@@ -28,19 +27,14 @@ def explain(workload: Workload, predictor: Predictor, latency_ms: float, most: i
     unit_us: NDArray[np.float64] = tell(workload, distinct) if tell else distinct.bound_us
     spent = unit_us * distinct.counts
     shares = spent / spent.sum()
-    graph = autocast(workload.graph, workload.dtype) if _is_autocast(workload) else workload.graph
     first = {int(member): position for position, member in reversed(list(enumerate(distinct.member)))}
     rows = []
     for row in np.argsort(-spent, kind="stable")[:most].tolist():
-        operator, module, shapes = _named(units, first[row], graph)
+        operator, module, shapes = _named(units, first[row], workload.running_graph)
         over = float(unit_us[row] / distinct.bound_us[row]) if tell else None
         share = float(shares[row])
         rows.append(UnitShare(operator, module, shapes, int(distinct.counts[row]), latency_ms * share, share, over))
     return tuple(rows)
-
-
-def _is_autocast(workload: Workload) -> bool:
-    return workload.is_training and workload.dtype in ("bf16", "fp16")
 
 
 def _named(units: Units, position: int, graph: Graph) -> tuple[str, str, str]:
