@@ -202,5 +202,7 @@ def test_the_prediction_beside_is_of_the_same_workload(tmp_path, monkeypatch):
     measured = workflow.to_measurement(request, result)
     beside = workflow.predict_beside(measured)
     assert (beside.device, beside.batch_size) == ("h200", 4)
+    sliced = workflow.to_measurement(request, result, slice="20%")
+    assert workflow.predict_beside(sliced).slice == "mps:20"
     unknown = workflow.to_measurement(request, answer(facts={"device_name": "Abacus"}))
     assert workflow.predict_beside(unknown) is None

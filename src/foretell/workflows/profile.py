@@ -324,6 +324,7 @@ def predict_beside(measurement: Measurement, *, trust: bool = False) -> Predicti
         return predict(
             measurement.model,
             device=device,
+            slice=measurement.slice,
             batch_size=measurement.batch_size,
             input_shape=None if decoding else shape or None,
             dtype=measurement.dtype,
