@@ -15,7 +15,7 @@ from foretell.datasets.parquet_files import (
     rename,
     table_of,
 )  # fmt: skip
-from foretell.datasets.schema import TABLES
+from foretell.datasets.schema import SCHEMA_VERSION, TABLES
 from foretell.errors import DataError
 
 pa = pytest.importorskip("pyarrow")
@@ -36,7 +36,7 @@ def test_files_are_found_at_any_depth_by_their_names(tmp_path: Path, rows: Any) 
     for other in ("slices.parquet.part", "notes.parquet", "slices-x.parquet", ".append-slices-7.part"):
         (tmp_path / other).write_bytes(b"not ours")
     assert {(f.path, f.table, f.version, f.rows) for f in find_files(tmp_path)} == {
-        (deep, "slices", 2, 3), (hashed, "slices", 2, 2),
+        (deep, "slices", SCHEMA_VERSION, 3), (hashed, "slices", SCHEMA_VERSION, 2),
     }  # fmt: skip
     assert [table_of(Path(n)) for n in ("kernel_names.parquet", "kernels-abcdef12.parquet", "x.parquet")] == [
         "kernel_names", "kernels", None,
@@ -94,8 +94,10 @@ def test_newer_files_are_refused_and_older_ones_read(tmp_path: Path, rows: Any) 
     )
     [file] = find_files(tmp_path)
     assert (file.version, read_columns(file, ("workload_id", "percent")).column_names) == (1, ["workload_id"])
-    parquet.write_table(data.replace_schema_metadata({"schema_version": "3"}), tmp_path / "slices.parquet")
-    with pytest.raises(DataError, match=r"schema version 3; .* reads up to 2"):
+    parquet.write_table(
+        data.replace_schema_metadata({"schema_version": str(SCHEMA_VERSION + 1)}), tmp_path / "slices.parquet"
+    )
+    with pytest.raises(DataError, match=rf"schema version {SCHEMA_VERSION + 1}; .* reads up to {SCHEMA_VERSION}"):
         find_files(tmp_path)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from foretell.datasets.parquet_store import ParquetStore
-from foretell.datasets.schema import TABLES, name_number
+from foretell.datasets.schema import SCHEMA_VERSION, TABLES, name_number
 from foretell.datasets.store import merge
 from foretell.errors import DataError
 
@@ -163,7 +163,7 @@ def old_folder(folder: Path, campaign: str, names: list[str]) -> None:
         parquet.write_table(table, folder / f"{name}.parquet")
 
 
-def test_version_1_is_read_by_folder_and_becomes_version_2(tmp_path: Path) -> None:
+def test_version_1_is_read_by_folder_and_becomes_the_newest(tmp_path: Path) -> None:
     old_folder(tmp_path / "old" / "1", "one", ["gemm", "relu"])
     old_folder(tmp_path / "old" / "2", "two", ["relu", "conv"])
     sql = "SELECT campaign_id, sequence, kernel, name_id FROM kernels ORDER BY campaign_id, sequence"
@@ -176,7 +176,7 @@ def test_version_1_is_read_by_folder_and_becomes_version_2(tmp_path: Path) -> No
     assert merge(old, new) == {"measurements": 2, "kernel_names": 3, "kernels": 4}
     assert new.query(sql).to_pylist() == old.query(sql).to_pylist()
     [path] = (tmp_path / "new").glob("kernels-*.parquet")
-    assert parquet.read_schema(path).metadata[b"schema_version"] == b"2"
+    assert parquet.read_schema(path).metadata[b"schema_version"] == str(SCHEMA_VERSION).encode()
     assert merge(old, new) == {"measurements": 0, "kernel_names": 0, "kernels": 0}
 
 

@@ -32,6 +32,17 @@ def test_a_bench_of_products_has_nothing_else():
     }  # fmt: skip
 
 
+def test_a_bench_of_what_is_spread_has_groups_and_recurrent_layers_alone():
+    with torch.device("meta"):
+        bench = OperatorBench(3, 60, "spread")
+    layers = [getattr(module, "layer", module) for module in bench.operators]
+    grouped = [layer.groups for layer in layers if hasattr(layer, "groups")]
+    assert min(grouped) > 1
+    assert len(grouped) > 30
+    assert any(isinstance(layer, torch.nn.RNNBase) for layer in layers)
+    assert len(grouped) + sum(isinstance(layer, torch.nn.RNNBase) for layer in layers) == len(layers)
+
+
 def test_benches_are_drawn_only_where_they_are_asked_for():
     zoo = load_zoo("synthetic")
     networks = zoo.entries(Part("random", 1.0, ("synthetic",), models=24), seed=1)

@@ -56,6 +56,19 @@ def test_kernels_know_their_operator_module_and_run():
     assert second.total_ms() == pytest.approx(0.011)
 
 
+def test_what_ran_behind_another_kernel_is_hidden_and_counts_once():
+    launches = [_span("cuda_runtime", "cudaLaunchKernel", 10 + number, 1, correlation=number) for number in range(4)]
+    streams = [
+        _kernel("a", 100, 10.0, 0),
+        _kernel("b", 104, 10.0, 1),
+        _kernel("c", 105, 3.0, 2),
+        _kernel("d", 120, 5.0, 3),
+    ]
+    (table,) = parse_trace({"traceEvents": [_span("cpu_op", "aten::conv2d", 0, 50), *launches, *streams]})
+    assert table.hidden_us == [0.0, 6.0, 3.0, 0.0]
+    assert table.total_ms() == pytest.approx(0.019)
+
+
 def test_a_kernel_without_a_known_launch_is_kept_and_says_so():
     first, _ = parse_trace(TRACE, runs=2)
     assert first.name[-1] == "stray"

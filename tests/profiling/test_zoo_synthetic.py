@@ -5,7 +5,7 @@ torch = pytest.importorskip("torch")
 from foretell.profiling.plan import Part  # noqa: E402
 from foretell.profiling.workload import parse_spec  # noqa: E402
 from foretell.profiling.zoo import build  # noqa: E402
-from foretell.profiling.zoo_synthetic import BENCH, FAMILIES, SyntheticZoo, known  # noqa: E402
+from foretell.profiling.zoo_synthetic import FAMILIES, SyntheticZoo, known  # noqa: E402
 
 
 def test_the_seed_and_the_part_decide_the_random_networks():
@@ -20,13 +20,14 @@ def test_the_seed_and_the_part_decide_the_random_networks():
     assert drawn != {entry.spec for entry in zoo.entries(other, seed=3)} - published
 
 
-def test_a_bench_of_operators_is_drawn_only_where_it_is_named():
+@pytest.mark.parametrize("family", ["synthetic-operators", "synthetic-spread"])
+def test_a_bench_of_operators_is_drawn_only_where_it_is_named(family):
     zoo = SyntheticZoo()
     networks = zoo.entries(Part("random", 1.0, ("synthetic",), models=len(FAMILIES)), seed=1)
     assert {entry.family for entry in networks} == set(FAMILIES)
-    bench = zoo.entries(Part("bench", 1.0, ("synthetic",), models=3, families=(BENCH,)), seed=1)
+    bench = zoo.entries(Part("bench", 1.0, ("synthetic",), models=3, families=(family,)), seed=1)
     assert len(bench) == 3
-    assert {entry.family for entry in bench} == {BENCH}
+    assert {entry.family for entry in bench} == {family}
     assert {parse_spec(entry.spec).name for entry in bench} == {"operators"}
 
 

@@ -41,6 +41,33 @@ def test_kernels_are_added_up_by_call(store):
     assert (trace.campaign_id, trace.key) == ("c", GraphKey(SPEC, (8,), "inference"))
 
 
+@pytest.mark.parametrize(
+    ("op", "names", "hidden_us", "busy_us"),
+    [
+        ("aten::conv2d", [1, 2, 2, 2, 2], None, float("nan")),  # a group each, perhaps at once
+        ("aten::conv2d", [1, 2, 2, 2, 2], [0.0, 0.0, 6.0, 9.0, 9.5], 25.5),
+        ("aten::conv2d", [1, 1, 1, 2, 3], None, 50.0),
+        ("ConvolutionBackward0", [1, 1, 1, 1, 1], None, float("nan")),
+        ("aten::lstm", [1, 1, 1, 1, 1], None, float("nan")),
+        ("aten::linear", [1, 1, 1, 1, 1], None, 50.0),
+    ],
+)
+def test_what_may_have_run_at_once_counts_only_where_the_trace_tells(tmp_path, op, names, hidden_us, busy_us):
+    facts = {"campaign_id": "c", "workload_id": "w"}
+    measured = {"spec": SPEC, "family": "mlp", "input_shape": "8", "mode": "inference", "status": "ok"}
+    _write(tmp_path, "measurements", [facts | measured])
+    hidden = hidden_us or [None] * len(names)
+    kernels = [
+        facts | {"sequence": number, "op_index": 0, "op": op, "module": "", "duration_us": 10.0, "name_id": name}
+        | {"hidden_us": hidden[number]}
+        for number, name in enumerate(names)
+    ]  # fmt: skip
+    _write(tmp_path, "kernels", kernels)
+    (trace,) = read_traces_of(tmp_path)
+    assert trace.durations_us == (50.0,)
+    assert trace.busy_us == (pytest.approx(busy_us, nan_ok=True),)
+
+
 def test_the_traces_of_a_store_are_tied_and_written(store):
     keys = measured_keys(store)
     assert len(keys) == 1
@@ -59,7 +86,7 @@ def test_the_traces_of_a_store_are_tied_and_written(store):
 
 
 def test_a_trace_without_a_graph_counts_against_the_share():
-    trace = Trace("w", "c", GraphKey(SPEC, (8,), "training"), "mlp", (Call(0, "aten::linear"),), (5.0,))
+    trace = Trace("w", "c", GraphKey(SPEC, (8,), "training"), "mlp", (Call(0, "aten::linear"),), (5.0,), (5.0,))
     links, summary = link_traces([trace], [])
     assert links == []
     assert summary.total_us == {"no graph": 5.0}

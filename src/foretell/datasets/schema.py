@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # Arrow's names of types; a store translates them into its own.
 STRING, BOOL, INT16, INT32, INT64, FLOAT32, FLOAT64 = "string", "bool", "int16", "int32", "int64", "float32", "float64"
 
@@ -112,6 +112,7 @@ _KERNELS = {
     "sequence": INT32,
     "name_id": INT64,
     "duration_us": FLOAT32,
+    "hidden_us": FLOAT32,
     **_LAUNCH,
     "registers": INT16,
     "shared_bytes": INT32,

@@ -67,13 +67,14 @@ class _ChannelsLast(nn.Module):  # type: ignore[misc]
 class OperatorBench(nn.Module):  # type: ignore[misc]
     """``count`` operators drawn from ``seed``; the input only carries the batch and the precision.
 
-    ``focus`` is what is drawn: ``all``, or only the ``products``, whose kernels differ most.
+    ``focus`` is what is drawn: ``all``, only the ``products``, whose kernels differ most, or only what cuDNN may
+    ``spread`` over streams: grouped convolutions and recurrent layers.
     """
 
     def __init__(self, seed: int, count: int, focus: str = "all") -> None:
         super().__init__()
         draw = random.Random(f"bench/{seed}")
-        kinds = {"all": _KINDS, "products": _PRODUCTS}[focus]
+        kinds = {"all": _KINDS, "products": _PRODUCTS, "spread": _SPREAD}[focus]
         self.operators = nn.ModuleList()
         self.shapes: list[list[Shape]] = []
         largest, written = _NOISE_ROWS, 0
@@ -125,11 +126,14 @@ def _image(draw: random.Random, channels: int) -> Shape:
     return _batch(draw), channels, side, side
 
 
-def _convolution(draw: random.Random) -> Drawn:
+def _convolution(draw: random.Random, *, grouped: bool = False) -> Drawn:
     dims = draw.choice((2, 2, 2, 2, 2, 2, 1, 3, 3))
     kernel = draw.choice((1, 1, 1, 3, 3, 3, 5, 7))
     stride = draw.choice((1, 1, 1, 2))
     kind = draw.choice(("dense", "dense", "dense", "depthwise", "depthwise", "grouped"))
+    if grouped:
+        kind = "grouped"
+        kernel = draw.choice((3, 15, 31, 128)) if dims == 1 else kernel
     channels, filters = _size(draw, 3, 1536), _size(draw, 8, 1536)
     if draw.random() < 0.15:
         channels, filters = draw.choice(((_few(draw), filters), (channels, _few(draw)), (_few(draw), _few(draw))))
@@ -154,6 +158,10 @@ def _convolution(draw: random.Random) -> Drawn:
         batch, _, *sides = shape
         return _ChannelsLast(module), [(batch, *sides, channels)], macs
     return module, [shape], macs
+
+
+def _grouped(draw: random.Random) -> Drawn:
+    return _convolution(draw, grouped=True)
 
 
 def _transposed(draw: random.Random) -> Drawn:
@@ -328,6 +336,8 @@ _KINDS: Kinds = MappingProxyType(
 _PRODUCTS: Kinds = MappingProxyType(
     {_convolution: 52, _transposed: 3, _linear: 18, _recurrent: 7, _product: 8, _attention: 12, _softmax: 4}
 )
+
+_SPREAD: Kinds = MappingProxyType({_grouped: 80, _recurrent: 20})
 
 
 def _draw(draw: random.Random, kinds: Kinds) -> Drawn:

@@ -160,6 +160,7 @@ def parse_profile(events: Sequence[Mapping[str, Any]], runs: int) -> Values:
         operator = str(event["args"].get("op_name", ""))
         table.name.append(str(event["name"]).removesuffix(_KERNEL))
         table.duration_us.append(float(event["dur"]))
+        table.hidden_us.append(0.0)
         table.grid.append([])
         table.block.append([])
         table.registers.append(0)

@@ -24,10 +24,14 @@ _DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 
 @dataclass
 class KernelTable:
-    """The kernels of one run, in columns; ``op`` and ``module`` are what launched them."""
+    """The kernels of one run, in columns; ``op`` and ``module`` are what launched them.
+
+    ``hidden_us`` is the part of a duration in which an earlier kernel still ran, on another stream or ending.
+    """
 
     name: list[str] = field(default_factory=list)
     duration_us: list[float] = field(default_factory=list)
+    hidden_us: list[float] = field(default_factory=list)
     grid: list[list[int]] = field(default_factory=list)
     block: list[list[int]] = field(default_factory=list)
     registers: list[int] = field(default_factory=list)
@@ -39,8 +43,8 @@ class KernelTable:
     module: list[str] = field(default_factory=list)
 
     def total_ms(self) -> float:
-        """The sum of all durations."""
-        return ms(seconds_from_us(sum(self.duration_us)))
+        """How long any kernel ran: the sum of all durations but for what is hidden behind others."""
+        return ms(seconds_from_us(sum(self.duration_us) - sum(self.hidden_us)))
 
     def to_json(self) -> dict[str, object]:
         """The columns as plain JSON values."""
@@ -67,12 +71,16 @@ def parse_trace(trace: Mapping[str, Any], runs: int = 1) -> list[KernelTable]:
     if not kernels:  # a trace of a CPU: its outermost operators stand for kernels
         kernels = [event for event in events if id(event) in tops]
     tables = [KernelTable() for _ in range(runs)]
+    busy_until = [0.0] * runs
     for event in sorted(kernels, key=lambda event: float(event["ts"])):
         details = event.get("args", {})
         origin = tops.get(id(event)) or origins.get(details.get("correlation"), _UNKNOWN)
-        table = tables[min(origin.run, runs - 1)]
+        run = min(origin.run, runs - 1)
+        table, start, duration_us = tables[run], float(event["ts"]), float(event.get("dur", 0))
         table.name.append(event["name"])
-        table.duration_us.append(round(float(event.get("dur", 0)), 3))
+        table.duration_us.append(round(duration_us, 3))
+        table.hidden_us.append(round(min(max(busy_until[run] - start, 0.0), duration_us), 3))
+        busy_until[run] = max(busy_until[run], start + duration_us)
         table.grid.append([int(size) for size in details.get("grid", ())])
         table.block.append([int(size) for size in details.get("block", ())])
         table.registers.append(int(details.get("registers per thread", 0)))

@@ -142,6 +142,10 @@ def _operators(draw: random.Random) -> Drawn:
     return "operators", arguments, (1,)
 
 
+def _spread(draw: random.Random) -> Drawn:
+    return "operators", {"seed": draw.randrange(1 << 30), "count": 100, "focus": "spread"}, (1,)
+
+
 _DRAWS: Mapping[str, Callable[[random.Random], Drawn]] = MappingProxyType(
     {
         "mlp": _mlp,
@@ -158,7 +162,9 @@ _DRAWS: Mapping[str, Callable[[random.Random], Drawn]] = MappingProxyType(
     }
 )
 FAMILIES = tuple(f"synthetic-{name}" for name in _DRAWS)
-BENCH = "synthetic-operators"
+_BENCHES: Mapping[str, Callable[[random.Random], Drawn]] = MappingProxyType(
+    {"operators": _operators, "spread": _spread}
+)
 
 
 def known() -> Iterator[Entry]:
@@ -176,7 +182,8 @@ class SyntheticZoo:
 
         A bench of operators is no network: it is drawn only where ``part.families`` names it.
         """
-        draws = {**_DRAWS, "operators": _operators} if BENCH in part.families else _DRAWS
+        named = {name: make for name, make in _BENCHES.items() if f"synthetic-{name}" in part.families}
+        draws = {**_DRAWS, **named}
         found = {entry.spec: entry for entry in known()}
         rounds = -(-part.models // (len(part.families) or len(draws)))
         for number in range(rounds):
@@ -201,7 +208,7 @@ class SyntheticZoo:
         except (KeyError, ValueError, TypeError) as error:
             from foretell.errors import InputError
 
-            draw = {**_DRAWS, "operators": _operators}[parsed.name]
+            draw = {**_DRAWS, **_BENCHES}[parsed.name]
             _, arguments, _ = draw(random.Random(0))
             example = Spec("synthetic", parsed.name, arguments)
             reason = f"{error} is missing or unknown" if isinstance(error, KeyError) else str(error)

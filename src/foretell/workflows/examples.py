@@ -109,11 +109,11 @@ def _example(
 
 
 def unit_times(workload: Workload, units: Units, trace: Trace, nodes: Mapping[int, int]) -> NDArray[np.float64]:
-    """The traced microseconds of each unit."""
+    """The traced microseconds of each unit; NaN where its kernels may have run at the same time."""
     spent: Counter[tuple[str, int]] = Counter()
-    for call, duration_us in zip(trace.calls, trace.durations_us, strict=True):
+    for call, busy_us in zip(trace.calls, trace.busy_us, strict=True):
         node = nodes[call.op_index]
-        spent["optimizer" if node == OPTIMIZER else call.phase, node] += duration_us  # type: ignore[assignment]
+        spent["optimizer" if node == OPTIMIZER else call.phase, node] += busy_us  # type: ignore[assignment]
     positions = _positions(workload)
     times = np.zeros(len(units))
     for number, (phase, members) in enumerate(zip(units.phases, units.nodes, strict=True)):

@@ -6,6 +6,7 @@ are no nodes of the model.
 """
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +21,19 @@ from foretell.workflows.calls import LOSS, OPTIMIZER, Call, link_calls
 from foretell.workflows.graphs import GraphKey, read_graphs
 
 _TABLE = "kernel_nodes"
-_TRACE = ("workload_id", "campaign_id", "op_index", "op", "module", "duration_us")
+_TRACE = ("workload_id", "campaign_id", "op_index", "op", "module", "name_id", "duration_us", "hidden_us")
+# cuDNN spreads the groups of a convolution and the layers of a recurrent network over streams
+_SPREAD = re.compile(r"conv|lstm|gru|rnn", re.IGNORECASE)
+_SPREAD_KERNELS = 4  # of one name in a call; layouts are changed by up to three
 FATES = ("node", "loss", "optimizer", "untied", "no graph")
 
 
 @dataclass(frozen=True)
 class Trace:
-    """The calls of one traced workload that launched kernels, and how long their kernels took together."""
+    """The calls of one traced workload that launched kernels, and how long their kernels took together.
+
+    ``busy_us`` counts only once what ran at the same time; NaN where kernels may have and the trace does not tell.
+    """
 
     workload_id: str
     campaign_id: str
@@ -34,6 +41,7 @@ class Trace:
     family: str
     calls: tuple[Call, ...]
     durations_us: tuple[float, ...]
+    busy_us: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -115,20 +123,19 @@ def read_traces_of(store: Path) -> list[Trace]:
 
 def _traces(file: TableFile, measured: Mapping[str, dict[str, Any]]) -> Iterable[tuple[str, Trace]]:
     columns = read_columns(file, _TRACE).to_pydict()
-    calls: defaultdict[tuple[str, str], dict[int, tuple[str, str]]] = defaultdict(dict)
-    times: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
-    campaigns = columns.get("campaign_id") or [""] * len(columns["workload_id"])
-    for workload_id, campaign_id, number, op, module, duration_us in zip(
-        columns["workload_id"], campaigns, columns["op_index"], columns["op"], columns["module"],
-        columns["duration_us"], strict=True,
+    rows = len(columns["workload_id"])
+    campaigns, hidden = columns.get("campaign_id") or [""] * rows, columns.get("hidden_us") or [None] * rows
+    runs: defaultdict[tuple[str, str], dict[int, _Launched]] = defaultdict(dict)
+    for workload_id, campaign_id, number, op, module, name, duration_us, hidden_us in zip(
+        columns["workload_id"], campaigns, columns["op_index"], columns["op"], columns["module"], columns["name_id"],
+        columns["duration_us"], hidden, strict=True,
     ):  # fmt: skip
-        run = workload_id, campaign_id
-        calls[run].setdefault(number, (op, module))
-        times[run][number] += duration_us
-    for (workload_id, campaign_id), by_number in calls.items():
+        launched = runs[workload_id, campaign_id].setdefault(number, _Launched(Call(number, op, module)))
+        launched.add(name, duration_us, hidden_us)
+    for (workload_id, campaign_id), by_number in runs.items():
         row = measured.get(workload_id)
         if row is not None:
-            numbers = sorted(by_number)
+            launched_in_order = [by_number[number] for number in sorted(by_number)]
             yield (
                 workload_id,
                 Trace(
@@ -136,10 +143,32 @@ def _traces(file: TableFile, measured: Mapping[str, dict[str, Any]]) -> Iterable
                     campaign_id=campaign_id or row.get("campaign_id") or "",
                     key=GraphKey.of(row),
                     family=row["family"] or "",
-                    calls=tuple(Call(number, *by_number[number]) for number in numbers),
-                    durations_us=tuple(float(times[workload_id, campaign_id][number]) for number in numbers),
+                    calls=tuple(launched.call for launched in launched_in_order),
+                    durations_us=tuple(launched.duration_us for launched in launched_in_order),
+                    busy_us=tuple(launched.busy_us() for launched in launched_in_order),
                 ),
             )
+
+
+@dataclass
+class _Launched:
+    """What one call launched."""
+
+    call: Call
+    names: Counter[int] = field(default_factory=Counter)
+    duration_us: float = 0.0
+    hidden_us: float | None = 0.0
+
+    def add(self, name: int, duration_us: float, hidden_us: float | None) -> None:
+        self.names[name] += 1
+        self.duration_us += duration_us
+        self.hidden_us = None if hidden_us is None or self.hidden_us is None else self.hidden_us + hidden_us
+
+    def busy_us(self) -> float:
+        if self.hidden_us is not None:
+            return self.duration_us - self.hidden_us
+        spread = _SPREAD.search(self.call.op) and max(self.names.values()) >= _SPREAD_KERNELS
+        return math.nan if spread else self.duration_us
 
 
 def link_traces(

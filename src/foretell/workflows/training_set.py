@@ -23,7 +23,10 @@ from foretell.records import Target
 from foretell.workflows.examples import Example, measured_rows, read_examples
 
 _TABLES = ("measurements", "kernels", "kernel_nodes", "graphs")
-_CODE = ("devices", "graph", "features", "predictors/roofline.py", "workflows/training_set.py", "workflows/examples.py")
+_CODE = (
+    "devices", "graph", "features", "predictors/roofline.py", "workflows/training_set.py", "workflows/examples.py",
+    "workflows/link.py",
+)  # fmt: skip
 BENCH = "synthetic-operators"
 Say = Callable[[str], None]
 
