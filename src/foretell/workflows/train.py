@@ -51,8 +51,12 @@ Say = Callable[[str], None]
 SPLITS = ("random", "architecture", "family")
 NETWORK, TREES = "unit-network", "unit-trees"
 GRAPH_NETWORKS = tuple(graph_fits.MODES)
+# what a finished run depends on, beside the store and its features; other predictors may change
 _JUDGED_BY = (
-    "predictors", "evaluation/protocol.py", "evaluation/metrics.py", "datasets/splits.py", "workflows/graph_fits.py",
+    *(f"predictors/{part}.py" for part in
+      ("baselines", "sample", "trees", "tree_tables", "unit_model", "unit_model_training", "unit_network",
+       "unit_network_training", "unit_rows")),
+    "evaluation/protocol.py", "evaluation/metrics.py", *graph_fits.MADE_BY,
 )  # fmt: skip
 _NETWORKS_BY = ("predictors/unit_network_training.py", "predictors/unit_rows.py", "datasets/splits.py")
 
