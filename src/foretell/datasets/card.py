@@ -19,7 +19,7 @@ Number = int | float
 # a processor has no memory of a device: its measurements have the peak of the process
 _GOOD = "status = 'ok' AND latency_ms IS NOT NULL AND (memory_mib IS NOT NULL OR process_peak_mib IS NOT NULL)"
 # a bench of unrelated operators is measured and traced, but it is no model
-_MODELS = f"{_GOOD} AND coalesce(family, '') <> 'synthetic-operators'"
+_MODELS = f"{_GOOD} AND coalesce(spec, '') NOT LIKE 'synthetic:operators%'"
 _COUNTS: Mapping[str, str] = {
     "measurements": f"SELECT count(DISTINCT workload_id) FROM measurements WHERE {_MODELS}",
     "architectures": f"SELECT count(DISTINCT spec) FROM measurements WHERE {_MODELS}",
