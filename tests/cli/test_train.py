@@ -181,3 +181,26 @@ def test_a_mistake_is_one_line_and_writes_nothing(
     assert said in shown
     assert shown.count("\n") == 1
     assert not list(here.iterdir())
+
+
+def test_the_partitioner_is_fitted_and_judged_by_the_same_commands(here, monkeypatch, capsys):
+    from foretell.evaluation.table import Comparison
+    from foretell.workflows import fusion
+
+    asked = []
+    monkeypatch.setattr(fusion, "train", lambda store, out, say: asked.append((store, out)) or out / "partitioner.zip")
+    assert "partitioner.zip" in run(capsys, "train", "-p", "partitioner", "--store", "s", "--out", "o")
+    assert asked == [(Path("s"), Path("o"))]
+    monkeypatch.setattr(fusion, "read_edges", lambda store, say: "edges")
+    monkeypatch.setattr(fusion, "judge", lambda edges, say: "said")
+    found = [
+        Comparison("inductor: 3 graphs", {"rules": {"accuracy": 0.5}}),
+        Comparison("by family", {"a": {"edges": 1}}),
+    ]
+    monkeypatch.setattr(fusion, "tables", lambda edges, said: found)
+    shown = run(capsys, "evaluate", "partitioner", "--report")
+    assert "| rules | 50 |" in shown
+    assert "by family" not in shown
+    assert "by family" in (here / "reports" / "fusion.md").read_text()
+    assert json.loads(run(capsys, "evaluate", "partitioner", "--json"))[0]["rows"] == {"rules": {"accuracy": 0.5}}
+    assert "name it alone" in run(capsys, "evaluate", "partitioner", "unit-trees", code=2)

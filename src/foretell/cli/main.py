@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from foretell.cli import calibrate, collect, data, devices, doctor, inspect, predict, profile, train
+from foretell.cli import calibrate, collect, data, devices, doctor, fuse, inspect, predict, profile, train
 from foretell.cli.printable import printable
 from foretell.errors import ForetellError
 
@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 app.command("predict")(predict.run)
 app.command("inspect")(inspect.run)
+app.command("fuse")(fuse.run)
 app.command("devices")(devices.run)
 app.command("profile")(profile.run)
 app.command("collect")(collect.run)

@@ -10,6 +10,7 @@ from foretell.cli import options
 from foretell.cli.printable import printable
 from foretell.errors import InputError
 
+PARTITIONER = "partitioner"
 Store = Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")]
 Device = Annotated[str, typer.Option("--device", "-d", help="The device whose measurements are used.")]
 Cache = Annotated[Path, typer.Option("--cache", help="Where extracted features and fitted networks are kept.")]
@@ -23,10 +24,17 @@ def train(
     cache: Cache = Path("out/training"),
     seed: Annotated[int, typer.Option("--seed", help="Another seed gives slightly other trees.")] = 0,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads for fitting trees.")] = 1,
-    predictor: Annotated[str, typer.Option("--predictor", "-p", help="unit-network or unit-trees.")] = "unit-network",
+    predictor: Annotated[
+        str, typer.Option("--predictor", "-p", help="unit-network, unit-trees or partitioner.")
+    ] = "unit-network",
     only_networks: OnlyNetworks = False,
 ) -> None:
     """Fit foretell's own predictor to all measurements of a device; networks on a GPU where there is one."""
+    if predictor == PARTITIONER:
+        from foretell.workflows.fusion import train as fit_partitioner
+
+        typer.echo(f"written: {printable(str(fit_partitioner(store, out, _say)))}")
+        return
     from foretell.workflows.train import train as fit
 
     file = fit(
@@ -72,6 +80,11 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Judge predictors on workloads they have not seen; graph networks of the papers only where they are named."""
+    if predictors and PARTITIONER in predictors:
+        if len(predictors) > 1:
+            raise InputError(f"The {PARTITIONER} tells fusion, not times: name it alone.")
+        _evaluate_partitioner(store, report=report, as_json=as_json)
+        return
     from dataclasses import asdict
 
     from foretell.workflows import train as workflow
@@ -94,6 +107,19 @@ def evaluate(
             if mode == "all" or "all" not in modes
         )
         typer.echo(f"{run.predictor}, split by {run.split}, seed {run.seed}: {figures}")
+
+
+def _evaluate_partitioner(store: Path, *, report: bool, as_json: bool) -> None:
+    from foretell.workflows import fusion
+
+    edges = fusion.read_edges(store, _say)
+    found = fusion.tables(edges, fusion.judge(edges, _say))
+    if report:
+        typer.echo(f"written: {printable(str(fusion.write_report(found, Path('reports'))))}", err=as_json)
+    if as_json:
+        typer.echo(json.dumps([json.loads(table.to_json()) for table in found], indent=1))
+    else:
+        typer.echo("\n\n".join(table.to_markdown() for table in found if "by " not in table.title))
 
 
 def _shares(text: str | None) -> tuple[float, ...]:

@@ -9,10 +9,11 @@ from foretell.evaluation.metrics import MeanSpread
 
 Cell = float | MeanSpread | None
 PERCENT = frozenset(
-    ("mape", "median_ape", "p95_ape", "within_10_percent", "coverage", "median_relative_width", "warned")
-)
-LARGER_IS_BETTER = frozenset({"within_10_percent", "kendall_tau"})
-UNRANKED = frozenset({"count", "coverage", "warned"})  # more of either is no merit by itself
+    ("mape", "median_ape", "p95_ape", "within_10_percent", "coverage", "median_relative_width", "warned", "accuracy",
+     "precision", "recall", "fused")
+)  # fmt: skip
+LARGER_IS_BETTER = frozenset({"within_10_percent", "kendall_tau", "accuracy", "precision", "recall"})
+UNRANKED = frozenset({"count", "coverage", "warned", "edges", "fused"})  # more of either is no merit by itself
 _ABSENT = "–"
 
 

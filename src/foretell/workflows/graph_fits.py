@@ -48,6 +48,7 @@ MODES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 MADE_BY = (
     *(f"predictors/graph_{part}.py" for part in
       ("recipes", "forward", "weights", "scales", "onnx", "tensors", "loop", "training", "pretraining")),
+    "features/graph_arrays.py",
     "datasets/splits.py",
     "workflows/graph_fits.py",
 )  # fmt: skip

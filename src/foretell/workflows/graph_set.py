@@ -21,7 +21,7 @@ from foretell.workflows.examples import Row, measured_rows, workload_of
 from foretell.workflows.graphs import GraphKey, read_graphs
 from foretell.workflows.training_set import fingerprint
 
-_MADE_BY = ("workflows/graph_set.py", "workflows/graphs.py")
+_MADE_BY = ("features/graph_arrays.py", "workflows/graph_set.py", "workflows/graphs.py")
 # the columns of a graph, side by side: what is narrower in memory is as exact in 32 bits
 _WIDTHS = (1, 1, len(ATTRIBUTES), AXES, AXES, len(COSTS), 2)
 _BYTES = np.dtype(np.float32).itemsize

@@ -58,7 +58,12 @@ _JUDGED_BY = (
        "unit_network_training", "unit_rows")),
     "evaluation/protocol.py", "evaluation/metrics.py", *graph_fits.MADE_BY,
 )  # fmt: skip
-_NETWORKS_BY = ("predictors/unit_network_training.py", "predictors/unit_rows.py", "datasets/splits.py")
+_NETWORKS_BY = (
+    "features/encoded.py",
+    "predictors/unit_network_training.py",
+    "predictors/unit_rows.py",
+    "datasets/splits.py",
+)
 
 
 def _roofline(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:

@@ -24,8 +24,8 @@ from foretell.workflows.examples import Example, measured_rows, read_examples
 
 _TABLES = ("measurements", "kernels", "kernel_nodes", "graphs")
 _CODE = (
-    "devices", "graph", "features", "predictors/roofline.py", "workflows/training_set.py", "workflows/examples.py",
-    "workflows/link.py",
+    "devices", "graph", *(f"features/{part}.py" for part in ("units", "shapes", "reuse", "pooled")),
+    "predictors/roofline.py", "workflows/training_set.py", "workflows/examples.py", "workflows/link.py",
 )  # fmt: skip
 BENCH = "synthetic-operators"
 Say = Callable[[str], None]

@@ -1,0 +1,128 @@
+"""predictors: which edges of a graph a compiler fuses, and so which nodes run as one kernel.
+
+LILOU (Q. Liang, H. Wang, P. Shenoy) classifies edges, then unites what they join. Here trees classify, on an edge, its
+ends and what is around them; one model for all compilers. PyTorch's eager mode fuses nothing but what one call of it
+does: there the origins of nodes answer.
+"""
+
+import io
+import json
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.errors import ModelError
+from foretell.features.edges import CATEGORIES, EDGE_COLUMNS, EDGE_SCHEMA, RUNTIMES, Edges, extract_edges
+from foretell.graph import Graph
+from foretell.predictors import TRAINED
+from foretell.predictors.trees import Booster, TreeFit, Trees, to_onnx
+
+EAGER = RUNTIMES[0]
+SHIPPED = "partitioner.zip"
+# the label is 0 or 1, and trees that tell its mean tell which is likelier
+FIT = TreeFit(
+    rounds=160, leaves=127, learning_rate=0.1, least_in_leaf=20,
+    others={"feature_fraction": 0.5, "bagging_fraction": 0.7, "bagging_freq": 1, "cat_smooth": 10},
+)  # fmt: skip
+_LIKELY = 0.5
+_ORIGIN = EDGE_COLUMNS.index("same_origin")
+_TREES, _CARD = "edges.onnx", "card.json"
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)  # equal trees give equal files
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The edges of a graph, which of them are fused, and of every node the first node of its group."""
+
+    edges: Edges
+    fused: NDArray[np.bool_]
+    groups: tuple[int, ...]
+
+    @property
+    def kernels(self) -> int:
+        """How many groups there are."""
+        return len(set(self.groups))
+
+
+class Partitioner:
+    """Trees that tell of an edge whether a compiler fuses it."""
+
+    def __init__(self, trees: Trees, card: dict[str, Any]) -> None:
+        self.trees = trees
+        self.card = card
+
+    @classmethod
+    def load(cls, data: bytes) -> "Partitioner":
+        """Read what `write` wrote; fitted to other features than today's, it is refused."""
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                card = json.loads(archive.read(_CARD))
+                schema, trees = card["schema"], archive.read(_TREES)
+        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise ModelError(f"These {len(data)} bytes are no fitted partitioner: {error}.") from error
+        if schema != EDGE_SCHEMA:
+            raise ModelError("This partitioner was fitted to other features; fit it again: foretell train.")
+        return cls(Trees.load(trees), card)
+
+    @classmethod
+    def shipped(cls) -> "Partitioner":
+        """The one that the package brings."""
+        return cls.load((TRAINED / SHIPPED).read_bytes())
+
+    def partition(self, graph: Graph, runtime: str) -> Partition:
+        """What runs as one kernel of a graph under a runtime: one of `RUNTIMES`."""
+        edges = extract_edges(graph, runtime)
+        fused = self.classify(edges)
+        return Partition(edges, fused, unite(len(graph.nodes), edges, fused))
+
+    def classify(self, edges: Edges) -> NDArray[np.bool_]:
+        """Which edges are fused."""
+        eager = edges.features[:, 0] == RUNTIMES.index(EAGER)
+        fused = eager & (edges.features[:, _ORIGIN] > 0)
+        if not eager.all():
+            fused[~eager] = self.trees.predict(edges.features[~eager]) > _LIKELY
+        return np.asarray(fused)
+
+
+def unite(nodes: int, edges: Edges, fused: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Of every node the first node that fused edges join it with."""
+    parents = list(range(nodes))
+
+    def find(node: int) -> int:
+        while parents[node] != node:
+            parents[node] = parents[parents[node]]
+            node = parents[node]
+        return node
+
+    for source, target in zip(edges.sources[fused].tolist(), edges.targets[fused].tolist()):
+        first, second = sorted((find(source), find(target)))
+        parents[second] = first
+    return tuple(find(node) for node in range(nodes))
+
+
+def fit_edges(features: NDArray[np.float32], fused: NDArray[np.bool_], fit: TreeFit = FIT) -> Booster:
+    """Trees on labelled edges."""
+    return fit.fit(features, fused.astype(np.float64), None, CATEGORIES)
+
+
+def is_fused(booster: Booster, features: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """What fitted trees say of edges."""
+    return np.asarray(booster.predict(features)) > _LIKELY
+
+
+def write(booster: Booster, card: dict[str, Any]) -> bytes:
+    """A partitioner as one file."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, content in (
+            (_CARD, json.dumps({**card, "schema": EDGE_SCHEMA}, indent=1, sort_keys=True).encode()),
+            (_TREES, to_onnx(booster)),
+        ):
+            info = zipfile.ZipInfo(name, _LONG_AGO)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, content)
+    return data.getvalue()

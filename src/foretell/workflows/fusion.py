@@ -1,0 +1,209 @@
+"""workflows: fit a partitioner to graphs whose kernels a compiler told; judge it on architectures it has not seen."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.datasets.parquet_files import find_files, read_columns
+from foretell.datasets.splits import architecture_of
+from foretell.errors import DataError, InputError
+from foretell.evaluation.table import Comparison
+from foretell.features.edges import EDGE_COLUMNS, RUNTIMES, extract_edges
+from foretell.files import write_whole
+from foretell.graph import Graph
+from foretell.graph.ops import OPERATORS
+from foretell.graph.serde import from_document
+from foretell.predictors.fusion_baselines import PairFrequency, always, by_rules, never
+from foretell.predictors.partitioner import SHIPPED, Partitioner, fit_edges, is_fused, write
+from foretell.registry import did_you_mean
+
+FOLDS = 5
+TREES = "partitioner"
+_SEEN_PATTERNS = 12
+_RUNTIME, _SOURCE, _TARGET = (EDGE_COLUMNS.index(name) for name in ("runtime", "source_operator", "target_operator"))
+_NAMES = dict(enumerate(sorted(OPERATORS))) | {-1: "another"}
+
+Say = Callable[[str], None]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class LabelledEdges:
+    """All edges of many graphs: features, whether fused, and the fold and family of each; ``graphs`` by runtime."""
+
+    features: NDArray[np.float32]
+    fused: Flags
+    fold: NDArray[np.intp]
+    family: NDArray[np.str_]
+    graphs: Mapping[str, int]
+
+    def of(self, runtime: str) -> Flags:
+        """The edges under one runtime."""
+        return np.asarray(self.features[:, _RUNTIME] == RUNTIMES.index(runtime))
+
+
+@dataclass(frozen=True)
+class _Labelled:
+    runtime: str
+    spec: str
+    family: str
+    document: str
+    fused: Flags
+
+
+def read_edges(store: Path, say: Say = lambda _: None) -> LabelledEdges:
+    """The edges of all graphs below ``store`` whose fusion was collected."""
+    parts, fused, folds, families, graphs = [], [], [], [], defaultdict[str, int](int)
+    for each in _labelled(store):
+        edges = extract_edges(from_document(each.document), each.runtime)
+        if len(edges) != len(each.fused):
+            raise DataError(f"{each.spec} has {len(edges)} edges and {len(each.fused)} labels; collect it again.")
+        parts.append(edges.features)
+        fused.append(each.fused)
+        folds += [fold_of(each.spec)] * len(edges)
+        families += [each.family] * len(edges)
+        graphs[each.runtime] += 1
+        if sum(graphs.values()) % 500 == 0:
+            say(f"{sum(graphs.values())} graphs read")
+    if not parts:
+        raise DataError(f"No fusion was collected below {store}; a plan of the kind fusion does: foretell collect.")
+    return LabelledEdges(
+        np.concatenate(parts), np.concatenate(fused), np.array(folds, np.intp), np.array(families), dict(graphs)
+    )
+
+
+def fold_of(spec: str) -> int:
+    """The fold of a model: that of its architecture."""
+    return int.from_bytes(hashlib.sha256(architecture_of(spec).encode()).digest()[:4], "big") % FOLDS
+
+
+def _labelled(store: Path) -> Iterator[_Labelled]:
+    """Graphs and labels, folder by folder; the edges of a graph are stored in the order of `extract_edges`."""
+    by_folder: defaultdict[Path, dict[str, list[dict[str, object]]]] = defaultdict(dict)
+    wanted = {
+        "fusion_graphs": ("fusion_id", "backend", "spec", "family", "graph_hash", "status"),
+        "graphs": ("graph_hash", "campaign_id", "document"),
+        "fusion_edges": ("fusion_id", "source", "target", "fused"),
+    }
+    files = [file for file in find_files(store) if file.table in wanted]
+    for file in files:
+        if file.table == "fusion_graphs":
+            by_folder[file.path.parent] = {}
+    for folder in sorted(by_folder):
+        tables = {file.table: read_columns(file, wanted[file.table]) for file in files if file.path.parent == folder}
+        documents = {row["graph_hash"]: row["document"] for row in tables["graphs"].to_pylist()}
+        labels: defaultdict[str, list[tuple[int, int, bool]]] = defaultdict(list)
+        for row in zip(*(column.to_pylist() for column in tables["fusion_edges"].columns), strict=True):
+            labels[row[0]].append(row[1:])
+        for row in tables["fusion_graphs"].to_pylist():
+            if row["status"] == "ok":
+                fused = np.array([label for *_, label in sorted(labels[row["fusion_id"]])], bool)
+                document = documents[row["graph_hash"]]
+                yield _Labelled(row["backend"], row["spec"], row["family"] or "", document, fused)
+
+
+def judge(edges: LabelledEdges, say: Say = lambda _: None) -> dict[str, Flags]:
+    """What the partitioner and its baselines say of every edge, by fits that have not seen the architecture."""
+    found = {"never": never(edges.features), "always": always(edges.features), "rules": by_rules(edges.features)}
+    found |= {name: np.zeros(len(edges.fused), bool) for name in ("pair frequency", TREES)}
+    for fold in range(FOLDS):
+        say(f"fold {fold + 1} of {FOLDS}")
+        held = edges.fold == fold
+        if held.any() and not held.all():
+            taught = edges.features[~held], edges.fused[~held]
+            found["pair frequency"][held] = PairFrequency(*taught)(edges.features[held])
+            found[TREES][held] = is_fused(fit_edges(*taught), edges.features[held])
+    return found
+
+
+def scores(said: Flags, fused: Flags) -> dict[str, float | None]:
+    """Accuracy over all edges, precision and recall of the fused ones.
+
+    >>> scores(np.array([True, True, False, False]), np.array([True, False, False, False]))
+    {'accuracy': 0.75, 'precision': 0.5, 'recall': 1.0}
+    """
+    right = int((said & fused).sum())
+    return {
+        "accuracy": float((said == fused).mean()),
+        "precision": right / int(said.sum()) if said.any() else None,
+        "recall": right / int(fused.sum()) if fused.any() else None,
+    }
+
+
+def tables(edges: LabelledEdges, said: Mapping[str, Flags]) -> list[Comparison]:
+    """By runtime: all predictors, then the partitioner by family and by pattern."""
+    found = []
+    for runtime in RUNTIMES:
+        use = edges.of(runtime)
+        if not use.any():
+            continue
+        size = f"{edges.graphs[runtime]} graphs, {int(use.sum()):,} edges, {edges.fused[use].mean():.0%} fused"
+        rows = {name: scores(flags[use], edges.fused[use]) for name, flags in said.items()}
+        found.append(Comparison(f"{runtime}: {size}", rows))
+        found.append(Comparison(f"{runtime}, {TREES} by family, worst first", _by_family(edges, said[TREES], use)))
+        found.append(Comparison(f"{runtime}, share of edges told rightly, by pattern", _by_pattern(edges, said, use)))
+    return found
+
+
+def _by_family(edges: LabelledEdges, said: Flags, use: Flags) -> dict[str, dict[str, float | None]]:
+    rows = {}
+    for family in np.unique(edges.family[use]).tolist():
+        own = use & (edges.family == family)
+        rows[family] = scores(said[own], edges.fused[own]) | {"edges": int(own.sum())}
+    return dict(sorted(rows.items(), key=lambda row: row[1]["accuracy"] or 0.0))
+
+
+def _by_pattern(edges: LabelledEdges, said: Mapping[str, Flags], use: Flags) -> dict[str, dict[str, float | None]]:
+    """The commonest fused pairs of operators."""
+    pairs = edges.features[:, [_SOURCE, _TARGET]].astype(int)
+    kinds, counts = np.unique(pairs[use & edges.fused], axis=0, return_counts=True)
+    rows: dict[str, dict[str, float | None]] = {}
+    for place in np.argsort(-counts)[:_SEEN_PATTERNS].tolist():
+        own = use & (pairs == kinds[place]).all(axis=1)
+        name = "-".join(_NAMES[int(code)] for code in kinds[place])
+        right = {who: float((said[who][own] == edges.fused[own]).mean()) for who in (TREES, "rules", "pair frequency")}
+        rows[name] = {"edges": int(own.sum()), "fused": float(edges.fused[own].mean()), **right}
+    return rows
+
+
+def write_report(found: Sequence[Comparison], folder: Path) -> Path:
+    """The tables as Markdown."""
+    text = "# Which edges a compiler fuses\n\nArchitectures held out, five folds. "
+    text += "Remade by `foretell evaluate partitioner --report`.\n\n"
+    write_whole(folder / "fusion.md", (text + "\n\n".join(table.to_markdown() for table in found) + "\n").encode())
+    return folder / "fusion.md"
+
+
+def train(store: Path, out: Path, say: Say = lambda _: None) -> Path:
+    """Fit a partitioner to all graphs, and write it with its held-out scores."""
+    edges = read_edges(store, say)
+    said = judge(edges, say)[TREES]
+    held_out = {runtime: scores(said[edges.of(runtime)], edges.fused[edges.of(runtime)]) for runtime in edges.graphs}
+    say("all")
+    card = {"graphs": edges.graphs, "edges": len(edges.fused), "held_out": held_out}
+    write_whole(out / SHIPPED, write(fit_edges(edges.features, edges.fused), card))
+    return out / SHIPPED
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes that run as one kernel, and the operators they are, in order."""
+
+    operators: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
+def fuse(graph: Graph, runtime: str) -> list[Group]:
+    """What of a graph runs as one kernel under a runtime, in the order in which it begins."""
+    if runtime not in RUNTIMES:
+        raise InputError(f"Unknown runtime {runtime!r}.{did_you_mean(runtime, RUNTIMES)}")
+    members: dict[int, list[int]] = {}
+    for node, group in enumerate(Partitioner.shipped().partition(graph, runtime).groups):
+        members.setdefault(group, []).append(node)
+    chosen = ([graph.nodes[position] for position in positions] for positions in members.values())
+    return [Group(tuple(node.op for node in nodes), tuple(node.name for node in nodes)) for nodes in chosen]
