@@ -106,3 +106,8 @@ def test_what_is_made_from_weights_alone_is_told():
     edges = extract_edges(Graph.build("g", nodes, {t.name: t for t in tensors}, ["x"], ["y"]), "onnxruntime")
     assert column(edges, "source_from_input").tolist() == [0, 0]
     assert column(edges, "target_from_input").tolist() == [0, 1]
+
+
+def test_a_batch_changes_nothing():
+    small, large = (extract_edges(tiny_graph(batch_size=size), "inductor").features for size in (2, 48))
+    assert (small == large).all()

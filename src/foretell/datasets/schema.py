@@ -212,7 +212,6 @@ _FUSION_NODES = {
     "campaign_id": STRING,
     "fusion_id": STRING,
     "node": INT32,
-    "name": STRING,
     "op_type": STRING,
     "group": INT32,
     "kernel": STRING,

@@ -15,14 +15,21 @@ PERCENT = frozenset(
 LARGER_IS_BETTER = frozenset({"within_10_percent", "kendall_tau", "accuracy", "precision", "recall"})
 UNRANKED = frozenset({"count", "coverage", "warned", "edges", "fused"})  # more of either is no merit by itself
 _ABSENT = "–"
+_COUNTS = ("count", "edges")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Metrics of predictors on one set; a metric that a predictor does not have is None or left out."""
+    """Metrics of predictors on one set; a metric that a predictor does not have is None or left out.
+
+    Where rows are parts of a set instead, they are not ``ranked``. ``shares`` are the metrics shown in per cent.
+    """
 
     title: str
     rows: Mapping[str, Mapping[str, Cell]]
+    ranked: bool = True
+    shares: frozenset[str] = PERCENT
+    head: str = "predictor"
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -33,7 +40,7 @@ class Comparison:
         """The predictors that are best in a metric; none where it ranks nobody."""
         means = {name: _mean(row.get(metric)) for name, row in self.rows.items()}
         known = {name: mean for name, mean in means.items() if mean is not None}
-        if metric in UNRANKED or len(known) < 2:
+        if not self.ranked or metric in UNRANKED or len(known) < 2:
             return ()
         wanted = max(known.values()) if metric in LARGER_IS_BETTER else min(known.values())
         return tuple(name for name, mean in known.items() if mean == wanted)
@@ -50,11 +57,11 @@ class Comparison:
         | trees | **4** |
         """
         self._check()
-        heads = [f"{metric} %" if metric in PERCENT else metric for metric in self.metrics]
+        heads = [f"{metric} %" if metric in self.shares else metric for metric in self.metrics]
         best = {metric: self.best(metric) for metric in self.metrics}
-        lines = [f"### {self.title}", "", f"| {' | '.join(['predictor', *heads])} |", "|---|" + "---:|" * len(heads)]
+        lines = [f"### {self.title}", "", f"| {' | '.join([self.head, *heads])} |", "|---|" + "---:|" * len(heads)]
         for name, row in self.rows.items():
-            cells = [_text(metric, row.get(metric)) for metric in self.metrics]
+            cells = [_text(metric, row.get(metric), in_percent=metric in self.shares) for metric in self.metrics]
             marked = [f"**{cell}**" if name in best[metric] else cell for metric, cell in zip(self.metrics, cells)]
             lines.append(f"| {' | '.join([name.replace('|', chr(92) + '|'), *marked])} |")
         return "\n".join(lines)
@@ -85,13 +92,13 @@ def _mean(cell: Cell) -> float | None:
     return cell.mean if isinstance(cell, MeanSpread) else cell
 
 
-def _text(metric: str, cell: Cell) -> str:
-    mean, scale = _mean(cell), 100 if metric in PERCENT else 1
+def _text(metric: str, cell: Cell, *, in_percent: bool) -> str:
+    mean, scale = _mean(cell), 100 if in_percent else 1
     if mean is None:
         return _ABSENT
     if isinstance(cell, MeanSpread) and cell.seeds > 1:
         return f"{mean * scale:.3g} ± {cell.spread * scale:.2g}"
-    return str(mean) if metric == "count" else f"{mean * scale:.3g}"
+    return f"{mean:,}" if metric in _COUNTS else f"{mean * scale:.3g}"
 
 
 def _plain(cell: Cell) -> float | dict[str, float] | None:

@@ -17,14 +17,14 @@ from foretell.graph import Graph
 from foretell.graph.layout import Layout, is_contiguous, layouts
 from foretell.graph.node import Node
 from foretell.graph.ops import OPERATORS, lookup
-from foretell.graph.tensor import DTYPE_BITS
+from foretell.graph.tensor import Tensor
 
 RUNTIMES = ("eager", "inductor", "onnxruntime")
 
 _NUMBERS = {name: number for number, name in enumerate(sorted(OPERATORS))}
 _CODES = ("operator", "kind", "next_work", "last_work")
 _SIZES = (
-    "log_in", "log_out", "log_weight", "weight_rank", "rank", "last", "first", "bits", "makers", "readers", "returned",
+    "log_in", "log_out", "log_weight", "weight_rank", "rank", "last", "float", "makers", "readers", "returned",
     "inputs", "outputs", "constants", "kernel", "stride", "groups", "axis", "pointwise_readers", "reducing_readers",
     "working_readers", "viewing_readers", "steps_to_work", "steps_from_work", "log_next_work", "log_last_work",
     "ops_before", "reads", "ops", "written_out", "ops_behind", "log_space", "aligned", "aligned_inside",
@@ -32,7 +32,7 @@ _SIZES = (
 )  # fmt: skip
 NODE_COLUMNS = (*_CODES, *_SIZES)
 _PAIR = (
-    "runtime", "same_shape", "log_ratio", "input", "distance", "same_module", "same_origin", "log_carried",
+    "runtime", "same_shape", "log_ratio", "input", "distance", "same_origin", "log_carried",
     "only_maker", "only_reader", "same_space", "products_between", "work_between",
 )  # fmt: skip
 # operators around an edge: how many steps before its source, behind its target, beside it; then the same without views
@@ -56,6 +56,28 @@ CATEGORIES = tuple(
 EDGE_SCHEMA = hashlib.sha256("|".join((*EDGE_COLUMNS, *RUNTIMES, *_NUMBERS, *KINDS)).encode()).hexdigest()[:16]
 
 _NONE = -1
+# the columns of a node in the order in which they are made
+_OWN = (
+    "operator", "kind", "log_in", "log_out", "log_weight", "weight_rank", "rank", "last", "float", "returned",
+    "inputs", "outputs", "constants", "kernel", "stride", "groups", "axis", "log_space", "aligned",
+    "aligned_inside", "copies", "strided",
+)  # fmt: skip
+_NEAR = (
+    "makers", "readers", "pointwise_readers", "reducing_readers", "working_readers", "viewing_readers", "next_work",
+    "steps_to_work", "log_next_work", "last_work", "steps_from_work", "log_last_work", "ops_before",
+    "ops_behind", "aligned_before", "aligned_behind", "reads", "ops", "written_out",
+    "from_input",
+)  # fmt: skip
+_WRITTEN = (*_OWN, *_NEAR)
+_VIEWS = frozenset(KINDS.index(kind) for kind in ("view", "free"))
+_POINTWISE = frozenset(KINDS.index(kind) for kind in ("elementwise", "generator", "movement"))
+_REDUCING = frozenset(KINDS.index(kind) for kind in ("reduction", "normalisation", "pooling"))
+_PRODUCTS = frozenset(KINDS.index(kind) for kind in ("contraction", "attention", "recurrent"))
+_MOST = 64
+_READS_AGAIN, _READS, _OPS = 4, 8, 30
+_WHOLE = frozenset(KINDS.index(kind) for kind in ("reduction", "pooling", "sort", "scatter", "gather"))
+_NORMALISATION, _BATCH_NORM = KINDS.index("normalisation"), float(_NUMBERS["BatchNormalization"])
+_BLOCK = 16  # channels that kernels for blocked layouts take at once, at most
 
 
 @dataclass(frozen=True)
@@ -106,30 +128,6 @@ def extract_edges(graph: Graph, runtime: str) -> Edges:
     around = _around(nodes, sources, targets, makers, readers)
     features = np.concatenate([pair, nodes[sources], nodes[targets], around], axis=1)
     return Edges(sources, targets, features.astype(np.float32))
-
-
-# the columns of a node in the order in which they are made
-_OWN = (
-    "operator", "kind", "log_in", "log_out", "log_weight", "weight_rank", "rank", "last", "first", "bits", "returned",
-    "inputs", "outputs", "constants", "kernel", "stride", "groups", "axis", "log_space", "aligned",
-    "aligned_inside", "copies", "strided",
-)  # fmt: skip
-_NEAR = (
-    "makers", "readers", "pointwise_readers", "reducing_readers", "working_readers", "viewing_readers", "next_work",
-    "steps_to_work", "log_next_work", "last_work", "steps_from_work", "log_last_work", "ops_before",
-    "ops_behind", "aligned_before", "aligned_behind", "reads", "ops", "written_out",
-    "from_input",
-)  # fmt: skip
-_WRITTEN = (*_OWN, *_NEAR)
-_VIEWS = frozenset(KINDS.index(kind) for kind in ("view", "free"))
-_POINTWISE = frozenset(KINDS.index(kind) for kind in ("elementwise", "generator", "movement"))
-_REDUCING = frozenset(KINDS.index(kind) for kind in ("reduction", "normalisation", "pooling"))
-_PRODUCTS = frozenset(KINDS.index(kind) for kind in ("contraction", "attention", "recurrent"))
-_MOST = 64
-_READS_AGAIN, _READS, _OPS = 4, 8, 30
-_WHOLE = frozenset(KINDS.index(kind) for kind in ("reduction", "pooling", "sort", "scatter", "gather"))
-_NORMALISATION, _BATCH_NORM = KINDS.index("normalisation"), float(_NUMBERS["BatchNormalization"])
-_BLOCK = 16  # channels that kernels for blocked layouts take at once, at most
 
 
 def _surroundings(nodes: NDArray[np.float64], makers: list[list[int]], readers: list[list[int]]) -> NDArray[np.float64]:
@@ -234,14 +232,13 @@ def _node_row(graph: Graph, node: Node, lies: Mapping[str, Layout]) -> list[floa
     return [
         float(_NUMBERS.get(node.op, _NONE)),
         float(KINDS.index(lookup(node.op, node.domain).kind)),
-        math.log2(1 + max((tensor.elements for tensor in given), default=0)),
-        math.log2(1 + sum(tensor.elements for tensor in results)),
+        math.log2(1 + max((_per_item(graph, tensor) for tensor in given), default=0.0)),
+        math.log2(1 + sum(_per_item(graph, tensor) for tensor in results)),
         math.log2(1 + weight.elements) if weight else _NONE,
         len(weight.shape) if weight else _NONE,
         len(shape),
         math.log2(1 + shape[-1]) if shape else _NONE,
-        math.log2(1 + shape[0]) if shape else _NONE,
-        DTYPE_BITS[results[0].dtype] if results else _NONE,
+        results[0].is_float if results else _NONE,
         any(name in graph.outputs for name in node.outputs),
         len(given),
         len(results),
@@ -250,11 +247,16 @@ def _node_row(graph: Graph, node: Node, lies: Mapping[str, Layout]) -> list[floa
         math.prod(strides) if strides else _NONE,
         node.integer("group", _NONE),
         float(axis) if isinstance(axis, int | float) else -9.0,
-        math.log2(1 + max((tensor.elements for tensor in (*results, *given)), default=0)),
+        math.log2(1 + max((_per_item(graph, tensor) for tensor in (*results, *given)), default=0.0)),
         math.gcd(shape[1], _BLOCK) if len(shape) > 2 else math.gcd(shape[-1], _BLOCK) if shape else _BLOCK,
         math.gcd(weight.shape[1], _BLOCK) if weight and len(weight.shape) > 1 else _BLOCK,
         *_lie(node, shape, lies),
     ]
+
+
+def _per_item(graph: Graph, tensor: Tensor) -> float:
+    """How many numbers an item of the batch has: what fuses does not depend on the batch, but graphs come with one."""
+    return tensor.elements / graph.batch_size if tensor.batch_axis is not None else float(tensor.elements)
 
 
 def _lie(node: Node, shape: tuple[int, ...], lies: Mapping[str, Layout]) -> tuple[float, float]:
@@ -274,12 +276,11 @@ def _pair_row(graph: Graph, source: int, target: int, makers: list[list[int]], r
     return [
         0.0,
         carried.shape == result.shape,
-        math.log2((1 + carried.elements) / (1 + result.elements)),
+        math.log2((1 + _per_item(graph, carried)) / (1 + _per_item(graph, result))),
         behind.inputs.index(name),
         min(target - source, 1000),
-        before.module == behind.module,
         bool(before.origin) and before.origin == behind.origin,
-        math.log2(1 + carried.elements),
+        math.log2(1 + _per_item(graph, carried)),
         len(makers[target]) == 1,
         len(readers[source]) == 1,
         0.0,

@@ -4,6 +4,8 @@ The rules are of nn-Meter's kind (L. Zhang et al., 2021): patterns that somebody
 it, each read by nobody else.
 """
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,10 +21,11 @@ _RULES = (
     *(("BatchNormalization", behind) for behind in _ACTIVATIONS),
     *(("Add", behind) for behind in _ACTIVATIONS),
 )
-_OPERATOR_CODES = 1000.0  # more than there are operators
+_OPERATOR_CODES = float(len(OPERATORS) + 1)  # with that of an unknown one, −1
 
 Rows = NDArray[np.float32]
 Flags = NDArray[np.bool_]
+Codes = TypeVar("Codes", float, NDArray[np.float64])
 
 
 def never(features: Rows) -> Flags:
@@ -37,7 +40,7 @@ def always(features: Rows) -> Flags:
 
 def by_rules(features: Rows) -> Flags:
     """Edges that a rule names, whose source nobody else reads."""
-    known = np.array([_CODES[before] * _OPERATOR_CODES + _CODES[behind] for before, behind in _RULES])
+    known = np.array([_pair(_CODES[before], _CODES[behind]) for before, behind in _RULES])
     return np.isin(_pairs(features), known) & (features[:, _AT["only_reader"]] > 0)
 
 
@@ -58,7 +61,12 @@ class PairFrequency:
 
 def _pairs(features: Rows) -> NDArray[np.float64]:
     before, behind = features[:, _AT["source_operator"]], features[:, _AT["target_operator"]]
-    return before.astype(np.float64) * _OPERATOR_CODES + behind
+    return np.asarray(_pair(before.astype(np.float64), behind.astype(np.float64)))
+
+
+def _pair(before: Codes, behind: Codes) -> Codes:
+    """One number for two operators."""
+    return (before + 1) * _OPERATOR_CODES + behind + 1
 
 
 def _keys(features: Rows) -> NDArray[np.float64]:

@@ -25,6 +25,7 @@ from foretell.registry import did_you_mean
 FOLDS = 5
 TREES = "partitioner"
 _SEEN_PATTERNS = 12
+_COMPARED = (TREES, "rules", "pair frequency")
 _RUNTIME, _SOURCE, _TARGET = (EDGE_COLUMNS.index(name) for name in ("runtime", "source_operator", "target_operator"))
 _NAMES = dict(enumerate(sorted(OPERATORS))) | {-1: "another"}
 
@@ -145,8 +146,11 @@ def tables(edges: LabelledEdges, said: Mapping[str, Flags]) -> list[Comparison]:
         size = f"{edges.graphs[runtime]} graphs, {int(use.sum()):,} edges, {edges.fused[use].mean():.0%} fused"
         rows = {name: scores(flags[use], edges.fused[use]) for name, flags in said.items()}
         found.append(Comparison(f"{runtime}: {size}", rows))
-        found.append(Comparison(f"{runtime}, {TREES} by family, worst first", _by_family(edges, said[TREES], use)))
-        found.append(Comparison(f"{runtime}, share of edges told rightly, by pattern", _by_pattern(edges, said, use)))
+        by_family, by_pattern = _by_family(edges, said[TREES], use), _by_pattern(edges, said, use)
+        title = f"{runtime}, {TREES} by family, worst first"
+        found.append(Comparison(title, by_family, ranked=False, head="family"))
+        title, shares = f"{runtime}, edges told rightly by pattern", frozenset(("fused", *_COMPARED))
+        found.append(Comparison(title, by_pattern, ranked=False, shares=shares, head="pattern"))
     return found
 
 
@@ -166,7 +170,7 @@ def _by_pattern(edges: LabelledEdges, said: Mapping[str, Flags], use: Flags) -> 
     for place in np.argsort(-counts)[:_SEEN_PATTERNS].tolist():
         own = use & (pairs == kinds[place]).all(axis=1)
         name = "-".join(_NAMES[int(code)] for code in kinds[place])
-        right = {who: float((said[who][own] == edges.fused[own]).mean()) for who in (TREES, "rules", "pair frequency")}
+        right = {who: float((said[who][own] == edges.fused[own]).mean()) for who in _COMPARED}
         rows[name] = {"edges": int(own.sum()), "fused": float(edges.fused[own].mean()), **right}
     return rows
 
