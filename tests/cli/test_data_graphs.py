@@ -5,8 +5,7 @@ import typer
 from typer.testing import CliRunner
 
 from foretell.cli.data_graphs import add_commands
-from foretell.datasets.parquet_files import TableWriter, arrow_table, rename
-from foretell.datasets.schema import TABLES
+from workflows.small_store import write_table
 
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
@@ -15,13 +14,6 @@ FACTS = {
     "campaign_id": "c", "workload_id": "w", "spec": "synthetic:mlp?act=relu&widths=8-16-4", "family": "mlp",
     "input_shape": "8", "mode": "inference", "status": "ok",
 }  # fmt: skip
-
-
-def _write(folder, table, row):
-    columns = {name: [row.get(name)] for name in TABLES[table].columns}
-    with TableWriter(folder / "part", TABLES[table]) as writer:
-        writer.write(arrow_table(TABLES[table], columns))
-        rename(writer.finish(), folder / f"{table}.parquet")
 
 
 def _run(*arguments):
@@ -33,9 +25,9 @@ def _run(*arguments):
 
 
 def test_graphs_are_made_once_and_kernels_find_their_nodes(tmp_path):
-    _write(tmp_path, "measurements", FACTS)
+    write_table(tmp_path, "measurements", [FACTS])
     kernel = {"sequence": 0, "name_id": 1, "op_index": 0, "op": "aten::linear", "module": "0", "duration_us": 5.0}
-    _write(tmp_path, "kernels", FACTS | kernel)
+    write_table(tmp_path, "kernels", [FACTS | kernel])
     made = _run("graphs", "--store", tmp_path, "--journal", tmp_path / "journal")
     assert (made["needed"], made["made"], made["failed"]) == (1, 1, 0)
     assert _run("graphs", "--store", tmp_path, "--journal", tmp_path / "journal")["made"] == 0

@@ -3,24 +3,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretell.datasets.parquet_files import TableWriter, arrow_table, rename
-from foretell.datasets.schema import TABLES
 from foretell.errors import DataError, InputError
 from foretell.features.edges import edges_of
 from foretell.graph.serde import to_document
 from foretell.predictors.partitioner import Partitioner
 from foretell.testing import tiny_graph
 from foretell.workflows import fusion
+from workflows.small_store import write_table
 
 pytest.importorskip("pyarrow")
-
-
-def _write(folder: Path, table: str, rows: list[dict[str, object]]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    columns = {name: [row.get(name) for row in rows] for name in TABLES[table].columns}
-    with TableWriter(folder / "part", TABLES[table]) as writer:
-        writer.write(arrow_table(TABLES[table], columns))
-        rename(writer.finish(), folder / f"{table}.parquet")
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +28,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for source, target in edges_of(graph):
             edges.append({**own, "source": source, "target": target, "fused": target <= 1})
     labelled.append({**labelled[0], "fusion_id": "failed", "status": "crash"})
-    _write(folder / "one", "graphs", graphs)
-    _write(folder / "one", "fusion_graphs", labelled)
-    _write(folder / "one", "fusion_edges", edges)
+    write_table(folder / "one", "graphs", graphs)
+    write_table(folder / "one", "fusion_graphs", labelled)
+    write_table(folder / "one", "fusion_edges", edges)
     return folder
 
 
@@ -83,7 +74,7 @@ def test_a_store_without_fusion_and_labels_that_do_not_fit_are_errors(store, tmp
         fusion.read_edges(tmp_path)
     for table in ("graphs", "fusion_graphs"):
         (tmp_path / f"{table}.parquet").write_bytes((store / "one" / f"{table}.parquet").read_bytes())
-    _write(tmp_path, "fusion_edges", [])
+    write_table(tmp_path, "fusion_edges", [])
     with pytest.raises(DataError, match="0 labels; collect it again"):
         fusion.read_edges(tmp_path)
 

@@ -1,10 +1,10 @@
 import pytest
 
-from foretell.datasets.parquet_files import TableWriter, arrow_table, find_files, read_columns, rename
-from foretell.datasets.schema import TABLES
+from foretell.datasets.parquet_files import find_files, read_columns
 from foretell.workflows.calls import OPTIMIZER, Call
 from foretell.workflows.graphs import GraphKey, collect_graphs, measured_keys, write_graphs
 from foretell.workflows.link import Trace, link_store, link_traces, read_traces_of, tied_share, write_links
+from workflows.small_store import write_table
 
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
@@ -12,25 +12,17 @@ pytest.importorskip("pyarrow")
 SPEC = "synthetic:mlp?act=relu&widths=8-16-4"
 
 
-def _write(folder, table, rows):
-    folder.mkdir(parents=True, exist_ok=True)
-    columns = {name: [row.get(name) for row in rows] for name in TABLES[table].columns}
-    with TableWriter(folder / "part", TABLES[table]) as writer:
-        writer.write(arrow_table(TABLES[table], columns))
-        rename(writer.finish(), folder / f"{table}.parquet")
-
-
 @pytest.fixture
 def store(tmp_path):
     facts = {"campaign_id": "c", "spec": SPEC, "family": "mlp", "input_shape": "8", "mode": "inference", "status": "ok"}
-    _write(tmp_path / "one", "measurements", [{**facts, "workload_id": "w"}, {**facts, "workload_id": "untraced"}])
+    write_table(tmp_path / "one", "measurements", [{**facts, "workload_id": "w"}, {**facts, "workload_id": "untraced"}])
     calls = [(0, "aten::linear", "0"), (0, "aten::linear", "0"), (1, "aten::relu", "1"), (3, "aten::sort", "9")]
     kernels = [
         {"campaign_id": "c", "workload_id": "w", "sequence": number, "op_index": index, "op": op, "module": module}
         | {"duration_us": 10.0 * (number + 1), "name_id": 1}
         for number, (index, op, module) in enumerate(calls)
     ]
-    _write(tmp_path / "one", "kernels", kernels)
+    write_table(tmp_path / "one", "kernels", kernels)
     return tmp_path
 
 
@@ -55,14 +47,14 @@ def test_kernels_are_added_up_by_call(store):
 def test_what_may_have_run_at_once_counts_only_where_the_trace_tells(tmp_path, op, names, hidden_us, busy_us):
     facts = {"campaign_id": "c", "workload_id": "w"}
     measured = {"spec": SPEC, "family": "mlp", "input_shape": "8", "mode": "inference", "status": "ok"}
-    _write(tmp_path, "measurements", [facts | measured])
+    write_table(tmp_path, "measurements", [facts | measured])
     hidden = hidden_us or [None] * len(names)
     kernels = [
         facts | {"sequence": number, "op_index": 0, "op": op, "module": "", "duration_us": 10.0, "name_id": name}
         | {"hidden_us": hidden[number]}
         for number, name in enumerate(names)
     ]  # fmt: skip
-    _write(tmp_path, "kernels", kernels)
+    write_table(tmp_path, "kernels", kernels)
     (trace,) = read_traces_of(tmp_path)
     assert trace.durations_us == (50.0,)
     assert trace.busy_us == (pytest.approx(busy_us, nan_ok=True),)

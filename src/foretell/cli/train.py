@@ -50,7 +50,7 @@ def evaluate(
         typer.Argument(
             metavar="PREDICTOR…",
             show_default=False,
-            help="Their names [all but dippm, gcn, gat, gin, trappm, nnlqp, brp-nas and mlp].",
+            help="Their names [all but dippm, gcn, gat, gin, trappm, nnlqp, brp-nas and mlp]; or partitioner alone.",
         ),
     ] = None,
     split: Annotated[
