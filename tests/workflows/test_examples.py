@@ -7,7 +7,8 @@ from foretell.records import Target
 from foretell.workflows.examples import measured_rows, read_examples
 from foretell.workflows.graphs import collect_graphs, measured_keys, write_graphs
 from foretell.workflows.link import link_store, write_links
-from workflows.test_link import SPEC, _write
+from workflows.small_store import write_table
+from workflows.test_link import SPEC
 
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
@@ -38,8 +39,8 @@ def store(tmp_path):
             for index, (op, module, duration_us) in enumerate(calls)
         ]
     rows += [{**rows[0], "status": "oom", "workload_id": "bad"}, {**rows[0], "workload_id": "untraced"}]
-    _write(tmp_path / "one", "measurements", rows)
-    _write(tmp_path / "one", "kernels", kernels)
+    write_table(tmp_path / "one", "measurements", rows)
+    write_table(tmp_path / "one", "kernels", kernels)
     collect_graphs(measured_keys(tmp_path), tmp_path / "journal")
     write_graphs(tmp_path / "journal", tmp_path / "graphs")
     links, _ = link_store(tmp_path, tmp_path)
