@@ -66,3 +66,15 @@ def test_a_store_that_does_not_know_the_model_changes_nothing(
     plain = json.loads(run(capsys, "predict", model, "--json"))
     assert json.loads(run(capsys, "predict", model, "--json", "--store", str(tmp_path))) == plain
     assert plain["source"] == "predicted"
+
+
+def test_a_trace_takes_as_long_as_the_prediction(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "new" / "out.json"
+    told = json.loads(run(capsys, "predict", model, "--trace", str(path), "--json"))
+    events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert sum(event["dur"] for event in events) == pytest.approx(1000 * told["latency_ms"]["value"])
+    (tmp_path / "file").write_text("")
+    refused = run(capsys, "predict", model, "--trace", str(tmp_path / "file" / "out.json"), code=2)
+    assert "Choose another --trace" in refused

@@ -9,7 +9,7 @@ from foretell.features.pooled import DistinctUnits
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.records import Target, Workload
 from foretell.testing import one_node
-from foretell.workflows.explain import explain
+from foretell.workflows.explain import explain, timeline
 from predictors.small_samples import H200, blocks, workload
 
 
@@ -57,3 +57,16 @@ def test_a_graph_without_work_has_no_units():
     view = one_node("Reshape", [(4,)], [(2, 2)])
     assert explain(Workload(view, Target(find_device("h200"))), RooflinePredictor(), 1.0) == ()
     assert explain(Workload(view, H200), Doubling(), 1.0) == ()
+
+
+def test_a_timeline_has_every_unit_in_order_and_takes_the_whole_time():
+    asked = workload(graph=blocks(64, 1024))
+    trace = timeline(asked, Doubling(), 3.0)
+    head, *events = trace["traceEvents"]
+    assert head["args"] == {"name": "h200, predicted"}
+    assert len(events) == len(extract_units(asked))
+    assert sum(event["dur"] for event in events) == pytest.approx(3000.0)
+    ends = [event["ts"] + event["dur"] for event in events]
+    assert [event["ts"] for event in events[1:]] == pytest.approx(ends[:-1])
+    assert {event["cat"] for event in events} == {"forward"}
+    assert any(event["args"]["shapes"] == "64x1024, 1024x1024 → 64x1024" for event in events)

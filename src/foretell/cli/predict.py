@@ -44,6 +44,10 @@ def run(
         typer.Option("--store", help="Measurements: where they have this model, they answer.", show_default=False),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show which units of work take the time.")] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", help="Write the units as a trace for Chrome or Perfetto.", show_default=False),
+    ] = None,
     context: options.Context = None,
     trust: options.Trust = False,
     allow_unknown: options.AllowUnknown = False,
@@ -71,6 +75,7 @@ def run(
             allow_unknown=allow_unknown,
             use_cache=not no_cache,
             explain=explain,
+            trace=trace,
             store=store,
         )
     if as_json:

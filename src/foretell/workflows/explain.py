@@ -10,6 +10,7 @@ from foretell.features.pooled import DistinctUnits
 from foretell.graph import Graph
 from foretell.predictors import Predictor
 from foretell.records import UnitShare, Workload
+from foretell.units import seconds_from_ms, us
 
 MOST = 20
 
@@ -23,8 +24,7 @@ def explain(workload: Workload, predictor: Predictor, latency_ms: float, most: i
     if not len(units):
         return ()
     distinct = DistinctUnits.of(units)
-    tell = getattr(predictor, "unit_times_us", None)
-    unit_us: NDArray[np.float64] = tell(workload, distinct) if tell else distinct.bound_us
+    unit_us, tell = _unit_times(workload, predictor, distinct)
     spent = unit_us * distinct.counts
     shares = spent / spent.sum()
     first = {int(member): position for position, member in reversed(list(enumerate(distinct.member)))}
@@ -35,6 +35,30 @@ def explain(workload: Workload, predictor: Predictor, latency_ms: float, most: i
         share = float(shares[row])
         rows.append(UnitShare(operator, module, shapes, int(distinct.counts[row]), latency_ms * share, share, over))
     return tuple(rows)
+
+
+def _unit_times(workload: Workload, predictor: Predictor, distinct: DistinctUnits) -> tuple[NDArray[np.float64], bool]:
+    """The time of each distinct unit, and whether the predictor told it; else it is the bound."""
+    tell = getattr(predictor, "unit_times_us", None)
+    return (tell(workload, distinct), True) if tell else (distinct.bound_us, False)
+
+
+def timeline(workload: Workload, predictor: Predictor, latency_ms: float) -> dict[str, object]:
+    """All units one after the other, as a trace that Chrome and Perfetto open; together they take ``latency_ms``."""
+    units = extract_units(workload)
+    events: list[dict[str, object]] = [
+        {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": f"{workload.target.device.id}, predicted"}}
+    ]
+    if len(units):
+        distinct = DistinctUnits.of(units)
+        unit_us = _unit_times(workload, predictor, distinct)[0][distinct.member]
+        unit_us = unit_us * (us(seconds_from_ms(latency_ms)) / unit_us.sum())
+        starts_us = np.cumsum(unit_us) - unit_us
+        for position, (start_us, took_us) in enumerate(zip(starts_us.tolist(), unit_us.tolist())):
+            operator, module, shapes = _named(units, position, workload.running_graph)
+            place = {"ph": "X", "cat": units.phases[position], "pid": 0, "tid": 0, "ts": start_us, "dur": took_us}
+            events.append({"name": operator, **place, "args": {"module": module, "shapes": shapes}})
+    return {"displayTimeUnit": "ms", "traceEvents": events}
 
 
 def _named(units: Units, position: int, graph: Graph) -> tuple[str, str, str]:

@@ -1,5 +1,6 @@
 """workflows: load a model, place it on a device, predict."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from foretell.advisors import check_latency_limit, choose_mig
 from foretell.devices import Device, MigProfile, all_devices, find_device, parse_slice
 from foretell.errors import InputError
+from foretell.files import write_whole
 from foretell.frontends import MODES, InputSpec, ModelRequest, convert, parse_inputs
 from foretell.graph import Graph, parse_dtype
 from foretell.graph.training import find_optimizer
@@ -90,6 +92,7 @@ def predict(
     allow_unknown: bool = False,
     use_cache: bool = True,
     explain: bool = False,
+    trace: str | Path | None = None,
     store: str | Path | None = None,
 ) -> Prediction:
     """Tell how a model will run on a device, without running it.
@@ -111,6 +114,7 @@ def predict(
         allow_unknown: Count operators of unknown domains by the bytes they move instead of refusing them.
         use_cache: Keep the converted graph for the next call.
         explain: Tell which units of work take the time, too.
+        trace: A file to write the units to, one after the other, for Chrome or Perfetto.
         store: A folder of measurements; where it has this computation on this device, they are the answer.
 
     >>> from foretell.testing import tiny_onnx
@@ -157,6 +161,13 @@ def predict(
         from foretell.workflows.explain import explain as units_of
 
         prediction = replace(prediction, units=units_of(workload, answerer, latency.value))
+    if trace is not None and latency is not None:
+        from foretell.workflows.explain import timeline
+
+        try:
+            write_whole(Path(trace), json.dumps(timeline(workload, answerer, latency.value)).encode())
+        except OSError as error:
+            raise InputError(f"Cannot write the trace {trace}: {error.strerror}. Choose another --trace.") from error
     if latency is not None and latency_limit_ms is not None and latency.value > latency_limit_ms:
         late = f"Takes about {latency.value:.3g} ms here: more than the limit of {latency_limit_ms:g} ms."
         prediction = replace(prediction, warnings=(*prediction.warnings, late))
