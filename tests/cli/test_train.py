@@ -195,7 +195,7 @@ def test_the_partitioner_is_fitted_and_judged_by_the_same_commands(here, monkeyp
     monkeypatch.setattr(fusion, "judge", lambda edges, say: "said")
     found = [
         Comparison("inductor: 3 graphs", {"rules": {"accuracy": 0.5}}),
-        Comparison("by family", {"a": {"edges": 1}}),
+        Comparison("by family", {"a": {"edges": 1}}, ranked=False),
     ]
     monkeypatch.setattr(fusion, "tables", lambda edges, said: found)
     shown = run(capsys, "evaluate", "partitioner", "--report")

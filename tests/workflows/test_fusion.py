@@ -77,6 +77,9 @@ def test_a_store_without_fusion_and_labels_that_do_not_fit_are_errors(store, tmp
     write_table(tmp_path, "fusion_edges", [])
     with pytest.raises(DataError, match="0 labels; collect it again"):
         fusion.read_edges(tmp_path)
+    (tmp_path / "graphs.parquet").unlink()
+    with pytest.raises(DataError, match="no graph of timm:net0 under onnxruntime"):
+        fusion.read_edges(tmp_path)
 
 
 def test_groups_are_told_in_order_with_their_operators():

@@ -119,7 +119,7 @@ def _evaluate_partitioner(store: Path, *, report: bool, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([json.loads(table.to_json()) for table in found], indent=1))
     else:
-        typer.echo("\n\n".join(table.to_markdown() for table in found if "by " not in table.title))
+        typer.echo("\n\n".join(table.to_markdown() for table in found if table.ranked))
 
 
 def _shares(text: str | None) -> tuple[float, ...]:

@@ -74,6 +74,7 @@ _POINTWISE = frozenset(KINDS.index(kind) for kind in ("elementwise", "generator"
 _REDUCING = frozenset(KINDS.index(kind) for kind in ("reduction", "normalisation", "pooling"))
 _PRODUCTS = frozenset(KINDS.index(kind) for kind in ("contraction", "attention", "recurrent"))
 _MOST = 64
+_FARTHEST = 1000  # nodes between two ends, as far as they are counted
 _READS_AGAIN, _READS, _OPS = 4, 8, 30
 _WHOLE = frozenset(KINDS.index(kind) for kind in ("reduction", "pooling", "sort", "scatter", "gather"))
 _NORMALISATION, _BATCH_NORM = KINDS.index("normalisation"), float(_NUMBERS["BatchNormalization"])
@@ -120,14 +121,17 @@ def extract_edges(graph: Graph, runtime: str) -> Edges:
     nodes = np.array([_node_row(graph, node, lies) for node in graph.nodes])
     nodes = np.concatenate([nodes, _surroundings(nodes, makers, readers)], axis=1)
     nodes = nodes[:, [_WRITTEN.index(name) for name in NODE_COLUMNS]]
-    pair = np.array([_pair_row(graph, source, target, makers, readers) for source, target in pairs])
-    pair[:, 0] = RUNTIMES.index(runtime)
     space = nodes[:, NODE_COLUMNS.index("log_space")]
-    pair[:, _PAIR.index("same_space")] = space[sources] == space[targets]
-    pair[:, -2:] = _between(nodes[:, 1], sources, targets, makers)
-    around = _around(nodes, sources, targets, makers, readers)
-    features = np.concatenate([pair, nodes[sources], nodes[targets], around], axis=1)
-    return Edges(sources, targets, features.astype(np.float32))
+    columns = (
+        np.full((len(pairs), 1), RUNTIMES.index(runtime)),
+        np.array([_fit_together(graph, source, target, makers, readers) for source, target in pairs]),
+        (space[sources] == space[targets])[:, None],
+        _between(nodes[:, 1], sources, targets, makers),
+        nodes[sources],
+        nodes[targets],
+        _around(nodes, sources, targets, makers, readers),
+    )
+    return Edges(sources, targets, np.concatenate(columns, axis=1).astype(np.float32))
 
 
 def _surroundings(nodes: NDArray[np.float64], makers: list[list[int]], readers: list[list[int]]) -> NDArray[np.float64]:
@@ -268,24 +272,23 @@ def _lie(node: Node, shape: tuple[int, ...], lies: Mapping[str, Layout]) -> tupl
     return float(given is None or made.storage != given.storage), float(not is_contiguous(shape, made.strides))
 
 
-def _pair_row(graph: Graph, source: int, target: int, makers: list[list[int]], readers: list[list[int]]) -> list[float]:
+def _fit_together(
+    graph: Graph, source: int, target: int, makers: list[list[int]], readers: list[list[int]]
+) -> list[float]:
+    """What passes from one end to the other, and who else makes or reads it."""
     before, behind = graph.nodes[source], graph.nodes[target]
     name = next(name for name in behind.inputs if graph.producers.get(name) == source)
     carried = graph.tensors[name]
     result = graph.tensors[behind.outputs[0]] if behind.outputs and behind.outputs[0] else carried
     return [
-        0.0,
         carried.shape == result.shape,
         math.log2((1 + _per_item(graph, carried)) / (1 + _per_item(graph, result))),
         behind.inputs.index(name),
-        min(target - source, 1000),
+        min(target - source, _FARTHEST),
         bool(before.origin) and before.origin == behind.origin,
         math.log2(1 + _per_item(graph, carried)),
         len(makers[target]) == 1,
         len(readers[source]) == 1,
-        0.0,
-        0.0,
-        0.0,
     ]
 
 

@@ -5,11 +5,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.datasets.parquet_files import find_files, read_columns
+from foretell.datasets.parquet_files import TableFile, find_files, read_columns
 from foretell.datasets.splits import architecture_of
 from foretell.errors import DataError, InputError
 from foretell.evaluation.table import Comparison
@@ -85,27 +86,27 @@ def fold_of(spec: str) -> int:
 
 def _labelled(store: Path) -> Iterator[_Labelled]:
     """Graphs and labels, folder by folder; the edges of a graph are stored in the order of `extract_edges`."""
-    by_folder: defaultdict[Path, dict[str, list[dict[str, object]]]] = defaultdict(dict)
-    wanted = {
-        "fusion_graphs": ("fusion_id", "backend", "spec", "family", "graph_hash", "status"),
-        "graphs": ("graph_hash", "campaign_id", "document"),
-        "fusion_edges": ("fusion_id", "source", "target", "fused"),
-    }
-    files = [file for file in find_files(store) if file.table in wanted]
-    for file in files:
-        if file.table == "fusion_graphs":
-            by_folder[file.path.parent] = {}
-    for folder in sorted(by_folder):
-        tables = {file.table: read_columns(file, wanted[file.table]) for file in files if file.path.parent == folder}
-        documents = {row["graph_hash"]: row["document"] for row in tables["graphs"].to_pylist()}
+    files = find_files(store)
+    for folder in sorted({file.path.parent for file in files if file.table == "fusion_graphs"}):
+        own = [file for file in files if file.path.parent == folder]
+        documents = dict(_rows(own, "graphs", "graph_hash", "document"))
         labels: defaultdict[str, list[tuple[int, int, bool]]] = defaultdict(list)
-        for row in zip(*(column.to_pylist() for column in tables["fusion_edges"].columns), strict=True):
-            labels[row[0]].append(row[1:])
-        for row in tables["fusion_graphs"].to_pylist():
-            if row["status"] == "ok":
-                fused = np.array([label for *_, label in sorted(labels[row["fusion_id"]])], bool)
-                document = documents[row["graph_hash"]]
-                yield _Labelled(row["backend"], row["spec"], row["family"] or "", document, fused)
+        for fusion_id, *label in _rows(own, "fusion_edges", "fusion_id", "source", "target", "fused"):
+            labels[fusion_id].append(tuple(label))
+        wanted = ("fusion_id", "backend", "spec", "family", "graph_hash", "status")
+        for fusion_id, backend, spec, family, graph_hash, status in _rows(own, "fusion_graphs", *wanted):
+            if status == "ok":
+                if graph_hash not in documents:
+                    raise DataError(f"{folder} has no graph of {spec} under {backend}; collect it again.")
+                fused = np.array([label for *_, label in sorted(labels[fusion_id])], bool)
+                yield _Labelled(backend, spec, family or "", documents[graph_hash], fused)
+
+
+def _rows(files: Sequence[TableFile], table: str, *columns: str) -> Iterator[Any]:
+    """Some columns of a table, row by row."""
+    for file in files:
+        if file.table == table:
+            yield from zip(*read_columns(file, columns).select(columns).to_pydict().values(), strict=True)
 
 
 def judge(edges: LabelledEdges, say: Say = lambda _: None) -> dict[str, Flags]:
