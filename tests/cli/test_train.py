@@ -119,7 +119,7 @@ def test_all_predictors_and_splits_are_meant_where_none_is_named(
     asked: list[tuple[list[str], list[str], list[int]]] = []
 
     def record(names, *_: object, splits, seeds, **others: object) -> list[object]:
-        assert others.keys() == {"only_networks", "fit_seconds", "label_shares", "say"}
+        assert others.keys() == {"only_networks", "fit_seconds", "label_shares", "processes", "say"}
         asked.append((list(names), list(splits), list(seeds)))
         return []
 
@@ -135,14 +135,14 @@ def test_limits_and_shares_of_labels_are_heard(
 ) -> None:
     asked: list[object] = []
 
-    def record(*_: object, fit_seconds, label_shares, **others: object) -> list[object]:
-        asked.append((fit_seconds, label_shares))
+    def record(*_: object, fit_seconds, label_shares, processes, **others: object) -> list[object]:
+        asked.append((fit_seconds, label_shares, processes))
         return []
 
     monkeypatch.setattr(workflow, "evaluate", record)
     run(capsys, "evaluate", "trappm")
-    run(capsys, "evaluate", "trappm", "--fit-seconds", "90", "--label-shares", "0.1, 0.25,1.0")
-    assert asked == [(None, ()), (90.0, (0.1, 0.25, 1.0))]
+    run(capsys, "evaluate", "trappm", "--fit-seconds", "90", "--label-shares", "0.1, 0.25,1.0", "--processes", "6")
+    assert asked == [(None, (), 1), (90.0, (0.1, 0.25, 1.0), 6)]
     assert not list(here.iterdir())
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -139,3 +141,15 @@ def test_logarithms_keep_signs_and_one_hots():
 def test_zeros_in_place_of_an_embedding_leave_the_width():
     recipe = tiny_recipe("trappm", embedding="zeros")
     assert outputs(tiny_graphs(2), recipe).shape == (2, len(recipe.targets))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_nodes_in_sixteen_bits_tell_nearly_the_same(name):
+    recipe, graphs = tiny_recipe(name), tiny_graphs(3)
+    wide = operations(recipe)
+    narrow = replace(wide, narrow_nodes=True)
+    with torch.no_grad():
+        first, second = (forward(ops, recipe, inputs_of(graphs, recipe)) for ops in (wide, narrow))
+    assert second.dtype == torch.float32
+    assert (first - second).abs().max() < 0.2 * first.abs().max()
+    assert narrow.narrow(first).dtype == torch.bfloat16

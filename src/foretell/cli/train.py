@@ -67,6 +67,9 @@ def evaluate(
         float | None,
         typer.Option("--fit-seconds", help="Limit for each graph network [none].", show_default=False),
     ] = None,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, max=64, help="Graph networks that are fitted side by side.")
+    ] = 1,
     label_shares: Annotated[
         str | None,
         typer.Option(
@@ -92,7 +95,7 @@ def evaluate(
     found = workflow.evaluate(
         predictors or list(workflow.FITTERS), store, device, cache, runs, splits=split or workflow.SPLITS,
         seeds=range(seeds), only_networks=only_networks, fit_seconds=fit_seconds, label_shares=_shares(label_shares),
-        say=_say,
+        processes=processes, say=_say,
     )  # fmt: skip
     if report:
         typer.echo(f"written: {printable(str(workflow.write_report(found, Path('reports'))))}", err=as_json)

@@ -32,6 +32,14 @@ class Operations(Protocol):
         """An array that is no weight."""
         ...
 
+    def narrow(self, x: Value) -> Value:
+        """x in the precision in which nodes are computed, while fitting."""
+        ...
+
+    def alike(self, x: Value, other: Value) -> Value:
+        """x in the precision of another value."""
+        ...
+
     def relu(self, x: Value, slope: float = 0.0) -> Value:
         """x, or slope × x below 0."""
         ...
@@ -159,7 +167,7 @@ def log_targets(ops: Operations, recipe: Recipe, out: Value) -> Value:
 
 def linear(ops: Operations, x: Value, name: str) -> Value:
     """x · W + b."""
-    return x @ ops.weight(f"{name}.weight") + ops.weight(f"{name}.bias")
+    return x @ ops.alike(ops.weight(f"{name}.weight"), x) + ops.alike(ops.weight(f"{name}.bias"), x)
 
 
 def scale(ops: Operations, x: Value, name: str) -> Value:
@@ -170,13 +178,13 @@ def scale(ops: Operations, x: Value, name: str) -> Value:
 
 
 def _pooled(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
-    x = scale(ops, inputs.nodes, "nodes")
+    x = ops.narrow(scale(ops, inputs.nodes, "nodes"))
     flow = flow_of(ops, inputs, recipe.direction)
     for block in range(recipe.blocks):
         for layer in range(recipe.layers):
             x = ops.relu(graph_layer(ops, recipe, x, flow, f"block.{block}.{layer}"))
         x = ops.dropout(x, recipe.dropout)
-    pooled = ops.sum_into(x, inputs.graph_index, inputs.whole)
+    pooled = ops.sum_into(ops.alike(x, inputs.whole), inputs.graph_index, inputs.whole)
     if recipe.readout == "mean":
         return pooled / ops.at_least(ops.count_into(inputs.graph_index, inputs.whole), 1.0)
     return pooled * ops.weight("readout.scale")
@@ -185,7 +193,7 @@ def _pooled(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
 def graph_layer(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str) -> Value:
     """One layer of message passing, without its activation."""
     if recipe.block == "gcn":
-        shrink = ops.exp(ops.log(flow.reached + 1.0) * -0.5)  # the node itself counts
+        shrink = ops.alike(ops.exp(ops.log(flow.reached + 1.0) * -0.5), x)  # the node itself counts
         own = x * shrink
         return linear(ops, (_neighbours(ops, own, flow) + own) * shrink, name)
     if recipe.block == "gin":
@@ -193,7 +201,7 @@ def graph_layer(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str
     if recipe.block == "gat":
         return _attention(ops, recipe, x, flow, name)
     x = sage(ops, x, flow, name)
-    return x / ops.at_least(ops.row_lengths(x), 1e-12) if recipe.normalise else x
+    return x / ops.alike(ops.at_least(ops.row_lengths(x), 1e-12), x) if recipe.normalise else x
 
 
 def _neighbours(ops: Operations, x: Value, flow: Flow) -> Value:
@@ -202,15 +210,17 @@ def _neighbours(ops: Operations, x: Value, flow: Flow) -> Value:
 
 def sage(ops: Operations, x: Value, flow: Flow, name: str) -> Value:
     """The mean of the neighbours and the node itself, each through a matrix of its own."""
-    mean = _neighbours(ops, x, flow) / ops.at_least(flow.reached, 1.0)
-    return linear(ops, mean, name) + x @ ops.weight(f"{name}.own.weight")
+    mean = _neighbours(ops, x, flow) / ops.alike(ops.at_least(flow.reached, 1.0), x)
+    return linear(ops, mean, name) + x @ ops.alike(ops.weight(f"{name}.own.weight"), x)
 
 
 def attention_shares(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str) -> tuple[Value, Value]:
     """How much of every edge, and of every node itself, reaches a node; they sum to 1 at every node and head."""
     heads = _heads(recipe)
-    sent = x @ (ops.weight(f"{name}.sent.weight") * ops.constant(heads.T))
-    heard = x @ (ops.weight(f"{name}.heard.weight") * ops.constant(heads.T))
+    sent, heard = (
+        ops.alike(x @ ops.alike(ops.weight(f"{name}.{end}.weight") * ops.constant(heads.T), x), flow.reached)
+        for end in ("sent", "heard")
+    )
     of_edge = ops.relu(ops.rows(sent, flow.source) + ops.rows(heard, flow.target), GAT_SLOPE)
     of_self = ops.relu(sent + heard, GAT_SLOPE)
     most = ops.max_into(of_edge, flow.target, of_self)
@@ -220,11 +230,11 @@ def attention_shares(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name
 
 
 def _attention(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str) -> Value:
-    x = x @ ops.weight(f"{name}.weight")
+    x = x @ ops.alike(ops.weight(f"{name}.weight"), x)
     of_edge, of_self = attention_shares(ops, recipe, x, flow, name)
     heads = ops.constant(_heads(recipe))
-    heard = ops.sum_into(ops.rows(x, flow.source) * (of_edge @ heads), flow.target, x)
-    return heard + x * (of_self @ heads) + ops.weight(f"{name}.bias")
+    heard = ops.sum_into(ops.rows(x, flow.source) * ops.alike(of_edge @ heads, x), flow.target, x)
+    return heard + x * ops.alike(of_self @ heads, x) + ops.alike(ops.weight(f"{name}.bias"), x)
 
 
 def _heads(recipe: Recipe) -> NDArray[np.float32]:
@@ -234,11 +244,11 @@ def _heads(recipe: Recipe) -> NDArray[np.float32]:
 
 def _global_node(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
     """BRP-NAS: one more node a graph that hears all others and itself, and that no other hears."""
-    x, seen = scale(ops, inputs.nodes, "nodes"), None
+    x, seen = ops.narrow(scale(ops, inputs.nodes, "nodes")), None
     flow = flow_of(ops, inputs, recipe.direction)
     for number in range(recipe.blocks):
         name = f"block.{number}.0"
-        everything = ops.sum_into(x, inputs.graph_index, inputs.whole)
+        everything = ops.sum_into(ops.alike(x, inputs.whole), inputs.graph_index, inputs.whole)
         seen = linear(ops, everything if seen is None else everything + seen, name)
         if number == 0:  # of the one-hot of the global node, only its row of the first matrix is left
             seen = seen + ops.weight("global.weight")
@@ -249,12 +259,13 @@ def _global_node(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
 
 def embed(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
     """TraPPM's encoder, summed over the nodes of each graph."""
-    return ops.sum_into(encode(ops, recipe, inputs), inputs.graph_index, inputs.whole)
+    nodes = ops.alike(encode(ops, recipe, inputs), inputs.whole)
+    return ops.sum_into(nodes, inputs.graph_index, inputs.whole)
 
 
 def encode(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
     """TraPPM's encoder: a row a node."""
-    x = scale(ops, inputs.nodes, f"{ENCODER}.nodes")
+    x = ops.narrow(scale(ops, inputs.nodes, f"{ENCODER}.nodes"))
     flow = flow_of(ops, inputs, "forward")
     last = len(recipe.encoder_widths) - 1
     for number in range(last + 1):

@@ -110,6 +110,12 @@ class _Writer:
         self.arrays[name] = value
         return _Name(self, name)
 
+    def narrow(self, x: _Name) -> _Name:
+        return x
+
+    def alike(self, x: _Name, _other: _Name) -> _Name:
+        return x
+
     def relu(self, x: _Name, slope: float = 0.0) -> _Name:
         return self.apply("LeakyRelu", x, alpha=slope) if slope else self.apply("Relu", x)
 

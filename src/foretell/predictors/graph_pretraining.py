@@ -107,7 +107,7 @@ def _drawn(graphs: Sequence[GraphArrays], recipe: Recipe, seed: int, device: str
 def _train_epoch(
     tensors: Tensors, recipe: Recipe, graphs: DeviceGraphs, optimizer: Any, draw: np.random.Generator
 ) -> Record:
-    ops = TorchOperations(tensors, dropping=True, momentum=BATCH_NORM_MOMENTUM)
+    ops = TorchOperations(tensors, dropping=True, momentum=BATCH_NORM_MOMENTUM, narrow_nodes=graphs.nodes.is_cuda)
     order = draw.permutation(len(graphs)).astype(np.int64)
     total, batches = graphs.nodes.new_zeros(()), 0
     for begin in range(0, len(order), recipe.batch):
@@ -130,8 +130,9 @@ def edge_loss(ops: TorchOperations, recipe: Recipe, inputs: Inputs) -> Tensor:
     """How badly edges are told from pairs that are none."""
     z = encode(ops, recipe, inputs)
     first, second = sample_pairs(inputs)
-    joined = (z[inputs.edges[0]] * z[inputs.edges[1]]).sum(dim=1)
-    apart = (z[first] * z[second]).sum(dim=1)
+    joined, apart = (
+        (z[one] * z[other]).sum(dim=1, dtype=torch.float32) for one, other in (inputs.edges, (first, second))
+    )
     # from z·z itself: log(1 − σ + 1e-15), as published, has no gradient where σ rounds to 1
     parts = [functional.softplus(-joined), functional.softplus(apart)]
     return sum((part.mean() for part in parts if len(part)), z.sum() * 0)

@@ -45,12 +45,14 @@ class TorchOperations:
     """The operations of a forward pass on tensors.
 
     While fitting, ``dropping`` is true, and ``momentum`` is how far a batch moves the statistics of a batch norm;
-    where it is None they stay.
+    where it is None they stay. With ``narrow_nodes`` nodes are computed in 16 bits; sums over a graph and all that
+    follows are not.
     """
 
     weights: Tensors
     dropping: bool = False
     momentum: float | None = None
+    narrow_nodes: bool = False
 
     def weight(self, name: str) -> Tensor:
         """A weight by its name."""
@@ -59,6 +61,14 @@ class TorchOperations:
     def constant(self, value: NDArray[np.float32]) -> Tensor:
         """An array on the device of the weights."""
         return torch.from_numpy(value).to(next(iter(self.weights.values())).device)
+
+    def narrow(self, x: Tensor) -> Tensor:
+        """x in the precision in which nodes are computed."""
+        return x.to(torch.bfloat16) if self.narrow_nodes else x
+
+    def alike(self, x: Tensor, other: Tensor) -> Tensor:
+        """x in the precision of another tensor."""
+        return x.to(other.dtype)
 
     def relu(self, x: Tensor, slope: float = 0.0) -> Tensor:
         """x, or slope × x below 0."""
@@ -119,7 +129,8 @@ class TorchOperations:
 
     def layer_norm(self, x: Tensor, name: str) -> Tensor:
         """Rows of mean 0 and deviation 1, then scaled and shifted."""
-        return functional.layer_norm(x, x.shape[1:], self.weights[f"{name}.gain"], self.weights[f"{name}.bias"])
+        gain, bias = (self.alike(self.weights[f"{name}.{part}"], x) for part in ("gain", "bias"))
+        return functional.layer_norm(x, x.shape[1:], gain, bias)
 
     def batch_norm(self, x: Tensor, name: str) -> Tensor:
         """Columns of mean 0 and deviation 1, then scaled and shifted."""

@@ -176,7 +176,8 @@ def _log_predictions(weights: Tensors, recipe: Recipe, graphs: DeviceGraphs, emb
 
 def _train_epoch(tensors: Tensors, recipe: Recipe, side: _Side, optimizer: Any, draw: np.random.Generator) -> Record:
     trained = recipe.embedding == "trained"
-    ops = TorchOperations(tensors, dropping=True, momentum=BATCH_NORM_MOMENTUM if trained else None)
+    momentum = BATCH_NORM_MOMENTUM if trained else None
+    ops = TorchOperations(tensors, dropping=True, momentum=momentum, narrow_nodes=side.logs.is_cuda)
     order = draw.permutation(len(side.graphs)).astype(np.int64)
     total, known = side.logs.new_zeros(()), torch.isfinite(side.logs)
     everything = int(known.sum())

@@ -43,6 +43,7 @@ from foretell.registry import did_you_mean
 from foretell.units import seconds_from_ms
 from foretell.workflows import graph_fits
 from foretell.workflows.cross_fits import cross_fits
+from foretell.workflows.graph_crew import Bench, fit_side_by_side
 from foretell.workflows.graph_fits import Arm, Asked, arms_of, fit_graph_networks, kept_fitter
 from foretell.workflows.graph_set import read_graph_set
 from foretell.workflows.training_set import fingerprint, read_samples
@@ -189,13 +190,14 @@ def evaluate(
     only_networks: bool = False,
     fit_seconds: float | None = None,
     label_shares: Sequence[float] = (),
+    processes: int = 1,
     say: Say,
 ) -> list[Run]:
     """Every predictor on every split with every seed; what is known from an earlier call is not repeated.
 
     Networks of all splits and seeds are fitted first and kept in ``cache``; with ``only_networks``, only that. Each
-    graph network is fitted for ``fit_seconds`` at most. With ``label_shares`` TraPPM has a row for each share of the
-    training side, with and without pre-training.
+    graph network is fitted for ``fit_seconds`` at most, in one of some ``processes`` side by side. With
+    ``label_shares`` TraPPM has a row for each share of the training side, with and without pre-training.
     """
     for name in names:
         if name not in (*FITTERS, *GRAPH_NETWORKS):
@@ -223,7 +225,11 @@ def evaluate(
         def read_graphs() -> dict[str, GraphArrays]:
             return read_graph_set(samples, store, device, cache, say)
 
-        fit_graph_networks(samples, new, read_graphs, kept, fit_seconds, say)
+        if processes > 1:
+            read_graphs()  # makes the file that all processes read
+            fit_side_by_side(new, Bench(store, device, cache, kept, fit_seconds), processes, say)
+        else:
+            fit_graph_networks(samples, new, read_graphs, kept, fit_seconds, say)
         fitters |= {(each.arm.title, each.split, each.seed): kept_fitter(each.file(kept)) for each in wanted}
     titles = [name for name in names if name in FITTERS] + list(arms)
     found = []
