@@ -14,7 +14,7 @@ from foretell.datasets.store import Store
 
 KEYS = (
     "measurements", "architectures", "energy", "kernel_traces", "training", "llm", "slices", "colocation", "occupancy",
-    "fusion_inductor", "fusion_onnxruntime",
+    "compiled", "fusion_inductor", "fusion_onnxruntime",
 )  # fmt: skip
 
 
@@ -67,6 +67,9 @@ def fill(store: Store) -> None:
         group | {"group_id": "g3", "member": 0},
     )  # fmt: skip
     add(store, "occupancy", {"campaign_id": "c1", "workload_id": "a1", "status": "ok"})
+    compiled = {"workload_id": "a1", "status": "ok"}
+    add(store, "compiled", compiled | {"campaign_id": "c1"}, compiled | {"campaign_id": "c2"})
+    add(store, "compiled", compiled | {"campaign_id": "c1", "workload_id": "a2", "status": "oom", "error": "full"})
     fusion = {"campaign_id": "c1", "spec": "timm:a", "status": "ok", "backend": "onnxruntime"}
     add(
         store, "fusion_graphs",
@@ -78,7 +81,7 @@ def fill(store: Store) -> None:
 def test_distinct_good_records_are_counted(store: Store) -> None:
     fill(store)
     card = make_card(store)
-    assert dict(zip(KEYS, (4, 2, 1, 1, 1, 2, 2, 1, 1, 1, 1), strict=True)) == card.counts
+    assert dict(zip(KEYS, (4, 2, 1, 1, 1, 2, 2, 1, 1, 1, 1, 1), strict=True)) == card.counts
     assert card.kernel_time["share"] == pytest.approx(0.6)
     assert card.kernel_time["share_tied_to_calls"] == pytest.approx(1.0)
     again = card.repeatability
@@ -86,6 +89,7 @@ def test_distinct_good_records_are_counted(store: Store) -> None:
     assert again.differences["latency_ms"].mean == pytest.approx(0.01)
     assert again.differences["power_w"].mean == pytest.approx(0.05)
     assert card.failures["measurements"] == {"skipped: about … ms": 2}
+    assert card.failures["compiled"] == {"oom: full": 1}
     assert card.by["mode"] == {"decode": 1, "inference": 1, "prefill": 1, "training": 1}
     assert card.ranges["llm_sequence"] == {"min": 128, "median": 320.0, "max": 512}
     assert card.noise["noisy_share"] == pytest.approx(0.2)

@@ -44,6 +44,7 @@ RECORDS: list[dict[str, Any]] = [
     WORK | {"kind": "colocation", "group_id": "g", "method": "mps", "members": 2, "member": 0, "solo_ms": 1.0},
     WORK | {"kind": "colocation", "group_id": "g", "method": "mps", "members": 2, "member": 1, "solo_ms": 1.0},
     WORK | {"kind": "occupancy", "kernels": 2, "kernel_ms": 0.1, "occupancy_mean": 50.0},
+    WORK | {"kind": "compiled", "eager_ms": 2.0, "compiled_ms": 1.0, "kernels": 3, "graph_breaks": None},
     WORK | {"kind": "fusion_graphs", "fusion_id": "f", "backend": "onnxruntime", "graph_hash": "h1", "nodes": 2},
     {"kind": "note", "text": "from a newer campaign"},
 ]
@@ -53,6 +54,9 @@ TRACES: list[dict[str, Any]] = [
     {"kind": "kernels", "campaign_id": "d", "workload_id": "v", "kernels": KERNELS},
     {"kind": "occupancy_kernels", "campaign_id": "c", "workload_id": "w",
      "kernels": {name: KERNELS[name] for name in ("name", "duration_us", "occupancy_pct", "grid", "block")}},
+    {"kind": "compiled_kernels", "campaign_id": "c", "workload_id": "w",
+     "kernels": {"hidden_us": [0.0, 0.5, 0.0]} | {n: KERNELS[n] for n in ("name", "duration_us", "grid", "block")}},
+    {"kind": "compiled_kernels", "campaign_id": "c", "workload_id": "w", "kernels": KERNELS},
     {"kind": "fusion_nodes", "fusion_id": "f", "nodes": NODES, "edges": EDGES,
      "graph": {"version": 1, "nodes": [1, 2]}},
     {"kind": "kernel_nodes", "workload_id": "w", "graph_hash": "h1", "op_index": [0, 1, 2], "node": [0, -1, 1]},
@@ -72,12 +76,12 @@ def read(folder: Path, table: str) -> list[dict[str, Any]]:
 
 def test_every_kind_is_written_and_counted(tmp_path: Path) -> None:
     assert write_tables(tmp_path, RECORDS, TRACES) == {
-        "campaigns": 2, "measurements": 2, "slices": 2, "colocation": 2, "occupancy": 1, "fusion_graphs": 1,
-        "kernels": 6, "kernel_names": 2, "occupancy_kernels": 3, "fusion_nodes": 2, "fusion_edges": 1, "graphs": 1,
-        "kernel_nodes": 3, "not written: note": 1,
+        "campaigns": 2, "measurements": 2, "slices": 2, "colocation": 2, "occupancy": 1, "compiled": 1,
+        "fusion_graphs": 1, "kernels": 6, "kernel_names": 2, "occupancy_kernels": 3, "compiled_kernels": 3,
+        "fusion_nodes": 2, "fusion_edges": 1, "graphs": 1, "kernel_nodes": 3, "not written: note": 1,
     }  # fmt: skip
     assert {path.suffix for path in tmp_path.iterdir()} == {".parquet"}, "no partial file stays"
-    assert len(list(tmp_path.iterdir())) == 13
+    assert len(list(tmp_path.iterdir())) == 15
 
 
 def test_measurements_have_the_facts_of_their_campaign(folder: Path) -> None:
@@ -97,6 +101,24 @@ def test_kernels_have_launches_and_names(folder: Path) -> None:
     ]
     assert [row["campaign_id"] for row in kernels] == ["c"] * 3 + ["d"] * 3, "a trace without one is of the first"
     assert [row["block_x"] for row in read(folder, "occupancy_kernels")] == [128, 256, 0]
+
+
+def test_compiled_runs_have_both_times_and_their_kernels(folder: Path) -> None:
+    [row] = read(folder, "compiled")
+    assert (row["eager_ms"], row["compiled_ms"], row["graph_breaks"], row["part"]) == (2.0, 1.0, None, "p")
+    kernels = read(folder, "compiled_kernels")
+    assert [(each["sequence"], each["name"], each["hidden_us"], each["grid_x"]) for each in kernels] == [
+        (0, "gemm", 0.0, 4), (1, "relu", 0.5, 1), (2, "gemm", 0.0, 0),
+    ]  # fmt: skip
+
+
+def test_kernels_of_a_campaign_that_never_wrote_the_row_are_left_out(tmp_path: Path) -> None:
+    trace = {"kind": "compiled_kernels", "workload_id": "w", "kernels": KERNELS}
+    rows = [CAMPAIGN, WORK | {"kind": "compiled"}]
+    assert write_tables(tmp_path, rows, [trace | {"campaign_id": "killed"}, trace | {"campaign_id": "c"}]) == {
+        "campaigns": 1, "compiled": 1, "compiled_kernels": 3,
+    }  # fmt: skip
+    assert {row["campaign_id"] for row in read(tmp_path, "compiled_kernels")} == {"c"}
 
 
 def test_graphs_and_fusions_belong_together(folder: Path) -> None:

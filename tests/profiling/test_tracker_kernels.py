@@ -87,3 +87,23 @@ def test_a_real_trace_on_the_host():
     assert table.op[table.module.index("0")] == "aten::linear"
     assert table.op[table.module.index("1")] == "aten::relu"
     assert len({len(column) for column in table.to_json().values()}) == 1
+
+
+def test_without_a_model_no_hook_is_set():
+    torch = pytest.importorskip("torch")
+    from contextlib import nullcontext
+
+    from torch.nn.modules.module import _has_any_global_hook
+
+    from foretell.profiling.tracker_kernels import trace_kernels
+
+    x, hooked = torch.randn(2, 4), []
+
+    def run():
+        hooked.append(bool(_has_any_global_hook()))
+        torch.relu(x)
+
+    (table,) = trace_kernels(run, None, 1, cuda=False, alone=nullcontext)
+    assert "aten::relu" in table.op
+    assert set(table.module) == {""}
+    assert hooked == [False]

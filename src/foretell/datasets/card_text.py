@@ -19,6 +19,7 @@ _COUNTED: Mapping[str, str] = {
     "slices": "workloads on a share of a device, by share",
     "colocation": "groups that ran together",
     "occupancy": "workloads with hardware counters",
+    "compiled": "workloads as they are and compiled",
     "fusion_inductor": "models fused by Inductor",
     "fusion_onnxruntime": "models fused by ONNX Runtime",
 }

@@ -15,6 +15,8 @@ from foretell.errors import DataError
 Line = Mapping[str, object]
 
 ROWS_AT_ONCE = 200_000
+# traces whose table's name stands for the rows that they belong to
+_RECORDS_OF = {"occupancy_kernels": "occupancy", "compiled_kernels": "compiled"}
 _ALIASES = {"campaign": "campaigns", "measurement": "measurements"}
 
 
@@ -80,7 +82,7 @@ class _Tables:
         self._files: dict[str, _TableFile] = {}
         self._campaigns: dict[str, dict[str, object]] = {}
         self._fusions: dict[object, Line] = {}
-        self._counted: dict[object, Line] = {}
+        self._recorded: dict[tuple[str, object], Line] = {}
         self.unknown: Counter[str] = Counter()
 
     def __getitem__(self, name: str) -> _TableFile:
@@ -132,11 +134,14 @@ class _Tables:
     def _add_occupancy_kernels(self, line: Line) -> None:
         self._add_launches("occupancy_kernels", line)
 
+    def _add_compiled_kernels(self, line: Line) -> None:
+        self._add_launches("compiled_kernels", line)
+
     def _add_launches(self, name: str, line: Line) -> None:
         file, workload_id, kernels = self[name], line["workload_id"], line["kernels"]
         if not isinstance(kernels, dict):
             raise DataError(f"A trace of {workload_id} has no kernels: {str(kernels)[:80]}")
-        record = self._counted.get(workload_id, {}) if name == "occupancy_kernels" else {}
+        record = self._recorded.get((_RECORDS_OF.get(name, ""), workload_id), {})
         if _of_another(line, record) or not file.is_new(workload_id):
             return
         columns: dict[str, list[object]] = dict(kernels)
@@ -155,9 +160,15 @@ class _Tables:
         file.extend(columns, count, self._stack)
 
     def _add_occupancy(self, line: Line) -> None:
+        self._add_recorded("occupancy", line)
+
+    def _add_compiled(self, line: Line) -> None:
+        self._add_recorded("compiled", line)
+
+    def _add_recorded(self, name: str, line: Line) -> None:
         row = self._with_campaign(line)
-        self._counted.setdefault(row["workload_id"], row)
-        self["occupancy"].add(row, self._stack)
+        self._recorded.setdefault((name, row["workload_id"]), row)
+        self[name].add(row, self._stack)
 
     def _add_fusion_graphs(self, line: Line) -> None:
         row = self._with_campaign(line)

@@ -176,6 +176,29 @@ _OCCUPANCY_KERNELS = {
     "occupancy_pct": FLOAT32,
     **_LAUNCH,
 }
+_COMPILED = {
+    "campaign_id": STRING,
+    **_WORKLOAD,
+    "eager_ms": FLOAT64,
+    "eager_cv": FLOAT32,
+    "compiled_ms": FLOAT64,
+    "compiled_cv": FLOAT32,
+    "kernels": INT32,
+    "kernel_ms": FLOAT64,
+    "compile_s": FLOAT32,
+    "graph_breaks": INT32,
+    "clock_mhz": INT32,
+    **_OUTCOME,
+}
+_COMPILED_KERNELS = {
+    "campaign_id": STRING,
+    "workload_id": STRING,
+    "sequence": INT32,
+    "name": STRING,
+    "duration_us": FLOAT32,
+    "hidden_us": FLOAT32,
+    **_LAUNCH,
+}
 _GRAPHS = {
     "graph_hash": STRING,
     "campaign_id": STRING,
@@ -236,6 +259,8 @@ TABLES: Mapping[str, Table] = _tables(
     Table("colocation", ("campaign_id", "group_id", "member"), _COLOCATION),
     Table("occupancy", ("campaign_id", "workload_id"), _OCCUPANCY),
     Table("occupancy_kernels", ("campaign_id", "workload_id", "sequence"), _OCCUPANCY_KERNELS),
+    Table("compiled", ("campaign_id", "workload_id"), _COMPILED),
+    Table("compiled_kernels", ("campaign_id", "workload_id", "sequence"), _COMPILED_KERNELS),
     Table("fusion_graphs", ("campaign_id", "fusion_id"), _FUSION_GRAPHS),
     Table("fusion_nodes", ("campaign_id", "fusion_id", "node"), _FUSION_NODES),
     Table("fusion_edges", ("campaign_id", "fusion_id", "source", "target"), _FUSION_EDGES),

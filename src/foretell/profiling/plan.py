@@ -12,7 +12,7 @@ from foretell.profiling.workload import DTYPES, MODES, OPTIMIZERS
 from foretell.registry import did_you_mean
 
 ZOOS = ("timm", "torchvision", "hf", "llm", "synthetic")
-KINDS = ("measurements", "slices", "colocation", "occupancy", "fusion")
+KINDS = ("measurements", "slices", "colocation", "occupancy", "fusion", "compiled")
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,20 @@ class Fusion:
 
 
 @dataclass(frozen=True)
+class Compiled:
+    """A ``compiled`` campaign: models as they are and as ``torch.compile`` makes them.
+
+    ``processes`` compile and keep up to ``per_process`` models each, while ``free_gib`` of the device's memory are
+    left. At least the last ``measure_share`` of the time is for measuring, one process after the other.
+    """
+
+    processes: int = 14
+    measure_share: float = 0.25
+    per_process: int = 40
+    free_gib: float = 12.0
+
+
+@dataclass(frozen=True)
 class Part:
     """One slice of the campaign's time: where its models come from and how their workloads are drawn.
 
@@ -159,6 +173,7 @@ class Plan:
     colocation: Colocation = field(default_factory=Colocation)
     occupancy: Occupancy = field(default_factory=Occupancy)
     fusion: Fusion = field(default_factory=Fusion)
+    compiled: Compiled = field(default_factory=Compiled)
 
 
 def read_plan(path: Path) -> Plan:
@@ -188,6 +203,7 @@ def read_plan(path: Path) -> Plan:
         raise InputError(f"The plan {path} has two parts of the same name.")
     sections = {name: _section(section, values.get(name, {}), f"[{name}]") for name, section in _SECTIONS.items()}
     check_workers(sections["workers"])
+    _check_compiled(sections["compiled"])
     return Plan(seed=seed, parts=parts, kind=kind, seconds=float(seconds), **sections)
 
 
@@ -197,6 +213,15 @@ def check_workers(workers: Workers) -> None:
         raise InputError(
             f"There must be 1 worker or more that measures, not {workers.measure}, and not {workers.trace} that trace."
         )
+
+
+def _check_compiled(compiled: Compiled) -> None:
+    if compiled.processes < 1 or compiled.per_process < 1:
+        raise InputError(
+            f"[compiled] has {compiled.processes} processes of {compiled.per_process} models: both must be 1 or more."
+        )
+    if not 0 < compiled.measure_share < 1:
+        raise InputError(f"measure_share in [compiled] is {compiled.measure_share:g}: it must lie between 0 and 1.")
 
 
 _SECTIONS: Mapping[str, type[Any]] = MappingProxyType(
@@ -209,6 +234,7 @@ _SECTIONS: Mapping[str, type[Any]] = MappingProxyType(
         "colocation": Colocation,
         "occupancy": Occupancy,
         "fusion": Fusion,
+        "compiled": Compiled,
     }
 )
 

@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -196,13 +196,16 @@ def annotated_modules(model: Any) -> Iterator[None]:
 def trace_kernels(
     run: Callable[[], Any], model: Any, runs: int, *, cuda: bool, alone: Callable[[], Any]
 ) -> list[KernelTable]:
-    """Run under Kineto; only the runs themselves have the device ``alone``."""
+    """Run under Kineto; only the runs themselves have the device ``alone``.
+
+    Without a ``model`` no module is annotated: what is compiled would be compiled again for the annotations' hooks.
+    """
     import torch
 
     activities = [torch.profiler.ProfilerActivity.CPU]
     activities += [torch.profiler.ProfilerActivity.CUDA] if cuda else []
     profiler = torch.profiler.profile(activities=activities)
-    with annotated_modules(model):
+    with annotated_modules(model) if model is not None else nullcontext():
         profiler.start()
         try:
             with alone():

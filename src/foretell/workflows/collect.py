@@ -26,6 +26,7 @@ CAMPAIGNS = Registry(
         "colocation": "foretell.profiling.colocation:run",
         "occupancy": "foretell.profiling.occupancy:run",
         "fusion": "foretell.profiling.fusion:run",
+        "compiled": "foretell.profiling.compiled:run",
     },
 )
 DEFAULT_FOLDER = "campaigns"

@@ -1,0 +1,103 @@
+"""A worker that compiles nothing: it keeps names, and dies, hangs, fails or is deaf where a model's name says so."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+from foretell.profiling.workload import workload_from_json
+
+
+class Interrupted(BaseException):
+    pass
+
+
+class Fake:
+    def __init__(self, settings):
+        self.kept = {}
+        self.timed = set()
+        self.log = os.path.join(settings["folder"], "turns")
+        self.room = settings["compiled"]["per_process"]
+        self.preparing = False
+
+    def obey(self, message):
+        getattr(self, message["do"])(message)
+        say({"event": "done", "full": len(self.kept) >= self.room})
+
+    def prepare(self, message):
+        workload = workload_from_json(message["workload"])
+        say({"event": "begin", "id": workload.id})
+        name = workload.spec
+        if "crash" in name:
+            os.abort()
+        if "hang" in name or "slow" in name:
+            try:
+                self.preparing = True
+                time.sleep(100)
+            except Interrupted:
+                return
+        if "deaf" in name:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            time.sleep(1.5)
+        if "broken" in name:
+            say({"event": "failed", "id": workload.id, "status": "build_error", "values": {"error": "no such layer"}})
+            return
+        self.kept[workload.id] = name
+        say({"event": "kept", "id": workload.id, "values": {"compile_s": 1.5, "graph_breaks": None}})
+
+    def alone(self):
+        """Fails where two processes measure at once."""
+        handle = os.open(self.log, os.O_CREAT | os.O_EXCL)
+        time.sleep(0.01)
+        os.close(handle)
+        os.unlink(self.log)
+
+    def time(self, message):
+        self.alone()
+        for workload_id, name in list(self.kept.items()):
+            say({"event": "begin", "id": workload_id})
+            if "fatal" in name:
+                os.abort()
+            if "uncaptured" in name:
+                del self.kept[workload_id]
+                values = {"eager_ms": 2.0, "error": "CaptureError: no"}
+                say({"event": "failed", "id": workload_id, "status": "run_error", "values": values})
+                continue
+            self.timed.add(workload_id)
+            values = {"eager_ms": 2.0, "eager_cv": 0.01, "compiled_ms": 1.0, "compiled_cv": 0.02, "clock_mhz": 1980}
+            say({"event": "timed", "id": workload_id, "values": values})
+
+    def tracer(self, message):
+        pass
+
+    def trace(self, message):
+        self.alone()
+        for workload_id in list(self.timed):
+            say({"event": "begin", "id": workload_id})
+            if "mortal" in self.kept[workload_id]:
+                os.abort()
+            kernels = {"name": ["triton_poi_0", "gemm"], "duration_us": [300.0, 600.0], "hidden_us": [0.0, 0.0]}
+            kernels |= {"grid": [[4, 1, 1], [8, 1, 1]], "block": [[128, 1, 1], [256, 1, 1]]}
+            say({"event": "traced", "id": workload_id, "kernels": kernels, "error": None})
+            del self.kept[workload_id]
+        self.timed.clear()
+
+
+def say(message):
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    fake = Fake(json.loads(sys.argv[1]))
+
+    def interrupt(_number, _frame):
+        if fake.preparing:
+            fake.preparing = False
+            raise Interrupted
+
+    signal.signal(signal.SIGUSR1, interrupt)
+    say({"event": "ready"})
+    for line in sys.stdin:
+        fake.obey(json.loads(line))
