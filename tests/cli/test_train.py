@@ -204,3 +204,27 @@ def test_the_partitioner_is_fitted_and_judged_by_the_same_commands(here, monkeyp
     assert "by family" in (here / "reports" / "fusion.md").read_text()
     assert json.loads(run(capsys, "evaluate", "partitioner", "--json"))[0]["rows"] == {"rules": {"accuracy": 0.5}}
     assert "name it alone" in run(capsys, "evaluate", "partitioner", "unit-trees", code=2)
+
+
+def test_the_model_of_slices_is_fitted_and_judged_by_its_name(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from foretell.evaluation.table import Comparison
+    from foretell.workflows import slices
+
+    tables = [Comparison(title, {"slices": {"mape": 0.05}}) for title in ("all of them", "by family")]
+    monkeypatch.setattr(slices, "train", lambda store, device, cache, out, say: out / f"slices-{device}.json")
+    monkeypatch.setattr(slices, "evaluate", lambda *_: tables)
+    assert run(capsys, "train", "-p", "slices", "--out", "mine") == "written: mine/slices-h200.json\n"
+    shown = run(capsys, "evaluate", "slices", "--report")
+    assert shown.startswith("written: reports/slices.md\n### all of them")
+    assert "by family" not in shown
+    assert "by family" in (here / "reports" / "slices.md").read_text(encoding="utf-8")
+    assert [table["title"] for table in json.loads(run(capsys, "evaluate", "slices", "--json"))] == [
+        "all of them",
+        "by family",
+    ]
+
+
+def test_slices_are_judged_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "name it alone" in run(capsys, "evaluate", "slices", "linear", code=2)

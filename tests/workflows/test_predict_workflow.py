@@ -50,6 +50,13 @@ def test_a_smaller_slice_is_slower():
     assert times[0] > times[2]
 
 
+def test_all_sms_are_the_whole_device_and_mps_costs_something():
+    whole, green, mps = (foretell.predict(tiny_onnx(), batch_size=64, slice=s) for s in (None, "sms:132", "mps:100"))
+    assert green.latency_ms == whole.latency_ms
+    assert whole.latency_ms.value < mps.latency_ms.value < 2 * whole.latency_ms.value
+    assert (green.slice, mps.slice) == ("sms:132", "mps:100")
+
+
 def test_half_precision_moves_half_the_bytes():
     full, half = (foretell.load_graph(tiny_onnx(), dtype=d) for d in ("fp32", "fp16"))
     assert half.state_bytes * 2 == full.state_bytes

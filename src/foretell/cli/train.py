@@ -10,7 +10,7 @@ from foretell.cli import options
 from foretell.cli.printable import printable
 from foretell.errors import InputError
 
-PARTITIONER = "partitioner"
+PARTITIONER, SLICES = "partitioner", "slices"
 Store = Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")]
 Device = Annotated[str, typer.Option("--device", "-d", help="The device whose measurements are used.")]
 Cache = Annotated[Path, typer.Option("--cache", help="Where extracted features and fitted networks are kept.")]
@@ -25,7 +25,7 @@ def train(
     seed: Annotated[int, typer.Option("--seed", help="Another seed gives slightly other trees.")] = 0,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads for fitting trees.")] = 1,
     predictor: Annotated[
-        str, typer.Option("--predictor", "-p", help="unit-network, unit-trees or partitioner.")
+        str, typer.Option("--predictor", "-p", help="unit-network, unit-trees, partitioner or slices.")
     ] = "unit-network",
     only_networks: OnlyNetworks = False,
 ) -> None:
@@ -34,6 +34,11 @@ def train(
         from foretell.workflows.fusion import train as fit_partitioner
 
         typer.echo(f"written: {printable(str(fit_partitioner(store, out, _say)))}")
+        return
+    if predictor == SLICES:
+        from foretell.workflows.slices import train as fit_slices
+
+        typer.echo(f"written: {printable(str(fit_slices(store, device, cache, out, _say)))}")
         return
     from foretell.workflows.train import train as fit
 
@@ -50,7 +55,7 @@ def evaluate(
         typer.Argument(
             metavar="PREDICTOR…",
             show_default=False,
-            help="Their names [all but dippm, gcn, gat, gin, trappm, nnlqp, brp-nas and mlp]; or partitioner alone.",
+            help="Their names [all but dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp]; alone: partitioner, slices",
         ),
     ] = None,
     split: Annotated[
@@ -88,6 +93,11 @@ def evaluate(
             raise InputError(f"The {PARTITIONER} tells fusion, not times: name it alone.")
         _evaluate_partitioner(store, report=report, as_json=as_json)
         return
+    if predictors and SLICES in predictors:
+        if len(predictors) > 1:
+            raise InputError(f"The model of {SLICES} is judged on parts of a device: name it alone.")
+        _evaluate_slices(store, device, cache, report=report, as_json=as_json)
+        return
     from dataclasses import asdict
 
     from foretell.workflows import train as workflow
@@ -123,6 +133,20 @@ def _evaluate_partitioner(store: Path, *, report: bool, as_json: bool) -> None:
         typer.echo(json.dumps([json.loads(table.to_json()) for table in found], indent=1))
     else:
         typer.echo("\n\n".join(table.to_markdown() for table in found if table.ranked))
+
+
+def _evaluate_slices(store: Path, device: str, cache: Path, *, report: bool, as_json: bool) -> None:
+    from foretell.devices import find_device
+    from foretell.predictors import find_predictor
+    from foretell.workflows import slices
+
+    found = slices.evaluate(store, device, cache, find_predictor(None, find_device(device).id), _say)
+    if report:
+        typer.echo(f"written: {printable(str(slices.write_report(found, Path('reports'))))}", err=as_json)
+    if as_json:
+        typer.echo(json.dumps([json.loads(table.to_json()) for table in found], indent=1))
+    else:
+        typer.echo("\n\n".join(table.to_markdown() for table in found[:-1]))
 
 
 def _shares(text: str | None) -> tuple[float, ...]:
