@@ -26,7 +26,7 @@ def fitted():
 def test_trees_learn_edges_and_are_served_as_they_were_fitted(fitted):
     booster, rows, fused = fitted
     assert (is_fused(booster, rows) == fused).all()
-    served = Partitioner.load(write(booster, {"graphs": {"onnxruntime": 30}}))
+    served = Partitioner.load(write({"onnxruntime": booster}, {"graphs": {"onnxruntime": 30}}))
     assert served.card["graphs"] == {"onnxruntime": 30}
     found = served.partition(tiny_graph(), "onnxruntime")
     assert found.fused.tolist() == fused[: len(found.fused)].tolist()
@@ -34,7 +34,17 @@ def test_trees_learn_edges_and_are_served_as_they_were_fitted(fitted):
 
 
 def test_equal_trees_give_equal_files(fitted):
-    assert write(fitted[0], {}) == write(fitted[0], {})
+    assert write({"inductor": fitted[0]}, {}) == write({"inductor": fitted[0]}, {})
+
+
+def test_a_runtime_has_trees_of_its_own_and_one_without_is_refused(fitted):
+    booster, rows, fused = fitted
+    other = fit_edges(rows, ~fused, SMALL)
+    served = Partitioner.load(write({"onnxruntime": booster, "inductor": other}, {}))
+    graph = tiny_graph()
+    assert (served.partition(graph, "inductor").fused != served.partition(graph, "onnxruntime").fused).all()
+    with pytest.raises(ModelError, match="knows nothing of inductor; it was fitted to onnxruntime"):
+        Partitioner.load(write({"onnxruntime": booster}, {})).partition(graph, "inductor")
 
 
 def test_nodes_are_united_by_fused_edges_alone():
@@ -44,7 +54,7 @@ def test_nodes_are_united_by_fused_edges_alone():
 
 
 def test_eager_runs_as_one_what_came_from_one_call(fitted):
-    served = Partitioner.load(write(fitted[0], {}))
+    served = Partitioner.load(write({"inductor": fitted[0]}, {}))
     nodes = [
         Node("mm", "MatMul", ("x", "x"), ("a",), origin="linear", origin_op="aten.linear"),
         Node("add", "Add", ("a", "x"), ("b",), origin="linear", origin_op="aten.linear"),
@@ -60,7 +70,7 @@ def test_a_file_of_something_else_is_refused(fitted):
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr("card.json", '{"schema": "older"}')
-        archive.writestr("edges.onnx", b"")
+        archive.writestr("edges-inductor.onnx", b"")
     with pytest.raises(ModelError, match="other features"):
         Partitioner.load(data.getvalue())
 

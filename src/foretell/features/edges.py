@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.features.lazy_compiler import Lowered, lower
 from foretell.features.units import KINDS
 from foretell.graph import Graph
 from foretell.graph.layout import Layout, is_contiguous, layouts
@@ -22,18 +23,22 @@ from foretell.graph.tensor import Tensor
 RUNTIMES = ("eager", "inductor", "onnxruntime")
 
 _NUMBERS = {name: number for number, name in enumerate(sorted(OPERATORS))}
-_CODES = ("operator", "kind", "next_work", "last_work")
-_SIZES = (
-    "log_in", "log_out", "log_weight", "weight_rank", "rank", "last", "float", "makers", "readers", "returned",
-    "inputs", "outputs", "constants", "kernel", "stride", "groups", "axis", "pointwise_readers", "reducing_readers",
-    "working_readers", "viewing_readers", "steps_to_work", "steps_from_work", "log_next_work", "log_last_work",
-    "ops_before", "reads", "ops", "written_out", "ops_behind", "log_space", "aligned", "aligned_inside",
-    "aligned_before", "aligned_behind", "copies", "strided", "from_input",
+# the columns of a node: its own, and what lies around it
+_OWN = (
+    "operator", "kind", "log_in", "log_out", "log_weight", "weight_rank", "rank", "last", "float", "returned",
+    "inputs", "outputs", "constants", "kernel", "stride", "groups", "axis", "log_space", "aligned",
+    "aligned_inside", "copies", "strided", "width",
 )  # fmt: skip
-NODE_COLUMNS = (*_CODES, *_SIZES)
+_NEAR = (
+    "makers", "readers", "pointwise_readers", "reducing_readers", "working_readers", "viewing_readers", "next_work",
+    "steps_to_work", "log_next_work", "last_work", "steps_from_work", "log_last_work", "ops_before",
+    "ops_behind", "aligned_before", "aligned_behind", "reads", "ops", "written_out",
+    "from_input",
+)  # fmt: skip
+NODE_COLUMNS = (*_OWN, *_NEAR)
 _PAIR = (
     "runtime", "same_shape", "log_ratio", "input", "distance", "same_origin", "log_carried",
-    "only_maker", "only_reader", "same_space", "products_between", "work_between",
+    "only_maker", "only_reader", "same_space", "products_between", "work_between", "inlined",
 )  # fmt: skip
 # operators around an edge: how many steps before its source, behind its target, beside it; then the same without views
 _AROUND = (
@@ -56,28 +61,12 @@ CATEGORIES = tuple(
 EDGE_SCHEMA = hashlib.sha256("|".join((*EDGE_COLUMNS, *RUNTIMES, *_NUMBERS, *KINDS)).encode()).hexdigest()[:16]
 
 _NONE = -1
-# the columns of a node in the order in which they are made
-_OWN = (
-    "operator", "kind", "log_in", "log_out", "log_weight", "weight_rank", "rank", "last", "float", "returned",
-    "inputs", "outputs", "constants", "kernel", "stride", "groups", "axis", "log_space", "aligned",
-    "aligned_inside", "copies", "strided",
-)  # fmt: skip
-_NEAR = (
-    "makers", "readers", "pointwise_readers", "reducing_readers", "working_readers", "viewing_readers", "next_work",
-    "steps_to_work", "log_next_work", "last_work", "steps_from_work", "log_last_work", "ops_before",
-    "ops_behind", "aligned_before", "aligned_behind", "reads", "ops", "written_out",
-    "from_input",
-)  # fmt: skip
-_WRITTEN = (*_OWN, *_NEAR)
 _VIEWS = frozenset(KINDS.index(kind) for kind in ("view", "free"))
 _POINTWISE = frozenset(KINDS.index(kind) for kind in ("elementwise", "generator", "movement"))
 _REDUCING = frozenset(KINDS.index(kind) for kind in ("reduction", "normalisation", "pooling"))
 _PRODUCTS = frozenset(KINDS.index(kind) for kind in ("contraction", "attention", "recurrent"))
 _MOST = 64
 _FARTHEST = 1000  # nodes between two ends, as far as they are counted
-_READS_AGAIN, _READS, _OPS = 4, 8, 30
-_WHOLE = frozenset(KINDS.index(kind) for kind in ("reduction", "pooling", "sort", "scatter", "gather"))
-_NORMALISATION, _BATCH_NORM = KINDS.index("normalisation"), float(_NUMBERS["BatchNormalization"])
 _BLOCK = 16  # channels that kernels for blocked layouts take at once, at most
 
 
@@ -119,14 +108,15 @@ def extract_edges(graph: Graph, runtime: str) -> Edges:
         readers[source].append(target)
     lies = layouts(graph)
     nodes = np.array([_node_row(graph, node, lies) for node in graph.nodes])
-    nodes = np.concatenate([nodes, _surroundings(nodes, makers, readers)], axis=1)
-    nodes = nodes[:, [_WRITTEN.index(name) for name in NODE_COLUMNS]]
+    lowered = lower(graph, makers, readers)
+    nodes = np.concatenate([nodes, _surroundings(nodes, makers, readers, lowered)], axis=1)
     space = nodes[:, NODE_COLUMNS.index("log_space")]
     columns = (
         np.full((len(pairs), 1), RUNTIMES.index(runtime)),
         np.array([_fit_together(graph, source, target, makers, readers) for source, target in pairs]),
         (space[sources] == space[targets])[:, None],
         _between(nodes[:, 1], sources, targets, makers),
+        np.array([[pair in lowered.inlined] for pair in pairs]),
         nodes[sources],
         nodes[targets],
         _around(nodes, sources, targets, makers, readers),
@@ -134,7 +124,9 @@ def extract_edges(graph: Graph, runtime: str) -> Edges:
     return Edges(sources, targets, np.concatenate(columns, axis=1).astype(np.float32))
 
 
-def _surroundings(nodes: NDArray[np.float64], makers: list[list[int]], readers: list[list[int]]) -> NDArray[np.float64]:
+def _surroundings(
+    nodes: NDArray[np.float64], makers: list[list[int]], readers: list[list[int]], lowered: Lowered
+) -> NDArray[np.float64]:
     """What lies around each node: who reads it, and the work before and behind it that is more than pointwise."""
     operators, kinds = nodes[:, 0].tolist(), nodes[:, 1].astype(int).tolist()
     spaces = nodes[:, _OWN.index("log_space")].tolist()
@@ -166,7 +158,10 @@ def _surroundings(nodes: NDArray[np.float64], makers: list[list[int]], readers: 
     from_input: list[bool] = []  # others are computed from weights alone: a compiler may do that once
     for i in range(count):
         from_input.append(given[i] > len(makers[i]) or any(from_input[j] for j in makers[i]))
-    expressions = _expressions(nodes, kinds, makers, readers)
+    lazily = [
+        (min(reads, _MOST), min(operations, _MOST), written)
+        for reads, operations, written in zip(lowered.reads, lowered.operations, lowered.written, strict=True)
+    ]
     rows = []
     for i in range(count):
         read_by = [kinds[j] for j in readers[i]]
@@ -174,42 +169,10 @@ def _surroundings(nodes: NDArray[np.float64], makers: list[list[int]], readers: 
         reducing = sum(k in _REDUCING for k in read_by)
         rows.append([
             len(makers[i]), len(readers[i]), pointwise, reducing, len(read_by) - pointwise - views - reducing, views,
-            *behind[i][:3], *before[i], ops_before[i], behind[i][3], least_before[i], least_behind[i], *expressions[i],
+            *behind[i][:3], *before[i], ops_before[i], behind[i][3], least_before[i], least_behind[i], *lazily[i],
             from_input[i],
         ])  # fmt: skip
     return np.array(rows, np.float64)
-
-
-def _expressions(
-    nodes: NDArray[np.float64], kinds: list[int], makers: list[list[int]], readers: list[list[int]]
-) -> list[tuple[float, float, float]]:
-    """Of each node what a compiler that computes lazily has in hand there: buffers read, operations, if written out.
-
-    Such a compiler writes a value out where a product reads it, where it is returned, and where an expression grows too
-    large to be computed again by each of its readers. The limits are those of PyTorch's Inductor.
-    """
-    operators = nodes[:, 0].tolist()
-    constants = nodes[:, _OWN.index("constants")].tolist()
-    returned = nodes[:, _OWN.index("returned")].tolist()
-    read: list[frozenset[int]] = []
-    ops: list[float] = []
-    found: list[tuple[float, float, float]] = []
-    for i, kind in enumerate(kinds):
-        reads = frozenset().union(*(read[j] for j in makers[i]))
-        work = sum(ops[j] for j in makers[i]) + (kind not in _VIEWS)
-        # what is read beside the values that flow: weights, and the mean and the like of a normalisation
-        beside = int(constants[i]) if kind not in _VIEWS else 0
-        beside += 2 if kind == _NORMALISATION and operators[i] != _BATCH_NORM else 0
-        reads |= frozenset(-(i * _MOST + extra + 1) for extra in range(min(beside, _MOST - 1)))
-        size = len(reads)
-        read_by_products = any(kinds[j] in _PRODUCTS for j in readers[i])
-        again = len(readers[i]) > 1 and (size > _READS_AGAIN or work > _OPS)
-        made_at_once = kind in _PRODUCTS or kind in _WHOLE or not makers[i]
-        out = made_at_once or read_by_products or again or size > _READS or bool(returned[i])
-        found.append((min(size, _MOST), min(work, _MOST), float(out)))
-        read.append(frozenset((i,)) if out else reads)
-        ops.append(0.0 if out else work)
-    return found
 
 
 def _seen(
@@ -255,6 +218,7 @@ def _node_row(graph: Graph, node: Node, lies: Mapping[str, Layout]) -> list[floa
         math.gcd(shape[1], _BLOCK) if len(shape) > 2 else math.gcd(shape[-1], _BLOCK) if shape else _BLOCK,
         math.gcd(weight.shape[1], _BLOCK) if weight and len(weight.shape) > 1 else _BLOCK,
         *_lie(node, shape, lies),
+        results[0].bytes / max(results[0].elements, 1) if results else _NONE,
     ]
 
 

@@ -1,14 +1,15 @@
 """predictors: which edges of a graph a compiler fuses, and so which nodes run as one kernel.
 
 LILOU (Q. Liang, H. Wang, P. Shenoy) classifies edges, then unites what they join. Here trees classify, on an edge, its
-ends and what is around them; one model for all compilers. PyTorch's eager mode fuses nothing but what one call of it
-does: there the origins of nodes answer.
+ends and what is around them: the same features for all compilers, trees for each. PyTorch's eager mode fuses nothing
+but what one call of it does: there the origins of nodes answer.
 """
 
 import io
 import json
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +29,9 @@ FIT = TreeFit(
     rounds=400, leaves=127, learning_rate=0.08, least_in_leaf=20,
     others={"feature_fraction": 0.5, "bagging_fraction": 0.7, "bagging_freq": 1, "cat_smooth": 10},
 )  # fmt: skip
-_LIKELY = 0.45  # as many edges are wrongly fused as are wrongly not
+_LIKELY = 0.45  # about as many edges are wrongly fused as are wrongly not
 _ORIGIN = EDGE_COLUMNS.index("same_origin")
-_TREES, _CARD = "edges.onnx", "card.json"
+_RUNTIME, _CARD = EDGE_COLUMNS.index("runtime"), "card.json"
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # equal trees give equal files
 
 
@@ -49,9 +50,9 @@ class Partition:
 
 
 class Partitioner:
-    """Trees that tell of an edge whether a compiler fuses it."""
+    """Trees by runtime that tell of an edge whether the compiler fuses it."""
 
-    def __init__(self, trees: Trees, card: dict[str, Any]) -> None:
+    def __init__(self, trees: Mapping[str, Trees], card: dict[str, Any]) -> None:
         self.trees = trees
         self.card = card
 
@@ -61,12 +62,14 @@ class Partitioner:
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 card = json.loads(archive.read(_CARD))
-                schema, trees = card["schema"], archive.read(_TREES)
+                schema = card["schema"]
+                there = [runtime for runtime in RUNTIMES if _file(runtime) in archive.namelist()]
+                trees = {runtime: archive.read(_file(runtime)) for runtime in there}
         except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise ModelError(f"These {len(data)} bytes are no fitted partitioner: {error}.") from error
         if schema != EDGE_SCHEMA:
             raise ModelError("This partitioner was fitted to other features; fit it again: foretell train.")
-        return cls(Trees.load(trees), card)
+        return cls({runtime: Trees.load(content) for runtime, content in trees.items()}, card)
 
     @classmethod
     def shipped(cls) -> "Partitioner":
@@ -81,11 +84,20 @@ class Partitioner:
 
     def classify(self, edges: Edges) -> NDArray[np.bool_]:
         """Which edges are fused."""
-        eager = edges.features[:, 0] == RUNTIMES.index(EAGER)
-        fused = eager & (edges.features[:, _ORIGIN] > 0)
-        if not eager.all():
-            fused[~eager] = self.trees.predict(edges.features[~eager]) > _LIKELY
+        fused = edges.features[:, _ORIGIN] > 0
+        for number in np.unique(edges.features[:, _RUNTIME]).astype(int).tolist():
+            own, runtime = edges.features[:, _RUNTIME] == number, RUNTIMES[number]
+            if runtime in self.trees:
+                fused[own] = self.trees[runtime].predict(edges.features[own]) > _LIKELY
+            elif runtime != EAGER:
+                raise ModelError(
+                    f"This partitioner knows nothing of {runtime}; it was fitted to {', '.join(self.trees)}."
+                )
         return np.asarray(fused)
+
+
+def _file(runtime: str) -> str:
+    return f"edges-{runtime}.onnx"
 
 
 def unite(nodes: int, edges: Edges, fused: NDArray[np.bool_]) -> tuple[int, ...]:
@@ -114,13 +126,13 @@ def is_fused(booster: Booster, features: NDArray[np.float32]) -> NDArray[np.bool
     return np.asarray(booster.predict(features)) > _LIKELY
 
 
-def write(booster: Booster, card: dict[str, Any]) -> bytes:
-    """A partitioner as one file."""
+def write(boosters: Mapping[str, Booster], card: dict[str, Any]) -> bytes:
+    """A partitioner as one file, from trees by runtime."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, content in (
             (_CARD, json.dumps({**card, "schema": EDGE_SCHEMA}, indent=1, sort_keys=True).encode()),
-            (_TREES, to_onnx(booster)),
+            *((_file(runtime), to_onnx(booster)) for runtime, booster in boosters.items()),
         ):
             info = zipfile.ZipInfo(name, _LONG_AGO)
             info.compress_type = zipfile.ZIP_DEFLATED

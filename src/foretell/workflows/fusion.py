@@ -115,11 +115,13 @@ def judge(edges: LabelledEdges, say: Say = lambda _: None) -> dict[str, Flags]:
     found |= {name: np.zeros(len(edges.fused), bool) for name in ("pair frequency", TREES)}
     for fold in range(FOLDS):
         say(f"fold {fold + 1} of {FOLDS}")
-        held = edges.fold == fold
-        if held.any() and not held.all():
-            taught = edges.features[~held], edges.fused[~held]
-            found["pair frequency"][held] = PairFrequency(*taught)(edges.features[held])
-            found[TREES][held] = is_fused(fit_edges(*taught), edges.features[held])
+        for runtime in edges.graphs:
+            own, held = edges.of(runtime), edges.fold == fold
+            taught, judged = own & ~held, own & held
+            if taught.any() and judged.any():
+                known = edges.features[taught], edges.fused[taught]
+                found["pair frequency"][judged] = PairFrequency(*known)(edges.features[judged])
+                found[TREES][judged] = is_fused(fit_edges(*known), edges.features[judged])
     return found
 
 
@@ -191,7 +193,8 @@ def train(store: Path, out: Path, say: Say = lambda _: None) -> Path:
     held_out = {runtime: scores(said[edges.of(runtime)], edges.fused[edges.of(runtime)]) for runtime in edges.graphs}
     say("all")
     card = {"graphs": edges.graphs, "edges": len(edges.fused), "held_out": held_out}
-    write_whole(out / SHIPPED, write(fit_edges(edges.features, edges.fused), card))
+    fits = {name: fit_edges(edges.features[edges.of(name)], edges.fused[edges.of(name)]) for name in edges.graphs}
+    write_whole(out / SHIPPED, write(fits, card))
     return out / SHIPPED
 
 
