@@ -18,7 +18,7 @@ FLOORS = [
     {"workflows"},
     {"evaluation"},
     {"predictors", "advisors"},
-    {"frontends", "profiling", "datasets", "features", "scheduling"},
+    {"frontends", "profiling", "datasets", "features", "scheduling", "facts"},
     {"records"},
     {"graph", "devices"},
     {"errors", "units", "registry", "optional", "files"},
