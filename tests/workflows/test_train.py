@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from foretell.predictors.unit_model import UnitModel, UnitPredictor
 from foretell.predictors.unit_model_training import Settings
 from foretell.workflows import graph_fits
 from foretell.workflows import train as workflow
-from foretell.workflows.train import FITTERS, GRAPH_NETWORKS, SPLITS, evaluate, train, write_report
+from foretell.workflows.train import FITTERS, GRAPH_NETWORKS, SPLITS, evaluate, finished, train, write_report
 from foretell.workflows.training_set import fingerprint, read_samples
 from predictors.small_samples import QUICK, small_samples, workload
 from tiny_workloads import tiny_recipe
@@ -259,3 +259,14 @@ def test_a_report_has_every_table_in_both_forms(tmp_path: Path) -> None:
     assert text.startswith("# Predictors compared\n")
     assert text.count("### latency_ms, training, split by family, 1 seed") == 1
     assert "**12.5**" in text
+
+
+def test_runs_of_other_calls_are_found_in_the_order_of_the_tables(store: Path, cache: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    assert finished(store, "h200", runs) == []
+    linear = evaluate(["linear"], store, "h200", cache, runs, splits=["random"], seeds=[0], say=silent)
+    roofline = evaluate(["roofline"], store, "h200", cache, runs, splits=["random"], seeds=[1, 0], say=silent)
+    (folder,) = runs.iterdir()
+    shares = Run("trappm 10%, no pre-training", "random", 0, {}, {})
+    (folder / "trappm.json").write_text(json.dumps(asdict(shares)), encoding="utf-8")
+    assert finished(store, "h200", runs) == [*roofline[::-1], *linear, shares]

@@ -212,7 +212,7 @@ def evaluate(
     arms = _arms(names, label_shares)
     device = find_device(device).id
     samples = read_samples(store, device, cache, say)
-    folder = runs / f"{device}-{fingerprint(store, *_JUDGED_BY)}"
+    folder = _run_folder(store, device, runs)
     fitters: dict[tuple[str, str, int], Fitter] = {}
     if NETWORK in names:
         asked = [(split, seed) for seed in seeds for split in splits if not is_known(NETWORK, split, seed, folder)]
@@ -280,6 +280,23 @@ def _folds_within(samples: Sequence[Sample], split: str, seed: int) -> NDArray[n
     folds = folds_of(groups_of(taught), Settings(seed=seed))
     of_sample = {sample.workload_id: fold for sample, fold in zip(taught, folds, strict=True)}
     return np.array([of_sample.get(sample.workload_id, -1) for sample in samples], dtype=np.intp)
+
+
+def _run_folder(store: Path, device: str, runs: Path) -> Path:
+    return runs / f"{device}-{fingerprint(store, *_JUDGED_BY)}"
+
+
+def finished(store: Path, device: str, runs: Path) -> list[Run]:
+    """All runs on the data as it is, whichever call made them: graph networks take many."""
+    folder = _run_folder(store, find_device(device).id, runs)
+    found = [Run(**json.loads(file.read_text(encoding="utf-8"))) for file in folder.glob("*.json")]
+    names = [*FITTERS, *GRAPH_NETWORKS]
+
+    def place(run: Run) -> tuple[int, int, str, int]:
+        name = run.predictor.split(" ")[0]  # the share of the labels follows
+        return SPLITS.index(run.split), names.index(name) if name in names else len(names), run.predictor, run.seed
+
+    return sorted(found, key=place)
 
 
 def write_report(runs: Sequence[Run], folder: Path) -> Path:
