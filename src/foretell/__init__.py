@@ -12,6 +12,7 @@ from foretell.workflows import devices, load_graph, predict
 if TYPE_CHECKING:
     from foretell.workflows.collect import collect
     from foretell.workflows.profile import profile
+    from foretell.workflows.sweep import sweep
 
 __all__ = [
     "Device",
@@ -27,12 +28,13 @@ __all__ = [
     "load_graph",
     "predict",
     "profile",
+    "sweep",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Measuring is imported when it is asked for: predicting shall start quickly."""
-    if name in ("collect", "profile"):
+    """What is less often used is imported when it is asked for: predicting shall start quickly."""
+    if name in ("collect", "profile", "sweep"):
         verb = getattr(importlib.import_module(f"foretell.workflows.{name}"), name)
         globals()[name] = verb
         return verb

@@ -88,7 +88,8 @@ class UnitShare:
     """How much of the time equal units of work take; ``module`` and ``shapes`` are those of the first one.
 
     ``over_bound`` is their time over the analytic bound with a launch, which is beaten where data stay in the cache;
-    None where the time is itself the bound.
+    None where the time is itself the bound. ``kernel`` is the likeliest class of their main kernel, ``probability`` how
+    likely it is; None where nobody asked.
     """
 
     operator: str
@@ -98,6 +99,23 @@ class UnitShare:
     latency_ms: float
     share: float
     over_bound: float | None
+    kernel: str | None = None
+    probability: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelShare:
+    """How much of the time units take whose main kernel is of one class; ``operators`` are those that take most of it.
+
+    ``probability`` is how likely the class is, weighed by time.
+    """
+
+    kernel: str
+    operators: tuple[str, ...]
+    count: int
+    latency_ms: float
+    share: float
+    probability: float
 
 
 METRICS = (
@@ -118,6 +136,7 @@ class Prediction:
 
     ``mig`` is the smallest MIG profile that will do, None where none does; ``mig_reason`` says why, and is None where
     there is nothing to say: on a slice, on a device without MIG, from a predictor that does not know the memory.
+    ``eager_latency_ms`` is what the model takes as it is, where the latency is that of a compiled one.
     """
 
     model: str
@@ -131,6 +150,7 @@ class Prediction:
     source: str = "predicted"
     optimizer: str | None = None
     latency_ms: Estimate | None = None
+    eager_latency_ms: Estimate | None = None
     host_latency_ms: Estimate | None = None
     throughput_per_s: Estimate | None = None
     memory_mib: Estimate | None = None
@@ -143,6 +163,7 @@ class Prediction:
     coverage: float = 1.0
     breakdown: tuple[OperatorShare, ...] = ()
     units: tuple[UnitShare, ...] = ()
+    kernels: tuple[KernelShare, ...] = ()
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, float] = field(default_factory=dict)
 
@@ -152,7 +173,7 @@ class Prediction:
         result: dict[str, Any] = {name: getattr(self, name) for name in head}
         if self.optimizer is not None:
             result["optimizer"] = self.optimizer
-        for name in METRICS:
+        for name in (*METRICS, "eager_latency_ms"):
             estimate = getattr(self, name)
             if estimate is not None:
                 result[name] = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
@@ -165,7 +186,11 @@ class Prediction:
             for s in self.breakdown
         ]
         if self.units:
-            result["units"] = [asdict(unit) for unit in self.units]
+            unasked = () if self.kernels else ("kernel", "probability")
+            rows = [asdict(unit) for unit in self.units]
+            result["units"] = [{name: row[name] for name in row if name not in unasked} for row in rows]
+        if self.kernels:
+            result["kernels"] = [asdict(kernel) for kernel in self.kernels]
         result["warnings"] = list(self.warnings)
         return result
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from command_line import run
+from predictors.small_kernels import fitted
 
 
 def test_predict_prints_one_object(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,6 +60,28 @@ def test_units_are_shown_where_an_explanation_is_wanted(model: str, capsys: pyte
     assert "units" not in json.loads(run(capsys, "predict", model, "--json"))
 
 
+def test_kernels_are_shown_where_they_are_asked_for(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    classifier = fitted()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("foretell.workflows.kernel_shares.shipped", {"h200": classifier}.get)
+        shown = run(capsys, "predict", model, "--explain", "kernels")
+        told = json.loads(run(capsys, "predict", "--explain", "kernels", model, "--json"))
+        missing = json.loads(run(capsys, "predict", model, "--explain", "kernels", "--device", "a100", "--json"))
+    assert "kernels by class" in shown
+    assert "likeliest kernel" in shown
+    assert sum(kernel["share"] for kernel in told["kernels"]) == pytest.approx(1.0)
+    assert {unit["kernel"] for unit in told["units"]} == {kernel["kernel"] for kernel in told["kernels"]}
+    assert "kernels" not in missing
+    assert "No classes of kernels are known for a100" in " ".join(missing["warnings"])
+
+
+def test_only_units_and_kernels_are_explained(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "units of work" in run(capsys, "predict", "--explain", model)
+    assert "kernel" not in json.loads(run(capsys, "predict", model, "--explain=units", "--json"))["units"][0]
+    assert "Did you mean 'kernels'?" in run(capsys, "predict", model, "--explain=kernel", code=2)
+
+
 def test_a_store_that_does_not_know_the_model_changes_nothing(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,3 +101,13 @@ def test_a_trace_takes_as_long_as_the_prediction(
     (tmp_path / "file").write_text("")
     refused = run(capsys, "predict", model, "--trace", str(tmp_path / "file" / "out.json"), code=2)
     assert "Choose another --trace" in refused
+
+
+def test_what_compiling_gains_is_one_line(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = run(capsys, "predict", model, "--runtime", "compile", "--batch-size", "64")
+    (line,) = [line for line in shown.splitlines() if line.startswith("torch.compile: ")]
+    told = json.loads(run(capsys, "predict", model, "--runtime", "compile", "--batch-size", "64", "--json"))
+    is_faster = told["latency_ms"]["value"] < told["eager_latency_ms"]["value"]
+    assert ("faster" if is_faster else "slower") + " than eager" in line
+    assert told["runtime"] == "compile"
+    assert "torch.compile:" not in run(capsys, "predict", model)

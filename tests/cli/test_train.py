@@ -8,7 +8,9 @@ import pytest
 
 from command_line import run
 from foretell.evaluation.protocol import Run
+from foretell.evaluation.table import Comparison
 from foretell.predictors.unit_model_training import Settings
+from foretell.workflows import kernel_classes
 from foretell.workflows import train as workflow
 from predictors.small_samples import QUICK
 from workflows.small_store import SETTINGS, WIDTHS, write_store
@@ -228,3 +230,36 @@ def test_the_model_of_slices_is_fitted_and_judged_by_its_name(
 
 def test_slices_are_judged_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "name it alone" in run(capsys, "evaluate", "slices", "linear", code=2)
+
+
+def test_kernel_classes_are_fitted_and_judged_by_their_own_workflow(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = Comparison("Inference", {"kernel-classes": {"at once": 0.9}}, ranked=False)
+    monkeypatch.setattr(kernel_classes, "train", lambda *places, say: Path(places[3]) / f"kernels-{places[1]}.npz")
+    monkeypatch.setattr(kernel_classes, "evaluate", lambda *places, say: [table])
+    assert run(capsys, "train", "-p", "kernel-classes", "--out", "mine") == "written: mine/kernels-h200.npz\n"
+    shown = run(capsys, "evaluate", "kernel-classes", "--report")
+    assert shown.startswith("written: reports/kernels.md\n")
+    assert "### Inference" in shown
+    assert (here / "reports" / "kernels.md").exists()
+    assert json.loads(run(capsys, "evaluate", "kernel-classes", "--json"))[0]["title"] == "Inference"
+    assert "name them alone" in run(capsys, "evaluate", "kernel-classes", "roofline", code=2)
+
+
+def test_the_model_of_compiled_times_is_fitted_and_judged_by_its_name(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from foretell.evaluation.table import Comparison
+    from foretell.workflows import compiled
+
+    tables = [Comparison(title, {"compiled": {"mape": 0.05}}) for title in ("all of them", "by family")]
+    monkeypatch.setattr(compiled, "train", lambda store, device, cache, out, say: out / f"compiled-{device}.json")
+    monkeypatch.setattr(compiled, "evaluate", lambda *_: tables)
+    assert run(capsys, "train", "-p", "compiled", "--out", "mine") == "written: mine/compiled-h200.json\n"
+    shown = run(capsys, "evaluate", "compiled", "--report")
+    assert shown.startswith("written: reports/compiled.md\n### all of them")
+    assert "by family" not in shown
+    assert "by family" in (here / "reports" / "compiled.md").read_text(encoding="utf-8")
+    assert len(json.loads(run(capsys, "evaluate", "compiled", "--json"))) == 2
+    assert "name it alone" in run(capsys, "evaluate", "compiled", "linear", code=2)

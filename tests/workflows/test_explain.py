@@ -9,7 +9,8 @@ from foretell.features.pooled import DistinctUnits
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.records import Target, Workload
 from foretell.testing import one_node
-from foretell.workflows.explain import explain, timeline
+from foretell.workflows.explain import explain, explain_kernels, timeline
+from predictors.small_kernels import CLASSES, fitted
 from predictors.small_samples import H200, blocks, workload
 
 
@@ -70,3 +71,18 @@ def test_a_timeline_has_every_unit_in_order_and_takes_the_whole_time():
     assert [event["ts"] for event in events[1:]] == pytest.approx(ends[:-1])
     assert {event["cat"] for event in events} == {"forward"}
     assert any(event["args"]["shapes"] == "64x1024, 1024x1024 → 64x1024" for event in events)
+
+
+def test_kernels_are_told_where_there_is_a_classifier():
+    pytest.importorskip("torch")
+    asked = workload(64, 64)
+    plain, told = explain(asked, Doubling(), 3.0), explain(asked, Doubling(), 3.0, classifier=fitted())
+    assert {row.kernel for row in plain} == {row.probability for row in plain} == {None}
+    assert {row.kernel for row in told} <= set(CLASSES)
+    rows = explain_kernels(asked, Doubling(), 3.0, fitted())
+    assert sum(row.count for row in rows) == len(extract_units(asked))
+    assert sum(row.latency_ms for row in rows) == pytest.approx(3.0)
+    events = timeline(asked, Doubling(), 3.0, fitted())["traceEvents"][1:]
+    assert {event["args"]["kernel"] for event in events} == {row.kernel for row in rows}
+    empty = Workload(one_node("Reshape", [(4,)], [(2, 2)]), H200)
+    assert explain_kernels(empty, Doubling(), 1.0, fitted()) == ()

@@ -9,7 +9,20 @@ from typing import Any
 
 import typer
 
-from foretell.cli import calibrate, collect, data, devices, doctor, fuse, inspect, predict, profile, train
+from foretell.cli import (
+    advise,
+    calibrate,
+    collect,
+    data,
+    devices,
+    doctor,
+    fuse,
+    inspect,
+    predict,
+    profile,
+    sweep,
+    train,
+)
 from foretell.cli.printable import printable
 from foretell.errors import ForetellError
 
@@ -26,7 +39,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("predict")(predict.run)
+app.command("predict", cls=predict.Command)(predict.run)
+app.command("advise")(advise.run)
+app.command("sweep")(sweep.run)
 app.command("inspect")(inspect.run)
 app.command("fuse")(fuse.run)
 app.command("devices")(devices.run)

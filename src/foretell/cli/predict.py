@@ -1,13 +1,40 @@
 """cli: ``foretell predict``."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from foretell.cli import options
 from foretell.cli.progress import working
+
+EXPLAIN, WORDS = "--explain", ("units", "kernels")
+
+
+class Command(TyperCommand):
+    """``--explain`` takes a word, or none: what follows it may as well be the model."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer parses them, with a word for ``--explain``."""
+        return super().parse_args(ctx, with_word(args))
+
+
+def with_word(arguments: Sequence[str]) -> list[str]:
+    """The arguments with a word in every ``--explain``.
+
+    >>> with_word(["--explain", "model.onnx"]), with_word(["model.onnx", "--explain", "kernels"])
+    (['--explain=units', 'model.onnx'], ['model.onnx', '--explain=kernels'])
+    """
+    found: list[str] = []
+    for argument in arguments:
+        if found and found[-1] == EXPLAIN and argument in WORDS:
+            found[-1] = f"{EXPLAIN}={argument}"
+        else:
+            found.append(argument)
+    return [f"{EXPLAIN}={WORDS[0]}" if argument == EXPLAIN else argument for argument in found]
 
 
 def run(
@@ -24,7 +51,7 @@ def run(
         typer.Option("--slice", help="A part of the device: mps:30, mig:1g.18gb, sms:66.", show_default=False),
     ] = None,
     runtime: Annotated[
-        str, typer.Option("--runtime", help="What drives the device: cuda-graph or eager.")
+        str, typer.Option("--runtime", help="What drives the device: cuda-graph, eager or compile.")
     ] = "cuda-graph",
     optimizer: Annotated[
         str | None, typer.Option("--optimizer", help="sgd (momentum) or adamw, in training.", show_default=False)
@@ -43,7 +70,15 @@ def run(
         Path | None,
         typer.Option("--store", help="Measurements: where they have this model, they answer.", show_default=False),
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Show which units of work take the time.")] = False,
+    explain: Annotated[
+        str,
+        typer.Option(
+            "--explain",
+            metavar="[units|kernels]",
+            help="Show which units of work take the time, or which kernels, too.",
+            show_default=False,
+        ),
+    ] = "",
     trace: Annotated[
         Path | None,
         typer.Option("--trace", help="Write the units as a trace for Chrome or Perfetto.", show_default=False),
@@ -74,7 +109,7 @@ def run(
             trust=trust,
             allow_unknown=allow_unknown,
             use_cache=not no_cache,
-            explain=explain,
+            explain=explain or False,
             trace=trace,
             store=store,
         )

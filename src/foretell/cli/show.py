@@ -13,7 +13,7 @@ from rich.tree import Tree
 from foretell.cli.printable import printable
 from foretell.graph import Cost, CostTable
 from foretell.records import Estimate, Prediction
-from foretell.units import bytes_from_mib, engineering, size
+from foretell.units import bytes_from_mib, engineering, seconds_from_ms, size, us
 
 PLAIN_WIDTH = 120
 _NAMES = {
@@ -78,13 +78,26 @@ def show_prediction(prediction: Prediction, model: str) -> None:
             subtitle_align="right",
         )
     )
+    if prediction.latency_ms is not None and prediction.eager_latency_ms is not None:
+        out.print(Text(gain(prediction.latency_ms.value, prediction.eager_latency_ms.value)), soft_wrap=True)
     if prediction.mig_reason is not None:
         advice = f"MIG profile {prediction.mig or 'none'}: {prediction.mig_reason}"
         out.print(Text(printable(advice)), soft_wrap=True)
     _show_shares(out, prediction)
+    _show_kernels(out, prediction)
     _show_units(out, prediction)
     for warning in prediction.warnings:
         out.print(Text(printable(f"! {warning}"), style="yellow"), soft_wrap=True)
+
+
+def gain(latency_ms: float, eager_ms: float) -> str:
+    """What compiling changes.
+
+    >>> gain(0.5, 0.8), gain(1.0, 0.8)
+    ('torch.compile: 1.60x faster than eager (0.8 ms)', 'torch.compile: 1.25x slower than eager (0.8 ms)')
+    """
+    ratio, word = (eager_ms / latency_ms, "faster") if latency_ms <= eager_ms else (latency_ms / eager_ms, "slower")
+    return f"torch.compile: {ratio:.2f}x {word} than eager ({number(eager_ms)} ms)"
 
 
 def _memory_bar(prediction: Prediction, width: int = 40) -> Text:
@@ -121,17 +134,38 @@ def _show_shares(out: Console, prediction: Prediction, most: int = 8) -> None:
     out.print(table)
 
 
+def _show_kernels(out: Console, prediction: Prediction, most: int = 16) -> None:
+    if not prediction.kernels:
+        return
+    title = "kernels by class: the likeliest main kernel of each unit"
+    table = Table(box=box.SIMPLE, title=title, title_justify="left", title_style="dim")
+    for column in ("kernel", "operators", "units", "µs", "share", "likely"):
+        table.add_column(column, justify="left" if column in ("kernel", "operators") else "right", overflow="fold")
+    for row in prediction.kernels[:most]:
+        names = (printable(row.kernel), printable(", ".join(row.operators)))
+        time_us = number(us(seconds_from_ms(row.latency_ms)))
+        table.add_row(*names, str(row.count), time_us, f"{row.share:.1%}", f"{row.probability:.0%}")
+    rest = prediction.kernels[most:]
+    if rest:
+        time_us = number(us(seconds_from_ms(sum(row.latency_ms for row in rest))))
+        counted = (str(sum(row.count for row in rest)), time_us, f"{sum(row.share for row in rest):.1%}", "")
+        table.add_row(f"{len(rest)} more", "", *counted)
+    out.print(table)
+
+
 def _show_units(out: Console, prediction: Prediction) -> None:
     if not prediction.units:
         return
     table = Table(box=box.SIMPLE, title="units of work, equal ones together", title_justify="left", title_style="dim")
-    for column in ("operator", "first of them", "shapes", "count", "ms", "share", "× its bound"):
+    kernels = ("likeliest kernel",) if prediction.kernels else ()
+    for column in ("operator", "first of them", "shapes", "count", "ms", "share", "× its bound", *kernels):
         right = column in ("count", "ms", "share", "× its bound")
         table.add_column(column, justify="right" if right else "left", overflow="fold")
     for unit in prediction.units:
         over = f"{unit.over_bound:.2g}" if unit.over_bound is not None else "–"
         names = (printable(unit.operator), printable(unit.module), printable(unit.shapes))
-        table.add_row(*names, str(unit.count), number(unit.latency_ms), f"{unit.share:.1%}", over)
+        kernel = [printable(f"{unit.kernel} ({unit.probability:.0%})")] if unit.kernel else []
+        table.add_row(*names, str(unit.count), number(unit.latency_ms), f"{unit.share:.1%}", over, *kernel)
     out.print(table)
 
 

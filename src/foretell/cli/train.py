@@ -11,6 +11,7 @@ from foretell.cli.printable import printable
 from foretell.errors import InputError
 
 PARTITIONER, SLICES = "partitioner", "slices"
+KERNELS, COMPILED = "kernel-classes", "compiled"
 Store = Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")]
 Device = Annotated[str, typer.Option("--device", "-d", help="The device whose measurements are used.")]
 Cache = Annotated[Path, typer.Option("--cache", help="Where extracted features and fitted networks are kept.")]
@@ -25,7 +26,10 @@ def train(
     seed: Annotated[int, typer.Option("--seed", help="Another seed gives slightly other trees.")] = 0,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads for fitting trees.")] = 1,
     predictor: Annotated[
-        str, typer.Option("--predictor", "-p", help="unit-network, unit-trees, partitioner or slices.")
+        str,
+        typer.Option(
+            "--predictor", "-p", help="unit-network, unit-trees, partitioner, slices, kernel-classes or compiled."
+        ),
     ] = "unit-network",
     only_networks: OnlyNetworks = False,
 ) -> None:
@@ -39,6 +43,16 @@ def train(
         from foretell.workflows.slices import train as fit_slices
 
         typer.echo(f"written: {printable(str(fit_slices(store, device, cache, out, _say)))}")
+        return
+    if predictor == KERNELS:
+        from foretell.workflows.kernel_classes import train as fit_kernels
+
+        typer.echo(f"written: {printable(str(fit_kernels(store, device, cache, out, say=_say)))}")
+        return
+    if predictor == COMPILED:
+        from foretell.workflows.compiled import train as fit_compiled
+
+        typer.echo(f"written: {printable(str(fit_compiled(store, device, cache, out, _say)))}")
         return
     from foretell.workflows.train import train as fit
 
@@ -55,7 +69,8 @@ def evaluate(
         typer.Argument(
             metavar="PREDICTOR…",
             show_default=False,
-            help="Their names [all but dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp]; alone: partitioner, slices",
+            help="Their names [all but dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp]; "
+            "alone: partitioner, slices, kernel-classes, compiled",
         ),
     ] = None,
     split: Annotated[
@@ -84,7 +99,9 @@ def evaluate(
             help="For trappm: learn from these shares of the training side, with and without pre-training.",
         ),
     ] = None,
-    report: Annotated[bool, typer.Option("--report", help="Write the tables to reports/.")] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write the tables of all finished runs to reports/.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Judge predictors on workloads they have not seen; graph networks of the papers only where they are named."""
@@ -98,6 +115,16 @@ def evaluate(
             raise InputError(f"The model of {SLICES} is judged on parts of a device: name it alone.")
         _evaluate_slices(store, device, cache, report=report, as_json=as_json)
         return
+    if predictors and KERNELS in predictors:
+        if len(predictors) > 1:
+            raise InputError(f"The {KERNELS} are no times: name them alone.")
+        _evaluate_kernels(store, device, cache, report=report, as_json=as_json)
+        return
+    if predictors and COMPILED in predictors:
+        if len(predictors) > 1:
+            raise InputError(f"The model {COMPILED} is judged under torch.compile: name it alone.")
+        _evaluate_compiled(store, device, cache, report=report, as_json=as_json)
+        return
     from dataclasses import asdict
 
     from foretell.workflows import train as workflow
@@ -108,7 +135,8 @@ def evaluate(
         processes=processes, say=_say,
     )  # fmt: skip
     if report:
-        typer.echo(f"written: {printable(str(workflow.write_report(found, Path('reports'))))}", err=as_json)
+        file = workflow.write_report(workflow.finished(store, device, runs), Path("reports"))
+        typer.echo(f"written: {printable(str(file))}", err=as_json)
     if as_json:
         typer.echo(json.dumps([asdict(run) for run in found], indent=1))
         return
@@ -143,6 +171,30 @@ def _evaluate_slices(store: Path, device: str, cache: Path, *, report: bool, as_
     found = slices.evaluate(store, device, cache, find_predictor(None, find_device(device).id), _say)
     if report:
         typer.echo(f"written: {printable(str(slices.write_report(found, Path('reports'))))}", err=as_json)
+    if as_json:
+        typer.echo(json.dumps([json.loads(table.to_json()) for table in found], indent=1))
+    else:
+        typer.echo("\n\n".join(table.to_markdown() for table in found[:-1]))
+
+
+def _evaluate_kernels(store: Path, device: str, cache: Path, *, report: bool, as_json: bool) -> None:
+    from foretell.workflows import kernel_classes
+
+    found = kernel_classes.evaluate(store, device, cache, say=_say)
+    if report:
+        typer.echo(f"written: {printable(str(kernel_classes.write_report(found, Path('reports'))))}", err=as_json)
+    if as_json:
+        typer.echo(json.dumps([json.loads(table.to_json()) for table in found], indent=1))
+    else:
+        typer.echo("\n\n".join(table.to_markdown() for table in found))
+
+
+def _evaluate_compiled(store: Path, device: str, cache: Path, *, report: bool, as_json: bool) -> None:
+    from foretell.workflows import compiled
+
+    found = compiled.evaluate(store, device, cache, _say)
+    if report:
+        typer.echo(f"written: {printable(str(compiled.write_report(found, Path('reports'))))}", err=as_json)
     if as_json:
         typer.echo(json.dumps([json.loads(table.to_json()) for table in found], indent=1))
     else:

@@ -9,14 +9,22 @@ from foretell.features import Units, extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.graph import Graph
 from foretell.predictors import Predictor
-from foretell.records import UnitShare, Workload
+from foretell.predictors.kernel_classifier import KernelClassifier
+from foretell.records import KernelShare, UnitShare, Workload
 from foretell.units import seconds_from_ms, us
+from foretell.workflows.kernel_shares import kernel_shares, likeliest
 
 MOST = 20
 
 
-def explain(workload: Workload, predictor: Predictor, latency_ms: float, most: int = MOST) -> tuple[UnitShare, ...]:
-    """Equal units as one row, most time first.
+def explain(
+    workload: Workload,
+    predictor: Predictor,
+    latency_ms: float,
+    most: int = MOST,
+    classifier: KernelClassifier | None = None,
+) -> tuple[UnitShare, ...]:
+    """Equal units as one row, most time first; with a classifier, each with the likeliest class of its kernel.
 
     Where the predictor tells no times of units (the roofline), the analytic bound of each is its part of the whole.
     """
@@ -28,13 +36,27 @@ def explain(workload: Workload, predictor: Predictor, latency_ms: float, most: i
     spent = unit_us * distinct.counts
     shares = spent / spent.sum()
     first = {int(member): position for position, member in reversed(list(enumerate(distinct.member)))}
+    kernels = likeliest(workload, distinct, classifier) if classifier else [(None, None)] * len(distinct)
     rows = []
     for row in np.argsort(-spent, kind="stable")[:most].tolist():
         operator, module, shapes = _named(units, first[row], workload.running_graph)
         over = float(unit_us[row] / distinct.bound_us[row]) if tell else None
         share = float(shares[row])
-        rows.append(UnitShare(operator, module, shapes, int(distinct.counts[row]), latency_ms * share, share, over))
+        count = int(distinct.counts[row])
+        rows.append(UnitShare(operator, module, shapes, count, latency_ms * share, share, over, *kernels[row]))
     return tuple(rows)
+
+
+def explain_kernels(
+    workload: Workload, predictor: Predictor, latency_ms: float, classifier: KernelClassifier
+) -> tuple[KernelShare, ...]:
+    """Units whose main kernel is likely of one class as one row, most time first."""
+    units = extract_units(workload)
+    if not len(units):
+        return ()
+    distinct = DistinctUnits.of(units)
+    spent = _unit_times(workload, predictor, distinct)[0] * distinct.counts
+    return kernel_shares(units, distinct, spent, likeliest(workload, distinct, classifier), latency_ms)
 
 
 def _unit_times(workload: Workload, predictor: Predictor, distinct: DistinctUnits) -> tuple[NDArray[np.float64], bool]:
@@ -43,7 +65,9 @@ def _unit_times(workload: Workload, predictor: Predictor, distinct: DistinctUnit
     return (tell(workload, distinct), True) if tell else (distinct.bound_us, False)
 
 
-def timeline(workload: Workload, predictor: Predictor, latency_ms: float) -> dict[str, object]:
+def timeline(
+    workload: Workload, predictor: Predictor, latency_ms: float, classifier: KernelClassifier | None = None
+) -> dict[str, object]:
     """All units one after the other, as a trace that Chrome and Perfetto open; together they take ``latency_ms``."""
     units = extract_units(workload)
     events: list[dict[str, object]] = [
@@ -54,10 +78,14 @@ def timeline(workload: Workload, predictor: Predictor, latency_ms: float) -> dic
         unit_us = _unit_times(workload, predictor, distinct)[0][distinct.member]
         unit_us = unit_us * (us(seconds_from_ms(latency_ms)) / unit_us.sum())
         starts_us = np.cumsum(unit_us) - unit_us
+        kernels = likeliest(workload, distinct, classifier) if classifier else []
         for position, (start_us, took_us) in enumerate(zip(starts_us.tolist(), unit_us.tolist())):
             operator, module, shapes = _named(units, position, workload.running_graph)
             place = {"ph": "X", "cat": units.phases[position], "pid": 0, "tid": 0, "ts": start_us, "dur": took_us}
-            events.append({"name": operator, **place, "args": {"module": module, "shapes": shapes}})
+            told: dict[str, object] = {"module": module, "shapes": shapes}
+            if kernels:
+                told["kernel"], told["probability"] = kernels[int(distinct.member[position])]
+            events.append({"name": operator, **place, "args": told})
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 

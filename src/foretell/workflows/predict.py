@@ -20,7 +20,9 @@ from foretell.records import Estimate, Prediction, Target, Workload
 from foretell.registry import did_you_mean
 from foretell.workflows.calibrate import read_calibration
 
-RUNTIMES = ("cuda-graph", "eager")
+COMPILE = "compile"
+RUNTIMES = ("cuda-graph", "eager", COMPILE)
+EXPLAINED = ("units", "kernels")
 MAX_BATCH = 2**20
 InputShape = str | Sequence[int] | Sequence[str] | Mapping[str, Sequence[int]] | None
 
@@ -92,7 +94,7 @@ def predict(
     trust: bool = False,
     allow_unknown: bool = False,
     use_cache: bool = True,
-    explain: bool = False,
+    explain: bool | str = False,
     trace: str | Path | None = None,
     store: str | Path | None = None,
 ) -> Prediction:
@@ -105,7 +107,7 @@ def predict(
         input_shape: Shape of the input without the batch; a dictionary where there are several.
         dtype: fp32, fp16, bf16, …; in training fp16 and bf16 mean autocast.
         mode: inference, training, prefill or decode.
-        runtime: What drives the device.
+        runtime: What drives the device: ``cuda-graph``, ``eager``, or ``compile`` (torch.compile, inference).
         slice: A part of it: ``mps:30``, ``mig:1g.18gb``, ``sms:66``.
         optimizer: sgd (momentum) or adamw, in training.
         predictor: The name of a predictor, or a file of ``foretell train``; the best one for the device where absent.
@@ -114,7 +116,7 @@ def predict(
         trust: Allow code that comes with the model to run.
         allow_unknown: Count operators of unknown domains by the bytes they move instead of refusing them.
         use_cache: Keep the converted graph for the next call.
-        explain: Tell which units of work take the time, too.
+        explain: Tell which units of work take the time, too; ``kernels``: and which kernels they run, by class.
         trace: A file to write the units to, one after the other, for Chrome or Perfetto.
         store: A folder of measurements; where it has this computation on this device, they are the answer.
 
@@ -128,6 +130,8 @@ def predict(
     check_latency_limit(latency_limit_ms)
     if mode not in MODES:
         raise InputError(f"Unknown mode {mode!r}.{did_you_mean(mode, MODES)}")
+    if isinstance(explain, str) and explain not in EXPLAINED:
+        raise InputError(f"Nothing explains {explain!r}.{did_you_mean(explain, EXPLAINED)}")
     if runtime not in RUNTIMES:
         raise InputError(f"Unknown runtime {runtime!r}.{did_you_mean(runtime, RUNTIMES)}")
     number = parse_dtype(dtype)
@@ -141,6 +145,11 @@ def predict(
     answerer = find_predictor(predictor, place.id)
     if target.slice is not None:
         answerer = on_slices(answerer, place.id)
+    if runtime == COMPILE:
+        from foretell.workflows.compiled import check_asked, on_compile
+
+        check_asked(mode, place, {"--explain": explain, "--trace": trace, "--store": store})
+        answerer = on_compile(answerer, place.id)
     graph = load_graph(
         model,
         input_shape=input_shape,
@@ -161,20 +170,34 @@ def predict(
     prediction = _advise_mig(prediction, workload, answerer, latency_limit_ms)
     latency = prediction.latency_ms
     if explain and latency is not None:
-        from foretell.workflows.explain import explain as units_of
-
-        prediction = replace(prediction, units=units_of(workload, answerer, latency.value))
+        prediction = _explain(prediction, workload, answerer, latency.value, kernels=explain == "kernels")
     if trace is not None and latency is not None:
         from foretell.workflows.explain import timeline
+        from foretell.workflows.kernel_shares import classifier_for
 
+        events = timeline(workload, answerer, latency.value, classifier_for(target)[0])
         try:
-            write_whole(Path(trace), json.dumps(timeline(workload, answerer, latency.value)).encode())
+            write_whole(Path(trace), json.dumps(events).encode())
         except OSError as error:
             raise InputError(f"Cannot write the trace {trace}: {error.strerror}. Choose another --trace.") from error
     if latency is not None and latency_limit_ms is not None and latency.value > latency_limit_ms:
         late = f"Takes about {latency.value:.3g} ms here: more than the limit of {latency_limit_ms:g} ms."
         prediction = replace(prediction, warnings=(*prediction.warnings, late))
-    return with_host_latency(prediction, workload, read_calibration())
+    return prediction if runtime == COMPILE else with_host_latency(prediction, workload, read_calibration())
+
+
+def _explain(
+    prediction: Prediction, workload: Workload, answerer: Predictor, latency_ms: float, *, kernels: bool
+) -> Prediction:
+    """The prediction with its units of work and, if asked for, the classes of their kernels."""
+    from foretell.workflows.explain import explain, explain_kernels
+    from foretell.workflows.kernel_shares import classifier_for
+
+    classifier, warning = classifier_for(workload.target) if kernels else (None, None)
+    prediction = replace(prediction, units=explain(workload, answerer, latency_ms, classifier=classifier))
+    if classifier is not None:
+        prediction = replace(prediction, kernels=explain_kernels(workload, answerer, latency_ms, classifier))
+    return replace(prediction, warnings=(*prediction.warnings, *([warning] if warning else [])))
 
 
 def _advise_mig(

@@ -1,0 +1,218 @@
+"""advisors: which device, slice and batch size to serve a model on: what is possible, ranked by what it costs.
+
+A candidate is one prediction: a device, a slice of it, a batch size. It falls out where it needs more memory than there
+is (by the upper end of its interval, for what does not fit fails), or takes longer than allowed (by its value; where
+the upper end is beyond the limit it is marked as a risk). What is left is ranked by dollars, energy or carbon of a
+million inferences. Of each place the best batch size is kept.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from foretell.advisors.costs import Fleet, InferenceCost, fleet_for_rate, inference_cost
+from foretell.errors import InputError
+from foretell.records import Estimate
+
+Objective = Literal["usd", "energy", "carbon"]
+OBJECTIVES: tuple[Objective, ...] = ("usd", "energy", "carbon")
+_FIELDS = {
+    "usd": "usd_per_million",
+    "energy": "device_kwh_per_million",
+    "carbon": "kg_co2e_per_million",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model on a device or a slice of it; ``copies`` of the slice fit on one device."""
+
+    device: str
+    slice: str | None
+    dtype: str
+    batch_size: int
+    latency_ms: Estimate
+    need_mib: Estimate | None = None
+    capacity_mib: float | None = None
+    energy_j: Estimate | None = None
+    power_w: Estimate | None = None
+    copies: int = 1
+    calibrated: bool = True
+
+    @property
+    def place(self) -> str:
+        """Where it runs, in words."""
+        return f"{self.device} {self.slice}" if self.slice else self.device
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An instance with devices of one kind that can be rented; None is unknown."""
+
+    device: str
+    name: str
+    devices: int
+    usd_per_h: float | None
+    g_co2e_per_kwh: float | None = None
+    pue: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is wanted; None is no limit."""
+
+    slo_ms: float | None = None
+    rate_per_s: float | None = None
+    budget_usd_per_h: float | None = None
+    max_batch: int | None = None
+    utilisation: float = 0.7
+    objective: Objective = "usd"
+
+    def __post_init__(self) -> None:
+        for name in ("slo_ms", "rate_per_s", "budget_usd_per_h", "max_batch"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InputError(f"Got {name} = {value:g}; it must be above 0, or left out.")
+        if self.objective not in OBJECTIVES:
+            raise InputError(f"Cannot rank by {self.objective!r}; choose from {', '.join(OBJECTIVES)}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A place, a batch size and an instance; ``at_risk`` where the upper end of its latency misses the limit."""
+
+    candidate: Candidate
+    offer: Offer
+    cost: InferenceCost
+    fleet: Fleet | None
+    value: float
+    at_risk: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A place that will not do, and why."""
+
+    place: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The choices from the best on, what fell out, and the choices that none beats in both latency and value."""
+
+    choices: tuple[Choice, ...]
+    refused: tuple[Refused, ...]
+    front: tuple[Choice, ...] = field(default=())
+
+
+def place(candidates: Sequence[Candidate], offers: Sequence[Offer], wishes: Wishes) -> Placement:
+    """Rank all candidates on all offers of their device; ties go to the lower latency, then to the smaller batch."""
+    kept: dict[tuple[str, str], Choice] = {}
+    everything: list[Choice] = []
+    refused: list[Refused] = []
+    places = dict.fromkeys(candidate.place for candidate in candidates)
+    for name in places:
+        own = [candidate for candidate in candidates if candidate.place == name]
+        possible, reason = _possible(own, wishes)
+        found = [choice for each in possible for offer in offers if offer.device == each.device
+                 if (choice := _choice(each, offer, wishes)) is not None]  # fmt: skip
+        affordable = [choice for choice in found if _is_affordable(choice, wishes)]
+        if not possible:
+            refused.append(Refused(name, reason))
+        elif not found:
+            refused.append(Refused(name, _why_unranked(possible[0], offers, wishes)))
+        elif not affordable:
+            least = min((hourly for choice in found if (hourly := _usd_per_h(choice)) is not None), default=None)
+            need = "an unknown price" if least is None else f"{least:.2f} $/h at least"
+            refused.append(Refused(name, f"budget: {need}; {wishes.budget_usd_per_h:g} $/h are allowed"))
+        for choice in affordable:
+            everything.append(choice)
+            key = name, choice.offer.name
+            if key not in kept or _order(choice) < _order(kept[key]):
+                kept[key] = choice
+    return Placement(tuple(sorted(kept.values(), key=_order)), tuple(refused), pareto_front(everything))
+
+
+def pareto_front(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    """Those that no other one equals or beats in both latency and value, from the fastest on."""
+    front: list[Choice] = []
+    for choice in sorted(choices, key=lambda each: (each.candidate.latency_ms.value, each.value)):
+        if not front or choice.value < front[-1].value:
+            front.append(choice)
+    return tuple(front)
+
+
+def _order(choice: Choice) -> tuple[float, float, int, str, str]:
+    candidate = choice.candidate
+    return choice.value, candidate.latency_ms.value, candidate.batch_size, candidate.place, choice.offer.name
+
+
+def _possible(own: Sequence[Candidate], wishes: Wishes) -> tuple[list[Candidate], str]:
+    """The candidates of one place that fit, are fast enough and not too large a batch; else what stands against it."""
+    sized = [each for each in own if wishes.max_batch is None or each.batch_size <= wishes.max_batch]
+    if not sized:
+        return [], f"batch: none of the batch sizes is at most {wishes.max_batch}"
+    fitting = [each for each in sized if _fits(each)]
+    if not fitting:
+        least = min(sized, key=lambda each: each.batch_size)
+        need = f"{least.need_mib.high:,.0f}" if least.need_mib else "?"
+        return [], f"memory: batch {least.batch_size} may need {need} MiB of {least.capacity_mib or 0:,.0f}"
+    fast = [each for each in fitting if wishes.slo_ms is None or each.latency_ms.value <= wishes.slo_ms]
+    if not fast:
+        best = min(fitting, key=lambda each: each.latency_ms.value)
+        return (
+            [],
+            f"latency: {best.latency_ms.value:.3g} ms at batch {best.batch_size}; the limit is {wishes.slo_ms:g} ms",
+        )
+    return fast, ""
+
+
+def _fits(candidate: Candidate) -> bool:
+    """What is not known is given the benefit of the doubt."""
+    if candidate.need_mib is None or candidate.capacity_mib is None:
+        return True
+    return candidate.need_mib.high <= candidate.capacity_mib
+
+
+def _choice(candidate: Candidate, offer: Offer, wishes: Wishes) -> Choice | None:
+    """The candidate on an offer; None where what it is ranked by is unknown."""
+    replicas = offer.devices * candidate.copies
+    cost = inference_cost(
+        candidate.latency_ms, candidate.batch_size, usd_per_h=offer.usd_per_h, replicas=replicas,
+        energy_j=candidate.energy_j, power_w=candidate.power_w, pue=offer.pue, g_co2e_per_kwh=offer.g_co2e_per_kwh,
+    )  # fmt: skip
+    fleet = None
+    if wishes.rate_per_s is not None:
+        fleet = fleet_for_rate(
+            wishes.rate_per_s, candidate.latency_ms, candidate.batch_size, utilisation=wishes.utilisation,
+            replicas=replicas, usd_per_h=offer.usd_per_h,
+        )  # fmt: skip
+    ranked: Estimate | None = getattr(cost, _FIELDS[wishes.objective])
+    if wishes.objective == "usd" and fleet is not None:
+        ranked = fleet.usd_per_million  # whole instances, busy or not
+    if ranked is None:
+        return None
+    at_risk = wishes.slo_ms is not None and candidate.latency_ms.high > wishes.slo_ms
+    return Choice(candidate, offer, cost, fleet, ranked.value, at_risk)
+
+
+def _is_affordable(choice: Choice, wishes: Wishes) -> bool:
+    if wishes.budget_usd_per_h is None:
+        return True
+    hourly = _usd_per_h(choice)
+    return hourly is not None and hourly <= wishes.budget_usd_per_h
+
+
+def _usd_per_h(choice: Choice) -> float | None:
+    """Of all instances that the rate needs, or of one."""
+    if choice.fleet is None:
+        return choice.offer.usd_per_h
+    return None if choice.fleet.usd_per_h is None else choice.fleet.usd_per_h.value
+
+
+def _why_unranked(candidate: Candidate, offers: Sequence[Offer], wishes: Wishes) -> str:
+    if not any(offer.device == candidate.device for offer in offers):
+        return f"price: nobody is known to rent out a {candidate.device}"
+    return f"{wishes.objective}: unknown for every instance with a {candidate.device}"

@@ -1,0 +1,185 @@
+"""workflows: where to serve or train a model: predictions everywhere, prices and carbon, the best places."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from foretell.advisors.costs import TrainingCost, training_cost
+from foretell.advisors.placement import Candidate, Offer, Placement, Refused, Wishes, place
+from foretell.devices import Device, Slice, find_device, parse_slice
+from foretell.errors import InputError
+from foretell.facts.carbon import CarbonFacts, load_carbon
+from foretell.facts.prices import Price, load_prices, select_prices
+from foretell.graph import parse_dtype
+from foretell.records import Prediction, Target
+from foretell.registry import did_you_mean
+from foretell.workflows.predict import InputShape, load_graph
+from foretell.workflows.sweep import ALL, Point, places_of, sweep, sweep_targets
+
+Market = Literal["on-demand", "spot"]
+MARKETS: tuple[Market, ...] = ("on-demand", "spot")
+OWN = "not rented"
+_LARGEST_BATCH = 256
+_MIG = "mig:"
+
+
+@dataclass(frozen=True, slots=True)
+class Renting:
+    """Where instances are looked for; without a PUE the devices alone are counted."""
+
+    clouds: Sequence[str] = ()
+    region: str | None = None
+    country: str | None = None
+    market: Market = "on-demand"
+    pue: float | None = None
+    prices: Path | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingChoice:
+    """A training on one device of an instance, and what it takes; the whole instance is paid."""
+
+    prediction: Prediction
+    offer: Offer
+    cost: TrainingCost
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingAdvice:
+    """The choices from the cheapest on, and what fell out."""
+
+    choices: tuple[TrainingChoice, ...]
+    refused: tuple[Refused, ...]
+
+
+def advise(
+    model: Any,
+    wishes: Wishes,
+    renting: Renting | None = None,
+    *,
+    devices: Sequence[str | Device] = (ALL,),
+    dtype: str = "fp16",
+    mig: bool = True,
+    input_shape: InputShape = None,
+    trust: bool = False,
+    use_cache: bool = True,
+) -> Placement:
+    """Which device, MIG slice, batch size and instance serve a model best.
+
+    >>> from foretell.testing import tiny_onnx
+    >>> found = advise(tiny_onnx(), Wishes(slo_ms=5), devices=["h200", "l4"], mig=False)
+    >>> found.choices[0].candidate.device, found.choices[0].at_risk
+    ('l4', False)
+    """
+    renting = renting or Renting()
+    limit = wishes.max_batch or _LARGEST_BATCH
+    batch_sizes = [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]
+    found = [device for each in devices for device in places_of(each)]
+    graph = load_graph(model, input_shape=input_shape, trust=trust, use_cache=use_cache)
+    targets = [Target(device, part) for device in found for part in (None, *(_parts(device) if mig else ()))]
+    points = sweep_targets(graph, targets, [parse_dtype(dtype)], batch_sizes)
+    candidates = [candidate for point in points for candidate in _candidates(point)]
+    return place(candidates, _offers(found, renting), wishes)
+
+
+def advise_training(
+    model: Any,
+    steps: int,
+    renting: Renting | None = None,
+    *,
+    devices: Sequence[str | Device] = (ALL,),
+    batch_size: int = 32,
+    dtype: str = "fp32",
+    optimizer: str = "sgd",
+    input_shape: InputShape = None,
+    trust: bool = False,
+    use_cache: bool = True,
+) -> TrainingAdvice:
+    """Hours, dollars, energy and carbon of a training on one device of each kind, from the cheapest on."""
+    renting = renting or Renting()
+    found = [device for each in devices for device in places_of(each)]
+    offers = _offers(found, renting)
+    choices, refused = [], []
+    for point in sweep(
+        model, devices=found, batch_sizes=[batch_size], dtypes=[dtype], mode="training", optimizer=optimizer,
+        input_shape=input_shape, trust=trust, use_cache=use_cache,
+    ):  # fmt: skip
+        told = point.prediction
+        if told.latency_ms is None or point.fits is False:
+            need = f"{told.memory_mib.value:,.0f}" if told.memory_mib else "?"
+            refused.append(Refused(told.device, f"memory: a step needs {need} MiB"))
+            continue
+        for offer in offers:
+            if offer.device == told.device:
+                cost = training_cost(
+                    told.latency_ms, steps, usd_per_h=offer.usd_per_h, power_w=told.power_w, pue=offer.pue,
+                    g_co2e_per_kwh=offer.g_co2e_per_kwh,
+                )  # fmt: skip
+                choices.append(TrainingChoice(told, offer, cost))
+    choices.sort(key=lambda each: (each.cost.usd is None, each.cost.usd.value if each.cost.usd else 0.0,
+                                   each.cost.hours.value))  # fmt: skip
+    return TrainingAdvice(tuple(choices), tuple(refused))
+
+
+def _parts(device: Device) -> list[Slice]:
+    """The MIG slices of which a device holds several: one alone costs as much as the whole."""
+    return [
+        parse_slice(f"{_MIG}{profile.name}", device) for profile in device.mig_profiles if profile.max_instances > 1
+    ]
+
+
+def _candidates(point: Point) -> Iterator[Candidate]:
+    told = point.prediction
+    if told.latency_ms is not None:
+        yield Candidate(
+            told.device,
+            told.slice,
+            told.dtype,
+            told.batch_size,
+            told.latency_ms,
+            told.device_memory_mib or told.memory_mib,
+            told.facts.get("memory_capacity_mib"),
+            # what slices draw side by side is not known: they share what the device draws at rest
+            None if told.slice else told.energy_j,
+            None if told.slice else told.power_w,
+            _copies(told),
+            told.predictor != "roofline",
+        )
+
+
+def _copies(told: Prediction) -> int:
+    profiles = {f"{_MIG}{profile.name}": profile.max_instances for profile in find_device(told.device).mig_profiles}
+    return profiles.get(told.slice or "", 1)
+
+
+def _offers(devices: Sequence[Device], renting: Renting) -> list[Offer]:
+    """What can be rented of each device; one without a price is still there, its price unknown."""
+    if renting.market not in MARKETS:
+        raise InputError(f"Unknown market {renting.market!r}.{did_you_mean(renting.market, MARKETS)}")
+    prices, carbon = load_prices(renting.prices), load_carbon()
+    known = sorted({price.cloud for price in prices})
+    for cloud in renting.clouds:
+        if cloud.lower() not in known:
+            raise InputError(f"No prices of the cloud {cloud!r}.{did_you_mean(cloud, known)}")
+    wanted = [cloud.lower() for cloud in renting.clouds]
+    offers = []
+    for device in devices:
+        own = [
+            price
+            for price in select_prices(prices, device=device.id, region=renting.region)
+            if not wanted or price.cloud in wanted
+        ]
+        offers += [_offer(price, renting, carbon) for price in own]
+        if not own and not wanted:
+            grid = carbon.intensity(country=renting.country).value if renting.country else None
+            offers.append(Offer(device.id, OWN, 1, None, grid, renting.pue or 1.0))
+    return offers
+
+
+def _offer(price: Price, renting: Renting, carbon: CarbonFacts) -> Offer:
+    grid = carbon.intensity(cloud=price.cloud, region=price.region, country=renting.country).value
+    note = "the machine around the devices costs extra" if price.covers == "devices" else ""
+    name = f"{price.cloud} {price.instance} ({price.region})"
+    pue = renting.pue or carbon.pue(price.cloud).value or 1.0
+    return Offer(price.device, name, price.devices, price.usd_per_h_as(renting.market), grid, pue, note)

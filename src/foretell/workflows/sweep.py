@@ -1,0 +1,174 @@
+"""workflows: one model over batch sizes, precisions, devices and slices; the graph is made once."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foretell.devices import Device, all_devices, find_device, parse_slice
+from foretell.errors import InputError
+from foretell.files import write_whole
+from foretell.frontends import MODES
+from foretell.graph import Graph, parse_dtype
+from foretell.graph.training import find_optimizer
+from foretell.optional import require
+from foretell.predictors import find_predictor
+from foretell.predictors.slice_model import on_slices
+from foretell.records import Prediction, Target, Workload
+from foretell.registry import did_you_mean
+from foretell.workflows.predict import MAX_BATCH, InputShape, load_graph
+
+ALL = "all"
+MOST_POINTS = 20_000
+_METRICS = ("latency_ms", "throughput_per_s", "memory_mib", "device_memory_mib", "energy_j", "power_w")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A prediction and whether the device has the memory for it; None where either is not known."""
+
+    prediction: Prediction
+    fits: bool | None
+
+    def to_row(self) -> dict[str, Any]:
+        """Flat, for a table: each metric with its interval; what is not known is None."""
+        told = self.prediction
+        row: dict[str, Any] = {name: getattr(told, name) for name in ("model", "device", "slice", "dtype", "mode")}
+        row |= {"batch_size": told.batch_size, "fits": self.fits, "predictor": told.predictor}
+        for name in _METRICS:
+            estimate = getattr(told, name)
+            row |= {
+                name: estimate and estimate.value,
+                f"{name}_low": estimate and estimate.low,
+                f"{name}_high": estimate and estimate.high,
+            }
+        return row
+
+
+def sweep(
+    model: Any,
+    *,
+    devices: Sequence[str | Device] = ("h200",),
+    batch_sizes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
+    dtypes: Sequence[str] = ("fp32",),
+    slices: Sequence[str | None] = (None,),
+    mode: str = "inference",
+    optimizer: str | None = None,
+    input_shape: InputShape = None,
+    context: int | None = None,
+    predictor: str | None = None,
+    trust: bool = False,
+    allow_unknown: bool = False,
+    use_cache: bool = True,
+) -> Iterator[Point]:
+    """Predict a model everywhere: for every device and slice, precision and batch size, in this order.
+
+    Args:
+        model: As `foretell.predict` takes it.
+        devices: Names of the catalogue; ``all`` means every GPU in it.
+        batch_sizes: Items a batch.
+        dtypes: fp32, fp16, bf16, …
+        slices: Parts of each device (``mps:30``, ``sms:66``); None is the whole.
+        mode: inference, training, prefill or decode.
+        optimizer: sgd or adamw, in training.
+        input_shape: Shape of the input without the batch; a dictionary where there are several.
+        context: Tokens already in the cache, when decoding.
+        predictor: The name of a predictor; the best one for each device where absent.
+        trust: Allow code that comes with the model to run.
+        allow_unknown: Count operators of unknown domains by the bytes they move.
+        use_cache: Keep the converted graph for the next call.
+
+    >>> from foretell.testing import tiny_onnx
+    >>> points = list(sweep(tiny_onnx(), devices=["h200", "a100"], batch_sizes=[1, 8]))
+    >>> [(point.prediction.device, point.prediction.batch_size, point.fits) for point in points]
+    [('h200', 1, True), ('h200', 8, True), ('a100-sxm-40gb', 1, True), ('a100-sxm-40gb', 8, True)]
+    """
+    places = [place for device in devices for place in places_of(device)]
+    targets = [
+        Target(place, parse_slice(part, place) if part else None, "eager" if place.is_cpu else "cuda-graph")
+        for place in places
+        for part in slices
+    ]
+    numbers = [parse_dtype(dtype) for dtype in dtypes]
+    for batch_size in batch_sizes:
+        if not 1 <= batch_size <= MAX_BATCH:
+            raise InputError(f"The batch size is {batch_size}; it must be between 1 and {MAX_BATCH}.")
+    count = len(targets) * len(numbers) * len(batch_sizes)
+    if not 0 < count <= MOST_POINTS:
+        raise InputError(f"Got {count:,} predictions to make; it must be between 1 and {MOST_POINTS:,}.")
+    if mode not in MODES:
+        raise InputError(f"Unknown mode {mode!r}.{did_you_mean(mode, MODES)}")
+    if mode == "training":
+        find_optimizer(optimizer or "sgd")
+    elif optimizer is not None:
+        raise InputError(f"An optimizer ({optimizer!r}) needs --mode training.")
+    graph = load_graph(
+        model, input_shape=input_shape, mode=mode, context=context, trust=trust, allow_unknown=allow_unknown,
+        use_cache=use_cache,
+    )  # fmt: skip
+    return sweep_targets(graph, targets, numbers, batch_sizes, mode, optimizer, predictor)
+
+
+def places_of(device: str | Device) -> list[Device]:
+    """The device of a name; all GPUs of the catalogue for ``all``."""
+    if isinstance(device, Device):
+        return [device]
+    return [place for place in all_devices() if not place.is_cpu] if device == ALL else [find_device(device)]
+
+
+def sweep_targets(
+    graph: Graph,
+    targets: Sequence[Target],
+    dtypes: Sequence[str],
+    batch_sizes: Sequence[int],
+    mode: str = "inference",
+    optimizer: str | None = None,
+    predictor: str | None = None,
+) -> Iterator[Point]:
+    """Predict a graph on targets, at all batch sizes and precisions."""
+    chosen = (optimizer or "sgd") if mode == "training" else None
+    graphs: dict[tuple[int, str], Graph] = {}  # they are the same for all devices
+    for target in targets:
+        answerer = find_predictor(predictor, target.device.id)
+        if target.slice is not None:
+            answerer = on_slices(answerer, target.device.id)
+        for dtype in dtypes:
+            autocast = mode == "training" and dtype in ("fp16", "bf16")
+            for batch_size in batch_sizes:
+                key = batch_size, "" if autocast else dtype
+                if key not in graphs:
+                    scaled = graph.with_batch(batch_size)
+                    graphs[key] = scaled if autocast else scaled.with_dtype(dtype)
+                told = answerer.predict(Workload(graphs[key], target, dtype, mode, chosen))
+                yield Point(told, _fits(told))
+
+
+def _fits(told: Prediction) -> bool | None:
+    """By the predicted need, not by the upper end of its interval: that is for whoever chooses."""
+    need, capacity_mib = told.device_memory_mib or told.memory_mib, told.facts.get("memory_capacity_mib")
+    return None if need is None or not capacity_mib else need.value <= capacity_mib
+
+
+def write_points(points: Sequence[Point], file: Path) -> None:
+    """All points as a table: CSV or Parquet, by the name of the file."""
+    rows = [point.to_row() for point in points]
+    if file.suffix == ".csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        data = text.getvalue().encode()
+    elif file.suffix == ".parquet":
+        arrow = require("pyarrow", extra="data", purpose="Writing Parquet")
+        parquet = require("pyarrow.parquet", extra="data", purpose="Writing Parquet")
+        sink = arrow.BufferOutputStream()
+        parquet.write_table(arrow.Table.from_pylist(rows), sink, compression="zstd")
+        data = sink.getvalue().to_pybytes()
+    else:
+        raise InputError(f"Cannot tell the format of {file.name!r}; name it .csv or .parquet.")
+    try:
+        write_whole(file, data)
+    except OSError as error:
+        raise InputError(f"Cannot write {file}: {error.strerror}. Choose another --out.") from error

@@ -1,0 +1,39 @@
+"""``foretell sweep``: words and numbers with commas, a table, a file, JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import run
+from foretell.testing import tiny_onnx
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    file = tmp_path / "tiny.onnx"
+    file.write_bytes(tiny_onnx().SerializeToString())
+    return str(file)
+
+
+def test_a_line_a_point_and_the_file_beside_it(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "points.csv"
+    shown = run(
+        capsys, "sweep", model, "--devices", "h200, a100", "-b", "1,8", "--slices", "whole,mps:50", "-o", str(out)
+    )
+    lines = [line.split() for line in shown.splitlines() if "fp32" in line]
+    assert [line[0] for line in lines] == ["h200"] * 4 + ["a100-sxm-40gb"] * 4
+    assert [line[1] for line in lines if line[1] == "mps:50"] == ["mps:50"] * 4
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 9
+    assert f"written: {out}" in shown.replace("\n", "")
+
+
+def test_json_has_rows_with_intervals(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = json.loads(run(capsys, "sweep", model, "-b", "4", "--json"))
+    assert row["batch_size"] == 4
+    assert row["latency_ms_low"] < row["latency_ms"] < row["latency_ms_high"]
+    assert row["fits"] is True
+
+
+def test_numbers_that_are_none_are_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "sweep", model, "-b", "1,many", code=2)
