@@ -15,7 +15,6 @@ from foretell.graph import Graph, parse_dtype
 from foretell.graph.training import find_optimizer
 from foretell.predictors import Predictor, find_predictor
 from foretell.predictors.host_latency import with_host_latency
-from foretell.predictors.slice_model import on_slices
 from foretell.records import Estimate, Prediction, Target, Workload
 from foretell.registry import did_you_mean
 from foretell.workflows.calibrate import read_calibration
@@ -144,6 +143,8 @@ def predict(
         raise InputError(f"An optimizer ({optimizer!r}) needs --mode training.")
     answerer = find_predictor(predictor, place.id)
     if target.slice is not None:
+        from foretell.predictors.slice_model import on_slices  # with numpy: predicting shall start quickly
+
         answerer = on_slices(answerer, place.id)
     if runtime == COMPILE:
         from foretell.workflows.compiled import check_asked, on_compile
