@@ -12,6 +12,7 @@ from foretell.workflows.graphs import (
     without_origins,
     write_graphs,
 )
+from workflows.small_store import write_table
 
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
@@ -104,6 +105,16 @@ def test_a_graph_that_takes_too_long_is_recorded(tmp_path, monkeypatch):
 def test_nothing_stored_is_no_error(tmp_path):
     assert stored_keys(tmp_path / "nowhere") == set()
     assert measured_keys(tmp_path) == {}
+
+
+def test_graphs_of_compiled_models_are_needed_too(tmp_path):
+    rows = [
+        {"campaign_id": "c", "workload_id": name, "spec": LENET.spec, "family": "lenet", "mode": "inference"}
+        | {"input_shape": shape, "status": status}
+        for name, shape, status in (("a", "1x28x28", "ok"), ("b", "1x32x32", "run_error"))
+    ]
+    write_table(tmp_path, "compiled", rows)
+    assert measured_keys(tmp_path) == {LENET: "lenet"}
 
 
 def test_graphs_that_a_compiler_was_given_are_not_taken_for_those_of_the_front_end(tmp_path):

@@ -140,7 +140,7 @@ class SlicedPredictor:
             sliced,
             latency_ms=latency,
             throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
-            energy_j=_energy(sliced.power_w, latency),
+            energy_j=energy_of(sliced.power_w, latency),
             breakdown=_breakdown(units, part_us, latency.value, sliced.breakdown),
             warnings=full.warnings,
         )
@@ -180,7 +180,8 @@ def _widened(latency: Estimate, scale: float, width: float) -> Estimate:
     return Estimate(value, value * math.exp(-math.hypot(below, width)), value * math.exp(math.hypot(above, width)))
 
 
-def _energy(power: Estimate | None, latency: Estimate) -> Estimate | None:
+def energy_of(power: Estimate | None, latency: Estimate) -> Estimate | None:
+    """Power times latency, where the power is known."""
     if power is None:
         return None
     value, low, high = (seconds_from_ms(time_ms) for time_ms in (latency.value, latency.low, latency.high))

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from foretell.errors import InputError
 from foretell.features.slice_features import GREEN_COLUMNS, SLICE_COLUMNS, describe_scaling, launches_of
+from foretell.predictors.least_squares import solve
 from foretell.predictors.sample import Sample
 from foretell.predictors.slice_model import SliceModel, logistic
 
 _PULL = 0.01  # how weights are pulled to 0: as by a row with an error of this much for each root of a row
 _BEND = 0.05  # an error of this size begins to count by its size instead of its square
-_STEPS = 300
-_FIRST_DAMPING, _TINY = 1e-2, 1e-9
 _FIRST_MPS_US = 0.4
 _SHARED = len(SLICE_COLUMNS) - len(GREEN_COLUMNS)
 
@@ -88,7 +87,7 @@ def fit_slices(
     middle[_SHARED:], spread[_SHARED:] = 0.0, 1.0
     spread[spread == 0] = 1.0
     problem = _Problem(units, tuple((rows - middle) / spread for rows in units.columns), measured, device_sms, pull)
-    found = problem.solve(np.array([0.0, *(0.0 for _ in SLICE_COLUMNS), np.log(_FIRST_MPS_US)]))
+    found = solve(problem.errors, np.array([0.0, *(0.0 for _ in SLICE_COLUMNS), np.log(_FIRST_MPS_US)]), _BEND)
     if measured.green.all():
         found[-1] = -np.inf
     weights, middles, spreads = (tuple(map(float, values)) for values in (found[1:-1], middle, spread))
@@ -104,24 +103,6 @@ class _Problem:
     measured: MeasuredSlices
     device_sms: int
     pull: float
-
-    def solve(self, parameters: Values) -> Values:
-        """Damped Gauss–Newton steps; each is taken only where it helps."""
-        damping, (errors, slopes) = _FIRST_DAMPING, self.errors(parameters)
-        for _ in range(_STEPS):
-            bent = 1.0 / np.sqrt(1.0 + (errors / _BEND) ** 2)
-            square = (slopes.T * bent) @ slopes
-            damped = square + damping * np.diag(np.diag(square) + _TINY)
-            step = np.linalg.solve(damped, -slopes.T @ (bent * errors))
-            tried_errors, tried_slopes = self.errors(parameters + step)
-            gain = _loss(errors) - _loss(tried_errors)
-            if gain > 0:
-                parameters, errors, slopes, damping = parameters + step, tried_errors, tried_slopes, damping / 3
-                if gain < _TINY * _loss(errors):
-                    break
-            else:
-                damping *= 4
-        return parameters
 
     def errors(self, parameters: Values) -> tuple[Values, Values]:
         """The logarithm of predicted over measured of each row, below them the pulled weights; and all slopes."""
@@ -142,8 +123,3 @@ class _Problem:
         errors = np.log(units.whole_ms[measured.sample] * ratio / measured.latency_ms)
         pull = self.pull * np.sqrt(len(measured)) * np.eye(len(parameters))[1:-1]
         return np.concatenate([errors, pull @ parameters]), np.concatenate([slopes, pull])
-
-
-def _loss(errors: Values) -> float:
-    """Squares of small errors, sizes of large ones."""
-    return float((np.sqrt(1.0 + (errors / _BEND) ** 2) - 1.0).sum()) * _BEND**2

@@ -29,6 +29,7 @@ from foretell.profiling.workload import Workload, parse_spec, shape_text
 
 GRAPH_BATCH = 1  # of the graphs that are kept: `Graph.with_batch` gives any other
 _TABLE = "graphs"
+_MEASURED = ("measurements", "compiled")
 _KEY = ("spec", "input_shape", "mode")
 
 
@@ -132,7 +133,7 @@ def measured_keys(store: Path) -> dict[GraphKey, str]:
     for file in find_files(store):
         if file.table == "kernels":
             traced |= set(read_columns(file, ("workload_id",)).column(0).unique().to_pylist())
-        elif file.table == "measurements":
+        elif file.table in _MEASURED:
             rows += read_columns(file, ("workload_id", "status", "family", *_KEY)).to_pylist()
     rows = [row for row in rows if row["status"] == "ok"]
     rows.sort(key=lambda row: (row["workload_id"] not in traced, row["family"] or "", GraphKey.of(row)))
