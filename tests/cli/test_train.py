@@ -1,5 +1,6 @@
 """``foretell train`` and ``foretell evaluate``."""
 
+import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -7,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from command_line import run
+from foretell.cli.train import MODELS
 from foretell.evaluation.protocol import Run
 from foretell.evaluation.table import Comparison
 from foretell.predictors.unit_model_training import Settings
-from foretell.workflows import kernel_classes
 from foretell.workflows import train as workflow
 from predictors.small_samples import QUICK
 from workflows.small_store import SETTINGS, WIDTHS, write_store
@@ -185,81 +186,35 @@ def test_a_mistake_is_one_line_and_writes_nothing(
     assert not list(here.iterdir())
 
 
-def test_the_partitioner_is_fitted_and_judged_by_the_same_commands(here, monkeypatch, capsys):
-    from foretell.evaluation.table import Comparison
-    from foretell.workflows import fusion
-
-    asked = []
-    monkeypatch.setattr(fusion, "train", lambda store, out, say: asked.append((store, out)) or out / "partitioner.zip")
-    assert "partitioner.zip" in run(capsys, "train", "-p", "partitioner", "--store", "s", "--out", "o")
-    assert asked == [(Path("s"), Path("o"))]
-    monkeypatch.setattr(fusion, "read_edges", lambda store, say: "edges")
-    monkeypatch.setattr(fusion, "judge", lambda edges, say: "said")
-    found = [
-        Comparison("inductor: 3 graphs", {"rules": {"accuracy": 0.5}}),
-        Comparison("by family", {"a": {"edges": 1}}, ranked=False),
+@pytest.mark.parametrize(
+    ("model", "report"),
+    [("partitioner", "fusion"), ("slices", "slices"), ("kernel-classes", "kernels"), ("compiled", "compiled")],
+)
+def test_models_beside_the_predictors_are_fitted_and_judged_by_the_same_commands(
+    model: str, report: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workflow = importlib.import_module(f"foretell.workflows.{MODELS[model]}")
+    tables = [
+        Comparison("all of them", {model: {"mape": 0.05}}),
+        Comparison("by family", {"a": {"mape": 0.1}}, ranked=False),
     ]
-    monkeypatch.setattr(fusion, "tables", lambda edges, said: found)
-    shown = run(capsys, "evaluate", "partitioner", "--report")
-    assert "| rules | 50 |" in shown
+    monkeypatch.setattr(workflow, "train", lambda store, device, cache, out, say: out / f"{store}-{device}-{cache}")
+    monkeypatch.setattr(workflow, "evaluate", lambda store, device, cache, say: tables)
+    asked = ("train", "-p", model, "--store", "s", "--cache", "c", "--out", "mine")
+    assert run(capsys, *asked) == "written: mine/s-h200-c\n"
+    shown = run(capsys, "evaluate", model, "--report")
+    assert shown.startswith(f"written: reports/{report}.md\n### all of them")
     assert "by family" not in shown
-    assert "by family" in (here / "reports" / "fusion.md").read_text()
-    assert json.loads(run(capsys, "evaluate", "partitioner", "--json"))[0]["rows"] == {"rules": {"accuracy": 0.5}}
-    assert "name it alone" in run(capsys, "evaluate", "partitioner", "unit-trees", code=2)
+    assert "by family" in (here / "reports" / f"{report}.md").read_text(encoding="utf-8")
+    assert "1 more tables: --report or --json" in run(capsys, "evaluate", model)
+    assert len(json.loads(run(capsys, "evaluate", model, "--json"))) == 2
+    assert "name it alone" in run(capsys, "evaluate", model, "linear", code=2)
 
 
-def test_the_model_of_slices_is_fitted_and_judged_by_its_name(
+def test_where_nothing_is_compared_the_first_table_is_shown(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from foretell.evaluation.table import Comparison
-    from foretell.workflows import slices
-
-    tables = [Comparison(title, {"slices": {"mape": 0.05}}) for title in ("all of them", "by family")]
-    monkeypatch.setattr(slices, "train", lambda store, device, cache, out, say: out / f"slices-{device}.json")
-    monkeypatch.setattr(slices, "evaluate", lambda *_: tables)
-    assert run(capsys, "train", "-p", "slices", "--out", "mine") == "written: mine/slices-h200.json\n"
-    shown = run(capsys, "evaluate", "slices", "--report")
-    assert shown.startswith("written: reports/slices.md\n### all of them")
-    assert "by family" not in shown
-    assert "by family" in (here / "reports" / "slices.md").read_text(encoding="utf-8")
-    assert [table["title"] for table in json.loads(run(capsys, "evaluate", "slices", "--json"))] == [
-        "all of them",
-        "by family",
-    ]
-
-
-def test_slices_are_judged_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "name it alone" in run(capsys, "evaluate", "slices", "linear", code=2)
-
-
-def test_kernel_classes_are_fitted_and_judged_by_their_own_workflow(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = Comparison("Inference", {"kernel-classes": {"at once": 0.9}}, ranked=False)
-    monkeypatch.setattr(kernel_classes, "train", lambda *places, say: Path(places[3]) / f"kernels-{places[1]}.npz")
-    monkeypatch.setattr(kernel_classes, "evaluate", lambda *places, say: [table])
-    assert run(capsys, "train", "-p", "kernel-classes", "--out", "mine") == "written: mine/kernels-h200.npz\n"
-    shown = run(capsys, "evaluate", "kernel-classes", "--report")
-    assert shown.startswith("written: reports/kernels.md\n")
-    assert "### Inference" in shown
-    assert (here / "reports" / "kernels.md").exists()
-    assert json.loads(run(capsys, "evaluate", "kernel-classes", "--json"))[0]["title"] == "Inference"
-    assert "name them alone" in run(capsys, "evaluate", "kernel-classes", "roofline", code=2)
-
-
-def test_the_model_of_compiled_times_is_fitted_and_judged_by_its_name(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from foretell.evaluation.table import Comparison
-    from foretell.workflows import compiled
-
-    tables = [Comparison(title, {"compiled": {"mape": 0.05}}) for title in ("all of them", "by family")]
-    monkeypatch.setattr(compiled, "train", lambda store, device, cache, out, say: out / f"compiled-{device}.json")
-    monkeypatch.setattr(compiled, "evaluate", lambda *_: tables)
-    assert run(capsys, "train", "-p", "compiled", "--out", "mine") == "written: mine/compiled-h200.json\n"
-    shown = run(capsys, "evaluate", "compiled", "--report")
-    assert shown.startswith("written: reports/compiled.md\n### all of them")
-    assert "by family" not in shown
-    assert "by family" in (here / "reports" / "compiled.md").read_text(encoding="utf-8")
-    assert len(json.loads(run(capsys, "evaluate", "compiled", "--json"))) == 2
-    assert "name it alone" in run(capsys, "evaluate", "compiled", "linear", code=2)
+    workflow = importlib.import_module(f"foretell.workflows.{MODELS['slices']}")
+    table = Comparison("alone", {"a": {"mape": 0.1}}, ranked=False)
+    monkeypatch.setattr(workflow, "evaluate", lambda *_, say: [table])
+    assert run(capsys, "evaluate", "slices").startswith("### alone")

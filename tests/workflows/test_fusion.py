@@ -63,7 +63,7 @@ def test_the_partitioner_is_judged_beside_its_baselines(store, tmp_path):
 
 def test_a_fitted_one_is_written_with_its_scores(store, tmp_path):
     pytest.importorskip("lightgbm")
-    path = fusion.train(store, tmp_path)
+    path = fusion.train(store, "h200", tmp_path, tmp_path)
     card = Partitioner.load(path.read_bytes()).card
     assert card["held_out"]["onnxruntime"]["accuracy"] == 1.0
     assert card["graphs"] == {"onnxruntime": 20}

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretell.errors import DataError
+from foretell.errors import DataError, ModelError
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.slice_model import SliceModel
 from foretell.workflows import slices
@@ -109,14 +109,20 @@ def test_held_out_ratios_are_near_the_truth_and_tables_say_so(found, tmp_path):
     assert "| percent | count | ratio % | mape % |" in text
 
 
-def test_what_bounds_alone_would_tell_is_compared(store, cache, found):
-    predictor = RooflinePredictor()
-    ratios = slices.scale_bounds(found, store, predictor)
+def test_what_bounds_alone_would_tell_is_compared(store, cache, found, monkeypatch):
+    ratios = slices.scale_bounds(found, store, RooflinePredictor())
     assert np.isfinite(ratios).all()
     assert ratios[found.measured.sms == 132] == pytest.approx(1.0)
     assert (ratios[found.measured.sms == 12] >= ratios[found.measured.sms == 66] - 1e-9).all()
-    assert slices.BOUNDS in slices.evaluate(store, "h200", cache, predictor)[0].rows
-    assert slices.BOUNDS not in slices.evaluate(store, "h200", cache)[0].rows
+    assert slices.BOUNDS in slices.evaluate(store, "h200", cache)[0].rows
+
+    def refuse(*_):
+        raise ModelError("It was fitted to other features.")
+
+    monkeypatch.setattr(slices, "scale_bounds", refuse)
+    said = []
+    assert slices.BOUNDS not in slices.evaluate(store, "h200", cache, said.append)[0].rows
+    assert any("other features" in line for line in said)
 
 
 def test_a_fit_is_written_with_its_errors(store, cache, tmp_path):

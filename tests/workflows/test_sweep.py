@@ -56,7 +56,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_read() -> None:
         go(batch_sizes=list(range(1, MOST_POINTS + 2)))
     with pytest.raises(InputError, match="Unknown mode 'trainin'"):
         go(mode="trainin")
-    with pytest.raises(DeviceError, match="Did you mean .h200"):
+    with pytest.raises(DeviceError, match="Did you mean 'h200'"):
         go(devices=["h2000"])
 
 

@@ -1,8 +1,9 @@
 """cli: ``foretell train`` and ``foretell evaluate``: fit predictors to measurements, and judge them."""
 
+import importlib
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,8 +11,8 @@ from foretell.cli import options
 from foretell.cli.printable import printable
 from foretell.errors import InputError
 
-PARTITIONER, SLICES = "partitioner", "slices"
-KERNELS, COMPILED = "kernel-classes", "compiled"
+# models beside the predictors of whole workloads, and the workflows that fit and judge them
+MODELS = {"partitioner": "fusion", "slices": "slices", "kernel-classes": "kernel_classes", "compiled": "compiled"}
 Store = Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")]
 Device = Annotated[str, typer.Option("--device", "-d", help="The device whose measurements are used.")]
 Cache = Annotated[Path, typer.Option("--cache", help="Where extracted features and fitted networks are kept.")]
@@ -34,25 +35,9 @@ def train(
     only_networks: OnlyNetworks = False,
 ) -> None:
     """Fit foretell's own predictor to all measurements of a device; networks on a GPU where there is one."""
-    if predictor == PARTITIONER:
-        from foretell.workflows.fusion import train as fit_partitioner
-
-        typer.echo(f"written: {printable(str(fit_partitioner(store, out, _say)))}")
-        return
-    if predictor == SLICES:
-        from foretell.workflows.slices import train as fit_slices
-
-        typer.echo(f"written: {printable(str(fit_slices(store, device, cache, out, _say)))}")
-        return
-    if predictor == KERNELS:
-        from foretell.workflows.kernel_classes import train as fit_kernels
-
-        typer.echo(f"written: {printable(str(fit_kernels(store, device, cache, out, say=_say)))}")
-        return
-    if predictor == COMPILED:
-        from foretell.workflows.compiled import train as fit_compiled
-
-        typer.echo(f"written: {printable(str(fit_compiled(store, device, cache, out, _say)))}")
+    if predictor in MODELS:
+        file = _workflow(predictor).train(store, device, cache, out, say=_say)
+        typer.echo(f"written: {printable(str(file))}")
         return
     from foretell.workflows.train import train as fit
 
@@ -105,25 +90,11 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Judge predictors on workloads they have not seen; graph networks of the papers only where they are named."""
-    if predictors and PARTITIONER in predictors:
-        if len(predictors) > 1:
-            raise InputError(f"The {PARTITIONER} tells fusion, not times: name it alone.")
-        _evaluate_partitioner(store, report=report, as_json=as_json)
-        return
-    if predictors and SLICES in predictors:
-        if len(predictors) > 1:
-            raise InputError(f"The model of {SLICES} is judged on parts of a device: name it alone.")
-        _evaluate_slices(store, device, cache, report=report, as_json=as_json)
-        return
-    if predictors and KERNELS in predictors:
-        if len(predictors) > 1:
-            raise InputError(f"The {KERNELS} are no times: name them alone.")
-        _evaluate_kernels(store, device, cache, report=report, as_json=as_json)
-        return
-    if predictors and COMPILED in predictors:
-        if len(predictors) > 1:
-            raise InputError(f"The model {COMPILED} is judged under torch.compile: name it alone.")
-        _evaluate_compiled(store, device, cache, report=report, as_json=as_json)
+    alone = [name for name in predictors or () if name in MODELS]
+    if alone:
+        if len(predictors or ()) > 1:
+            raise InputError(f"{alone[0]!r} is judged on tables of its own: name it alone.")
+        _evaluate_model(_workflow(alone[0]), store, device, cache, report=report, as_json=as_json)
         return
     from dataclasses import asdict
 
@@ -150,55 +121,22 @@ def evaluate(
         typer.echo(f"{run.predictor}, split by {run.split}, seed {run.seed}: {figures}")
 
 
-def _evaluate_partitioner(store: Path, *, report: bool, as_json: bool) -> None:
-    from foretell.workflows import fusion
+def _workflow(model: str) -> Any:
+    return importlib.import_module(f"foretell.workflows.{MODELS[model]}")
 
-    edges = fusion.read_edges(store, _say)
-    found = fusion.tables(edges, fusion.judge(edges, _say))
+
+def _evaluate_model(workflow: Any, store: Path, device: str, cache: Path, *, report: bool, as_json: bool) -> None:
+    """Judge a model that is no predictor of whole workloads; shown are the tables that compare it with others."""
+    found = workflow.evaluate(store, device, cache, say=_say)
     if report:
-        typer.echo(f"written: {printable(str(fusion.write_report(found, Path('reports'))))}", err=as_json)
+        typer.echo(f"written: {printable(str(workflow.write_report(found, Path('reports'))))}", err=as_json)
     if as_json:
         typer.echo(json.dumps([json.loads(table.to_json()) for table in found], indent=1))
-    else:
-        typer.echo("\n\n".join(table.to_markdown() for table in found if table.ranked))
-
-
-def _evaluate_slices(store: Path, device: str, cache: Path, *, report: bool, as_json: bool) -> None:
-    from foretell.devices import find_device
-    from foretell.predictors import find_predictor
-    from foretell.workflows import slices
-
-    found = slices.evaluate(store, device, cache, find_predictor(None, find_device(device).id), _say)
-    if report:
-        typer.echo(f"written: {printable(str(slices.write_report(found, Path('reports'))))}", err=as_json)
-    if as_json:
-        typer.echo(json.dumps([json.loads(table.to_json()) for table in found], indent=1))
-    else:
-        typer.echo("\n\n".join(table.to_markdown() for table in found[:-1]))
-
-
-def _evaluate_kernels(store: Path, device: str, cache: Path, *, report: bool, as_json: bool) -> None:
-    from foretell.workflows import kernel_classes
-
-    found = kernel_classes.evaluate(store, device, cache, say=_say)
-    if report:
-        typer.echo(f"written: {printable(str(kernel_classes.write_report(found, Path('reports'))))}", err=as_json)
-    if as_json:
-        typer.echo(json.dumps([json.loads(table.to_json()) for table in found], indent=1))
-    else:
-        typer.echo("\n\n".join(table.to_markdown() for table in found))
-
-
-def _evaluate_compiled(store: Path, device: str, cache: Path, *, report: bool, as_json: bool) -> None:
-    from foretell.workflows import compiled
-
-    found = compiled.evaluate(store, device, cache, _say)
-    if report:
-        typer.echo(f"written: {printable(str(compiled.write_report(found, Path('reports'))))}", err=as_json)
-    if as_json:
-        typer.echo(json.dumps([json.loads(table.to_json()) for table in found], indent=1))
-    else:
-        typer.echo("\n\n".join(table.to_markdown() for table in found[:-1]))
+        return
+    shown = [table for table in found if table.ranked] or found[:1]
+    typer.echo("\n\n".join(table.to_markdown() for table in shown))
+    if len(shown) < len(found) and not report:
+        typer.echo(f"\n{len(found) - len(shown)} more tables: --report or --json")
 
 
 def _shares(text: str | None) -> tuple[float, ...]:

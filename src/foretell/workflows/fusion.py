@@ -186,7 +186,13 @@ def write_report(found: Sequence[Comparison], folder: Path) -> Path:
     return folder / "fusion.md"
 
 
-def train(store: Path, out: Path, say: Say = lambda _: None) -> Path:
+def evaluate(store: Path, _device: str, _cache: Path, say: Say = lambda _: None) -> list[Comparison]:
+    """Held-out tables; compilers decide the same for all devices, and nothing is kept."""
+    edges = read_edges(store, say)
+    return tables(edges, judge(edges, say))
+
+
+def train(store: Path, _device: str, _cache: Path, out: Path, say: Say = lambda _: None) -> Path:
     """Fit a partitioner to all graphs, and write it with its held-out scores."""
     edges = read_edges(store, say)
     said = judge(edges, say)[TREES]

@@ -22,7 +22,7 @@ from foretell.evaluation.protocol import groups_of
 from foretell.evaluation.table import Cell, Comparison
 from foretell.features.pooled import pool
 from foretell.files import write_whole
-from foretell.predictors import Predictor, best_predictor
+from foretell.predictors import Predictor, best_predictor, find_predictor
 from foretell.predictors.sample import Sample
 from foretell.predictors.slice_model import METHODS, SliceModel, file_name, write
 from foretell.predictors.slice_training import MeasuredSlices, fit_slices
@@ -253,14 +253,12 @@ def _table(title: str, rows: Mapping[str, Mapping[str, Cell]], head: str) -> Com
     return Comparison(title, rows, ranked=False, shares=_SHARES, head=head)
 
 
-def evaluate(
-    store: Path, device: str, cache: Path, predictor: Predictor | None = None, say: Say = lambda _: None
-) -> list[Comparison]:
-    """Held-out tables; ``predictor`` tells how bounds alone scale, and is left out where there is none."""
+def evaluate(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> list[Comparison]:
+    """Held-out tables, beside how the bounds of the shipped predictor scale, where it answers."""
     found = read_slices(store, device, cache, say)
     ratios = judge(found, say)
     try:
-        bounds = None if predictor is None else scale_bounds(found, store, predictor, say)
+        bounds: Values | None = scale_bounds(found, store, find_predictor(None, find_device(device).id), say)
     except ForetellError as error:
         say(f"not compared with {BOUNDS}: {error}")
         bounds = None
