@@ -11,8 +11,8 @@ from foretell.errors import ModelError
 from foretell.features import extract_units
 from foretell.features.kernel_inputs import kernel_inputs
 from foretell.features.operand_layouts import operand_layouts
-from foretell.predictors import kernel_classifier
 from foretell.predictors.kernel_classifier import KernelClassifier, file_name, parted, shipped, write
+from foretell.predictors.shipped import write_fitted
 from predictors.small_kernels import CLASSES, fitted, labelled
 from predictors.small_samples import blocks, workload
 
@@ -83,10 +83,10 @@ def test_what_ships_tells_products_and_activations() -> None:
 
 
 def test_a_device_without_a_file_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_classifier, "TRAINED", tmp_path)
+    monkeypatch.setattr("foretell.predictors.shipped.TRAINED", tmp_path)
     shipped.cache_clear()
     assert shipped("a100") is None
-    (tmp_path / file_name("h200")).write_bytes(write(fitted()))
+    write_fitted(tmp_path, file_name("h200"), write(fitted()))
     found = shipped("h200")
     shipped.cache_clear()
     assert found is not None

@@ -79,3 +79,9 @@ def test_the_shipped_one_fuses_a_convolution_with_its_activation():
     found = Partitioner.shipped().partition(tiny_graph(channels=64), "onnxruntime")
     assert found.groups[0] == found.groups[1]
     assert found.kernels < len(found.groups)
+
+
+def test_a_package_without_it_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr("foretell.predictors.shipped.TRAINED", tmp_path)
+    with pytest.raises(ModelError, match=r"lacks partitioner\.zip: install foretell again"):
+        Partitioner.shipped()

@@ -9,8 +9,8 @@ import pytest
 from foretell.devices import find_device, parse_slice
 from foretell.features import extract_units
 from foretell.features.pooled import DistinctUnits
-from foretell.predictors import kernel_classifier
 from foretell.predictors.kernel_classifier import shipped, write
+from foretell.predictors.shipped import write_fitted
 from foretell.records import Target
 from foretell.workflows.kernel_shares import classifier_for, first_of, kernel_shares, likeliest
 from predictors.small_kernels import CLASSES, fitted
@@ -21,8 +21,8 @@ pytest.importorskip("torch")
 
 @pytest.fixture
 def only_h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "kernels-h200.npz").write_bytes(write(fitted()))
-    monkeypatch.setattr(kernel_classifier, "TRAINED", tmp_path)
+    write_fitted(tmp_path, "kernels-h200.npz", write(fitted()))
+    monkeypatch.setattr("foretell.predictors.shipped.TRAINED", tmp_path)
     shipped.cache_clear()
     yield
     shipped.cache_clear()

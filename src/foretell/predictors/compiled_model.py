@@ -25,7 +25,8 @@ from foretell.features.compiled_kernels import (
 from foretell.features.inductor import lower
 from foretell.features.pooled import DistinctUnits
 from foretell.graph import Graph
-from foretell.predictors import TRAINED, Predictor
+from foretell.predictors import Predictor
+from foretell.predictors.shipped import read_shipped
 from foretell.predictors.slice_model import TellsUnits, energy_of, on_whole
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import ms, per_second, seconds_from_us
@@ -86,8 +87,8 @@ def file_name(device: str) -> str:
 @cache
 def shipped(device: str) -> CompiledModel | None:
     """What comes with the package for a device, if anything."""
-    file = TRAINED / file_name(device)
-    return CompiledModel.load(file.read_bytes()) if file.is_file() else None
+    data = read_shipped(file_name(device))
+    return None if data is None else CompiledModel.load(data)
 
 
 def find_kernels(workload: Workload, eager: TellsUnits, find_parts: FindParts) -> CompiledKernels:

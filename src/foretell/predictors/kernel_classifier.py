@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from foretell.errors import ModelError
 from foretell.features.kernel_inputs import GROUPS, INPUT_WIDTH, KernelInputs
 from foretell.features.units import SCHEMA
-from foretell.predictors import TRAINED
 from foretell.predictors.kernel_network import KernelNetwork, weight_names
+from foretell.predictors.shipped import read_shipped
 
 MOST = 5
 _PARTS = ("products", "others")
@@ -111,5 +111,5 @@ def file_name(device: str) -> str:
 @cache
 def shipped(device: str) -> KernelClassifier | None:
     """What comes with the package for a device, if anything."""
-    file = TRAINED / file_name(device)
-    return KernelClassifier.load(file.read_bytes()) if file.is_file() else None
+    data = read_shipped(file_name(device))
+    return None if data is None else KernelClassifier.load(data)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from foretell.errors import ModelError
 from foretell.features.edges import CATEGORIES, EDGE_COLUMNS, EDGE_SCHEMA, RUNTIMES, Edges, extract_edges
 from foretell.graph import Graph
-from foretell.predictors import TRAINED
+from foretell.predictors.shipped import read_shipped
 from foretell.predictors.trees import Booster, TreeFit, Trees, to_onnx
 
 EAGER = RUNTIMES[0]
@@ -74,7 +74,10 @@ class Partitioner:
     @classmethod
     def shipped(cls) -> "Partitioner":
         """The one that the package brings."""
-        return cls.load((TRAINED / SHIPPED).read_bytes())
+        data = read_shipped(SHIPPED)
+        if data is None:
+            raise ModelError(f"The package lacks {SHIPPED}: install foretell again, or fit it: foretell train.")
+        return cls.load(data)
 
     def partition(self, graph: Graph, runtime: str) -> Partition:
         """What runs as one kernel of a graph under a runtime: one of `RUNTIMES`."""

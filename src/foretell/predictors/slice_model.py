@@ -20,7 +20,8 @@ from foretell.errors import ModelError
 from foretell.features import Units, extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.features.slice_features import SLICE_COLUMNS, SLICE_SCHEMA, describe_scaling, launches_of
-from foretell.predictors import TRAINED, Predictor
+from foretell.predictors import Predictor
+from foretell.predictors.shipped import read_shipped
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import per_second, seconds_from_ms
 
@@ -108,8 +109,8 @@ def file_name(device: str) -> str:
 @cache
 def shipped(device: str) -> SliceModel | None:
     """What comes with the package for a device, if anything."""
-    file = TRAINED / file_name(device)
-    return SliceModel.load(file.read_bytes()) if file.is_file() else None
+    data = read_shipped(file_name(device))
+    return None if data is None else SliceModel.load(data)
 
 
 class SlicedPredictor:

@@ -33,6 +33,7 @@ from foretell.predictors.compiled_model import (
 )
 from foretell.predictors.compiled_training import Measured, fit_compiled
 from foretell.predictors.partitioner import Partitioner
+from foretell.predictors.shipped import write_fitted
 from foretell.predictors.slice_model import TellsUnits
 from foretell.predictors.unit_model_training import Settings, conformal_quantile
 from foretell.records import Target
@@ -297,5 +298,4 @@ def train(store: Path, device: str, cache: Path, out: Path, say: Say = lambda _:
     model = replace(found.fit(np.arange(len(found.rows))), error=error)
     every = np.arange(len(found.rows))
     card = {"workloads": len(found.rows), "held_out": _figures(found, told_ms, every)}
-    write_whole(out / file_name(found.device), write(model, card))
-    return out / file_name(found.device)
+    return write_fitted(out, file_name(found.device), write(model, card))

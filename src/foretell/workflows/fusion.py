@@ -21,6 +21,7 @@ from foretell.graph.ops import OPERATORS
 from foretell.graph.serde import from_document
 from foretell.predictors.fusion_baselines import PairFrequency, always, by_rules, never
 from foretell.predictors.partitioner import SHIPPED, Partitioner, fit_edges, is_fused, write
+from foretell.predictors.shipped import write_fitted
 from foretell.registry import did_you_mean
 
 FOLDS = 5
@@ -200,8 +201,7 @@ def train(store: Path, _device: str, _cache: Path, out: Path, say: Say = lambda 
     say("all")
     card = {"graphs": edges.graphs, "edges": len(edges.fused), "held_out": held_out}
     fits = {name: fit_edges(edges.features[edges.of(name)], edges.fused[edges.of(name)]) for name in edges.graphs}
-    write_whole(out / SHIPPED, write(fits, card))
-    return out / SHIPPED
+    return write_fitted(out, SHIPPED, write(fits, card))
 
 
 @dataclass(frozen=True)

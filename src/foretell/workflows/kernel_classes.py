@@ -20,6 +20,7 @@ from foretell.features.units import COLUMNS
 from foretell.files import write_whole
 from foretell.predictors.kernel_classifier import MOST, KernelClassifier, file_name, write
 from foretell.predictors.kernel_classifier_training import FITS, KernelFit, fit_kernels
+from foretell.predictors.shipped import write_fitted
 from foretell.workflows.fusion import FOLDS
 from foretell.workflows.kernel_labels import KernelLabels, read_labels
 from foretell.workflows.training_set import fingerprint
@@ -174,5 +175,4 @@ def train(
     uses = {"inference": models & ~labels.training, "training": models & labels.training}
     held_out = {name: scores(labels, told, use) for name, use in uses.items() if use.any()}
     card = {"units": int(labels.counts.sum()), "held_out": held_out}
-    write_whole(out / file_name(device), write(KernelClassifier(**{**vars(model), "card": card})))
-    return out / file_name(device)
+    return write_fitted(out, file_name(device), write(KernelClassifier(**{**vars(model), "card": card})))

@@ -24,6 +24,7 @@ from foretell.features.pooled import pool
 from foretell.files import write_whole
 from foretell.predictors import Predictor, best_predictor, find_predictor
 from foretell.predictors.sample import Sample
+from foretell.predictors.shipped import write_fitted
 from foretell.predictors.slice_model import METHODS, SliceModel, file_name, write
 from foretell.predictors.slice_training import MeasuredSlices, fit_slices
 from foretell.predictors.unit_model import shipped as shipped_units
@@ -296,5 +297,4 @@ def train(store: Path, device: str, cache: Path, out: Path, say: Say = lambda _:
         },
         "whole": found.whole.told,
     }
-    write_whole(out / file_name(found.device), write(model, card))
-    return out / file_name(found.device)
+    return write_fitted(out, file_name(found.device), write(model, card))
