@@ -13,6 +13,7 @@ from foretell.cli import (
     advise,
     calibrate,
     collect,
+    compare,
     data,
     devices,
     doctor,
@@ -41,6 +42,7 @@ app = typer.Typer(
 )
 app.command("predict", cls=predict.Command)(predict.run)
 app.command("advise")(advise.run)
+app.command("compare")(compare.run)
 app.command("sweep")(sweep.run)
 app.command("inspect")(inspect.run)
 app.command("fuse")(fuse.run)
