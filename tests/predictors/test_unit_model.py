@@ -292,6 +292,9 @@ def test_a_shipped_file_that_was_changed_is_refused(file: bytes, tmp_path: Path,
     monkeypatch.setattr("foretell.predictors.unit_model.TRAINED", folder)
     with pytest.raises(ModelError, match=r"trees.zip is damaged: its checksum is another one\. Install foretell again"):
         shipped.__wrapped__("h200", "unit-trees")
+    (folder / "trees.zip").unlink()
+    with pytest.raises(ModelError, match=r"lacks trees\.zip: install foretell again, or use --predictor roofline"):
+        shipped.__wrapped__("h200", "unit-trees")
 
 
 def test_trees_of_one_device_do_not_answer_for_another(trees: UnitModel) -> None:

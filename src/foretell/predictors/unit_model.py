@@ -176,7 +176,10 @@ def shipped(device: str, name: str) -> UnitModel:
         raise ModelError(
             f"No {name} is fitted to {device}, only to {', '.join(sorted(index))}. Use --predictor roofline."
         )
-    data = (TRAINED / entry["file"]).read_bytes()
+    file = TRAINED / entry["file"]
+    if not file.is_file():
+        raise ModelError(f"The package lacks {entry['file']}: install foretell again, or use --predictor roofline.")
+    data = file.read_bytes()
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise ModelError(f"{entry['file']} is damaged: its checksum is another one. Install foretell again.")
     return UnitModel.load(data)
