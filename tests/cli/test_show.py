@@ -1,7 +1,8 @@
 import pytest
 
 from foretell import predict
-from foretell.cli.show import cost_table, module_tree, number, show_prediction
+from foretell.cli.numbers import number
+from foretell.cli.show import cost_table, module_tree, show_prediction
 from foretell.graph import graph_costs
 from foretell.testing import tiny_graph, tiny_onnx
 

@@ -5,6 +5,7 @@ import pytest
 
 from foretell.errors import DataError
 from foretell.evaluation import Comparison, accuracy, over_seeds
+from foretell.evaluation.table import page
 
 TABLE = Comparison(
     "Latency, by architecture",
@@ -52,3 +53,10 @@ def test_nothing_and_infinity_are_errors():
         Comparison("x", {}).to_markdown()
     with pytest.raises(DataError, match="mape of 'a' is nan"):
         Comparison("x", {"a": {"mape": float("nan")}}).to_json()
+
+
+def test_a_page_has_its_text_and_every_table():
+    tables = [Comparison(title, {"a": {"mape": 0.5}}) for title in ("one", "two")]
+    text = page("# Head\n\nWords.", tables).decode()
+    assert text.startswith("# Head\n\nWords.\n\n### one\n")
+    assert text.endswith(tables[1].to_markdown() + "\n")

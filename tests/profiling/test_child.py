@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 
-from foretell.profiling.child import preload, short
+from foretell.profiling.child import preload, resident_bytes, short
 
 SPEAKER = """
 import gc, os
@@ -55,3 +55,22 @@ def test_a_zoo_that_is_not_there_does_not_end_a_process():
 
 def test_errors_are_short():
     assert short(RuntimeError("x" * 1000)) == "RuntimeError: " + "x" * (300 - len("RuntimeError: "))
+
+
+def test_a_process_knows_what_it_holds():
+    before = resident_bytes()
+    held = bytearray(os.urandom(1 << 20)) * 64
+    assert resident_bytes() - before > len(held) / 2
+
+
+def test_a_process_of_many_has_one_thread_and_writes_into_its_folder(tmp_path):
+    code = (
+        "import os, sys, tempfile; from pathlib import Path; from foretell.profiling.child import work_alone; "
+        "work_alone(Path(sys.argv[1])); "
+        "print(os.environ['OMP_NUM_THREADS'], tempfile.mkdtemp(), os.environ['TORCHINDUCTOR_CACHE_DIR'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    threads, folder, cache = done.stdout.split()
+    assert threads == "1"
+    assert folder.startswith(str(tmp_path))
+    assert cache == str(tmp_path / "inductor")

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretell.errors import DataError, InputError
+from foretell.errors import DataError
 from foretell.features.edges import edges_of
 from foretell.graph.serde import to_document
 from foretell.predictors.partitioner import Partitioner
@@ -80,14 +80,6 @@ def test_a_store_without_fusion_and_labels_that_do_not_fit_are_errors(store, tmp
     (tmp_path / "graphs.parquet").unlink()
     with pytest.raises(DataError, match="no graph of timm:net0 under onnxruntime"):
         fusion.read_edges(tmp_path)
-
-
-def test_groups_are_told_in_order_with_their_operators():
-    groups = fusion.fuse(tiny_graph(channels=64), "onnxruntime")
-    assert groups[0].operators[:2] == ("Conv", "Relu")
-    assert sum(len(group.nodes) for group in groups) == len(tiny_graph().nodes)
-    with pytest.raises(InputError, match=r"inductr.*inductor"):
-        fusion.fuse(tiny_graph(), "inductr")
 
 
 def test_scores_of_nothing_said():

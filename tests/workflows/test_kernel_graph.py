@@ -3,17 +3,19 @@
 import numpy as np
 import pytest
 
+from foretell.errors import InputError
 from foretell.features.pooled import DistinctUnits
 from foretell.graph import Graph
 from foretell.graph.node import Node
 from foretell.records import Workload
-from foretell.testing import chain
+from foretell.testing import chain, tiny_graph
 from foretell.workflows.kernel_graph import (
     LEFT_OUT,
     Flow,
     Kernel,
     KernelGraph,
     NodeTimes,
+    find_kernels,
     make_kernel_graph,
     shorten,
     split_cycles,
@@ -135,3 +137,12 @@ def test_where_nothing_repeats_the_middle_is_left_out():
     assert found.kernels[0].operators == ("op0",)
     assert found.kernels[-1].operators == ("op999",)
     assert all(flow.source < flow.target for flow in found.flows)
+
+
+def test_kernels_are_told_in_order_and_have_all_nodes():
+    graph = tiny_graph(channels=64)
+    kernels = find_kernels(graph, "onnxruntime")
+    assert tuple(graph.nodes[position].op for position in kernels[0][:2]) == ("Conv", "Relu")
+    assert sorted(position for kernel in kernels for position in kernel) == list(range(len(graph.nodes)))
+    with pytest.raises(InputError, match=r"inductr.*inductor"):
+        find_kernels(graph, "inductr")

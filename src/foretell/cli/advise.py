@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretell.cli import options
+from foretell.cli.numbers import ABSENT, cell
 from foretell.cli.printable import printable
 from foretell.cli.progress import working
 from foretell.errors import InputError
@@ -65,9 +66,10 @@ def run(
     from foretell.advisors.placement import Wishes
     from foretell.workflows.advise import Renting, advise, advise_training
 
-    renting = Renting(_words(clouds), region, country, market, pue, prices)  # type: ignore[arg-type]
+    renting = Renting(options.words(clouds), region, country, market, pue, prices)  # type: ignore[arg-type]
     shared: dict[str, Any] = {
-        "devices": _words(devices), "dtype": dtype, "input_shape": inputs, "trust": trust, "use_cache": not no_cache,
+        "devices": options.words(devices), "dtype": dtype, "input_shape": inputs, "trust": trust,
+        "use_cache": not no_cache,
     }  # fmt: skip
     if train:
         if any(value is not None for value in (slo_ms, rate, budget, max_batch)):
@@ -83,10 +85,6 @@ def run(
         typer.echo(json.dumps(_as_json(placement), indent=1))
         return
     _show(placement, model, most)
-
-
-def _words(text: str) -> list[str]:
-    return [word for word in (part.strip() for part in text.split(",")) if word]
 
 
 def _show(placement: "Placement", model: str, most: int) -> None:
@@ -119,7 +117,7 @@ def _show(placement: "Placement", model: str, most: int) -> None:
 
 
 def _ms(choice: "Choice") -> str:
-    return _cell(choice.candidate.latency_ms)
+    return cell(choice.candidate.latency_ms)
 
 
 def _row(choice: "Choice") -> list[str]:
@@ -127,16 +125,16 @@ def _row(choice: "Choice") -> list[str]:
     throughput = candidate.latency_ms.scaled(seconds_from_ms(1)).inverted(candidate.batch_size)
     marks = ((_ROOFLINE, not candidate.calibrated), (_RISK, choice.at_risk), (_EXTRA, bool(choice.offer.note)))
     return [
-        candidate.place, choice.offer.name, str(candidate.batch_size), _ms(choice), _cell(throughput), _usd(choice),
-        _cell(cost.kwh_per_million), _cell(cost.kg_co2e_per_million),
-        "–" if choice.fleet is None else f"{choice.fleet.instances.value:g}",
+        candidate.place, choice.offer.name, str(candidate.batch_size), _ms(choice), cell(throughput), _usd(choice),
+        cell(cost.kwh_per_million), cell(cost.kg_co2e_per_million),
+        ABSENT if choice.fleet is None else f"{choice.fleet.instances.value:g}",
         " ".join(mark for mark, holds in marks if holds),
     ]  # fmt: skip
 
 
 def _usd(choice: "Choice") -> str:
     """Of whole instances where a rate is served, busy or not."""
-    return _cell(choice.fleet.usd_per_million if choice.fleet else choice.cost.usd_per_million)
+    return cell(choice.fleet.usd_per_million if choice.fleet else choice.cost.usd_per_million)
 
 
 def _as_json(placement: "Placement") -> dict[str, Any]:
@@ -175,8 +173,8 @@ def _show_training(advice: "TrainingAdvice", model: str, steps: int, most: int, 
         return
     rows = [
         [
-            each.prediction.device, each.offer.name, _cell(each.prediction.latency_ms), _cell(each.cost.hours),
-            _cell(each.cost.usd), _cell(each.cost.kwh), _cell(each.cost.kg_co2e), each.offer.note,
+            each.prediction.device, each.offer.name, cell(each.prediction.latency_ms), cell(each.cost.hours),
+            cell(each.cost.usd), cell(each.cost.kwh), cell(each.cost.kg_co2e), each.offer.note,
         ]
         for each in advice.choices[:most]
     ]  # fmt: skip
@@ -198,12 +196,6 @@ def _table(title: str, head: tuple[str, ...], rows: list[list[str]]) -> None:
     for row in rows:
         table.add_row(*map(printable, row))
     console().print(table)
-
-
-def _cell(estimate: Estimate | None) -> str:
-    from foretell.cli.show import number
-
-    return "–" if estimate is None else number(estimate.value)
 
 
 def _json(estimate: Estimate | None) -> dict[str, float] | None:

@@ -1,11 +1,12 @@
 """cli: ``foretell compare``."""
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from foretell.cli import options
+from foretell.cli.numbers import ABSENT, number
 from foretell.cli.printable import printable
 from foretell.cli.progress import working
 from foretell.records import METRICS, Estimate, Prediction
@@ -72,7 +73,7 @@ def _show(told: list[Prediction], models: tuple[str, str]) -> None:
     from rich import box
     from rich.table import Table
 
-    from foretell.cli.show import console, number
+    from foretell.cli.show import console
 
     one = told[0]
     where = f"{one.device}{f' {one.slice}' if one.slice else ''} · {one.mode} · batch {one.batch_size} · {one.dtype}"
@@ -83,13 +84,11 @@ def _show(told: list[Prediction], models: tuple[str, str]) -> None:
     table.add_column("times", justify="right")
     times = _times(*told)
 
-    def cell(value: Any) -> str:
-        return "–" if value is None else number(value)
-
     for name in (*METRICS, *_FACTS):
         values = [_value(each, name) for each in told]
         if any(value is not None for value in values):
-            table.add_row(name, *map(cell, values), cell(times.get(name)))
+            shown = (*values, times.get(name))
+            table.add_row(name, *(ABSENT if value is None else number(value) for value in shown))
     console().print(table)
     for warning in dict.fromkeys(text for each in told for text in each.warnings):
         typer.echo(f"note: {printable(warning)}", err=True)

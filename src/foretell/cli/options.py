@@ -34,3 +34,12 @@ AllowUnknown = Annotated[
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Convert the model again, and keep nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def words(text: str) -> list[str]:
+    """What stands between commas.
+
+    >>> words("h200, a100,")
+    ['h200', 'a100']
+    """
+    return [word for word in (part.strip() for part in text.split(",")) if word]

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from foretell.cli.numbers import number
 from foretell.cli.printable import printable
 from foretell.graph import Cost, CostTable
 from foretell.records import Estimate, Prediction
@@ -32,17 +33,6 @@ def console() -> Console:
     """A console on stdout: as wide as the terminal, or a fixed width where there is none."""
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
-
-
-def number(value: float) -> str:
-    """Three significant digits, thousands separated.
-
-    >>> number(0.012345), number(2.814), number(1234567.0)
-    ('0.0123', '2.81', '1,234,567')
-    """
-    if value and abs(value) < 1:
-        return f"{value:.3g}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def show_prediction(prediction: Prediction, model: str) -> None:

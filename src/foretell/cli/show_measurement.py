@@ -10,8 +10,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from foretell.cli.numbers import number
 from foretell.cli.printable import printable
-from foretell.cli.show import console, number
+from foretell.cli.show import console
 from foretell.records import Estimate, Measurement, Prediction
 
 _ROWS = {

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foretell.cli import options
+from foretell.cli.numbers import cell
 from foretell.cli.printable import printable
 from foretell.cli.progress import working
 from foretell.errors import InputError
-from foretell.records import Estimate
 
 if TYPE_CHECKING:
     from foretell.workflows.sweep import Point
@@ -48,10 +48,10 @@ def run(
         points = list(
             sweep(
                 model,
-                devices=_words(devices),
+                devices=options.words(devices),
                 batch_sizes=_numbers(batch_sizes),
-                dtypes=_words(dtypes),
-                slices=[None if part == WHOLE else part for part in _words(slices)],
+                dtypes=options.words(dtypes),
+                slices=[None if part == WHOLE else part for part in options.words(slices)],
                 mode=mode,
                 optimizer=optimizer,
                 input_shape=inputs,
@@ -72,13 +72,9 @@ def run(
         typer.echo(f"written: {printable(str(out))}")
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in (part.strip() for part in text.split(",")) if word]
-
-
 def _numbers(text: str) -> list[int]:
     try:
-        return [int(word) for word in _words(text)]
+        return [int(word) for word in options.words(text)]
     except ValueError as error:
         raise InputError(f"Got the batch sizes {text!r}; give numbers with commas, such as 1,8,64.") from error
 
@@ -103,19 +99,13 @@ def _show(points: "list[Point]", model: str) -> None:
             *place,
             told.dtype,
             str(told.batch_size),
-            _cell(told.latency_ms),
-            _cell(told.throughput_per_s),
-            _cell(told.device_memory_mib or told.memory_mib),
-            _cell(told.energy_j, told.batch_size),
-            _cell(told.power_w),
+            cell(told.latency_ms),
+            cell(told.throughput_per_s),
+            cell(told.device_memory_mib or told.memory_mib),
+            cell(told.energy_j, told.batch_size),
+            cell(told.power_w),
             "does not fit" if point.fits is False else "",
         )
     console().print(table)
     for warning in dict.fromkeys(text for point in points for text in point.prediction.warnings):
         typer.echo(f"note: {printable(warning)}", err=True)
-
-
-def _cell(estimate: Estimate | None, parts: int = 1) -> str:
-    from foretell.cli.show import number
-
-    return "–" if estimate is None else number(estimate.value / parts)

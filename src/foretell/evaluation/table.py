@@ -1,7 +1,7 @@
 """Evaluation: predictors side by side: rows are predictors, columns are metrics; as Markdown and as JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from foretell.errors import DataError
@@ -105,3 +105,8 @@ def _plain(cell: Cell) -> float | dict[str, float] | None:
     if isinstance(cell, MeanSpread):
         return {"mean": cell.mean, "spread": cell.spread, "seeds": cell.seeds}
     return cell
+
+
+def page(head: str, tables: Iterable[Comparison]) -> bytes:
+    """A file of tables below some text, in Markdown."""
+    return "\n\n".join([head, *(table.to_markdown() for table in tables)]).encode() + b"\n"

@@ -44,9 +44,12 @@ class Partition:
     groups: tuple[int, ...]
 
     @property
-    def kernels(self) -> int:
-        """How many groups there are."""
-        return len(set(self.groups))
+    def kernels(self) -> list[tuple[int, ...]]:
+        """The nodes that run as one kernel, by their positions, in the order in which kernels begin."""
+        members: dict[int, list[int]] = {}
+        for node, group in enumerate(self.groups):
+            members.setdefault(group, []).append(node)
+        return [tuple(nodes) for nodes in members.values()]
 
 
 class Partitioner:

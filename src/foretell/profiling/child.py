@@ -3,13 +3,17 @@
 import ctypes
 import gc
 import json
+import logging
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from foretell.errors import ForetellError, MeasurementError
 from foretell.profiling.messages import Message
+from foretell.units import KIB
 
 POISONED = 3  # the exit code of a process whose device context is broken
 _PR_SET_PDEATHSIG = 1
@@ -47,6 +51,24 @@ def preload(zoos: Iterable[str]) -> None:
             prepare = getattr(load_zoo(zoo), "prepare", None)
             if prepare is not None:
                 prepare()
+
+
+def work_alone(folder: Path) -> None:
+    """One thread, and a folder for whatever libraries and compilers write: many such processes share a machine."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
+        os.environ[name] = "1"
+    tempfile.tempdir = str(folder)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
+    logging.disable(logging.WARNING)
+
+
+def resident_bytes() -> int:
+    """What this process holds in memory; 0 where the system does not tell."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * KIB for line in lines if line.startswith("VmRSS")), 0)
 
 
 def settle() -> None:

@@ -11,11 +11,9 @@ a process and could disturb its times. SIGUSR1 ends a ``prepare`` at once.
 
 import gc
 import json
-import logging
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,11 +22,21 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import MeasurementError
-from foretell.profiling.child import POISONED, PoisonedError, die_with_parent, preload, settle, short, take_output
+from foretell.profiling.child import (
+    POISONED,
+    PoisonedError,
+    die_with_parent,
+    preload,
+    resident_bytes,
+    settle,
+    short,
+    take_output,
+    work_alone,
+)
 from foretell.profiling.messages import Message, settings_from_json
 from foretell.profiling.plan import Compiled, Limits, Measuring
 from foretell.profiling.workload import Workload, workload_from_json
-from foretell.units import GIB, KIB, bytes_from_gib
+from foretell.units import GIB, bytes_from_gib
 
 _WARMUPS = 3
 # so that models of one class, which share their code, are all compiled
@@ -98,7 +106,7 @@ class CompiledWorker:
         """Whether no other workload should come."""
         few = len(self._kept) < self._compiled.per_process
         free = _free_bytes(self._runtime.device) > bytes_from_gib(self._compiled.free_gib)
-        return not (few and free and _resident_bytes() < _MAX_RESIDENT_BYTES)
+        return not (few and free and resident_bytes() < _MAX_RESIDENT_BYTES)
 
     def _each(self, which: Callable[[Kept], bool], do: Callable[[Kept], None], stop_at: float) -> None:
         for kept in [kept for kept in self._kept.values() if which(kept)]:
@@ -272,14 +280,6 @@ def _free_bytes(device: str) -> float:
     return float(torch.cuda.mem_get_info()[0])
 
 
-def _resident_bytes() -> int:
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * KIB for line in lines if line.startswith("VmRSS")), 0)
-
-
 def _open(settings: Message, say: Callable[[Message], None]) -> CompiledWorker:
     from foretell.profiling.replay import CpuReplays, CudaReplays
 
@@ -294,12 +294,8 @@ def main(arguments: list[str]) -> int:
     die_with_parent()
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     settings = json.loads(arguments[0])
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
-        os.environ[name] = "1"
-    tempfile.tempdir = settings["folder"]
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(settings["folder"]) / "inductor")
+    work_alone(Path(settings["folder"]))
     say = take_output()
-    logging.disable(logging.WARNING)
     import torch
 
     torch.set_num_threads(1)

@@ -19,7 +19,7 @@ from foretell.datasets.splits import architecture_of
 from foretell.devices import Device, find_device
 from foretell.errors import DataError, InputError
 from foretell.evaluation.metrics import accuracy
-from foretell.evaluation.table import Cell, Comparison
+from foretell.evaluation.table import Cell, Comparison, page
 from foretell.files import write_whole
 from foretell.graph import Graph
 from foretell.predictors import Predictor, find_predictor
@@ -60,10 +60,7 @@ Values = NDArray[np.float64]
 
 def parts_of(graph: Graph, partitioner: Partitioner) -> list[tuple[int, ...]]:
     """The nodes of every kernel under Inductor, parted so that each can run."""
-    members: dict[int, list[int]] = {}
-    for node, group in enumerate(partitioner.partition(graph, COMPILER).groups):
-        members.setdefault(group, []).append(node)
-    return split_cycles(graph, list(members.values()))
+    return split_cycles(graph, partitioner.partition(graph, COMPILER).kernels)
 
 
 def on_compile(predictor: Predictor, device: str) -> CompiledPredictor:
@@ -284,9 +281,9 @@ def write_report(found: Sequence[Comparison], folder: Path) -> Path:
         "`sign`: whether compiling makes it faster, both latencies predicted; `sign_of_gains`: the same where it makes "
         f"more than {GAIN:.0%} of difference, `slower_found` where it makes it slower by more than that. `eager_mape` "
         "is the error of the latency in eager mode, told by the shipped predictor, which has learned from some of the "
-        "architectures, mostly in other settings.\n\n"
+        "architectures, mostly in other settings."
     )
-    write_whole(folder / "compiled.md", (text + "\n\n".join(table.to_markdown() for table in found) + "\n").encode())
+    write_whole(folder / "compiled.md", page(text, found))
     return folder / "compiled.md"
 
 

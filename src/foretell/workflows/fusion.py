@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 
 from foretell.datasets.parquet_files import TableFile, find_files, read_columns
 from foretell.datasets.splits import architecture_of
-from foretell.errors import DataError, InputError
-from foretell.evaluation.table import Comparison
+from foretell.errors import DataError
+from foretell.evaluation.table import Comparison, page
 from foretell.features.edges import EDGE_COLUMNS, RUNTIMES, extract_edges
 from foretell.files import write_whole
-from foretell.graph import Graph
 from foretell.graph.ops import OPERATORS
 from foretell.graph.serde import from_document
 from foretell.predictors.fusion_baselines import PairFrequency, always, by_rules, never
-from foretell.predictors.partitioner import SHIPPED, Partitioner, fit_edges, is_fused, write
+from foretell.predictors.partitioner import SHIPPED, fit_edges, is_fused, write
 from foretell.predictors.shipped import write_fitted
-from foretell.registry import did_you_mean
 
 FOLDS = 5
 TREES = "partitioner"
@@ -182,8 +180,8 @@ def _by_pattern(edges: LabelledEdges, said: Mapping[str, Flags], use: Flags) -> 
 def write_report(found: Sequence[Comparison], folder: Path) -> Path:
     """The tables as Markdown."""
     text = "# Which edges a compiler fuses\n\nArchitectures held out, five folds. "
-    text += "Remade by `foretell evaluate partitioner --report`.\n\n"
-    write_whole(folder / "fusion.md", (text + "\n\n".join(table.to_markdown() for table in found) + "\n").encode())
+    text += "Remade by `foretell evaluate partitioner --report`."
+    write_whole(folder / "fusion.md", page(text, found))
     return folder / "fusion.md"
 
 
@@ -202,22 +200,3 @@ def train(store: Path, _device: str, _cache: Path, out: Path, say: Say = lambda 
     card = {"graphs": edges.graphs, "edges": len(edges.fused), "held_out": held_out}
     fits = {name: fit_edges(edges.features[edges.of(name)], edges.fused[edges.of(name)]) for name in edges.graphs}
     return write_fitted(out, SHIPPED, write(fits, card))
-
-
-@dataclass(frozen=True)
-class Group:
-    """Nodes that run as one kernel, and the operators they are, in order."""
-
-    operators: tuple[str, ...]
-    nodes: tuple[str, ...]
-
-
-def fuse(graph: Graph, runtime: str) -> list[Group]:
-    """What of a graph runs as one kernel under a runtime, in the order in which it begins."""
-    if runtime not in RUNTIMES:
-        raise InputError(f"Unknown runtime {runtime!r}.{did_you_mean(runtime, RUNTIMES)}")
-    members: dict[int, list[int]] = {}
-    for node, group in enumerate(Partitioner.shipped().partition(graph, runtime).groups):
-        members.setdefault(group, []).append(node)
-    chosen = ([graph.nodes[position] for position in positions] for positions in members.values())
-    return [Group(tuple(node.op for node in nodes), tuple(node.name for node in nodes)) for nodes in chosen]

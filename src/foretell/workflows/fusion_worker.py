@@ -6,7 +6,6 @@ are given by the names that operators have in the exported program, and kept by 
 
 import gc
 import json
-import logging
 import os
 import sys
 import tempfile
@@ -24,12 +23,12 @@ from foretell.frontends.torch_export import graph_from_exported
 from foretell.graph import Graph
 from foretell.graph.serde import MAGIC, to_bytes
 from foretell.optional import versions
-from foretell.profiling.child import die_with_parent, preload, settle, take_output
+from foretell.profiling.child import die_with_parent, preload, resident_bytes, settle, take_output, work_alone
 from foretell.profiling.fusion_kernels import Compiled, label_graph
 from foretell.profiling.messages import Message, group_from_json
 from foretell.profiling.workload import Workload
 from foretell.profiling.zoo import build
-from foretell.units import GIB, KIB
+from foretell.units import GIB
 
 _MAX_ERROR_CHARACTERS = 300
 # Compilers keep what they have seen; a fresh process is cheaper than finding all of it.
@@ -156,24 +155,12 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MAX_ERROR_CHARACTERS]
 
 
-def _resident_bytes() -> int:
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * KIB for line in lines if line.startswith("VmRSS")), 0)
-
-
 def main(arguments: list[str]) -> int:
     """Serve one campaign: settings as JSON in the only argument, groups on standard input."""
     die_with_parent()
     settings = json.loads(arguments[0])
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
-        os.environ[name] = "1"
-    tempfile.tempdir = settings["folder"]
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(settings["folder"]) / "inductor")
+    work_alone(Path(settings["folder"]))
     say = take_output()
-    logging.disable(logging.WARNING)
     preload(settings["preload"])
     settle()  # compilers make millions of small objects; looking through them after each model is enough
     say({"event": "ready", "pid": os.getpid()})
@@ -185,7 +172,7 @@ def main(arguments: list[str]) -> int:
             record = {"event": "record", "id": workload.id, "status": found.status, "values": found.values}
             say(record | {"details": found.details})
         gc.collect()
-        last = number >= MODELS_A_PROCESS or _resident_bytes() > _MAX_RESIDENT_BYTES
+        last = number >= MODELS_A_PROCESS or resident_bytes() > _MAX_RESIDENT_BYTES
         say({"event": "done", "last": last})
         if last:
             break

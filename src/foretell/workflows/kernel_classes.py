@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from foretell.devices import find_device
 from foretell.errors import DataError
-from foretell.evaluation.table import Cell, Comparison
+from foretell.evaluation.table import Cell, Comparison, page
 from foretell.features.kernel_inputs import KernelInputs, kernel_inputs
 from foretell.features.units import COLUMNS
 from foretell.files import write_whole
@@ -156,9 +156,9 @@ def write_report(found: Sequence[Comparison], folder: Path) -> Path:
         "`foretell evaluate kernel-classes --report`.\n\n"
         "The main kernel of a unit is the one that takes longest by name; "
         "[its class](../docs/kernel-classes.md) is library, algorithm, tile and layout. Shares of units that are told "
-        "rightly: each counts once, or by the time of its kernels.\n\n"
+        "rightly: each counts once, or by the time of its kernels."
     )
-    write_whole(folder / "kernels.md", (text + "\n\n".join(table.to_markdown() for table in found) + "\n").encode())
+    write_whole(folder / "kernels.md", page(text, found))
     return folder / "kernels.md"
 
 

@@ -9,16 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.devices import find_device
+from foretell.errors import InputError
 from foretell.features import extract_units
+from foretell.features.edges import RUNTIMES
 from foretell.features.pooled import DistinctUnits
 from foretell.graph import Graph
 from foretell.graph.groups import group_operator
 from foretell.graph.node import Node
 from foretell.graph.ops import lookup
 from foretell.predictors import Predictor, find_predictor
-from foretell.predictors.partitioner import EAGER
+from foretell.predictors.partitioner import EAGER, Partitioner
 from foretell.records import Target, Workload
-from foretell.workflows.fusion import fuse
+from foretell.registry import did_you_mean
 
 MOST_KERNELS = 400
 # kinds as a reader tells them apart, the most telling one first
@@ -72,9 +74,9 @@ class NodeTimes:
 
 def find_kernels(graph: Graph, runtime: str) -> list[tuple[int, ...]]:
     """The positions of the nodes of every kernel under a runtime."""
-    # names of nodes need not differ; their positions do
-    numbered = replace(graph, nodes=tuple(replace(node, name=str(i)) for i, node in enumerate(graph.nodes)))
-    return [tuple(int(name) for name in group.nodes) for group in fuse(numbered, runtime)]
+    if runtime not in RUNTIMES:
+        raise InputError(f"Unknown runtime {runtime!r}.{did_you_mean(runtime, RUNTIMES)}")
+    return Partitioner.shipped().partition(graph, runtime).kernels
 
 
 def time_nodes(graph: Graph, device: str, runtime: str, predictor: Predictor | None = None) -> NodeTimes | None:

@@ -19,7 +19,7 @@ from foretell.devices import Slice, find_device, parse_slice
 from foretell.errors import DataError, ForetellError
 from foretell.evaluation.metrics import accuracy, mape
 from foretell.evaluation.protocol import groups_of
-from foretell.evaluation.table import Cell, Comparison
+from foretell.evaluation.table import Cell, Comparison, page
 from foretell.features.pooled import pool
 from foretell.files import write_whole
 from foretell.predictors import Predictor, best_predictor, find_predictor
@@ -273,9 +273,9 @@ def write_report(found: Sequence[Comparison], folder: Path) -> Path:
         "Architectures held out, five folds. Remade by `foretell evaluate slices --report`.\n\n"
         "`ratio` is the error of latency on the slice over latency on the whole, with the measured latency of the "
         f"whole; `mape` has that predicted, too. *{BOUNDS}*: the predictor of whole devices, given the peaks that the "
-        "slice leaves.\n\n"
+        "slice leaves."
     )
-    write_whole(folder / "slices.md", (text + "\n\n".join(table.to_markdown() for table in found) + "\n").encode())
+    write_whole(folder / "slices.md", page(text, found))
     return folder / "slices.md"
 
 

@@ -25,6 +25,7 @@ from foretell.evaluation.protocol import (
     run_once,
     sides,
 )
+from foretell.evaluation.table import page
 from foretell.features.graph_arrays import GraphArrays
 from foretell.files import write_whole
 from foretell.predictors.baselines import GradientBoosting, Linear
@@ -302,9 +303,8 @@ def finished(store: Path, device: str, runs: Path) -> list[Run]:
 def write_report(runs: Sequence[Run], folder: Path) -> Path:
     """All tables as Markdown and as JSON."""
     tables = list(_tables(runs))
-    text = "# Predictors compared\n\nRemade by `foretell evaluate --report`.\n\n"
-    text += "\n\n".join(table.to_markdown() for table in tables) + "\n"
-    write_whole(folder / "evaluation.md", text.encode())
+    text = "# Predictors compared\n\nRemade by `foretell evaluate --report`."
+    write_whole(folder / "evaluation.md", page(text, tables))
     write_whole(
         folder / "evaluation.json", json.dumps([json.loads(table.to_json()) for table in tables], indent=1).encode()
     )
