@@ -17,7 +17,7 @@ FLOORS = [
     {"cli", "web"},
     {"workflows"},
     {"evaluation"},
-    {"predictors", "advisors"},
+    {"predictors", "advisors", "pages"},
     {"frontends", "profiling", "datasets", "features", "scheduling", "facts"},
     {"records"},
     {"graph", "devices"},

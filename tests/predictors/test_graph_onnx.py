@@ -57,11 +57,11 @@ def test_the_model_is_valid_and_the_same_every_time():
     assert [value.name for value in model.graph.input] == ["nodes", "edges", "graph_index", "whole"]
 
 
-def test_half_of_the_bits_keep_the_predictions():
+def test_a_quarter_of_the_bits_keeps_the_predictions():
     recipe = tiny_recipe("dippm", width=128)
     weights, notes = weights_of(recipe), notes_of(recipe)
-    full, half = to_onnx(recipe, weights, notes), to_onnx(recipe, weights, notes, half=True)
-    assert len(half) < 0.6 * len(full)
-    first, second = (GraphNetwork.load(data).predict(tiny_graphs()) for data in (full, half))
+    full, small = to_onnx(recipe, weights, notes), to_onnx(recipe, weights, notes, small=True)
+    assert len(small) < 0.4 * len(full)
+    first, second = (GraphNetwork.load(data).predict(tiny_graphs()) for data in (full, small))
     np.testing.assert_allclose(second["latency_ms"], first["latency_ms"], rtol=2e-3)
     assert not np.array_equal(second["latency_ms"], first["latency_ms"])

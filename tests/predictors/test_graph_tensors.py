@@ -50,3 +50,34 @@ def test_statistics_of_a_batch_norm_move_only_while_fitting():
     moved = TorchOperations(weights, momentum=0.5).batch_norm(x, "n")
     assert parts["mean"].item() == 1
     assert moved.sum().item() == pytest.approx(0, abs=1e-5)
+
+
+EDGES = torch.tensor([[0, 0, 2, 1], [1, 3, 3, 3]])
+
+
+def test_sums_over_neighbours_and_their_gradient_are_those_of_gather_and_scatter():
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    ops = TorchOperations({})
+    routes = ops.routes(EDGES[0], EDGES[1], x)
+    expected = torch.zeros(4, 3, dtype=torch.float64).index_add(0, EDGES[1], x[EDGES[0]])
+    torch.testing.assert_close(ops.neighbours(x, routes), expected)
+    assert torch.autograd.gradcheck(lambda x: ops.neighbours(x, routes), (x,))
+
+
+def test_a_graph_without_edges_has_no_neighbours():
+    ops, none = TorchOperations({}), torch.zeros(0, dtype=torch.int64)
+    x = torch.ones(2, 3)
+    assert ops.neighbours(x, ops.routes(none, none, x)).tolist() == [[0] * 3] * 2
+
+
+def test_rows_get_the_length_1_with_the_gradient_of_a_quotient():
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    ops = TorchOperations({})
+    torch.testing.assert_close(ops.unit_rows(x), x / x.norm(dim=1, keepdim=True))
+    assert torch.autograd.gradcheck(ops.unit_rows, (x,))
+
+
+def test_a_row_of_zeros_stays_and_has_no_gradient():
+    x = torch.zeros(1, 3, requires_grad=True)
+    TorchOperations({}).unit_rows(x).sum().backward()
+    assert x.grad.tolist() == [[0, 0, 0]]

@@ -283,7 +283,7 @@ def test_a_long_fit_says_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> Non
     said: list[str] = []
     now = iter((0.0, 1.0, 11.0, 11.0, 12.0))
     monkeypatch.setattr(graph_fits.time, "monotonic", lambda: next(now))
-    tell = graph_fits._progress("dippm", said.append)
+    tell = graph_fits.progress_of("dippm", said.append)
     for epoch in range(3):
         tell(epoch, {"loss": 0.5, "score": 0.25})
     assert said == ["dippm: epoch 2, loss 0.5, validation 0.25"]

@@ -16,6 +16,9 @@ MODELS = {"partitioner": "fusion", "slices": "slices", "kernel-classes": "kernel
 Store = Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")]
 Device = Annotated[str, typer.Option("--device", "-d", help="The device whose measurements are used.")]
 Cache = Annotated[Path, typer.Option("--cache", help="Where extracted features and fitted networks are kept.")]
+FitSeconds = Annotated[
+    float | None, typer.Option("--fit-seconds", help="Limit for each graph network [none].", show_default=False)
+]
 OnlyNetworks = Annotated[bool, typer.Option("--only-networks", help="Fit networks, keep them in --cache, and stop.")]
 
 
@@ -29,18 +32,30 @@ def train(
     predictor: Annotated[
         str,
         typer.Option(
-            "--predictor", "-p", help="unit-network, unit-trees, partitioner, slices, kernel-classes or compiled."
+            "--predictor",
+            "-p",
+            help="unit-network, unit-trees, partitioner, slices, kernel-classes, compiled; of papers dippm, trappm, "
+            "gcn, gat, gin, nnlqp, brp-nas, mlp.",
         ),
     ] = "unit-network",
     only_networks: OnlyNetworks = False,
+    fit_seconds: FitSeconds = None,
 ) -> None:
-    """Fit foretell's own predictor to all measurements of a device; networks on a GPU where there is one."""
+    """Fit a predictor to all measurements of a device; networks on a GPU where there is one."""
     if predictor in MODELS:
         file = _workflow(predictor).train(store, device, cache, out, say=_say)
         typer.echo(f"written: {printable(str(file))}")
         return
+    from foretell.workflows.train import GRAPH_NETWORKS
     from foretell.workflows.train import train as fit
 
+    if predictor in GRAPH_NETWORKS:
+        from foretell.workflows.graph_serving import train_graph_network
+
+        files = train_graph_network(predictor, store, device, cache, out, seed=seed, seconds=fit_seconds, say=_say)
+        for each in files:
+            typer.echo(f"written: {printable(str(each))}")
+        return
     file = fit(
         store, device, cache, out, predictor=predictor, seed=seed, threads=threads, only_networks=only_networks,
         say=_say,
@@ -68,10 +83,7 @@ def evaluate(
     cache: Cache = Path("out/training"),
     runs: Annotated[Path, typer.Option("--runs", help="Finished runs; those are not repeated.")] = Path("out/runs"),
     only_networks: OnlyNetworks = False,
-    fit_seconds: Annotated[
-        float | None,
-        typer.Option("--fit-seconds", help="Limit for each graph network [none].", show_default=False),
-    ] = None,
+    fit_seconds: FitSeconds = None,
     processes: Annotated[
         int, typer.Option("--processes", min=1, max=64, help="Graph networks that are fitted side by side.")
     ] = 1,

@@ -1,6 +1,5 @@
 """predictors: Workload → Prediction; one file a system."""
 
-import importlib
 import json
 from functools import cache
 from importlib import resources
@@ -16,9 +15,20 @@ ShippedIndex = dict[str, dict[str, dict[str, Any]]]
 PREDICTORS = Registry(
     "predictor",
     {
+        "dippm": "foretell.predictors.graph_predictor:DippmPredictor",
         "roofline": "foretell.predictors.roofline:RooflinePredictor",
+        "trappm": "foretell.predictors.graph_predictor:TrappmPredictor",
         "unit-network": "foretell.predictors.unit_model:UnitPredictor",
         "unit-trees": "foretell.predictors.unit_model:UnitTreesPredictor",
+    },
+)
+
+
+_FILES = Registry(
+    "fitted file",
+    {
+        ".onnx": "foretell.predictors.graph_predictor:GraphPredictor",
+        ".zip": "foretell.predictors.unit_model:UnitPredictor",
     },
 )
 
@@ -50,9 +60,9 @@ def best_predictor(device: str) -> str:
 
 def find_predictor(name: str | None, device: str) -> Predictor:
     """The predictor of a name, of a file that ``foretell train`` wrote, or the best one for the device."""
-    if name is not None and name.endswith(".zip"):
-        module = importlib.import_module("foretell.predictors.unit_model")
-        predictor: Predictor = module.UnitPredictor.from_file(Path(name))
+    path = Path(name) if name is not None else None
+    if path is not None and path.suffix in _FILES:
+        predictor: Predictor = _FILES.load(path.suffix).from_file(path)
     else:
         predictor = PREDICTORS.load(name or best_predictor(device))()
     return predictor

@@ -92,8 +92,20 @@ class Operations(Protocol):
         """The largest of ``start`` and the rows of each number."""
         ...
 
-    def row_lengths(self, x: Value) -> Value:
-        """The Euclidean length of every row, as a column."""
+    def routes(self, source: Value, target: Value, like: Value) -> Value:
+        """What `neighbours` has to know of edges between as many nodes as ``like`` has rows."""
+        ...
+
+    def neighbours(self, x: Value, routes: Value) -> Value:
+        """For every node the sum of the rows that reach it."""
+        ...
+
+    def affine(self, x: Value, weight: Value, plus: Value) -> Value:
+        """x · W + a row or a matrix."""
+        ...
+
+    def unit_rows(self, x: Value) -> Value:
+        """Rows of the Euclidean length 1; those of zeros stay."""
         ...
 
     def layer_norm(self, x: Value, name: str) -> Value:
@@ -127,6 +139,7 @@ class Flow:
     source: Value
     target: Value
     reached: Value
+    routes: Value
 
 
 def flow_of(ops: Operations, inputs: Inputs, direction: str) -> Flow:
@@ -135,7 +148,8 @@ def flow_of(ops: Operations, inputs: Inputs, direction: str) -> Flow:
     source, target = (reader, maker) if direction == "backward" else (maker, reader)
     if direction == "mutual":
         source, target = ops.concat([maker, reader], 0), ops.concat([reader, maker], 0)
-    return Flow(source, target, ops.count_into(target, inputs.nodes))
+    routes = ops.routes(source, target, inputs.nodes)
+    return Flow(source, target, ops.count_into(target, inputs.nodes), routes)
 
 
 def forward(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
@@ -167,7 +181,7 @@ def log_targets(ops: Operations, recipe: Recipe, out: Value) -> Value:
 
 def linear(ops: Operations, x: Value, name: str) -> Value:
     """x · W + b."""
-    return x @ ops.alike(ops.weight(f"{name}.weight"), x) + ops.alike(ops.weight(f"{name}.bias"), x)
+    return ops.affine(x, ops.alike(ops.weight(f"{name}.weight"), x), ops.alike(ops.weight(f"{name}.bias"), x))
 
 
 def scale(ops: Operations, x: Value, name: str) -> Value:
@@ -195,23 +209,19 @@ def graph_layer(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str
     if recipe.block == "gcn":
         shrink = ops.alike(ops.exp(ops.log(flow.reached + 1.0) * -0.5), x)  # the node itself counts
         own = x * shrink
-        return linear(ops, (_neighbours(ops, own, flow) + own) * shrink, name)
+        return linear(ops, (ops.neighbours(own, flow.routes) + own) * shrink, name)
     if recipe.block == "gin":
-        return linear(ops, ops.relu(linear(ops, x + _neighbours(ops, x, flow), f"{name}.first")), name)
+        return linear(ops, ops.relu(linear(ops, x + ops.neighbours(x, flow.routes), f"{name}.first")), name)
     if recipe.block == "gat":
         return _attention(ops, recipe, x, flow, name)
     x = sage(ops, x, flow, name)
-    return x / ops.alike(ops.at_least(ops.row_lengths(x), 1e-12), x) if recipe.normalise else x
-
-
-def _neighbours(ops: Operations, x: Value, flow: Flow) -> Value:
-    return ops.sum_into(ops.rows(x, flow.source), flow.target, x)
+    return ops.unit_rows(x) if recipe.normalise else x
 
 
 def sage(ops: Operations, x: Value, flow: Flow, name: str) -> Value:
     """The mean of the neighbours and the node itself, each through a matrix of its own."""
-    mean = _neighbours(ops, x, flow) / ops.alike(ops.at_least(flow.reached, 1.0), x)
-    return linear(ops, mean, name) + x @ ops.alike(ops.weight(f"{name}.own.weight"), x)
+    mean = ops.neighbours(x, flow.routes) / ops.alike(ops.at_least(flow.reached, 1.0), x)
+    return ops.affine(x, ops.alike(ops.weight(f"{name}.own.weight"), x), linear(ops, mean, name))
 
 
 def attention_shares(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str) -> tuple[Value, Value]:
@@ -252,7 +262,7 @@ def _global_node(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
         seen = linear(ops, everything if seen is None else everything + seen, name)
         if number == 0:  # of the one-hot of the global node, only its row of the first matrix is left
             seen = seen + ops.weight("global.weight")
-        x = linear(ops, x + _neighbours(ops, x, flow), name)
+        x = linear(ops, x + ops.neighbours(x, flow.routes), name)
         x, seen = (ops.dropout(ops.relu(ops.layer_norm(y, f"{name}.norm")), recipe.dropout) for y in (x, seen))
     return seen
 

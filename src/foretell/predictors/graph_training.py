@@ -63,11 +63,11 @@ class Fitted:
         logs = _log_predictions(to_tensors(self.weights, device), self.recipe, placed).cpu().numpy()
         return {name: np.exp(logs[:, i].astype(np.float64)) for i, name in enumerate(self.recipe.targets)}
 
-    def to_onnx(self, name: str, *, half: bool = False, notes: Mapping[str, str] | None = None) -> bytes:
-        """The bytes that `GraphNetwork.load` reads; ``half`` stores large weights in 16 bits."""
+    def to_onnx(self, name: str, *, small: bool = False, notes: Mapping[str, str] | None = None) -> bytes:
+        """The bytes that `GraphNetwork.load` reads; ``small`` stores large matrices in 8 bits."""
         known = {"name": name, "schema": SCHEMA, "seed": str(self.seed), "recipe": self.recipe.to_json()}
         known["metrics"] = json.dumps(self.metrics, sort_keys=True)
-        return to_onnx(self.recipe, self.weights, dict(notes or {}) | known, half=half)
+        return to_onnx(self.recipe, self.weights, dict(notes or {}) | known, small=small)
 
 
 def fit(

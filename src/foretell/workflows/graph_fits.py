@@ -166,9 +166,9 @@ class _Bench:
         found = {name: np.full(len(test), np.nan) for name in recipe.targets}
         facts = []
         for modes in MODES[asked.arm.recipe]:
-            taught, held, judged = (_whole(parts[side], modes) for side in (TRAIN, VALIDATION, TEST))
+            taught, held, judged = (captured_in(parts[side], modes) for side in (TRAIN, VALIDATION, TEST))
             labelled = share_of(taught, asked.split, asked.arm.share, asked.seed)
-            targets = tuple(name for name in recipe.targets if _is_known(labelled, name))
+            targets = tuple(name for name in recipe.targets if has_truth(labelled, name))
             if not (targets and held and judged):
                 self.say(
                     f"{asked}: no network for {' and '.join(modes)}, with {len(labelled)} workloads to learn from, "
@@ -210,7 +210,7 @@ class _Bench:
             [(self.graphs[sample.workload_id], sample.truth) for sample in held],
             recipe,
             seed,
-            _progress(what, self.say),
+            progress_of(what, self.say),
             self.device,
             encoder=encoder,
             seconds=self.seconds,
@@ -239,7 +239,7 @@ class _Bench:
             )
             self.say(f"{what}, on {self.device}")
             made = pretrain(
-                train, held, recipe, asked.seed, _progress(what, self.say), self.device, seconds=self.seconds
+                train, held, recipe, asked.seed, progress_of(what, self.say), self.device, seconds=self.seconds
             )
             self.say(f"{what}: best of {len(made.history)} epochs, loss {made.loss:.3f}")
             weights = {f"weight:{name}": value for name, value in made.weights.items()}
@@ -249,11 +249,13 @@ class _Bench:
             return Encoder(kept, bool(arrays["last_relu"]), float(arrays["loss"]))
 
 
-def _whole(samples: Sequence[Sample], modes: Sequence[str]) -> list[Sample]:
+def captured_in(samples: Sequence[Sample], modes: Sequence[str]) -> list[Sample]:
+    """The whole workloads of some modes."""
     return [sample for sample in samples if sample.captured and sample.setting.mode in modes]
 
 
-def _is_known(samples: Sequence[Sample], metric: str) -> bool:
+def has_truth(samples: Sequence[Sample], metric: str) -> bool:
+    """Whether a metric was measured of any sample."""
     return any(np.isfinite(sample.truth[metric]) for sample in samples)
 
 
@@ -286,7 +288,7 @@ def _fraction(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / float(1 << 48)
 
 
-def _progress(what: str, say: Say) -> Callable[[int, Mapping[str, float]], None]:
+def progress_of(what: str, say: Say) -> Callable[[int, Mapping[str, float]], None]:
     """Says where a fit stands, every few seconds."""
     said = time.monotonic()
 
