@@ -12,6 +12,7 @@ import typer
 from foretell.cli import (
     advise,
     calibrate,
+    characterise,
     collect,
     compare,
     data,
@@ -21,6 +22,9 @@ from foretell.cli import (
     inspect,
     predict,
     profile,
+    report,
+    roofline,
+    serve,
     sweep,
     train,
 )
@@ -44,12 +48,16 @@ app.command("predict", cls=predict.Command)(predict.run)
 app.command("advise")(advise.run)
 app.command("compare")(compare.run)
 app.command("sweep")(sweep.run)
+app.command("report")(report.run)
+app.command("serve")(serve.run)
 app.command("inspect")(inspect.run)
 app.command("fuse")(fuse.run)
+app.command("roofline")(roofline.run)
 app.command("devices")(devices.run)
 app.command("profile")(profile.run)
 app.command("collect")(collect.run)
 app.command("calibrate")(calibrate.run)
+app.command("characterise")(characterise.run)
 app.command("train")(train.train)
 app.command("evaluate")(train.evaluate)
 app.command("doctor")(doctor.run)

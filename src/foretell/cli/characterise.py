@@ -1,0 +1,88 @@
+"""cli: ``foretell characterise``."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foretell.cli import options
+from foretell.cli.numbers import ABSENT, number
+from foretell.cli.printable import printable
+from foretell.cli.progress import working
+from foretell.units import gflops_from_tflops
+
+if TYPE_CHECKING:
+    from foretell.devices import Device
+    from foretell.facts.ceilings import Ceilings
+    from foretell.profiling.ceilings_measured import MeasuredCeilings
+
+
+def run(
+    device: Annotated[
+        str | None, typer.Option("--device", help="cuda or cpu; cuda where there is one.", show_default=False)
+    ] = None,
+    as_toml: Annotated[
+        bool, typer.Option("--toml", help="Print the entry for the package's own facts/ceilings.toml.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Measure in some 20 seconds what this machine's memory, cache and arithmetic reach, for foretell roofline."""
+    from foretell.workflows.characterise import ceilings_path, characterise
+
+    with working("Streaming and multiplying"):
+        found, measured = characterise(device)
+    if as_toml:
+        typer.echo(found.to_toml(), nl=False)
+        return
+    if as_json:
+        typer.echo(json.dumps({"device": found.device, **asdict(measured), "path": str(ceilings_path())}, indent=1))
+        return
+    _show(found, measured)
+    typer.echo(printable(f"kept in {ceilings_path()}"))
+
+
+def _show(found: "Ceilings", measured: "MeasuredCeilings") -> None:
+    from rich import box
+    from rich.table import Table
+
+    from foretell.cli.show import console
+    from foretell.devices import find_device
+    from foretell.errors import DeviceError
+
+    try:
+        known = find_device(found.device)
+    except DeviceError:
+        known = None
+    how = f"torch {measured.torch}" + (f", {measured.threads} threads" if measured.kind == "cpu" else "")
+    title = f"{found.name} ({found.device}) · {how} · {measured.took_s:.0f} s"
+    table = Table(box=box.SIMPLE_HEAD, title=printable(title), title_justify="left")
+    for head in ("ceiling", "measured with", "measured", "catalogue", "reached", ""):
+        table.add_column(head, justify="right" if head in ("measured", "catalogue", "reached") else "left")
+    cache = "L2" if measured.kind == "cuda" else "last-level cache"
+    sizes = {"memory": measured.dram_set_mib, cache: measured.cache_set_mib}
+    rates = {"memory": measured.dram_gb_per_s, cache: measured.cache_gb_per_s}
+    peaks = {"memory": known.bandwidth_gb_per_s if known else None, cache: None}
+    for name, rate in rates.items():
+        if rate is not None:
+            table.add_row(name, f"streams, {number(sizes[name] or 0)} MiB", *_cells(rate, peaks[name]), "GB/s")
+    for name, tflops in measured.tflops.items():
+        peak = _peak(known, name)
+        unit, rate = ("TFLOP/s", tflops) if measured.kind == "cuda" else ("GFLOP/s", gflops_from_tflops(tflops))
+        peak = gflops_from_tflops(peak) if peak is not None and measured.kind == "cpu" else peak
+        side = measured.product_sizes[name]
+        table.add_row(name, f"product, {side} x {side}", *_cells(rate, peak), unit)
+    console().print(table)
+    if measured.kind == "cpu":
+        typer.echo("The catalogue's cpu is a generic processor of 8 cores, not this one.")
+
+
+def _cells(rate: float, peak: float | None) -> list[str]:
+    return [number(rate), ABSENT, ABSENT] if peak is None else [number(rate), number(peak), f"{rate / peak:.0%}"]
+
+
+def _peak(device: "Device | None", name: str) -> float | None:
+    """What the catalogue says of a format; None where it says nothing of this very one."""
+    if device is None:
+        return None
+    return device.vector_tflops.get(name) if name == "fp32" or device.is_cpu else device.tensor_tflops.get(name)

@@ -1,0 +1,83 @@
+"""The facts room: what devices were measured to reach: memory, last-level cache, matrix products by number format."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from foretell.errors import DataError
+from foretell.facts.rows import Row, read_shipped, sources_of
+
+FORMATS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+_FIELDS = ("name", "date", "source", "dram_gb_per_s", "cache_gb_per_s", "tflops")
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What one device reached, when, and who says so; None or absent is what nobody measured."""
+
+    device: str
+    name: str
+    date: str
+    source: str
+    dram_gb_per_s: float | None = None
+    cache_gb_per_s: float | None = None
+    tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    def to_toml(self) -> str:
+        """The entry of ceilings.toml.
+
+        >>> print(Ceilings("h200", "NVIDIA H200", "2026-11-15", "a test", 4000.0, None, {"fp32": 50.0}).to_toml())
+        [ceilings.h200]
+        name = "NVIDIA H200"
+        date = "2026-11-15"
+        source = "a test"
+        dram_gb_per_s = 4000.0
+        tflops = { fp32 = 50.0 }
+        <BLANKLINE>
+        """
+        lines = [f"[ceilings.{self.device}]"]
+        lines += [f"{key} = {_quoted(getattr(self, key))}" for key in ("name", "date", "source")]
+        for key in ("dram_gb_per_s", "cache_gb_per_s"):
+            if getattr(self, key) is not None:
+                lines.append(f"{key} = {float(f'{getattr(self, key):.5g}')}")
+        rates = ", ".join(f"{name} = {float(f'{rate:.5g}')}" for name, rate in self.tflops.items())
+        return "\n".join([*lines, f"tflops = {{ {rates} }}", ""])
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML; what steers a terminal or ends the string is left out."""
+    return '"' + "".join(c for c in text if c.isprintable() and c not in '"\\') + '"'
+
+
+@lru_cache(maxsize=1)
+def load_ceilings() -> Mapping[str, Ceilings]:
+    """What is shipped, by device id."""
+    return parse_ceilings(read_shipped("ceilings.toml"))
+
+
+def parse_ceilings(file: Row) -> dict[str, Ceilings]:
+    """The entries of a file, by device id."""
+    sources = sources_of(file.allow("sources", "ceilings"))
+    return {device: parse_row(device, row, sources) for device, row in file.rows("ceilings").items()}
+
+
+def parse_row(device: str, row: Row, sources: Mapping[str, object]) -> Ceilings:
+    """One entry, checked: whatever is in it is above zero, and something is in it."""
+    row.allow(*_FIELDS)
+    fields = row.fields.get("tflops", {})
+    if not isinstance(fields, Mapping):
+        raise DataError(f"{row.where}: tflops is not a table; write it as {{ fp32 = 50.0 }}")
+    rates = Row(f"{row.where}, tflops", fields).allow(*FORMATS)
+    tflops = {name: rates.maybe_number(name, least=0, open_end=True) for name in rates.fields}
+    found = Ceilings(
+        device,
+        row.text("name"),
+        row.date(),
+        row.source(sources),
+        row.maybe_number("dram_gb_per_s", least=0, open_end=True),
+        row.maybe_number("cache_gb_per_s", least=0, open_end=True),
+        {name: rate for name, rate in tflops.items() if rate is not None},
+    )
+    if found.dram_gb_per_s is None and found.cache_gb_per_s is None and not found.tflops:
+        raise DataError(f"{row.where}: nothing was measured; give dram_gb_per_s, cache_gb_per_s or tflops")
+    return found

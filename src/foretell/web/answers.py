@@ -1,0 +1,144 @@
+"""web: a question answered in a worker: what ``--json`` of the command of its name prints, or the page of a report."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from foretell.advisors.placement import Choice, Wishes
+from foretell.errors import ModelError
+from foretell.frontends.sources import recognise
+from foretell.pages.report import report_page
+from foretell.records import METRICS, Estimate, Prediction
+from foretell.web.questions import ALLOWED
+from foretell.workflows.advise import Renting, TrainingAdvice, advise, advise_training
+from foretell.workflows.predict import predict
+from foretell.workflows.report import gather
+from foretell.workflows.sweep import sweep
+
+FILES = ("onnx", "pt2")
+_FACTS = ("parameters", "macs", "flops")
+_WHOLE = "whole"
+
+Fields = dict[str, Any]
+
+
+def answer(kind: str, fields: Mapping[str, Any], files: Mapping[str, str]) -> str:
+    """The text of an answer; ``files`` has the uploads, by the field that names them."""
+    values = dict(fields)
+    for name, file in files.items():
+        check_upload(file)
+        values[name] = file
+    # what was uploaded leaves nothing behind, not even its graph
+    values["use_cache"] = not files
+    values["input_shape"] = values["input_shape"] or None
+    return _ANSWERS[kind](values)
+
+
+def check_upload(file: str) -> None:
+    """Refuse a file of a kind that is not taken here, whatever its name says."""
+    kind = recognise(file)
+    if kind not in FILES:
+        raise ModelError(f"{Path(file).name} holds a model of the kind {kind!r}; here it is {ALLOWED}.")
+
+
+def _predict(values: Fields) -> str:
+    model = values.pop("model")
+    told = predict(model, **values)
+    return _json({**told.to_dict(), "model": _name(model)})
+
+
+def _compare(values: Fields) -> str:
+    models = values.pop("model"), values.pop("other")
+    told = [predict(model, **values) for model in models]
+    return _json({"models": [each.to_dict() for each in told], "times": times(*told)})
+
+
+def times(first: Prediction, second: Prediction) -> dict[str, float]:
+    """By metric how many times as much the second takes; what either does not know is left out."""
+
+    def value(told: Prediction, name: str) -> float | None:
+        estimate: Estimate | None = None if name in _FACTS else getattr(told, name)
+        return told.facts.get(name) if name in _FACTS else None if estimate is None else estimate.value
+
+    pairs = {name: (value(first, name), value(second, name)) for name in (*METRICS, *_FACTS)}
+    return {name: other / one for name, (one, other) in pairs.items() if one and other is not None}
+
+
+def _sweep(values: Fields) -> str:
+    del values["dtype"]
+    values["slices"] = [None if part == _WHOLE else part for part in values["slices"]]
+    return _json([point.to_row() for point in sweep(values.pop("model"), **values)])
+
+
+def _advise(values: Fields) -> str:
+    model, steps = values["model"], values["steps"]
+    renting = Renting(*(values[name] for name in ("clouds", "region", "country", "market", "pue")))
+    shared = {name: values[name] for name in ("devices", "dtype", "input_shape", "use_cache")}
+    if values["train"]:
+        more = {name: values[name] for name in ("batch_size", "optimizer")}
+        return _json(_training(advise_training(model, steps, renting, **shared, **more), steps))
+    wishes = _wishes(values, objective=values["by"], max_batch=values["max_batch"])
+    found = advise(model, wishes, renting, mig=values["mig"], **shared)
+    return _json(
+        {
+            "choices": [_choice(choice) for choice in found.choices],
+            "front": [_choice(choice) for choice in found.front],
+            "refused": [{"place": each.place, "reason": each.reason} for each in found.refused],
+        }
+    )
+
+
+def _wishes(values: Fields, **more: Any) -> Wishes:
+    return Wishes(values["slo_ms"], values["rate"], values["budget"], **more)
+
+
+def _choice(choice: Choice) -> Fields:
+    candidate, cost = choice.candidate, choice.cost
+    return {
+        "device": candidate.device, "slice": candidate.slice, "dtype": candidate.dtype,
+        "batch_size": candidate.batch_size, "instance": choice.offer.name, "devices": choice.offer.devices,
+        "copies": candidate.copies, "usd_per_h": choice.offer.usd_per_h, "note": choice.offer.note,
+        "latency_ms": _interval(candidate.latency_ms), "usd_per_million": _interval(cost.usd_per_million),
+        "kwh_per_million": _interval(cost.kwh_per_million), "kg_co2e_per_million": _interval(cost.kg_co2e_per_million),
+        "instances": _interval(choice.fleet.instances if choice.fleet else None), "at_risk": choice.at_risk,
+        "calibrated": candidate.calibrated, "unknown": dict(cost.unknown),
+    }  # fmt: skip
+
+
+def _training(advice: TrainingAdvice, steps: int) -> Fields:
+    choices = [
+        {
+            "device": each.prediction.device, "instance": each.offer.name, "batch_size": each.prediction.batch_size,
+            "step_ms": _interval(each.prediction.latency_ms), "hours": _interval(each.cost.hours),
+            "usd": _interval(each.cost.usd), "kwh": _interval(each.cost.kwh), "kg_co2e": _interval(each.cost.kg_co2e),
+            "unknown": dict(each.cost.unknown),
+        }
+        for each in advice.choices
+    ]  # fmt: skip
+    refused = [{"place": each.place, "reason": each.reason} for each in advice.refused]
+    return {"steps": steps, "choices": choices, "refused": refused}
+
+
+def _report(values: Fields) -> str:
+    model, wishes = values.pop("model"), _wishes(values)
+    rest = {name: value for name, value in values.items() if name not in ("slo_ms", "rate", "budget")}
+    return report_page(gather(model, wishes=wishes, name=_name(model), **rest))
+
+
+def _name(model: str) -> str:
+    """A spec as it is; an upload by its name: where it lies is no one's business."""
+    return Path(model).name if Path(model).is_absolute() else model
+
+
+def _interval(estimate: Estimate | None) -> dict[str, float] | None:
+    return None if estimate is None else {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+
+
+def _json(values: Any) -> str:
+    return json.dumps(values, allow_nan=False)
+
+
+_ANSWERS: dict[str, Callable[[Fields], str]] = {
+    "predict": _predict, "compare": _compare, "sweep": _sweep, "advise": _advise, "report": _report,
+}  # fmt: skip

@@ -1,0 +1,142 @@
+"""web: the application: routes under /api, /healthz and /metrics, and the page on top."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from importlib import metadata
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from foretell.devices import all_devices
+from foretell.errors import ForetellError
+from foretell.units import bytes_from_mib
+from foretell.web.desk import Desk
+from foretell.web.forms import asked, read_file
+from foretell.web.gate import Gate, problem, problem_headers
+from foretell.web.metrics import CONTENT_TYPE, Metrics
+from foretell.web.pool import Pool
+from foretell.web.questions import QUESTIONS, UPLOAD
+from foretell.web.refusals import status_of
+from foretell.web.schema import FILE_BODY, answer_of, body_of, problems
+from foretell.web.settings import Settings
+from foretell.web.surface import Surface
+from foretell.web.uploads import KEPT_S, Uploads, sweep_forever
+
+_JSON = "application/json"
+
+
+def make_app(settings: Settings, *, page: bool = True) -> FastAPI:
+    """The whole application; without a page, the API alone."""
+    settings.check()
+    metrics = Metrics()
+    uploads = Uploads(bytes_from_mib(settings.max_upload_mib))
+    empty = uploads.folder / "empty"
+    empty.mkdir()
+    pool = Pool(settings, empty)
+    desk = Desk(settings, pool, uploads, metrics)
+    metrics.watch("workers_busy", "Workers that read a model now.", lambda: float(pool.busy))
+    metrics.watch("workers_restarted", "Workers that were replaced.", lambda: float(pool.restarts))
+    metrics.watch("requests_inside", "Requests that wait for an answer.", lambda: float(desk.inside))
+
+    @asynccontextmanager
+    async def running(_: FastAPI) -> AsyncIterator[None]:
+        pool.start()
+        sweeping = asyncio.get_running_loop().create_task(sweep_forever(uploads))
+        try:
+            yield
+        finally:
+            sweeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await sweeping
+            await pool.stop()
+            uploads.close()
+
+    app = FastAPI(
+        title="foretell",
+        description="Tells how a deep-learning model will run before anyone runs it.",
+        version=metadata.version("foretell"),
+        docs_url=None,  # its scripts would come from another host
+        redoc_url=None,
+        lifespan=running,
+    )
+    app.state.desk, app.state.pool = desk, pool
+    _tell_errors(app)
+    _add_routes(app, desk, pool, metrics)
+    if page:
+        from foretell.web.page import add_page
+
+        add_page(app, desk, settings)
+        app.add_middleware(Surface)
+    app.add_middleware(Gate, settings=settings, metrics=metrics)
+    return app
+
+
+def _tell_errors(app: FastAPI) -> None:
+    @app.exception_handler(ForetellError)
+    async def told(_: Request, error: ForetellError) -> Response:
+        return Response(problem(str(error)), status_of(error), problem_headers(error))
+
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> Response:
+        return Response(problem(str(error.detail)), error.status_code, error.headers, _JSON)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        return Response(problem("; ".join(str(each["msg"]) for each in error.errors())), 422, None, _JSON)
+
+
+def _add_routes(app: FastAPI, desk: Desk, pool: Pool, metrics: Metrics) -> None:
+    @app.get("/healthz", summary="Whether the server is there")
+    async def healthz() -> dict[str, Any]:
+        return {"status": "ok", "version": app.version, "workers": len(pool.pids)}
+
+    @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def measured() -> Response:
+        """Counts and times, for Prometheus."""
+        return Response(metrics.page(), media_type=CONTENT_TYPE)
+
+    known = json.dumps([{k: v for k, v in asdict(each).items() if v is not None} for each in all_devices()])
+
+    @app.get("/api/devices", responses={200: {"content": {_JSON: {"schema": {"type": "array"}}}}, **problems(401)})
+    async def devices() -> Response:
+        """What foretell devices --json prints."""
+        return Response(known, media_type=_JSON)
+
+    @app.post("/api/uploads", status_code=201, openapi_extra=FILE_BODY, responses=problems())
+    async def upload(request: Request) -> dict[str, Any]:
+        """Keep a model for some minutes, to ask about it as upload:ID."""
+        with desk.place():
+            kept = await read_file(request, desk.uploads)
+            desk.uploads.keep(kept)
+        return {"model": UPLOAD + kept.ident, "name": kept.path.name, "bytes": kept.size_bytes, "kept_s": KEPT_S}
+
+    @app.delete("/api/uploads/{ident}", status_code=204, responses=problems(401))
+    async def forget(ident: str) -> None:
+        """Delete a kept model; one that is not there is no error."""
+        desk.uploads.drop(ident)
+
+    for kind in QUESTIONS:
+        _add_question(app, desk, kind)
+
+
+def _add_question(app: FastAPI, desk: Desk, kind: str) -> None:
+    async def ask(request: Request) -> Response:
+        with desk.place():
+            async with asked(request, kind, desk.uploads) as (question, brought):
+                text = await desk.ask(kind, question, brought)
+        return HTMLResponse(text) if kind == "report" else Response(text, media_type=_JSON)
+
+    app.post(
+        f"/api/{kind}",
+        name=kind,
+        summary=(QUESTIONS[kind].__doc__ or kind).strip(),
+        openapi_extra=body_of(kind),
+        responses=answer_of(kind),
+    )(ask)

@@ -1,0 +1,146 @@
+"""web: what may be asked. A model is a spec that needs no trust, or an upload: never a file of the server's disk."""
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from foretell.errors import InputError, ModelError, UnknownNameError
+from foretell.predictors import PREDICTORS
+from foretell.registry import did_you_mean
+
+UPLOAD = "upload:"
+ALLOWED = "timm:NAME, torchvision:NAME, hf:ID, or an uploaded .onnx or .pt2 file"
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]*"
+_SPEC = re.compile(f"(timm|torchvision):{_NAME}|hf:{_NAME}(/{_NAME})?")
+_MOST_PROBLEMS = 3
+
+Word = Annotated[str, Field(max_length=100)]
+Model = Annotated[str, Field(max_length=200, description=f"{ALLOWED}: upload:ID", examples=["timm:resnet50"])]
+Text = Annotated[str, Field(max_length=200)]
+Count = Annotated[int, Field(ge=1, le=1_048_576)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Question(BaseModel):
+    """What all questions have: a model, its inputs and its precision."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    model: Model
+    input_shape: list[Text] = Field([], max_length=32, description="[NAME=]3x224x224[:DTYPE], without the batch")
+    dtype: Word = Field("fp32", examples=["fp16"])
+
+    def sources(self) -> dict[str, str]:
+        """The fields that name models."""
+        return {name: getattr(self, name) for name in ("model", "other") if hasattr(self, name)}
+
+
+class _Placed(Question):
+    device: Word = Field("h200", examples=["h200", "a100"])
+    batch_size: Count = 1
+    mode: Word = Field("inference", description="inference, training, prefill or decode")
+    allow_unknown: bool = False
+
+
+class Predict(_Placed):
+    """As ``foretell predict`` asks."""
+
+    slice: Word | None = Field(None, description="mps:30, mig:1g.18gb, sms:66")
+    runtime: Word = Field("cuda-graph", description="cuda-graph, eager or compile")
+    optimizer: Word | None = Field(None, description="sgd or adamw, in training")
+    predictor: Word | None = None
+    context: Count | None = Field(None, description="Tokens already in the cache, when decoding")
+    latency_limit_ms: Positive | None = None
+
+
+class Compare(_Placed):
+    """As ``foretell compare`` asks."""
+
+    other: Model
+    slice: Word | None = None
+
+
+class Sweep(Question):
+    """As ``foretell sweep`` asks."""
+
+    devices: list[Word] = Field(["h200"], min_length=1, max_length=64)
+    batch_sizes: list[Count] = Field([1, 2, 4, 8, 16, 32, 64], min_length=1, max_length=32)
+    dtypes: list[Word] = Field(["fp32"], min_length=1, max_length=8)
+    slices: list[Word] = Field(["whole"], min_length=1, max_length=16)
+    mode: Word = "inference"
+    optimizer: Word | None = None
+    predictor: Word | None = None
+    context: Count | None = None
+    allow_unknown: bool = False
+
+
+class Advise(Question):
+    """As ``foretell advise`` asks."""
+
+    dtype: Word = "fp16"
+    slo_ms: Positive | None = None
+    rate: Positive | None = Field(None, description="Requests a second")
+    budget: Positive | None = Field(None, description="Dollars an hour")
+    max_batch: Annotated[int, Field(ge=1, le=4096)] | None = None
+    by: Word = Field("usd", description="usd, energy or carbon")
+    devices: list[Word] = Field(["all"], min_length=1, max_length=64)
+    clouds: list[Word] = Field([], max_length=16)
+    region: Word | None = None
+    country: Word | None = None
+    market: Word = "on-demand"
+    pue: Annotated[float, Field(ge=1, le=10)] | None = None
+    mig: bool = True
+    train: bool = False
+    steps: Annotated[int, Field(ge=1, le=10**12)] = 100_000
+    batch_size: Count = 32
+    optimizer: Word = "sgd"
+
+
+class Report(_Placed):
+    """As ``foretell report`` asks."""
+
+    optimizer: Word | None = None
+    context: Count | None = None
+    slo_ms: Positive | None = None
+    rate: Positive | None = None
+    budget: Positive | None = None
+
+
+QUESTIONS: dict[str, type[Question]] = {
+    "predict": Predict, "compare": Compare, "sweep": Sweep, "advise": Advise, "report": Report,
+}  # fmt: skip
+
+
+def read_question(kind: str, values: dict[str, Any]) -> Question:
+    """The question that values make, checked.
+
+    >>> read_question("predict", {"model": "timm:resnet50", "batch_size": "8"}).batch_size
+    8
+    """
+    try:
+        question = QUESTIONS[kind].model_validate(values)
+    except ValidationError as error:
+        found = [f"{'.'.join(map(str, each['loc'])) or kind}: {each['msg']}" for each in error.errors()]
+        more = f"; and {len(found) - _MOST_PROBLEMS} more" if len(found) > _MOST_PROBLEMS else ""
+        raise InputError("; ".join(found[:_MOST_PROBLEMS]) + more) from error
+    for spec in question.sources().values():
+        check_spec(spec)
+    name = getattr(question, "predictor", None)
+    if name is not None and name not in PREDICTORS:  # a name alone: the command line takes a file, too
+        raise UnknownNameError(f"Unknown predictor {name!r}.{did_you_mean(name, PREDICTORS)}")
+    return question
+
+
+def check_spec(spec: str) -> None:
+    """Refuse what would have the server open a file of its own, or run code.
+
+    >>> check_spec("/etc/passwd")
+    Traceback (most recent call last):
+    ...
+    foretell.errors.ModelError: Got the model '/etc/passwd'; here it is timm:NAME, torchvision:NAME, hf:ID, or an ...
+    """
+    if spec.startswith(UPLOAD):
+        return
+    if not _SPEC.fullmatch(spec) or ".." in spec or spec.endswith((".json", ".py")):
+        raise ModelError(f"Got the model {spec[:80]!r}; here it is {ALLOWED}. No file of the server is opened.")

@@ -1,0 +1,60 @@
+"""web: where the server listens and what it allows."""
+
+import ipaddress
+from dataclasses import dataclass
+
+from foretell.errors import InputError
+
+SHORTEST_TOKEN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One server. ``waiting`` requests stand in line, ``memory_mib`` is what a worker may take."""
+
+    host: str = "127.0.0.1"
+    port: int = 7860
+    token: str | None = None
+    max_upload_mib: float = 200.0
+    timeout_s: float = 60.0
+    workers: int = 2
+    waiting: int = 64
+    memory_mib: float = 4096.0
+
+    def check(self) -> None:
+        """Refuse what cannot be served, and a public address without a token.
+
+        >>> Settings(host="0.0.0.0").check()
+        Traceback (most recent call last):
+        ...
+        foretell.errors.InputError: Got --host 0.0.0.0, which others can reach: give --token, or keep 127.0.0.1.
+        """
+        if self.token is None and not is_loopback(self.host):
+            raise InputError(f"Got --host {self.host}, which others can reach: give --token, or keep 127.0.0.1.")
+        if self.token is not None and not _is_token(self.token):
+            raise InputError(f"The token must have {SHORTEST_TOKEN} or more ASCII characters, without spaces.")
+        if not 0 <= self.port < 65536:
+            raise InputError(f"Got the port {self.port}; it must be between 0 and 65535, where 0 is any free one.")
+        for name, value in (("--max-upload-mib", self.max_upload_mib), ("--timeout-s", self.timeout_s)):
+            if not 0 < value < float("inf"):
+                raise InputError(f"Got {name} {value:g}; it must be above 0.")
+        if not 1 <= self.workers <= 64:
+            raise InputError(f"Got {self.workers} workers; it must be between 1 and 64.")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is that of this machine alone.
+
+    >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("192.168.0.2")
+    (True, True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_token(text: str) -> bool:
+    return len(text) >= SHORTEST_TOKEN and text.isascii() and text.isprintable() and " " not in text

@@ -1,0 +1,285 @@
+"""workflows: all that a report of a model shows, from one graph: what cannot be told is left out, with the reason."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from foretell.advisors.placement import Choice, Wishes
+from foretell.devices import Device, find_device
+from foretell.errors import ForetellError, GraphError, InputError, ModelError
+from foretell.graph import Graph
+from foretell.graph.memory import state_bytes
+from foretell.graph.training_memory import optimizer_states
+from foretell.pages.report_content import (
+    ADVICE,
+    BATCHES,
+    KERNELS,
+    ROOFLINE,
+    AdviceRow,
+    AdviceTable,
+    FrontPoint,
+    MemoryParts,
+    Report,
+    Row,
+)
+from foretell.records import Prediction, Target
+from foretell.units import mib
+from foretell.workflows.advise import Renting, TrainingChoice, advise, advise_training
+from foretell.workflows.kernel_shares import classifier_for
+from foretell.workflows.predict import InputShape, load_graph, predict, read_input_shape
+from foretell.workflows.report_provenance import provenance, remaking_command
+from foretell.workflows.roofline import roofline
+from foretell.workflows.sweep import ALL, places_of, sweep
+
+COMPARED = ("b200", "h200", "h100-sxm", "a100-sxm-80gb", "l40s", "rtx-4090", "l4", "t4")
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+STEPS = 100_000
+_SHOWN_FRONT = 12
+
+Tell = Callable[[str], None]
+Part = TypeVar("Part")
+Errors = tuple[type[ForetellError], ...]
+_UNTOLD: Errors = (ModelError, GraphError)
+
+
+def gather(
+    model: Any,
+    *,
+    device: str | Device = "h200",
+    batch_size: int = 1,
+    input_shape: InputShape = None,
+    dtype: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    context: int | None = None,
+    devices: Sequence[str | Device] | None = None,
+    wishes: Wishes | None = None,
+    renting: Renting | None = None,
+    name: str | None = None,
+    trust: bool = False,
+    allow_unknown: bool = False,
+    use_cache: bool = True,
+    tell: Tell = lambda _: None,
+) -> Report:
+    """What a report of a model shows.
+
+    Args:
+        model: As `foretell.predict` takes it.
+        device: The device that most of the report is about.
+        batch_size: Items a batch.
+        input_shape: Shape of the input without the batch; a dictionary where there are several.
+        dtype: fp32, fp16, bf16, …; in training fp16 and bf16 mean autocast.
+        mode: inference, training, prefill or decode.
+        optimizer: sgd (momentum) or adamw, in training.
+        context: Tokens already in the cache, when decoding.
+        devices: Those to compare and to advise on; ``all`` means every GPU. Where absent, a few are compared, and the
+            advice looks at all.
+        wishes: What the advice is to keep: a latency, a rate, a budget.
+        renting: Where instances are looked for.
+        name: What the model is called on the page; else what it was given as.
+        trust: Allow code that comes with the model to run.
+        allow_unknown: Count operators of unknown domains by the bytes they move.
+        use_cache: Keep the converted graph for the next call.
+        tell: Called with what is being done.
+
+    >>> from foretell.testing import tiny_onnx
+    >>> report = gather(tiny_onnx(), device="a100", devices=["a100", "t4"])
+    >>> [row.name for row in report.devices], report.advice.rows[0].place
+    (['NVIDIA A100-SXM4-40GB', 'Tesla T4'], 't4')
+    """
+    place = device if isinstance(device, Device) else find_device(device)
+    compared = _compared(place, devices)
+    wishes, renting = wishes or Wishes(), renting or Renting()
+    if mode == "training" and _limits(wishes):
+        raise InputError("A training has no limit of latency, rate, budget or batch: leave it out.")
+    tell("Reading the model")
+    graph = load_graph(
+        model, input_shape=input_shape, batch_size=batch_size, mode=mode, context=context, trust=trust,
+        allow_unknown=allow_unknown, use_cache=use_cache,
+    )  # fmt: skip
+    tell(f"Predicting on {place.id}")
+    setting: dict[str, Any] = {"mode": mode, "optimizer": optimizer}
+    prediction = predict(graph, device=place, batch_size=batch_size, dtype=dtype, explain="kernels", **setting)
+    missing: dict[str, str] = {}
+    if not prediction.kernels:
+        why = classifier_for(Target(place))[1] or "No unit of work of this model runs a kernel."
+        missing[KERNELS] = why
+        prediction = replace(prediction, warnings=tuple(text for text in prediction.warnings if text != why))
+    tell("Drawing the roofline")
+    roofs = _told(
+        missing,
+        ROOFLINE,
+        lambda: roofline(graph, device=place, batch_size=batch_size, dtype=dtype, **setting),
+        (*_UNTOLD, InputError),  # where the model does no work there is nothing to draw
+    )
+    tell("Trying batch sizes")
+    batches = _told(missing, BATCHES, lambda: _batches(graph, place, batch_size, dtype, setting)) or ()
+    tell("Comparing devices")
+    rows = _devices(graph, compared, batch_size, dtype, setting, missing)
+    tell("Looking for places to run it")
+    everywhere = (ALL,) if devices is None else devices
+    advice = _told(missing, ADVICE, lambda: _advice(graph, everywhere, prediction, wishes, renting))
+    options = {
+        "--device": place.id, "--batch-size": batch_size, "--input": _input_texts(input_shape),
+        "--dtype": prediction.dtype, "--mode": mode if mode != "inference" else None, "--optimizer": optimizer,
+        "--context": context, "--devices": ",".join(_id(each) for each in devices or ()), "--slo-ms": wishes.slo_ms,
+        "--rate": wishes.rate_per_s, "--budget": wishes.budget_usd_per_h, "--max-batch": wishes.max_batch,
+        "--clouds": ",".join(renting.clouds),
+        "--region": renting.region, "--country": renting.country, "--pue": renting.pue,
+        "--market": renting.market if renting.market == "spot" else None, "--prices": renting.prices,
+        "--trust": trust, "--allow-unknown": allow_unknown,
+    }  # fmt: skip
+    command = remaking_command(name or (str(model) if isinstance(model, str | Path) else None), options)
+    return Report(
+        name=name or _name_of(model, graph),
+        device_name=place.name,
+        prediction=prediction,
+        memory=_memory(prediction, graph),
+        provenance=provenance(graph, prediction, advice.rows if advice else (), renting, command),
+        batches=batches,
+        devices=rows,
+        advice=advice,
+        roofline=roofs,
+        missing=missing,
+    )
+
+
+def _name_of(model: Any, graph: Graph) -> str:
+    """A file by its name, a spec as it is, an object by what its graph is called."""
+    if not isinstance(model, str | Path):
+        return graph.name
+    return Path(model).name if Path(model).exists() else str(model)
+
+
+def _input_texts(shape: InputShape) -> list[str]:
+    """Inputs as ``--input`` takes them."""
+    specs = read_input_shape(shape)
+    return [f"{f'{spec.name}=' if spec.name else ''}{spec}{f':{spec.dtype}' if spec.dtype else ''}" for spec in specs]
+
+
+def _id(device: str | Device) -> str:
+    return device.id if isinstance(device, Device) else device
+
+
+def _told(missing: dict[str, str], name: str, make: Callable[[], Part], errors: Errors = _UNTOLD) -> Part | None:
+    """A part of the report; where it cannot be made, why. What was asked wrongly is no such case."""
+    try:
+        return make()
+    except errors as error:
+        missing[name] = str(error)
+        return None
+
+
+def _compared(place: Device, devices: Sequence[str | Device] | None) -> list[Device]:
+    """The devices to compare, that of the report among them; each once."""
+    found = [each for given in devices or COMPARED for each in places_of(given)]
+    own = [] if place in found else [place]
+    return list(dict.fromkeys([*own, *found]))
+
+
+def _batches(graph: Graph, place: Device, batch_size: int, dtype: str, setting: Mapping[str, Any]) -> tuple[Row, ...]:
+    sizes = sorted({*BATCH_SIZES, batch_size})
+    points = sweep(graph, devices=[place], batch_sizes=sizes, dtypes=[dtype], **setting)
+    return tuple(Row(point.prediction, str(point.prediction.batch_size), point.fits) for point in points)
+
+
+def _devices(
+    graph: Graph,
+    devices: Sequence[Device],
+    batch_size: int,
+    dtype: str,
+    setting: Mapping[str, Any],
+    missing: dict[str, str],
+) -> tuple[Row, ...]:
+    """A row a device; why one has none is told under its own name, so that the others stay."""
+
+    def told_on(place: Device) -> list[Row]:
+        points = sweep(graph, devices=[place], batch_sizes=[batch_size], dtypes=[dtype], **setting)
+        return [Row(point.prediction, place.name, point.fits) for point in points]
+
+    return tuple(row for place in devices for row in _told(missing, place.name, partial(told_on, place)) or ())
+
+
+def _memory(prediction: Prediction, graph: Graph) -> MemoryParts | None:
+    """The predicted memory in parts; what is neither the model's nor the optimizer's is the run's own."""
+    capacity_mib, peak = prediction.facts.get("memory_capacity_mib"), prediction.memory_mib
+    if not capacity_mib or peak is None:
+        return None
+    training = prediction.mode == "training"
+    held = graph if training else graph.with_dtype(prediction.dtype)  # autocast keeps the weights as they are
+    parts = {"weights": mib(state_bytes(held))}
+    if training:
+        parts["optimizer"] = mib(sum(optimizer_states(graph, prediction.optimizer or "sgd")))
+    own = "gradients, activations, workspaces" if training else "activations, workspaces"
+    parts[own] = max(0.0, peak.value - sum(parts.values()))
+    need = prediction.device_memory_mib or peak
+    if prediction.device_memory_mib is not None:
+        parts["context of the driver"] = need.value - peak.value
+    return MemoryParts(tuple(parts.items()), need, capacity_mib)
+
+
+def _advice(
+    graph: Graph,
+    devices: Sequence[str | Device],
+    prediction: Prediction,
+    wishes: Wishes,
+    renting: Renting,
+) -> AdviceTable:
+    if prediction.mode == "training":
+        trained = advise_training(
+            graph, STEPS, renting, devices=devices, batch_size=prediction.batch_size, dtype=prediction.dtype,
+            optimizer=prediction.optimizer or "sgd",
+        )  # fmt: skip
+        rows = [_trained(each) for each in trained.choices]
+        refused = tuple((each.place, each.reason) for each in trained.refused)
+        return AdviceTable(f"{STEPS:,} steps", _best(rows), refused)
+    placement = advise(graph, wishes, renting, devices=devices, dtype=prediction.dtype, mig=False)
+    front = [
+        FrontPoint(
+            each.candidate.latency_ms.value, each.value, f"{each.candidate.place}, batch {each.candidate.batch_size}"
+        )
+        for each in placement.front[:_SHOWN_FRONT]
+    ]
+    rows = [_served(choice) for choice in placement.choices]
+    refused = tuple((each.place, each.reason) for each in placement.refused)
+    return AdviceTable("a million inferences", _best(rows), refused, tuple(front), _limits(wishes))
+
+
+def _limits(wishes: Wishes) -> tuple[str, ...]:
+    """What was asked for, in words."""
+    limits = (
+        (wishes.slo_ms, "a latency of {:g} ms at most"),
+        (wishes.rate_per_s, "{:g} requests a second"),
+        (wishes.budget_usd_per_h, "{:g} $/h at most"),
+        (wishes.max_batch, "batches of {:g} at most"),
+    )
+    return tuple(text.format(limit) for limit, text in limits if limit is not None)
+
+
+def _served(choice: Choice) -> AdviceRow:
+    candidate, cost = choice.candidate, choice.cost
+    usd = choice.fleet.usd_per_million if choice.fleet else cost.usd_per_million
+    return AdviceRow(
+        candidate.place, choice.offer.name, 0, candidate.batch_size, candidate.latency_ms, usd, cost.kwh_per_million,
+        cost.kg_co2e_per_million, not candidate.calibrated, None, choice.fleet.instances if choice.fleet else None,
+        choice.at_risk, choice.offer.note,
+    )  # fmt: skip
+
+
+def _trained(choice: TrainingChoice) -> AdviceRow:
+    told, cost = choice.prediction, choice.cost
+    assert told.latency_ms is not None
+    return AdviceRow(
+        told.device, choice.offer.name, 0, told.batch_size, told.latency_ms, cost.usd, cost.kwh, cost.kg_co2e,
+        told.predictor == "roofline", cost.hours, note=choice.offer.note,
+    )  # fmt: skip
+
+
+def _best(rows: Sequence[AdviceRow]) -> tuple[AdviceRow, ...]:
+    """Of each place the best instance, which comes first, and how many others there are."""
+    by_place: dict[str, list[AdviceRow]] = {}
+    for row in rows:
+        by_place.setdefault(row.place, []).append(row)
+    return tuple(replace(own[0], others=len(own) - 1) for own in by_place.values())

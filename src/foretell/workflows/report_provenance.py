@@ -1,0 +1,69 @@
+"""workflows: where the numbers of a report come from, and the command that makes it again."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+from foretell.facts.carbon import load_carbon
+from foretell.facts.prices import load_prices
+from foretell.graph import Graph
+from foretell.pages.report_content import AdviceRow, Provenance, Source
+from foretell.predictors import shipped_index
+from foretell.records import Prediction
+from foretell.workflows.advise import Renting
+
+ANY_MODEL = "MODEL"
+PAGE = "report.html"
+
+
+def provenance(
+    graph: Graph, prediction: Prediction, rows: Sequence[AdviceRow], renting: Renting, command: str
+) -> Provenance:
+    """All that is worth knowing about the numbers; ``rows`` are those whose prices are shown."""
+    card: Mapping[str, Any] = shipped_index().get(prediction.device, {}).get(prediction.predictor, {})
+    return Provenance(
+        version=metadata.version("foretell"),
+        made=datetime.now(UTC).date().isoformat(),
+        graph_hash=graph.hash,
+        nodes=len(graph.nodes),
+        inputs=tuple(f"{name}: {'x'.join(map(str, graph.tensors[name].shape)) or '1'}" for name in graph.inputs),
+        trained_on=card.get("workloads"),
+        held_out=card.get("held_out", {}),
+        sources=_sources(rows, renting),
+        command=command,
+    )
+
+
+def _sources(rows: Sequence[AdviceRow], renting: Renting) -> tuple[Source, ...]:
+    """The sources of the prices and grids behind some rows, with their dates, each once."""
+    prices = {f"{price.cloud} {price.instance} ({price.region})": price for price in load_prices(renting.prices)}
+    carbon, found = load_carbon(), dict[tuple[str, str], dict[str, None]]()
+    for row in rows:
+        price = prices.get(row.instance)
+        if price is None:
+            continue
+        found.setdefault(("prices", price.source), {})[price.date] = None
+        if row.kg_co2e is not None:
+            grid = carbon.intensity(cloud=price.cloud, region=price.region, country=renting.country)
+            place, _, source = grid.note.partition(": ")
+            found.setdefault(("carbon of the grid", source), {})[place] = None
+    return tuple(Source(kind, tuple(about), text) for (kind, text), about in sorted(found.items(), reverse=True))
+
+
+def remaking_command(model: object, options: Mapping[str, object]) -> str:
+    """The command line for some options; those that are None, False or empty are left out.
+
+    >>> remaking_command("my model.onnx", {"--slo-ms": 5.0, "--input": ["3x8x8", "m=4"], "--trust": True})
+    "foretell report 'my model.onnx' --slo-ms 5 --input 3x8x8 --input m=4 --trust -o report.html"
+    """
+    line = ["foretell", "report", model if isinstance(model, str) else ANY_MODEL]
+    for name, value in options.items():
+        if value is True:
+            line.append(name)
+        elif isinstance(value, list | tuple):
+            line += [part for each in value for part in (name, str(each))]
+        elif value not in (None, False, ""):
+            line += [name, f"{value:g}" if isinstance(value, float) else str(value)]
+    return shlex.join([*line, "-o", PAGE])
