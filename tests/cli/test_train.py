@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line import run
-from foretell.cli.train import MODELS
+from foretell.cli.train import JUDGED, MODELS
 from foretell.evaluation.protocol import Run
 from foretell.evaluation.table import Comparison
 from foretell.predictors.unit_model_training import Settings
@@ -218,3 +218,25 @@ def test_where_nothing_is_compared_the_first_table_is_shown(
     table = Comparison("alone", {"a": {"mape": 0.1}}, ranked=False)
     monkeypatch.setattr(workflow, "evaluate", lambda *_, say: [table])
     assert run(capsys, "evaluate", "slices").startswith("### alone")
+
+
+@pytest.mark.parametrize("model", JUDGED)
+def test_networks_of_papers_are_fitted_here_and_judged_there(
+    model: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    workflow = importlib.import_module(f"foretell.workflows.{JUDGED[model]}")
+    asked: list[object] = []
+
+    def record(*places: object, say: object, **given: object) -> list[Comparison]:
+        asked.append(given)
+        return [] if given["only_networks"] else [Comparison("all of them", {model: {"mape": 0.05}})]
+
+    monkeypatch.setattr(workflow, "evaluate", record)
+    given = ("--only-networks", "--fit-seconds", "9", "--processes", "5", "--cache", "kept")
+    assert run(capsys, "evaluate", model, *given) == "networks are kept in kept\n"
+    assert asked == [{"only_networks": True, "fit_seconds": 9.0, "processes": 5}]
+    shown = run(capsys, "evaluate", model, "--report")
+    assert shown.startswith("written: reports/lilou.md\n### all of them")
+    assert "name it alone" in run(capsys, "evaluate", model, "linear", code=2)
+    assert model in run(capsys, "train", "-p", model, code=2)

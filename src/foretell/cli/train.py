@@ -13,6 +13,8 @@ from foretell.errors import InputError
 
 # models beside the predictors of whole workloads, and the workflows that fit and judge them
 MODELS = {"partitioner": "fusion", "slices": "slices", "kernel-classes": "kernel_classes", "compiled": "compiled"}
+# networks of papers that are judged beside those, and ship with nothing
+JUDGED = {"lilou-partitioner": "lilou_partitioner", "lilou-analyser": "lilou_analyser"}
 Store = Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")]
 Device = Annotated[str, typer.Option("--device", "-d", help="The device whose measurements are used.")]
 Cache = Annotated[Path, typer.Option("--cache", help="Where extracted features and fitted networks are kept.")]
@@ -70,7 +72,7 @@ def evaluate(
             metavar="PREDICTOR…",
             show_default=False,
             help="Their names [all but dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp]; "
-            "alone: partitioner, slices, kernel-classes, compiled",
+            "alone: partitioner, slices, kernel-classes, compiled, lilou-partitioner, lilou-analyser",
         ),
     ] = None,
     split: Annotated[
@@ -102,11 +104,18 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Judge predictors on workloads they have not seen; graph networks of the papers only where they are named."""
-    alone = [name for name in predictors or () if name in MODELS]
+    alone = [name for name in predictors or () if name in MODELS or name in JUDGED]
     if alone:
         if len(predictors or ()) > 1:
             raise InputError(f"{alone[0]!r} is judged on tables of its own: name it alone.")
-        _evaluate_model(_workflow(alone[0]), store, device, cache, report=report, as_json=as_json)
+        given: dict[str, Any] = {}
+        if alone[0] in JUDGED:
+            given = {"only_networks": only_networks, "fit_seconds": fit_seconds, "processes": processes}
+        found = _workflow(alone[0]).evaluate(store, device, cache, **given, say=_say)
+        if given and only_networks:
+            typer.echo(f"networks are kept in {printable(str(cache))}")
+            return
+        _show_model(_workflow(alone[0]), found, report=report, as_json=as_json)
         return
     from dataclasses import asdict
 
@@ -134,12 +143,11 @@ def evaluate(
 
 
 def _workflow(model: str) -> Any:
-    return importlib.import_module(f"foretell.workflows.{MODELS[model]}")
+    return importlib.import_module(f"foretell.workflows.{(MODELS | JUDGED)[model]}")
 
 
-def _evaluate_model(workflow: Any, store: Path, device: str, cache: Path, *, report: bool, as_json: bool) -> None:
-    """Judge a model that is no predictor of whole workloads; shown are the tables that compare it with others."""
-    found = workflow.evaluate(store, device, cache, say=_say)
+def _show_model(workflow: Any, found: list[Any], *, report: bool, as_json: bool) -> None:
+    """How a model does that is no predictor of whole workloads; shown are the tables that compare it with others."""
     if report:
         typer.echo(f"written: {printable(str(workflow.write_report(found, Path('reports'))))}", err=as_json)
     if as_json:
