@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretell.errors import DataError
+from foretell.errors import DataError, InputError
 from foretell.predictors.graph_network import GraphNetwork
 from foretell.predictors.graph_predictor import GraphPredictor
 from foretell.records import Workload
@@ -73,3 +73,34 @@ def test_a_store_of_one_mode_is_too_small_for_the_other(
     monkeypatch.setitem(graph_serving.MODES, "trappm", (("decode",),))  # type: ignore[misc, attr-defined]
     with pytest.raises(DataError, match="too few to fit trappm to decode"):
         train_graph_network("trappm", store, "h200", tmp_path / "cache", tmp_path, say=lambda _: None)
+
+
+@pytest.mark.parametrize("name", ["dippm", "trappm"])
+def test_a_network_goes_on_from_another(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def written(into: str, **given: object) -> bytes:
+        (file,) = train_graph_network(
+            name, store, "h200", tmp_path / "cache", tmp_path / into, say=lambda _: None, **given
+        )  # type: ignore[arg-type]
+        return file.read_bytes()
+
+    first = written("first")
+    monkeypatch.setattr(graph_serving, "find_recipe", lambda name: tiny_recipe(name, epochs=0, encoder_epochs=1))
+    file = tmp_path / "first" / f"{name}-h200.onnx"
+    again = GraphNetwork.weights_of(written("again", start=file))
+    for key, value in GraphNetwork.weights_of(first).items():
+        np.testing.assert_allclose(again[key], value, atol=0.02, err_msg=key)  # 8 bits of 8 bits
+    fresh = GraphNetwork.weights_of(written("fresh"))
+    assert not np.allclose(fresh["out.weight"], again["out.weight"], atol=1e-4), "another one, had it begun anew"
+
+
+def test_only_one_network_goes_on_and_only_from_a_file(store: Path, tmp_path: Path) -> None:
+    for name, match in (("dippm", "There is no file"), ("mlp", "There is no file")):
+        with pytest.raises(InputError, match=match):
+            train_graph_network(
+                name, store, "h200", tmp_path, tmp_path, start=tmp_path / "none.onnx", say=lambda _: None
+            )
+    (file, _) = train_graph_network("mlp", store, "h200", tmp_path, tmp_path, say=lambda _: None)
+    with pytest.raises(InputError, match="several modes"):
+        train_graph_network("mlp", store, "h200", tmp_path, tmp_path, start=file, say=lambda _: None)

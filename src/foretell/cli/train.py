@@ -42,6 +42,12 @@ def train(
     ] = "unit-network",
     only_networks: OnlyNetworks = False,
     fit_seconds: FitSeconds = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--start", help="Go on from this FILE.onnx: dippm, trappm, … to another device.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Fit a predictor to all measurements of a device; networks on a GPU where there is one."""
     if predictor in MODELS:
@@ -54,7 +60,9 @@ def train(
     if predictor in GRAPH_NETWORKS:
         from foretell.workflows.graph_serving import train_graph_network
 
-        files = train_graph_network(predictor, store, device, cache, out, seed=seed, seconds=fit_seconds, say=_say)
+        files = train_graph_network(
+            predictor, store, device, cache, out, seed=seed, seconds=fit_seconds, start=start, say=_say
+        )
         for each in files:
             typer.echo(f"written: {printable(str(each))}")
         return

@@ -11,6 +11,7 @@ from foretell.errors import ModelError
 from foretell.features.graph_arrays import SCHEMA, GraphArrays
 from foretell.optional import require
 from foretell.predictors.graph_recipes import Recipe, stack
+from foretell.predictors.graph_weights import Weights
 
 _AT_ONCE = 16  # graphs; more do not stay in the caches
 
@@ -44,6 +45,17 @@ class GraphNetwork:
                 "fit it again."
             )
         return cls(session, notes)
+
+    @staticmethod
+    def weights_of(data: bytes) -> Weights:
+        """The weights in a written network, to go on fitting from; those stored in 8 bits as they are served."""
+        onnx = require("onnx", extra="train", purpose="Reading the weights of a network")
+        model = onnx.load_from_string(data)
+        arrays = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
+        small = {name.removesuffix(".bytes") for name in arrays if name.endswith(".bytes")}
+        found = {name: arrays[f"{name}.bytes"].astype(np.float32) * arrays[f"{name}.step"] for name in small}
+        parts = {f"{name}.{part}" for name in small for part in ("bytes", "step")}
+        return found | {name: array for name, array in arrays.items() if "." in name and name not in parts}
 
     @property
     def targets(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from foretell.datasets.splits import TEST, TRAIN, VALIDATION
 from foretell.devices import find_device
-from foretell.errors import DataError
+from foretell.errors import DataError, InputError
 from foretell.evaluation.protocol import sides
 from foretell.features.graph_arrays import GraphArrays
 from foretell.predictors.graph_network import GraphNetwork
@@ -28,11 +28,12 @@ from foretell.workflows.graph_set import read_graph_set
 from foretell.workflows.training_set import read_samples
 
 if TYPE_CHECKING:
-    from foretell.predictors.graph_training import Encoder
+    from foretell.predictors.graph_training import Encoder, Fitted
 
 Say = Callable[[str], None]
 Graphs = Mapping[str, GraphArrays]
 _MISS = 0.10
+_GENTLER = 0.1  # of the rate, where a network goes on from another
 
 
 def train_graph_network(
@@ -44,17 +45,24 @@ def train_graph_network(
     *,
     seed: int = 0,
     seconds: float | None = None,
+    start: Path | None = None,
     say: Say,
 ) -> list[Path]:
-    """Fit a network for each group of modes that the recipe has; ``seconds`` limits each, and an encoder on its own."""
+    """Fit a network for each group of modes that the recipe has; ``seconds`` limits each, and an encoder on its own.
+
+    ``start`` is a written network to go on from, with its scales and its encoder: transfer to another device, which
+    takes fewer measurements than a fit from nothing.
+    """
     device = find_device(device).id
     samples = read_samples(store, device, cache, say)
     graphs = read_graph_set(samples, store, device, cache, say)
     parts = sides(samples, "architecture", seed)
-    written = []
+    written, first = [], _started(start)
+    if first is not None and len(MODES[name]) > 1:
+        raise InputError(f"{name} has a network for each of several modes; only one with one network can go on.")
     for modes in MODES[name]:
         taught, held = captured_in([*parts[TRAIN], *parts[TEST]], modes), captured_in(parts[VALIDATION], modes)
-        data = _fit(name, modes, graphs, taught, held, device, seed, seconds, say)
+        data = _fit(name, modes, graphs, taught, held, device, seed, seconds, first, say)
         stem = name if len(MODES[name]) == 1 else f"{name}-{modes[0]}"
         written.append(write_fitted(out, file_name(stem, device), data))
     return written
@@ -69,16 +77,21 @@ def _fit(
     device: str,
     seed: int,
     seconds: float | None,
+    start: "Fitted | None",
     say: Say,
 ) -> bytes:
     from foretell.predictors.graph_training import fit
 
     recipe = find_recipe(name)
     recipe = replace(recipe, targets=tuple(metric for metric in recipe.targets if has_truth(taught, metric)))
+    if start is not None:
+        recipe = replace(recipe, rate=recipe.rate * _GENTLER)
     if not (recipe.targets and held):
         raise DataError(f"{len(taught) + len(held)} workloads are too few to fit {name} to {' and '.join(modes)}.")
     place, what = default_device(), f"{name}, {' and '.join(modes)}"
-    encoder = _encoder(recipe, graphs, taught, held, seed, seconds, say) if recipe.embedding == "frozen" else None
+    encoder = None
+    if recipe.embedding == "frozen" and start is None:
+        encoder = _encoder(recipe, graphs, taught, held, seed, seconds, say)
     fitted = fit(
         [(graphs[sample.workload_id], sample.truth) for sample in taught],
         [(graphs[sample.workload_id], sample.truth) for sample in held],
@@ -87,6 +100,7 @@ def _fit(
         progress_of(what, say),
         place,
         encoder=encoder,
+        start=start,
         seconds=seconds,
     )
     notes = {"device": device, "modes": ",".join(modes), "workloads": str(len(taught))}
@@ -95,6 +109,19 @@ def _fit(
     say(f"{what}: {len(fitted.history)} epochs, held out {', '.join(f'{k} {v:.1%}' for k, v in metrics.items())}")
     notes["widths"] = json.dumps(widths, sort_keys=True)
     return replace(fitted, metrics=metrics).to_onnx(name, small=True, notes=notes)
+
+
+def _started(path: Path | None) -> "Fitted | None":
+    """A written network as something to go on from."""
+    if path is None:
+        return None
+    from foretell.predictors.graph_training import Fitted
+
+    if not path.is_file():
+        raise InputError(f"There is no file {path} to start from; give a network that foretell train wrote.")
+    data = path.read_bytes()
+    network = GraphNetwork.load(data)
+    return Fitted(network.recipe, GraphNetwork.weights_of(data), int(network.notes.get("seed", 0)), network.metrics)
 
 
 def held_out(
