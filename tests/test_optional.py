@@ -1,6 +1,7 @@
 """A heavy library is imported, or the extra that installs it is named."""
 
 import math
+import os
 
 import pytest
 
@@ -25,3 +26,12 @@ def test_absent() -> None:
         require("no_such_library.part", extra="keras", purpose="Reading Keras models")
     with pytest.raises(MissingExtraError, match=r"This needs no_such_library"):
         versions("numpy", "no_such_library", extra="keras")
+
+
+def test_onnxruntime_tells_nobody_unless_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    require("onnxruntime", extra="onnxruntime")
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
+    require("onnxruntime", extra="onnxruntime")
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "0"

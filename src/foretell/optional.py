@@ -10,12 +10,16 @@ foretell.errors.MissingExtraError: Reading Keras models needs no_such_library: p
 
 import importlib
 import importlib.util
+import os
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from foretell.errors import MissingExtraError
+
+# libraries that tell their makers how they are used, and write files for it, unless this is set before they load
+_QUIET = {"onnxruntime": ("ORT_DISABLE_TELEMETRY", "1")}
 
 
 def available(module: str) -> bool:
@@ -28,6 +32,8 @@ def available(module: str) -> bool:
 
 def require(module: str, *, extra: str, purpose: str = "This") -> ModuleType:
     """Import ``module``; if absent, raise an error that names the extra."""
+    if module in _QUIET:
+        os.environ.setdefault(*_QUIET[module])
     if not available(module.partition(".")[0]):
         raise MissingExtraError(f"{purpose} needs {module.partition('.')[0]}: pip install 'foretell[{extra}]'")
     return importlib.import_module(module)

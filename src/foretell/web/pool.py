@@ -154,6 +154,8 @@ class Pool:
             "TMPDIR": str(self._folder),
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",  # a spec must not make the server fetch anything
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "ORT_DISABLE_TELEMETRY": "1",  # onnxruntime would tell its maker, and write files for it
         }
         process = await asyncio.create_subprocess_exec(
             *self._command,

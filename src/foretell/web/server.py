@@ -1,13 +1,14 @@
 """web: the server itself: one address, clients that do not finish a request are hung up on, and a clean end."""
 
 import asyncio
+import socket
 from collections.abc import Callable
-from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from foretell.errors import InputError
 from foretell.web.api import make_app
 from foretell.web.settings import Settings
 
@@ -51,35 +52,44 @@ class PatientProtocol(H11Protocol):
 class _Server(uvicorn.Server):
     """Says where it listens once it does."""
 
-    def __init__(self, config: uvicorn.Config, say: Callable[[str], None]) -> None:
+    def __init__(self, config: uvicorn.Config, said: Callable[[], None]) -> None:
         super().__init__(config)
-        self._say = say
+        self._said = said
 
-    async def startup(self, sockets: Any = None) -> None:
-        """Start, then tell the address with the port that was really taken."""
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then tell."""
         await super().startup(sockets)
-        for server in getattr(self, "servers", []):
-            for socket in server.sockets[:1]:
-                host, port = socket.getsockname()[:2]
-                self._say(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        self._said()
 
 
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
-    """Serve until told to end; ``say`` gets the address."""
-    app = make_app(settings)
-    # longer than the application waits: it gives the reason
-    patient = type("Patient", (PatientProtocol,), {"patience_s": settings.timeout_s + _GRACE_S})
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        http=patient,
-        ws="none",
-        loop="asyncio",
-        log_level="warning",
-        access_log=False,  # a token may stand in an address
-        server_header=False,
-        limit_concurrency=_MOST_CONNECTIONS,
-        timeout_graceful_shutdown=int(_GRACE_S),
-    )
-    _Server(config, say).run()
+    """Serve until told to end; ``say`` gets the address, with the port that was really taken."""
+    with listen(settings.host, settings.port) as line:
+        host, port = line.getsockname()[:2]
+        app = make_app(settings)
+        # longer than the application waits: it gives the reason
+        patient = type("Patient", (PatientProtocol,), {"patience_s": settings.timeout_s + _GRACE_S})
+        config = uvicorn.Config(
+            app,
+            http=patient,
+            ws="none",
+            loop="asyncio",
+            log_level="error",
+            access_log=False,  # a token may stand in an address
+            server_header=False,
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_graceful_shutdown=int(_GRACE_S),
+        )
+        try:
+            _Server(config, lambda: say(f"http://{f'[{host}]' if ':' in host else host}:{port}")).run([line])
+        finally:
+            app.state.desk.uploads.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A line at an address, before anything heavy is loaded."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"Cannot listen at {host}:{port}: {reason}. Choose another --host or --port.") from error

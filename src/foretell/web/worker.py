@@ -50,10 +50,11 @@ def limit(memory_mib: float) -> None:
 def warm() -> None:
     """Load what the first question would wait for."""
     import onnx
+    import onnxruntime
 
     from foretell.predictors import find_predictor
 
-    del onnx
+    del onnx, onnxruntime
     find_predictor(None, "h200")
 
 

@@ -1,0 +1,76 @@
+"""Answers are what ``--json`` of the commands prints; only ONNX and .pt2 are read, whatever the name says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import run
+from foretell.errors import ModelError
+from foretell.graph import serde
+from foretell.testing import tiny_graph
+from foretell.web.answers import answer, check_upload
+from foretell.web.questions import read_question
+
+
+@pytest.fixture
+def model(tmp_path: Path, onnx_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("FORETELL_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "tiny.onnx"
+    path.write_bytes(onnx_bytes)
+    return str(path)
+
+
+def ask(kind: str, model: str, **values: Any) -> str:
+    files = {"model": model} | ({"other": model} if kind == "compare" else {})
+    question = read_question(kind, {**dict.fromkeys(files, "upload:x"), **values})
+    return answer(kind, question.model_dump(), files)
+
+
+@pytest.mark.parametrize(
+    ("kind", "argv", "values"),
+    [
+        ("predict", ["--device", "a100", "-b", "8", "--dtype", "fp16"],
+         {"device": "a100", "batch_size": 8, "dtype": "fp16"}),
+        ("predict", ["--slice", "mps:30", "-i", "3x16x16"], {"slice": "mps:30", "input_shape": ["3x16x16"]}),
+        ("compare", ["--device", "l4"], {"device": "l4"}),
+        ("sweep", ["-d", "h200,l4", "-b", "1,4", "--slices", "whole,mps:50"],
+         {"devices": ["h200", "l4"], "batch_sizes": [1, 4], "slices": ["whole", "mps:50"]}),
+        ("advise", ["-d", "h200,l4", "--slo-ms", "5", "--rate", "100", "--max-batch", "4"],
+         {"devices": ["h200", "l4"], "slo_ms": 5, "rate": 100, "max_batch": 4}),
+        ("advise", ["-d", "h200,l4", "--train", "--steps", "1000", "--dtype", "fp32"],
+         {"devices": ["h200", "l4"], "train": True, "steps": 1000, "dtype": "fp32"}),
+    ],
+)  # fmt: skip
+def test_the_same_as_the_command_prints(
+    kind: str, argv: list[str], values: dict[str, Any], model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = [model, model] if kind == "compare" else [model]
+    printed = json.loads(run(capsys, kind, *models, *argv, "--json"))
+    if kind == "predict":
+        printed["model"] = "tiny.onnx"  # where an upload lies is no one's business
+    assert json.loads(ask(kind, model, **values)) == printed
+
+
+def test_a_report_names_the_file_and_not_its_folder(model: str) -> None:
+    page = ask("report", model, device="l4")
+    assert page.rstrip().endswith("</html>")
+    assert "tiny.onnx" in page
+    assert str(Path(model).parent) not in page
+
+
+def test_an_upload_leaves_nothing_in_the_cache(model: str, tmp_path: Path) -> None:
+    ask("predict", model)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_file_is_what_it_holds_and_not_what_it_is_called(tmp_path: Path) -> None:
+    graph = tmp_path / "model.onnx"
+    serde.save(tiny_graph(), graph)
+    with pytest.raises(ModelError, match="'graph'"):
+        check_upload(str(graph))
+    pickled = tmp_path / "pickle.onnx"
+    pickled.write_bytes(b"\x80\x04.")
+    with pytest.raises(ModelError, match="never opened"):
+        check_upload(str(pickled))

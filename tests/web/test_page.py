@@ -1,0 +1,65 @@
+"""The page itself, without a browser: it is there, it asks its queue, and it has no addresses of other hosts.
+
+In a process of its own: Gradio leaves event loops open, which here would be errors of whatever test runs next.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytest.importorskip("gradio")
+pytestmark = pytest.mark.slow  # Gradio alone takes seconds to load
+
+LOOK = """
+import json
+from fastapi.testclient import TestClient
+from foretell.web.api import make_app
+from foretell.web.settings import Settings
+
+app = make_app(Settings(workers=1))
+page = TestClient(app)  # not entered: no worker is needed to look at it
+found = {path: page.get(path).text for path in ("/", "/theme.css", "/config")}
+asked = {"data": [{"path": "http://example.org"}], "session_hash": "a"}
+found["statuses"] = [
+    page.get("/api/devices").status_code,
+    page.get("/healthz").status_code,
+    page.get("/gradio_api/file=/etc/passwd").status_code,
+    page.post("/gradio_api/upload", files={"files": ("a.onnx", b"x")}).status_code,
+    page.post("/gradio_api/queue/join", json=asked).status_code,
+]
+app.state.desk.uploads.close()
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "UserWarning" not in done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_three_tabs_and_nothing_from_elsewhere(found: dict[str, Any]) -> None:
+    for label in ("Predict", "Compare", "Advise", "Download report"):
+        assert f'"{label}"' in found["/"]
+    loaded = re.findall(r"""(?:src|href)=["']?(https?://[^"' >]+)""", found["/"])
+    assert [each for each in loaded if "testserver" not in each] == []
+    assert not re.search(r"@import|url\([\"']?http", found["/theme.css"])
+
+
+def test_nothing_is_told_to_others_and_no_button_is_an_api(found: dict[str, Any]) -> None:
+    config = json.loads(found["/config"])
+    assert config["analytics_enabled"] is False
+    buttons = config["dependencies"]
+    assert len(buttons) >= 8
+    assert [each for each in buttons if each["api_visibility"] != "private"] == []
+
+
+def test_the_api_is_beside_it_and_files_are_not(found: dict[str, Any]) -> None:
+    assert found["statuses"] == [200, 200, 404, 404, 422]
