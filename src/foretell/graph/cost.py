@@ -118,12 +118,13 @@ def _prefixes(path: str, depth: int | None) -> tuple[str, ...]:
 
 
 def graph_costs(graph: Graph) -> CostTable:
-    """The cost of one inference, node by node."""
-    laid_out = layouts(graph)
-    owned = _first_readers(graph)
-    return CostTable(
-        graph, tuple(node_cost(graph, node, laid_out, owned.get(i, ())) for i, node in enumerate(graph.nodes))
-    )
+    """The cost of one inference, node by node; found once and kept with the graph, which never changes."""
+    kept: dict[str, CostTable] = vars(graph)
+    if "_costs" not in kept:
+        laid_out, owned = layouts(graph), _first_readers(graph)
+        costs = (node_cost(graph, node, laid_out, owned.get(i, ())) for i, node in enumerate(graph.nodes))
+        kept["_costs"] = CostTable(graph, tuple(costs))
+    return kept["_costs"]
 
 
 def _first_readers(graph: Graph) -> dict[int, list[Tensor]]:

@@ -60,7 +60,7 @@ class _Labelled:
 def read_edges(store: Path, say: Say = lambda _: None) -> LabelledEdges:
     """The edges of all graphs below ``store`` whose fusion was collected."""
     parts, fused, folds, families, graphs = [], [], [], [], defaultdict[str, int](int)
-    for each in _labelled(store):
+    for each in labelled_graphs(store):
         edges = extract_edges(from_document(each.document), each.runtime)
         if len(edges) != len(each.fused):
             raise DataError(f"{each.spec} has {len(edges)} edges and {len(each.fused)} labels; collect it again.")
@@ -83,7 +83,7 @@ def fold_of(spec: str) -> int:
     return int.from_bytes(hashlib.sha256(architecture_of(spec).encode()).digest()[:4], "big") % FOLDS
 
 
-def _labelled(store: Path) -> Iterator[_Labelled]:
+def labelled_graphs(store: Path) -> Iterator[_Labelled]:
     """Graphs and labels, folder by folder; the edges of a graph are stored in the order of `extract_edges`."""
     files = find_files(store)
     for folder in sorted({file.path.parent for file in files if file.table == "fusion_graphs"}):

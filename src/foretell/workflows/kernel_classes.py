@@ -134,7 +134,8 @@ def _table(title: str, rows: Mapping[str, Mapping[str, Cell]], head: str) -> Com
     return Comparison(title, rows, ranked=False, shares=frozenset((*_FIGURES, "time")), head=head)
 
 
-def _files(store: Path, device: str, cache: Path, fits: Mapping[str, KernelFit]) -> list[Path]:
+def fold_files(store: Path, device: str, cache: Path, fits: Mapping[str, KernelFit]) -> list[Path]:
+    """Where what each fold told is kept: by the data, the code and the fits."""
     key = hashlib.sha256(f"{fingerprint(store, *_CODE)} {sorted(fits.items())}".encode()).hexdigest()[:16]
     return [cache / f"kernel-folds-{device}-{key}" / f"{fold}.npz" for fold in range(FOLDS)]
 
@@ -145,7 +146,7 @@ def evaluate(
     """Held-out tables."""
     device = find_device(device).id
     labels = read_labels(store, device, cache, say)
-    return tables(labels, judge(labels, device, _files(store, device, cache, fits), fits, say))
+    return tables(labels, judge(labels, device, fold_files(store, device, cache, fits), fits, say))
 
 
 def write_report(found: Sequence[Comparison], folder: Path) -> Path:
@@ -168,7 +169,7 @@ def train(
     """Fit a classifier to all traces, and write it with its held-out scores."""
     device = find_device(device).id
     labels = read_labels(store, device, cache, say)
-    told = judge(labels, device, _files(store, device, cache, fits), fits, say)[NETWORK]
+    told = judge(labels, device, fold_files(store, device, cache, fits), fits, say)[NETWORK]
     say("all")
     model = _fit(labels, inputs_of(labels), np.arange(len(labels)), device, fits, say)
     models = ~labels.bench

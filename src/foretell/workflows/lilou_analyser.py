@@ -181,7 +181,7 @@ def _class_scores(kept: UnitSet, likeliest: NDArray[np.int64], use: Flags) -> di
 
 def our_classes(store: Path, device: str, cache: Path, say: Say) -> dict[str, dict[str, Cell]]:
     """The same shares of foretell's classifier and its baseline; nothing where its folds are not kept."""
-    files = kernel_classes._files(store, device, cache, KERNEL_FITS)
+    files = kernel_classes.fold_files(store, device, cache, KERNEL_FITS)
     if not all(file.exists() for file in files):
         say(f"not compared with {kernel_classes.NETWORK}: not kept in {cache}; foretell evaluate kernel-classes")
         return {}

@@ -25,7 +25,7 @@ from foretell.files import write_whole
 from foretell.graph.serde import from_document
 from foretell.predictors.lilou_features import NodeTable, describe_device, describe_nodes, describe_units
 from foretell.predictors.sample import Sample
-from foretell.workflows.fusion import _labelled, fold_of
+from foretell.workflows.fusion import fold_of, labelled_graphs
 from foretell.workflows.kernel_labels import KernelLabels, read_labels
 from foretell.workflows.training_set import read_samples
 
@@ -116,7 +116,7 @@ def _key(store: Path, files: Iterable[Path], *also: str) -> str:
 def _read_edges(store: Path, say: Say) -> EdgeSet:
     tables, pairs, facts, families = [], [], [], list[str]()
     fused, origins = list[Flags](), list[Flags]()
-    for each in _labelled(store):
+    for each in labelled_graphs(store):
         graph = from_document(each.document)
         ends = np.array(edges_of(graph), np.int64).reshape(-1, 2)
         if len(ends) != len(each.fused):
