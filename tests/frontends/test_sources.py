@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from converted_models import FRAMEWORKS, keras_file, make
 from foretell.errors import ForetellError, InputError, ModelError
 from foretell.frontends import FRONTENDS, ModelRequest, cache, convert, parse_inputs
+from foretell.frontends.converter_environments import find_environment
 from foretell.frontends.sources import recognise
 from foretell.graph import Graph, graph_costs, serde
 from foretell.testing import tiny_graph, tiny_onnx
@@ -59,6 +61,9 @@ def good(name: str, folder: Path) -> ModelRequest:
 
         torch.jit.trace(tiny_module(), torch.zeros(1, 3, 16, 16)).save(str(folder / "m.pt"))
         return ModelRequest(str(folder / "m.pt"), image)
+    if name in FRAMEWORKS:
+        inputs = parse_inputs(["16x16x3"]) if name == "jax" else ()
+        return ModelRequest(make(name, folder), inputs, trust=name == "jax")
     if name == "timm":
         return ModelRequest("timm:test_vit")
     if name == "torchvision":
@@ -86,13 +91,33 @@ def bad(name: str, folder: Path) -> ModelRequest:
         return ModelRequest(f"{folder / 'net.py'}:build", trust=True)
     if name in ("timm", "torchvision"):
         return ModelRequest(f"{name}:no_such_model")
+    if name in FRAMEWORKS:
+        return ModelRequest(bad_foreign(name, folder), trust=name == "jax")
     path = folder / {"onnx": "m.onnx", "pt2": "m.pt2", "torchscript": "m.pt", "hf": "config.json"}[name]
     path.write_bytes(b"nonsense")
     return ModelRequest(str(path))
 
 
-@pytest.fixture(params=list(FRONTENDS))
+def bad_foreign(name: str, folder: Path) -> str:
+    if name == "keras":
+        return str(keras_file(folder / "m.keras", {"class_name": "Functional", "module": "keras", "config": {}}))
+    if name == "jax":
+        (folder / "net.py").write_text("import jax\ndef build(): raise RuntimeError('no')")
+        return f"{folder / 'net.py'}:build"
+    if name == "tensorflow":
+        (folder / "saved").mkdir()
+        (folder / "saved" / "saved_model.pb").write_bytes(b"nonsense")
+        return str(folder / "saved")
+    for file in ("net.json", "net.pdiparams"):
+        (folder / file).write_bytes(b"nonsense")
+    return str(folder / "net.json")
+
+
+# a conversion by another framework takes seconds, and its environment may not be there
+@pytest.fixture(params=[pytest.param(n, marks=pytest.mark.slow) if n in FRAMEWORKS else n for n in FRONTENDS])
 def name(request: pytest.FixtureRequest) -> str:
+    if request.param in FRAMEWORKS and find_environment(FRAMEWORKS[request.param]) is None:
+        pytest.skip(f"foretell frontends install {FRAMEWORKS[request.param]}")
     if request.param in NEEDS:
         if request.param in ("timm", "torchvision", "hf"):
             pytest.importorskip("torch")

@@ -18,6 +18,7 @@ from foretell.cli import (
     data,
     devices,
     doctor,
+    frontends,
     fuse,
     inspect,
     predict,
@@ -62,6 +63,7 @@ app.command("train")(train.train)
 app.command("evaluate")(train.evaluate)
 app.command("doctor")(doctor.run)
 app.add_typer(data.app, name="data")
+app.add_typer(frontends.app, name="frontends")
 
 
 def _show_version(wanted: bool) -> None:

@@ -6,6 +6,12 @@ from typing import Any
 from foretell.errors import ForetellError, InputError, ModelError, UntrustedModelError
 from foretell.frontends import cache
 from foretell.frontends.archive import archive_kind
+from foretell.frontends.foreign import (
+    recognise_foreign_file,
+    recognise_foreign_folder,
+    recognise_foreign_object,
+    recognise_python_file,
+)
 from foretell.frontends.request import MAX_ELEMENTS, MODES, Frontend, ModelRequest
 from foretell.graph import Graph, graph_costs, serde
 from foretell.graph.passes import normalise
@@ -22,9 +28,16 @@ FRONTENDS = Registry(
         "timm": "foretell.frontends.timm_zoo:TimmFrontend",
         "torchvision": "foretell.frontends.torchvision_zoo:TorchvisionFrontend",
         "hf": "foretell.frontends.hf_frontend:HuggingFaceFrontend",
+        "keras": "foretell.frontends.keras_model:KerasFrontend",
+        "tensorflow": "foretell.frontends.keras_model:TensorFlowFrontend",
+        "paddle": "foretell.frontends.paddle_model:PaddleFrontend",
+        "jax": "foretell.frontends.jax_model:JaxFrontend",
     },
 )
-SPECS = "a path (model.onnx, model.pt2, TorchScript, config.json, net.py:build) or timm:NAME, torchvision:NAME, hf:ID"
+SPECS = (
+    "a path (model.onnx, model.pt2, TorchScript, config.json, net.py:build, model.keras, saved_model/, Paddle's "
+    "model.json) or timm:NAME, torchvision:NAME, hf:ID"
+)
 _PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"(dp", b"(lp", b"c__", b"cos\n", b"cposix")
 _PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
 
@@ -78,7 +91,7 @@ def recognise(source: Any) -> str:
         return scheme
     path, colon, function = source.rpartition(":")
     if colon and path.endswith(".py") and function.isidentifier():
-        return "python"
+        return recognise_python_file(Path(path))
     return _recognise_path(source)
 
 
@@ -88,9 +101,10 @@ def _recognise_object(source: Any) -> str:
         return "module"
     if "onnx.ModelProto" in kinds or type(source).__name__ == "ModelProto":
         return "onnx"
-    raise ModelError(
-        f"Cannot read a model from {type(source).__name__}. Give an nn.Module, an onnx.ModelProto, or {SPECS}."
-    )
+    foreign = recognise_foreign_object(source, kinds)
+    if foreign:
+        return foreign
+    raise ModelError(f"Cannot read a model from {type(source).__name__}. Give a model of a framework or {SPECS}.")
 
 
 def _recognise_path(source: str) -> str:
@@ -99,6 +113,9 @@ def _recognise_path(source: str) -> str:
         if not path.exists():
             raise ModelError(f"There is no file {source!r}. A model is {SPECS}.")
         if path.is_dir():
+            foreign = recognise_foreign_folder(path)
+            if foreign:
+                return foreign
             if (path / "config.json").is_file():
                 return "hf"
             raise ModelError(f"The folder {source} has no config.json. A model is {SPECS}.")
@@ -112,7 +129,7 @@ def _recognise_path(source: str) -> str:
         raise
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise ModelError(f"Cannot read {source!r}: {getattr(error, 'strerror', None) or error}.") from error
-    return "hf" if path.suffix == ".json" else _recognise_content(path, start)
+    return recognise_foreign_file(path, start) or ("hf" if path.suffix == ".json" else _recognise_content(path, start))
 
 
 def _recognise_content(path: Path, start: bytes) -> str:

@@ -10,6 +10,7 @@ from importlib import metadata
 from foretell.devices import find_device
 from foretell.errors import DeviceError, MeasurementError
 from foretell.frontends.cache import cache_folder
+from foretell.frontends.converter_environments import find_environment
 from foretell.optional import available
 from foretell.profiling.tracker_ncu import find_ncu
 
@@ -24,6 +25,11 @@ NEEDS = {
     "timm:NAME": (("torch", "timm"), "vision"),
     "torchvision:NAME": (("torch", "torchvision"), "vision"),
     "hf:ID, config.json": (("torch", "transformers"), "hf"),
+}
+CONVERTED = {
+    "Keras (.keras, .h5), TensorFlow (saved_model/, .pb)": "keras",
+    "PaddlePaddle (.json, .pdmodel)": "paddle",
+    "JAX and Flax functions": "jax",
 }
 MEASURING = {
     "foretell profile on cpu": (("torch",), "profile"),
@@ -60,13 +66,21 @@ def diagnose() -> Diagnosis:
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
         libraries={name: _version(name) if available(name) else None for name in LIBRARIES},
-        frontends={name: _missing(needs, extra) for name, (needs, extra) in NEEDS.items()},
+        frontends={name: _missing(needs, extra) for name, (needs, extra) in NEEDS.items()} | _converters(),
         measuring=_measuring(bool(gpus)),
         gpus=gpus,
         known_gpus=tuple(_device_id(name) for name in gpus),
         cache=str(folder),
         cache_entries=sum(1 for _ in folder.glob("*.fgraph")) if folder.is_dir() else 0,
     )
+
+
+def _converters() -> dict[str, str | None]:
+    """Models that a framework's own converter reads: which of the frameworks are there."""
+    return {
+        shown: None if find_environment(name) else f"foretell frontends install {name}"
+        for shown, name in CONVERTED.items()
+    }
 
 
 def _measuring(gpu: bool) -> dict[str, str | None]:

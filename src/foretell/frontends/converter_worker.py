@@ -1,0 +1,117 @@
+"""frontends: the child process that converts one model to ONNX with the framework's own converter.
+
+It is started by path, with the Python of the framework's environment, which has no foretell in it: this file and the
+``*_worker.py`` beside it use the standard library and the framework alone.
+
+    task.json   → {"worker": "keras", "format": "keras", "path": "…", "inputs": [[name, shape, dtype]], "trust": false}
+    model.onnx  ← the model; large weights are there by shape alone
+    result.json ← {"buffers": […]} or {"kind": "model" | "input" | "untrusted" | "operator", "error": "one line"}
+"""
+
+import ctypes
+import importlib.util
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+LARGEST_KEPT = 1024  # elements: values that decide shapes are few
+LARGEST_FILE = 1 << 33
+_EXTERNAL = 1  # onnx.TensorProto.EXTERNAL
+
+
+class Refusal(Exception):  # noqa: N818 - what is refused is the model
+    """Why a model is not converted, in one line."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def main(folder: Path) -> int:
+    """Convert what the task in ``folder`` says; the result, good or bad, is written there."""
+    _limit()
+    task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
+    result: dict[str, Any]
+    try:
+        if task["format"] == "python":
+            task["built"] = _load("python_building").build(task, Refusal)
+        worker = _load(f"{task['worker']}_worker")
+        proto, buffers = worker.convert(task, folder, Refusal)
+        strip_weights(proto.graph)
+        (folder / "model.onnx").write_bytes(proto.SerializeToString())
+        result = {"buffers": sorted(buffers)}
+    except Refusal as refusal:
+        result = {"kind": refusal.kind, "error": str(refusal)}
+    except MemoryError:
+        result = {"kind": "model", "error": "the machine ran out of memory while converting."}
+    except Exception as error:  # noqa: BLE001 - a framework may raise anything
+        result = {"kind": "model", "error": f"the converter gave up: {type(error).__name__}: {one_line(error)}"}
+    whole = folder / "result.part"
+    whole.write_text(json.dumps(result), encoding="utf-8")
+    whole.rename(folder / "result.json")
+    return 0
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, short."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines)[:300] or "no reason given"
+
+
+def strip_weights(graph: Any) -> None:
+    """Leave of large initializers and constants their shape and dtype alone, in sub-graphs too."""
+    for tensor in graph.initializer:
+        _strip(tensor)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                _strip(attribute.t)
+            for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+                strip_weights(body)
+
+
+def _strip(tensor: Any) -> None:
+    elements = 1
+    for size in tensor.dims:
+        elements *= size
+    if elements <= LARGEST_KEPT:
+        return
+    for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
+        tensor.ClearField(field)
+    del tensor.external_data[:]
+    tensor.data_location = _EXTERNAL
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", "weights"
+
+
+def _load(name: str) -> Any:
+    """The module ``<name>.py`` beside this file, found without a search path."""
+    spec = importlib.util.spec_from_file_location(f"foretell_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _limit() -> None:
+    """Die with the parent, go early where memory runs out, write no huge file and no core."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        Path("/proc/self/oom_score_adj").write_text("300", encoding="ascii")
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        most = LARGEST_FILE if hard == resource.RLIM_INFINITY else min(LARGEST_FILE, hard)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    os.umask(0o077)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
