@@ -8,8 +8,8 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="model.onnx · model.pt2 · TorchScript · timm:NAME · torchvision:NAME · hf:ID · config.json · net.py:build · "
-        "model.keras · saved_model/ · Paddle's model.json",
+        help="model.onnx · model.pt2 · TorchScript · timm:NAME · torchvision:NAME · hf:ID · config.json · "
+        "net.py:build · model.keras · saved_model/ · Paddle's model.json",
         show_default=False,
     ),
 ]
