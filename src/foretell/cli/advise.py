@@ -12,7 +12,6 @@ from foretell.cli.numbers import ABSENT, cell
 from foretell.cli.printable import printable
 from foretell.cli.progress import working
 from foretell.errors import InputError
-from foretell.records import Estimate
 from foretell.units import seconds_from_ms
 
 if TYPE_CHECKING:
@@ -82,7 +81,9 @@ def run(
     with working(f"Looking for a place for {model}"):
         placement = advise(model, wishes, renting, mig=mig, **shared)
     if as_json:
-        typer.echo(json.dumps(_as_json(placement), indent=1))
+        from foretell.workflows import plain
+
+        typer.echo(json.dumps(plain.placement(placement), indent=1))
         return
     _show(placement, model, most)
 
@@ -137,39 +138,11 @@ def _usd(choice: "Choice") -> str:
     return cell(choice.fleet.usd_per_million if choice.fleet else choice.cost.usd_per_million)
 
 
-def _as_json(placement: "Placement") -> dict[str, Any]:
-    def flat(choice: "Choice") -> dict[str, Any]:
-        candidate, cost = choice.candidate, choice.cost
-        return {
-            "device": candidate.device, "slice": candidate.slice, "dtype": candidate.dtype,
-            "batch_size": candidate.batch_size, "instance": choice.offer.name, "devices": choice.offer.devices,
-            "copies": candidate.copies, "usd_per_h": choice.offer.usd_per_h, "note": choice.offer.note,
-            "latency_ms": _json(candidate.latency_ms), "usd_per_million": _json(cost.usd_per_million),
-            "kwh_per_million": _json(cost.kwh_per_million), "kg_co2e_per_million": _json(cost.kg_co2e_per_million),
-            "instances": _json(choice.fleet.instances if choice.fleet else None), "at_risk": choice.at_risk,
-            "calibrated": candidate.calibrated, "unknown": dict(cost.unknown),
-        }  # fmt: skip
-
-    return {
-        "choices": [flat(choice) for choice in placement.choices],
-        "front": [flat(choice) for choice in placement.front],
-        "refused": [{"place": each.place, "reason": each.reason} for each in placement.refused],
-    }
-
-
 def _show_training(advice: "TrainingAdvice", model: str, steps: int, most: int, *, as_json: bool) -> None:
     if as_json:
-        found = [
-            {
-                "device": each.prediction.device, "instance": each.offer.name, "batch_size": each.prediction.batch_size,
-                "step_ms": _json(each.prediction.latency_ms), "hours": _json(each.cost.hours),
-                "usd": _json(each.cost.usd), "kwh": _json(each.cost.kwh), "kg_co2e": _json(each.cost.kg_co2e),
-                "unknown": dict(each.cost.unknown),
-            }
-            for each in advice.choices
-        ]  # fmt: skip
-        refused = [{"place": each.place, "reason": each.reason} for each in advice.refused]
-        typer.echo(json.dumps({"steps": steps, "choices": found, "refused": refused}, indent=1))
+        from foretell.workflows.plain import training
+
+        typer.echo(json.dumps(training(advice, steps), indent=1))
         return
     rows = [
         [
@@ -196,7 +169,3 @@ def _table(title: str, head: tuple[str, ...], rows: list[list[str]]) -> None:
     for row in rows:
         table.add_row(*map(printable, row))
     console().print(table)
-
-
-def _json(estimate: Estimate | None) -> dict[str, float] | None:
-    return None if estimate is None else {"value": estimate.value, "low": estimate.low, "high": estimate.high}

@@ -9,9 +9,7 @@ from foretell.cli import options
 from foretell.cli.numbers import ABSENT, number
 from foretell.cli.printable import printable
 from foretell.cli.progress import working
-from foretell.records import METRICS, Estimate, Prediction
-
-_FACTS = ("parameters", "macs", "flops")
+from foretell.records import Prediction
 
 
 def run(
@@ -51,22 +49,11 @@ def run(
                 )
             )
     if as_json:
-        typer.echo(json.dumps({"models": [each.to_dict() for each in told], "times": _times(*told)}, indent=1))
+        from foretell.workflows.plain import times
+
+        typer.echo(json.dumps({"models": [each.to_dict() for each in told], "times": times(*told)}, indent=1))
         return
     _show(told, (first, second))
-
-
-def _times(first: Prediction, second: Prediction) -> dict[str, float]:
-    """By metric how many times as much the second takes; what either does not know is left out."""
-    pairs = {name: (_value(first, name), _value(second, name)) for name in (*METRICS, *_FACTS)}
-    return {name: other / one for name, (one, other) in pairs.items() if one and other is not None}
-
-
-def _value(told: Prediction, name: str) -> float | None:
-    if name in _FACTS:
-        return told.facts.get(name)
-    estimate: Estimate | None = getattr(told, name)
-    return None if estimate is None else estimate.value
 
 
 def _show(told: list[Prediction], models: tuple[str, str]) -> None:
@@ -74,6 +61,7 @@ def _show(told: list[Prediction], models: tuple[str, str]) -> None:
     from rich.table import Table
 
     from foretell.cli.show import console
+    from foretell.workflows.plain import COMPARED, times, value_of
 
     one = told[0]
     where = f"{one.device}{f' {one.slice}' if one.slice else ''} · {one.mode} · batch {one.batch_size} · {one.dtype}"
@@ -82,12 +70,12 @@ def _show(told: list[Prediction], models: tuple[str, str]) -> None:
     for model in models:
         table.add_column(printable(model), justify="right")
     table.add_column("times", justify="right")
-    times = _times(*told)
+    more = times(*told)
 
-    for name in (*METRICS, *_FACTS):
-        values = [_value(each, name) for each in told]
+    for name in COMPARED:
+        values = [value_of(each, name) for each in told]
         if any(value is not None for value in values):
-            shown = (*values, times.get(name))
+            shown = (*values, more.get(name))
             table.add_row(name, *(ABSENT if value is None else number(value) for value in shown))
     console().print(table)
     for warning in dict.fromkeys(text for each in told for text in each.warnings):

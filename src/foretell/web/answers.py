@@ -5,19 +5,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from foretell.advisors.placement import Choice, Wishes
+from foretell.advisors.placement import Wishes
 from foretell.errors import ModelError
 from foretell.frontends.sources import recognise
 from foretell.pages.report import report_page
-from foretell.records import METRICS, Estimate, Prediction
 from foretell.web.questions import ALLOWED
-from foretell.workflows.advise import Renting, TrainingAdvice, advise, advise_training
+from foretell.workflows import plain
+from foretell.workflows.advise import Renting, advise, advise_training
 from foretell.workflows.predict import predict
 from foretell.workflows.report import gather
 from foretell.workflows.sweep import sweep
 
 FILES = ("onnx", "pt2")
-_FACTS = ("parameters", "macs", "flops")
 _WHOLE = "whole"
 
 Fields = dict[str, Any]
@@ -51,18 +50,7 @@ def _predict(values: Fields) -> str:
 def _compare(values: Fields) -> str:
     models = values.pop("model"), values.pop("other")
     told = [predict(model, **values) for model in models]
-    return _json({"models": [each.to_dict() for each in told], "times": times(*told)})
-
-
-def times(first: Prediction, second: Prediction) -> dict[str, float]:
-    """By metric how many times as much the second takes; what either does not know is left out."""
-
-    def value(told: Prediction, name: str) -> float | None:
-        estimate: Estimate | None = None if name in _FACTS else getattr(told, name)
-        return told.facts.get(name) if name in _FACTS else None if estimate is None else estimate.value
-
-    pairs = {name: (value(first, name), value(second, name)) for name in (*METRICS, *_FACTS)}
-    return {name: other / one for name, (one, other) in pairs.items() if one and other is not None}
+    return _json({"models": [each.to_dict() for each in told], "times": plain.times(*told)})
 
 
 def _sweep(values: Fields) -> str:
@@ -77,47 +65,13 @@ def _advise(values: Fields) -> str:
     shared = {name: values[name] for name in ("devices", "dtype", "input_shape", "use_cache")}
     if values["train"]:
         more = {name: values[name] for name in ("batch_size", "optimizer")}
-        return _json(_training(advise_training(model, steps, renting, **shared, **more), steps))
+        return _json(plain.training(advise_training(model, steps, renting, **shared, **more), steps))
     wishes = _wishes(values, objective=values["by"], max_batch=values["max_batch"])
-    found = advise(model, wishes, renting, mig=values["mig"], **shared)
-    return _json(
-        {
-            "choices": [_choice(choice) for choice in found.choices],
-            "front": [_choice(choice) for choice in found.front],
-            "refused": [{"place": each.place, "reason": each.reason} for each in found.refused],
-        }
-    )
+    return _json(plain.placement(advise(model, wishes, renting, mig=values["mig"], **shared)))
 
 
 def _wishes(values: Fields, **more: Any) -> Wishes:
     return Wishes(values["slo_ms"], values["rate"], values["budget"], **more)
-
-
-def _choice(choice: Choice) -> Fields:
-    candidate, cost = choice.candidate, choice.cost
-    return {
-        "device": candidate.device, "slice": candidate.slice, "dtype": candidate.dtype,
-        "batch_size": candidate.batch_size, "instance": choice.offer.name, "devices": choice.offer.devices,
-        "copies": candidate.copies, "usd_per_h": choice.offer.usd_per_h, "note": choice.offer.note,
-        "latency_ms": _interval(candidate.latency_ms), "usd_per_million": _interval(cost.usd_per_million),
-        "kwh_per_million": _interval(cost.kwh_per_million), "kg_co2e_per_million": _interval(cost.kg_co2e_per_million),
-        "instances": _interval(choice.fleet.instances if choice.fleet else None), "at_risk": choice.at_risk,
-        "calibrated": candidate.calibrated, "unknown": dict(cost.unknown),
-    }  # fmt: skip
-
-
-def _training(advice: TrainingAdvice, steps: int) -> Fields:
-    choices = [
-        {
-            "device": each.prediction.device, "instance": each.offer.name, "batch_size": each.prediction.batch_size,
-            "step_ms": _interval(each.prediction.latency_ms), "hours": _interval(each.cost.hours),
-            "usd": _interval(each.cost.usd), "kwh": _interval(each.cost.kwh), "kg_co2e": _interval(each.cost.kg_co2e),
-            "unknown": dict(each.cost.unknown),
-        }
-        for each in advice.choices
-    ]  # fmt: skip
-    refused = [{"place": each.place, "reason": each.reason} for each in advice.refused]
-    return {"steps": steps, "choices": choices, "refused": refused}
 
 
 def _report(values: Fields) -> str:
@@ -129,10 +83,6 @@ def _report(values: Fields) -> str:
 def _name(model: str) -> str:
     """A spec as it is; an upload by its name: where it lies is no one's business."""
     return Path(model).name if Path(model).is_absolute() else model
-
-
-def _interval(estimate: Estimate | None) -> dict[str, float] | None:
-    return None if estimate is None else {"value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
 def _json(values: Any) -> str:
