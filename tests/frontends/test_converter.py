@@ -127,13 +127,18 @@ def test_the_kind_of_an_error_is_kept(rooms: Path, model: Path) -> None:
 def test_who_interrupts_us_ends_the_converter(rooms: Path, model: Path, name: signal.Signals) -> None:
     note = rooms / "pid"
     fake_environment(rooms / "environments", f"open({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)")
-    code = f"import foretell; foretell.load_graph({str(model)!r})"
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, env={**os.environ})
-    until = time.monotonic() + 60
-    while not (note.exists() and note.read_text()) and time.monotonic() < until:
-        time.sleep(0.05)
-    process.send_signal(name)
-    assert process.wait(30) != 0
+    # a shell that runs tests in the background has them ignore Ctrl-C, and Python then leaves it at that
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{listen}; import foretell; foretell.load_graph({str(model)!r})"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, env={**os.environ}) as process:
+        try:
+            until = time.monotonic() + 60
+            while not (note.exists() and note.read_text()) and time.monotonic() < until:
+                time.sleep(0.05)
+            process.send_signal(name)
+            assert process.wait(30) != 0
+        finally:
+            process.kill()
     assert gone(int(note.read_text()))
     assert not list((rooms / "temporary").iterdir())
 
