@@ -22,8 +22,9 @@ def test_every_point_is_what_predict_says() -> None:
     for point in points:
         told = point.prediction
         alone = predict(tiny_onnx(), device=told.device, batch_size=told.batch_size, dtype=told.dtype, slice=told.slice)
-        assert told.latency_ms == alone.latency_ms
-        assert told.energy_j == alone.energy_j
+        # networks compute in single precision: where rows lie in memory changes the last digits
+        assert told.latency_ms.value == pytest.approx(alone.latency_ms.value, rel=1e-5)
+        assert told.energy_j.value == pytest.approx(alone.energy_j.value, rel=1e-5)
         assert point.fits is True
     assert [point.prediction.device for point in points[::8]] == ["h200", "a100-sxm-40gb"]
 
@@ -32,7 +33,7 @@ def test_training_has_an_optimizer_and_inference_none() -> None:
     (point,) = sweep(tiny_onnx(), batch_sizes=[4], mode="training", dtypes=["bf16"], optimizer="adamw")
     alone = predict(tiny_onnx(), batch_size=4, mode="training", dtype="bf16", optimizer="adamw")
     assert point.prediction.optimizer == "adamw"
-    assert point.prediction.latency_ms == alone.latency_ms
+    assert point.prediction.latency_ms.value == pytest.approx(alone.latency_ms.value, rel=1e-5)
     with pytest.raises(InputError, match="needs --mode training"):
         sweep(tiny_onnx(), optimizer="adamw")
 
