@@ -159,3 +159,7 @@ def test_a_concatenation_lies_channels_last_only_where_all_parts_do() -> None:
     one = _permuted_image(Node("cat", "Concat", ("image", "w"), ("y",), {"axis": 1}), w=(2, 16, 8, 8), y=(2, 32, 8, 8))
     assert both["y"].strides == channels_last((2, 32, 8, 8))
     assert one["y"].strides == contiguous((2, 32, 8, 8))
+
+
+def test_some_channels_of_a_picture_of_one_point_lie_row_major():
+    assert not is_channels_last((11, 2, 1, 1), (3, 1, 1, 1))

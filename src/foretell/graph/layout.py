@@ -136,7 +136,9 @@ def is_channels_last(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
             if strides[axis] < max(least, 1):
                 return False
             least = strides[axis] * shape[axis]
-    return shape[1] > 1 and strides[1] < min(strides[axis] for axis in range(2, len(shape)) if shape[axis] > 1)
+    # a picture of one point has no order of its own: PyTorch takes it for row-major
+    spaced = min((strides[axis] for axis in range(2, len(shape)) if shape[axis] > 1), default=0)
+    return shape[1] > 1 and strides[1] < spaced
 
 
 def _keeps_channels_last(node: Node, kind: str) -> bool:
