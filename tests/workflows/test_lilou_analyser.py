@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytest.importorskip("lightgbm")
 pytest.importorskip("pyarrow")
 pytest.importorskip("torch")
 
@@ -12,9 +13,20 @@ from foretell.errors import DataError
 from foretell.predictors.lilou_fitting import Gat, Schedule
 from foretell.predictors.subgraph_network import SubgraphFit
 from foretell.workflows import lilou_analyser
-from foretell.workflows.lilou_analyser import LILOU, OURS, evaluate, latency_tables, places_of, write_report
+from foretell.workflows.lilou_analyser import (
+    BY_KERNEL,
+    LILOU,
+    LINEAR,
+    OURS,
+    evaluate,
+    latency_tables,
+    linear_ms,
+    places_of,
+    write_report,
+)
 from foretell.workflows.lilou_sets import load_units, prepare_units, summed_samples
 from foretell.workflows.training_set import read_samples
+from predictors.small_samples import small_samples
 from workflows.small_store import WIDTHS, write_store, write_table
 
 FITS = {LILOU: SubgraphFit(Gat(width=16, layers=2, direction="mutual"), Schedule(rate=1e-2, batch=16, epochs=4))}
@@ -40,14 +52,15 @@ def test_networks_are_kept_and_judged_elsewhere(
     monkeypatch.setattr(lilou_analyser, "fit_subgraph_network", lambda *_: pytest.fail("fitted again"))
     lines: list[str] = []
     found = evaluate(store, "NVIDIA H200", cache, fits=FITS, say=lines.append)
-    assert [line.partition(":")[0] for line in lines] == [
+    assert [line.partition(":")[0] for line in lines if "forest" not in line] == [
         f"not compared with {OURS}",
         "not compared with kernel-classes",
     ]
     units, whole, by_family, classes, fits = found
     assert units.rows[LILOU]["mape"] > 0
     assert whole.title == "End to end: 24 workloads of inference"
-    assert set(whole.rows) == {LILOU, "roofline"}
+    assert set(whole.rows) == {LILOU, BY_KERNEL, "roofline"}  # a line through so few workloads tells nothing
+    assert 0 < whole.rows[BY_KERNEL]["mape"] < whole.rows["roofline"]["mape"]
     assert whole.rows[LILOU]["rmspe"] >= whole.rows[LILOU]["mape"]
     assert sum(row["count"] for row in by_family.rows.values()) == 24
     assert classes.rows[LILOU]["at once"] == 1.0  # there is one kernel only
@@ -83,3 +96,11 @@ def test_foretells_own_networks_are_compared_where_they_are_kept(
     assert units.rows[OURS]["mape"] == pytest.approx(0.0, abs=1e-6)
     assert whole.rows[OURS]["mape"] < 0.2
     assert classes.rows["ours"]["at once"] == 0.25
+
+
+def test_a_line_is_fitted_to_other_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [sample for sample in small_samples() if sample.captured]
+    monkeypatch.setattr(lilou_analyser, "fold_of", lambda spec: len(spec) % 2)
+    told = linear_ms(samples)[LINEAR]
+    assert told.shape == (len(samples),)
+    assert (told > 0).all()

@@ -17,7 +17,10 @@ from foretell.errors import DataError
 from foretell.evaluation.metrics import accuracy
 from foretell.evaluation.protocol import groups_of
 from foretell.evaluation.table import PERCENT, Cell, Comparison
+from foretell.features.units import COLUMNS, PHASES
+from foretell.predictors.baselines import Linear
 from foretell.predictors.kernel_classifier_training import FITS as KERNEL_FITS
+from foretell.predictors.kernel_regressors import KernelRegressors
 from foretell.predictors.sample import Sample
 from foretell.predictors.subgraph_network import MOST, PUBLISHED, Measured, SubgraphFit, Subgraphs, fit_subgraph_network
 from foretell.predictors.unit_model_training import Settings, folds_of
@@ -26,8 +29,8 @@ from foretell.predictors.unit_rows import UnitRows
 from foretell.units import KILO
 from foretell.workflows import kernel_classes
 from foretell.workflows.cross_fits import cross_fits
-from foretell.workflows.fusion import FOLDS
-from foretell.workflows.kernel_labels import read_labels
+from foretell.workflows.fusion import FOLDS, fold_of
+from foretell.workflows.kernel_labels import KernelLabels, read_labels
 from foretell.workflows.lilou_folds import (
     Arrays,
     Asked,
@@ -46,11 +49,13 @@ from foretell.workflows.training_set import read_samples
 
 TITLE = "How long sub-graphs take, and by which kernel: the analyser"
 LILOU, OURS, ROOFLINE = "lilou", "unit-network, sum of units", "roofline"
+BY_KERNEL, LINEAR = "rules and a forest for each kernel", "linear regression"
 FITS = {LILOU: PUBLISHED}
 _CODE = ("predictors/subgraph_network.py", "predictors/lilou_fitting.py", "predictors/lilou_features.py")
 _NETWORKS = "all-0"  # the networks by fold over all data, as ``foretell train`` keeps them
 _CLASSES = ("at once", "among five", "at once, by time", "among five, by time")
-_ERRORS = PERCENT | {"mape", "by time", "rmspe", *(f"{name}: mape" for name in (LILOU, OURS))}
+_ERRORS = PERCENT | {"mape", "by time", "rmspe", *(f"{name}: mape" for name in (LILOU, BY_KERNEL, OURS))}
+_PHASE = COLUMNS.index("phase")
 
 Values = NDArray[np.float64]
 
@@ -122,8 +127,40 @@ def ours_us(samples: Sequence[Sample], device: str, cache: Path) -> Values | Non
     return None
 
 
-def latency_tables(samples: Sequence[Sample], unit_us: Mapping[str, Values]) -> list[Comparison]:
-    """Units that were traced, whole workloads as the sum of their units, and those by family."""
+def by_kernel_us(labels: KernelLabels, samples: Sequence[Sample], say: Say = lambda _: None) -> Values:
+    """What a forest for each kernel tells of all units of samples, each fitted to the units of other folds."""
+    rows, folds = UnitRows.of(samples), _folds(samples)
+    use = ~labels.training & (labels.features[:, _PHASE] == PHASES.index("forward")) & (labels.time_us > 0)
+    told = np.zeros(len(rows.counts))
+    for fold in range(FOLDS):
+        say(f"a forest for each kernel, fold {fold + 1} of {FOLDS}")
+        taught, held = use & (labels.fold != fold), folds[rows.owner] == fold
+        forests = KernelRegressors.fit(labels.features[taught], labels.time_us[taught] / labels.counts[taught])
+        told[held] = forests.predict(rows.features[held])
+    return told
+
+
+def linear_ms(samples: Sequence[Sample]) -> dict[str, Values]:
+    """What least squares on FLOPs and parameters tell, fitted to other folds; nothing where those are few."""
+    folds, told = _folds(samples), np.full(len(samples), np.nan)
+    for fold in np.unique(folds).tolist():
+        held = np.flatnonzero(folds == fold)
+        fitted = Linear.fit([samples[place] for place in np.flatnonzero(folds != fold).tolist()])
+        told[held] = fitted.predict([samples[place] for place in held.tolist()]).get("latency_ms", np.nan)
+    return {LINEAR: told} if np.isfinite(told).all() else {}
+
+
+def _folds(samples: Sequence[Sample]) -> NDArray[np.int64]:
+    return np.array([fold_of(sample.spec) for sample in samples], np.int64)
+
+
+def latency_tables(
+    samples: Sequence[Sample], unit_us: Mapping[str, Values], whole_ms: Mapping[str, Values] | None = None
+) -> list[Comparison]:
+    """Units that were traced, whole workloads as the sum of their units, and those by family.
+
+    ``whole_ms`` is told of workloads by what knows no units.
+    """
     rows = UnitRows.of(samples)
     traced = rows.is_traced
     counts, truth_us = rows.counts[traced], rows.traced_us[traced]
@@ -138,7 +175,9 @@ def latency_tables(samples: Sequence[Sample], unit_us: Mapping[str, Values]) -> 
     timed = np.flatnonzero(rows.whole)
     latency_ms = rows.latency_us[timed] / KILO
     told_ms = {name: rows.sums(times_us)[timed] / KILO for name, times_us in unit_us.items()}
-    told_ms[ROOFLINE] = np.array([sample.roofline_ms for sample in samples])[timed]
+    by_units = list(told_ms)
+    others = {**(whole_ms or {}), ROOFLINE: np.array([sample.roofline_ms for sample in samples])}
+    told_ms |= {name: each[timed] for name, each in others.items()}
     whole: dict[str, dict[str, Cell]] = {}
     for name, each in told_ms.items():
         whole[name] = {key: value for key, value in asdict(accuracy(latency_ms, each)).items() if key != "count"}
@@ -147,7 +186,7 @@ def latency_tables(samples: Sequence[Sample], unit_us: Mapping[str, Values]) -> 
     family = np.array([samples[place].family for place in timed.tolist()])
     parts = {name: family == name for name in np.unique(family).tolist()}
     by_family = {
-        name: _family(latency_ms[own], {who: ms[own] for who, ms in told_ms.items()}) for name, own in parts.items()
+        name: _family(latency_ms[own], {who: told_ms[who][own] for who in by_units}) for name, own in parts.items()
     }
     worst = dict(sorted(by_family.items(), key=lambda row: -float(row[1][f"{LILOU}: mape"] or 0.0)))  # type: ignore[arg-type]
     return [*found, _table("End to end, by family, worst first", worst, "family")]
@@ -155,9 +194,7 @@ def latency_tables(samples: Sequence[Sample], unit_us: Mapping[str, Values]) -> 
 
 def _family(latency_ms: Values, told_ms: Mapping[str, Values]) -> dict[str, Cell]:
     errors: dict[str, Cell] = {
-        f"{name}: mape": float(np.abs(each / latency_ms - 1.0).mean())
-        for name, each in told_ms.items()
-        if name != ROOFLINE
+        f"{name}: mape": float(np.abs(each / latency_ms - 1.0).mean()) for name, each in told_ms.items()
     }
     return {"count": len(latency_ms), **errors}
 
@@ -212,6 +249,7 @@ def evaluate(
     places = places_of(kept, everything)
     told, samples = read_fits(asked, kept), [everything[place] for place in places]
     unit_us = {name: each.summed_us for name, each in told.items()}
+    unit_us[BY_KERNEL] = by_kernel_us(read_labels(store, device, cache, say), samples, say)
     ours = ours_us(everything, device, cache)
     if ours is None:
         say(f"not compared with {OURS}: not kept in {cache}; foretell train")
@@ -219,7 +257,7 @@ def evaluate(
         rows = UnitRows.of(everything)
         unit_us[OURS] = np.concatenate([ours[rows.part(place)] for place in places])
     classes = class_table(kept, told, our_classes(store, device, cache, say))
-    return [*latency_tables(samples, unit_us), classes, fit_table(asked)]
+    return [*latency_tables(samples, unit_us, linear_ms(samples)), classes, fit_table(asked)]
 
 
 def write_report(found: Sequence[Comparison], folder: Path) -> Path:
@@ -228,6 +266,8 @@ def write_report(found: Sequence[Comparison], folder: Path) -> Path:
         "*lilou* is the network as published: three GAT layers of 256 channels, operators and sizes of nodes, the "
         "device beside them, latency and kernel at once. A sub-graph is a unit of eager mode: each is one node. "
         f"*{OURS}*: foretell's networks, as far as they sum units; what answers adds trees on the whole, see "
-        "[evaluation.md](evaluation.md). Units of benches of single operators teach, but do not judge."
+        "[evaluation.md](evaluation.md), which has BRP-NAS too. "
+        f"*{BY_KERNEL}* is nn-Meter's way: a random forest for each operator and type on sizes and FLOPs, summed; its "
+        "rules join nothing in eager mode. Units of benches of single operators teach, but do not judge."
     )
     return write_section(folder, TITLE, text, found)

@@ -1,0 +1,68 @@
+"""predictors: what nn-Meter does (L. Zhang et al., MobiSys 2021): a random forest for every kernel, and their sum.
+
+A kernel is what the runtime launches at once: in eager mode a call of PyTorch, which no rule joins to another. Its
+forest reads the sizes that nn-Meter reads: of images, channels, windows, strides, parameters and FLOPs; no bound of the
+device, no tiles, no alignment. There is one for each operator and type; what has too few rows for one of its own is
+told by one for the operator, and what has too few of that by one for all.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.errors import DataError
+from foretell.features.units import COLUMNS
+from foretell.predictors.trees import Booster, TreeFit
+
+SIZES = (
+    "log_flops", "log_parameter_bytes", "inputs", "input_rank", "log_input", "log_output", "log_second", "batch",
+    "channels", "inner", "kernel", "kernel_last", "stride", "groups", "dilation", "group_inputs", "group_outputs",
+    "side", "log_m", "log_n", "log_k", "log_many", "log_heads", "queries", "keys", "head_size", "steps", "layers",
+    "directions", "log_rows", "log_row", "window",
+)  # fmt: skip
+LEAST = 40  # rows that make a forest
+FOREST = TreeFit(
+    rounds=100, leaves=255, least_in_leaf=2,
+    others={"boosting": "rf", "bagging_fraction": 0.7, "bagging_freq": 1, "feature_fraction_bynode": 0.6},
+)  # fmt: skip
+_AT = {name: position for position, name in enumerate(COLUMNS)}
+_CHOSEN = [_AT[name] for name in SIZES]
+_KERNEL = [_AT["operator"], _AT["dtype"]]
+
+Rows = NDArray[np.float32]
+Values = NDArray[np.float64]
+Kernel = tuple[int, ...]  # operator and type, the operator, or nothing: all
+
+
+class KernelRegressors:
+    """Forests by kernel; they tell microseconds."""
+
+    def __init__(self, forests: dict[Kernel, Booster]) -> None:
+        self._forests = forests
+
+    @classmethod
+    def fit(cls, features: Rows, time_us: Values) -> "KernelRegressors":
+        """Fit rows of `foretell.features.COLUMNS` to how long each unit took."""
+        if not len(features):
+            raise DataError("No unit was timed, so no kernel can be learnt; collect traces first.")
+        forests = {}
+        for depth in range(len(_KERNEL) + 1):
+            for kernel, rows in _by_kernel(features, depth):
+                if len(rows) >= LEAST or not depth:
+                    forests[kernel] = FOREST.fit(features[rows][:, _CHOSEN], np.log(time_us[rows]))
+        return cls(forests)
+
+    def predict(self, features: Rows) -> Values:
+        """The time of each unit in microseconds."""
+        told = np.zeros(len(features))
+        for kernel, rows in _by_kernel(features, len(_KERNEL)):
+            known = next(k for k in (kernel, kernel[:1], ()) if k in self._forests)
+            told[rows] = np.exp(self._forests[known].predict(features[rows][:, _CHOSEN]))
+        return told
+
+
+def _by_kernel(features: Rows, depth: int) -> Iterator[tuple[Kernel, NDArray[np.intp]]]:
+    keys, place = np.unique(features[:, _KERNEL[:depth]].astype(np.int64), axis=0, return_inverse=True)
+    for number, key in enumerate(keys.tolist()):
+        yield tuple(key), np.flatnonzero(place.ravel() == number)
