@@ -45,6 +45,16 @@ def test_else_the_running_python_where_it_has_everything(monkeypatch: pytest.Mon
     assert found.command == (sys.executable, "-P")
 
 
+def test_the_running_python_may_come_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_environment(folder, "", "jax")
+    assert find_environment("jax", running_first=True) == find_environment("jax")
+    monkeypatch.setattr(environments, "available", lambda module: True)
+    first = find_environment("jax", running_first=True)
+    assert first is not None
+    assert not first.own
+    assert find_environment("jax") != first
+
+
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_what_is_absent_says_how_to_get_it(name: str) -> None:
     with pytest.raises(MissingExtraError, match=f"Reading these needs .*: foretell frontends install {name}$"):

@@ -97,6 +97,7 @@ def test_objects_are_told_by_their_classes() -> None:
     assert recognise(stand_in("keras.src.models.model", "Mine", base="Model")) == "keras"
     assert recognise(stand_in("paddle.nn.layer.layers", "Mine", base="Layer")) == "paddle"
     assert recognise(stand_in("flax.nnx.module", "Mine", base="Module")) == "jax"
+    assert recognise(stand_in("flax.nnx.transforms.compilation", "JitWrapped")) == "jax"
     assert recognise(stand_in("tensorflow.python.eager.concrete_function", "ConcreteFunction")) == "tensorflow"
     assert recognise(lambda x: x) == "jax"
     with pytest.raises(ModelError, match="get_concrete_function"):

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from command_line import run
-from converted_models import FRAMEWORKS, KERAS, MACS, PADDLE, PARAMETERS, counts, make, run_python
+from converted_models import FRAMEWORKS, JAX, KERAS, MACS, PADDLE, PARAMETERS, counts, make, run_python
 from foretell.errors import ModelError, UntrustedModelError
 from foretell.frontends.converter_environments import find_environment
 from foretell.graph import graph_costs
 from foretell.workflows.predict import load_graph
 
 pytestmark = pytest.mark.slow
+OPERATORS = {"BatchNormalization": 1, "Conv": 2, "Gelu": 1, "Gemm": 1, "LayerNormalization": 1, "Silu": 1}
 SOURCE = str(Path(__file__).parents[2] / "src")
 LAMBDA = "import keras\nkeras.Sequential([keras.Input((8,)), keras.layers.Lambda(lambda x: x * 2)]).save('m.keras')"
 CUSTOM = """
@@ -50,16 +51,28 @@ def test_one_network_is_one_graph_in_every_framework(name: str, tmp_path: Path) 
     graph = load_graph(make(name, tmp_path), input_shape=inputs, trust=name == "jax", batch_size=3)
     assert graph.parameter_count == PARAMETERS
     assert graph_costs(graph).total.macs == 3 * MACS
-    found = counts(graph)
-    assert {op: n for op, n in found.items() if op not in ("Transpose", "Reshape", "Flatten")} == {
-        "BatchNormalization": 1,
-        "Conv": 2,
-        "Gelu": 1,
-        "Gemm": 1,
-        "LayerNormalization": 1,
-        "Silu": 1,
-    }
+    assert {op: n for op, n in counts(graph).items() if op not in ("Transpose", "Reshape", "Flatten")} == OPERATORS
     assert graph.tensors[graph.inputs[0]].shape == (3, 3, 16, 16)
+
+
+@pytest.mark.parametrize("framework", ["jax", "paddle"])
+def test_a_file_that_its_user_has_converted_is_the_same_graph(framework: str, tmp_path: Path) -> None:
+    need(framework)
+    made = make(framework, tmp_path)
+    if framework == "jax":
+        code = (
+            JAX
+            + "import jax, jax2onnx\nnet = build(); net.eval()\nshape = jax.ShapeDtypeStruct(('B', 16, 16, 3), 'f')\n"
+        )
+        code += "jax2onnx.to_onnx(net, [shape], return_mode='file', output_path='m.onnx')"
+    else:
+        code = "import paddle2onnx; paddle2onnx.export('net.json', 'net.pdiparams', 'm.onnx')"
+    run_python(framework, code, tmp_path, POLYGRAPHY_AUTOINSTALL_DEPS="0")
+    graph = load_graph(tmp_path / "m.onnx")
+    direct = load_graph(made, input_shape="16x16x3" if framework == "jax" else None, trust=framework == "jax")
+    assert graph.parameter_count == PARAMETERS
+    assert graph_costs(graph).total == graph_costs(direct).total
+    assert counts(graph) == counts(direct)
 
 
 def test_other_files_of_tensorflow(tmp_path: Path) -> None:
@@ -86,11 +99,84 @@ print(foretell.load_graph(function).parameter_count)
     assert not list(tmp_path.glob("foretell-convert-*"))
 
 
+OBJECTS = """
+import functools, os, time
+import foretell, jax, jax.numpy as jnp
+from foretell.errors import ForetellError
+def read(source, shape="8"):
+    try:
+        print(foretell.load_graph(source, input_shape=shape).parameter_count, flush=True)
+    except ForetellError as error:
+        print(type(error).__name__, error, flush=True)
+w, HERE = jnp.ones((8, 4)), os.getcwd()
+"""
+WRAPPED = """
+def closure(weights):
+    @jax.custom_vjp
+    def twice(x):
+        return 2 * x
+    twice.defvjp(lambda x: (twice(x), None), lambda _, g: (2 * g,))
+    return lambda x: twice(jax.nn.relu(x @ weights))
+read(lambda x: jnp.tanh(x @ w))
+read(closure(jnp.ones((8, 5))))
+read(functools.partial(lambda weights, x: x @ weights, w))
+read(jax.jit(jax.checkpoint(lambda x: x @ w)))
+"""
+DANGEROUS = """
+def note():
+    open(os.path.join(HERE, "pids"), "a").write(f"{os.getpid()} ")
+def sleeps(x):
+    note()
+    time.sleep(600)
+def takes(x):
+    note()
+    held = b"x" * (4 << 30)
+def dies(x):
+    note()
+    os.abort()
+read(takes)
+read(dies)
+os.environ["FORETELL_CONVERTER_TIMEOUT_S"] = "40"
+read(sleeps)
+import threading
+lock = threading.Lock()
+read(lambda x: lock)
+"""
+
+
 def test_functions_of_the_running_program(tmp_path: Path) -> None:
     need("jax")
-    code = "import foretell, jax.numpy as jnp\nw = jnp.ones((8, 4))\n"
-    code += "print(foretell.load_graph(lambda x: jnp.tanh(x @ w), input_shape='8').parameter_count)"
-    assert run_python("jax", code, tmp_path, PYTHONPATH=SOURCE).split()[-1] == "32"
+    shown = run_python("jax", OBJECTS + WRAPPED, tmp_path, PYTHONPATH=SOURCE).split()
+    assert shown == ["32", "40", "32", "32"]
+
+
+def test_a_module_of_the_running_program_is_not_changed(tmp_path: Path) -> None:
+    need("jax")
+    code = OBJECTS + JAX + "net = build()\nnet.drop = nnx.Dropout(0.5, rngs=nnx.Rngs(1))\nnet.train()\n"
+    code += (
+        "read(net, '16x16x3')\nimport sys; sys.modules['jax2onnx'] = None  # as where an own environment alone has it\n"
+    )
+    code += "read(nnx.jit(net), '16x16x3')\nprint(net.drop.deterministic)\n"
+    shown = run_python("jax", code, tmp_path, PYTHONPATH=SOURCE, TMPDIR=str(tmp_path)).split()
+    assert shown == [str(PARAMETERS), str(PARAMETERS), "False"]
+    assert not list(tmp_path.glob("foretell-convert-*"))
+
+
+def test_a_function_that_harms_its_process_does_not_harm_ours(tmp_path: Path) -> None:
+    need("jax")
+    limits = {"FORETELL_CONVERTER_MEMORY_MIB": "2500", "TMPDIR": str(tmp_path)}
+    shown = run_python("jax", OBJECTS + DANGEROUS, tmp_path, PYTHONPATH=SOURCE, **limits).splitlines()
+    assert len(shown) == 4
+    assert shown[0].startswith("ModelError Converting takes took more than 2500 MiB of memory and was ended.")
+    assert shown[1].startswith("ModelError The converter of dies died of SIGABRT.")
+    assert shown[2].startswith("ModelError Converting sleeps took longer than 40 s and was ended.")
+    assert shown[3].startswith(
+        "ModelError <lambda> cannot be handed to the converter's process: TypeError: cannot pickle"
+    )
+    pids = (tmp_path / "pids").read_text().split()
+    assert len(pids) == 3
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert not list(tmp_path.glob("foretell-convert-*"))
 
 
 def test_code_in_a_file_does_not_run(tmp_path: Path) -> None:

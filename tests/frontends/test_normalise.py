@@ -142,3 +142,12 @@ def test_a_plain_model_is_not_changed_in_what_it_costs() -> None:
 def test_a_converted_model_is_read_and_normalised_at_once() -> None:
     graph = graph_from_converted(proto(TENSORFLOW, WEIGHTS), ModelRequest(None), "m")
     assert graph.hash == read(TENSORFLOW, WEIGHTS).hash
+
+
+def test_weights_that_are_halved_and_doubled_many_times_are_walked_once() -> None:
+    """Every way from the result to the weight would be 2 ** 60 of them."""
+    steps = "".join(
+        f"d{i} = Concat<axis=0>(w{i}, w{i})\nw{i + 1}, r{i} = Split<axis=0,num_outputs=2>(d{i})\n" for i in range(60)
+    )
+    text = f"(float[N,4] x) => (float[N,4] y) {{ w0 = Identity(w)\n {steps} y = Mul(x, w60) }}"
+    assert counts(read(text, {"w": "float[4]"}))["Mul"] == 1

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from foretell.errors import GraphError, InputError, ModelError
+from foretell.frontends import ModelRequest, normalise, onnx_file
 from foretell.graph import Graph, graph_costs
 from foretell.testing import tiny_onnx
 from foretell.workflows.predict import load_graph
@@ -400,3 +401,41 @@ def test_a_bad_model_object_raises() -> None:
         load_graph(onnx.ModelProto())
     with pytest.raises((ModelError, GraphError)):
         load_graph(model([helper.make_node("Conv", ["x", "x"], ["y"])], [value("x", 1, 4)], ["y"]))
+
+
+def swish(producer: str, *, graph_name: str = "g", layers: int = 1) -> onnx.ModelProto:
+    """A multiplication by the own sigmoid, as converters spell it."""
+    nodes, entry = [], "x"
+    for i in range(layers):
+        nodes += [helper.make_node("Sigmoid", [entry], [f"s{i}"]), helper.make_node("Mul", [entry, f"s{i}"], [f"y{i}"])]
+        entry = f"y{i}"
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 8]) for name in ("x", entry)]
+    graph = helper.make_graph(nodes, graph_name, values[:1], values[1:])
+    return helper.make_model(graph, producer_name=producer, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def test_what_a_framework_s_converter_has_written_gets_the_usual_form(tmp_path: Path) -> None:
+    for producer in ("tf2onnx", "jax2onnx"):
+        assert load_graph(swish(producer)).operator_counts == {"Silu": 1}
+    assert load_graph(swish("", graph_name="PaddlePaddle Graph in PIR mode")).operator_counts == {"Silu": 1}
+    assert load_graph(swish("pytorch")).operator_counts == {"Sigmoid": 1, "Mul": 1}
+    onnx.save(swish("tf2onnx"), tmp_path / "m.onnx")
+    assert load_graph(tmp_path / "m.onnx").operator_counts == {"Silu": 1}
+
+
+def test_one_that_is_too_odd_for_it_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(graph: Graph) -> Graph:
+        raise KeyError("odd")
+
+    monkeypatch.setattr(normalise, "normalise_converted", fails)
+    graph = load_graph(swish("tf2onnx"))
+    assert graph.operator_counts == {"Sigmoid": 1, "Mul": 1}
+    assert "could not be brought into the usual form (KeyError)" in graph.warnings[-1]
+
+
+def test_kept_graphs_go_with_the_normalisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(tiny_onnx(), tmp_path / "m.onnx")
+    request = ModelRequest(str(tmp_path / "m.onnx"))
+    before = onnx_file.OnnxFrontend().fingerprint(request)
+    monkeypatch.setattr(onnx_file, "CONVERSION", onnx_file.CONVERSION + 1)
+    assert onnx_file.OnnxFrontend().fingerprint(request) != before

@@ -10,6 +10,7 @@ from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph, serde
 
 CONVERTER_VERSION = 2  # raise it when a conversion changes: older entries are then not found
+CONVERSION = 2  # raise it when a framework's worker or the normalisation changes: models of PyTorch stay found
 MAX_ENTRIES = 2000
 
 

@@ -27,7 +27,8 @@ from foretell.errors import (
     UnsupportedOperatorError,
     UntrustedModelError,
 )
-from foretell.frontends.converter_environments import need_environment, user_base
+from foretell.frontends.cache import CONVERSION
+from foretell.frontends.converter_environments import Environment, need_environment, user_base
 from foretell.frontends.request import ModelRequest
 from foretell.units import bytes_from_mib
 
@@ -48,7 +49,6 @@ _KINDS: Mapping[str, type[ForetellError]] = {
     "operator": UnsupportedOperatorError,
     "missing": MissingExtraError,
 }
-CONVERSION = 2  # raise it when a worker or the normalisation changes: kept graphs are then not found
 Task = dict[str, Any]
 
 
@@ -91,7 +91,15 @@ def private_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def run_converter(framework: str, name: str, purpose: str, task: Task, *, folder: Path | None = None) -> Converted:
+def run_converter(
+    framework: str,
+    name: str,
+    purpose: str,
+    task: Task,
+    *,
+    folder: Path | None = None,
+    environment: Environment | None = None,
+) -> Converted:
     """Convert the model that ``task`` describes with the converter of ``framework``.
 
     Args:
@@ -100,11 +108,12 @@ def run_converter(framework: str, name: str, purpose: str, task: Task, *, folder
         purpose: What needs the framework: "Reading Keras models".
         task: What the worker reads; see ``converter_worker.py``.
         folder: A private folder that has the model in it already.
+        environment: The Python that converts, where the usual choice is not the right one.
     """
     if folder is None:
         with private_folder() as made:
-            return run_converter(framework, name, purpose, task, folder=made)
-    environment = need_environment(framework, purpose)
+            return run_converter(framework, name, purpose, task, folder=made, environment=environment)
+    environment = environment or need_environment(framework, purpose)
     (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
     command = (*environment.command, str(WORKER), str(folder))
     run_bounded(command, folder, name, read_bounds(), own_home=not task.get("trust"))

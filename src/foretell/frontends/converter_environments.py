@@ -54,7 +54,7 @@ FRAMEWORKS = {
         "jax",
         "JAX and Flax",
         ("jax", "jax2onnx"),
-        ("jax==0.10.2", "flax==0.12.8", "jax2onnx==0.17.1", "onnx==1.23.2"),
+        ("jax==0.10.2", "flax==0.12.8", "jax2onnx==0.17.1", "onnx==1.23.2", "cloudpickle==3.1.2"),
     ),
 }
 
@@ -81,10 +81,14 @@ def environments_folder() -> Path:
     return Path(own) if own else cache_folder() / "frontends"
 
 
-def find_environment(name: str) -> Environment | None:
-    """The Python that converts the models of a framework: an own environment before the running one."""
-    framework = FRAMEWORKS[name]
-    folder = environments_folder() / name
+def find_environment(name: str, *, running_first: bool = False) -> Environment | None:
+    """The Python that converts the models of a framework: an own environment before the running one, or after it."""
+    looks = (_running, _own) if running_first else (_own, _running)
+    return next((found for look in looks if (found := look(FRAMEWORKS[name])) is not None), None)
+
+
+def _own(framework: Framework) -> Environment | None:
+    folder = environments_folder() / framework.name
     python = _python(folder)
     try:
         noted = json.loads((folder / _NOTE).read_text(encoding="utf-8"))
@@ -92,6 +96,10 @@ def find_environment(name: str) -> Environment | None:
             return Environment(framework, python, True, str(noted["versions"]))
     except (OSError, ValueError, LookupError, TypeError):
         pass
+    return None
+
+
+def _running(framework: Framework) -> Environment | None:
     if all(available(module) for module in framework.modules):
         return Environment(framework, Path(sys.executable), False, _versions(framework.modules))
     return None

@@ -28,7 +28,7 @@ def recognise_foreign_object(source: Any, kinds: set[str]) -> str:
         )
     if "paddle.Layer" in kinds:
         return "paddle"
-    if "flax.Module" in kinds or any(k.startswith(("jax.", "jaxlib.")) for k in kinds) or _is_function(source):
+    if any(k.startswith(("jax.", "jaxlib.", "flax.")) for k in kinds) or _is_function(source):
         return "jax"
     return ""
 

@@ -1,15 +1,9 @@
-"""frontends: functions of JAX and modules of Flax → Graph, converted by jax2onnx.
+"""frontends: functions of JAX and modules of Flax → Graph, converted by jax2onnx in a process of its own."""
 
-A function of the running program is converted in it: a function cannot be handed to another process. What
-``net.py:build`` returns is made and converted in a process of its own.
-"""
-
-from typing import Any
-
-from foretell.errors import InputError, ModelError
-from foretell.frontends.converter import Converted
-from foretell.frontends.converter_worker import Refusal, strip_weights
-from foretell.frontends.jax_worker import convert_function
+from foretell.errors import InputError, MissingExtraError, ModelError
+from foretell.frontends.converter import private_folder, run_converter, task_of
+from foretell.frontends.converter_environments import find_environment
+from foretell.frontends.jax_objects import FILE, write_object
 from foretell.frontends.normalise import graph_from_converted
 from foretell.frontends.python_foreign import fingerprint_python, load_python
 from foretell.frontends.request import ModelRequest
@@ -23,24 +17,35 @@ class JaxFrontend:
     """A function or a Flax module of the running program, with ``input_shape``; ``net.py:build`` that returns one."""
 
     def load(self, request: ModelRequest) -> Graph:
-        """Convert the function with its batch left open."""
-        if isinstance(request.source, str):
-            return load_python(request, "jax", _PURPOSE)
-        name = getattr(request.source, "__name__", None) or type(request.source).__name__
-        require("jax2onnx", extra="jax", purpose=_PURPOSE)
-        given = [[spec.name, list(spec.shape), spec.dtype] for spec in request.inputs]
-        if not given:
-            raise InputError(
-                f"The inputs of {name} are not known. Give them, without the batch: input_shape=(224, 224, 3)"
-            )
-        try:
-            proto: Any = convert_function(request.source, given, None, Refusal)
-        except Exception as error:
-            reason = " ".join(str(error).split())[:300]
-            raise ModelError(f"{name} cannot be converted: {type(error).__name__}: {reason}") from error
-        strip_weights(proto.graph)
-        return graph_from_converted(Converted(proto), request, str(name))
+        """Convert the function with its batch left open; an object is written to a file first."""
+        return load_python(request, "jax", _PURPOSE) if isinstance(request.source, str) else _load_object(request)
 
     def fingerprint(self, request: ModelRequest) -> str | None:
         """Of ``net.py:build`` all Python files of its folder; a function has no content to tell it by."""
         return fingerprint_python(request, "jax", _PURPOSE) if isinstance(request.source, str) else None
+
+
+def _load_object(request: ModelRequest) -> Graph:
+    name = str(getattr(request.source, "__name__", None) or type(request.source).__name__)
+    require("cloudpickle", extra="jax", purpose=_PURPOSE)
+    # the running Python has the very versions that the object is made of: it is the better one, where it can convert
+    environment = find_environment("jax", running_first=True)
+    if environment is None:
+        raise MissingExtraError(
+            f"{_PURPOSE} needs jax2onnx: pip install 'foretell[jax]', or foretell frontends install jax"
+        )
+    if not request.inputs:
+        raise InputError(f"The inputs of {name} are not known. Give them, without the batch: input_shape=(224, 224, 3)")
+    with private_folder() as folder:
+        try:
+            told = write_object(request.source, folder, _PURPOSE, own=environment.own)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ModelError(
+                f"{name} cannot be handed to the converter's process: {type(error).__name__}: {reason}. "
+                "Make it in a function of a file and give that: net.py:build"
+            ) from error
+        # the caller's own code: it needs no trust, and keeps its home
+        task = task_of(request, "jax", "object", folder / FILE) | told | {"trust": True}
+        converted = run_converter("jax", name, _PURPOSE, task, folder=folder, environment=environment)
+        return graph_from_converted(converted, request, name)

@@ -1,6 +1,8 @@
-"""frontends: a function of JAX or a module of Flax → ONNX by jax2onnx; in the child process, or where it is."""
+"""frontends: in the child process: a function of JAX or a module of Flax → ONNX by jax2onnx."""
 
 import importlib
+import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,45 @@ _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "fl
 Refuse = Callable[[str, str], Exception]
 
 
-def convert(task: dict[str, Any], folder: Path, refuse: Refuse) -> tuple[Any, set[str]]:  # noqa: ARG001 - as all workers
-    """The ONNX model of ``net.py:build``, which returns a function, or a function and example inputs."""
+def convert(task: dict[str, Any], folder: Path, refuse: Refuse) -> tuple[Any, set[str]]:
+    """The ONNX model of the caller's object, or of what ``net.py:build`` returns, with example inputs or without."""
+    if task["format"] == "object":
+        return _convert_object(task, folder, refuse), set()
     function, examples = task["built"]
     return convert_function(function, task["inputs"], examples, refuse), set()
+
+
+def _convert_object(task: dict[str, Any], folder: Path, refuse: Refuse) -> Any:
+    """The ONNX model of what ``jax_objects.py`` has written into the private folder; nothing else is ever unpickled."""
+    theirs, ours = (".".join(map(str, version)) for version in (task["python"], sys.version_info[:2]))
+    install = "Install it beside your model: pip install 'foretell[jax]'"
+    if theirs != ours:  # bytecode of another Python could do anything
+        raise refuse("missing", f"it runs in Python {theirs}, but jax2onnx is installed in Python {ours}. {install}")
+    if sys.flags.isolated:  # an own environment: its JAX comes first, and what it lacks from the caller's
+        sys.path += [entry for entry in task["search"] if entry not in sys.path]
+    else:
+        sys.path[:] = task["search"]
+    jax = importlib.import_module("jax")
+    jax.config.update("jax_enable_x64", task["x64"])
+    same = task["jax"] in (None, jax.__version__)
+    way_out = "Make it in a function of a file and give that: net.py:build"
+    if not same:
+        way_out = f"It is made with jax {task['jax']}, and jax2onnx is installed with jax {jax.__version__}. {install}"
+    try:
+        with (folder / "given.pickle").open("rb") as file:
+            function = pickle.load(file)
+    except (Exception, SystemExit) as error:  # modules of the caller's are imported
+        raise refuse("model", f"it cannot be rebuilt in the converter's process: {_told(error)}. {way_out}") from error
+    try:
+        return convert_function(function, task["inputs"], None, refuse)
+    except Exception as error:
+        if same or hasattr(error, "kind"):
+            raise
+        raise refuse("model", f"the converter gave up: {_told(error)}. {way_out}") from error
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}".rstrip(": .")
 
 
 def convert_function(function: Any, given: list[Any], examples: Any, refuse: Refuse) -> Any:

@@ -92,9 +92,12 @@ def fold_weights(draft: Draft) -> None:
 def _fold_weight(draft: Draft, name: str) -> None:
     sources: set[str] = set()
     passed: list[Node] = []
-    waiting = [name]
+    waiting, seen = [name], set[str]()
     while waiting:
         current = waiting.pop()
+        if current in seen:
+            continue
+        seen.add(current)
         if draft.is_weight(current):
             sources.add(current)
             continue

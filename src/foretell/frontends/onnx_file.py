@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -9,6 +10,7 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto
 
 from foretell.errors import ForetellError, ModelError
+from foretell.frontends.cache import CONVERSION
 from foretell.frontends.onnx_checks import bodies, check_model, inline_functions, label
 from foretell.frontends.onnx_control import CONTROL, mark_bodies, outer_names, read_control
 from foretell.frontends.onnx_inputs import OpenInput, resolve_inputs
@@ -32,22 +34,41 @@ class OnnxFrontend:
     """ONNX of any opset that the installed onnx knows."""
 
     def load(self, request: ModelRequest) -> Graph:
-        """Read, resolve shapes, convert."""
+        """Read, resolve shapes, convert; what a framework's converter has written is brought into the usual form."""
         if isinstance(request.source, ModelProto):
-            return graph_from_proto(request.source, request, request.source.graph.name or "model")
-        path = Path(request.source)
-        return graph_from_proto(_parse(path), request, path.name)
+            proto, name = request.source, request.source.graph.name or "model"
+        else:
+            proto, name = _parse(Path(request.source)), Path(request.source).name
+        graph = graph_from_proto(proto, request, name)
+        return _normalised(graph) if _is_converted(proto) else graph
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """The file's content."""
+        """The file's content, and how it is brought into the usual form."""
         if isinstance(request.source, ModelProto):
             return None
         path = Path(request.source)
         try:
             with path.open("rb") as file:
-                return f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()} onnx {onnx.__version__}"
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise ModelError(f"Cannot read {path}: {error.strerror or error}.") from error
+        return f"{path.name} {digest} onnx {onnx.__version__} conversion {CONVERSION}"
+
+
+def _is_converted(model: ModelProto) -> bool:
+    """Whether tf2onnx (Keras' own export, too), jax2onnx or paddle2onnx has written a model; the last is not named."""
+    return model.producer_name in ("tf2onnx", "jax2onnx") or "PaddlePaddle" in model.graph.name
+
+
+def _normalised(graph: Graph) -> Graph:
+    """The graph as the framework's own file would have given it; as it is, where it is too odd for that."""
+    from foretell.frontends.normalise import normalise_converted  # it reads converted models by this file
+
+    try:
+        return normalise_converted(graph)
+    except (ForetellError, *_MALFORMED) as error:
+        told = f"Read as it is: it could not be brought into the usual form ({type(error).__name__})."
+        return replace(graph, warnings=(*graph.warnings, told))
 
 
 def _parse(path: Path) -> ModelProto:
