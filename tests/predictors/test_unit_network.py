@@ -5,15 +5,18 @@ import pytest
 
 from foretell.errors import ModelError
 from foretell.features.encoded import ENCODED_WIDTH, encode
+from foretell.predictors.bins import Bins
 from foretell.predictors.unit_network import UnitNetwork, weight_names
 from foretell.predictors.unit_rows import UnitRows
 from predictors.small_samples import small_samples
 
-WIDTH, BLOCKS, MEMBERS, CODES, EMBEDDING = 12, 2, 3, 600, 4
+WIDTH, BLOCKS, MEMBERS, CODES, EMBEDDING = 72, 2, 3, 600, 4
+BINS = Bins(np.arange(30), np.linspace(-2, 8, 30, dtype=np.float32), np.linspace(0.5, 9, 30, dtype=np.float32))
+NUMBERS = ENCODED_WIDTH + len(BINS)
 
 
 def _shape(name: str) -> tuple[int, ...]:
-    shapes = {"embedding": (CODES, EMBEDDING), "enter": (ENCODED_WIDTH, WIDTH), "enter_code": (EMBEDDING, WIDTH)}
+    shapes = {"embedding": (CODES, EMBEDDING), "enter": (NUMBERS, WIDTH), "enter_code": (EMBEDDING, WIDTH)}
     shapes |= {"leave": (WIDTH, 3), "leave_bias": (1, 3)}
     return shapes.get(name) or ((WIDTH, WIDTH) if name.rstrip("01") in ("up", "down") else (1, WIDTH))
 
@@ -22,11 +25,11 @@ def _shape(name: str) -> tuple[int, ...]:
 def network() -> UnitNetwork:
     draw = np.random.default_rng(0)
     weights = {
-        name: draw.normal(scale=0.3, size=(MEMBERS, *_shape(name))).astype(np.float16).astype(np.float32)
+        name: draw.normal(scale=0.1, size=(MEMBERS, *_shape(name))).astype(np.float16).astype(np.float32)
         for name in weight_names(BLOCKS)
     }
-    middle = draw.normal(size=ENCODED_WIDTH).astype(np.float32)
-    return UnitNetwork(weights, middle, draw.uniform(0.5, 2, ENCODED_WIDTH).astype(np.float32), 700.0)
+    middle = draw.normal(size=NUMBERS).astype(np.float32)
+    return UnitNetwork(weights, BINS, middle, draw.uniform(0.5, 2, NUMBERS).astype(np.float32), 700.0)
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +40,17 @@ def rows() -> UnitRows:
 def test_what_is_written_is_read(network: UnitNetwork, rows: UnitRows) -> None:
     again = UnitNetwork.load(network.to_onnx())
     assert (again.members, again.blocks, again.operators) == (MEMBERS, BLOCKS, CODES)
+    for name, wanted in network.weights.items():
+        step = np.abs(wanted).max(axis=1, keepdims=True) / 127 if min(wanted.shape[1:]) >= WIDTH else 0.0
+        assert (np.abs(again.weights[name] - wanted) <= 0.51 * step).all(), (
+            name
+        )  # half a step, and only where there is one
     units = encode(rows.features)
     first, second = (each.predict(units, rows.bound_us) for each in (network, again))
-    np.testing.assert_array_equal(second.log_ratio, first.log_ratio)
-    np.testing.assert_array_equal(second.power_w, first.power_w)
-    assert again.to_onnx() == network.to_onnx()
+    np.testing.assert_allclose(second.log_ratio, first.log_ratio, atol=0.05)
+    np.testing.assert_allclose(second.power_w, first.power_w, rtol=0.05)
+    twice = UnitNetwork.load(again.to_onnx()).predict(units, rows.bound_us)
+    np.testing.assert_allclose(twice.log_ratio, second.log_ratio, atol=1e-4)
 
 
 def test_any_runtime_says_the_same(network: UnitNetwork, rows: UnitRows) -> None:
@@ -54,24 +63,27 @@ def test_any_runtime_says_the_same(network: UnitNetwork, rows: UnitRows) -> None
         "launches": (units.launches / rows.bound_us).astype(np.float32),
     }
     log_ratio, power_w = session.run(None, given)
-    told = network.predict(units, rows.bound_us)
+    told = UnitNetwork.load(network.to_onnx()).predict(units, rows.bound_us)
     np.testing.assert_allclose(told.log_ratio, log_ratio, rtol=2e-3, atol=2e-3)
     np.testing.assert_allclose(told.power_w, power_w, rtol=2e-3)
 
 
 def test_a_network_may_know_nothing_of_power(network: UnitNetwork, rows: UnitRows) -> None:
     weights = {name: each[..., :2] if name.startswith("leave") else each for name, each in network.weights.items()}
-    deaf = UnitNetwork.load(UnitNetwork(weights, network.middle, network.spread).to_onnx())
+    deaf = UnitNetwork.load(UnitNetwork(weights, BINS, network.middle, network.spread).to_onnx())
     told = deaf.predict(encode(rows.features), rows.bound_us)
     assert told.power_w is None
-    wanted = network.predict(encode(rows.features), rows.bound_us).log_ratio
+    hearing = UnitNetwork.load(network.to_onnx())
+    wanted = hearing.predict(encode(rows.features), rows.bound_us).log_ratio
     np.testing.assert_allclose(told.log_ratio, wanted, rtol=1e-6)
 
 
 def test_members_are_averaged(network: UnitNetwork, rows: UnitRows) -> None:
     units = encode(rows.features)
     alone = [
-        UnitNetwork({name: each[n : n + 1] for name, each in network.weights.items()}, network.middle, network.spread)
+        UnitNetwork(
+            {name: each[n : n + 1] for name, each in network.weights.items()}, BINS, network.middle, network.spread
+        )
         for n in range(MEMBERS)
     ]
     told = [each.predict(units, rows.bound_us).log_ratio for each in alone]
@@ -94,6 +106,6 @@ def test_what_is_no_network_is_refused(data: bytes) -> None:
 
 def test_a_network_of_other_features_is_refused(network: UnitNetwork) -> None:
     weights = dict(network.weights) | {"enter": network.weights["enter"][:, :-1]}
-    other = UnitNetwork(weights, network.middle[:-1], network.spread[:-1])
+    other = UnitNetwork(weights, BINS, network.middle[:-1], network.spread[:-1])
     with pytest.raises(ModelError, match="other features; fit it again"):
         UnitNetwork.load(other.to_onnx())

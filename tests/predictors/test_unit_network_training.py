@@ -77,5 +77,23 @@ def test_without_measured_power_none_is_told(rows: UnitRows, learns: np.ndarray)
     assert fitted.network([0]).most_w is None
 
 
+def test_kernels_are_taught_where_they_are_known(rows: UnitRows, learns: np.ndarray) -> None:
+    """The class tells of held-out units what their sizes do not: here, how long they take."""
+    quick = replace(QUICK.network, epochs=2)
+    classes = np.where(np.arange(len(rows.counts)) % 3 == 0, -1, rows.features[:, 0].astype(np.int64) % 5)
+    plain, same, taught, unknown = (
+        next(fit_networks(rows, learns[1:], each, classes=known).told()).log_ratio
+        for each, known in (
+            (quick, None),
+            (replace(quick, kernel=0.0), classes),
+            (quick, classes),
+            (quick, np.full(len(classes), -1)),
+        )
+    )
+    assert np.abs(plain - taught).max() > 1e-4
+    np.testing.assert_array_equal(unknown, plain)
+    assert np.abs(same - taught).max() > 1e-4
+
+
 def test_there_is_a_device_to_fit_on() -> None:
     assert default_device() in ("cpu", "cuda")

@@ -162,7 +162,11 @@ def test_networks_can_be_fitted_on_one_machine_and_the_rest_on_another(
     monkeypatch.setattr("foretell.workflows.cross_fits.cross_fit_networks", None)
     (run,) = evaluate(["unit-network"], store, "h200", tmp_path, tmp_path / "runs", **asked)
     assert run.predictor == "unit-network"
-    assert train(store, "h200", tmp_path, tmp_path / "out", say=silent) == tmp_path / "out" / "unit-network-h200.zip"
+    file = train(store, "h200", tmp_path, tmp_path / "out", say=silent)
+    assert file == tmp_path / "out" / "unit-network-h200.zip"
+    model = UnitModel.load(file.read_bytes())
+    assert {"latency_ms", "memory_mib"} < set(model.models)
+    assert "power_w" not in model.models  # the network tells it
 
 
 def test_graph_networks_are_fitted_on_one_machine_and_judged_on_another(

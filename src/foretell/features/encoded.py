@@ -33,6 +33,7 @@ _TILE_SIZES = (8, 16, 32, 64, 128, 256)
 _TILES = ((64, 64), (128, 64), (64, 128), (128, 256), (256, 128), (32, 32))
 # of these, those that a unit does not have are −1
 _PRESENT = ("log_second", "log_m", "kernel", "queries", "steps", "log_rows", "window")
+MEASURED_WIDTH = len(_PLAIN) + len(_COUNTS)  # the first columns: sizes, which have an order; the others are flags
 ENCODED_WIDTH = (
     len(_PLAIN) + len(_COUNTS) + len(_DIVIDED) * len(_DIVISORS) + len(_TILED) * len(_TILE_SIZES) + 2 * len(_TILES)
     + len(_PRESENT) + sum(_CODED.values())

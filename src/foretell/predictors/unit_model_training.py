@@ -18,7 +18,7 @@ from foretell.predictors.sample import Sample
 from foretell.predictors.trees import Booster, TreeFit, to_onnx
 from foretell.predictors.unit_model import CORRECTED, METRICS, NETWORK, UnitModel, nearest, tree_rows, write
 from foretell.predictors.unit_network import Told
-from foretell.predictors.unit_network_training import NetworkFit, default_device, fit_networks
+from foretell.predictors.unit_network_training import Classes, NetworkFit, default_device, fit_networks
 from foretell.predictors.unit_rows import UnitRows
 from foretell.units import KILO
 
@@ -37,7 +37,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """How trees and networks are fitted; ``members`` networks are averaged."""
+    """How trees and networks are fitted; ``members`` networks are averaged.
+
+    ``whole`` corrects what units add up to, ``gentle`` the latency where a network tells units.
+    """
 
     unit: TreeFit = field(
         default_factory=lambda: TreeFit(
@@ -48,6 +51,11 @@ class Settings:
     whole: TreeFit = field(
         default_factory=lambda: TreeFit(
             rounds=300, leaves=15, learning_rate=0.04, least_in_leaf=8, objective="regression_l1", others=_SMALL
+        )
+    )
+    gentle: TreeFit = field(
+        default_factory=lambda: TreeFit(
+            rounds=100, leaves=3, learning_rate=0.04, least_in_leaf=8, objective="regression_l1", others=_SMALL
         )
     )
     error: TreeFit = field(
@@ -102,14 +110,18 @@ def cross_fit_networks(
     settings: Settings,
     device: str | None = None,
     say: Say = lambda _: None,
+    classes: Classes | None = None,
 ) -> list[CrossFit]:
-    """Several fits side by side; each says of every sample which fold it is in, −1 where it must not learn from it."""
+    """Several fits side by side; each says of every sample which fold it is in, −1 where it must not learn from it.
+
+    ``classes`` are those of the kernels of all units, −1 where not known.
+    """
     rows = _checked(UnitRows.of(samples), settings)
     learns = []
     for each in folds:
         learns += [(each >= 0) & (each != fold) for fold in range(settings.folds)]
         learns += [each >= 0] * settings.members
-    fitted = fit_networks(rows, np.stack(learns), settings.network, device or default_device(), say)
+    fitted = fit_networks(rows, np.stack(learns), settings.network, device or default_device(), say, classes)
     told, found = fitted.told(), list[CrossFit]()
     for number, each in enumerate(folds):
         held = [next(told) for _ in range(settings.folds)]
@@ -181,7 +193,8 @@ def fit_whole(
 ) -> bytes:
     """Trees on the whole beside ``models`` on units; ``unit_us`` is told by fits that have not seen the fold.
 
-    Where they tell the power of units too, its mean is the workload's: trees would only make it worse.
+    A network has learned from replays already: the latency is its sum, corrected by small trees; where it tells the
+    power of units, their mean is the power. Larger trees would only make both worse.
     """
     rows = UnitRows.of(samples)
     sums_us, whole = rows.sums(unit_us), rows.whole
@@ -204,8 +217,9 @@ def fit_whole(
         truth = _truth(samples, metric)
         use = whole & np.isfinite(truth)
         target = np.log(np.where(use, truth, 1.0) / base[metric])
-        held_out[metric] = base[metric] * np.exp(_cross_fit(features, target, use, folds, settings))
-        models[metric] = to_onnx(settings.seeded(settings.whole).fit(features[use], target[use]))
+        fit = settings.gentle if NETWORK in models and metric == "latency_ms" else settings.whole
+        held_out[metric] = base[metric] * np.exp(_cross_fit(features, target, use, folds, settings.seeded(fit)))
+        models[metric] = to_onnx(settings.seeded(fit).fit(features[use], target[use]))
     held_out["energy_j"] = held_out["power_w"] * held_out["latency_ms"] / KILO
     quantiles, errors = {}, {}
     for metric in METRICS:
@@ -213,7 +227,7 @@ def fit_whole(
         use = whole & np.isfinite(truth)
         error = np.abs(np.log(np.where(use, truth, 1.0) / held_out[metric]))
         target = np.log(np.maximum(error, _LEAST_ERROR))
-        expected = np.exp(_cross_fit(features, target, use, folds, settings, settings.error))
+        expected = np.exp(_cross_fit(features, target, use, folds, settings.seeded(settings.error)))
         errors[metric] = float(np.mean(np.abs(held_out[metric][use] / truth[use] - 1)))
         quantiles[metric] = conformal_quantile(error[use] / expected[use], settings.miss)
         models[f"{metric}_error"] = to_onnx(settings.seeded(settings.error).fit(features[use], target[use]))
@@ -257,14 +271,13 @@ def _cross_fit(
     target: Values,
     use: NDArray[np.bool_],
     folds: NDArray[np.intp],
-    settings: Settings,
-    fit: TreeFit | None = None,
+    fit: TreeFit,
 ) -> Values:
     """What trees that have not seen the fold say of each row."""
     found = np.zeros(len(features))
     for fold in np.unique(folds):
         held = folds == fold
-        booster = settings.seeded(fit or settings.whole).fit(features[use & ~held], target[use & ~held])
+        booster = fit.fit(features[use & ~held], target[use & ~held])
         found[held] = booster.predict(features[held])
     return found
 

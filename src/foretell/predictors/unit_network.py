@@ -1,9 +1,9 @@
 """predictors: a network on the units of a workload: how much longer than its bound each takes.
 
-Members of equal shape are averaged. A member is a residual network: the operator's code becomes a vector, blocks of two
-layers follow. It tells the logarithm of kernel time over bound, what passes between kernels for each launch, and, where
-power was measured, what the device draws meanwhile. Served by numpy from an ONNX model that any runtime runs
-(`foretell.predictors.unit_network_training` fits it).
+Members of equal shape are averaged. A member is a residual network: sizes come with the bins they are in, the code of
+the operator becomes a vector, blocks of two layers follow. It tells the logarithm of kernel time over bound, what is
+between kernels for each launch, and, where power was measured, what the device draws meanwhile. Served by numpy from an
+ONNX model that any runtime runs (`foretell.predictors.unit_network_training` fits it).
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from foretell.errors import ModelError
 from foretell.features.encoded import ENCODED_WIDTH, Encoded
 from foretell.optional import require
+from foretell.predictors.bins import Bins
 
 KERNEL_LIMITS = (-4.0, 6.0)  # of the logarithm of kernel time over bound
 FARTHEST = 6.0  # numbers are cut this many spreads from the middle
@@ -23,6 +24,7 @@ _STEEPEST = 30.0
 _TINY = 1e-6
 _SLICE = 4096  # rows at a time: what a member holds of them fits a cache
 _OPSET, _IR_VERSION = 17, 9
+_LARGE = 64  # rows and columns from which on a matrix is kept in bytes
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -46,15 +48,21 @@ class Told:
 
 
 class UnitNetwork:
-    """Members of one fit; ``middle`` and ``spread`` bring the encoded numbers to a like size.
+    """Members of one fit; ``middle`` and ``spread`` bring the encoded numbers and their bins to a like size.
 
     ``most_w`` is the power that no unit draws; None where it knows nothing of power.
     """
 
     def __init__(
-        self, weights: Weights, middle: NDArray[np.float32], spread: NDArray[np.float32], most_w: float | None = None
+        self,
+        weights: Weights,
+        bins: Bins,
+        middle: NDArray[np.float32],
+        spread: NDArray[np.float32],
+        most_w: float | None = None,
     ) -> None:
         self.weights = weights
+        self.bins = bins
         self.middle = middle
         self.spread = spread
         self.most_w = most_w
@@ -75,7 +83,7 @@ class UnitNetwork:
         log_ratio, power_w = np.zeros(len(units)), np.zeros(len(units))
         for start in range(0, len(units), _SLICE):
             part = slice(start, start + _SLICE)
-            numbers = np.clip((units.numbers[part] - self.middle) / self.spread, -FARTHEST, FARTHEST)
+            numbers = scaled(self.bins.beside(units.numbers[part]), self.middle, self.spread)
             codes = np.minimum(units.operators[part], self.operators - 1)
             launches = units.launches[part] / bound_us[part]
             for member in range(self.members):
@@ -96,7 +104,7 @@ class UnitNetwork:
         return np.asarray(_silu(_normed(state) * own["last_scale"]) @ own["leave"] + own["leave_bias"])
 
     def to_onnx(self) -> bytes:
-        """The network as an ONNX model; weights are kept in half precision."""
+        """The network as an ONNX model; large matrices in bytes with a step for each column, the rest in halves."""
         return _write(self)
 
     @classmethod
@@ -107,15 +115,25 @@ class UnitNetwork:
             model = onnx.load_from_string(data)
             arrays = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
             arrays = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+            for name in [name for name in arrays if f"{name}_step" in arrays]:
+                arrays[name] *= arrays[f"{name}_step"]
             middle, spread = arrays["middle"], arrays["spread"]
+            bins = Bins(arrays["columns"].astype(np.int64), arrays["lows"], arrays["widths"])
             most_w = float(arrays["most_w"]) if "most_w" in arrays else None
             blocks = sum(name.startswith("up_bias") for name in arrays)
             weights = {name: arrays[name] for name in weight_names(blocks)}
         except Exception as error:  # protobuf raises errors of its own
             raise ModelError(f"These {len(data)} bytes are no network on units: {error}.") from error
-        if len(middle) != ENCODED_WIDTH:
+        if len(middle) != ENCODED_WIDTH + len(bins):
             raise ModelError("This network was fitted to other features; fit it again: foretell train.")
-        return cls(weights, middle, spread, most_w)
+        return cls(weights, bins, middle, spread, most_w)
+
+
+def scaled(
+    numbers: NDArray[np.float32], middle: NDArray[np.float32], spread: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Numbers in spreads from their middle, and none of them very far from it."""
+    return np.asarray(np.clip((numbers - middle) / spread, -FARTHEST, FARTHEST), np.float32)
 
 
 def _silu(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -145,8 +163,12 @@ class _Sheet:
         self.arrays.append(self._tensors.from_array(value, name))
         return name
 
-    def half(self, name: str, value: NDArray[np.float32]) -> str:
-        return self.call("Cast", self.constant(name, value.astype(np.float16)), to=1)
+    def weights(self, name: str, value: NDArray[np.float32]) -> str:
+        if min(value.shape[1:]) < _LARGE:
+            return self.call("Cast", self.constant(name, value.astype(np.float16)), to=1)
+        step = np.maximum(np.abs(value).max(axis=1, keepdims=True), _TINY) / np.float32(127)
+        whole = self.call("Cast", self.constant(name, np.rint(value / step).astype(np.int8)), to=1)
+        return self.call("Mul", whole, self.constant(f"{name}_step", step))
 
     def silu(self, value: str) -> str:
         return self.call("Mul", value, self.call("Sigmoid", value))
@@ -160,18 +182,26 @@ def _write(network: UnitNetwork) -> bytes:
     onnx = require("onnx", extra="onnx", purpose="Writing a network")
     make = onnx.helper
     sheet = _Sheet(make, onnx.numpy_helper)
+    sheet.constant("columns", network.bins.columns)
+    sheet.constant("lows", network.bins.lows)
+    sheet.constant("widths", network.bins.widths)
     sheet.constant("middle", network.middle.astype(np.float32))
     sheet.constant("spread", network.spread.astype(np.float32))
     for name, value in (
         ("tiny", _TINY),
+        ("before", 0.0),
+        ("behind", 1.0),
         ("farthest", FARTHEST),
         ("least", KERNEL_LIMITS[0]),
         ("most", KERNEL_LIMITS[1]),
     ):
         sheet.constant(name, np.array(value, np.float32))
     sheet.constant("nearest", np.array(-FARTHEST, np.float32))
-    held = {name: sheet.half(name, array) for name, array in network.weights.items()}
-    numbers = sheet.call("Div", sheet.call("Sub", "numbers", "middle"), "spread")
+    held = {name: sheet.weights(name, array) for name, array in network.weights.items()}
+    through = sheet.call("Sub", sheet.call("Gather", "numbers", "columns", axis=1), "lows")
+    through = sheet.call("Clip", sheet.call("Div", through, "widths"), "before", "behind")
+    numbers = sheet.call("Concat", "numbers", through, axis=1)
+    numbers = sheet.call("Div", sheet.call("Sub", numbers, "middle"), "spread")
     numbers = sheet.call("Clip", numbers, "nearest", "farthest")
     codes = sheet.call("MatMul", sheet.call("Gather", held["embedding"], "operators", axis=1), held["enter_code"])
     state = sheet.call(

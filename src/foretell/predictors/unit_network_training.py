@@ -1,5 +1,8 @@
 """predictors: fitting of networks on units: traces teach units, replays their sums, measured power its mean, at once.
 
+Where it is known which class of kernel ran a unit, that is taught too: whoever knows the kernel knows its steps. What
+tells the class serves for nothing else, and is left behind when the fit is done.
+
 Many networks are fitted side by side, each to its own samples: the folds of one fit, members, splits and seeds share
 every product of matrices. On an accelerator a hundred take little longer than one; on a CPU a few take minutes.
 """
@@ -15,7 +18,8 @@ from numpy.typing import NDArray
 from foretell.errors import InputError
 from foretell.features.encoded import encode
 from foretell.optional import require
-from foretell.predictors.unit_network import FARTHEST, KERNEL_LIMITS, Told, UnitNetwork, weight_names
+from foretell.predictors.bins import Bins
+from foretell.predictors.unit_network import KERNEL_LIMITS, Told, UnitNetwork, scaled, weight_names
 from foretell.predictors.unit_rows import UnitRows
 
 _LONGEST_US = 2000.0
@@ -27,19 +31,24 @@ _WARM_UP = 0.15
 _LARGEST_STEP = 1.0
 _REPORT_S = 5.0
 _PREDICTED_ROWS = 200_000
+_BIN_SPREAD = 0.5
+_CLASSED_ROWS = 2048  # of a batch, those whose kernel is asked for: there are hundreds of classes
 
 Say = Callable[[str], None]
+Classes = NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
 class NetworkFit:
     """The size of a network and how it is fitted.
 
-    ``batch`` counts workloads; ``whole`` and ``power`` weigh sums and their power against units.
+    ``batch`` counts workloads; ``whole``, ``power`` and ``kernel`` weigh sums, their power and the classes of kernels
+    against units; ``dropout`` is the share of a block's inside that is left out at a time.
     """
 
-    width: int = 192
+    width: int = 288
     blocks: int = 3
+    bins: int = 16
     embedding: int = 16
     epochs: int = 100
     batch: int = 128
@@ -47,6 +56,8 @@ class NetworkFit:
     decay: float = 1e-2
     whole: float = 1.0
     power: float = 0.5
+    kernel: float = 0.3
+    dropout: float = 0.1
     average: float = 0.995
     seed: int = 0
 
@@ -82,25 +93,27 @@ class Fitted:
     def network(self, members: list[int]) -> UnitNetwork:
         """Some of the networks as one that averages them."""
         weights = {name: array[members].float().cpu().numpy() for name, array in self._arrays.items()}
-        return UnitNetwork(weights, self._data.middle, self._data.spread, self._data.most_w)
+        return UnitNetwork(weights, self._data.bins, self._data.middle, self._data.spread, self._data.most_w)
 
 
 class _Data:
     """The rows as tensors on a device."""
 
-    def __init__(self, torch: Any, rows: UnitRows, device: str) -> None:
+    def __init__(self, torch: Any, rows: UnitRows, bins: int, device: str, classes: Classes | None) -> None:
         self.torch = torch
         self.device = device
         encoded = encode(rows.features)
         if encoded.operators.max() >= _CODES:
             raise InputError(f"Operators have codes up to {encoded.operators.max()}; networks know {_CODES}.")
-        self.middle = encoded.numbers.mean(axis=0)
+        self.bins = Bins.of(encoded.numbers, bins)
+        numbers = self.bins.beside(encoded.numbers)
         spread = encoded.numbers.std(axis=0)
-        self.spread = np.where(spread > 1e-6, spread, 1.0).astype(np.float32)
-        numbers = np.clip((encoded.numbers - self.middle) / self.spread, -FARTHEST, FARTHEST)
+        self.middle = numbers.mean(axis=0)
+        self.spread = np.append(np.where(spread > 1e-6, spread, 1.0), np.full(len(self.bins), _BIN_SPREAD))
+        self.spread = self.spread.astype(np.float32)
         traced_us = np.where(rows.is_traced, rows.traced_us, rows.bound_us)
         weight = np.sqrt(np.minimum(traced_us, _LONGEST_US) * rows.counts) * rows.is_traced
-        self.numbers = self._tensor(numbers)
+        self.numbers = self._tensor(scaled(numbers, self.middle, self.spread))
         self.codes = torch.tensor(encoded.operators, device=device)
         self.launches = self._tensor(encoded.launches)
         self.counts = self._tensor(rows.counts)
@@ -115,6 +128,8 @@ class _Data:
         self.metered = self._tensor(metered)
         self.log_power = self._tensor(np.log(np.where(metered, rows.power_w, 1.0)))
         self.most_w: float | None = float(_HEADROOM * rows.power_w[metered].max()) if metered.any() else None
+        self.kernels = 0 if classes is None else int(classes.max()) + 1
+        self.classes: Any = None if classes is None else torch.tensor(np.asarray(classes, np.int64), device=device)
 
     def _tensor(self, values: NDArray[Any]) -> Any:
         return self.torch.tensor(np.asarray(values, np.float32), device=self.device)
@@ -129,18 +144,29 @@ class _Data:
 
 
 def fit_networks(
-    rows: UnitRows, learns: NDArray[np.bool_], fit: NetworkFit, device: str = "cpu", say: Say = lambda _: None
+    rows: UnitRows,
+    learns: NDArray[np.bool_],
+    fit: NetworkFit,
+    device: str = "cpu",
+    say: Say = lambda _: None,
+    classes: Classes | None = None,
 ) -> Fitted:
-    """One network for each row of ``learns``, which says for each sample whether the network learns from it."""
+    """One network for each row of ``learns``, which says for each sample whether the network learns from it.
+
+    ``classes`` says of each unit which class of kernel ran it, −1 where that is not known.
+    """
     torch = require("torch", extra="train", purpose="Fitting a network")
     if not rows.is_traced.any() or not rows.whole.any():
         raise InputError("Networks learn from traced and from replayed workloads; give some of both.")
     torch.backends.cuda.matmul.allow_tf32 = True
-    data = _Data(torch, rows, device)
+    data = _Data(torch, rows, fit.bins, device, classes)
     draw = torch.Generator().manual_seed(fit.seed)
     arrays = {name: array.to(device) for name, array in _drawn(torch, draw, len(learns), data, fit).items()}
     average = {name: array.clone() for name, array in arrays.items()}
-    parameters = [array.requires_grad_() for array in arrays.values()]
+    chance = torch.Generator(device).manual_seed(fit.seed)
+    head = _class_head(torch, draw, len(learns), data, fit)
+    kept_parameters = [array.requires_grad_() for array in arrays.values()]
+    parameters = kept_parameters + [array.requires_grad_() for array in head]
     optimizer = torch.optim.AdamW(parameters, lr=fit.rate, weight_decay=fit.decay, betas=(0.9, 0.98))
     batch = min(fit.batch, learns.shape[1])
     steps = learns.shape[1] // batch
@@ -152,7 +178,7 @@ def fit_networks(
     for epoch in range(fit.epochs):
         order = torch.randperm(learns.shape[1], generator=draw).to(device)
         for step in range(steps):
-            loss = _loss(torch, arrays, data, order[step * batch : (step + 1) * batch], taught, fit)
+            loss = _loss(torch, arrays, data, order[step * batch : (step + 1) * batch], taught, fit, head, chance)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, _LARGEST_STEP * len(learns) ** 0.5)
@@ -160,7 +186,7 @@ def fit_networks(
             schedule.step()
             done += 1
             kept = min(fit.average, (1 + done) / (10 + done))
-            torch._foreach_lerp_(list(average.values()), [each.detach() for each in parameters], 1 - kept)
+            torch._foreach_lerp_(list(average.values()), [each.detach() for each in kept_parameters], 1 - kept)
         if time.monotonic() - reported > _REPORT_S:
             reported = time.monotonic()
             mean_loss = float(loss.detach()) / len(learns)
@@ -196,8 +222,16 @@ def _drawn(torch: Any, draw: Any, networks: int, data: _Data, fit: NetworkFit) -
     return {name: arrays[name] for name in weight_names(fit.blocks)}
 
 
-def _forward(torch: Any, arrays: dict[str, Any], data: _Data, rows: Any) -> Any:
-    """What every network says of some rows: the logarithm of kernel time over bound; gap and power, not bent yet."""
+def _class_head(torch: Any, draw: Any, networks: int, data: _Data, fit: NetworkFit) -> list[Any]:
+    """Random weights of what tells the class of a kernel; none where no class is known."""
+    if not data.kernels:
+        return []
+    weights = torch.randn(networks, fit.width, data.kernels, generator=draw) * 0.3 * fit.width**-0.5
+    return [weights.to(data.device), torch.zeros(networks, 1, data.kernels, device=data.device)]
+
+
+def _inside(torch: Any, arrays: dict[str, Any], data: _Data, rows: Any, drop: Callable[[Any], Any]) -> Any:
+    """What every network makes of some rows before it tells anything; ``drop`` leaves out parts of it."""
 
     def normed(state: Any, scale: Any) -> Any:
         return state * torch.rsqrt(state.pow(2).mean(dim=2, keepdim=True) + 1e-6) * scale
@@ -208,21 +242,32 @@ def _forward(torch: Any, arrays: dict[str, Any], data: _Data, rows: Any) -> Any:
     state = torch.baddbmm(state, arrays["embedding"][:, data.codes[rows]], arrays["enter_code"])
     for block in range(sum(name.startswith("up_bias") for name in arrays)):
         inner = normed(state, arrays[f"scale{block}"])
-        inner = silu(torch.baddbmm(arrays[f"up_bias{block}"], inner, arrays[f"up{block}"]))
+        inner = drop(silu(torch.baddbmm(arrays[f"up_bias{block}"], inner, arrays[f"up{block}"])))
         state = state + torch.baddbmm(arrays[f"down_bias{block}"], inner, arrays[f"down{block}"])
-    return torch.baddbmm(arrays["leave_bias"], silu(normed(state, arrays["last_scale"])), arrays["leave"])
+    return silu(normed(state, arrays["last_scale"]))
 
 
-def _times_and_power(torch: Any, arrays: dict[str, Any], data: _Data, rows: Any) -> tuple[Any, Any, Any]:
+def _times_and_power(
+    torch: Any, arrays: dict[str, Any], data: _Data, rows: Any, inside: Any = None
+) -> tuple[Any, Any, Any]:
     """Time and, where any was measured, power of some rows, and the logarithm that was told of the kernel time."""
-    told = _forward(torch, arrays, data, rows)
+    if inside is None:
+        inside = _inside(torch, arrays, data, rows, lambda values: values)
+    told = torch.baddbmm(arrays["leave_bias"], inside, arrays["leave"])
     kernel_us = torch.exp(told[:, :, 0].clamp(*KERNEL_LIMITS)) * data.bound_us[rows]
     gap_us = torch.nn.functional.softplus(told[:, :, 1]) * data.launches[rows]
     power_w = data.most_w * torch.sigmoid(told[:, :, 2]) if data.most_w is not None else None
     return kernel_us + gap_us, power_w, told[:, :, 0]
 
 
-def _loss(torch: Any, arrays: dict[str, Any], data: _Data, samples: Any, taught: Any, fit: NetworkFit) -> Any:
+def _loss(
+    torch: Any, arrays: dict[str, Any], data: _Data, samples: Any, taught: Any, fit: NetworkFit, head: list[Any],
+    chance: Any,
+) -> Any:  # fmt: skip
+    def drop(values: Any) -> Any:
+        kept = torch.empty_like(values).bernoulli_(1 - fit.dropout, generator=chance)
+        return values * kept / (1 - fit.dropout)
+
     def wrong(told: Any, truth: Any, weight: Any, most: float) -> Any:
         error = torch.nn.functional.huber_loss(told, truth.expand_as(told), reduction="none", delta=most) / most
         return (error * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1.0)
@@ -233,7 +278,8 @@ def _loss(torch: Any, arrays: dict[str, Any], data: _Data, samples: Any, taught:
 
     rows, owner = data.rows_of(samples)
     taught = taught[:, samples]
-    time_us, power_w, told = _times_and_power(torch, arrays, data, rows)
+    inside = _inside(torch, arrays, data, rows, drop)
+    time_us, power_w, told = _times_and_power(torch, arrays, data, rows, inside)
     unit = wrong(told, data.log_ratio[rows], taught[:, owner] * data.weight[rows], _UNIT_ERROR)
     total_us = sums(time_us)
     whole = wrong(torch.log(total_us), data.log_latency[samples], taught * data.whole[samples], _WHOLE_ERROR)
@@ -243,4 +289,13 @@ def _loss(torch: Any, arrays: dict[str, Any], data: _Data, samples: Any, taught:
         log_power = torch.log(sums(time_us.detach() * power_w) / total_us.detach())
         weight = taught * data.metered[samples]
         loss = loss + fit.power * wrong(log_power, data.log_power[samples], weight, _WHOLE_ERROR)
+    if head:
+        asked = torch.randint(len(rows), (min(_CLASSED_ROWS, len(rows)),), generator=chance, device=data.device)
+        classes = data.classes[rows[asked]]
+        likely = torch.baddbmm(head[1], inside[:, asked], head[0]).flatten(0, 1)
+        error = torch.nn.functional.cross_entropy(
+            likely, classes.clamp_min(0).repeat(len(taught)), reduction="none"
+        ).view(len(taught), -1)
+        weight = taught[:, owner[asked]] * (classes >= 0)
+        loss = loss + fit.kernel * (error * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1.0)
     return loss.sum()

@@ -11,7 +11,7 @@ from foretell.files import write_whole
 from foretell.predictors.sample import Sample
 from foretell.predictors.unit_model_training import CrossFit, Settings, cross_fit_networks
 from foretell.predictors.unit_network import Told
-from foretell.predictors.unit_network_training import default_device
+from foretell.predictors.unit_network_training import Classes, default_device
 
 _AT_ONCE = {"cuda": 8, "cpu": 1}  # fits that share a device's memory
 
@@ -24,16 +24,20 @@ def cross_fits(
     settings: Settings,
     files: Mapping[str, Path],
     say: Say = lambda _: None,
+    read_classes: Callable[[], Classes | None] = lambda: None,
 ) -> dict[str, CrossFit]:
-    """The fits of ``folds`` by their names, from ``files`` where they are; others are fitted, several at a time."""
+    """The fits of ``folds`` by their names, from ``files`` where they are; others are fitted, several at a time.
+
+    ``read_classes`` is asked for the classes of kernels where anything is fitted.
+    """
     missing = [name for name in folds if not files[name].exists()]
     if missing:
-        device = default_device()
+        device, classes = default_device(), read_classes()
         step = _AT_ONCE.get(device, 1)
         for start in range(0, len(missing), step):
             names = missing[start : start + step]
             say(f"networks on units for {', '.join(names)}, on {device}")
-            fitted = cross_fit_networks(samples, [folds[name] for name in names], settings, device, say)
+            fitted = cross_fit_networks(samples, [folds[name] for name in names], settings, device, say, classes)
             for name, fit in zip(names, fitted, strict=True):
                 _save(fit, files[name])
     return {name: _load(files[name]) for name in folds}

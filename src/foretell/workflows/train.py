@@ -48,6 +48,7 @@ from foretell.workflows.graph_crew import Bench, fit_side_by_side
 from foretell.workflows.graph_fits import Arm, Asked, arms_of, fit_graph_networks, kept_fitter
 from foretell.workflows.graph_set import read_graph_set
 from foretell.workflows.training_set import fingerprint, read_samples
+from foretell.workflows.unit_classes import read_unit_classes
 
 Say = Callable[[str], None]
 SPLITS = ("random", "architecture", "family")
@@ -57,14 +58,17 @@ GRAPH_NETWORKS = tuple(graph_fits.MODES)
 _JUDGED_BY = (
     *(f"predictors/{part}.py" for part in
       ("baselines", "sample", "trees", "tree_tables", "unit_model", "unit_model_training", "unit_network",
-       "unit_network_training", "unit_rows")),
+       "unit_network_training", "unit_rows", "bins")),
     "evaluation/protocol.py", "evaluation/metrics.py", *graph_fits.MADE_BY,
 )  # fmt: skip
 _NETWORKS_BY = (
     "features/encoded.py",
+    "features/kernel_classes.py",
+    "predictors/bins.py",
     "predictors/unit_network_training.py",
     "predictors/unit_rows.py",
     "datasets/splits.py",
+    "workflows/unit_classes.py",
 )
 
 
@@ -149,7 +153,7 @@ def train(
         data = fit_unit_trees(samples, groups, settings, say)
     else:
         folds = {f"all-{seed}": folds_of(groups, settings)}
-        (fit,) = cross_fits(samples, folds, settings, _network_files(store, device, cache, folds), say).values()
+        (fit,) = _cross_fits(samples, folds, settings, store, device, cache, say).values()
         if only_networks:
             return None
         data = fit_unit_network(samples, groups, fit, settings, say)
@@ -172,6 +176,16 @@ def train(
 def _network_folder(store: Path, device: str, cache: Path, made_by: Sequence[str]) -> Path:
     """Where networks are kept: by the data and the code that make them."""
     return cache / f"networks-{device}-{fingerprint(store, *made_by)}"
+
+
+def _cross_fits(
+    samples: list[Sample], folds: Mapping[str, NDArray[np.intp]], settings: Settings, store: Path, device: str,
+    cache: Path, say: Say,
+) -> dict[str, CrossFit]:  # fmt: skip
+    files = _network_files(store, device, cache, folds)
+    return cross_fits(
+        samples, folds, settings, files, say, lambda: read_unit_classes(samples, store, device, cache, say)
+    )
 
 
 def _network_files(store: Path, device: str, cache: Path, names: Iterable[str]) -> dict[str, Path]:
@@ -255,11 +269,11 @@ def _arms(names: Sequence[str], label_shares: Sequence[float]) -> dict[str, Arm]
 
 
 def _network_fitters(
-    samples: Sequence[Sample], asked: Sequence[tuple[str, int]], store: Path, device: str, cache: Path, say: Say
+    samples: list[Sample], asked: Sequence[tuple[str, int]], store: Path, device: str, cache: Path, say: Say
 ) -> dict[tuple[str, str, int], Fitter]:
     """For each split and seed, what fits the rest beside a network that knows the training side alone."""
     folds = {f"{split}-{seed}": _folds_within(samples, split, seed) for split, seed in asked}
-    kept = cross_fits(samples, folds, Settings(), _network_files(store, device, cache, folds), say)
+    kept = _cross_fits(samples, folds, Settings(), store, device, cache, say)
     ends = np.cumsum([len(sample.units) for sample in samples])
     parts = {each.workload_id: np.arange(end - len(each.units), end) for each, end in zip(samples, ends, strict=True)}
 
