@@ -1,6 +1,7 @@
 """A network on units: what numpy says is what any runtime says, and a spoilt file is refused."""
 
 import numpy as np
+import onnx
 import pytest
 
 from foretell.errors import ModelError
@@ -51,6 +52,21 @@ def test_what_is_written_is_read(network: UnitNetwork, rows: UnitRows) -> None:
     np.testing.assert_allclose(second.power_w, first.power_w, rtol=0.05)
     twice = UnitNetwork.load(again.to_onnx()).predict(units, rows.bound_us)
     np.testing.assert_allclose(twice.log_ratio, second.log_ratio, atol=1e-4)
+
+
+def test_a_file_without_bins_is_read(network: UnitNetwork, rows: UnitRows) -> None:
+    weights = dict(network.weights) | {"enter": network.weights["enter"][:, :ENCODED_WIDTH]}
+    plain = UnitNetwork(
+        weights, Bins.of(np.zeros((1, 0)), 0), network.middle[:ENCODED_WIDTH], network.spread[:ENCODED_WIDTH]
+    )
+    model = onnx.load_from_string(plain.to_onnx())
+    kept = [each for each in model.graph.initializer if each.name not in ("columns", "lows", "widths")]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    old = UnitNetwork.load(model.SerializeToString())
+    units = encode(rows.features)
+    found, wanted = (each.predict(units, rows.bound_us).log_ratio for each in (old, plain))
+    np.testing.assert_allclose(found, wanted, atol=0.05)
 
 
 def test_any_runtime_says_the_same(network: UnitNetwork, rows: UnitRows) -> None:

@@ -41,14 +41,15 @@ def test_a_device_without_traces_is_named(only_h200: None) -> None:
 
 def test_every_distinct_unit_has_a_class_and_slices_change_none() -> None:
     asked = workload(64, 64)
-    distinct = DistinctUnits.of(extract_units(asked))
-    found = likeliest(asked, distinct, fitted())
+    units = extract_units(asked)
+    distinct = DistinctUnits.of(units)
+    found = likeliest(asked, units, distinct, fitted())
     assert len(found) == len(distinct)
     assert {name for name, _ in found} <= set(CLASSES)
     assert all(0 < probability <= 1 for _, probability in found)
     part = replace(asked, target=replace(H200, slice=parse_slice("sms:16", H200.device)))
-    on_part = DistinctUnits.of(extract_units(part))
-    assert sorted(likeliest(part, on_part, fitted())) == sorted(found)
+    on_part = extract_units(part)
+    assert sorted(likeliest(part, on_part, DistinctUnits.of(on_part), fitted())) == sorted(found)
 
 
 def test_units_of_one_class_are_one_row() -> None:

@@ -118,7 +118,9 @@ class UnitNetwork:
             for name in [name for name in arrays if f"{name}_step" in arrays]:
                 arrays[name] *= arrays[f"{name}_step"]
             middle, spread = arrays["middle"], arrays["spread"]
-            bins = Bins(arrays["columns"].astype(np.int64), arrays["lows"], arrays["widths"])
+            none = np.zeros(0, np.float32)  # files of old have no bins
+            columns, lows, widths = (arrays.get(name, none) for name in ("columns", "lows", "widths"))
+            bins = Bins(columns.astype(np.int64), lows, widths)
             most_w = float(arrays["most_w"]) if "most_w" in arrays else None
             blocks = sum(name.startswith("up_bias") for name in arrays)
             weights = {name: arrays[name] for name in weight_names(blocks)}

@@ -36,7 +36,7 @@ def explain(
     spent = unit_us * distinct.counts
     shares = spent / spent.sum()
     first = {int(member): position for position, member in reversed(list(enumerate(distinct.member)))}
-    kernels = likeliest(workload, distinct, classifier) if classifier else [(None, None)] * len(distinct)
+    kernels = likeliest(workload, units, distinct, classifier) if classifier else [(None, None)] * len(distinct)
     rows = []
     for row in np.argsort(-spent, kind="stable")[:most].tolist():
         operator, module, shapes = _named(units, first[row], workload.running_graph)
@@ -56,7 +56,7 @@ def explain_kernels(
         return ()
     distinct = DistinctUnits.of(units)
     spent = _unit_times(workload, predictor, distinct)[0] * distinct.counts
-    return kernel_shares(units, distinct, spent, likeliest(workload, distinct, classifier), latency_ms)
+    return kernel_shares(units, distinct, spent, likeliest(workload, units, distinct, classifier), latency_ms)
 
 
 def _unit_times(workload: Workload, predictor: Predictor, distinct: DistinctUnits) -> tuple[NDArray[np.float64], bool]:
@@ -78,7 +78,7 @@ def timeline(
         unit_us = _unit_times(workload, predictor, distinct)[0][distinct.member]
         unit_us = unit_us * (us(seconds_from_ms(latency_ms)) / unit_us.sum())
         starts_us = np.cumsum(unit_us) - unit_us
-        kernels = likeliest(workload, distinct, classifier) if classifier else []
+        kernels = likeliest(workload, units, distinct, classifier) if classifier else []
         for position, (start_us, took_us) in enumerate(zip(starts_us.tolist(), unit_us.tolist())):
             operator, module, shapes = _named(units, position, workload.running_graph)
             place = {"ph": "X", "cat": units.phases[position], "pid": 0, "tid": 0, "ts": start_us, "dur": took_us}

@@ -31,13 +31,16 @@ def classifier_for(target: Target) -> tuple[KernelClassifier | None, str | None]
     return found, None
 
 
-def likeliest(workload: Workload, distinct: DistinctUnits, classifier: KernelClassifier) -> list[tuple[str, float]]:
-    """The likeliest class of each distinct unit's main kernel, and how likely it is.
+def likeliest(
+    workload: Workload, units: Units, distinct: DistinctUnits, classifier: KernelClassifier
+) -> list[tuple[str, float]]:
+    """The likeliest class of the main kernel of each distinct one of a workload's units, and how likely it is.
 
     On a slice they are those of the whole device, the only one that was traced.
     """
     whole = replace(workload, target=replace(workload.target, slice=None))
-    units = extract_units(whole)
+    if workload.target.slice is not None:
+        units = extract_units(whole)
     first = first_of(distinct)
     rows = operand_layouts(whole, units)[first]
     ranked = classifier.rank(kernel_inputs(units.features[first], rows, workload.is_training), 1)
