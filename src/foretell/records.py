@@ -167,6 +167,11 @@ class Prediction:
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def is_extrapolated(self) -> bool:
+        """Whether the predictor has no measurement of the device."""
+        return self.predictor in ("carried", "roofline")
+
     def to_dict(self) -> dict[str, Any]:
         """The object that ``foretell predict --json`` prints: absent metrics are absent."""
         head = ("model", "device", "slice", "runtime", "mode", "batch_size", "dtype", "source")

@@ -75,7 +75,7 @@ def test_the_summary_has_numbers_with_intervals_and_doubts() -> None:
 def test_what_is_not_known_is_named() -> None:
     page = report_page(bare_report())
     assert "memory, energy, power" in page
-    assert "not fitted to this device" in page
+    assert "no measurement of this device" in page
     for part in bare_report().missing.values():
         assert part in page
 

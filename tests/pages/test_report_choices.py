@@ -28,7 +28,7 @@ def test_devices_are_ranked_and_those_without_room_are_said() -> None:
     assert page.index("Device 200") < page.index("Slow") < page.index("Small")
     assert "does not fit: needs 31.2 GiB, has 15.6 GiB" in page
     assert 'style="width:25.0%"' in page  # Slow takes four times as long
-    assert page.count(">analytic<") == 1
+    assert page.count(">extrapolated<") == 1
     nowhere = devices_section(replace(report, devices=(tiny_row("Small", 32, "t4"),)))
     assert "It fits on none of these devices." in nowhere
 

@@ -99,7 +99,7 @@ def test_a_device_without_a_learned_predictor_says_so() -> None:
     assert "a30" in report.missing[KERNELS]
     assert report.missing[KERNELS] not in report.prediction.warnings  # it is said in its place
     page = report_page(report)
-    assert "not fitted to this device" in page
+    assert "no measurement of this device" in page
     assert "uncalibrated" in page
 
 

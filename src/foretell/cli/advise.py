@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from foretell.workflows.advise import TrainingAdvice
 
 _SHOWN_REASONS, _SHOWN_FRONT = 6, 8
-_ROOFLINE, _RISK, _EXTRA = "≈", "!", "+"
+_EXTRAPOLATED, _RISK, _EXTRA = "≈", "!", "+"
 
 
 def run(
@@ -98,7 +98,7 @@ def _show(placement: "Placement", model: str, most: int) -> None:
             [_row(choice) for choice in placement.choices[:most]],
         )
         typer.echo(
-            f"{_ROOFLINE} analytic: the device was not measured   {_RISK} the upper end of the latency is too long"
+            f"{_EXTRAPOLATED} extrapolated: device not measured   {_RISK} the upper end of the latency is too long"
         )
         front = placement.front[:_SHOWN_FRONT]
         fast = (
@@ -124,7 +124,7 @@ def _ms(choice: "Choice") -> str:
 def _row(choice: "Choice") -> list[str]:
     candidate, cost = choice.candidate, choice.cost
     throughput = candidate.latency_ms.scaled(seconds_from_ms(1)).inverted(candidate.batch_size)
-    marks = ((_ROOFLINE, not candidate.calibrated), (_RISK, choice.at_risk), (_EXTRA, bool(choice.offer.note)))
+    marks = ((_EXTRAPOLATED, not candidate.calibrated), (_RISK, choice.at_risk), (_EXTRA, bool(choice.offer.note)))
     return [
         candidate.place, choice.offer.name, str(candidate.batch_size), _ms(choice), cell(throughput), _usd(choice),
         cell(cost.kwh_per_million), cell(cost.kg_co2e_per_million),

@@ -81,7 +81,7 @@ def _summary(report: Report) -> str:
 def _how_good(report: Report) -> str:
     error = report.provenance.held_out.get("latency_ms")
     if error is None:
-        return "analytic: from the peaks of the datasheet, not fitted to this device"
+        return "extrapolated: no measurement of this device went into it"
     return f"{error:.1%} off on average in the latency of architectures that it had not seen"
 
 

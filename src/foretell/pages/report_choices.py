@@ -25,10 +25,10 @@ from foretell.records import Estimate, Prediction
 
 _SHOWN_PLACES = 8
 _HALF = 460  # the width of one of two pictures side by side: its letters stay legible on a phone
-_ANALYTIC = "analytic"
-_WHAT_ANALYTIC = (
-    "Analytic: no measurement of that device went into the answer; it follows from the peaks of its datasheet, "
-    "and its interval is wide."
+_EXTRAPOLATED = "extrapolated"
+_WHAT_EXTRAPOLATED = (
+    "Extrapolated: no measurement of that device went into the answer; it follows from the peaks of its datasheet, "
+    "for most GPUs also from what work takes on an H200, and its interval is wide."
 )
 _BUSY, _WHOLE = "Every device is busy all the time.", "Dollars are those of whole instances, busy or not."
 _WHAT_COUNTS = (
@@ -95,7 +95,7 @@ def devices_section(report: Report) -> str:
     lines = []
     for row in ranked:
         each = row.prediction
-        name = safe(row.name) + (f" {tag(_ANALYTIC)}" if _is_analytic(each) else "")
+        name = safe(row.name) + (f" {tag(_EXTRAPOLATED)}" if each.is_extrapolated else "")
         if row.fits is False and row.need_mib and row.capacity_mib:
             why = f"does not fit: needs {mib_text(row.need_mib.value)}, has {mib_text(row.capacity_mib)}"
             lines.append(Line((f"{name}<small>{why}</small>", ABSENT, ABSENT, ABSENT, ABSENT, ABSENT, ""), "off"))
@@ -107,8 +107,8 @@ def devices_section(report: Report) -> str:
                  value(each.energy_j, each.batch_size), share_bar(fastest / _latency(each)))  # fmt: skip
         lines.append(Line(cells, "own" if each.device == told.device else ""))
     content = [table(columns, lines, cards=True)]
-    if any(_is_analytic(row.prediction) for row in ranked):
-        content.append(note(_WHAT_ANALYTIC))
+    if any(row.prediction.is_extrapolated for row in ranked):
+        content.append(note(_WHAT_EXTRAPOLATED))
     if not fastest:
         content.insert(0, note("It fits on none of these devices.", alarm=True))
     others = [name for name in report.missing if name not in (ADVICE, BATCHES, KERNELS, ROOFLINE)]
@@ -119,10 +119,6 @@ def devices_section(report: Report) -> str:
 
 def _latency(told: Prediction) -> float:
     return told.latency_ms.value if told.latency_ms else float("inf")
-
-
-def _is_analytic(told: Prediction) -> bool:
-    return told.predictor == "roofline"
 
 
 def advice_section(report: Report) -> str:
@@ -179,7 +175,7 @@ def _places(advice: AdviceTable, rows: Sequence[AdviceRow]) -> str:
     columns += [Column("$", "number"), Column("kWh", "number"), Column("kg CO₂e", "number")]
     lines = []
     for row in rows:
-        marks = [tag(_ANALYTIC)] if row.analytic else []
+        marks = [tag(_EXTRAPOLATED)] if row.extrapolated else []
         marks += [tag("may miss the limit")] if row.at_risk else []
         others = f" · {row.others} more" if row.others else ""
         extra = f"<small>{safe(row.note)}</small>" if row.note else ""

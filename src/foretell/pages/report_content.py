@@ -50,7 +50,7 @@ class AdviceRow:
     usd: Estimate | None
     kwh: Estimate | None
     kg_co2e: Estimate | None
-    analytic: bool
+    extrapolated: bool
     hours: Estimate | None = None
     instances: Estimate | None = None
     at_risk: bool = False

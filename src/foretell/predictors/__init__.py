@@ -7,6 +7,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Protocol
 
+from foretell.devices import find_device
+from foretell.errors import DeviceError
 from foretell.records import Prediction, Workload
 from foretell.registry import Registry
 
@@ -15,6 +17,7 @@ ShippedIndex = dict[str, dict[str, dict[str, Any]]]
 PREDICTORS = Registry(
     "predictor",
     {
+        "carried": "foretell.predictors.carried:CarriedPredictor",
         "dippm": "foretell.predictors.graph_predictor:DippmPredictor",
         "roofline": "foretell.predictors.roofline:RooflinePredictor",
         "trappm": "foretell.predictors.graph_predictor:TrappmPredictor",
@@ -49,13 +52,25 @@ def shipped_index(folder: Traversable = TRAINED) -> ShippedIndex:
 
 @cache
 def best_predictor(device: str) -> str:
-    """The predictor with the least held-out error on a device; where none is fitted to it, the roofline.
+    """The predictor with the least held-out error on a device; where none is fitted to it, what answers unmeasured.
 
-    >>> best_predictor("a100-sxm-40gb")
-    'roofline'
+    That is ``carried`` for GPUs with tensor cores, and the roofline for all else.
+
+    >>> best_predictor("a100-sxm-40gb"), best_predictor("cpu")
+    ('carried', 'roofline')
     """
     fitted = shipped_index().get(device, {})
-    return min(fitted, key=lambda name: float(fitted[name]["held_out"]["latency_ms"]), default="roofline")
+    unmeasured = "carried" if _has_tensor_cores(device) else "roofline"
+    return min(fitted, key=lambda name: float(fitted[name]["held_out"]["latency_ms"]), default=unmeasured)
+
+
+def _has_tensor_cores(name: str) -> bool:
+    try:
+        device = find_device(name)
+    except DeviceError:  # one that the caller has described: its clock may be anything
+        return False
+    on, off = (device.peak_tflops("fp16", tensor_cores=each) for each in (True, False))
+    return not device.is_cpu and bool(device.boost_clock_mhz) and on > off
 
 
 def find_predictor(name: str | None, device: str) -> Predictor:

@@ -2,14 +2,15 @@
 
 S. Williams, A. Waterman, D. Patterson: Roofline, CACM 52(4), 2009. The peaks are the datasheet's. Kernels reach a share
 of them, and each takes a little longer than its bound: these constants come from one look at an H200
-(``docs/lab/0002-roofline.md``) and are taken as the same for every device. The answer is therefore ``uncalibrated``,
-its interval is wide, and a predictor fitted to measurements of the device should replace it.
+(``docs/lab/0002-roofline.md``), and for other devices from how much their peaks ask of each SM (``reached``). The
+answer is ``uncalibrated``, its interval wide, and a predictor fitted to measurements of the device should replace it.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
-from foretell.devices import Device, Hardware
+from foretell.devices import Device, Hardware, find_device
 from foretell.graph import Cost, graph_costs, run_groups, training_step
 from foretell.graph.cost import CostTable
 from foretell.graph.memory import cached_peak, inference_tape, live_peak
@@ -29,7 +30,8 @@ from foretell.units import (
 )
 
 COMPUTE_EFFICIENCY = 0.5
-MEMORY_EFFICIENCY = 0.3  # low because most tensors of these workloads are too small to fill the memory's pipes
+MEMORY_EFFICIENCY = 0.3  # low because most kernels of a framework cannot draw as much from an SM
+BEST_COMPUTE, BEST_MEMORY = 0.95, 0.9  # what is reached where SMs limit nothing
 # measured over predicted on the H200 is within 0.68 – 1.5 (latency), 0.99 – 1.12 (memory), 0.78 – 1.25 (power) nine
 # times in ten; other devices are not measured, so the intervals are wider
 LATENCY_LOW, LATENCY_HIGH = 0.5, 2.0
@@ -134,6 +136,36 @@ def uncalibrated(device: Device) -> str:
     )
 
 
+@cache
+def reached(device: Device) -> tuple[float, float]:
+    """The shares of the peaks of compute and bandwidth that kernels reach on a device.
+
+    What slows kernels on an H200 is the SM, whose part of the peaks no other device but the B200 exceeds: the time that
+    an SM adds follows the bytes, and by less than the FLOPs, which it must handle in a cycle to keep up with the peak
+    (``docs/lab/0022-other-gpus.md``).
+
+    >>> from foretell.devices import find_device
+    >>> [tuple(round(share, 2) for share in reached(find_device(name))) for name in ("h200", "a100", "rtx-4090")]
+    [(0.5, 0.3), (0.57, 0.43), (0.71, 0.67)]
+    """
+    ours, theirs = _paces(device), _paces(find_device(CONSTANTS_FROM))
+    if device.id == CONSTANTS_FROM or ours is None or theirs is None:
+        return COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
+    compute, memory = (ours[0] / theirs[0]) ** 0.5, ours[1] / theirs[1]
+    return (
+        1 / (1 / BEST_COMPUTE + (1 / COMPUTE_EFFICIENCY - 1 / BEST_COMPUTE) * compute),
+        1 / (1 / BEST_MEMORY + (1 / MEMORY_EFFICIENCY - 1 / BEST_MEMORY) * memory),
+    )
+
+
+def _paces(device: Device) -> tuple[float, float] | None:
+    """FLOPs of half precision and bytes for each SM and cycle at the peaks, but for a factor; None where not known."""
+    if device.is_cpu or not device.boost_clock_mhz:
+        return None
+    cycles = device.sms * device.boost_clock_mhz
+    return device.peak_tflops("fp16", tensor_cores=True) / cycles, device.bandwidth_gb_per_s / cycles
+
+
 def timeline(workload: Workload, table: CostTable) -> Iterable[Slot]:
     """Every unit of work in the order in which it runs: forward, then backward and the optimizer."""
     hardware = workload.target.hardware
@@ -160,11 +192,12 @@ def _slot(operator: str, cost: Cost, table: CostTable, position: int, hardware: 
 def _timed(operator: str, cost: Cost, dtype: str, hardware: Hardware) -> Slot:
     number = dtype if dtype in ("fp64", "fp32", "bf16", "fp16", "fp8", "fp4", "int8") else "fp32"
     on_tensor_cores = 2 * cost.tensor_core_macs
+    of_compute, of_memory = reached(hardware.device)
     compute_s = (
         on_tensor_cores / flops_per_s(hardware.peak_tflops(number, tensor_cores=True))
         + (cost.flops - on_tensor_cores) / flops_per_s(hardware.peak_tflops(number, tensor_cores=False))
-    ) / COMPUTE_EFFICIENCY
-    memory_s = cost.bytes / bytes_per_s(hardware.bandwidth_gb_per_s) / MEMORY_EFFICIENCY
+    ) / of_compute
+    memory_s = cost.bytes / bytes_per_s(hardware.bandwidth_gb_per_s) / of_memory
     return Slot(operator, cost, ms(compute_s), ms(memory_s), cost.launches * device_launch_ms(hardware))
 
 
@@ -193,8 +226,9 @@ def peak_memory_mib(workload: Workload, table: CostTable) -> float:
 def mean_power_w(slots: Iterable[Slot], latency_ms: float, hardware: Hardware) -> float:
     """Base power, plus what compute and memory units draw by the share of their peaks in use; at most the TDP."""
     slots = tuple(slots)
-    compute_share = sum(s.compute_ms * COMPUTE_EFFICIENCY for s in slots) / latency_ms
-    memory_share = sum(s.memory_ms * MEMORY_EFFICIENCY for s in slots) / latency_ms
+    of_compute, of_memory = reached(hardware.device)
+    compute_share = sum(s.compute_ms * of_compute for s in slots) / latency_ms
+    memory_share = sum(s.memory_ms * of_memory for s in slots) / latency_ms
     busy = min(1.0, COMPUTE_POWER_SLOPE * compute_share + MEMORY_POWER_SLOPE * memory_share)
     return hardware.device.tdp_w * (BASE_SHARE_OF_TDP + (1 - BASE_SHARE_OF_TDP) * busy * hardware.sm_fraction)
 

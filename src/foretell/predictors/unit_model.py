@@ -235,7 +235,7 @@ class UnitPredictor:
             power_w=_capped(estimates["power_w"], workload.target.device.tdp_w),
             throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
             device_memory_mib=memory + CONTEXT_MIB,
-            breakdown=_shares(units, answer.unit_us[distinct.member], latency.value),
+            breakdown=operator_shares(units, answer.unit_us[distinct.member], latency.value),
             warnings=(*(text for text in base.warnings if text != analytic), *_doubts(workload, answer)),
         )
 
@@ -261,7 +261,7 @@ def _doubts(workload: Workload, answer: Answer) -> tuple[str, ...]:
     return tuple(doubts)
 
 
-def _shares(units: Units, unit_us: NDArray[np.float64], latency_ms: float) -> tuple[OperatorShare, ...]:
+def operator_shares(units: Units, unit_us: NDArray[np.float64], latency_ms: float) -> tuple[OperatorShare, ...]:
     """The predicted time by operator, most first; the units' sum is scaled to the whole."""
     total_us = float(unit_us.sum())
     members: dict[str, list[int]] = {}

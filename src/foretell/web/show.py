@@ -116,7 +116,7 @@ def show_advice(found: Values, model: str) -> str:
         width=_WIDTH,
         height=320,
     )
-    said = f"{len(choices)} places will do; ≈ is analytic: the device was not measured"
+    said = f"{len(choices)} places will do; ≈ is extrapolated: the device was not measured"
     title = f"{model}: {where}, batch {best['batch_size']}"
     return _page(_head(title, said), _table(head, rows, 2), _grid([chart] if front else []), _reasons(found["refused"]))
 

@@ -144,7 +144,7 @@ def _candidates(point: Point) -> Iterator[Candidate]:
             None if told.slice else told.energy_j,
             None if told.slice else told.power_w,
             _copies(told),
-            told.predictor != "roofline",
+            not told.is_extrapolated,
         )
 
 

@@ -273,7 +273,7 @@ def _trained(choice: TrainingChoice) -> AdviceRow:
     assert told.latency_ms is not None
     return AdviceRow(
         told.device, choice.offer.name, 0, told.batch_size, told.latency_ms, cost.usd, cost.kwh, cost.kg_co2e,
-        told.predictor == "roofline", cost.hours, note=choice.offer.note,
+        told.is_extrapolated, cost.hours, note=choice.offer.note,
     )  # fmt: skip
 
 

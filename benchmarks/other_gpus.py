@@ -1,0 +1,102 @@
+"""What foretell tells of GPUs that it has never measured, against timm's published results.
+
+python benchmarks/other_gpus.py TABLES [--models 120] [--report]     needs foretell[vision], pandas, pyarrow
+
+TABLES has timm's results as Parquet: infer_rtx3090, infer_rtx4090, train_rtx3090 (model, batch, image size, step time).
+They ran with autocast, channels first, cuDNN choosing by trial; foretell is asked for half precision. `carried` answers
+by default; beside it the roofline, and that with the shares of the peaks that are reached on an H200.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pandas as pd
+
+import foretell
+from foretell.errors import ForetellError
+from foretell.evaluation.table import Comparison, page
+from foretell.files import write_whole
+from foretell.predictors import carried, roofline
+
+RUNS = (
+    ("rtx-3090", "infer_rtx3090", "infer-amp-nchw-pt240-cu124-rtx3090", "inference"),
+    ("rtx-4090", "infer_rtx4090", "infer-amp-nchw-pt291-cu128-4090", "inference"),
+    ("rtx-3090", "train_rtx3090", "train-amp-nchw-pt112-cu113-rtx3090", "training"),
+)
+CARRIED, ROOFLINE = carried.CarriedPredictor.name, roofline.RooflinePredictor.name
+SHARES = (roofline.COMPUTE_EFFICIENCY, roofline.MEMORY_EFFICIENCY)
+REPORT = Path(__file__).parents[1] / "reports" / "other-gpus.md"
+
+
+def rows(tables: Path, file: str, run: str, models: int) -> Iterator[tuple[str, int, int, float]]:
+    """Models of a run, some at random: name, batch, image size, milliseconds."""
+    table = pd.read_parquet(tables / f"{file}.parquet")
+    table = (
+        table[table["run"] == run].drop_duplicates("model").rename(columns=lambda name: name.partition("_")[2] or name)
+    )
+    for row in table.sample(min(models, len(table)), random_state=1).itertuples():
+        yield str(row.model), int(row.batch_size), int(row.img_size), float(row.step_time)
+
+
+def predict_ms(predictor: str, model: str, batch: int, size: int, device: str, mode: str) -> float:
+    """What a predictor tells."""
+    told = foretell.predict(
+        f"timm:{model}", device=device, batch_size=batch, dtype="fp16", mode=mode, input_shape=(3, size, size),
+        predictor=predictor,
+    )  # fmt: skip
+    assert told.latency_ms is not None
+    return told.latency_ms.value
+
+
+def main() -> None:
+    """Print a table, or write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", type=Path)
+    parser.add_argument("--models", type=int, default=120)
+    parser.add_argument("--report", action="store_true")
+    asked = parser.parse_args()
+    found: dict[str, dict[str, float | int]] = {}
+    for device, file, run, mode in RUNS:
+        told = []
+        for model, batch, size, step_ms in rows(asked.tables, file, run, asked.models):
+            try:
+                of = model, batch, size, device, mode
+                now = [predict_ms(name, *of) for name in (CARRIED, ROOFLINE)]
+                with patch.object(roofline, "reached", lambda _: SHARES):
+                    before = predict_ms(ROOFLINE, *of)
+            except (ForetellError, RuntimeError) as error:  # timm of today has not every model of then
+                print(f"left out {model}: {str(error)[:100]}")
+                continue
+            told.append(np.array([*now, before]) / step_ms)
+        ratio = np.array(told)
+        off = np.abs(ratio - 1.0).mean(axis=0)
+        found[f"{device}, {mode}"] = {
+            "models": len(ratio), "mape": float(off[0]), "median_ape": float(np.median(np.abs(ratio[:, 0] - 1.0))),
+            "told / measured": float(np.median(ratio[:, 0])), "in the interval": _inside(1 / ratio[:, 0]),
+            "roofline: mape": float(off[1]), "roofline as on an H200: mape": float(off[2]),
+        }  # fmt: skip
+    errors = ("mape", "median_ape", "in the interval", "roofline: mape", "roofline as on an H200: mape")
+    shares = frozenset(errors)
+    table = Comparison("Step time against timm's tables", found, ranked=False, shares=shares, head="device")
+    text = (
+        "# GPUs that were never measured\n\n`carried`, the default there, against [timm's published results]"
+        "(https://github.com/huggingface/pytorch-image-models/tree/main/results) (autocast, channels first, batches of "
+        "up to 1024), models taken at random. Beside it the roofline, and that with the shares of the peaks that "
+        "are reached on an H200. "
+        "Remade by `python benchmarks/other_gpus.py TABLES --report`."
+    )
+    if asked.report:
+        write_whole(REPORT, page(text, [table]))
+    print(table.to_markdown())
+
+
+def _inside(needed: np.ndarray) -> float:
+    """The share of measurements, over what was told, that the interval holds."""
+    return float(((needed >= carried.LATENCY_LOW) & (needed <= carried.LATENCY_HIGH)).mean())
+
+
+if __name__ == "__main__":
+    main()

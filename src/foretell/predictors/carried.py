@@ -1,0 +1,93 @@
+"""predictors: what a network fitted to one GPU tells of others that nobody measured.
+
+A unit takes the time that the device needs for its arithmetic and its traffic, which follows from the peaks, and what
+its kernels take beyond that. The latter is the work of SMs: the same number of cycles on every device, shared by its
+SMs. The network tells both for the device that was measured; here the first is put at the other's peaks, the second at
+its SMs and clock. Nothing is fitted (``docs/lab/0022-other-gpus.md``). Memory and power are the roofline's.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.devices import Device, find_device
+from foretell.features import COLUMNS, Units, extract_units
+from foretell.features.pooled import DistinctUnits
+from foretell.predictors import best_predictor
+from foretell.predictors.roofline import BEST_COMPUTE, BEST_MEMORY, CONSTANTS_FROM, RooflinePredictor, uncalibrated
+from foretell.predictors.unit_model import operator_shares, shipped
+from foretell.records import Estimate, Prediction, Target, Workload
+from foretell.units import ms, per_second, seconds_from_ms, seconds_from_us
+
+# measured over told, nine times in ten, on two GPUs that were not measured here; others may be farther off
+LATENCY_LOW, LATENCY_HIGH = 0.65, 1.6
+_COMPUTE, _MEMORY = (COLUMNS.index(f"log_{name}_us") for name in ("compute", "memory"))
+
+Values = NDArray[np.float64]
+
+
+class CarriedPredictor:
+    """Answers for GPUs with tensor cores, by what `CONSTANTS_FROM` takes."""
+
+    name = "carried"
+
+    def unit_times_us(self, workload: Workload, units: DistinctUnits) -> Values:
+        """The time of each distinct unit of a workload."""
+        first = np.unique(units.member, return_index=True)[1]
+        return _carried_us(workload, extract_units(workload))[first]
+
+    def predict(self, workload: Workload) -> Prediction:
+        """Latency from the network, the rest as the roofline tells it."""
+        base = RooflinePredictor().predict(workload)
+        units = extract_units(workload)
+        if not len(units) or base.power_w is None:
+            return base
+        unit_us = _carried_us(workload, units)
+        latency_ms = ms(seconds_from_us(float(unit_us.sum())))
+        latency = Estimate(latency_ms, latency_ms * LATENCY_LOW, latency_ms * LATENCY_HIGH)
+        seconds, power = (seconds_from_ms(each) for each in (latency.value, latency.low, latency.high)), base.power_w
+        energy = (each * watts for each, watts in zip(seconds, (power.value, power.low, power.high), strict=True))
+        analytic = uncalibrated(workload.target.device)
+        doubts = (carried(workload.target.device), *(text for text in base.warnings if text != analytic))
+        return replace(
+            base,
+            predictor=self.name,
+            latency_ms=latency,
+            throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
+            energy_j=Estimate(*energy),
+            breakdown=operator_shares(units, unit_us, latency_ms),
+            warnings=doubts,
+        )
+
+
+def carried(device: Device) -> str:
+    """What an answer for this device rests on, said plainly."""
+    return (
+        f"uncalibrated: {device.id} is extrapolated from an H200 until measured data covers it; no measurement of "
+        f"{device.name} went into this answer: its latency comes from what units of work take on an H200, memory and "
+        "power from an analytic roofline"
+    )
+
+
+def _carried_us(workload: Workload, units: Units) -> Values:
+    """The time of each unit on the workload's device."""
+    source = find_device(CONSTANTS_FROM)
+    known = extract_units(replace(workload, target=Target(source, None, workload.target.runtime)))
+    distinct = DistinctUnits.of(known)
+    told_us = shipped(source.id, best_predictor(source.id)).times_us(distinct)[distinct.member]
+    beyond_us = np.maximum(told_us - _least_us(known), 0.0)
+    hardware = workload.target.hardware
+    slower = _cycles(source, source.sms) / _cycles(hardware.device, hardware.sms)
+    return np.asarray(_least_us(units) + beyond_us * slower)
+
+
+def _least_us(units: Units) -> Values:
+    """What arithmetic and traffic take at the best shares of the peaks."""
+    compute, memory = (np.exp2(units.features[:, column].astype(np.float64)) for column in (_COMPUTE, _MEMORY))
+    return np.asarray(np.maximum(compute / BEST_COMPUTE, memory / BEST_MEMORY))
+
+
+def _cycles(device: Device, sms: int) -> float:
+    """Cycles of all SMs in some time, but for a factor."""
+    return sms * float(device.boost_clock_mhz or 0.0)
