@@ -1,5 +1,6 @@
 """A GPU that nobody measured: its peaks and its SMs set the time, and the device that was measured is told as it is."""
 
+import gc
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from foretell.devices import find_device, parse_slice
 from foretell.features import extract_units
 from foretell.features.pooled import DistinctUnits
-from foretell.predictors import best_predictor, find_predictor
+from foretell.predictors import best_predictor, carried, find_predictor
 from foretell.predictors.carried import LATENCY_HIGH, LATENCY_LOW, CarriedPredictor
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.unit_model import shipped
@@ -71,3 +72,16 @@ def test_the_rest_is_the_rooflines_and_it_says_so() -> None:
     assert not any("analytic roofline until" in text for text in told.warnings)
     assert sum(row.share for row in told.breakdown) == pytest.approx(1.0)
     assert sum(row.latency_ms for row in told.breakdown) == pytest.approx(told.latency_ms.value)
+
+
+def test_a_sweep_asks_the_network_once_and_nothing_outlives_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = workload()
+    first = latency_ms(asked)
+    places = [key for key in carried._kept if carried._kept[key][0]() is asked.graph]
+    assert len(places) == 1
+    monkeypatch.setattr(carried, "shipped", lambda *_: pytest.fail("asked again"))
+    assert latency_ms(asked) == first
+    assert latency_ms(replace(asked, target=Target(H200))) < first
+    del asked
+    gc.collect()
+    assert places[0] not in carried._kept
