@@ -1,10 +1,13 @@
 """What foretell tells of GPUs that it has never measured, against timm's published results.
 
-python benchmarks/other_gpus.py TABLES [--models 120] [--report]     needs foretell[vision], pandas, pyarrow
+python benchmarks/other_gpus.py TABLES [--products FOLDER] [--models 120] [--report]   needs foretell[vision], pandas
 
 TABLES has timm's results as Parquet: infer_rtx3090, infer_rtx4090, train_rtx3090 (model, batch, image size, step time).
 They ran with autocast, channels first, cuDNN choosing by trial; foretell is asked for half precision. `carried` answers
 by default; beside it the roofline, and that with the shares of the peaks that are reached on an H200.
+
+FOLDER has aiconfigurator's times of products in bf16 as Parquet: {a100_sxm,b200_sxm,h100_sxm,h200_sxm,l40s}_gemm (m, n,
+k, latency in ms); shapes that all have, some at random, the median of what several frameworks took.
 """
 
 import argparse
@@ -16,10 +19,13 @@ import numpy as np
 import pandas as pd
 
 import foretell
+from foretell.devices import find_device
 from foretell.errors import ForetellError
 from foretell.evaluation.table import Comparison, page
 from foretell.files import write_whole
-from foretell.predictors import carried, roofline
+from foretell.graph import Graph, Node, Tensor
+from foretell.predictors import carried, find_predictor, roofline
+from foretell.records import Target, Workload
 
 RUNS = (
     ("rtx-3090", "infer_rtx3090", "infer-amp-nchw-pt240-cu124-rtx3090", "inference"),
@@ -28,6 +34,8 @@ RUNS = (
 )
 CARRIED, ROOFLINE = carried.CarriedPredictor.name, roofline.RooflinePredictor.name
 SHARES = (roofline.COMPUTE_EFFICIENCY, roofline.MEMORY_EFFICIENCY)
+PRODUCTS = {"a100_sxm": "a100-sxm-80gb", "b200_sxm": "b200", "h100_sxm": "h100-sxm", "h200_sxm": "h200", "l40s": "l40s"}
+SHAPES = 250
 REPORT = Path(__file__).parents[1] / "reports" / "other-gpus.md"
 
 
@@ -51,10 +59,48 @@ def predict_ms(predictor: str, model: str, batch: int, size: int, device: str, m
     return told.latency_ms.value
 
 
+def product_table(folder: Path) -> Comparison:
+    """Single products on GPUs of data centres; the H200's row is of its own network, by others' measurements."""
+    known = {}
+    for file, device in PRODUCTS.items():
+        table = pd.read_parquet(folder / f"{file}_gemm.parquet")
+        table = table[(table["gemm_dtype"] == "bfloat16") & (table["latency"] > 0)]
+        known[device] = table.groupby(["m", "n", "k"])["latency"].median()
+    shapes = sorted(set.intersection(*(set(times.index) for times in known.values())))
+    chosen = [shapes[place] for place in np.random.default_rng(0).permutation(len(shapes))[:SHAPES]]
+    found: dict[str, dict[str, float | int]] = {}
+    for device, times in known.items():
+        target = Target(find_device(device))
+        told = np.array([_product_ms(shape, target) for shape in chosen]) / np.array([[times[s]] for s in chosen])
+        off = np.abs(told - 1.0)
+        found[device] = {
+            "products": len(chosen), "mape": float(off[:, 0].mean()), "median_ape": float(np.median(off[:, 0])),
+            "told / measured": float(np.median(told[:, 0])), "roofline: mape": float(off[:, 1].mean()),
+        }  # fmt: skip
+    shares = frozenset({"mape", "median_ape", "roofline: mape"})
+    return Comparison(
+        "Products in bf16 against aiconfigurator's tables", found, ranked=False, shares=shares, head="device"
+    )
+
+
+def _product_ms(shape: tuple[int, int, int], target: Target) -> list[float]:
+    m, n, k = shape
+    tensors = {
+        "x": Tensor("x", (m, k), dtype="bf16", kind="input"), "w": Tensor("w", (k, n), dtype="bf16", kind="parameter"),
+        "y": Tensor("y", (m, n), dtype="bf16"),
+    }  # fmt: skip
+    asked = Workload(
+        Graph.build("product", [Node("y", "Gemm", ("x", "w"), ("y",))], tensors, ["x"], ["y"]), target, "bf16"
+    )
+    told = [find_predictor(name, target.device.id).predict(asked).latency_ms for name in (None, ROOFLINE)]
+    return [each.value for each in told if each is not None]
+
+
 def main() -> None:
     """Print a table, or write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", type=Path)
+    parser.add_argument("--products", type=Path)
     parser.add_argument("--models", type=int, default=120)
     parser.add_argument("--report", action="store_true")
     asked = parser.parse_args()
@@ -81,16 +127,17 @@ def main() -> None:
     errors = ("mape", "median_ape", "in the interval", "roofline: mape", "roofline as on an H200: mape")
     shares = frozenset(errors)
     table = Comparison("Step time against timm's tables", found, ranked=False, shares=shares, head="device")
+    tables = [table, *([product_table(asked.products)] if asked.products else [])]
     text = (
         "# GPUs that were never measured\n\n`carried`, the default there, against [timm's published results]"
         "(https://github.com/huggingface/pytorch-image-models/tree/main/results) (autocast, channels first, batches of "
         "up to 1024), models taken at random. Beside it the roofline, and that with the shares of the peaks that "
         "are reached on an H200. "
-        "Remade by `python benchmarks/other_gpus.py TABLES --report`."
+        "Remade by `python benchmarks/other_gpus.py TABLES --products FOLDER --models 60 --report`."
     )
     if asked.report:
-        write_whole(REPORT, page(text, [table]))
-    print(table.to_markdown())
+        write_whole(REPORT, page(text, tables))
+    print(*(each.to_markdown() for each in tables), sep="\n\n")
 
 
 def _inside(needed: np.ndarray) -> float:
