@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from foretell.devices import find_device, parse_slice
+from foretell.errors import InputError
 from foretell.features import extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.predictors import best_predictor, carried, find_predictor
@@ -85,3 +86,8 @@ def test_a_sweep_asks_the_network_once_and_nothing_outlives_its_graph(monkeypatc
     del asked
     gc.collect()
     assert places[0] not in carried._kept
+
+
+def test_it_is_for_gpus() -> None:
+    with pytest.raises(InputError, match="cpu is none: use --predictor roofline"):
+        CarriedPredictor().predict(workload(find_device("cpu")))

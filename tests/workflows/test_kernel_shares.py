@@ -12,7 +12,7 @@ from foretell.features.pooled import DistinctUnits
 from foretell.predictors.kernel_classifier import shipped, write
 from foretell.predictors.shipped import write_fitted
 from foretell.records import Target
-from foretell.workflows.kernel_shares import classifier_for, first_of, kernel_shares, likeliest
+from foretell.workflows.kernel_shares import classifier_for, kernel_shares, likeliest
 from predictors.small_kernels import CLASSES, fitted
 from predictors.small_samples import H200, blocks, workload
 
@@ -55,9 +55,9 @@ def test_every_distinct_unit_has_a_class_and_slices_change_none() -> None:
 def test_units_of_one_class_are_one_row() -> None:
     units = extract_units(workload(graph=blocks(64, 1024)))
     distinct = DistinctUnits.of(units)
-    assert [units.features[place].tolist() for place in first_of(distinct)] == distinct.features.tolist()
+    assert [units.features[place].tolist() for place in distinct.first] == distinct.features.tolist()
     names = {"MatMul": ("tiles", 0.5), "Relu": ("lanes", 1.0)}
-    kernels = [names[units.operators[place]] for place in first_of(distinct)]
+    kernels = [names[units.operators[place]] for place in distinct.first]
     spent = np.where([name == "tiles" for name, _ in kernels], 30.0, 10.0) * distinct.counts
     rows = kernel_shares(units, distinct, spent, kernels, 4.0)
     assert [(row.kernel, row.operators, row.count) for row in rows] == [

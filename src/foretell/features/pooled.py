@@ -52,6 +52,11 @@ class DistinctUnits:
     def __len__(self) -> int:
         return len(self.counts)
 
+    @property
+    def first(self) -> NDArray[np.intp]:
+        """Of each distinct unit the place of the first one of a workload that is equal to it."""
+        return np.unique(self.member, return_index=True)[1]
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:

@@ -60,11 +60,12 @@ def best_predictor(device: str) -> str:
     ('carried', 'roofline')
     """
     fitted = shipped_index().get(device, {})
-    unmeasured = "carried" if _has_tensor_cores(device) else "roofline"
+    unmeasured = "carried" if _takes_carried(device) else "roofline"
     return min(fitted, key=lambda name: float(fitted[name]["held_out"]["latency_ms"]), default=unmeasured)
 
 
-def _has_tensor_cores(name: str) -> bool:
+def _takes_carried(name: str) -> bool:
+    """Whether a device is a GPU with tensor cores and a known clock."""
     try:
         device = find_device(name)
     except DeviceError:  # one that the caller has described: its clock may be anything

@@ -1,9 +1,10 @@
 """predictors: what a network fitted to one GPU tells of others that nobody measured.
 
 A unit takes the time that the device needs for its arithmetic and its traffic, which follows from the peaks, and what
-its kernels take beyond that. The latter is the work of SMs: the same number of cycles on every device, shared by its
-SMs. The network tells both for the device that was measured; here the first is put at the other's peaks, the second at
-its SMs and clock. Nothing is fitted (``docs/lab/0022-other-gpus.md``). Memory and power are the roofline's.
+its kernels take beyond that: to start, and the work of SMs. Both are the same number of cycles on every device, and the
+latter is shared by its SMs. The network tells all for the device that was measured; here the first is put at the
+other's peaks, the rest at its clock and SMs. Nothing is fitted (``docs/lab/0022-other-gpus.md``). Memory and power are
+the roofline's.
 """
 
 import weakref
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.devices import Device, find_device
+from foretell.errors import InputError
 from foretell.features import COLUMNS, Units, extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.graph import Graph
@@ -24,11 +26,11 @@ from foretell.units import ms, per_second, seconds_from_ms, seconds_from_us
 
 # measured over told, nine times in ten, on two GPUs that were not measured here; others may be farther off
 LATENCY_LOW, LATENCY_HIGH = 0.65, 1.6
-_COMPUTE, _MEMORY = (COLUMNS.index(f"log_{name}_us") for name in ("compute", "memory"))
+_COMPUTE, _MEMORY, _LAUNCHES = (COLUMNS.index(name) for name in ("log_compute_us", "log_memory_us", "launches"))
 
 Values = NDArray[np.float64]
 # by graph, a sweep asks for many devices: how each is used, and what its units take
-_kept: dict[int, tuple["weakref.ref[Graph]", dict[tuple[str | None, ...], Values]]] = {}
+_kept: dict[int, tuple["weakref.ref[Graph]", dict[tuple[str | None, ...], tuple[Values, Values]]]] = {}
 
 
 class CarriedPredictor:
@@ -38,8 +40,7 @@ class CarriedPredictor:
 
     def unit_times_us(self, workload: Workload, units: DistinctUnits) -> Values:
         """The time of each distinct unit of a workload."""
-        first = np.unique(units.member, return_index=True)[1]
-        return _carried_us(workload, extract_units(workload))[first]
+        return _carried_us(workload, extract_units(workload))[units.first]
 
     def predict(self, workload: Workload) -> Prediction:
         """Latency from the network, the rest as the roofline tells it."""
@@ -53,7 +54,7 @@ class CarriedPredictor:
         seconds, power = (seconds_from_ms(each) for each in (latency.value, latency.low, latency.high)), base.power_w
         energy = (each * watts for each, watts in zip(seconds, (power.value, power.low, power.high), strict=True))
         analytic = uncalibrated(workload.target.device)
-        doubts = (carried(workload.target.device), *(text for text in base.warnings if text != analytic))
+        doubts = (extrapolated(workload.target.device), *(text for text in base.warnings if text != analytic))
         return replace(
             base,
             predictor=self.name,
@@ -65,7 +66,7 @@ class CarriedPredictor:
         )
 
 
-def carried(device: Device) -> str:
+def extrapolated(device: Device) -> str:
     """What an answer for this device rests on, said plainly."""
     return (
         f"uncalibrated: {device.id} is extrapolated from an H200 until measured data covers it; no measurement of "
@@ -77,12 +78,20 @@ def carried(device: Device) -> str:
 def _carried_us(workload: Workload, units: Units) -> Values:
     """The time of each unit on the workload's device."""
     source, hardware = find_device(CONSTANTS_FROM), workload.target.hardware
-    slower = _cycles(source, source.sms) / _cycles(hardware.device, hardware.sms)
-    return np.asarray(_least_us(units) + _beyond_us(workload, source) * slower)
+    if hardware.device.is_cpu or not hardware.device.boost_clock_mhz:
+        raise InputError(
+            f"carried needs a GPU whose clock is known, and {hardware.device.id} is none: use --predictor roofline."
+        )
+    slower = (source.boost_clock_mhz or 0.0) / hardware.device.boost_clock_mhz
+    starting_us, working_us = _beyond_us(workload, source)
+    return np.asarray(_least_us(units) + (starting_us + working_us * source.sms / hardware.sms) * slower)
 
 
-def _beyond_us(workload: Workload, source: Device) -> Values:
-    """What each unit takes on the device that was measured beyond what its peaks need; kept while the graph lives."""
+def _beyond_us(workload: Workload, source: Device) -> tuple[Values, Values]:
+    """What units take on the device that was measured beyond what its peaks need: to start, and by work of SMs.
+
+    Kept while the graph lives.
+    """
     place, key = id(workload.graph), (workload.mode, workload.dtype, workload.optimizer, workload.target.runtime)
     if place not in _kept:
         _kept[place] = weakref.ref(workload.graph, lambda _: _kept.pop(place, None)), {}
@@ -91,7 +100,10 @@ def _beyond_us(workload: Workload, source: Device) -> Values:
         units = extract_units(replace(workload, target=Target(source, None, workload.target.runtime)))
         distinct = DistinctUnits.of(units)
         told_us = shipped(source.id, best_predictor(source.id)).times_us(distinct)[distinct.member]
-        known[key] = np.maximum(told_us - _least_us(units), 0.0)
+        beyond_us = np.maximum(told_us - _least_us(units), 0.0)
+        launches = np.exp2(units.features[:, _LAUNCHES].astype(np.float64)) - 1.0
+        starting_us = np.minimum(beyond_us, launches * source.launch_overhead_us)
+        known[key] = starting_us, beyond_us - starting_us
     return known[key]
 
 
@@ -99,8 +111,3 @@ def _least_us(units: Units) -> Values:
     """What arithmetic and traffic take at the best shares of the peaks."""
     compute, memory = (np.exp2(units.features[:, column].astype(np.float64)) for column in (_COMPUTE, _MEMORY))
     return np.asarray(np.maximum(compute / BEST_COMPUTE, memory / BEST_MEMORY))
-
-
-def _cycles(device: Device, sms: int) -> float:
-    """Cycles of all SMs in some time, but for a factor."""
-    return sms * float(device.boost_clock_mhz or 0.0)

@@ -35,7 +35,7 @@ def explain(
     unit_us, tell = _unit_times(workload, predictor, distinct)
     spent = unit_us * distinct.counts
     shares = spent / spent.sum()
-    first = {int(member): position for position, member in reversed(list(enumerate(distinct.member)))}
+    first = distinct.first.tolist()
     kernels = likeliest(workload, units, distinct, classifier) if classifier else [(None, None)] * len(distinct)
     rows = []
     for row in np.argsort(-spent, kind="stable")[:most].tolist():

@@ -41,16 +41,11 @@ def likeliest(
     whole = replace(workload, target=replace(workload.target, slice=None))
     if workload.target.slice is not None:
         units = extract_units(whole)
-    first = first_of(distinct)
+    first = distinct.first
     rows = operand_layouts(whole, units)[first]
     ranked = classifier.rank(kernel_inputs(units.features[first], rows, workload.is_training), 1)
     found = zip(ranked.classes[:, 0].tolist(), ranked.probability[:, 0].tolist(), strict=True)
     return [(classifier.classes[number] if number >= 0 else UNKNOWN, probability) for number, probability in found]
-
-
-def first_of(distinct: DistinctUnits) -> NDArray[np.intp]:
-    """Of each distinct unit the first one of a workload that is equal to it."""
-    return np.unique(distinct.member, return_index=True)[1]
 
 
 def kernel_shares(
@@ -61,7 +56,7 @@ def kernel_shares(
     latency_ms: float,
 ) -> tuple[KernelShare, ...]:
     """Units of one class as one row, most time first; ``spent`` is what all units equal to a distinct one take."""
-    operators = [units.operators[position] for position in first_of(distinct).tolist()]
+    operators = [units.operators[position] for position in distinct.first.tolist()]
     rows: dict[str, list[int]] = {}
     for number, (name, _) in enumerate(kernels):
         rows.setdefault(name, []).append(number)

@@ -17,7 +17,6 @@ from foretell.errors import DataError
 from foretell.evaluation.metrics import accuracy
 from foretell.evaluation.protocol import groups_of
 from foretell.evaluation.table import PERCENT, Cell, Comparison
-from foretell.features.units import COLUMNS, PHASES
 from foretell.predictors.baselines import Linear
 from foretell.predictors.kernel_classifier_training import FITS as KERNEL_FITS
 from foretell.predictors.kernel_regressors import KernelRegressors
@@ -44,7 +43,7 @@ from foretell.workflows.lilou_folds import (
     read_told,
 )
 from foretell.workflows.lilou_report import write_section
-from foretell.workflows.lilou_sets import Flags, UnitSet, load_units, prepare_units
+from foretell.workflows.lilou_sets import Flags, UnitSet, inference_units, load_units, prepare_units
 from foretell.workflows.training_set import read_samples
 
 TITLE = "How long sub-graphs take, and by which kernel: the analyser"
@@ -55,7 +54,6 @@ _CODE = ("predictors/subgraph_network.py", "predictors/lilou_fitting.py", "predi
 _NETWORKS = "all-0"  # the networks by fold over all data, as ``foretell train`` keeps them
 _CLASSES = ("at once", "among five", "at once, by time", "among five, by time")
 _ERRORS = PERCENT | {"mape", "by time", "rmspe", *(f"{name}: mape" for name in (LILOU, BY_KERNEL, OURS))}
-_PHASE = COLUMNS.index("phase")
 
 Values = NDArray[np.float64]
 
@@ -130,7 +128,7 @@ def ours_us(samples: Sequence[Sample], device: str, cache: Path) -> Values | Non
 def by_kernel_us(labels: KernelLabels, samples: Sequence[Sample], say: Say = lambda _: None) -> Values:
     """What a forest for each kernel tells of all units of samples, each fitted to the units of other folds."""
     rows, folds = UnitRows.of(samples), _folds(samples)
-    use = ~labels.training & (labels.features[:, _PHASE] == PHASES.index("forward")) & (labels.time_us > 0)
+    use = inference_units(labels)
     told = np.zeros(len(rows.counts))
     for fold in range(FOLDS):
         say(f"a forest for each kernel, fold {fold + 1} of {FOLDS}")

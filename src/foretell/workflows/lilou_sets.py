@@ -170,8 +170,14 @@ def summed_samples(samples: Sequence[Sample]) -> list[Sample]:
     return [sample for sample in samples if sample.captured and sample.setting.mode != "training"]
 
 
+def inference_units(labels: KernelLabels) -> Flags:
+    """The labelled units that teach: those of inference whose kernels took time."""
+    forward = labels.features[:, _PHASE] == PHASES.index("forward")
+    return np.asarray(~labels.training & forward & (labels.time_us > 0))
+
+
 def _unit_set(labels: KernelLabels, samples: Sequence[Sample], device: str) -> UnitSet:
-    use = ~labels.training & (labels.features[:, _PHASE] == PHASES.index("forward")) & (labels.time_us > 0)
+    use = inference_units(labels)
     if not use.any() or not samples:
         raise DataError(f"{int(use.sum())} units of inference are traced, {len(samples)} workloads timed; needs both.")
     every = np.concatenate([labels.features[use], *(sample.units.features for sample in samples)])
