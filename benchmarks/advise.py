@@ -51,6 +51,16 @@ def by_hand(points: list[Point], slo_ms: float | None, by: str) -> list[Row]:
     """All rows that fit and keep the limit, worked out with nothing but the predictions and the price list."""
     devices = {device.id: device for device in foretell.devices()}
     prices = tomllib.loads(PRICES.read_text(encoding="utf-8"))["price"]
+    rented = {price["device"] for price in prices}
+    # what nobody rents out may be somebody's own: it costs energy, and no known dollars
+    prices = [
+        *prices,
+        *(
+            {"device": name, "cloud": "not", "instance": "rented", "region": "–"}
+            for name in devices
+            if name not in rented
+        ),
+    ]
     rows = []
     for point in points:
         told = point.prediction

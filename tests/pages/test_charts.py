@@ -6,7 +6,7 @@ from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from foretell.pages.canvas import FONT, text_width
@@ -80,6 +80,7 @@ def test_what_cannot_be_shown_is_left_out() -> None:
 
 
 @settings(deadline=None, max_examples=60)
+@example([(0.0, 0.0), (0.0, 5e-324)], False, "line")
 @given(st.lists(st.tuples(st.floats(), st.floats()), max_size=6), st.booleans(), st.sampled_from(["line", "points"]))
 def test_any_numbers_give_a_picture(points: list[tuple[float, float]], log: bool, kind: str) -> None:
     series = Series("a", points, kind, band=[(x, y, y) for x, y in points])  # type: ignore[arg-type]

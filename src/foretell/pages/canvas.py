@@ -207,8 +207,8 @@ def scale(values: Sequence[float], start: float, end: float, *, log: bool = Fals
         return _log_scale(low, high, start, end, most, shown)
     if from_zero and low >= 0 and low < 0.7 * high:
         low = 0.0
-    if high - low <= 1e-9 * max(abs(high), abs(low)):
-        room = abs(high) * 0.5 or 1.0
+    if high - low <= max(1e-9 * max(abs(high), abs(low)), 1 / _HUGE):  # below that a step would be 0
+        room = abs(high) * 0.5 if abs(high) > 1 / _HUGE else 1.0
         low, high = low - room, high + room
     step = _round_step((high - low) / most)
     low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
