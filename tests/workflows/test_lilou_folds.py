@@ -32,7 +32,7 @@ def fit(prepared: Path, settings: Any, fold: int, seconds: float | None, say: Sa
 @pytest.mark.parametrize("processes", [1, 2])
 def test_one_that_fails_does_not_cost_the_others(processes: int, tmp_path: Path) -> None:
     prepared = tmp_path / "lilou-edges-0123.npz"
-    asked = asked_folds(prepared, {"a": 10}, (), 4)
+    asked = asked_folds(prepared, {"a": 10}, 1, 4)
     lines: list[str] = []
     with pytest.raises(DataError, match=r"1 of 4 fits failed, the first with: a, fold 3: CUDA out of memory"):
         fit_folds(asked, fit, prepared, 7.0, processes, lines.append)
@@ -48,15 +48,15 @@ def test_one_that_fails_does_not_cost_the_others(processes: int, tmp_path: Path)
 
 
 def test_files_are_named_by_what_they_depend_on(tmp_path: Path) -> None:
-    def folders(name: str, fits: Mapping[str, object], *code: str) -> set[Path]:
-        return {each.file.parent for each in asked_folds(tmp_path / name, fits, code, 2)}
+    def folders(name: str, fits: Mapping[str, object], version: int = 1) -> set[Path]:
+        return {each.file.parent for each in asked_folds(tmp_path / name, fits, version, 2)}
 
     first = folders("lilou-edges-1.npz", {"a": 1, "b": 1})
     assert len(first) == 2
     assert all(folder.name.startswith("lilou-edges-folds-") for folder in first)
     assert not first & folders("lilou-edges-2.npz", {"a": 1, "b": 1})
     assert not first & folders("lilou-edges-1.npz", {"a": 2})
-    assert not first & folders("lilou-edges-1.npz", {"a": 1}, "units.py")
+    assert not first & folders("lilou-edges-1.npz", {"a": 1}, version=2)
 
 
 def test_a_fold_is_apart_from_what_teaches_and_what_chooses() -> None:

@@ -1,7 +1,6 @@
 """All measured workloads as arrays: extracted once, the same from the cache, and again when a record is added."""
 
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +54,7 @@ def test_the_cache_gives_back_what_was_read(store: Path, tmp_path: Path, monkeyp
     first = read_samples(store, "h200", cache, said.append)
     assert len(first) == len(WIDTHS) * len(SETTINGS)
     assert sum(sample.unit_us is not None for sample in first) == len(WIDTHS)
-    assert [path.name for path in cache.iterdir()] == [f"samples-h200-{fingerprint(store)}.npz"]
+    assert [path.name for path in cache.iterdir()] == [f"samples-h200-{fingerprint(store, 'h200')}.npz"]
     assert not said
 
     def refuse(*_: object) -> None:
@@ -111,14 +110,16 @@ def test_only_replays_of_networks_judge(store: Path, family: str, source: str, c
 
 
 def test_another_file_is_another_fingerprint(store: Path, tmp_path: Path) -> None:
-    before = fingerprint(store)
-    assert fingerprint(store) == before
+    before = fingerprint(store, "h200")
+    assert fingerprint(store, "h200") == before
     (store / "notes.txt").write_text("not a record", encoding="utf-8")
     write_table(store / "two", "occupancy", [])
-    assert fingerprint(store) == before, "tables that samples do not come from change nothing"
+    assert fingerprint(store, "h200") == before, "tables that samples do not come from change nothing"
     write_table(store / "two", "measurements", [])
-    assert fingerprint(store) != before
-    assert fingerprint(write_store(tmp_path / "elsewhere", WIDTHS)) == before, "the place of a store is no part of it"
+    assert fingerprint(store, "h200") != before
+    assert fingerprint(write_store(tmp_path / "elsewhere", WIDTHS), "h200") == before, (
+        "the place of a store is no part of it"
+    )
 
 
 def test_a_cache_of_another_store_is_not_used(store: Path, tmp_path: Path) -> None:
@@ -189,17 +190,13 @@ def test_a_graph_without_work_is_no_sample(store: Path, tmp_path: Path) -> None:
     assert len(said) == 1
 
 
-def test_other_facts_of_a_device_are_another_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds are features: they follow from the catalogue, which is no Python."""
-    package = tmp_path / "foretell"
-    source = Path(training_set.__file__).parents[1]
-    for name in ("graph", "features", "devices", "predictors", "workflows"):
-        shutil.copytree(source / name, package / name, ignore=shutil.ignore_patterns("__pycache__", "trained"))
-    monkeypatch.setattr(training_set, "__file__", str(package / "workflows" / "training_set.py"))
-    before = fingerprint(tmp_path / "store")
-    for name in ("devices/catalog.toml", "devices/ceilings.py", "graph/cost.py", "predictors/roofline.py"):
-        file = package / name
-        file.write_text(file.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
-        after = fingerprint(tmp_path / "store")
-        assert after != before, name
-        before = after
+def test_what_features_follow_from_is_in_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds are features: they follow from the device's facts. Code counts by its version, not by its text."""
+    store = tmp_path / "store"
+    before = fingerprint(store, "h200")
+    assert fingerprint(store, "H200") == before, "the same device by another name"
+    assert fingerprint(store, "a100-sxm-40gb") != before
+    assert fingerprint(store, "h200", labels=1) != before
+    assert fingerprint(store, "h200", labels=2) != fingerprint(store, "h200", labels=1)
+    monkeypatch.setattr(training_set, "FEATURES_VERSION", training_set.FEATURES_VERSION + 1)
+    assert fingerprint(store, "h200") != before

@@ -90,6 +90,7 @@ _SCHEMA = (
     *OPERATOR_COLUMNS, *CLASSES, *ATTRIBUTES, *COSTS, *WHOLE_COLUMNS, f"{AXES}", f"{DIPPM_AXES}",
     *(f"{op}={name}" for op, name in sorted(_CLASS_OF.items())),
 )  # fmt: skip
+ARRAYS_VERSION = 1  # raise it when a graph gets other values under the same schema
 SCHEMA = hashlib.sha256("|".join(_SCHEMA).encode()).hexdigest()[:16]
 
 

@@ -47,6 +47,7 @@ class KernelFit:
     seed: int = 0
 
 
+FIT_VERSION = 1  # raise it when fitting changes: kept folds are fitted again
 FITS = {"products": KernelFit(), "others": KernelFit(width=96, epochs=10, members=1)}
 
 

@@ -22,6 +22,7 @@ from foretell.predictors.bins import Bins
 from foretell.predictors.unit_network import KERNEL_LIMITS, Told, UnitNetwork, scaled, weight_names
 from foretell.predictors.unit_rows import UnitRows
 
+FIT_VERSION = 1  # raise it when fitting changes: kept networks are fitted again
 _LONGEST_US = 2000.0
 _UNIT_ERROR, _WHOLE_ERROR = 0.3, 0.05  # above these, errors count by their size, not by its square
 _HEADROOM = 1.1

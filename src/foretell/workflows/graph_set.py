@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from foretell.devices import find_device
 from foretell.errors import DataError, ForetellError
-from foretell.features.graph_arrays import ATTRIBUTES, AXES, COSTS, GraphArrays, extract_graph_arrays
+from foretell.features.graph_arrays import ARRAYS_VERSION, ATTRIBUTES, AXES, COSTS, GraphArrays, extract_graph_arrays
 from foretell.files import write_whole
 from foretell.predictors.sample import Sample
 from foretell.records import Target
@@ -21,7 +21,6 @@ from foretell.workflows.examples import Row, measured_rows, workload_of
 from foretell.workflows.graphs import GraphKey, read_graphs
 from foretell.workflows.training_set import fingerprint
 
-_MADE_BY = ("features/graph_arrays.py", "workflows/graph_set.py", "workflows/graphs.py")
 # the columns of a graph, side by side: what is narrower in memory is as exact in 32 bits
 _WIDTHS = (1, 1, len(ATTRIBUTES), AXES, AXES, len(COSTS), 2)
 _BYTES = np.dtype(np.float32).itemsize
@@ -34,7 +33,7 @@ def read_graph_set(
 ) -> dict[str, GraphArrays]:
     """The graphs of all captured samples by their workloads, from the cache where it is true."""
     wanted = {sample.workload_id for sample in samples if sample.captured}
-    file = cache / f"graphs-{device}-{fingerprint(store, *_MADE_BY)}.npz"
+    file = cache / f"graphs-{device}-{fingerprint(store, device, arrays=ARRAYS_VERSION)}.npz"
     if file.exists():
         return _load(file)
     found = _extract(wanted, store, device, say)

@@ -19,21 +19,16 @@ from foretell.features.kernel_inputs import KernelInputs, kernel_inputs
 from foretell.features.units import COLUMNS
 from foretell.files import write_whole
 from foretell.predictors.kernel_classifier import MOST, KernelClassifier, file_name, write
-from foretell.predictors.kernel_classifier_training import FITS, KernelFit, fit_kernels
+from foretell.predictors.kernel_classifier_training import FIT_VERSION, FITS, KernelFit, fit_kernels
 from foretell.predictors.shipped import write_fitted
 from foretell.workflows.fusion import FOLDS
-from foretell.workflows.kernel_labels import KernelLabels, read_labels
+from foretell.workflows.kernel_labels import LABELS_VERSION, KernelLabels, read_labels
 from foretell.workflows.training_set import fingerprint
 
 NETWORK, COMMONEST = "kernel-classes", "commonest of operator and type"
 _FIGURES = ("at once", "among five", "at once, by time", "among five, by time")
 _OPERATOR, _PHASE, _DTYPE = (COLUMNS.index(name) for name in ("operator", "phase", "dtype"))
 _SHOWN_GROUPS = 16
-_CODE = (
-    "features/encoded.py", "features/kernel_inputs.py", "features/operand_layouts.py", "features/kernel_classes.py",
-    "predictors/kernel_network.py", "predictors/kernel_classifier.py", "predictors/kernel_classifier_training.py",
-    "workflows/kernel_labels.py",
-)  # fmt: skip
 
 Say = Callable[[str], None]
 Told = NDArray[np.int64]  # of each row the five likeliest classes
@@ -135,8 +130,9 @@ def _table(title: str, rows: Mapping[str, Mapping[str, Cell]], head: str) -> Com
 
 
 def fold_files(store: Path, device: str, cache: Path, fits: Mapping[str, KernelFit]) -> list[Path]:
-    """Where what each fold told is kept: by the data, the code and the fits."""
-    key = hashlib.sha256(f"{fingerprint(store, *_CODE)} {sorted(fits.items())}".encode()).hexdigest()[:16]
+    """Where what each fold told is kept: by the data, their versions and the fits."""
+    made_of = fingerprint(store, device, labels=LABELS_VERSION, kernels=FIT_VERSION)
+    key = hashlib.sha256(f"{made_of} {sorted(fits.items())}".encode()).hexdigest()[:16]
     return [cache / f"kernel-folds-{device}-{key}" / f"{fold}.npz" for fold in range(FOLDS)]
 
 

@@ -28,7 +28,7 @@ from foretell.workflows.graphs import GraphKey, read_graphs
 from foretell.workflows.training_set import fingerprint
 
 BENCHES = ("synthetic-operators", "synthetic-spread")
-CODE = ("workflows/kernel_labels.py", "features/kernel_classes.py", "features/operand_layouts.py")
+LABELS_VERSION = 1  # raise it when a unit gets another class or layout than before
 
 Say = Callable[[str], None]
 Spent = Counter[str]  # microseconds by the name of a kernel
@@ -60,7 +60,7 @@ class KernelLabels:
 def read_labels(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> KernelLabels:
     """The labelled units of a device, from the cache where it is true; the cache is written whole or not at all."""
     device = find_device(device).id
-    file = cache / f"kernels-{device}-{fingerprint(store, *CODE)}.npz"
+    file = cache / f"kernels-{device}-{fingerprint(store, device, labels=LABELS_VERSION)}.npz"
     if not file.exists():
         _save(_extract(store, device, say), file)
     return _load(file)

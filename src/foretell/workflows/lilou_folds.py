@@ -48,13 +48,11 @@ class Asked:
 Fitter = Callable[[Path, Any, int, float | None, Say], tuple[Arrays, Mapping[str, Any]]]
 
 
-def asked_folds(prepared: Path, fits: Mapping[str, object], code: Sequence[str], folds: int) -> list[Asked]:
-    """All networks of some fits; their files are named by what they depend on: data, settings and ``code``."""
-    package, found = Path(__file__).parents[1], []
+def asked_folds(prepared: Path, fits: Mapping[str, object], version: int, folds: int) -> list[Asked]:
+    """All networks of some fits; files are named by what they depend on: data, settings, the ``version`` of the fit."""
+    found = []
     for name, settings in fits.items():
-        digest = hashlib.sha256(f"{prepared.name} {name} {settings}".encode())
-        for each in code:
-            digest.update((package / each).read_bytes())
+        digest = hashlib.sha256(f"{prepared.name} {name} {settings} {version}".encode())
         folder = prepared.parent / f"{prepared.stem.rpartition('-')[0]}-folds-{digest.hexdigest()[:16]}"
         found += [Asked(name, settings, fold, folder / f"{fold}.npz") for fold in range(folds)]
     return found

@@ -44,7 +44,7 @@ CHAINS = (
     ("Conv", "Relu"), ("Sigmoid", "Mul"), ("BatchNormalization", "Relu"), ("Add", "Sqrt", "Div", "Mul", "Add"),
     ("Div", "Erf", "Add", "Mul", "Mul"), ("HardSigmoid", "Mul"),
 )  # fmt: skip
-_CODE = ("predictors/edge_network.py", "predictors/lilou_fitting.py", "predictors/lilou_features.py")
+FIT_VERSION = 1  # raise it when the network, its features or its training change
 _OTHERS = ("predictors/partitioner.py", "predictors/trees.py", "predictors/fusion_baselines.py", "features/edges.py")
 _CODES = {name: number for number, name in enumerate(sorted(OPERATORS))}
 _ORIGIN = EDGE_COLUMNS.index("same_origin")
@@ -195,7 +195,7 @@ def evaluate(
 ) -> list[Comparison]:  # fmt: skip
     """Held-out tables; none where only networks are fitted."""
     prepared = prepare_edges(store, cache, say)
-    asked = asked_folds(prepared, fits, _CODE, FOLDS)
+    asked = asked_folds(prepared, fits, FIT_VERSION, FOLDS)
     if only_networks or not any(each.file.exists() for each in asked):
         fit_folds(asked, fit_fold, prepared, fit_seconds, processes, say)
     if only_networks:

@@ -21,6 +21,7 @@ from foretell.devices import effective, find_device
 from foretell.errors import DataError
 from foretell.features.edges import RUNTIMES, edges_of
 from foretell.features.units import COLUMNS, PHASES
+from foretell.features.versions import FEATURES_VERSION
 from foretell.files import write_whole
 from foretell.graph.serde import from_document
 from foretell.predictors.lilou_features import NodeTable, describe_device, describe_nodes, describe_units
@@ -30,10 +31,7 @@ from foretell.workflows.kernel_labels import KernelLabels, read_labels
 from foretell.workflows.training_set import read_samples
 
 EAGER, ONNX = "eager", "onnxruntime"
-_CODE = (
-    *(f"features/{name}.py" for name in ("edges", "kernel_classes", "shapes", "units")),
-    "predictors/lilou_features.py", "workflows/lilou_sets.py",
-)  # fmt: skip
+SETS_VERSION = 1  # raise it when nodes, edges or units are described otherwise than before
 _MEASURED = ("measurements", "kernels", "kernel_nodes")  # graphs are only added to, for workloads that have none
 _PARTS = 8  # of the architectures that may teach, one part chooses the best epoch
 _PHASE, _NODES = COLUMNS.index("phase"), COLUMNS.index("nodes")
@@ -104,12 +102,10 @@ def prepare_edges(store: Path, cache: Path, say: Say = lambda _: None) -> Path:
 
 
 def _key(store: Path, files: Iterable[Path], *also: str) -> str:
-    """A hash of some files of the store and of the code that reads them: whatever else is collected changes nothing."""
-    package, digest = Path(__file__).parents[1], hashlib.sha256(" ".join(also).encode())
+    """A hash of some files of the store and of what they are read as: whatever else is collected changes nothing."""
+    digest = hashlib.sha256(" ".join((f"{FEATURES_VERSION} {SETS_VERSION}", *also)).encode())
     for path in sorted(files):
         digest.update(f"{path.relative_to(store)}:{path.stat().st_size}".encode())
-    for source in (*sorted((package / "graph").glob("*.py")), *(package / name for name in _CODE)):
-        digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
 

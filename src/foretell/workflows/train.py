@@ -40,6 +40,7 @@ from foretell.predictors.unit_model_training import (
     folds_of,
     predict_samples,
 )
+from foretell.predictors.unit_network_training import FIT_VERSION
 from foretell.registry import did_you_mean
 from foretell.units import seconds_from_ms
 from foretell.workflows import graph_fits
@@ -47,6 +48,7 @@ from foretell.workflows.cross_fits import cross_fits
 from foretell.workflows.graph_crew import Bench, fit_side_by_side
 from foretell.workflows.graph_fits import Arm, Asked, arms_of, fit_graph_networks, kept_fitter
 from foretell.workflows.graph_set import read_graph_set
+from foretell.workflows.kernel_labels import LABELS_VERSION
 from foretell.workflows.training_set import fingerprint, read_samples
 from foretell.workflows.unit_classes import read_unit_classes
 
@@ -54,22 +56,8 @@ Say = Callable[[str], None]
 SPLITS = ("random", "architecture", "family")
 NETWORK, TREES = "unit-network", "unit-trees"
 GRAPH_NETWORKS = tuple(graph_fits.MODES)
-# what a finished run depends on, beside the store and its features; other predictors may change
-_JUDGED_BY = (
-    *(f"predictors/{part}.py" for part in
-      ("baselines", "sample", "trees", "tree_tables", "unit_model", "unit_model_training", "unit_network",
-       "unit_network_training", "unit_rows", "bins")),
-    "evaluation/protocol.py", "evaluation/metrics.py", *graph_fits.MADE_BY,
-)  # fmt: skip
-_NETWORKS_BY = (
-    "features/encoded.py",
-    "features/kernel_classes.py",
-    "predictors/bins.py",
-    "predictors/unit_network_training.py",
-    "predictors/unit_rows.py",
-    "datasets/splits.py",
-    "workflows/unit_classes.py",
-)
+# raise it when baselines, unit models, metrics or the protocol change: finished runs are made again
+JUDGING_VERSION = 1
 
 
 def _roofline(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
@@ -173,9 +161,9 @@ def train(
     return file
 
 
-def _network_folder(store: Path, device: str, cache: Path, made_by: Sequence[str]) -> Path:
-    """Where networks are kept: by the data and the code that make them."""
-    return cache / f"networks-{device}-{fingerprint(store, *made_by)}"
+def _network_folder(store: Path, device: str, cache: Path, **versions: int) -> Path:
+    """Where networks are kept: by the data and the versions of what they are made by."""
+    return cache / f"networks-{device}-{fingerprint(store, device, **versions)}"
 
 
 def _cross_fits(
@@ -189,7 +177,7 @@ def _cross_fits(
 
 
 def _network_files(store: Path, device: str, cache: Path, names: Iterable[str]) -> dict[str, Path]:
-    folder = _network_folder(store, device, cache, _NETWORKS_BY)
+    folder = _network_folder(store, device, cache, labels=LABELS_VERSION, units=FIT_VERSION)
     return {name: folder / f"{name}.npz" for name in names}
 
 
@@ -233,7 +221,7 @@ def evaluate(
         asked = [(split, seed) for seed in seeds for split in splits if not is_known(NETWORK, split, seed, folder)]
         fitters |= _network_fitters(samples, asked, store, device, cache, say)
     if arms:
-        kept = _network_folder(store, device, cache, graph_fits.MADE_BY)
+        kept = _network_folder(store, device, cache, graphs=graph_fits.FIT_VERSION)
         wanted = [Asked(arm, split, seed) for seed in seeds for split in splits for arm in arms.values()]
         new = [each for each in wanted if not is_known(each.arm.title, each.split, each.seed, folder)]
 
@@ -298,7 +286,7 @@ def _folds_within(samples: Sequence[Sample], split: str, seed: int) -> NDArray[n
 
 
 def _run_folder(store: Path, device: str, runs: Path) -> Path:
-    return runs / f"{device}-{fingerprint(store, *_JUDGED_BY)}"
+    return runs / f"{device}-{fingerprint(store, device, judging=JUDGING_VERSION)}"
 
 
 def finished(store: Path, device: str, runs: Path) -> list[Run]:

@@ -1,6 +1,7 @@
 """workflows: all measured workloads as samples, extracted once and kept: extraction takes minutes, reading seconds.
 
-The cache knows by a hash of the store's files and of the features whether it is still true.
+The cache is named by the store's files, the facts of the device and the version of the features, so that it is known
+whether it is still true.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from foretell.datasets.parquet_files import find_files
 from foretell.devices import find_device
 from foretell.errors import DataError
 from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting
+from foretell.features.versions import FEATURES_VERSION
 from foretell.files import write_whole
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.sample import TRUTHS, Sample
@@ -23,17 +25,13 @@ from foretell.records import Target
 from foretell.workflows.examples import Example, measured_rows, read_examples
 
 _TABLES = ("measurements", "kernels", "kernel_nodes", "graphs")
-_CODE = (
-    "devices", "graph", *(f"features/{part}.py" for part in ("units", "shapes", "reuse", "pooled")),
-    "predictors/roofline.py", "workflows/training_set.py", "workflows/examples.py", "workflows/link.py",
-)  # fmt: skip
 BENCH = "synthetic-operators"
 Say = Callable[[str], None]
 
 
 def read_samples(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> list[Sample]:
     """The samples of a device, from the cache where it is true; the cache is written whole or not at all."""
-    file = cache / f"samples-{device}-{fingerprint(store)}.npz"
+    file = cache / f"samples-{device}-{fingerprint(store, device)}.npz"
     if file.exists():
         return _load(file)
     failures: Counter[str] = Counter()
@@ -82,18 +80,16 @@ def sample_of(example: Example) -> Sample:
     )
 
 
-def fingerprint(store: Path, *also: str) -> str:
-    """A hash of the records and of the code that makes features of them; ``also`` names more files or folders of it."""
-    digest = hashlib.sha256(POOLED_SCHEMA.encode())
+def fingerprint(store: Path, device: str, **versions: int) -> str:
+    """A hash of the records, the device's facts and the features' version; ``versions`` of what else was made of them.
+
+    Bounds are features, and they follow from the facts of the catalogue: other facts are another fingerprint.
+    """
+    named = {"features": FEATURES_VERSION, **versions}
+    digest = hashlib.sha256(f"{POOLED_SCHEMA} {find_device(device)!r} {sorted(named.items())}".encode())
     for file in sorted(find_files(store), key=lambda file: str(file.path)):
         if file.table in _TABLES:
             digest.update(f"{file.path.relative_to(store)}:{file.path.stat().st_size}".encode())
-    package = Path(__file__).parents[1]
-    for name in (*_CODE, *also):
-        place = package / name
-        found = (file for file in place.rglob("*") if file.suffix in (".py", ".toml")) if place.is_dir() else [place]
-        for source in sorted(found):
-            digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -15,7 +15,7 @@ from foretell.errors import DataError
 from foretell.files import write_whole
 from foretell.predictors.sample import Sample
 from foretell.predictors.unit_rows import UnitRows
-from foretell.workflows.kernel_labels import CODE, KernelLabels, Say, read_labels
+from foretell.workflows.kernel_labels import LABELS_VERSION, KernelLabels, Say, read_labels
 from foretell.workflows.training_set import fingerprint
 
 UNKNOWN = -1
@@ -25,7 +25,7 @@ def read_unit_classes(
     samples: list[Sample], store: Path, device: str, cache: Path, say: Say = lambda _: None
 ) -> NDArray[np.int16] | None:
     """The class of every unit of all samples, in their order; None where no kernel of the store has a name."""
-    file = cache / f"unit-classes-{device}-{fingerprint(store, *CODE, 'workflows/unit_classes.py')}.npz"
+    file = cache / f"unit-classes-{device}-{fingerprint(store, device, labels=LABELS_VERSION)}.npz"
     if not file.exists():
         try:
             labels = read_labels(store, device, cache, say)
