@@ -69,7 +69,7 @@ def cost_one(task: tuple[str, int]) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     from foretell.frontends.request import InputSpec, ModelRequest
-    from foretell.frontends.timm_zoo import TimmFrontend
+    from foretell.frontends.torch.timm_models import TimmFrontend
     from foretell.graph import graph_costs
 
     model, size = task
@@ -118,10 +118,10 @@ def reparameterised(model: str, size: int) -> dict[str, Any]:
     import torch
     from timm.utils.model import reparameterize_model
 
-    from foretell.frontends.program import TorchProgram
     from foretell.frontends.request import InputSpec, ModelRequest
-    from foretell.frontends.timm_zoo import build_timm
-    from foretell.frontends.torch_export import TRACE_BATCH, graph_from_program
+    from foretell.frontends.torch.export import TRACE_BATCH, graph_from_program
+    from foretell.frontends.torch.program import TorchProgram
+    from foretell.frontends.torch.timm_models import build_timm
     from foretell.graph import graph_costs
 
     module, shape = build_timm(model, ModelRequest(model, inputs=(InputSpec(None, (size,)),)))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from foretell import load_graph, predict
 from foretell.errors import ForetellError
-from foretell.frontends.converter_environments import need_environment
+from foretell.frontends.converted.environments import need_environment
 from foretell.graph import graph_costs
 
 HERE = Path(__file__).parent

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from foretell.devices import find_device
 from foretell.graph import Graph, Node, Tensor
 from foretell.predictors import find_predictor
-from foretell.predictors.partitioner import Partitioner
+from foretell.predictors.explain import explain_kernels
+from foretell.predictors.fusion.partitioner import Partitioner
+from foretell.predictors.kernels.shares import classifier_for
 from foretell.records import Target, Workload
 from foretell.units import ms
-from foretell.workflows.explain import explain_kernels
-from foretell.workflows.kernel_shares import classifier_for
 
 ROUNDS = 5
 WIDTH = 256

@@ -21,11 +21,12 @@ import pandas as pd
 import foretell
 from foretell.devices import find_device
 from foretell.errors import ForetellError
-from foretell.evaluation.table import Comparison, page
 from foretell.files import write_whole
 from foretell.graph import Graph, Node, Tensor
-from foretell.predictors import carried, find_predictor, roofline
+from foretell.predictors import find_predictor, roofline
+from foretell.predictors import transfer as carried
 from foretell.records import Target, Workload
+from foretell.training.judging.table import Comparison, page
 
 RUNS = (
     ("rtx-3090", "infer_rtx3090", "infer-amp-nchw-pt240-cu124-rtx3090", "inference"),

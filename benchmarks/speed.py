@@ -19,14 +19,14 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import SAGEConv, global_add_pool
 
 from foretell.devices import find_device
-from foretell.features.graph_arrays import SCHEMA, GraphArrays, extract_graph_arrays
 from foretell.predictors import find_predictor
-from foretell.predictors.graph_network import GraphNetwork
-from foretell.predictors.graph_onnx import to_onnx
-from foretell.predictors.graph_recipes import NODE_WIDTHS, Recipe, find_recipe, node_matrix, whole_matrix
-from foretell.predictors.graph_weights import initial_weights
 from foretell.records import Target, Workload
-from foretell.workflows.graphs import measured_keys, read_graphs
+from foretell.training.examples.graphs import measured_keys, read_graphs
+from lab.papers.graph_networks.arrays import SCHEMA, GraphArrays, extract_graph_arrays
+from lab.papers.graph_networks.network import GraphNetwork
+from lab.papers.graph_networks.onnx_model import to_onnx
+from lab.papers.graph_networks.recipes import NODE_WIDTHS, Recipe, find_recipe, node_matrix, whole_matrix
+from lab.papers.graph_networks.weights import initial_weights
 
 STORE = Path(__file__).parents[1] / "data"
 MANY = 64

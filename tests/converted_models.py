@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from foretell.frontends.converter import Converted
-from foretell.frontends.converter_environments import find_environment
-from foretell.frontends.keras_worker import inputs_to_weights
-from foretell.frontends.normalise import normalise_converted
-from foretell.frontends.onnx_file import graph_from_proto
+from foretell.frontends.converted.converter import Converted
+from foretell.frontends.converted.environments import find_environment
+from foretell.frontends.converted.keras_worker import inputs_to_weights
+from foretell.frontends.normalise.pipeline import normalise_converted
+from foretell.frontends.onnx.file import graph_from_proto
 from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph
 
@@ -64,7 +64,7 @@ def read(text: str, weights: Mapping[str, str], buffers: frozenset[str] = frozen
 
 def read_plainly(text: str, weights: Mapping[str, str], buffers: frozenset[str] = frozenset()) -> Graph:
     """The graph as the ONNX path reads it."""
-    from foretell.frontends.normalise import mark_buffers
+    from foretell.frontends.normalise.pipeline import mark_buffers
 
     return mark_buffers(graph_from_proto(proto(text, weights).proto, ModelRequest(None), "m"), buffers)
 

@@ -1,6 +1,7 @@
 """The import rules of the house, and the few others that a linter does not know."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -10,32 +11,37 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "src" / "foretell"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "foretell"
 FILES = sorted(PACKAGE.rglob("*.py"))
+LAB_FILES = sorted(path for path in (ROOT / "lab").rglob("*.py") if "tests" not in path.relative_to(ROOT).parts)
 
 # imports go down only; rooms on one line do not see each other
 FLOORS = [
-    {"cli", "web"},
+    {"cli"},
+    {"web"},
     {"workflows"},
-    {"evaluation"},
-    {"predictors", "advisors", "pages"},
-    {"frontends", "profiling", "datasets", "features", "scheduling", "facts"},
+    {"training", "rendering"},
+    {"predictors", "advisors", "scheduling"},
+    {"frontends", "profiling", "datasets", "features"},
     {"records"},
     {"graph", "devices"},
+    {"processes", "toml_rows"},
     {"errors", "units", "registry", "optional", "files"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 # on the lowest floor the error tree is the root: what raises may import it
 ROOTS = {"registry": {"errors"}, "optional": {"errors"}}
 OUTSIDE = {"__init__", "__main__", "testing"}  # the public surface, and what only tests import
+MOST_FILES = 14
 HEAVY = {"torch", "torchvision", "timm", "transformers"}
-HEAVY_ROOMS = {"frontends", "profiling", "predictors"}
+HEAVY_ROOMS = {"frontends", "profiling", "predictors", "training"}
 LONGEST_FILE = 500
 BANNED_NAMES = {"utils", "helpers", "common", "misc", "core", "manager"}
 # limits on what is accepted, not conversions of units
 LITERALS_ALLOWED = {
     "frontends/request.py": {"2**40"},  # elements of one input
-    "workflows/predict.py": {"2**20"},  # items of one batch
+    "workflows/workload.py": {"2**20"},  # items of one batch
 }
 
 
@@ -57,6 +63,52 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield node.module or ""
             if node.module == "foretell":
                 yield from (f"foretell.{alias.name}" for alias in node.names)
+
+
+NAMED_MODULE = re.compile(r"(?<![\w.])(?:foretell|lab)(?:\.[a-z_]+)+(?![\w.])")
+
+
+def named(tree: ast.AST) -> Iterator[str]:
+    """The modules that strings name: entries of registries, arguments of importlib, ``-m`` commands, resources."""
+    documented = {id(node.body[0].value) for node in ast.walk(tree) if _has_docstring(node)}  # type: ignore[attr-defined]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+            yield from (found.group(0) for found in NAMED_MODULE.finditer(node.value) if is_module(found.group(0)))
+
+
+def _has_docstring(node: ast.AST) -> bool:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None
+
+
+@cache
+def is_module(name: str) -> bool:
+    path = (ROOT if name.startswith("lab") else ROOT / "src").joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+def module_of(path: Path) -> str:
+    place = path.relative_to(PACKAGE.parent if path.is_relative_to(PACKAGE) else ROOT)
+    return ".".join(place.with_suffix("").parts).removesuffix(".__init__")
+
+
+def modules_used(path: Path) -> set[str]:
+    """All modules of ours that a file imports, now or when a function runs, or names in a string."""
+    tree = tree_of(path)
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    used = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in for_types:
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            used |= {name if is_module(name) else node.module for name in inner}
+        elif isinstance(node, ast.Import):
+            used |= {alias.name for alias in node.names}
+    return {name for name in used | set(named(tree)) if is_module(name)} - {module_of(path)}
 
 
 def at_import(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -84,7 +136,9 @@ def test_there_is_something_to_check() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_go_down_only(path: Path) -> None:
     room = room_of(path)
-    targets = {name.split(".")[1] for name in imported(tree_of(path)) if name.startswith("foretell.")}
+    names = {*imported(tree_of(path)), *named(tree_of(path))}
+    assert not {name for name in names if name.split(".")[0] == "lab"}, "the product knows no laboratory"
+    targets = {name.split(".")[1] for name in names if name.startswith("foretell.")}
     targets -= {"__future__", room}
     if room != "testing":
         assert "testing" not in targets, "only tests import foretell.testing"
@@ -93,6 +147,23 @@ def test_imports_go_down_only(path: Path) -> None:
     assert "foretell" not in set(imported(tree_of(path))), "import from the room, not from the public surface"
     for target in targets:
         assert FLOOR[target] > FLOOR[room] or target in ROOTS.get(room, ()), f"{room} must not import {target}"
+
+
+def test_no_module_needs_itself_by_a_detour() -> None:
+    """Imports inside functions and modules named in strings count; imports for type checkers do not."""
+    needs = {module_of(path): modules_used(path) for path in (*FILES, *LAB_FILES)}
+    try:
+        graphlib.TopologicalSorter(needs).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"a cycle: {' → '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize(
+    "folder", sorted({path.parent for path in (*FILES, *LAB_FILES)}), ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_a_folder_is_taken_in_at_a_glance(folder: Path) -> None:
+    files = [path.name for path in folder.iterdir() if path.is_file() and path.name != "py.typed"]
+    assert len(files) <= MOST_FILES, files
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
@@ -108,7 +179,7 @@ def test_house_rules(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
     assert path.stem not in BANNED_NAMES
     assert not any(part in BANNED_NAMES for part in path.relative_to(PACKAGE).parts)
-    if room_of(path) not in ("cli", "web"):
+    if room_of(path) not in ("cli", "web") and path.parent.name != "terminal":
         calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
         assert not [c.lineno for c in calls if c.func.id == "print"], "printing belongs to cli/"  # type: ignore[attr-defined]
 

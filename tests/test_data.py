@@ -10,9 +10,9 @@ DATA = Path(__file__).parents[1] / "data"
 
 pytest.importorskip("duckdb")
 
-from foretell.datasets import open_store  # noqa: E402
-from foretell.datasets.card import make_card  # noqa: E402
-from foretell.datasets.schema import TABLES  # noqa: E402
+from foretell.datasets import open_store
+from foretell.datasets.card import make_card
+from foretell.datasets.schema import TABLES
 
 
 @pytest.fixture(scope="module")

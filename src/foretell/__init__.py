@@ -10,8 +10,8 @@ from foretell.records import Estimate, Measurement, Prediction, Target, Workload
 from foretell.workflows import devices, load_graph, predict
 
 if TYPE_CHECKING:
-    from foretell.workflows.collect import collect
-    from foretell.workflows.profile import profile
+    from foretell.workflows.measure.collect import collect
+    from foretell.workflows.measure.profile import profile
     from foretell.workflows.sweep import sweep
 
 __all__ = [
@@ -32,10 +32,18 @@ __all__ = [
 ]
 
 
+# verbs that are less often used are imported when they are asked for: predicting shall start quickly
+_VERBS = {
+    "collect": "foretell.workflows.measure.collect",
+    "profile": "foretell.workflows.measure.profile",
+    "sweep": "foretell.workflows.sweep",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """What is less often used is imported when it is asked for: predicting shall start quickly."""
-    if name in ("collect", "profile", "sweep"):
-        verb = getattr(importlib.import_module(f"foretell.workflows.{name}"), name)
+    """A verb that nothing has imported yet."""
+    if name in _VERBS:
+        verb = getattr(importlib.import_module(_VERBS[name]), name)
         globals()[name] = verb
         return verb
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from foretell.devices import Device, Hardware, Slice, effective
 from foretell.graph import Graph
-from foretell.graph.passes import autocast
+from foretell.graph.ir.passes import autocast
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,7 @@ class Prediction:
     ``mig`` is the smallest MIG profile that will do, None where none does; ``mig_reason`` says why, and is None where
     there is nothing to say: on a slice, on a device without MIG, from a predictor that does not know the memory.
     ``eager_latency_ms`` is what the model takes as it is, where the latency is that of a compiled one.
+    ``extrapolated`` is set by the predictor where it has no measurement of the device.
     """
 
     model: str
@@ -160,17 +161,13 @@ class Prediction:
     occupancy: Estimate | None = None
     mig: str | None = None
     mig_reason: str | None = None
+    extrapolated: bool = False
     coverage: float = 1.0
     breakdown: tuple[OperatorShare, ...] = ()
     units: tuple[UnitShare, ...] = ()
     kernels: tuple[KernelShare, ...] = ()
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def is_extrapolated(self) -> bool:
-        """Whether the predictor has no measurement of the device."""
-        return self.predictor in ("carried", "roofline")
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``foretell predict --json`` prints: absent metrics are absent."""
@@ -184,6 +181,7 @@ class Prediction:
                 result[name] = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
         if self.mig_reason is not None:
             result["mig_profile"] = {"name": self.mig, "reason": self.mig_reason}
+        result["extrapolated"] = self.extrapolated
         result["coverage"] = self.coverage
         result["predictor"] = self.predictor
         result["breakdown"] = [

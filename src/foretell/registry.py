@@ -11,7 +11,7 @@ foretell.errors.UnknownNameError: Unknown shape 'sqare'. Did you mean 'square'?
 
 import difflib
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,13 +32,17 @@ class Registry:
     """A table of plug-ins of one kind, loaded lazily."""
 
     kind: str
-    targets: Mapping[str, str]
+    targets: dict[str, str]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.targets)
 
     def __contains__(self, name: object) -> bool:
         return name in self.targets
+
+    def register(self, name: str, target: str) -> None:
+        """Add a plug-in that lives outside the package."""
+        self.targets[name] = target
 
     def load(self, name: str) -> Any:
         """Import and return what ``name`` stands for."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foretell.graph import Graph, Node, Tensor
-from foretell.graph.batch import mark_batch_axes
-from foretell.graph.node import Attribute
-from foretell.graph.tensor import TensorKind
+from foretell.graph.ir.batch import mark_batch_axes
+from foretell.graph.ir.node import Attribute
+from foretell.graph.ir.tensor import TensorKind
 
 Shape = tuple[int, ...]
 

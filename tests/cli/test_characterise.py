@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from command_line import run
-from foretell.profiling import ceilings_measured
-from foretell.profiling.ceilings_measured import MeasuredCeilings
+from foretell.profiling import ceilings as ceilings_measured
+from foretell.profiling.ceilings import MeasuredCeilings
 
 H200 = MeasuredCeilings(
     "cuda", "NVIDIA H200", "desk", "2.13", "580.1", "2026-11-15T10:00:00+00:00", 2, 60.0, 4200.0, 960.0, 7000.0, 15.0,

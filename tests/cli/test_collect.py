@@ -10,10 +10,10 @@ import pytest
 
 from command_line import run
 from foretell.cli.collect import clock, describe, progress_of
-from foretell.profiling.progress import Progress
-from foretell.workflows.collect import NO_LIMIT_S, Collected
+from foretell.profiling.campaign.progress import Progress
+from foretell.workflows.measure.collect import NO_LIMIT_S, Collected
 
-workflow = importlib.import_module("foretell.workflows.collect")
+workflow = importlib.import_module("foretell.workflows.measure.collect")
 
 
 @pytest.fixture

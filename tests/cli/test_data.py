@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from command_line import run
+from foretell.datasets.opening import open_store
 from foretell.datasets.parquet_files import arrow_table
 from foretell.datasets.schema import TABLES
-from foretell.datasets.store import open_store
 
 pytest.importorskip("duckdb")
 

@@ -1,11 +1,10 @@
 import json
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from foretell.cli.data_graphs import add_commands
-from workflows.small_store import write_table
+from foretell.cli.data import app
+from small.small_store import write_table
 
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
@@ -17,8 +16,6 @@ FACTS = {
 
 
 def _run(*arguments):
-    app = typer.Typer()
-    add_commands(app)
     result = CliRunner().invoke(app, [*map(str, arguments), "--json"])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)

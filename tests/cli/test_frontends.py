@@ -7,7 +7,7 @@ import pytest
 
 from command_line import run
 from converted_models import fake_environment
-from foretell.frontends import converter_environments as environments
+from foretell.frontends.converted import environments
 
 
 @pytest.fixture(autouse=True)

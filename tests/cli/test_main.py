@@ -47,7 +47,7 @@ def test_the_second_call_reads_the_cache(
     first = run(capsys, "inspect", model, "--json")
     assert len(list((tmp_path / "cache").rglob("*.fgraph"))) == 1
     monkeypatch.setattr(
-        "foretell.frontends.onnx_file.graph_from_proto", lambda *_: pytest.fail("it was converted again")
+        "foretell.frontends.onnx.file.graph_from_proto", lambda *_: pytest.fail("it was converted again")
     )
     assert run(capsys, "inspect", model, "--json") == first
 

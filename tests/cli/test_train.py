@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from command_line import run
-from foretell.cli.train import JUDGED, MODELS
-from foretell.evaluation.protocol import Run
-from foretell.evaluation.table import Comparison
-from foretell.predictors.unit_model_training import Settings
-from foretell.workflows import train as workflow
-from predictors.small_samples import QUICK
-from workflows.small_store import SETTINGS, WIDTHS, write_store
+from foretell.cli.train import MODELS
+from foretell.predictors.unit.fit_model import Settings
+from foretell.training import unit_models as workflow
+from foretell.training.judging.protocol import Run
+from foretell.training.judging.table import Comparison
+from small.small_samples import QUICK
+from small.small_store import SETTINGS, WIDTHS, write_store
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("lightgbm")
@@ -93,10 +93,10 @@ def test_predictors_are_judged_and_the_report_is_written_here(
     store: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ("--store", store, "--split", "random", "--seeds", ENOUGH)
-    lines = run(capsys, "evaluate", "roofline", "linear", *given, "--report").splitlines()
+    lines = run(capsys, "evaluate", "roofline", "unit-trees", *given, "--report").splitlines()
     assert lines[0] == "written: reports/evaluation.md"
     assert [line.partition(":")[0] for line in lines[1:]] == [
-        f"{name}, split by random, seed {seed}" for seed in range(int(ENOUGH)) for name in ("roofline", "linear")
+        f"{name}, split by random, seed {seed}" for seed in range(int(ENOUGH)) for name in ("roofline", "unit-trees")
     ]
     assert any("latency_ms" in line and "%" in line for line in lines[1:])
     assert names(here / "reports") == ["evaluation.json", "evaluation.md"]
@@ -122,30 +122,17 @@ def test_all_predictors_and_splits_are_meant_where_none_is_named(
     asked: list[tuple[list[str], list[str], list[int]]] = []
 
     def record(names, *_: object, splits, seeds, **others: object) -> list[object]:
-        assert others.keys() == {"only_networks", "fit_seconds", "label_shares", "processes", "say"}
+        assert others.keys() == {"only_networks", "say"}
         asked.append((list(names), list(splits), list(seeds)))
         return []
 
     monkeypatch.setattr(workflow, "evaluate", record)
     run(capsys, "evaluate")
-    run(capsys, "evaluate", "linear", "--split", "family", "--seeds", "1")
-    assert asked == [(list(workflow.FITTERS), list(workflow.SPLITS), [0, 1, 2, 3, 4]), (["linear"], ["family"], [0])]
-    assert not list(here.iterdir())
-
-
-def test_limits_and_shares_of_labels_are_heard(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[object] = []
-
-    def record(*_: object, fit_seconds, label_shares, processes, **others: object) -> list[object]:
-        asked.append((fit_seconds, label_shares, processes))
-        return []
-
-    monkeypatch.setattr(workflow, "evaluate", record)
-    run(capsys, "evaluate", "trappm")
-    run(capsys, "evaluate", "trappm", "--fit-seconds", "90", "--label-shares", "0.1, 0.25,1.0", "--processes", "6")
-    assert asked == [(None, (), 1), (90.0, (0.1, 0.25, 1.0), 6)]
+    run(capsys, "evaluate", "unit-trees", "--split", "family", "--seeds", "1")
+    assert asked == [
+        (list(workflow.FITTERS), list(workflow.SPLITS), [0, 1, 2, 3, 4]),
+        (["unit-trees"], ["family"], [0]),
+    ]
     assert not list(here.iterdir())
 
 
@@ -153,13 +140,13 @@ def test_a_predictor_of_one_mode_is_shown_by_it(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = [
-        Run("dippm", "random", 0, {}, {"latency_ms": {"inference": {"mape": 0.25}, "decode": {"mape": 0.5}}}),
-        Run("mlp", "random", 0, {}, {"latency_ms": {"all": {"mape": 0.125}, "inference": {"mape": 0.25}}}),
+        Run("unit-network", "random", 0, {}, {"latency_ms": {"inference": {"mape": 0.25}, "decode": {"mape": 0.5}}}),
+        Run("unit-trees", "random", 0, {}, {"latency_ms": {"all": {"mape": 0.125}, "inference": {"mape": 0.25}}}),
     ]
     monkeypatch.setattr(workflow, "evaluate", lambda *_, **__: found)
-    assert run(capsys, "evaluate", "dippm", "mlp").splitlines() == [
-        "dippm, split by random, seed 0: latency_ms in inference 25.0%, latency_ms in decode 50.0%",
-        "mlp, split by random, seed 0: latency_ms 12.5%",
+    assert run(capsys, "evaluate", "unit-network", "unit-trees").splitlines() == [
+        "unit-network, split by random, seed 0: latency_ms in inference 25.0%, latency_ms in decode 50.0%",
+        "unit-trees, split by random, seed 0: latency_ms 12.5%",
     ]
 
 
@@ -168,9 +155,6 @@ def test_a_predictor_of_one_mode_is_shown_by_it(
     [
         (("evaluate", "unit-tres"), "Unknown predictor 'unit-tres'. Did you mean 'unit-trees'?"),
         (("evaluate", "roofline", "--split", "famly"), "Unknown split 'famly'. Did you mean 'family'?"),
-        (("evaluate", "trappm", "--label-shares", "a,1"), "Got the shares 'a,1'; give numbers"),
-        (("evaluate", "trappm", "--label-shares", "0,1"), "Got a share of labels of 0"),
-        (("evaluate", "trappm", "--fit-seconds", "0"), "Got a limit of 0 seconds"),
         (("train", "--device", "h20o"), "Unknown device 'h20o'. Did you mean 'h200'?"),
         (("train", "--threads", "0"), "Invalid value for '--threads'"),
         (("train",), "data has no measured workload of h200"),
@@ -193,7 +177,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(
 def test_models_beside_the_predictors_are_fitted_and_judged_by_the_same_commands(
     model: str, report: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workflow = importlib.import_module(f"foretell.workflows.{MODELS[model]}")
+    workflow = importlib.import_module(MODELS[model])
     tables = [
         Comparison("all of them", {model: {"mape": 0.05}}),
         Comparison("by family", {"a": {"mape": 0.1}}, ranked=False),
@@ -208,35 +192,13 @@ def test_models_beside_the_predictors_are_fitted_and_judged_by_the_same_commands
     assert "by family" in (here / "reports" / f"{report}.md").read_text(encoding="utf-8")
     assert "1 more tables: --report or --json" in run(capsys, "evaluate", model)
     assert len(json.loads(run(capsys, "evaluate", model, "--json"))) == 2
-    assert "name it alone" in run(capsys, "evaluate", model, "linear", code=2)
+    assert "name it alone" in run(capsys, "evaluate", model, "roofline", code=2)
 
 
 def test_where_nothing_is_compared_the_first_table_is_shown(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workflow = importlib.import_module(f"foretell.workflows.{MODELS['slices']}")
+    workflow = importlib.import_module(MODELS["slices"])
     table = Comparison("alone", {"a": {"mape": 0.1}}, ranked=False)
     monkeypatch.setattr(workflow, "evaluate", lambda *_, say: [table])
     assert run(capsys, "evaluate", "slices").startswith("### alone")
-
-
-@pytest.mark.parametrize("model", JUDGED)
-def test_networks_of_papers_are_fitted_here_and_judged_there(
-    model: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("torch")
-    workflow = importlib.import_module(f"foretell.workflows.{JUDGED[model]}")
-    asked: list[object] = []
-
-    def record(*places: object, say: object, **given: object) -> list[Comparison]:
-        asked.append(given)
-        return [] if given["only_networks"] else [Comparison("all of them", {model: {"mape": 0.05}})]
-
-    monkeypatch.setattr(workflow, "evaluate", record)
-    given = ("--only-networks", "--fit-seconds", "9", "--processes", "5", "--cache", "kept")
-    assert run(capsys, "evaluate", model, *given) == "networks are kept in kept\n"
-    assert asked == [{"only_networks": True, "fit_seconds": 9.0, "processes": 5}]
-    shown = run(capsys, "evaluate", model, "--report")
-    assert shown.startswith("written: reports/lilou.md\n### all of them")
-    assert "name it alone" in run(capsys, "evaluate", model, "linear", code=2)
-    assert model in run(capsys, "train", "-p", model, code=2)

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from foretell.datasets.opening import open_store
 from foretell.datasets.parquet_files import arrow_table
 from foretell.datasets.schema import TABLES
-from foretell.datasets.store import open_store
 from foretell.errors import DataError
 
 ROWS = 30

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from foretell.datasets.opening import open_store
 from foretell.datasets.parquet_files import arrow_table
 from foretell.datasets.schema import TABLES
-from foretell.datasets.store import Store, open_store
+from foretell.datasets.store import Store
 from postgres_server import fresh_database, running_server
 
 _numbers = itertools.count()

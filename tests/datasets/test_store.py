@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from foretell.datasets.opening import open_store
 from foretell.datasets.schema import TABLES, VIEWS, name_number
-from foretell.datasets.store import Store, merge, open_store
+from foretell.datasets.store import Store, merge
 from foretell.errors import DataError
 
 

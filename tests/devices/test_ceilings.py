@@ -1,28 +1,52 @@
+"""Measured ceilings of devices: what is shipped can be read, and what cannot be is refused."""
+
+import tomllib
+
 import pytest
 
-from foretell.devices import all_devices, attainable_bandwidth_gb_per_s, find_device
+from foretell.devices import find_device
+from foretell.devices.ceilings import Ceilings, load_ceilings, parse_ceilings
+from foretell.errors import DataError
+from foretell.toml_rows import Row
 
-GPUS = [device for device in all_devices() if not device.is_cpu]
-
-
-@pytest.mark.parametrize("device", all_devices(), ids=lambda device: device.id)
-def test_a_whole_device_reaches_its_documented_bandwidth(device):
-    assert attainable_bandwidth_gb_per_s(device, device.sms) == device.bandwidth_gb_per_s
-
-
-@pytest.mark.parametrize("device", GPUS, ids=lambda device: device.id)
-def test_more_sms_never_draw_less_and_few_draw_at_least_their_share(device):
-    curve = [attainable_bandwidth_gb_per_s(device, sms) for sms in range(1, device.sms + 1)]
-    assert curve == sorted(curve)
-    assert all(value >= device.bandwidth_gb_per_s * sms / device.sms * 0.999 for sms, value in enumerate(curve, 1))
+# A100, as measured in chapter 3 of the thesis that the roofline follows
+A100 = Ceilings("a100-sxm-40gb", "A100", "2023", "ERT", 1346.0, 3877.6, {"fp32": 18.5, "fp16": 292.2})
 
 
-def test_one_sm_cannot_fill_the_memory():
-    for device in GPUS:
-        assert attainable_bandwidth_gb_per_s(device, 1) < 0.3 * device.bandwidth_gb_per_s
+def test_what_is_shipped_is_below_the_peaks_of_devices_that_there_are() -> None:
+    for device, found in load_ceilings().items():
+        place = find_device(device)
+        assert place.id == device
+        assert (found.dram_gb_per_s or 0) <= place.bandwidth_gb_per_s
+        for name, rate in found.tflops.items():
+            assert rate <= place.peak_tflops(name, tensor_cores=name != "fp32")
 
 
-def test_the_share_of_the_memory_slices_bounds_the_rest():
-    h200 = find_device("h200")
-    assert attainable_bandwidth_gb_per_s(h200, 26, share=1 / 8) == 600
-    assert attainable_bandwidth_gb_per_s(h200, 132, share=1 / 2) == 2400
+def test_what_is_printed_is_what_is_read() -> None:
+    found = parse_ceilings(Row("ceilings.toml", tomllib.loads("[ceilings]\n" + A100.to_toml())))
+    assert found == {"a100-sxm-40gb": A100}
+
+
+def test_names_do_not_end_their_quotes() -> None:
+    odd = Ceilings("cpu", 'a "cpu"\n\\', "2026-01-01", "x", 1.0)
+    (found,) = parse_ceilings(Row("f", tomllib.loads(odd.to_toml()))).values()
+    assert found.name == "a cpu"
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ({"dram_gb_per_s": -1}, "dram_gb_per_s is -1"),
+        ({"cache_gb_per_s": "fast"}, "cache_gb_per_s is 'fast'"),
+        ({"tflops": {"fp31": 1.0}}, "'fp31'"),
+        ({"tflops": 3}, "tflops is not a table"),
+        ({"tflops": {"fp32": 0}}, "fp32 is 0"),
+        ({}, "nothing was measured"),
+        ({"dram_gb_per_s": 1, "date": "soon"}, "date is 'soon'"),
+        ({"dram_gb_per_s": 1, "colour": "red"}, "'colour'"),
+    ],
+)
+def test_what_cannot_be_is_refused(entry: dict[str, object], told: str) -> None:
+    fields = {"name": "n", "date": "2026-01-01", "source": "s"} | entry
+    with pytest.raises(DataError, match=told):
+        parse_ceilings(Row("f", {"ceilings": {"h200": fields}}))

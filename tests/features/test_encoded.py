@@ -4,7 +4,7 @@ import numpy as np
 
 from foretell.features import COLUMNS
 from foretell.features.encoded import ENCODED_WIDTH, encode
-from predictors.small_samples import small_samples
+from small.small_samples import small_samples
 
 
 def _rows() -> np.ndarray:

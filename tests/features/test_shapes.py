@@ -1,6 +1,6 @@
 from foretell.features.shapes import SHAPE_COLUMNS, describe_shapes
 from foretell.graph import graph_costs
-from foretell.graph.layout import layouts
+from foretell.graph.ir.layout import layouts
 from foretell.testing import one_node
 
 

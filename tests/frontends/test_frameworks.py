@@ -7,9 +7,9 @@ import pytest
 from command_line import run
 from converted_models import FRAMEWORKS, JAX, KERAS, MACS, PADDLE, PARAMETERS, counts, make, run_python
 from foretell.errors import ModelError, UntrustedModelError
-from foretell.frontends.converter_environments import find_environment
+from foretell.frontends.converted.environments import find_environment
 from foretell.graph import graph_costs
-from foretell.workflows.predict import load_graph
+from foretell.workflows.workload import load_graph
 
 pytestmark = pytest.mark.slow
 OPERATORS = {"BatchNormalization": 1, "Conv": 2, "Gelu": 1, "Gemm": 1, "LayerNormalization": 1, "Silu": 1}

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from foretell.graph import graph_costs
-from foretell.workflows.predict import load_graph
+from foretell.workflows.workload import load_graph
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")

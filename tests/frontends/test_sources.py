@@ -10,11 +10,12 @@ import pytest
 from converted_models import FRAMEWORKS, keras_file, make
 from foretell.errors import ForetellError, InputError, ModelError
 from foretell.frontends import FRONTENDS, ModelRequest, cache, convert, parse_inputs
-from foretell.frontends.converter_environments import find_environment
+from foretell.frontends.converted.environments import find_environment
 from foretell.frontends.sources import recognise
-from foretell.graph import Graph, graph_costs, serde
+from foretell.graph import Graph, graph_costs
+from foretell.graph.ir import serde
 from foretell.testing import tiny_graph, tiny_onnx
-from foretell.workflows.predict import load_graph
+from foretell.workflows.workload import load_graph
 
 NEEDS = {
     "module": "torch",

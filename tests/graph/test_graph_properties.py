@@ -7,14 +7,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foretell.graph import Cost, Graph, Node, Tensor, graph_costs, inference_peak, run_groups, serde, training_peak
-from foretell.graph.allocator import rounded
-from foretell.graph.batch import mark_batch_axes
-from foretell.graph.cost import total
-from foretell.graph.layout import layouts
-from foretell.graph.memory import cached_peak, inference_tape, state_bytes, working_blocks
-from foretell.graph.passes import autocast, fold_constants, remove_identities
-from foretell.graph.patterns import tie_patterns
+from foretell.graph import Cost, Graph, Node, Tensor, graph_costs, inference_peak, run_groups, training_peak
+from foretell.graph.cost.node_costs import total
+from foretell.graph.ir import serde
+from foretell.graph.ir.batch import mark_batch_axes
+from foretell.graph.ir.layout import layouts
+from foretell.graph.ir.passes import autocast, fold_constants, remove_identities
+from foretell.graph.ir.patterns import tie_patterns
+from foretell.graph.memory.allocator import rounded
+from foretell.graph.memory.liveness import cached_peak, inference_tape, state_bytes, working_blocks
 from foretell.units import MIB
 
 BATCH = 11  # a size that no other axis has

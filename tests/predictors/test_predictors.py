@@ -8,7 +8,7 @@ from foretell.devices import all_devices, find_device
 from foretell.errors import ModelError, UnknownNameError
 from foretell.predictors import PREDICTORS, best_predictor, find_predictor
 from foretell.predictors.roofline import RooflinePredictor
-from foretell.predictors.unit_model import UnitPredictor
+from foretell.predictors.unit.model import UnitPredictor
 from foretell.records import Target, Workload
 from foretell.testing import tiny_graph
 
@@ -35,7 +35,7 @@ def test_the_best_predictor_of_a_device_answers_for_it(device: str) -> None:
     target = Target(place, None, "eager" if place.is_cpu else "cuda-graph")
     prediction = find_predictor(None, device).predict(Workload(tiny_graph(), target))
     assert prediction.predictor == best_predictor(device)
-    assert prediction.is_extrapolated == (device != "h200")
+    assert prediction.extrapolated == (device != "h200")
     assert (prediction.predictor == "roofline") == (device in ("cpu", "p4", "p100"))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from foretell.predictors.sample import TRUTHS
 from foretell.records import Prediction
-from predictors.small_samples import sample_of, workload
+from small.small_samples import sample_of, workload
 
 
 def test_every_truth_is_a_field_of_a_prediction() -> None:

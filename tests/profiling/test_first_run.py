@@ -2,8 +2,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from foretell.profiling.first_run import Cost, is_finite, run_first, spread  # noqa: E402
-from foretell.profiling.workload import Workload  # noqa: E402
+from foretell.profiling.first_run import Cost, is_finite, run_first, spread
+from foretell.profiling.workload import Workload
 
 
 def test_the_first_run_counts_its_leaves_and_pauses_before_every_module():

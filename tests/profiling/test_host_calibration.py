@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from foretell.errors import MeasurementError  # noqa: E402
-from foretell.profiling import host_calibration  # noqa: E402
-from foretell.profiling.host_calibration import PROBES, Probe, measure_host, time_runs  # noqa: E402
-from foretell.profiling.workload import Workload  # noqa: E402
+from foretell.errors import MeasurementError
+from foretell.profiling import host_calibration
+from foretell.profiling.host_calibration import PROBES, Probe, measure_host, time_runs
+from foretell.profiling.workload import Workload
 
 LENET = "synthetic:lenet?act=relu&scale=1"
 
@@ -113,7 +113,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch, device, said):
 
 
 def test_every_probe_can_be_built_and_both_modes_have_enough():
-    from foretell.profiling.zoo import build
+    from foretell.profiling.zoos.registry import build
 
     modes = [each.workload.mode for each in PROBES]
     assert min(modes.count("inference"), modes.count("training")) > host_calibration.MIN_PROBES

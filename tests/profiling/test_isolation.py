@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from foretell.profiling.campaign.plan import Measuring
 from foretell.profiling.isolation import count_alone, measure_alone
-from foretell.profiling.plan import Measuring
 from foretell.profiling.single import Request
 
-CHILD = (sys.executable, str(Path(__file__).with_name("single_child.py")))
+CHILD = (sys.executable, str(Path(__file__).parents[1] / "fakes" / "single_child.py"))
 
 
 def test_a_child_answers_in_its_environment():
@@ -51,7 +51,7 @@ def test_a_profiler_that_counts_nothing_is_said():
 def test_the_last_words_of_a_child_that_dies_are_its_own(tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "net.py").write_text("import os\n\ndef build():\n    os.abort()\n")
-    request = Request(f"{tmp_path}/net.py:build", builder="foretell.workflows.foreign_models:build_python")
+    request = Request(f"{tmp_path}/net.py:build", builder="foretell.workflows.measure.foreign_models:build_python")
     result = measure_alone(request, timeout_s=120)
     assert result["status"] == "crash"
     assert result["error"].startswith("The process died of SIGABRT while building the model.")

@@ -4,10 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from foretell.errors import InputError  # noqa: E402
-from foretell.optional import available  # noqa: E402
-from foretell.profiling.plan import Measuring  # noqa: E402
-from foretell.profiling.single import (  # noqa: E402
+from foretell.errors import InputError
+from foretell.optional import available
+from foretell.profiling.campaign.plan import Measuring
+from foretell.profiling.single import (
     NO_DEVICE,
     Request,
     SingleRun,
@@ -15,7 +15,7 @@ from foretell.profiling.single import (  # noqa: E402
     build_from_zoo,
     request_from_json,
 )
-from foretell.profiling.zoo import Built, Inputs  # noqa: E402
+from foretell.profiling.zoos.zoo import Built, Inputs
 
 LENET = "synthetic:lenet?act=tanh&scale=1"
 QUICK = Measuring(warmups=2, replays=3, tries=1)
@@ -105,8 +105,8 @@ def test_no_gpu_is_said_before_anything_is_built(tmp_path, monkeypatch):
 
 
 def test_a_capture_that_fails_falls_back_to_the_trace(tmp_path, monkeypatch):
-    from foretell.profiling.runtime_cpu import CpuRuntime
-    from foretell.profiling.runtime_cuda import CaptureError
+    from foretell.profiling.runtimes.cpu import CpuRuntime
+    from foretell.profiling.runtimes.cuda import CaptureError
 
     real = CpuRuntime.measure
     calls = []
@@ -163,7 +163,7 @@ def test_timm_is_built_for_the_size_asked_for():
 
 
 def test_fusion_is_told_beside_the_measurement(tmp_path, monkeypatch):
-    from foretell.workflows.fusion_worker import Answer
+    from foretell.workflows.measure.fusion_worker import Answer
 
     asked = []
 
@@ -171,8 +171,8 @@ def test_fusion_is_told_beside_the_measurement(tmp_path, monkeypatch):
         asked.append(given)
         return Answer("ok", {"nodes": 12, "groups": 8})
 
-    monkeypatch.setattr("foretell.workflows.fusion_worker.answer", answer)
-    result, stages = measure(tmp_path, fusion="inductor")
+    monkeypatch.setattr("foretell.workflows.measure.fusion_worker.answer", answer)
+    result, stages = measure(tmp_path, fusion="inductor", fusion_by="foretell.workflows.measure.fusion_worker:answer")
     assert result["fusion"] == {"backend": "inductor", "status": "ok", "nodes": 12, "groups": 8}
     assert (asked[0][0], asked[0][1].spec, stages[-1]) == ("inductor", LENET, "compiling")
 

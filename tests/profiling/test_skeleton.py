@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from foretell.profiling.skeleton import LARGE, Weights, is_large, lazy_initialisation  # noqa: E402
+from foretell.profiling.skeleton import LARGE, Weights, is_large, lazy_initialisation
 
 
 class Tied(torch.nn.Module):

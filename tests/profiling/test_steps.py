@@ -2,9 +2,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from foretell.profiling.steps import make_step, weight_dtype  # noqa: E402
-from foretell.profiling.workload import Workload  # noqa: E402
-from foretell.profiling.zoo import Built, image_inputs  # noqa: E402
+from foretell.profiling.steps import make_step, weight_dtype
+from foretell.profiling.workload import Workload
+from foretell.profiling.zoos.zoo import Built, image_inputs
 
 
 def _workload(mode="inference", dtype="fp32", optimizer="", shape=(4,)):

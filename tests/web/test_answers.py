@@ -8,7 +8,7 @@ import pytest
 
 from command_line import run
 from foretell.errors import ModelError
-from foretell.graph import serde
+from foretell.graph.ir import serde
 from foretell.testing import tiny_graph
 from foretell.web.answers import answer, check_upload
 from foretell.web.questions import read_question

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from foretell.errors import DataError
-from foretell.profiling.journal import Journal
+from foretell.profiling.campaign.journal import Journal
 from foretell.profiling.workload import Workload
 from foretell.workflows.data import card, merge_stores, open_existing, query, write_card, write_tables
 

@@ -10,7 +10,7 @@ from foretell.predictors.roofline import RooflinePredictor
 from foretell.records import METRICS
 from foretell.registry import Registry
 from foretell.testing import one_node, tiny_graph, tiny_onnx
-from foretell.workflows.diagnose import diagnose
+from foretell.workflows.measure.diagnose import diagnose
 
 
 @pytest.mark.parametrize("device", [d.id for d in foretell.devices()])

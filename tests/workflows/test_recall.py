@@ -11,8 +11,8 @@ from foretell.predictors.roofline import RooflinePredictor
 from foretell.records import Target, Workload
 from foretell.testing import tiny_graph
 from foretell.workflows.recall import recall
-from predictors.small_samples import H200, workload
-from workflows.small_store import write_store
+from small.small_samples import H200, workload
+from small.small_store import write_store
 
 pytest.importorskip("pyarrow")
 

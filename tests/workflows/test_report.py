@@ -9,8 +9,8 @@ from foretell.advisors.placement import Wishes
 from foretell.devices import find_device
 from foretell.errors import InputError, ModelError, UnknownNameError
 from foretell.graph import Node
-from foretell.pages.report import report_page
-from foretell.pages.report_content import ADVICE, KERNELS, ROOFLINE
+from foretell.rendering.html.report import report_page
+from foretell.rendering.html.report_content import ADVICE, KERNELS, ROOFLINE
 from foretell.testing import chain, tiny_onnx
 from foretell.workflows import report as workflow
 from foretell.workflows.advise import Renting, advise
@@ -41,7 +41,7 @@ def test_it_says_what_the_other_commands_say() -> None:
 
 
 def test_the_model_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from foretell.frontends.onnx_file import OnnxFrontend
+    from foretell.frontends.onnx.file import OnnxFrontend
 
     read, load = [], OnnxFrontend.load
     monkeypatch.setattr(OnnxFrontend, "load", lambda self, request: read.append(1) or load(self, request))

@@ -8,14 +8,14 @@ from xml.etree import ElementTree
 import pytest
 
 from foretell.devices import find_device, parse_slice
+from foretell.devices.ceilings import Ceilings
 from foretell.errors import DeviceError, InputError, MissingExtraError
-from foretell.facts.ceilings import Ceilings
-from foretell.pages.canvas import still
-from foretell.pages.roofline import LIMITS, Roofline, draw_roofline
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.records import Target, Workload
+from foretell.rendering.svg.canvas import still
+from foretell.rendering.svg.roofline import LIMITS, Roofline, draw_roofline
 from foretell.testing import one_node, tiny_graph, tiny_onnx
-from foretell.workflows.characterise import write_own_ceilings
+from foretell.workflows.measure.characterise import write_own_ceilings
 from foretell.workflows.roofline import bitmap, reached_by, roofline, roofline_of, write_roofline
 
 A100 = find_device("a100")
@@ -128,7 +128,7 @@ def test_kernels_of_a_device_without_traces_are_told_apart_by_operator() -> None
 
 
 def test_kernels_group_the_points() -> None:
-    from foretell.predictors.kernel_classifier import shipped
+    from foretell.predictors.kernels.classifier import shipped
 
     if shipped("h200") is None:
         pytest.skip("no classes of kernels are shipped")

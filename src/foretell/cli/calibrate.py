@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from foretell.cli import options
-from foretell.cli.printable import printable
-from foretell.cli.progress import working
+from foretell.rendering.terminal.printable import printable
+from foretell.rendering.terminal.progress import working
 
 
 def run(
@@ -19,7 +19,7 @@ def run(
 ) -> None:
     """Measure in a few seconds how fast this host launches work, for the eager latencies that predict tells."""
     from foretell.predictors import host_latency
-    from foretell.workflows.calibrate import calibrate, calibration_path
+    from foretell.workflows.measure.calibrate import calibrate, calibration_path
 
     with working("Running small networks"):
         found = calibrate(device)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foretell.cli import options
-from foretell.cli.numbers import ABSENT, number
-from foretell.cli.printable import printable
-from foretell.cli.progress import working
+from foretell.rendering.terminal.numbers import ABSENT, number
+from foretell.rendering.terminal.printable import printable
+from foretell.rendering.terminal.progress import working
 from foretell.units import gflops_from_tflops
 
 if TYPE_CHECKING:
     from foretell.devices import Device
-    from foretell.facts.ceilings import Ceilings
-    from foretell.profiling.ceilings_measured import MeasuredCeilings
+    from foretell.devices.ceilings import Ceilings
+    from foretell.profiling.ceilings import MeasuredCeilings
 
 
 def run(
@@ -28,7 +28,7 @@ def run(
     as_json: options.Json = False,
 ) -> None:
     """Measure in some 20 seconds what this machine's memory, cache and arithmetic reach, for foretell roofline."""
-    from foretell.workflows.characterise import ceilings_path, characterise
+    from foretell.workflows.measure.characterise import ceilings_path, characterise
 
     with working("Streaming and multiplying"):
         found, measured = characterise(device)
@@ -46,9 +46,9 @@ def _show(found: "Ceilings", measured: "MeasuredCeilings") -> None:
     from rich import box
     from rich.table import Table
 
-    from foretell.cli.show import console
     from foretell.devices import find_device
     from foretell.errors import DeviceError
+    from foretell.rendering.terminal.prediction import console
 
     try:
         known = find_device(found.device)

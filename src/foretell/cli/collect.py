@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from foretell.cli import options
-from foretell.cli.printable import printable
+from foretell.rendering.terminal.printable import printable
 
 INTERRUPTED = 130
 
@@ -55,7 +55,7 @@ def run(
     as_json: options.Json = False,
 ) -> None:
     """Measure what PLAN asks for. Killed or stopped, the same command goes on where it ended."""
-    from foretell.workflows.collect import collect
+    from foretell.workflows.measure.collect import collect
 
     with progress_of(plan.name) as show:
         done = collect(
@@ -137,7 +137,7 @@ def progress_of(name: str) -> Iterator[Callable[[Any], None]]:
 
 def describe(state: Any) -> str:
     """How far a campaign is, in one line."""
-    from foretell.workflows.collect import NO_LIMIT_S
+    from foretell.workflows.measure.collect import NO_LIMIT_S
 
     of = f"/{state.total:,}" if state.total is not None else ""
     parts = [f"{state.finished:,}{of} measured"]

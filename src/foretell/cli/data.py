@@ -8,14 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from foretell.cli import data_graphs, options
-from foretell.cli.printable import printable
-from foretell.cli.progress import working
+from foretell.cli import options
+from foretell.rendering.terminal.printable import printable
+from foretell.rendering.terminal.progress import working
 
 app = typer.Typer(help="Look at measured records, ask them, merge them.", no_args_is_help=True, rich_markup_mode=None)
-data_graphs.add_commands(app)
 
 StorePlace = Annotated[str, typer.Option("--store", help="A folder of Parquet files, or postgresql://user@host/name.")]
+Folder = Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")]
+_GRAPHS = "graphs"
+_WORST = 20
 
 
 @app.command("card")
@@ -104,7 +106,7 @@ def _width(columns: list[str], rows: list[list[str]]) -> int:
 
 
 def _screen_width() -> int:
-    from foretell.cli.show import console
+    from foretell.rendering.terminal.prediction import console
 
     return console().width
 
@@ -117,8 +119,8 @@ def _show_counts(title: str, counts: dict[str, int], as_json: bool) -> None:
 
 
 def _show_card(found: Any) -> None:
-    from foretell.cli.show import console
     from foretell.datasets.card_text import sections
+    from foretell.rendering.terminal.prediction import console
 
     for section in sections(found):
         _show_table(section.title, section.columns, section.rows, section.texts)
@@ -133,7 +135,7 @@ def _show_table(title: str, columns: Any, rows: Any, texts: Sequence[int] = (0,)
     from rich.table import Table
     from rich.text import Text
 
-    from foretell.cli.show import console
+    from foretell.rendering.terminal.prediction import console
 
     if title:  # above the table, not as its title: that would be as narrow as the table
         console().print(Text(printable(title), style="bold"))
@@ -143,3 +145,56 @@ def _show_table(title: str, columns: Any, rows: Any, texts: Sequence[int] = (0,)
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     console().print(table)
+
+
+@app.command("graphs")
+def make_graphs(
+    store: Folder = Path("data"),
+    journal: Annotated[Path, typer.Option("--journal", help="Where graphs are kept until all are made.")] = Path(
+        "out/graphs"
+    ),
+    again: Annotated[bool, typer.Option("--again", help="Try once more what failed before.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Make the graphs of all measured models that the store lacks; can be stopped and called again."""
+    from foretell.training.examples import graphs
+
+    keys = graphs.measured_keys(store)
+
+    def tell(number: int, total: int, key: Any, error: str) -> None:
+        what = f"{error}" if error else f"{key.spec} {key.mode}"
+        typer.echo(printable(f"{number} of {total}: {what}"), err=True)
+
+    counts = graphs.collect_graphs(keys, journal, done=graphs.stored_keys(store), again=again, tell=tell)
+    path = graphs.write_graphs(journal, store / _GRAPHS)
+    found = {"needed": len(keys), "made": counts["ok"], "failed": counts["build_error"], "file": str(path or "")}
+    typer.echo(json.dumps(found, indent=1) if as_json else ", ".join(f"{key} {value}" for key, value in found.items()))
+
+
+@app.command("link")
+def link_kernels(store: Folder = Path("data"), as_json: options.Json = False) -> None:
+    """Tie every traced kernel to the node of its model's graph, and show how much of the time was tied."""
+    from foretell.training.examples import link
+
+    with working(f"Linking the traces of {store}"):
+        links, summary = link.link_store(store, store)
+        link.write_links(links, store / _GRAPHS)
+    found: dict[str, Any] = {"traces": len(summary.worst), "linked": len(links)}
+    found |= {"tied": link.tied_share(summary.total_us), "total": _shares(summary.total_us)}
+    found["by_mode"] = {mode: _shares(times) for mode, times in sorted(summary.by_mode.items())}
+    found["by_family"] = {family: link.tied_share(times) for family, times in sorted(summary.by_family.items())}
+    found["untied"] = dict(summary.untied.most_common(_WORST))
+    found["worst"] = [{"share": share, "mode": mode, "spec": spec} for share, mode, spec in summary.worst_first(_WORST)]
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    typer.echo(f"{len(links)} of {len(summary.worst)} traces linked; {found['tied']:.2%} of kernel time has a node")
+    for mode, shares in found["by_mode"].items():
+        typer.echo(f"  {mode}: " + ", ".join(f"{fate} {share:.2%}" for fate, share in shares.items() if share))
+    for row in found["worst"]:
+        typer.echo(printable(f"  {row['share']:.1%} not tied: {row['spec'][:80]} {row['mode']}"))
+
+
+def _shares(times: Any) -> dict[str, float]:
+    whole = sum(times.values()) or 1.0
+    return {fate: time / whole for fate, time in times.most_common()}

@@ -34,7 +34,7 @@ def _print_all() -> None:
     from rich import box
     from rich.table import Table
 
-    from foretell.cli.show import console
+    from foretell.rendering.terminal.prediction import console
 
     table = Table(box=box.SIMPLE)
     for column in ("device", "SMs", "memory GiB", "GB/s", "TF32", "FP16", "FP32", "W", "MIG profiles", "also called"):
@@ -61,7 +61,7 @@ def _print_one(device: Device) -> None:
     from rich import box
     from rich.table import Table
 
-    from foretell.cli.show import console
+    from foretell.rendering.terminal.prediction import console
 
     out = console()
     out.print(f"{device.id}: {device.name} ({device.vendor} {device.architecture})", style="bold")

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 def run(as_json: options.Json = False) -> None:
     """Say what is installed, which front-ends work, and whether a GPU is seen."""
-    from foretell.workflows.diagnose import diagnose
+    from foretell.workflows.measure.diagnose import diagnose
 
     found = diagnose()
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=1))
         return
-    from foretell.cli.show import console
+    from foretell.rendering.terminal.prediction import console
 
     out = console()
     out.print(f"foretell {found.foretell} · Python {found.python} · {found.platform}")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from foretell.cli import options
-from foretell.cli.progress import working
+from foretell.rendering.terminal.progress import working
 
 app = typer.Typer(
     help="Frameworks whose models are converted: Keras and TensorFlow, PaddlePaddle, JAX.",
@@ -22,13 +22,13 @@ def show(context: typer.Context, as_json: options.Json = False) -> None:
     """List the frameworks: installed where, in which versions."""
     if context.invoked_subcommand is not None:
         return
-    from foretell.workflows.frontends import list_frameworks
+    from foretell.workflows.measure.converters import list_frameworks
 
     found = list_frameworks()
     if as_json:
         typer.echo(json.dumps([asdict(state) for state in found], indent=1))
         return
-    from foretell.cli.show import console
+    from foretell.rendering.terminal.prediction import console
 
     out = console()
     for state in found:
@@ -40,7 +40,7 @@ def show(context: typer.Context, as_json: options.Json = False) -> None:
 @app.command("install")
 def install(name: Name) -> None:
     """Install a framework and its converter into an environment of its own, below the cache folder."""
-    from foretell.workflows.frontends import find_framework, install_framework
+    from foretell.workflows.measure.converters import find_framework, install_framework
 
     with working(f"Installing {find_framework(name)} (a minute or more)"):
         state = install_framework(name)
@@ -51,6 +51,6 @@ def install(name: Name) -> None:
 @app.command("remove")
 def remove(name: Name) -> None:
     """Delete the environment of a framework."""
-    from foretell.workflows.frontends import remove_framework
+    from foretell.workflows.measure.converters import remove_framework
 
     typer.echo(f"{name}: {'removed' if remove_framework(name) else 'there was none'}")

@@ -1,7 +1,6 @@
 """Datasets: where records rest: one interface over a folder of Parquet files and a PostgreSQL database."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from foretell.datasets.schema import TABLES
@@ -10,7 +9,6 @@ from foretell.optional import require
 from foretell.registry import did_you_mean
 
 ROWS_AT_ONCE, DOCUMENTS_AT_ONCE = 200_000, 500
-_POSTGRES = ("postgresql://", "postgres://")
 
 
 class Store(Protocol):
@@ -36,20 +34,6 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of files and connections."""
-
-
-def open_store(where: str | Path) -> Store:
-    """The store at a folder or at ``postgresql://user@host/database``."""
-    text = str(where)
-    if text.startswith(_POSTGRES):
-        from foretell.datasets.postgres_store import PostgresStore
-
-        return PostgresStore(text)
-    if "://" in text:
-        raise DataError(f"Cannot open the store {text!r}. Give a folder, or postgresql://user@host/database.")
-    from foretell.datasets.parquet_store import ParquetStore
-
-    return ParquetStore(Path(text))
 
 
 def merge(source: Store, target: Store, at_once: int = 0) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """The devices room: what hardware there is, and what a slice of it leaves."""
 
+from foretell.devices.bandwidth import attainable_bandwidth_gb_per_s
 from foretell.devices.catalog import all_devices, cite, find_device
-from foretell.devices.ceilings import attainable_bandwidth_gb_per_s
 from foretell.devices.device import DTYPES, Device, MigProfile, SmLimits
 from foretell.devices.slices import Hardware, Slice, effective, parse_slice
 

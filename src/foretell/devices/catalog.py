@@ -85,7 +85,7 @@ def _suggestion(name: str) -> str:
 @lru_cache(maxsize=1)
 def _catalog() -> _Catalog:
     """Read the file once."""
-    raw = tomllib.loads(files("foretell.devices").joinpath("catalog.toml").read_text(encoding="utf-8"))
+    raw = tomllib.loads(files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8"))
     limits = {
         capability: (SmLimits(**{k: v for k, v in row.items() if k != "source"}), row["source"])
         for capability, row in raw["sm_limits"].items()

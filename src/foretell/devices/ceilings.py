@@ -1,30 +1,83 @@
-"""The devices room: how much memory bandwidth a few SMs can draw, an analytic model.
+"""The facts room: what devices were measured to reach: memory, last-level cache, matrix products by number format."""
 
-Little's law bounds what one SM can pull: bytes in flight over latency. With every resident thread waiting
-for one 16-byte load and a DRAM round trip of about 0.7 µs, a Hopper SM draws at most 2048 × 16 B / 0.7 µs =
-47 GB/s, so that an H200 needs about 100 of its 132 SMs to fill 4.8 TB/s and an RTX 4090 29 of its 128.
-Both constants are assumptions, not measurements; a fitted predictor corrects what they miss.
-A whole device always reaches its documented bandwidth, also where the law alone would say less.
-"""
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 
-from foretell.devices.device import Device
-from foretell.units import GIGA, seconds_from_us
+from foretell.errors import DataError
+from foretell.toml_rows import Row, read_shipped, sources_of
 
-BYTES_IN_FLIGHT_PER_THREAD = 16
-DRAM_LATENCY_US = 0.7
+FORMATS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+_FIELDS = ("name", "date", "source", "dram_gb_per_s", "cache_gb_per_s", "tflops")
 
 
-def attainable_bandwidth_gb_per_s(device: Device, sms: int, share: float = 1.0) -> float:
-    """Bandwidth that ``sms`` SMs reach when ``share`` of the device's memory slices is theirs.
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What one device reached, when, and who says so; None or absent is what nobody measured."""
 
-    >>> from foretell.devices import find_device
-    >>> h200 = find_device("h200")
-    >>> round(attainable_bandwidth_gb_per_s(h200, 26)), attainable_bandwidth_gb_per_s(h200, 132)
-    (1217, 4800.0)
-    """
-    whole = device.bandwidth_gb_per_s
-    if sms >= device.sms or device.limits is None:
-        return whole * share
-    per_sm_bytes = device.limits.max_threads * BYTES_IN_FLIGHT_PER_THREAD
-    per_sm_gb_per_s = per_sm_bytes / seconds_from_us(DRAM_LATENCY_US) / GIGA
-    return min(whole * share, sms * max(per_sm_gb_per_s, whole / device.sms))
+    device: str
+    name: str
+    date: str
+    source: str
+    dram_gb_per_s: float | None = None
+    cache_gb_per_s: float | None = None
+    tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    def to_toml(self) -> str:
+        """The entry of ceilings.toml.
+
+        >>> print(Ceilings("h200", "NVIDIA H200", "2026-11-15", "a test", 4000.0, None, {"fp32": 50.0}).to_toml())
+        [ceilings.h200]
+        name = "NVIDIA H200"
+        date = "2026-11-15"
+        source = "a test"
+        dram_gb_per_s = 4000.0
+        tflops = { fp32 = 50.0 }
+        <BLANKLINE>
+        """
+        lines = [f"[ceilings.{self.device}]"]
+        lines += [f"{key} = {_quoted(getattr(self, key))}" for key in ("name", "date", "source")]
+        for key in ("dram_gb_per_s", "cache_gb_per_s"):
+            if getattr(self, key) is not None:
+                lines.append(f"{key} = {float(f'{getattr(self, key):.5g}')}")
+        rates = ", ".join(f"{name} = {float(f'{rate:.5g}')}" for name, rate in self.tflops.items())
+        return "\n".join([*lines, f"tflops = {{ {rates} }}", ""])
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML; what steers a terminal or ends the string is left out."""
+    return '"' + "".join(c for c in text if c.isprintable() and c not in '"\\') + '"'
+
+
+@lru_cache(maxsize=1)
+def load_ceilings() -> Mapping[str, Ceilings]:
+    """What is shipped, by device id."""
+    return parse_ceilings(read_shipped(__package__, "ceilings.toml"))
+
+
+def parse_ceilings(file: Row) -> dict[str, Ceilings]:
+    """The entries of a file, by device id."""
+    sources = sources_of(file.allow("sources", "ceilings"))
+    return {device: parse_row(device, row, sources) for device, row in file.rows("ceilings").items()}
+
+
+def parse_row(device: str, row: Row, sources: Mapping[str, object]) -> Ceilings:
+    """One entry, checked: whatever is in it is above zero, and something is in it."""
+    row.allow(*_FIELDS)
+    fields = row.fields.get("tflops", {})
+    if not isinstance(fields, Mapping):
+        raise DataError(f"{row.where}: tflops is not a table; write it as {{ fp32 = 50.0 }}")
+    rates = Row(f"{row.where}, tflops", fields).allow(*FORMATS)
+    tflops = {name: rates.maybe_number(name, least=0, open_end=True) for name in rates.fields}
+    found = Ceilings(
+        device,
+        row.text("name"),
+        row.date(),
+        row.source(sources),
+        row.maybe_number("dram_gb_per_s", least=0, open_end=True),
+        row.maybe_number("cache_gb_per_s", least=0, open_end=True),
+        {name: rate for name, rate in tflops.items() if rate is not None},
+    )
+    if found.dram_gb_per_s is None and found.cache_gb_per_s is None and not found.tflops:
+        raise DataError(f"{row.where}: nothing was measured; give dram_gb_per_s, cache_gb_per_s or tflops")
+    return found

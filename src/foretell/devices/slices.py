@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from foretell.devices.ceilings import attainable_bandwidth_gb_per_s
+from foretell.devices.bandwidth import attainable_bandwidth_gb_per_s
 from foretell.devices.device import Device
 from foretell.errors import DeviceError
 

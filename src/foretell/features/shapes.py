@@ -8,12 +8,12 @@ import math
 from collections.abc import Mapping
 
 from foretell.graph import Cost, Graph
-from foretell.graph.arithmetic import time_steps
-from foretell.graph.layout import Layout, is_contiguous
-from foretell.graph.node import Node
-from foretell.graph.ops import lookup
-from foretell.graph.tensor import Tensor
-from foretell.graph.workspaces import is_fused
+from foretell.graph.cost.arithmetic import time_steps
+from foretell.graph.ir.layout import Layout, is_contiguous
+from foretell.graph.ir.node import Node
+from foretell.graph.ir.operators import lookup
+from foretell.graph.ir.tensor import Tensor
+from foretell.graph.memory.workspaces import is_fused
 
 SHAPE_COLUMNS = (
     # the operands

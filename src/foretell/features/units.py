@@ -16,9 +16,9 @@ from foretell.devices import Hardware
 from foretell.features.reuse import REUSE_COLUMNS, Reuse
 from foretell.features.shapes import SHAPE_COLUMNS, describe_shapes
 from foretell.graph import Cost, Graph, graph_costs, run_groups, training_step
-from foretell.graph.layout import layouts
-from foretell.graph.node import Node
-from foretell.graph.ops import OPERATORS, lookup
+from foretell.graph.ir.layout import layouts
+from foretell.graph.ir.node import Node
+from foretell.graph.ir.operators import OPERATORS, lookup
 from foretell.records import Workload
 from foretell.units import bytes_per_s, flops_per_s, us
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from foretell.errors import GraphError
 from foretell.frontends.request import ModelRequest
-from foretell.graph import Graph, serde
+from foretell.graph import Graph
+from foretell.graph.ir import serde
 
 CONVERTER_VERSION = 2  # raise it when a conversion changes: older entries are then not found
 CONVERSION = 2  # raise it when a framework's worker or the normalisation changes: models of PyTorch stay found

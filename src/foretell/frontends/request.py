@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from foretell.errors import InputError
 from foretell.graph import Graph
-from foretell.graph.tensor import DTYPE_BITS
+from foretell.graph.ir.tensor import DTYPE_BITS
 from foretell.registry import did_you_mean
 
 MODES = ("inference", "training", "prefill", "decode")

@@ -5,33 +5,34 @@ from typing import Any
 
 from foretell.errors import ForetellError, InputError, ModelError, UntrustedModelError
 from foretell.frontends import cache
-from foretell.frontends.archive import archive_kind
-from foretell.frontends.foreign import (
+from foretell.frontends.converted.frameworks import (
     recognise_foreign_file,
     recognise_foreign_folder,
     recognise_foreign_object,
     recognise_python_file,
 )
 from foretell.frontends.request import MAX_ELEMENTS, MODES, Frontend, ModelRequest
-from foretell.graph import Graph, graph_costs, serde
-from foretell.graph.passes import normalise
+from foretell.frontends.torch.archive import archive_kind
+from foretell.graph import Graph, graph_costs
+from foretell.graph.ir import serde
+from foretell.graph.ir.passes import normalise
 from foretell.registry import Registry, did_you_mean
 
 FRONTENDS = Registry(
     "front-end",
     {
-        "onnx": "foretell.frontends.onnx_file:OnnxFrontend",
-        "module": "foretell.frontends.python_file:ModuleFrontend",
-        "python": "foretell.frontends.python_file:PythonFileFrontend",
-        "pt2": "foretell.frontends.pt2:Pt2Frontend",
-        "torchscript": "foretell.frontends.torchscript:TorchScriptFrontend",
-        "timm": "foretell.frontends.timm_zoo:TimmFrontend",
-        "torchvision": "foretell.frontends.torchvision_zoo:TorchvisionFrontend",
-        "hf": "foretell.frontends.hf_frontend:HuggingFaceFrontend",
-        "keras": "foretell.frontends.keras_model:KerasFrontend",
-        "tensorflow": "foretell.frontends.keras_model:TensorFlowFrontend",
-        "paddle": "foretell.frontends.paddle_model:PaddleFrontend",
-        "jax": "foretell.frontends.jax_model:JaxFrontend",
+        "onnx": "foretell.frontends.onnx.file:OnnxFrontend",
+        "module": "foretell.frontends.torch.python_file:ModuleFrontend",
+        "python": "foretell.frontends.torch.python_file:PythonFileFrontend",
+        "pt2": "foretell.frontends.torch.pt2:Pt2Frontend",
+        "torchscript": "foretell.frontends.torch.torchscript:TorchScriptFrontend",
+        "timm": "foretell.frontends.torch.timm_models:TimmFrontend",
+        "torchvision": "foretell.frontends.torch.torchvision_models:TorchvisionFrontend",
+        "hf": "foretell.frontends.huggingface.frontend:HuggingFaceFrontend",
+        "keras": "foretell.frontends.converted.keras_model:KerasFrontend",
+        "tensorflow": "foretell.frontends.converted.keras_model:TensorFlowFrontend",
+        "paddle": "foretell.frontends.converted.paddle_model:PaddleFrontend",
+        "jax": "foretell.frontends.converted.jax_model:JaxFrontend",
     },
 )
 SPECS = (

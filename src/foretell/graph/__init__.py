@@ -1,13 +1,13 @@
 """graph: the intermediate representation: tensors, nodes, graphs, their costs, memory and files. Pure Python."""
 
-from foretell.graph.cost import Cost, CostTable, graph_costs
-from foretell.graph.graph import Graph
-from foretell.graph.groups import Group, run_groups
-from foretell.graph.memory import Peak, inference_peak
-from foretell.graph.node import Node
-from foretell.graph.tensor import Tensor, parse_dtype
-from foretell.graph.training import TrainingStep, training_step
-from foretell.graph.training_memory import training_peak
+from foretell.graph.cost.node_costs import Cost, CostTable, graph_costs
+from foretell.graph.cost.training import TrainingStep, training_step
+from foretell.graph.ir.graph import Graph
+from foretell.graph.ir.groups import Group, run_groups
+from foretell.graph.ir.node import Node
+from foretell.graph.ir.tensor import Tensor, parse_dtype
+from foretell.graph.memory.liveness import Peak, inference_peak
+from foretell.graph.memory.training import training_peak
 
 __all__ = [
     "Cost",

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, replace
 
 from foretell.graph import Graph, graph_costs, run_groups, training_step
-from foretell.graph.ops import lookup
+from foretell.graph.ir.operators import lookup
 from foretell.records import Estimate, Prediction, Workload
 from foretell.units import ms, seconds_from_us
 

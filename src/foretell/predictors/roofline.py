@@ -7,14 +7,14 @@ answer is ``uncalibrated``, its interval wide, and a predictor fitted to measure
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from foretell.devices import Device, Hardware, find_device
 from foretell.graph import Cost, graph_costs, run_groups, training_step
-from foretell.graph.cost import CostTable
-from foretell.graph.memory import cached_peak, inference_tape, live_peak
-from foretell.graph.training_memory import optimizer_states, training_tape
+from foretell.graph.cost.node_costs import CostTable
+from foretell.graph.memory.liveness import cached_peak, inference_tape, live_peak
+from foretell.graph.memory.training import optimizer_states, training_tape
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import (
     bytes_from_gib,
@@ -75,55 +75,62 @@ class RooflinePredictor:
     name = "roofline"
 
     def predict(self, workload: Workload) -> Prediction:
-        """Latency, memory, energy and power of a workload."""
-        graph, hardware = workload.running_graph, workload.target.hardware
-        warnings = [uncalibrated(workload.target.device), *workload.graph.warnings]
-        table = graph_costs(graph)
-        slots = tuple(timeline(workload, table))
-        latency_ms = sum(s.latency_ms for s in slots)
-        if not latency_ms:
-            latency_ms = device_launch_ms(hardware)
-            warnings.append("The graph does no work on the device; the time is that of an empty launch.")
-        memory_mib = peak_memory_mib(workload, table)
-        power_w = mean_power_w(slots, latency_ms, hardware)
-        if memory_mib > mib(bytes_from_gib(hardware.memory_gib)):
-            warnings.append(
-                f"Needs about {gib(bytes_from_mib(memory_mib)):.1f} GiB; {workload.target.device.id} has "
-                f"{hardware.memory_gib:.1f} GiB here: it will not fit."
-            )
-        if table.unknown_operators:
-            named = ", ".join(f"{op} ({share:.1%} of bytes)" for op, share in table.unknown_operators.items())
-            warnings.append(f"Unknown operators, counted by the bytes they move: {named}")
-        latency = Estimate(latency_ms, latency_ms * LATENCY_LOW, latency_ms * LATENCY_HIGH)
-        power = Estimate(power_w, power_w * POWER_LOW, min(power_w * POWER_HIGH, workload.target.device.tdp_w))
-        memory = Estimate(memory_mib, memory_mib * MEMORY_LOW, memory_mib * MEMORY_HIGH)
-        energy_j = power_w * seconds_from_ms(latency_ms)
-        return Prediction(
-            model=graph.name,
-            device=workload.target.device.id,
-            slice=workload.target.slice.text if workload.target.slice else None,
-            runtime=workload.target.runtime,
-            mode=workload.mode,
-            batch_size=workload.batch_size,
-            dtype=workload.dtype,
-            optimizer=workload.optimizer,
-            predictor=self.name,
-            latency_ms=latency,
-            throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
-            memory_mib=memory,
-            device_memory_mib=None if workload.target.device.is_cpu else memory + CONTEXT_MIB,
-            energy_j=Estimate(energy_j, energy_j * LATENCY_LOW * POWER_LOW, energy_j * LATENCY_HIGH * POWER_HIGH),
-            power_w=power,
-            coverage=table.coverage,
-            breakdown=shares(slots),
-            warnings=tuple(warnings),
-            facts={
-                "parameters": table.total.parameters,
-                "macs": table.total.macs,
-                "flops": table.total.flops,
-                "memory_capacity_mib": mib(bytes_from_gib(hardware.memory_gib)),
-            },
+        """Latency, memory, energy and power of a workload, with a warning that nothing of it was measured."""
+        prediction = analytic_prediction(workload)
+        doubts = (uncalibrated(workload.target.device), *prediction.warnings)
+        return replace(prediction, warnings=doubts, extrapolated=True)
+
+
+def analytic_prediction(workload: Workload) -> Prediction:
+    """What the roofline tells of a workload, for predictors that replace the parts that they know better."""
+    graph, hardware = workload.running_graph, workload.target.hardware
+    warnings = [*workload.graph.warnings]
+    table = graph_costs(graph)
+    slots = tuple(timeline(workload, table))
+    latency_ms = sum(s.latency_ms for s in slots)
+    if not latency_ms:
+        latency_ms = device_launch_ms(hardware)
+        warnings.append("The graph does no work on the device; the time is that of an empty launch.")
+    memory_mib = peak_memory_mib(workload, table)
+    power_w = mean_power_w(slots, latency_ms, hardware)
+    if memory_mib > mib(bytes_from_gib(hardware.memory_gib)):
+        warnings.append(
+            f"Needs about {gib(bytes_from_mib(memory_mib)):.1f} GiB; {workload.target.device.id} has "
+            f"{hardware.memory_gib:.1f} GiB here: it will not fit."
         )
+    if table.unknown_operators:
+        named = ", ".join(f"{op} ({share:.1%} of bytes)" for op, share in table.unknown_operators.items())
+        warnings.append(f"Unknown operators, counted by the bytes they move: {named}")
+    latency = Estimate(latency_ms, latency_ms * LATENCY_LOW, latency_ms * LATENCY_HIGH)
+    power = Estimate(power_w, power_w * POWER_LOW, min(power_w * POWER_HIGH, workload.target.device.tdp_w))
+    memory = Estimate(memory_mib, memory_mib * MEMORY_LOW, memory_mib * MEMORY_HIGH)
+    energy_j = power_w * seconds_from_ms(latency_ms)
+    return Prediction(
+        model=graph.name,
+        device=workload.target.device.id,
+        slice=workload.target.slice.text if workload.target.slice else None,
+        runtime=workload.target.runtime,
+        mode=workload.mode,
+        batch_size=workload.batch_size,
+        dtype=workload.dtype,
+        optimizer=workload.optimizer,
+        predictor=RooflinePredictor.name,
+        latency_ms=latency,
+        throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
+        memory_mib=memory,
+        device_memory_mib=None if workload.target.device.is_cpu else memory + CONTEXT_MIB,
+        energy_j=Estimate(energy_j, energy_j * LATENCY_LOW * POWER_LOW, energy_j * LATENCY_HIGH * POWER_HIGH),
+        power_w=power,
+        coverage=table.coverage,
+        breakdown=shares(slots),
+        warnings=tuple(warnings),
+        facts={
+            "parameters": table.total.parameters,
+            "macs": table.total.macs,
+            "flops": table.total.flops,
+            "memory_capacity_mib": mib(bytes_from_gib(hardware.memory_gib)),
+        },
+    )
 
 
 def uncalibrated(device: Device) -> str:

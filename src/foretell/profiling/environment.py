@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from foretell.errors import ForetellError
-from foretell.profiling.tracker_nvml import Nvml
+from foretell.profiling.trackers.nvml import Nvml
 
 _LIBRARIES = ("torch", "timm", "torchvision", "transformers", "onnxruntime", "numpy", "foretell")
 

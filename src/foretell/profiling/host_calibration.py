@@ -146,7 +146,7 @@ def _run_probes(torch: Any, device: str, probes: Sequence[Probe]) -> dict[str, l
 def _time_probe(torch: Any, device: str, workload: Workload) -> tuple[float, float]:
     from foretell.profiling.skeleton import Weights
     from foretell.profiling.steps import make_step, weight_dtype
-    from foretell.profiling.zoo import build
+    from foretell.profiling.zoos.registry import build
 
     built = build(workload.spec)
     Weights(built.model, cast_buffers=built.cast_buffers).place(device, weight_dtype(workload))

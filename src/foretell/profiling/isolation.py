@@ -17,7 +17,7 @@ from typing import Any
 
 from foretell.profiling.environment import describe
 from foretell.profiling.single import Request, Values
-from foretell.profiling.tracker_ncu import OPTIONS, complaint, find_ncu, read_counters, split_ranges
+from foretell.profiling.trackers.ncu import OPTIONS, complaint, find_ncu, read_counters, split_ranges
 
 # not -m: the package imports the module too, and Python would warn that it is loaded twice
 SINGLE = (sys.executable, "-c", "import sys; from foretell.profiling.single import main; sys.exit(main())")

@@ -10,22 +10,23 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import ForetellError, InputError, MeasurementError
-from foretell.profiling.child import die_with_parent, take_output
+from foretell.processes.child import die_with_parent, take_output
+from foretell.profiling.campaign.plan import Measuring
 from foretell.profiling.environment import describe
-from foretell.profiling.plan import Measuring
+from foretell.profiling.source import Source
 from foretell.profiling.workload import Spec, Workload, parse_spec
-from foretell.profiling.zoo import Built, Entry, build, load_zoo
+from foretell.profiling.zoos.registry import build, load_zoo
+from foretell.profiling.zoos.zoo import Built, Entry
 
 Values = dict[str, Any]
 
 DEFAULT_TOKENS = 128
-FUSION = "foretell.workflows.fusion_worker:answer"
 COUNTING_S = 120.0
 NO_DEVICE = "no_device"
 ZOO_BUILDER = "foretell.profiling.single:build_from_zoo"
@@ -38,7 +39,8 @@ _NO_MEMORY = ("out of memory", "DefaultCPUAllocator", "can't allocate memory", "
 class Request:
     """What to measure and how. ``builder`` names the function that makes the model: ``module:function``.
 
-    ``counting`` runs the workload once between the marks of a profiler, and times nothing. ``fusion`` names a compiler.
+    ``counting`` runs the workload once between the marks of a profiler, and times nothing. ``fusion`` names a compiler,
+    ``fusion_by`` the function that asks it ("module:name").
     An empty ``input_shape`` leaves the shape to the model; ``inputs`` are the texts of ``--input`` for builders that
     take several.
     """
@@ -60,26 +62,12 @@ class Request:
     context: int | None = None
     trust: bool = False
     builder: str = ZOO_BUILDER
+    fusion_by: str = ""
     measuring: Measuring = field(default_factory=lambda: Measuring(replays=30, eager_runs=30))
 
     def to_json(self) -> str:
         """The request as text."""
         return json.dumps(asdict(self))
-
-
-@dataclass(frozen=True)
-class Source:
-    """A model that is ready to be measured: ``onnx_file`` is a path where it is no torch module.
-
-    ``spec`` names it where that differs from what was asked for. ``feeds`` are the shapes of a file's inputs by name.
-    """
-
-    built: Built | None
-    input_shape: tuple[int, ...]
-    family: str = ""
-    onnx_file: str = ""
-    spec: str = ""
-    feeds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def request_from_json(text: str) -> Request:
@@ -125,7 +113,7 @@ def _usual_shape(spec: Spec, model: Any) -> tuple[int, ...]:
 
 
 def _entry(request: Request, zoo: str, name: str) -> Entry | None:
-    from foretell.profiling.plan import Part
+    from foretell.profiling.campaign.plan import Part
 
     entries = load_zoo(zoo).entries(Part("profile", 1.0, (zoo,)), 0)
     if zoo == "hf":
@@ -218,20 +206,20 @@ class SingleRun:
     def _open(self) -> None:
         import torch
 
-        from foretell.profiling.turnstile import Turnstile
+        from foretell.processes.device_lock import Turnstile
 
         request = self._request
         torch.set_num_threads(request.threads)
         turnstile = Turnstile(self._folder, 0)
         turnstile.open()
         if request.device == "cpu":
-            from foretell.profiling.runtime_cpu import CpuRuntime
+            from foretell.profiling.runtimes.cpu import CpuRuntime
 
             self._runtime = CpuRuntime(turnstile, request.measuring)
         else:
             if not torch.cuda.is_available():
                 raise MeasurementError("PyTorch sees no NVIDIA GPU on this machine. Use --device cpu.")
-            from foretell.profiling.runtime_cuda import CudaRuntime
+            from foretell.profiling.runtimes.cuda import CudaRuntime
 
             self._runtime = CudaRuntime(turnstile, request.measuring)
         self._runtime.open(tracing=False)
@@ -242,7 +230,7 @@ class SingleRun:
 
         request, runtime = self._request, self._runtime
         if request.runtime == "onnxruntime":
-            from foretell.profiling.runtime_onnxruntime import make_session_step
+            from foretell.profiling.runtimes.onnx_runtime import make_session_step
 
             self._stage("converting to ONNX" if source.built is not None else "loading")
             self._step = make_session_step(source, workload, self._folder, request.threads)
@@ -272,8 +260,8 @@ class SingleRun:
 
     def _time(self) -> Values | None:
         """Latency and energy; the kernels too where they were needed for the latency."""
-        from foretell.profiling.runtime_cpu import CpuRuntime
-        from foretell.profiling.runtime_cuda import CaptureError
+        from foretell.profiling.runtimes.cpu import CpuRuntime
+        from foretell.profiling.runtimes.cuda import CaptureError
 
         request, started = self._request, time.perf_counter()
         kernels: Values | None = None
@@ -292,7 +280,7 @@ class SingleRun:
 
     def _trace(self) -> Values:
         if self._request.runtime == "onnxruntime":
-            from foretell.profiling.runtime_onnxruntime import trace_session
+            from foretell.profiling.runtimes.onnx_runtime import trace_session
 
             return trace_session(self._step, self._folder)
         table: Values = self._runtime.trace(self._step, self._model, 1)[0].to_json()
@@ -300,7 +288,7 @@ class SingleRun:
 
     def _count(self) -> None:
         """One run that a profiler around this process counts."""
-        from foretell.profiling.occupancy_worker import Counting
+        from foretell.profiling.runtimes.counted_worker import Counting
 
         counting = Counting(self._request.device)
         counting.open()
@@ -310,7 +298,7 @@ class SingleRun:
     def _fuse(self, workload: Workload) -> Values:
         request = self._request
         self._step = self._model = None
-        answer = _load(FUSION)(request.fusion, workload, request.device, float("inf"))
+        answer = _load(request.fusion_by)(request.fusion, workload, request.device, float("inf"))
         return {"backend": request.fusion, "status": answer.status, **answer.values}
 
 

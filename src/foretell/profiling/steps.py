@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from foretell.profiling.workload import Workload
-from foretell.profiling.zoo import Built
+from foretell.profiling.zoos.zoo import Built
 
 _TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _LEARNING_RATE = 1e-4

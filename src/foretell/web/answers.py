@@ -8,7 +8,7 @@ from typing import Any
 from foretell.advisors.placement import Wishes
 from foretell.errors import ModelError
 from foretell.frontends.sources import recognise
-from foretell.pages.report import report_page
+from foretell.rendering.html.report import report_page
 from foretell.web.questions import ALLOWED
 from foretell.workflows import plain
 from foretell.workflows.advise import Renting, advise, advise_training

@@ -17,17 +17,17 @@ from starlette.responses import HTMLResponse, Response
 from foretell.devices import all_devices
 from foretell.errors import ForetellError
 from foretell.units import bytes_from_mib
-from foretell.web.desk import Desk
+from foretell.web.admission.metrics import CONTENT_TYPE, Metrics
+from foretell.web.admission.middleware import Gate, problem, problem_headers
+from foretell.web.admission.pool import Pool
+from foretell.web.admission.queue import Desk
+from foretell.web.admission.uploads import KEPT_S, Uploads, sweep_forever
 from foretell.web.forms import asked, read_file
-from foretell.web.gate import Gate, problem, problem_headers
-from foretell.web.metrics import CONTENT_TYPE, Metrics
-from foretell.web.pool import Pool
+from foretell.web.page.routes import Surface
 from foretell.web.questions import QUESTIONS, UPLOAD
 from foretell.web.refusals import status_of
 from foretell.web.schema import FILE_BODY, answer_of, body_of, problems
 from foretell.web.settings import Settings
-from foretell.web.surface import Surface
-from foretell.web.uploads import KEPT_S, Uploads, sweep_forever
 
 _JSON = "application/json"
 
@@ -70,7 +70,7 @@ def make_app(settings: Settings, *, page: bool = True) -> FastAPI:
     _tell_errors(app)
     _add_routes(app, desk, pool, metrics)
     if page:
-        from foretell.web.page import add_page
+        from foretell.web.page.page import add_page
 
         add_page(app, desk, settings)
         app.add_middleware(Surface)

@@ -10,10 +10,10 @@ from starlette.requests import Request
 
 from foretell.errors import InputError
 from foretell.units import KIB
-from foretell.web.gate import LARGEST_ASIDE
+from foretell.web.admission.middleware import LARGEST_ASIDE
+from foretell.web.admission.uploads import Upload, Uploads
 from foretell.web.questions import QUESTIONS, UPLOAD, Question, read_question
 from foretell.web.refusals import TooLargeError, UnreadableError
-from foretell.web.uploads import Upload, Uploads
 
 _MOST_FIELDS = 200
 _LARGEST_FIELD = 16 * KIB

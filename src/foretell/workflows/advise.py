@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from foretell.advisors.carbon import CarbonFacts, load_carbon
 from foretell.advisors.costs import TrainingCost, training_cost
 from foretell.advisors.placement import Candidate, Offer, Placement, Refused, Wishes, place
+from foretell.advisors.prices import Price, load_prices, select_prices
 from foretell.devices import Device, Slice, find_device, parse_slice
 from foretell.errors import InputError
-from foretell.facts.carbon import CarbonFacts, load_carbon
-from foretell.facts.prices import Price, load_prices, select_prices
 from foretell.graph import parse_dtype
 from foretell.records import Prediction, Target
 from foretell.registry import did_you_mean
-from foretell.workflows.predict import InputShape, load_graph
 from foretell.workflows.sweep import ALL, Point, places_of, sweep, sweep_targets
+from foretell.workflows.workload import InputShape, load_graph
 
 Market = Literal["on-demand", "spot"]
 MARKETS: tuple[Market, ...] = ("on-demand", "spot")
@@ -144,7 +144,7 @@ def _candidates(point: Point) -> Iterator[Candidate]:
             None if told.slice else told.energy_j,
             None if told.slice else told.power_w,
             _copies(told),
-            not told.is_extrapolated,
+            not told.extrapolated,
         )
 
 

@@ -8,10 +8,11 @@ from typing import Any
 from foretell.datasets import journal_tables
 from foretell.datasets.card import Card, make_card
 from foretell.datasets.card_text import to_markdown
+from foretell.datasets.opening import open_store
 from foretell.datasets.parquet_files import unwritable
-from foretell.datasets.store import Store, merge, open_store
+from foretell.datasets.store import Store, merge
 from foretell.errors import DataError
-from foretell.profiling.journal import RECORDS, read_records, read_traces
+from foretell.profiling.campaign.journal import RECORDS, read_records, read_traces
 
 DEFAULT_STORE = "data"
 

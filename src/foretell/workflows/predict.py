@@ -1,79 +1,22 @@
 """workflows: load a model, place it on a device, predict."""
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from foretell.advisors import check_latency_limit, choose_mig
-from foretell.devices import Device, MigProfile, all_devices, find_device, parse_slice
+from foretell.devices import Device, MigProfile, all_devices, parse_slice
 from foretell.errors import InputError
 from foretell.files import write_whole
-from foretell.frontends import MODES, InputSpec, ModelRequest, convert, parse_inputs
-from foretell.graph import Graph, parse_dtype
-from foretell.graph.training import find_optimizer
-from foretell.predictors import Predictor, find_predictor
+from foretell.predictors import Predictor
 from foretell.predictors.host_latency import with_host_latency
-from foretell.records import Estimate, Prediction, Target, Workload
+from foretell.records import Estimate, Prediction, Workload
 from foretell.registry import did_you_mean
-from foretell.workflows.calibrate import read_calibration
+from foretell.workflows.measure.calibrate import read_calibration
+from foretell.workflows.workload import COMPILE, CUDA_GRAPH, InputShape, find_answerer, load_graph, read_configuration
 
-COMPILE = "compile"
-RUNTIMES = ("cuda-graph", "eager", COMPILE)
 EXPLAINED = ("units", "kernels")
-MAX_BATCH = 2**20
-InputShape = str | Sequence[int] | Sequence[str] | Mapping[str, Sequence[int]] | None
-
-
-def read_input_shape(shape: InputShape) -> tuple[InputSpec, ...]:
-    """Inputs as people give them, without the batch: a shape, several ``--input`` texts, or a dictionary of shapes.
-
-    >>> read_input_shape((3, 224, 224)) == read_input_shape("3x224x224") == read_input_shape(["3x224x224"])
-    True
-    """
-    if not shape:
-        return ()
-    if isinstance(shape, str):
-        return parse_inputs([shape])
-    if isinstance(shape, Mapping):
-        return tuple(
-            parse_inputs(f"{name}={'x'.join(str(d) for d in sizes) or 'scalar'}" for name, sizes in shape.items())
-        )
-    if all(isinstance(d, str) for d in shape):
-        return parse_inputs([str(d) for d in shape])
-    return parse_inputs(["x".join(str(d) for d in shape)])
-
-
-def load_graph(
-    model: Any,
-    *,
-    input_shape: InputShape = None,
-    batch_size: int = 1,
-    dtype: str | None = None,
-    mode: str = "inference",
-    context: int | None = None,
-    trust: bool = False,
-    allow_unknown: bool = False,
-    use_cache: bool = True,
-) -> Graph:
-    """The graph of a model at a batch size, cast to ``dtype`` where one is given.
-
-    >>> from foretell.testing import tiny_onnx
-    >>> graph = load_graph(tiny_onnx(), batch_size=4)
-    >>> graph.batch_size, graph.parameter_count
-    (4, 248)
-    """
-    if not 1 <= batch_size <= MAX_BATCH:
-        raise InputError(f"The batch size is {batch_size}; it must be between 1 and {MAX_BATCH}.")
-    if context is not None and context < 1:
-        raise InputError(f"The context is {context}; it must be 1 token or more.")
-    wanted = parse_dtype(dtype) if dtype is not None else None
-    request = ModelRequest(
-        model, read_input_shape(input_shape), mode=mode, context=context, trust=trust, allow_unknown=allow_unknown
-    )
-    graph = convert(request, use_cache=use_cache).with_batch(batch_size)
-    return graph if wanted is None else graph.with_dtype(wanted)
 
 
 def predict(
@@ -84,7 +27,7 @@ def predict(
     input_shape: InputShape = None,
     dtype: str = "fp32",
     mode: str = "inference",
-    runtime: str = "cuda-graph",
+    runtime: str = CUDA_GRAPH,
     slice: str | None = None,
     optimizer: str | None = None,
     predictor: str | None = None,
@@ -127,42 +70,29 @@ def predict(
     '1g.5gb'
     """
     check_latency_limit(latency_limit_ms)
-    if mode not in MODES:
-        raise InputError(f"Unknown mode {mode!r}.{did_you_mean(mode, MODES)}")
     if isinstance(explain, str) and explain not in EXPLAINED:
         raise InputError(f"Nothing explains {explain!r}.{did_you_mean(explain, EXPLAINED)}")
-    if runtime not in RUNTIMES:
-        raise InputError(f"Unknown runtime {runtime!r}.{did_you_mean(runtime, RUNTIMES)}")
-    number = parse_dtype(dtype)
-    place = device if isinstance(device, Device) else find_device(device)
-    target = Target(place, parse_slice(slice, place) if slice else None, "eager" if place.is_cpu else runtime)
-    if mode == "training":
-        optimizer = optimizer or "sgd"
-        find_optimizer(optimizer)
-    elif optimizer is not None:
-        raise InputError(f"An optimizer ({optimizer!r}) needs --mode training.")
-    answerer = find_predictor(predictor, place.id)
-    if target.slice is not None:
-        from foretell.predictors.slice_model import on_slices  # with numpy: predicting shall start quickly
-
-        answerer = on_slices(answerer, place.id)
+    configuration = read_configuration(
+        device=device, slice=slice, runtime=runtime, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer
+    )
+    target = configuration.target
+    answerer = find_answerer(predictor, target)
     if runtime == COMPILE:
-        from foretell.workflows.compiled import check_asked, on_compile
+        from foretell.training.compiled import check_asked, on_compile
 
-        check_asked(mode, place, {"--explain": explain, "--trace": trace, "--store": store})
-        answerer = on_compile(answerer, place.id)
+        check_asked(mode, target.device, {"--explain": explain, "--trace": trace, "--store": store})
+        answerer = on_compile(answerer, target.device.id)
     graph = load_graph(
         model,
         input_shape=input_shape,
-        batch_size=batch_size,
+        batch_size=configuration.batch_size,
         mode=mode,
         context=context,
         trust=trust,
         allow_unknown=allow_unknown,
         use_cache=use_cache,
     )
-    autocast = mode == "training" and number in ("fp16", "bf16")
-    workload = Workload(graph if autocast else graph.with_dtype(number), target, number, mode, optimizer)
+    workload = configuration.workload(graph)
     prediction = answerer.predict(workload)
     if store is not None:
         from foretell.workflows.recall import recall
@@ -173,8 +103,8 @@ def predict(
     if explain and latency is not None:
         prediction = _explain(prediction, workload, answerer, latency.value, kernels=explain == "kernels")
     if trace is not None and latency is not None:
-        from foretell.workflows.explain import timeline
-        from foretell.workflows.kernel_shares import classifier_for
+        from foretell.predictors.explain import timeline
+        from foretell.predictors.kernels.shares import classifier_for
 
         events = timeline(workload, answerer, latency.value, classifier_for(target)[0])
         try:
@@ -191,8 +121,8 @@ def _explain(
     prediction: Prediction, workload: Workload, answerer: Predictor, latency_ms: float, *, kernels: bool
 ) -> Prediction:
     """The prediction with its units of work and, if asked for, the classes of their kernels."""
-    from foretell.workflows.explain import explain, explain_kernels
-    from foretell.workflows.kernel_shares import classifier_for
+    from foretell.predictors.explain import explain, explain_kernels
+    from foretell.predictors.kernels.shares import classifier_for
 
     classifier, warning = classifier_for(workload.target) if kernels else (None, None)
     prediction = replace(prediction, units=explain(workload, answerer, latency_ms, classifier=classifier))

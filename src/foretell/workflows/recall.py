@@ -9,11 +9,11 @@ from foretell.datasets.parquet_files import find_files, read_columns
 from foretell.devices import find_device
 from foretell.errors import DataError
 from foretell.graph import Graph
-from foretell.graph.passes import normalise
-from foretell.graph.serde import from_document
+from foretell.graph.ir.passes import normalise
+from foretell.graph.ir.serde import from_document
 from foretell.records import Estimate, Prediction, Workload
+from foretell.training.examples.graphs import GRAPH_BATCH, GraphKey
 from foretell.units import per_second
-from foretell.workflows.graphs import GRAPH_BATCH, GraphKey
 
 RECALLED = ("latency_ms", "memory_mib", "device_memory_mib", "power_w", "energy_j")
 # 95 % of workloads that were measured twice differ by less (124 pairs on an H200)

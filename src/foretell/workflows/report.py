@@ -10,9 +10,11 @@ from foretell.advisors.placement import Choice, Wishes
 from foretell.devices import Device, find_device
 from foretell.errors import ForetellError, GraphError, InputError, ModelError
 from foretell.graph import Graph
-from foretell.graph.memory import state_bytes
-from foretell.graph.training_memory import optimizer_states
-from foretell.pages.report_content import (
+from foretell.graph.memory.liveness import state_bytes
+from foretell.graph.memory.training import optimizer_states
+from foretell.predictors.kernels.shares import classifier_for
+from foretell.records import Prediction, Target
+from foretell.rendering.html.report_content import (
     ADVICE,
     BATCHES,
     KERNELS,
@@ -24,14 +26,13 @@ from foretell.pages.report_content import (
     Report,
     Row,
 )
-from foretell.records import Prediction, Target
 from foretell.units import mib
 from foretell.workflows.advise import Renting, TrainingChoice, advise, advise_training
-from foretell.workflows.kernel_shares import classifier_for
-from foretell.workflows.predict import InputShape, load_graph, predict, read_input_shape
+from foretell.workflows.predict import predict
 from foretell.workflows.report_provenance import provenance, remaking_command
 from foretell.workflows.roofline import roofline
 from foretell.workflows.sweep import ALL, places_of, sweep
+from foretell.workflows.workload import InputShape, load_graph, read_input_shape
 
 COMPARED = ("b200", "h200", "h100-sxm", "a100-sxm-80gb", "l40s", "rtx-4090", "l4", "t4")
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -273,7 +274,7 @@ def _trained(choice: TrainingChoice) -> AdviceRow:
     assert told.latency_ms is not None
     return AdviceRow(
         told.device, choice.offer.name, 0, told.batch_size, told.latency_ms, cost.usd, cost.kwh, cost.kg_co2e,
-        told.is_extrapolated, cost.hours, note=choice.offer.note,
+        told.extrapolated, cost.hours, note=choice.offer.note,
     )  # fmt: skip
 
 

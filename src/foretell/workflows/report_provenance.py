@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
 
-from foretell.facts.carbon import load_carbon
-from foretell.facts.prices import load_prices
+from foretell.advisors.carbon import load_carbon
+from foretell.advisors.prices import load_prices
 from foretell.graph import Graph
-from foretell.pages.report_content import AdviceRow, Provenance, Source
-from foretell.predictors import shipped_index
+from foretell.predictors.fitted_files import shipped_index
 from foretell.records import Prediction
+from foretell.rendering.html.report_content import AdviceRow, Provenance, Source
 from foretell.workflows.advise import Renting
 
 ANY_MODEL = "MODEL"

@@ -6,31 +6,28 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from foretell.devices import Device, Hardware, find_device, parse_slice
+from foretell.devices import Device, Hardware
+from foretell.devices.ceilings import Ceilings
 from foretell.devices.device import DTYPES
 from foretell.errors import InputError
-from foretell.facts.ceilings import Ceilings
 from foretell.features import extract_units
 from foretell.features.units import COLUMNS
 from foretell.features.units import DTYPES as UNIT_DTYPES
 from foretell.files import write_whole
-from foretell.frontends import MODES
-from foretell.graph import Cost, graph_costs, parse_dtype
-from foretell.graph.training import find_optimizer
+from foretell.graph import Cost, graph_costs
 from foretell.optional import require
-from foretell.pages.canvas import still
-from foretell.pages.roofline import Group, Point, Roof, Roofline, draw_roofline
-from foretell.pages.roofline_page import roofline_page
-from foretell.predictors import Predictor, find_predictor
+from foretell.predictors import Predictor
+from foretell.predictors.explain import timeline
+from foretell.predictors.kernels.shares import classifier_for
 from foretell.predictors.roofline import timeline as slots_of
-from foretell.predictors.slice_model import on_slices
-from foretell.records import Target, Workload
+from foretell.records import Workload
 from foretell.registry import did_you_mean
+from foretell.rendering.html.roofline_page import roofline_page
+from foretell.rendering.svg.canvas import still
+from foretell.rendering.svg.roofline import Group, Point, Roof, Roofline, draw_roofline
 from foretell.units import bytes_per_s, flops_per_s, us
-from foretell.workflows.characterise import known_ceilings
-from foretell.workflows.explain import timeline
-from foretell.workflows.kernel_shares import classifier_for
-from foretell.workflows.predict import InputShape, load_graph
+from foretell.workflows.measure.characterise import known_ceilings
+from foretell.workflows.workload import InputShape, find_answerer, load_graph, read_configuration
 
 GROUPINGS = ("operator", "kernel")
 FORMATS = (".svg", ".png", ".html")
@@ -85,26 +82,15 @@ def roofline(
     """
     if by not in GROUPINGS:
         raise InputError(f"Nothing is grouped by {by!r}.{did_you_mean(by, GROUPINGS)}")
-    if mode not in MODES:
-        raise InputError(f"Unknown mode {mode!r}.{did_you_mean(mode, MODES)}")
-    number = parse_dtype(dtype)
-    place = device if isinstance(device, Device) else find_device(device)
-    target = Target(place, parse_slice(slice, place) if slice else None, "eager" if place.is_cpu else "cuda-graph")
-    if mode == "training":
-        optimizer = optimizer or "sgd"
-        find_optimizer(optimizer)
-    elif optimizer is not None:
-        raise InputError(f"An optimizer ({optimizer!r}) needs --mode training.")
+    configuration = read_configuration(
+        device=device, slice=slice, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer
+    )
+    answerer = find_answerer(predictor, configuration.target)
     graph = load_graph(
-        model, input_shape=input_shape, batch_size=batch_size, mode=mode, context=context, trust=trust,
+        model, input_shape=input_shape, batch_size=configuration.batch_size, mode=mode, context=context, trust=trust,
         allow_unknown=allow_unknown, use_cache=use_cache,
     )  # fmt: skip
-    autocast = mode == "training" and number in ("fp16", "bf16")
-    workload = Workload(graph if autocast else graph.with_dtype(number), target, number, mode, optimizer)
-    answerer = find_predictor(predictor, place.id)
-    if target.slice is not None:
-        answerer = on_slices(answerer, place.id)
-    return roofline_of(workload, answerer, by=by)
+    return roofline_of(configuration.workload(graph), answerer, by=by)
 
 
 def roofline_of(workload: Workload, predictor: Predictor, *, by: str = "operator") -> Roofline:

@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretell.devices import Device, all_devices, find_device, parse_slice
+from foretell.devices import Device, all_devices, find_device
 from foretell.errors import InputError
 from foretell.files import write_whole
-from foretell.frontends import MODES
 from foretell.graph import Graph, parse_dtype
-from foretell.graph.training import find_optimizer
 from foretell.optional import require
-from foretell.predictors import find_predictor
-from foretell.predictors.slice_model import on_slices
 from foretell.records import Prediction, Target, Workload
-from foretell.registry import did_you_mean
-from foretell.workflows.predict import MAX_BATCH, InputShape, load_graph
+from foretell.workflows.workload import (
+    Configuration,
+    InputShape,
+    check_batch_size,
+    check_optimizer,
+    find_answerer,
+    load_graph,
+    read_configuration,
+)
 
 ALL = "all"
 MOST_POINTS = 20_000
@@ -87,28 +90,20 @@ def sweep(
     """
     places = [place for device in devices for place in places_of(device)]
     targets = [
-        Target(place, parse_slice(part, place) if part else None, "eager" if place.is_cpu else "cuda-graph")
+        read_configuration(device=place, slice=part, mode=mode, optimizer=optimizer).target
         for place in places
         for part in slices
     ]
     numbers = [parse_dtype(dtype) for dtype in dtypes]
-    for batch_size in batch_sizes:
-        if not 1 <= batch_size <= MAX_BATCH:
-            raise InputError(f"The batch size is {batch_size}; it must be between 1 and {MAX_BATCH}.")
-    count = len(targets) * len(numbers) * len(batch_sizes)
+    sizes = [check_batch_size(batch_size) for batch_size in batch_sizes]
+    count = len(targets) * len(numbers) * len(sizes)
     if not 0 < count <= MOST_POINTS:
         raise InputError(f"Got {count:,} predictions to make; it must be between 1 and {MOST_POINTS:,}.")
-    if mode not in MODES:
-        raise InputError(f"Unknown mode {mode!r}.{did_you_mean(mode, MODES)}")
-    if mode == "training":
-        find_optimizer(optimizer or "sgd")
-    elif optimizer is not None:
-        raise InputError(f"An optimizer ({optimizer!r}) needs --mode training.")
     graph = load_graph(
         model, input_shape=input_shape, mode=mode, context=context, trust=trust, allow_unknown=allow_unknown,
         use_cache=use_cache,
     )  # fmt: skip
-    return sweep_targets(graph, targets, numbers, batch_sizes, mode, optimizer, predictor)
+    return sweep_targets(graph, targets, numbers, sizes, mode, optimizer, predictor)
 
 
 def places_of(device: str | Device) -> list[Device]:
@@ -128,21 +123,17 @@ def sweep_targets(
     predictor: str | None = None,
 ) -> Iterator[Point]:
     """Predict a graph on targets, at all batch sizes and precisions."""
-    chosen = (optimizer or "sgd") if mode == "training" else None
+    chosen = check_optimizer(optimizer, mode)
     graphs: dict[tuple[int, str], Graph] = {}  # they are the same for all devices
     for target in targets:
-        answerer = find_predictor(predictor, target.device.id)
-        if target.slice is not None:
-            answerer = on_slices(answerer, target.device.id)
+        answerer = find_answerer(predictor, target)
         for dtype in dtypes:
-            autocast = mode == "training" and dtype in ("fp16", "bf16")
             for batch_size in batch_sizes:
-                key = batch_size, "" if autocast else dtype
-                if key not in graphs:
-                    scaled = graph.with_batch(batch_size)
-                    graphs[key] = scaled if autocast else scaled.with_dtype(dtype)
-                told = answerer.predict(Workload(graphs[key], target, dtype, mode, chosen))
-                yield Point(told, _fits(told))
+                configuration = Configuration(target, batch_size, dtype, mode, chosen)
+                if (batch_size, dtype) not in graphs:
+                    graphs[batch_size, dtype] = configuration.workload(graph).graph
+                prediction = answerer.predict(Workload(graphs[batch_size, dtype], target, dtype, mode, chosen))
+                yield Point(prediction, _fits(prediction))
 
 
 def _fits(told: Prediction) -> bool | None:

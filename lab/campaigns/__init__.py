@@ -1,0 +1,1 @@
+"""Campaigns that only a laboratory needs: co-location, occupancy, fusion."""

@@ -1,0 +1,165 @@
+"""Profiling: captured steps of different processes replayed at the same time, under MPS and under time-slicing.
+
+Every process prepares its workloads once, each is replayed alone, then groups are called up one after the other. Both
+methods see the same groups. ``together_ms`` and ``solo_ms`` are means: under time-slicing most replays are either not
+interrupted at all or by whole slices of another process, and it is their mean that throughput feels.
+"""
+
+import logging
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from foretell.errors import MeasurementError
+from foretell.processes.messages import Message
+from foretell.profiling.campaign.done import done_keys
+from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.ledger import Ledger
+from foretell.profiling.campaign.selection import Chosen, choose
+from foretell.profiling.replays.mps import MpsDaemon
+from foretell.profiling.replays.workers import WORKER, Crew
+from lab.campaigns.colocation_groups import Candidate, Together, draw_groups, group_id
+from lab.campaigns.colocation_stage import Stage
+
+log = logging.getLogger("foretell.profiling")
+
+TABLE = "colocation"
+_RESERVE = 0.12
+_MAX_RESERVE_S = 16.0
+_MIN_REPEATS = 5
+_REPORT_EVERY = 40
+
+
+def run(errand: Errand, command: Sequence[str] = WORKER) -> dict[str, int]:
+    """Measure until the time or the plan is over; ``limit`` is a number of groups for each method."""
+    return ColocationCampaign(errand, command).run()
+
+
+class ColocationCampaign:
+    """One run of a plan on one device."""
+
+    def __init__(self, errand: Errand, command: Sequence[str]) -> None:
+        self._errand = errand
+        self._plan = errand.plan
+        self._out = errand.out
+        self._device = errand.device
+        self._stop_at = errand.before_end(errand.reserve_s(_RESERVE, _MAX_RESERVE_S))
+        self._command = command
+        self._ledger = Ledger(errand.out, TABLE)
+        self._chosen: list[Chosen] = []
+        self._groups: dict[str, dict[str, frozenset[str]]] = {}
+
+    def run(self) -> dict[str, int]:
+        """All methods, each with its share of the time."""
+        self._out.mkdir(parents=True, exist_ok=True)
+        columns = ("method", "group_id", "workload_id")
+        for method, group, workload_id in done_keys(self._errand.folders, TABLE, columns):
+            members = self._groups.setdefault(str(method), {})
+            members[str(group)] = members.get(str(group), frozenset()) | {str(workload_id)}
+        resumed = any(self._groups.values())
+        self._chosen = choose(self._plan)
+        self._ledger.open(self._device, self._errand.commit, self._plan.colocation.processes)
+        methods = self._plan.colocation.methods
+        count = self._errand.limit or self._plan.colocation.groups
+        try:
+            for number, method in enumerate(methods):
+                now = time.time()
+                until = now + (self._stop_at - now) / (len(methods) - number)
+                known = self._groups.setdefault(method, {})
+                if len(known) >= count:
+                    continue
+                try:
+                    self._method(method, count, until)
+                except MeasurementError as error:
+                    log.warning("%s: %s", method, error)
+                log.info("%s: %.0f s, %d groups", method, time.time() - now, len(known))
+        finally:
+            self._ledger.close()
+        if not self._ledger.counts and not resumed:
+            raise MeasurementError(f"No group could be measured. See {self._out / 'workers.log'}.")
+        groups = {f"groups {method}": len(found) for method, found in self._groups.items()}
+        return dict(self._ledger.counts) | groups
+
+    def _method(self, method: str, count: int, until: float) -> None:
+        with (
+            tempfile.TemporaryDirectory(prefix="foretell-beside-", ignore_cleanup_errors=True) as folder,
+            self._daemon(method, folder) as more,
+        ):
+            settings: Message = {"device": self._device, "measuring": asdict(self._plan.measuring)}
+            settings |= {"memory_gib": self._plan.colocation.memory_gib, "environment": more}
+            crew = Crew(Path(folder), settings, ["member"] * self._plan.colocation.processes, self._command)
+            stage = Stage(crew, self._chosen, until, self._plan)
+            try:
+                with crew:
+                    stage.prepare(self._partners(method, count))
+                    stage.measure_alone()
+                    self._together(stage, method, count, until)
+            finally:
+                crew.keep_log(self._out)
+
+    @contextmanager
+    def _daemon(self, method: str, folder: str) -> Iterator[dict[str, str]]:
+        if method != "mps" or self._device == "cpu":
+            yield {}
+            return
+        with MpsDaemon(Path(folder) / "mps") as daemon:
+            yield daemon.environment
+
+    def _partners(self, method: str, count: int) -> list[frozenset[str]]:
+        """Groups that another method has measured and this one has not."""
+        found: dict[frozenset[str], None] = {}
+        for other, groups in self._groups.items():
+            if other != method:
+                found |= dict.fromkeys(groups.values())
+        known = self._groups[method]
+        return [each for each in found if group_id(method, each) not in known][: max(0, count - len(known))]
+
+    def _together(self, stage: Stage, method: str, count: int, until: float) -> None:
+        for group in self._wanted(stage, method, count):
+            known = self._groups[method]
+            if time.time() > until or len(known) >= count:
+                break
+            name = group_id(method, (each.workload_id for each in group))
+            if name in known or not stage.has(group):
+                continue
+            self._write(method, name, group, stage, *stage.replay(group, self._plan.colocation.together_s))
+            known[name] = frozenset(each.workload_id for each in group)
+            if len(known) % _REPORT_EVERY == 0:
+                log.info("%s: %d groups, rows %s", method, len(known), dict(self._ledger.counts))
+
+    def _wanted(self, stage: Stage, method: str, count: int) -> list[tuple[Candidate, ...]]:
+        ready = {each.workload_id: each for each in stage.candidates}
+        partners = [
+            tuple(ready[each] for each in sorted(group))
+            for group in self._partners(method, count)
+            if all(each in ready for each in group)
+        ]
+        # twice as many as are wanted: some will lose a member before their turn comes
+        drawn = draw_groups(stage.candidates, self._plan.colocation.group_sizes, 2 * count, self._plan.seed)
+        return partners + drawn
+
+    def _write(
+        self,
+        method: str,
+        name: str,
+        group: Sequence[Candidate],
+        stage: Stage,
+        found: Mapping[int, Together | None],
+        failed: Mapping[int, tuple[str, str]],
+    ) -> None:
+        for member, each in enumerate(group):
+            values: Message = {"group_id": name, "method": method, "members": len(group), "member": member}
+            values |= stage.solo[each.workload_id]
+            status, error = failed.get(member, ("skipped", "another member failed") if failed else ("ok", None))
+            together = found.get(member)
+            if together is not None and status == "ok":
+                values |= {"together_ms": together.mean_ms, "together_median_ms": together.median_ms}
+                values |= {"together_cv": together.cv, "repeats": together.repeats, "overlap_s": together.overlap_s}
+            repeats = 0 if together is None else together.repeats
+            if status == "ok" and repeats < _MIN_REPEATS:
+                status, error = "run_error", f"{repeats} replays beside the others, {_MIN_REPEATS} are needed"
+            values["clock_mhz"] = stage.clocks.get(each.workload_id)
+            self._ledger.write(stage.chosen[each.workload_id], status, values | {"error": error})

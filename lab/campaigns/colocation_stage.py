@@ -1,0 +1,154 @@
+"""Profiling: the processes that replay side by side: prepared once, replayed alone, then called up in groups."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from foretell.errors import MeasurementError
+from foretell.processes.messages import Message
+from foretell.profiling.campaign.plan import Plan
+from foretell.profiling.campaign.selection import Chosen
+from foretell.profiling.replays.workers import Crew, Death
+from lab.campaigns.colocation_groups import Candidate, Together, intensity, overlap, share_out, window_s
+
+log = logging.getLogger("foretell.profiling")
+
+_PREPARE_SHARE = 0.45
+_SILENCE_S = 40.0
+_BARRIER_S = 0.05
+_LATE_S = 8.0
+_MAX_RESTARTS = 6
+
+
+class Stage:
+    """The processes of one method and what they have ready."""
+
+    def __init__(self, crew: Crew, chosen: Sequence[Chosen], until: float, plan: Plan) -> None:
+        self._crew = crew
+        self._until = until
+        self._plan = plan
+        self._values: dict[str, Message] = {}
+        self._where: dict[str, int] = {}
+        self._answers: dict[str, Message] = {}
+        self._failures: dict[str, str] = {}
+        self.chosen = {each.workload.id: each for each in chosen}
+        self.solo: dict[str, Message] = {}
+        self.clocks: dict[str, int | None] = {}
+
+    def _hear(self, index: int, message: Message) -> None:
+        if message["event"] == "replayed":
+            self._answers[message["id"]] = message
+        elif message["event"] == "prepared" and message["status"] == "ok":
+            self._values[message["id"]], self._where[message["id"]] = message["values"], index
+        elif message["event"] == "prepared":
+            self._failures[message["id"]] = f"{message['status']}: {message['values']['error']}"
+            log.info("%s: %s", self.chosen[message["id"]].workload.spec, self._failures[message["id"]][:160])
+
+    def prepare(self, only: Sequence[frozenset[str]]) -> None:
+        """Have every process capture its share of all workloads, or of the members of the groups ``only``."""
+        started = time.time()
+        wanted = set[str]().union(*only)
+        shares = share_out(len(self.chosen), len(self._crew.alive), self._plan.seed)
+        names = list(self.chosen)
+        work = [[names[position] for position in share] for share in shares]
+        if wanted:
+            work = [[name for name in share if name in wanted] for share in work]
+        stop_at = started + _PREPARE_SHARE * (self._until - started)
+        waiting, restarts = [index for index in self._crew.alive if work[index]], 0
+        while waiting:
+            for index in waiting:
+                workloads = [self.chosen[name].workload.to_json() for name in work[index]]
+                self._crew.send(index, {"do": "prepare", "workloads": workloads, "stop_at": stop_at})
+            deaths = self._crew.wait(waiting, self._until, _SILENCE_S, self._hear)
+            waiting = []
+            for index, death in deaths.items():
+                self._bury(index, death)
+                work[index] = [name for name in work[index] if name != death.workload_id]
+                if restarts < _MAX_RESTARTS and time.time() < stop_at:
+                    restarts += 1
+                    self._crew.restart(index)
+                    waiting.append(index)
+        log.info("%d workloads ready after %.1f s", len(self._where), time.time() - started)
+        if len(set(self._where.values())) < 2:
+            raise MeasurementError("Fewer than two processes got ready.")
+
+    def _bury(self, index: int, death: Death) -> None:
+        log.warning("process %d: %s, %s, at %s", index, death.status, death.error, death.workload_id)
+        for name in [name for name, where in self._where.items() if where == index]:
+            del self._where[name]
+
+    def measure_alone(self) -> None:
+        """Replay every workload with nothing beside it."""
+        started = time.time()
+        for name, index in list(self._where.items()):
+            if index not in self._crew.alive or time.time() > self._until:
+                continue
+            found = self._alone(name, index)
+            if found is not None:
+                self.solo[name] = {"solo_ms": found.mean_ms, "solo_median_ms": found.median_ms, "solo_cv": found.cv}
+        log.info("%d workloads alone in %.1f s", len(self.solo), time.time() - started)
+
+    def _alone(self, name: str, index: int) -> Together | None:
+        """The calmest of a few tries."""
+        best: Together | None = None
+        for _ in range(self._plan.measuring.tries):
+            answer = self._call({index: {"do": "replay", "id": name}}, 0.0).get(name)
+            found = overlap({0: answer["moments"]})[0] if answer and answer["status"] == "ok" else None
+            if found is None:
+                break
+            best = found if best is None or found.cv < best.cv else best
+            if best.cv < self._plan.measuring.max_cv:
+                break
+        return best
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """What can be replayed now, in the order of the plan."""
+        return [
+            Candidate(
+                name,
+                self._where[name],
+                float(self.solo[name]["solo_ms"]),
+                intensity(self._values[name], self.chosen[name].workload.dtype),
+            )
+            for name in self.chosen
+            if name in self._where and name in self.solo
+        ]
+
+    def has(self, group: Sequence[Candidate]) -> bool:
+        """Whether all members are still there, each in a process of its own."""
+        places = [self._where.get(each.workload_id) for each in group]
+        return None not in places and len(set(places)) == len(group)
+
+    def _call(self, commands: Mapping[int, Message], seconds: float) -> dict[str, Message]:
+        self._answers.clear()
+        for index, command in commands.items():
+            self._crew.send(index, command)
+        deaths = self._crew.wait(commands, time.time() + seconds + 2 * _LATE_S, _LATE_S + seconds, self._hear)
+        for index, death in deaths.items():
+            self._bury(index, death)
+            if death.workload_id is not None:
+                self._answers[death.workload_id] = {"status": death.status, "error": death.error, "moments": []}
+        return dict(self._answers)
+
+    def replay(
+        self, group: Sequence[Candidate], usual_s: float
+    ) -> tuple[dict[int, Together | None], dict[int, tuple[str, str]]]:
+        """Replay all members at once: what counts for each, and why members failed."""
+        seconds = window_s([each.solo_ms for each in group], usual_s)
+        start = time.time() + _BARRIER_S
+        commands: dict[int, Message] = {}
+        for each in group:
+            command: Message = {"do": "replay", "id": each.workload_id, "start": start, "seconds": seconds}
+            commands[each.process] = command | {"replay_ms": each.solo_ms}
+        answers = self._call(commands, seconds)
+        moments: dict[int, list[float]] = {}
+        failed: dict[int, tuple[str, str]] = {}
+        for member, each in enumerate(group):
+            answer = answers.get(each.workload_id, {"status": "crash", "error": "no answer", "moments": []})
+            self.clocks[each.workload_id] = answer.get("clock_mhz")
+            if answer["status"] == "ok" and answer["moments"]:
+                moments[member] = answer["moments"]
+            else:
+                failed[member] = str(answer["status"]), str(answer.get("error"))
+        return ({} if failed else overlap(moments)), failed

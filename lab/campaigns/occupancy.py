@@ -1,0 +1,344 @@
+"""Profiling: achieved occupancy by hardware counters, many workloads for each start of the profiler.
+
+Several ``ncu`` processes build their models at the same time; one of them counts. ``ncu`` prints when its program ends,
+so that each has only a few workloads: what a broken one loses, another counts.
+"""
+
+import json
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import MeasurementError
+from foretell.profiling.campaign.done import done_keys
+from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.ledger import Ledger
+from foretell.profiling.campaign.schedule import Group, Schedule, make_schedule
+from foretell.profiling.campaign.selection import Chosen, choose
+from foretell.profiling.trackers.distinct_calls import expand
+from foretell.profiling.trackers.ncu import OPTIONS, Counters, complaint, find_ncu, read_counters, split_ranges
+from foretell.profiling.workload import Workload
+from foretell.units import ms, seconds_from_us
+
+log = logging.getLogger("foretell.profiling")
+
+WORKER = ("-m", "foretell.profiling.runtimes.counted_worker")
+_TABLE = "occupancy"
+_POLL_S = 0.1
+_REPORT_S = 20.0
+_MAX_FRUITLESS = 3
+_MAX_LOST = 2
+# The first profilers get fewer workloads, each so many more than the one before, so that counting begins early.
+_MORE = 2
+
+
+@dataclass
+class _Child:
+    """One ``ncu`` and what its worker was given."""
+
+    folder: Path
+    groups: list[Group]
+    process: subprocess.Popen[bytes]
+    ending: bool = False
+    killed_at: float = 0.0
+
+    def read_events(self) -> list[dict[str, Any]]:
+        """All whole lines that the worker has written."""
+        path = self.folder / "events.jsonl"
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+
+class OccupancyCampaign:
+    """One run of an ``occupancy`` plan."""
+
+    def __init__(self, errand: Errand) -> None:
+        self._errand = errand
+        self._plan = errand.plan
+        self._out = errand.out
+        self._device = errand.device
+        reserve_s = errand.reserve_s(0.12, 25.0)
+        self._stop_at = errand.before_end(reserve_s)
+        self._kill_at = errand.before_end(0.75 * reserve_s)
+        self._give_up_at = errand.before_end(0.45 * reserve_s)
+        self._ledger = Ledger(errand.out, _TABLE)
+        self._schedule = Schedule({}, {})
+        self._again: deque[Group] = deque()
+        self._lost: Counter[str] = Counter()
+        self._known: dict[str, Chosen] = {}
+        self._done: set[str] = set()
+        self._fruitless = 0
+        self._complaint = ""
+        self._ncu = ""
+
+    def run(self) -> dict[str, int]:
+        """Count until the time or the plan is over; returns how many workloads ended how."""
+        self._ncu = find_ncu()
+        processes, options = self._plan.occupancy.processes, " ".join(OPTIONS)
+        self._ledger.open(self._device, self._errand.commit, processes, runtime="ncu", ncu=options)
+        try:
+            self._done = {str(key) for (key,) in done_keys(self._errand.folders, _TABLE, ("workload_id",))}
+            self._schedule = self._lay_out()
+            log.info("%d models to count, %d workloads known", len(self._schedule), len(self._done))
+            with tempfile.TemporaryDirectory(prefix="foretell-occupancy-") as folder:
+                self._loop(Path(folder))
+        finally:
+            self._ledger.close()
+        self.report()
+        return dict(self._counts)
+
+    @property
+    def _counts(self) -> Counter[str]:
+        return self._ledger.counts
+
+    def _lay_out(self) -> Schedule:
+        if not self._plan.selection.measured:
+            return make_schedule(self._plan, self._done)
+        specs: dict[tuple[str, str], list[Workload]] = {}
+        for chosen in choose(self._plan):
+            specs.setdefault((chosen.part, chosen.workload.spec), []).append(chosen.workload)
+        groups: dict[str, deque[Group]] = {part.name: deque() for part in self._plan.parts}
+        for (part, spec), workloads in specs.items():
+            left = Group(part, spec, tuple(workloads), len(workloads)).without(self._done)
+            if left.workloads:
+                groups[part].append(left)
+        return Schedule(groups, {part.name: part.share for part in self._plan.parts})
+
+    def _loop(self, folder: Path) -> None:
+        children: dict[int, _Child] = {}
+        started, reported = 0, time.time()
+        try:
+            while time.time() < self._give_up_at:
+                running = time.time() < self._stop_at and not self._errand.enough(self._counts["ok"])
+                for slot in range(self._plan.occupancy.processes):
+                    if running and slot not in children:
+                        groups = self._next_groups((started + 1) * _MORE)
+                        if groups:
+                            children[slot] = self._start(folder / str(started), groups)
+                            started += 1
+                if not children:
+                    break
+                for slot, child in list(children.items()):
+                    if self._ended(child):
+                        del children[slot]
+                        self._keep(child)
+                if self._fruitless >= _MAX_FRUITLESS and not self._counts["ok"]:
+                    raise MeasurementError(f"ncu counts nothing: {self._complaint or 'it printed no kernels'}")
+                if time.time() - reported > _REPORT_S:
+                    reported = time.time()
+                    self.report()
+                time.sleep(_POLL_S)
+        finally:
+            for child in children.values():
+                _kill(child)
+                self._keep(child)
+
+    def _next_groups(self, most: int) -> list[Group]:
+        """Groups for one profiler: about ``per_process`` workloads, or ``most``."""
+        groups: list[Group] = []
+        room = min(most, self._plan.occupancy.per_process)
+        if self._errand.limit:
+            room = min(room, max(1, math.ceil(self._errand.limit / self._plan.occupancy.processes)))
+        while sum(group.wanted for group in groups) < room:
+            group = self._again.popleft() if self._again else self._schedule.next()
+            if group is None:
+                break
+            groups.append(group)
+        return groups
+
+    def _start(self, folder: Path, groups: list[Group]) -> _Child:
+        folder.mkdir()
+        settings = {
+            "device": self._device,
+            "folder": str(folder.parent),
+            "events": str(folder / "events.jsonl"),
+            "campaign": os.getpid(),
+            "stop_at": self._stop_at,
+            "kill_at": self._kill_at,
+            "kernels_max": self._plan.occupancy.kernels_max,
+            "run_s": self._plan.occupancy.run_s,
+            "limits": asdict(self._plan.limits),
+            "preload": sorted({group.spec.partition(":")[0] for group in groups}),
+            "groups": [
+                {"workloads": [workload.to_json() for workload in group.workloads], "wanted": group.wanted}
+                for group in groups
+            ],
+        }
+        for group in groups:
+            for workload in group.workloads:
+                self._known[workload.id] = Chosen(workload, group.part)
+        path = folder / "settings.json"
+        path.write_text(json.dumps(settings), encoding="utf-8")
+        # numbers with a point; and ncu keeps a lock in the temporary folder that would hold up those who only build
+        environment = dict(os.environ) | {"LC_ALL": "C", "TMPDIR": str(folder)}
+        source = str(Path(__file__).parents[1])
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
+        command = [self._ncu, *OPTIONS, "--log-file", str(folder / "ncu.csv"), sys.executable, *WORKER, str(path)]
+        with (folder / "output.log").open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        return _Child(folder, groups, process)
+
+    def _ended(self, child: _Child) -> bool:
+        """Whether the profiler has ended; one that is late is ended, its program first, so that it can still print."""
+        if child.process.poll() is not None:
+            return True
+        now, events = time.time(), child.read_events()
+        if now > self._give_up_at or (child.ending and now > child.killed_at + self._plan.limits.timeout_s):
+            _kill(child)
+            return True
+        working = bool(events) and events[-1]["event"] in ("begin", "open")
+        late = working and now > float(events[-1]["at"]) + self._plan.limits.timeout_s
+        if (late or now > self._kill_at) and not child.ending:
+            child.ending, child.killed_at = True, now
+            for event in events:
+                if event["event"] == "pid":
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(int(event["pid"]), signal.SIGKILL)
+        return False
+
+    def _keep(self, child: _Child) -> None:
+        """Write down what one profiler has counted; give back what it did not come to."""
+        events = child.read_events()
+        lines = _lines(child.folder / "ncu.csv")
+        ranges = split_ranges(read_counters(lines))
+        opened = [str(event["id"]) for event in events if event["event"] == "open"]
+        closed = {str(event["id"]): event for event in events if event["event"] == "close"}
+        begun = [str(event["id"]) for event in events if event["event"] == "begin"]
+        finished = any(event["event"] == "done" for event in events)
+        for event in events:
+            if event["event"] == "record":
+                self._write(str(event["id"]), str(event["status"]), error=str(event["error"]))
+        counted = 0
+        for workload_id, made in zip(opened, ranges, strict=False):
+            if workload_id in closed and made:
+                kernels = _all_kernels(closed[workload_id]["calls"], made)
+                counted += bool(kernels)
+                if kernels:
+                    self._write_counters(workload_id, kernels, len(made), float(closed[workload_id]["profile_s"]))
+        if closed and not counted:
+            self._fruitless += 1
+        elif not begun:
+            self._fruitless += 1
+            self._complaint = self._complaint or _last_line(child.folder / "output.log")
+        self._complaint = complaint(lines) or complaint(_lines(child.folder / "output.log")) or self._complaint
+        self._log(child, lines)
+        if begun and not finished and begun[-1] not in closed and time.time() < self._stop_at:
+            late = child.ending or child.process.returncode == -signal.SIGKILL
+            reason = f"the worker ended during this workload; ncu's exit code {child.process.returncode}"
+            self._write(begun[-1], "timeout" if late else "crash", error=reason)
+        for workload_id in closed:
+            if workload_id not in self._done:
+                self._lost[workload_id] += 1
+                if self._lost[workload_id] >= _MAX_LOST:
+                    self._write(workload_id, "crash", error="ncu printed no counters for this workload")
+        self._give_back(child, finished)
+
+    def _give_back(self, child: _Child, finished: bool) -> None:
+        lost = {workload_id for workload_id in self._lost if workload_id not in self._done}
+        for group in child.groups:
+            left = group.without(self._done)
+            again = bool(lost & {workload.id for workload in group.workloads})
+            if left.workloads and left.wanted > 0 and (again or not finished):
+                self._again.append(left)
+
+    def _write(self, workload_id: str, status: str, **values: object) -> None:
+        """Write one record, once."""
+        if workload_id not in self._done:
+            self._done.add(workload_id)
+            self._ledger.write(self._known[workload_id], status, values)
+
+    def _write_counters(self, workload_id: str, kernels: Sequence[Counters], counted: int, profile_s: float) -> None:
+        if workload_id in self._done:
+            return
+        total_us = math.fsum(kernel.duration_us for kernel in kernels)
+        weighted = math.fsum(kernel.duration_us * kernel.occupancy_pct for kernel in kernels)
+        columns: dict[str, object] = {
+            "name": [kernel.name for kernel in kernels],
+            "duration_us": [round(kernel.duration_us, 3) for kernel in kernels],
+            "occupancy_pct": [kernel.occupancy_pct for kernel in kernels],
+            "grid": [list(kernel.grid) for kernel in kernels],
+            "block": [list(kernel.block) for kernel in kernels],
+        }
+        self._ledger.write_trace("occupancy_kernels", workload_id, columns)
+        self._write(
+            workload_id,
+            "ok",
+            kernels=len(kernels),
+            kernel_ms=ms(seconds_from_us(total_us)),
+            occupancy_mean=math.fsum(kernel.occupancy_pct for kernel in kernels) / len(kernels),
+            occupancy_weighted=weighted / total_us if total_us else 0.0,
+            profile_s=round(profile_s, 3),
+        )
+        self._counts["kernels"] += counted
+
+    def _log(self, child: _Child, lines: Sequence[str]) -> None:
+        """Keep what a profiler and its program said, for whoever looks for a fault."""
+        said = [line for line in lines if line.startswith(("==ERROR==", "==WARNING=="))]
+        said += _lines(child.folder / "output.log")[-20:]
+        if not split_ranges(read_counters(lines)):
+            said += [*lines[:6], *lines[-6:]]
+        if said:
+            with suppress(OSError), (self._out / "workers.log").open("a", encoding="utf-8") as file:
+                file.write(
+                    f"process {child.folder.name}, exit code {child.process.returncode}\n" + "".join(said) + "\n"
+                )
+
+    def report(self) -> None:
+        """Say in one line how far the campaign is."""
+        elapsed_s = self._errand.elapsed_s
+        rate = self._counts["ok"] / max(elapsed_s, 1.0) * 60
+        left = len(self._schedule)
+        log.info("%.0f s: %s; %.0f a minute; %d models wait", elapsed_s, dict(self._counts), rate, left)
+
+
+def _all_kernels(calls: Sequence[int], made: Sequence[Counters]) -> list[Counters]:
+    """The kernels of a whole run from those of its distinct calls; none where they do not say whose they are."""
+    if len(set(calls)) == len(calls):
+        return list(made)
+    of_call: dict[int, list[Counters]] = {}
+    for kernel in made:
+        if kernel.call is None:
+            return []
+        of_call.setdefault(kernel.call, []).append(kernel)
+    return expand(calls, of_call)
+
+
+def _kill(child: _Child) -> None:
+    pids = [int(event["pid"]) for event in child.read_events() if event["event"] == "pid"]
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.process.pid, signal.SIGKILL)
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    child.process.wait()
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if path.exists() else []
+
+
+def _last_line(path: Path) -> str:
+    return next((line.strip() for line in reversed(_lines(path)) if line.strip()), "")
+
+
+def run(errand: Errand) -> dict[str, int]:
+    """Run an ``occupancy`` campaign; returns how many workloads ended how."""
+    return OccupancyCampaign(errand).run()

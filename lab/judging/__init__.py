@@ -1,0 +1,1 @@
+"""The papers' predictors beside the product's, on the same splits."""

@@ -1,0 +1,1 @@
+"""Networks and baselines of papers, fitted and judged on the same data as the product."""

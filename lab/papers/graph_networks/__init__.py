@@ -1,0 +1,1 @@
+"""DIPPM, TraPPM, NNLQP, BRP-NAS and their kin: one graph network with switches."""

@@ -1,0 +1,285 @@
+"""predictors: the forward pass of a graph network, written once and run twice: by torch to fit it, by a writer of ONNX.
+
+Layers: GraphSAGE (Hamilton et al., 2017, mean of neighbours), GCN (Kipf, Welling, 2017), GAT (Veličković et al., 2018),
+GIN (Xu et al., 2019, ε = 0), and BRP-NAS's convolution over A + I with a node that sees all others.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.papers.graph_networks.recipes import Recipe
+
+# a tensor of torch or of an ONNX graph; both know + − * / @
+Value = Any
+GAT_SLOPE = 0.2
+ENCODER_DROPOUT = 0.5
+ENCODER = "encoder"
+
+
+class Operations(Protocol):
+    """What a forward pass is made of beside arithmetic; rows are nodes, edges or graphs."""
+
+    def weight(self, name: str) -> Value:
+        """A learned or fixed array by its name."""
+        ...
+
+    def constant(self, value: NDArray[np.float32]) -> Value:
+        """An array that is no weight."""
+        ...
+
+    def narrow(self, x: Value) -> Value:
+        """x in the precision in which nodes are computed, while fitting."""
+        ...
+
+    def alike(self, x: Value, other: Value) -> Value:
+        """x in the precision of another value."""
+        ...
+
+    def relu(self, x: Value, slope: float = 0.0) -> Value:
+        """x, or slope × x below 0."""
+        ...
+
+    def exp(self, x: Value) -> Value:
+        """e to the x."""
+        ...
+
+    def log(self, x: Value) -> Value:
+        """The natural logarithm."""
+        ...
+
+    def softplus(self, x: Value) -> Value:
+        """log(1 + exp(x))."""
+        ...
+
+    def absolute(self, x: Value) -> Value:
+        """|x|."""
+        ...
+
+    def sign(self, x: Value) -> Value:
+        """−1, 0 or 1."""
+        ...
+
+    def at_least(self, x: Value, least: float) -> Value:
+        """The larger of x and a number."""
+        ...
+
+    def concat(self, parts: Sequence[Value], axis: int) -> Value:
+        """Parts side by side (1) or one after the other (0)."""
+        ...
+
+    def edge_ends(self, edges: Value) -> tuple[Value, Value]:
+        """The makers and the readers."""
+        ...
+
+    def rows(self, x: Value, index: Value) -> Value:
+        """Rows picked by number."""
+        ...
+
+    def sum_into(self, x: Value, index: Value, like: Value) -> Value:
+        """The sum of the rows of each number, as many as ``like`` has rows."""
+        ...
+
+    def count_into(self, index: Value, like: Value) -> Value:
+        """How often each number occurs, as a column of as many rows as ``like`` has."""
+        ...
+
+    def max_into(self, x: Value, index: Value, start: Value) -> Value:
+        """The largest of ``start`` and the rows of each number."""
+        ...
+
+    def routes(self, source: Value, target: Value, like: Value) -> Value:
+        """What `neighbours` has to know of edges between as many nodes as ``like`` has rows."""
+        ...
+
+    def neighbours(self, x: Value, routes: Value) -> Value:
+        """For every node the sum of the rows that reach it."""
+        ...
+
+    def affine(self, x: Value, weight: Value, plus: Value) -> Value:
+        """x · W + a row or a matrix."""
+        ...
+
+    def unit_rows(self, x: Value) -> Value:
+        """Rows of the Euclidean length 1; those of zeros stay."""
+        ...
+
+    def layer_norm(self, x: Value, name: str) -> Value:
+        """Rows of mean 0 and deviation 1, then scaled and shifted."""
+        ...
+
+    def batch_norm(self, x: Value, name: str) -> Value:
+        """Columns of mean 0 and deviation 1, then scaled and shifted."""
+        ...
+
+    def dropout(self, x: Value, share: float, /) -> Value:
+        """While fitting, zeros for a share of the values."""
+        ...
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A stack of graphs; ``embedding`` is their pooled one where it is known already."""
+
+    nodes: Value
+    edges: Value
+    graph_index: Value
+    whole: Value
+    embedding: Value | None = None
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The edges along which messages run, and how many reach each node."""
+
+    source: Value
+    target: Value
+    reached: Value
+    routes: Value
+
+
+def flow_of(ops: Operations, inputs: Inputs, direction: str) -> Flow:
+    """From makers to readers, from readers to makers, or both."""
+    maker, reader = ops.edge_ends(inputs.edges)
+    source, target = (reader, maker) if direction == "backward" else (maker, reader)
+    if direction == "mutual":
+        source, target = ops.concat([maker, reader], 0), ops.concat([reader, maker], 0)
+    routes = ops.routes(source, target, inputs.nodes)
+    return Flow(source, target, ops.count_into(target, inputs.nodes), routes)
+
+
+def forward(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
+    """One row a graph, one column a target, in the scale in which the network learns: see `log_targets`."""
+    whole = scale(ops, inputs.whole, "whole")
+    parts = []
+    if recipe.block == "brp":
+        parts.append(_global_node(ops, recipe, inputs))
+    elif recipe.block != "none":
+        parts.append(_pooled(ops, recipe, inputs))
+    if recipe.embedding == "zeros":
+        width = recipe.encoder_widths[-1]
+        parts.append(whole @ ops.constant(np.zeros((len(recipe.columns), width), np.float32)))
+    elif recipe.embedding != "none":
+        embedding = inputs.embedding if inputs.embedding is not None else embed(ops, recipe, inputs)
+        parts.append(scale(ops, embedding, "embedding"))
+    x = ops.concat([*parts, whole], 1)
+    for number in range(recipe.dense):
+        x = ops.dropout(ops.relu(linear(ops, x, f"dense.{number}")), recipe.dropout)
+    return linear(ops, x, "out")
+
+
+def log_targets(ops: Operations, recipe: Recipe, out: Value) -> Value:
+    """What `forward` gives as natural logarithms of the targets in their units."""
+    if recipe.published:
+        out = ops.log(ops.at_least(ops.softplus(out * -1.0), 1e-30))
+    return out * ops.weight("targets.scale") + ops.weight("targets.shift")
+
+
+def linear(ops: Operations, x: Value, name: str) -> Value:
+    """x · W + b."""
+    return ops.affine(x, ops.alike(ops.weight(f"{name}.weight"), x), ops.alike(ops.weight(f"{name}.bias"), x))
+
+
+def scale(ops: Operations, x: Value, name: str) -> Value:
+    """Raw values: ± log2(1 + |x|) where ``logged`` is 1 (a one-hot stays what it is), then shifted and scaled."""
+    logged = ops.weight(f"{name}.logged")
+    logs = ops.sign(x) * ops.log(ops.absolute(x) * logged + 1.0) * (1 / math.log(2))
+    return (logs + x * (logged * -1.0 + 1.0) - ops.weight(f"{name}.shift")) * ops.weight(f"{name}.scale")
+
+
+def _pooled(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
+    x = ops.narrow(scale(ops, inputs.nodes, "nodes"))
+    flow = flow_of(ops, inputs, recipe.direction)
+    for block in range(recipe.blocks):
+        for layer in range(recipe.layers):
+            x = ops.relu(graph_layer(ops, recipe, x, flow, f"block.{block}.{layer}"))
+        x = ops.dropout(x, recipe.dropout)
+    pooled = ops.sum_into(ops.alike(x, inputs.whole), inputs.graph_index, inputs.whole)
+    if recipe.readout == "mean":
+        return pooled / ops.at_least(ops.count_into(inputs.graph_index, inputs.whole), 1.0)
+    return pooled * ops.weight("readout.scale")
+
+
+def graph_layer(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str) -> Value:
+    """One layer of message passing, without its activation."""
+    if recipe.block == "gcn":
+        shrink = ops.alike(ops.exp(ops.log(flow.reached + 1.0) * -0.5), x)  # the node itself counts
+        own = x * shrink
+        return linear(ops, (ops.neighbours(own, flow.routes) + own) * shrink, name)
+    if recipe.block == "gin":
+        return linear(ops, ops.relu(linear(ops, x + ops.neighbours(x, flow.routes), f"{name}.first")), name)
+    if recipe.block == "gat":
+        return _attention(ops, recipe, x, flow, name)
+    x = sage(ops, x, flow, name)
+    return ops.unit_rows(x) if recipe.normalise else x
+
+
+def sage(ops: Operations, x: Value, flow: Flow, name: str) -> Value:
+    """The mean of the neighbours and the node itself, each through a matrix of its own."""
+    mean = ops.neighbours(x, flow.routes) / ops.alike(ops.at_least(flow.reached, 1.0), x)
+    return ops.affine(x, ops.alike(ops.weight(f"{name}.own.weight"), x), linear(ops, mean, name))
+
+
+def attention_shares(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str) -> tuple[Value, Value]:
+    """How much of every edge, and of every node itself, reaches a node; they sum to 1 at every node and head."""
+    heads = _heads(recipe)
+    sent, heard = (
+        ops.alike(x @ ops.alike(ops.weight(f"{name}.{end}.weight") * ops.constant(heads.T), x), flow.reached)
+        for end in ("sent", "heard")
+    )
+    of_edge = ops.relu(ops.rows(sent, flow.source) + ops.rows(heard, flow.target), GAT_SLOPE)
+    of_self = ops.relu(sent + heard, GAT_SLOPE)
+    most = ops.max_into(of_edge, flow.target, of_self)
+    of_edge, of_self = ops.exp(of_edge - ops.rows(most, flow.target)), ops.exp(of_self - most)
+    everything = ops.sum_into(of_edge, flow.target, of_self) + of_self
+    return of_edge / ops.rows(everything, flow.target), of_self / everything
+
+
+def _attention(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str) -> Value:
+    x = x @ ops.alike(ops.weight(f"{name}.weight"), x)
+    of_edge, of_self = attention_shares(ops, recipe, x, flow, name)
+    heads = ops.constant(_heads(recipe))
+    heard = ops.sum_into(ops.rows(x, flow.source) * ops.alike(of_edge @ heads, x), flow.target, x)
+    return heard + x * ops.alike(of_self @ heads, x) + ops.alike(ops.weight(f"{name}.bias"), x)
+
+
+def _heads(recipe: Recipe) -> NDArray[np.float32]:
+    """Which columns belong to which head: heads × width, of zeros and ones."""
+    return np.repeat(np.eye(recipe.heads, dtype=np.float32), recipe.width // recipe.heads, axis=1)
+
+
+def _global_node(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
+    """BRP-NAS: one more node a graph that hears all others and itself, and that no other hears."""
+    x, seen = ops.narrow(scale(ops, inputs.nodes, "nodes")), None
+    flow = flow_of(ops, inputs, recipe.direction)
+    for number in range(recipe.blocks):
+        name = f"block.{number}.0"
+        everything = ops.sum_into(ops.alike(x, inputs.whole), inputs.graph_index, inputs.whole)
+        seen = linear(ops, everything if seen is None else everything + seen, name)
+        if number == 0:  # of the one-hot of the global node, only its row of the first matrix is left
+            seen = seen + ops.weight("global.weight")
+        x = linear(ops, x + ops.neighbours(x, flow.routes), name)
+        x, seen = (ops.dropout(ops.relu(ops.layer_norm(y, f"{name}.norm")), recipe.dropout) for y in (x, seen))
+    return seen
+
+
+def embed(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
+    """TraPPM's encoder, summed over the nodes of each graph."""
+    nodes = ops.alike(encode(ops, recipe, inputs), inputs.whole)
+    return ops.sum_into(nodes, inputs.graph_index, inputs.whole)
+
+
+def encode(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
+    """TraPPM's encoder: a row a node."""
+    x = ops.narrow(scale(ops, inputs.nodes, f"{ENCODER}.nodes"))
+    flow = flow_of(ops, inputs, "forward")
+    last = len(recipe.encoder_widths) - 1
+    for number in range(last + 1):
+        x = ops.batch_norm(sage(ops, x, flow, f"{ENCODER}.{number}"), f"{ENCODER}.{number}.norm")
+        if number < last:
+            x = ops.dropout(ops.relu(x), ENCODER_DROPOUT)
+    return ops.relu(x) if recipe.last_relu else x

@@ -1,0 +1,173 @@
+"""predictors: the loop over epochs of graph networks: best weights kept, a checkpoint after each, stopped when stale.
+
+Every epoch draws from its own seed, and rate and stopping follow from the epochs so far: a run that was killed goes on
+as if nothing had been. Where seconds are limited too, what a run gives depends on how fast the machine is.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import DataError
+from lab.papers.graph_networks.recipes import Recipe
+from lab.papers.graph_networks.tensors import Tensors, torch
+
+Record = dict[str, float]
+Progress = Callable[[int, Record], None]
+_PLATEAU = 10  # stale epochs after which the rate is halved
+
+
+@dataclass(frozen=True)
+class Loop:
+    """How long, how fast and from which seed; ``identity`` says whose checkpoint it is.
+
+    With ``seconds`` no epoch begins that would end later, but for the first; each then records the seconds so far.
+    """
+
+    recipe: Recipe
+    epochs: int
+    rate: float
+    seed: int
+    device: str
+    identity: str
+    seconds: float | None = None
+
+    def run(
+        self,
+        weights: Tensors,
+        train: Callable[[int, Any], Record],
+        evaluate: Callable[[], Record],
+        progress: Progress,
+        checkpoint: Path | None,
+    ) -> tuple[Tensors, tuple[Record, ...]]:
+        """The weights of the epoch of the lowest ``score``, and what each epoch gave.
+
+        ``train`` does an epoch with an optimizer and gives its ``loss``; ``evaluate`` gives at least a ``score``.
+        """
+        learned = [tensor for tensor in weights.values() if tensor.requires_grad]
+        kind = torch.optim.AdamW if self.recipe.weight_decay else torch.optim.Adam
+        fused = self.device.startswith("cuda")
+        optimizer = kind(learned, lr=self.rate, weight_decay=self.recipe.weight_decay, fused=fused)
+        best, history = _copy(weights), []
+        found = self._read(checkpoint)
+        if found is not None:
+            best, history = found["best"], found["history"]
+            optimizer.load_state_dict(found["optimizer"])
+            _fill(weights, found["weights"])
+        with _own_draws(self.device):
+            while self._goes_on(history):
+                epoch, begin = len(history), time.monotonic()
+                torch.manual_seed(self.seed * 1_000_003 + epoch)
+                for group in optimizer.param_groups:
+                    group["lr"] = rate_at(self.recipe.schedule, self.rate, history, self.epochs, self.seconds)
+                record = train(epoch, optimizer)
+                with torch.no_grad():
+                    record |= evaluate()
+                if self.seconds is not None:
+                    record["seconds"] = _seconds(history) + time.monotonic() - begin
+                history.append(record)
+                if stale_epochs(history) == 0:
+                    best = _copy(weights)
+                self._write(checkpoint, weights, optimizer, best, history)
+                progress(epoch, record)
+        if history and not math.isfinite(min(_scores(history))):
+            raise DataError(f"None of {len(history)} epochs gave a finite error: fit with a rate below {self.rate:g}.")
+        return best, tuple(history)
+
+    def _goes_on(self, history: Sequence[Record]) -> bool:
+        if len(history) >= self.epochs or stale_epochs(history) >= self.recipe.patience:
+            return False
+        if self.seconds is None or not history:
+            return True
+        return _seconds(history) * (1 + 1 / len(history)) <= self.seconds
+
+    def _read(self, checkpoint: Path | None) -> dict[str, Any] | None:
+        if checkpoint is None or not checkpoint.exists():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(checkpoint, map_location=self.device, weights_only=True)
+        except Exception as error:
+            raise DataError(f"Cannot read the checkpoint {checkpoint}: delete it to begin anew.") from error
+        if state.get("identity") != self.identity:
+            raise DataError(f"The checkpoint {checkpoint} is of another run: delete it, or name another file.")
+        return state
+
+    def _write(
+        self, checkpoint: Path | None, weights: Tensors, optimizer: Any, best: Tensors, history: Sequence[Record]
+    ) -> None:
+        if checkpoint is None:
+            return
+        state = {"identity": self.identity, "weights": _copy(weights), "optimizer": optimizer.state_dict()}
+        partial = checkpoint.with_name(f".{checkpoint.name}.part")
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        torch.save({**state, "best": best, "history": list(history)}, partial)
+        os.replace(partial, checkpoint)
+
+
+def rate_at(schedule: str, rate: float, history: Sequence[Record], epochs: int, seconds: float | None = None) -> float:
+    """The learning rate of the next epoch; a cosine ends with the epochs or with the seconds, whichever is first.
+
+    >>> rate_at("cosine", 1.0, [{}] * 5, 10), rate_at("plateau", 1.0, [{"score": 1.0}] * 12, 100)
+    (0.5, 0.5)
+    >>> rate_at("cosine", 1.0, [{"seconds": 30.0}], 10, seconds=60.0)
+    0.5
+    """
+    if schedule == "cosine":
+        done = len(history) / max(epochs, 1)
+        if seconds is not None:
+            done = min(max(done, _seconds(history) / seconds), 1.0)
+        return rate * (1 + math.cos(math.pi * done)) / 2
+    if schedule == "plateau":
+        best, stale = math.inf, 0
+        for score in _scores(history):
+            stale = 0 if score < best else stale + 1
+            best = min(best, score)
+            if stale > _PLATEAU:
+                rate, stale = rate / 2, 0
+    return rate
+
+
+def stale_epochs(history: Sequence[Record]) -> int:
+    """Epochs since the best one."""
+    scores = _scores(history)
+    return len(scores) - 1 - scores.index(min(scores)) if scores else 0
+
+
+def best_record(history: Sequence[Record]) -> Record:
+    """What the best epoch gave; nothing where there was none."""
+    return history[len(history) - 1 - stale_epochs(history)] if history else {}
+
+
+def _seconds(history: Sequence[Record]) -> float:
+    return history[-1].get("seconds", 0.0) if history else 0.0
+
+
+def _scores(history: Sequence[Record]) -> list[float]:
+    return [r["score"] if math.isfinite(r["score"]) else math.inf for r in history]
+
+
+def _copy(weights: Tensors) -> Tensors:
+    return {name: tensor.detach().clone() for name, tensor in weights.items()}
+
+
+def _fill(weights: Tensors, saved: Tensors) -> None:
+    with torch.no_grad():
+        for name, tensor in weights.items():
+            tensor.copy_(saved[name])
+
+
+@contextmanager
+def _own_draws(device: str) -> Iterator[None]:
+    """Random numbers that disturb nobody else's, and products of matrices in TF32 where there are tensor cores."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with torch.random.fork_rng([torch.cuda.current_device()] if device.startswith("cuda") else []):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

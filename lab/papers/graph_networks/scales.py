@@ -1,0 +1,92 @@
+"""predictors: the constants that make raw features and truths standard, from the training side alone."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.errors import InputError
+from lab.papers.graph_networks.arrays import TARGET_COLUMNS, GraphArrays
+from lab.papers.graph_networks.recipes import NODE_WIDTHS, ONE_HOTS, Recipe, node_matrix, whole_matrix
+from lab.papers.graph_networks.weights import Weights
+
+Sample = tuple[GraphArrays, Mapping[str, float | None]]
+
+
+def sample_scales(samples: Sequence[Sample], recipe: Recipe) -> Weights:
+    """The constants of nodes, whole graphs, readout and targets."""
+    graphs = [graph for graph, _ in samples]
+    scales = column_scales("whole", whole_matrix(graphs, recipe), recipe)
+    if recipe.block != "none":
+        scales |= node_scales("nodes", graphs, recipe)
+        scales["readout.scale"] = np.array([1.0 if recipe.published else _readout_scale(graphs, recipe)], np.float32)
+    return scales | _target_scales(log_truths(samples, recipe), recipe)
+
+
+def _readout_scale(graphs: Sequence[GraphArrays], recipe: Recipe) -> float:
+    """What brings sums over nodes near 1, as the other inputs are; rows of length 1 have entries of 1/√width."""
+    mean_nodes = max(float(np.mean([len(graph) for graph in graphs])), 1.0)
+    return (math.sqrt(recipe.width) if recipe.block == "sage" and recipe.normalise else 1.0) / mean_nodes
+
+
+def _target_scales(logs: NDArray[np.float64], recipe: Recipe) -> Weights:
+    absent = [name for name, column in zip(recipe.targets, logs.T) if not np.isfinite(column).any()]
+    if absent:
+        raise InputError(f"No training sample has a truth for {', '.join(absent)}: leave it out of the targets.")
+    if recipe.published:
+        units = np.array(recipe.units or (1.0,) * len(recipe.targets))
+        return {"targets.shift": -np.log(units).astype(np.float32)}
+    deviation = np.nanstd(logs, axis=0)
+    return {
+        "targets.shift": np.nanmean(logs, axis=0).astype(np.float32),
+        "targets.scale": np.where(deviation > 1e-6, deviation, 1.0).astype(np.float32),
+    }
+
+
+def node_scales(name: str, graphs: Iterable[GraphArrays], recipe: Recipe) -> Weights:
+    """The constants of the nodes of many graphs; one-hot columns stay as they are."""
+    width, first = NODE_WIDTHS[recipe.nodes], ONE_HOTS[recipe.nodes]
+    if recipe.published or first == width:
+        return {}
+    count, total, squares = 0, np.zeros(width - first), np.zeros(width - first)
+    for graph in graphs:
+        logs = _log(node_matrix(graph, recipe)[:, first:])
+        count, total, squares = count + len(logs), total + logs.sum(axis=0), squares + (logs**2).sum(axis=0)
+    mean = total / max(count, 1)
+    deviation = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0.0))
+    plain = np.zeros(first)
+    return {
+        f"{name}.logged": np.concatenate([plain, np.ones(width - first)]).astype(np.float32),
+        f"{name}.shift": np.concatenate([plain, mean]).astype(np.float32),
+        f"{name}.scale": np.concatenate([plain + 1, _inverse(deviation)]).astype(np.float32),
+    }
+
+
+def column_scales(name: str, rows: NDArray[np.float32], recipe: Recipe) -> Weights:
+    """The constants of the columns of many graphs; as published, only the target vector's logarithms."""
+    if recipe.published:
+        targets = np.array([column in TARGET_COLUMNS for column in recipe.columns], np.float32)
+        return {"whole.logged": targets} if name == "whole" else {}
+    logs = _log(rows)
+    return {
+        f"{name}.logged": np.ones(rows.shape[1], np.float32),
+        f"{name}.shift": logs.mean(axis=0).astype(np.float32),
+        f"{name}.scale": _inverse(logs.std(axis=0)).astype(np.float32),
+    }
+
+
+def log_truths(samples: Sequence[Sample], recipe: Recipe) -> NDArray[np.float64]:
+    """Natural logarithms of the truths, a row a sample; NaN where there is none."""
+    values = np.array([[truth.get(name) or np.nan for name in recipe.targets] for _, truth in samples], np.float64)
+    return np.log(np.where(values > 0, values, np.nan))
+
+
+def _log(values: NDArray[np.float32]) -> NDArray[np.float64]:
+    exact = values.astype(np.float64)
+    return np.asarray(np.sign(exact) * np.log2(1.0 + np.abs(exact)), np.float64)
+
+
+def _inverse(deviation: NDArray[np.float64]) -> NDArray[np.float64]:
+    """1 / deviation; what never varied while fitting says nothing later, whatever it is."""
+    return np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 1e-6)

@@ -1,0 +1,115 @@
+"""predictors: what LILOU (Q. Liang, H. Wang, P. Shenoy) sees of a node (its Table 1) and of a device (its Table 2).
+
+A node: its operator, and the sizes of its inputs, outputs and parameters and its FLOPs, here as logarithms: they span
+nine orders of magnitude. LILOU knows one precision and one batch; here the type of what a node makes is added, and
+where a runtime decides by the graph alone, sizes are those of one item of the batch. A device: compute capability,
+clock, cores and SMs of the slice; the catalogue has the bandwidth instead of bus width and memory clock, whose product
+it is, and the L2 cache is added.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.devices import Hardware
+from foretell.features.units import COLUMNS, DTYPES
+from foretell.graph import Graph, graph_costs
+from foretell.graph.ir.operators import OPERATORS
+from foretell.graph.ir.tensor import DTYPE_BITS, Tensor
+from foretell.units import GIGA, MEGA, TERA
+
+SIZES = ("log_inputs", "log_outputs", "log_parameters", "log_flops")
+DEVICE_COLUMNS = ("compute_capability", "bandwidth_gb_per_s", "l2_mib", "cores", "sms", "clock_ghz")
+UNKNOWN = len(OPERATORS)
+OPERATOR_CODES, DTYPE_CODES = UNKNOWN + 1, len(DTYPES) + 1
+_NUMBERS = {name: number for number, name in enumerate(sorted(OPERATORS))}
+_AT = {name: position for position, name in enumerate(COLUMNS)}
+_BYTES = np.array([*(DTYPE_BITS[name] // 8 for name in DTYPES), 4.0])  # of a type that has no code, those of fp32
+_FLOPS_PER_CYCLE = 2  # of a core: a multiplication and an addition
+
+
+@dataclass(frozen=True)
+class NodeTable:
+    """A row a node: the code of its operator, that of the type it makes, and `SIZES`."""
+
+    operators: NDArray[np.int16]
+    dtypes: NDArray[np.int8]
+    sizes: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.operators)
+
+    def of(self, rows: NDArray[np.intp]) -> "NodeTable":
+        """Some of the rows."""
+        return NodeTable(self.operators[rows], self.dtypes[rows], self.sizes[rows])
+
+    def distinct(self) -> tuple["NodeTable", NDArray[np.intp]]:
+        """Every row once, and where each row is among those; layers repeat."""
+        columns = (self.operators, self.dtypes, *self.sizes.T)
+        whole = np.ascontiguousarray(np.stack([column.astype(np.float32) for column in columns], axis=1))
+        rows = whole.view(np.dtype((np.void, whole.dtype.itemsize * whole.shape[1])))[:, 0]
+        _, first, place = np.unique(rows, return_index=True, return_inverse=True)
+        return self.of(first), place.astype(np.intp)
+
+
+def describe_nodes(graph: Graph) -> NodeTable:
+    """The nodes of a graph; sizes are those of one item of its batch.
+
+    >>> from foretell.testing import tiny_graph
+    >>> table = describe_nodes(tiny_graph())
+    >>> len(table) == len(tiny_graph().nodes), table.sizes.shape[1] == len(SIZES)
+    (True, True)
+    """
+    costs, rows, operators, dtypes = graph_costs(graph).nodes, [], [], []
+    for node, cost in zip(graph.nodes, costs, strict=True):
+        read = [graph.tensors[name] for name in node.inputs if name]
+        made = [graph.tensors[name] for name in node.outputs if name]
+        given = [tensor for tensor in read if tensor.kind in ("activation", "input")]
+        items = graph.batch_size if any(tensor.batch_axis is not None for tensor in made) else 1
+        kept = sum(tensor.elements for tensor in read if tensor.kind not in ("activation", "input"))
+        rows.append((_items(graph, given), _items(graph, made), kept, cost.flops / items))
+        operators.append(_NUMBERS.get(node.op, UNKNOWN))
+        dtypes.append(DTYPES.index(made[0].dtype) if made and made[0].dtype in DTYPES else len(DTYPES))
+    sizes = np.log2(1.0 + np.array(rows, np.float64).reshape(-1, len(SIZES)))
+    return NodeTable(np.array(operators, np.int16), np.array(dtypes, np.int8), sizes.astype(np.float32))
+
+
+def _items(graph: Graph, tensors: list[Tensor]) -> float:
+    return sum(each.elements / (1 if each.batch_axis is None else graph.batch_size) for each in tensors)
+
+
+def describe_units(features: NDArray[np.float32]) -> NodeTable:
+    """Rows of `foretell.features.COLUMNS` as nodes: in eager mode a unit is one; sizes are those of the whole batch."""
+
+    def bytes_of(name: str) -> NDArray[np.float64]:
+        return np.asarray(np.exp2(features[:, _AT[name]].astype(np.float64)) - 1.0)
+
+    dtypes = features[:, _AT["dtype"]].astype(np.int8)
+    dtypes = np.where(dtypes < 0, len(DTYPES), dtypes).astype(np.int8)
+    operators = features[:, _AT["operator"]].astype(np.int16)
+    width, parameters = _BYTES[dtypes], bytes_of("log_parameter_bytes")
+    given = np.maximum(bytes_of("log_read_bytes") - parameters, 0.0) / width
+    made = bytes_of("log_written_bytes") / width
+    logs = [np.log2(1.0 + np.round(values)) for values in (given, made, parameters / width)]
+    return NodeTable(
+        np.where(operators < 0, UNKNOWN, operators).astype(np.int16),
+        dtypes,
+        np.stack([*logs, features[:, _AT["log_flops"]]], axis=1).astype(np.float32),
+    )
+
+
+def describe_device(hardware: Hardware) -> NDArray[np.float32]:
+    """What there is of a device or its slice, in the order of `DEVICE_COLUMNS`; 0 where the catalogue does not say.
+
+    >>> from foretell.devices import effective, find_device
+    >>> describe_device(effective(find_device("h200"))).tolist()[3:5]
+    [16894.0, 132.0]
+    """
+    device = hardware.device
+    clock_ghz = (device.boost_clock_mhz or 0.0) * MEGA / GIGA
+    flops = hardware.peak_tflops("fp32", tensor_cores=False) * TERA
+    cores = round(flops / (_FLOPS_PER_CYCLE * clock_ghz * GIGA)) if clock_ghz else 0
+    capability = float(device.compute_capability or 0.0)
+    facts = (capability, hardware.bandwidth_gb_per_s, hardware.l2_mib, cores, hardware.sms, clock_ghz)
+    return np.array(facts, np.float32)

@@ -1,0 +1,29 @@
+"""workflows: one page for LILOU's two parts, which are judged apart: a section is replaced, the other stays."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from foretell.files import write_whole
+from foretell.training.judging.table import Comparison, page
+
+FILE = "lilou.md"
+_HEAD = """# LILOU
+
+The two networks of LILOU (Q. Liang, H. Wang, P. Shenoy), fitted to foretell's data, beside foretell's own predictors.
+Architectures held out, five folds. Remade by `foretell evaluate lilou-partitioner --report` and
+`foretell evaluate lilou-analyser --report`."""
+_SECTION = "\n\n## "
+
+
+def write_section(folder: Path, title: str, text: str, tables: Sequence[Comparison]) -> Path:
+    """Write the section of one part, in the order of the titles."""
+    file = folder / FILE
+    found = dict(part.split("\n", 1) for part in _read(file).split(_SECTION)[1:])
+    found[title] = "\n" + page(text, tables).decode()
+    body = "".join(f"{_SECTION}{name}\n{found[name].rstrip()}" for name in sorted(found, reverse=True))
+    write_whole(file, f"{_HEAD}{body}\n".encode())
+    return file
+
+
+def _read(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.exists() else ""

@@ -1,0 +1,95 @@
+"""GAT layers over stacked graphs, and the loop that LILOU's networks share."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foretell.errors import DataError
+
+torch = pytest.importorskip("torch")
+
+from lab.papers.graph_networks.forward import Inputs
+from lab.papers.lilou.fitting import Gat, Scale, Schedule, fit, one_cycle
+
+
+def stack(nodes: Any, edges: list[tuple[int, int]], graphs: list[int]) -> Inputs:
+    index = torch.tensor(graphs)
+    ends = torch.tensor(edges, dtype=torch.long).reshape(-1, 2).T
+    return Inputs(nodes, ends, index, torch.zeros(int(index.max()) + 1, 1))
+
+
+def test_a_layer_on_a_node_alone_is_linear_and_larger_graphs_are_normed() -> None:
+    gat = Gat(width=4, layers=1, direction="forward")
+    weights = gat.draw(3, "cpu")
+    x = torch.rand(5, 3)
+    alone = gat.embed(weights, x, stack(x, [], [0, 1, 2, 3, 4]))
+    assert torch.allclose(alone, torch.relu(x @ weights["gat.0.weight"]), atol=1e-6)
+    together = gat.embed(weights, x, stack(x, [], [0, 0, 0, 0, 1]))
+    assert torch.allclose(together[:4], alone[:4] / 2, atol=1e-6)
+    assert torch.allclose(together[4], alone[4], atol=1e-6)
+
+
+@pytest.mark.parametrize(("direction", "heard"), [("forward", [1]), ("mutual", [0, 1])])
+def test_messages_go_to_readers_or_both_ways(direction: str, heard: list[int]) -> None:
+    gat = Gat(width=4, layers=1, direction=direction)
+    weights = gat.draw(3, "cpu")
+    x = torch.rand(2, 3)
+    apart, joined = (gat.embed(weights, x, stack(x, edges, [0, 0])) for edges in ([], [(0, 1)]))
+    assert [place for place in range(2) if not torch.allclose(apart[place], joined[place], atol=1e-6)] == heard
+
+
+def test_what_is_not_published_gives_the_node_and_all_layers() -> None:
+    gat = Gat(width=4, layers=2, direction="mutual", published=False)
+    x = torch.rand(3, 3)
+    said = gat.embed(gat.draw(3, "cpu"), x, stack(x, [(0, 1), (1, 2)], [0, 0, 0]))
+    assert said.shape == (3, gat.out_width) == (3, 12)
+
+
+def test_a_column_that_never_varies_says_nothing() -> None:
+    values = np.array([[1.0, 7.0], [3.0, 7.0]], np.float32)
+    scaled = Scale.of(values).scaled(values)
+    assert scaled.tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+
+
+def test_the_rate_rises_and_falls() -> None:
+    rates = [one_cycle(1e-2, done) for done in np.linspace(0, 1, 21)]
+    assert max(rates) == pytest.approx(1e-2)
+    assert rates.index(max(rates)) == 6
+    assert rates[-1] < rates[0] < 1e-3
+
+
+def towards(goal: float) -> tuple[Any, Callable[[Any], Any]]:
+    value = torch.zeros(1, requires_grad=True)
+    return value, lambda numbers: ((value - goal) ** 2).sum() * len(numbers)
+
+
+def test_the_best_epoch_is_kept() -> None:
+    value, loss = towards(1.0)
+    seen: list[float] = []
+
+    def score() -> float:
+        seen.append(value.item())
+        return -abs(value.item() - 0.5)  # the goal of the loss is beyond what is best
+
+    history = fit([value], np.arange(4), loss, score, Schedule(rate=0.2, batch=2, epochs=12))
+    assert len(history) == 12
+    assert value.item() == min(seen, key=lambda each: abs(each - 0.5))
+    assert value.item() != seen[-1]
+
+
+def test_seconds_end_a_fit_and_its_rate() -> None:
+    value, loss = towards(1.0)
+    history = fit([value], np.arange(4), loss, lambda: value.item(), Schedule(0.1, 2, 10**9, seconds=0.1))
+    assert 0 < len(history) < 10**9
+    assert history[-1]["seconds"] < 5
+    none = fit([value], np.arange(4), loss, lambda: value.item(), Schedule(0.1, 2, 5, seconds=0.0))
+    assert len(none) == 1
+
+
+def test_a_loss_that_is_never_finite_is_an_error() -> None:
+    value, _ = towards(1.0)
+    with pytest.raises(DataError, match="rate below"):
+        fit([value], np.arange(2), lambda _: value.sum() * math.nan, lambda: 0.0, Schedule(0.1, 2, 2))

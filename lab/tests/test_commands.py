@@ -1,0 +1,108 @@
+"""``python -m lab``: the laboratory's own commands."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from foretell.errors import InputError
+from foretell.training.judging.table import Comparison
+from foretell.workflows.measure.collect import CAMPAIGNS
+from lab.commands import KINDS, LILOU, main, read_shares
+from lab.judging import comparison
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def campaigns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command registers is gone after the test."""
+    for kind in KINDS:
+        monkeypatch.setitem(CAMPAIGNS.targets, kind, "")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *given: str, code: int = 0) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(list(given))
+    shown = capsys.readouterr()
+    assert ended.value.code == code, shown.err
+    return shown.err if code else shown.out
+
+
+def test_limits_and_shares_of_labels_are_heard(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[object] = []
+
+    def record(*_: object, fit_seconds, label_shares, processes, **others: object) -> list[object]:
+        asked.append((fit_seconds, label_shares, processes))
+        return []
+
+    monkeypatch.setattr(comparison, "evaluate", record)
+    run(capsys, "evaluate", "trappm")
+    run(capsys, "evaluate", "trappm", "--fit-seconds", "90", "--label-shares", "0.1, 0.25,1.0", "--processes", "6")
+    assert asked == [(None, (), 1), (90.0, (0.1, 0.25, 1.0), 6)]
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize("model", LILOU)
+def test_parts_of_lilou_are_fitted_on_one_machine_and_judged_on_another(
+    model: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    asked: list[object] = []
+
+    def record(*places: object, say: object, **given: object) -> list[Comparison]:
+        asked.append(given)
+        return [] if given["only_networks"] else [Comparison("all of them", {model: {"mape": 0.05}})]
+
+    monkeypatch.setattr(importlib.import_module(LILOU[model]), "evaluate", record)
+    given = ("--only-networks", "--fit-seconds", "9", "--processes", "5", "--cache", "kept")
+    assert run(capsys, "evaluate", model, *given) == "networks are kept in kept\n"
+    assert asked == [{"only_networks": True, "fit_seconds": 9.0, "processes": 5}]
+    assert run(capsys, "evaluate", model, "--report").startswith("written: reports/lilou.md\n### all of them")
+    assert "name one alone" in run(capsys, "evaluate", model, "linear", code=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("evaluate", "trappm", "--label-shares", "a,1"), "Got the shares 'a,1'; give numbers"),
+        (("evaluate", "dipm"), "Unknown predictor 'dipm'. Did you mean 'dippm'?"),
+        (("fit", "dipm"), "Unknown network 'dipm'."),
+        (("collect", "absent.toml"), "Cannot read the plan absent.toml"),
+    ],
+)
+def test_a_mistake_is_one_line_and_writes_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], said: str
+) -> None:
+    shown = run(capsys, *given, code=2)
+    assert said in shown
+    assert shown.count("\n") == 1
+    assert not list(here.iterdir())
+
+
+def test_the_laboratory_has_more_kinds_of_campaigns(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "collect", "absent.toml", code=2)
+    assert set(KINDS) <= set(CAMPAIGNS)
+    assert all(callable(CAMPAIGNS.load(kind)) for kind in KINDS)
+
+
+def test_shares_are_numbers_with_commas_between() -> None:
+    assert read_shares(None) == ()
+    assert read_shares("0.1,1") == (0.1, 1.0)
+    with pytest.raises(InputError, match="give numbers with commas between"):
+        read_shares("a tenth")
+
+
+def test_it_runs_from_a_checkout() -> None:
+    done = subprocess.run([sys.executable, "-m", "lab", "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "evaluate" in done.stdout

@@ -1,0 +1,171 @@
+"""cli: ``foretell advise``."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foretell.cli import options
+from foretell.errors import InputError
+from foretell.rendering.terminal.numbers import ABSENT, cell
+from foretell.rendering.terminal.printable import printable
+from foretell.rendering.terminal.progress import working
+from foretell.units import seconds_from_ms
+
+if TYPE_CHECKING:
+    from foretell.advisors.placement import Choice, Placement
+    from foretell.workflows.advise import TrainingAdvice
+
+_SHOWN_REASONS, _SHOWN_FRONT = 6, 8
+_EXTRAPOLATED, _RISK, _EXTRA = "≈", "!", "+"
+
+
+def run(
+    model: options.Model,
+    slo_ms: Annotated[
+        float | None, typer.Option("--slo-ms", help="The longest latency allowed.", show_default=False)
+    ] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Requests a second.", show_default=False)] = None,
+    budget: Annotated[
+        float | None, typer.Option("--budget", help="Dollars an hour for all instances.", show_default=False)
+    ] = None,
+    max_batch: Annotated[
+        int | None, typer.Option("--max-batch", help="The largest batch size [256].", show_default=False)
+    ] = None,
+    objective: Annotated[str, typer.Option("--by", help="Rank by usd, energy or carbon.")] = "usd",
+    devices: Annotated[str, typer.Option("--devices", "-d", help="Names with commas, or all.")] = "all",
+    clouds: Annotated[str, typer.Option("--clouds", help="Names with commas [all].", show_default=False)] = "",
+    region: Annotated[str | None, typer.Option("--region", help="A cloud's region.", show_default=False)] = None,
+    country: Annotated[
+        str | None, typer.Option("--country", help="Whose grid counts, not the region's.", show_default=False)
+    ] = None,
+    market: Annotated[str, typer.Option("--market", help="on-demand or spot.")] = "on-demand",
+    pue: Annotated[
+        float | None,
+        typer.Option("--pue", help="Energy of the data centre over that of the devices [1].", show_default=False),
+    ] = None,
+    prices: Annotated[
+        Path | None, typer.Option("--prices", help="Your own prices, beside those shipped.", show_default=False)
+    ] = None,
+    dtype: options.Dtype = "fp16",
+    mig: Annotated[bool, typer.Option("--mig/--no-mig", help="Try MIG slices too.")] = True,
+    train: Annotated[bool, typer.Option("--train", help="Advise on a training of --steps, not on serving.")] = False,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of the training.")] = 100_000,
+    batch_size: options.BatchSize = 32,
+    optimizer: Annotated[str, typer.Option("--optimizer", help="sgd or adamw, in training.")] = "sgd",
+    inputs: options.Inputs = None,
+    most: Annotated[int, typer.Option("--most", min=1, help="Rows of the table.")] = 8,
+    trust: options.Trust = False,
+    no_cache: options.NoCache = False,
+    as_json: options.Json = False,
+) -> None:
+    """Tell where to serve MODEL, or to train it: device, slice, batch size, instance, and what it costs."""
+    from foretell.advisors.placement import Wishes
+    from foretell.workflows.advise import Renting, advise, advise_training
+
+    renting = Renting(options.words(clouds), region, country, market, pue, prices)  # type: ignore[arg-type]
+    shared: dict[str, Any] = {
+        "devices": options.words(devices), "dtype": dtype, "input_shape": inputs, "trust": trust,
+        "use_cache": not no_cache,
+    }  # fmt: skip
+    if train:
+        if any(value is not None for value in (slo_ms, rate, budget, max_batch)):
+            raise InputError("A training has no --slo-ms, --rate, --budget or --max-batch: leave them out, or --train.")
+        with working(f"Looking for a place to train {model}"):
+            trained = advise_training(model, steps, renting, batch_size=batch_size, optimizer=optimizer, **shared)
+        _show_training(trained, model, steps, most, as_json=as_json)
+        return
+    wishes = Wishes(slo_ms, rate, budget, max_batch, objective=objective)  # type: ignore[arg-type]
+    with working(f"Looking for a place for {model}"):
+        placement = advise(model, wishes, renting, mig=mig, **shared)
+    if as_json:
+        from foretell.workflows import plain
+
+        typer.echo(json.dumps(plain.placement(placement), indent=1))
+        return
+    _show(placement, model, most)
+
+
+def _show(placement: "Placement", model: str, most: int) -> None:
+    if not placement.choices:
+        typer.echo(f"{printable(model)}: no place will do")
+    else:
+        _table(
+            f"{printable(model)}: the best of {len(placement.choices)} places; $, kWh, kg CO₂e of a million inferences",
+            ("where", "instance", "batch", "ms", "items/s", "$", "kWh", "kg CO₂e", "instances", ""),
+            [_row(choice) for choice in placement.choices[:most]],
+        )
+        typer.echo(
+            f"{_EXTRAPOLATED} extrapolated: device not measured   {_RISK} the upper end of the latency is too long"
+        )
+        front = placement.front[:_SHOWN_FRONT]
+        fast = (
+            f"{_ms(each)} ms {_usd(each)} $ ({each.candidate.place}, batch {each.candidate.batch_size})"
+            for each in front
+        )
+        more = f" · {len(placement.front) - len(front)} more in --json" if len(placement.front) > len(front) else ""
+        typer.echo("latency against cost: " + printable(" · ".join(fast)) + more)
+        for note in dict.fromkeys(choice.offer.note for choice in placement.choices[:most] if choice.offer.note):
+            typer.echo(f"{_EXTRA} {note}")
+    reasons = Counter(f"{each.reason}" for each in placement.refused)
+    for reason, count in reasons.most_common(_SHOWN_REASONS):
+        names = [each.place for each in placement.refused if each.reason == reason]
+        typer.echo(f"not {printable(names[0])}{f' and {count - 1} more' if count > 1 else ''}: {printable(reason)}")
+    if len(reasons) > _SHOWN_REASONS:
+        typer.echo(f"and {len(reasons) - _SHOWN_REASONS} more reasons; --json has all")
+
+
+def _ms(choice: "Choice") -> str:
+    return cell(choice.candidate.latency_ms)
+
+
+def _row(choice: "Choice") -> list[str]:
+    candidate, cost = choice.candidate, choice.cost
+    throughput = candidate.latency_ms.scaled(seconds_from_ms(1)).inverted(candidate.batch_size)
+    marks = ((_EXTRAPOLATED, not candidate.calibrated), (_RISK, choice.at_risk), (_EXTRA, bool(choice.offer.note)))
+    return [
+        candidate.place, choice.offer.name, str(candidate.batch_size), _ms(choice), cell(throughput), _usd(choice),
+        cell(cost.kwh_per_million), cell(cost.kg_co2e_per_million),
+        ABSENT if choice.fleet is None else f"{choice.fleet.instances.value:g}",
+        " ".join(mark for mark, holds in marks if holds),
+    ]  # fmt: skip
+
+
+def _usd(choice: "Choice") -> str:
+    """Of whole instances where a rate is served, busy or not."""
+    return cell(choice.fleet.usd_per_million if choice.fleet else choice.cost.usd_per_million)
+
+
+def _show_training(advice: "TrainingAdvice", model: str, steps: int, most: int, *, as_json: bool) -> None:
+    if as_json:
+        from foretell.workflows.plain import training
+
+        typer.echo(json.dumps(training(advice, steps), indent=1))
+        return
+    rows = [
+        [
+            each.prediction.device, each.offer.name, cell(each.prediction.latency_ms), cell(each.cost.hours),
+            cell(each.cost.usd), cell(each.cost.kwh), cell(each.cost.kg_co2e), each.offer.note,
+        ]
+        for each in advice.choices[:most]
+    ]  # fmt: skip
+    head = ("device", "instance", "ms a step", "hours", "$", "kWh", "kg CO₂e", "")
+    _table(f"{printable(model)}: {steps:,} steps, the cheapest of {len(advice.choices)} places", head, rows)
+    for each in advice.refused:
+        typer.echo(f"not {printable(each.place)}: {printable(each.reason)}")
+
+
+def _table(title: str, head: tuple[str, ...], rows: list[list[str]]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from foretell.rendering.terminal.prediction import console
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    for name in head:
+        table.add_column(name, justify="left" if name in ("where", "instance", "device", "") else "right")
+    for row in rows:
+        table.add_row(*map(printable, row))
+    console().print(table)

@@ -1,0 +1,82 @@
+"""cli: ``foretell compare``."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from foretell.cli import options
+from foretell.records import Prediction
+from foretell.rendering.terminal.numbers import ABSENT, number
+from foretell.rendering.terminal.printable import printable
+from foretell.rendering.terminal.progress import working
+
+
+def run(
+    first: options.Model,
+    second: Annotated[str, typer.Argument(metavar="OTHER", help="The model to compare with.", show_default=False)],
+    device: Annotated[str, typer.Option("--device", "-d", help="A name of the catalogue.")] = "h200",
+    batch_size: options.BatchSize = 1,
+    dtype: options.Dtype = "fp32",
+    mode: options.Mode = "inference",
+    part: Annotated[
+        str | None, typer.Option("--slice", help="A part of the device: mps:30, sms:66.", show_default=False)
+    ] = None,
+    inputs: options.Inputs = None,
+    trust: options.Trust = False,
+    allow_unknown: options.AllowUnknown = False,
+    no_cache: options.NoCache = False,
+    as_json: options.Json = False,
+) -> None:
+    """Predict MODEL and OTHER in the same place, and how many times as much OTHER takes."""
+    from foretell.workflows.predict import predict
+
+    told: list[Prediction] = []
+    for model in (first, second):
+        with working(f"Reading {model}"):
+            told.append(
+                predict(
+                    model,
+                    device=device,
+                    batch_size=batch_size,
+                    dtype=dtype,
+                    mode=mode,
+                    slice=part,
+                    input_shape=inputs,
+                    trust=trust,
+                    allow_unknown=allow_unknown,
+                    use_cache=not no_cache,
+                )
+            )
+    if as_json:
+        from foretell.workflows.plain import times
+
+        typer.echo(json.dumps({"models": [each.to_dict() for each in told], "times": times(*told)}, indent=1))
+        return
+    _show(told, (first, second))
+
+
+def _show(told: list[Prediction], models: tuple[str, str]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from foretell.rendering.terminal.prediction import console
+    from foretell.workflows.plain import COMPARED, times, value_of
+
+    one = told[0]
+    where = f"{one.device}{f' {one.slice}' if one.slice else ''} · {one.mode} · batch {one.batch_size} · {one.dtype}"
+    table = Table(box=box.SIMPLE_HEAD, title=where, title_justify="left")
+    table.add_column("")
+    for model in models:
+        table.add_column(printable(model), justify="right")
+    table.add_column("times", justify="right")
+    more = times(*told)
+
+    for name in COMPARED:
+        values = [value_of(each, name) for each in told]
+        if any(value is not None for value in values):
+            shown = (*values, more.get(name))
+            table.add_row(name, *(ABSENT if value is None else number(value) for value in shown))
+    console().print(table)
+    for warning in dict.fromkeys(text for each in told for text in each.warnings):
+        typer.echo(f"note: {printable(warning)}", err=True)

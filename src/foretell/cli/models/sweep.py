@@ -1,0 +1,111 @@
+"""cli: ``foretell sweep``."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foretell.cli import options
+from foretell.errors import InputError
+from foretell.rendering.terminal.numbers import cell
+from foretell.rendering.terminal.printable import printable
+from foretell.rendering.terminal.progress import working
+
+if TYPE_CHECKING:
+    from foretell.workflows.sweep import Point
+
+WHOLE = "whole"
+
+
+def run(
+    model: options.Model,
+    devices: Annotated[str, typer.Option("--devices", "-d", help="Names with commas, or all.")] = "h200",
+    batch_sizes: Annotated[str, typer.Option("--batch-sizes", "-b", help="Numbers with commas.")] = "1,2,4,8,16,32,64",
+    dtypes: Annotated[str, typer.Option("--dtypes", help="fp32,fp16,bf16, …")] = "fp32",
+    slices: Annotated[
+        str, typer.Option("--slices", help="Parts of each device with commas: mps:30,sms:66; whole is all of it.")
+    ] = WHOLE,
+    mode: options.Mode = "inference",
+    optimizer: Annotated[str | None, typer.Option("--optimizer", help="sgd or adamw.", show_default=False)] = None,
+    inputs: options.Inputs = None,
+    context: options.Context = None,
+    predictor: Annotated[
+        str | None, typer.Option("--predictor", "-p", help="A predictor's name [the best].", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write a table: FILE.csv or FILE.parquet.", show_default=False)
+    ] = None,
+    trust: options.Trust = False,
+    allow_unknown: options.AllowUnknown = False,
+    no_cache: options.NoCache = False,
+    as_json: options.Json = False,
+) -> None:
+    """Predict MODEL over batch sizes, precisions, devices and slices."""
+    from foretell.workflows.sweep import sweep, write_points
+
+    with working(f"Sweeping {model}"):
+        points = list(
+            sweep(
+                model,
+                devices=options.words(devices),
+                batch_sizes=_numbers(batch_sizes),
+                dtypes=options.words(dtypes),
+                slices=[None if part == WHOLE else part for part in options.words(slices)],
+                mode=mode,
+                optimizer=optimizer,
+                input_shape=inputs,
+                context=context,
+                predictor=predictor,
+                trust=trust,
+                allow_unknown=allow_unknown,
+                use_cache=not no_cache,
+            )
+        )
+    if out is not None:
+        write_points(points, out)
+    if as_json:
+        typer.echo(json.dumps([point.to_row() for point in points], indent=1))
+        return
+    _show(points, model)
+    if out is not None:
+        typer.echo(f"written: {printable(str(out))}")
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in options.words(text)]
+    except ValueError as error:
+        raise InputError(f"Got the batch sizes {text!r}; give numbers with commas, such as 1,8,64.") from error
+
+
+def _show(points: "list[Point]", model: str) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from foretell.rendering.terminal.prediction import console
+
+    table = Table(box=box.SIMPLE_HEAD, title=printable(model), title_justify="left")
+    several = len({(point.prediction.device, point.prediction.slice) for point in points}) > 1
+    for head in ("device", "dtype") if several else ("dtype",):
+        table.add_column(head)
+    for head in ("batch", "ms", "items/s", "MiB", "J an item", "W"):
+        table.add_column(head, justify="right")
+    table.add_column("")
+    for point in points:
+        told = point.prediction
+        place = [f"{told.device} {told.slice or ''}".strip()] if several else []
+        table.add_row(
+            *place,
+            told.dtype,
+            str(told.batch_size),
+            cell(told.latency_ms),
+            cell(told.throughput_per_s),
+            cell(told.device_memory_mib or told.memory_mib),
+            cell(told.energy_j, told.batch_size),
+            cell(told.power_w),
+            "does not fit" if point.fits is False else "",
+        )
+    console().print(table)
+    for warning in dict.fromkeys(text for point in points for text in point.prediction.warnings):
+        typer.echo(f"note: {printable(warning)}", err=True)

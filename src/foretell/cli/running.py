@@ -1,0 +1,66 @@
+"""cli: a command line that is run: one clear line for every error, and an exit code that scripts can read."""
+
+import io
+import os
+import sys
+import traceback
+from typing import Any
+
+import typer
+
+from foretell.errors import ForetellError
+from foretell.rendering.terminal.printable import printable
+
+MAX_MESSAGE = 1000  # characters: names inside a model may be of any length
+
+# typer brings its own copy of click, or used the installed one: the base of its errors is found either way
+_COMMAND_LINE_ERRORS: Any = tuple(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+def run_application(app: Any, name: str, arguments: list[str] | None) -> None:
+    """Run a command line; errors end as one line on stderr and exit code 2."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    # --debug may stand anywhere; the parser wants it first
+    given = (["--debug"] if debug else []) + [a for a in given if a != "--debug"]
+    _never_fail_on_output()
+    try:
+        code = app(args=given, prog_name=name, standalone_mode=False)
+    except ForetellError as error:
+        code = fail(str(error), debug, 2)
+    except (typer.Abort, KeyboardInterrupt):
+        code = 130
+    except _COMMAND_LINE_ERRORS as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is a page of help, not one line
+            typer.echo(error.format_message(), err=True)
+            code = 2
+        else:
+            code = fail(error.format_message(), debug, 2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except MemoryError:
+        code = fail("Out of memory: the model is too large for this machine.", debug, 2)
+    except Exception as error:  # noqa: BLE001 - a bug of ours, still one line
+        code = fail(
+            f"Internal error ({type(error).__name__}: {error}). Run again with --debug and report it.", debug, 1
+        )
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _never_fail_on_output() -> None:
+    """A terminal or pipe that lacks a character gets a substitute instead of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def fail(message: str, debug: bool, code: int) -> int:
+    """Say what went wrong in one line; returns ``code``."""
+    if debug:
+        traceback.print_exc()
+    line = printable(" ".join(message.split()))
+    if len(line) > MAX_MESSAGE:
+        line = line[: MAX_MESSAGE - 1] + "…"
+    print("foretell: " + line, file=sys.stderr)  # noqa: T201
+    return code

@@ -1,0 +1,45 @@
+"""frontends: ``net.py:build`` whose function returns a model of Keras, Paddle or JAX: told by what the file imports."""
+
+from pathlib import Path
+
+from foretell.errors import ModelError, UntrustedModelError
+from foretell.frontends.converted.converter import digest_files, graph_from_converted, run_converter, task_of
+from foretell.frontends.converted.environments import need_environment
+from foretell.frontends.request import ModelRequest
+from foretell.graph import Graph
+
+MAX_FILES = 500
+
+
+def is_python(source: str) -> bool:
+    """Whether a source is ``net.py:build``."""
+    path, _, function = source.rpartition(":")
+    return path.endswith(".py") and function.isidentifier()
+
+
+def load_python(request: ModelRequest, worker: str, purpose: str) -> Graph:
+    """Make the model and convert it, both in the process of its framework. This runs the user's code."""
+    path, function = _parts(request)
+    if not request.trust:
+        raise UntrustedModelError(
+            f"Reading {request.source} runs the code in {path.name}. If you trust it, add --trust."
+        )
+    task = task_of(request, worker, "python", path) | {"function": function}
+    name = f"{path.name}:{function}"
+    return graph_from_converted(run_converter(worker, name, purpose, task), request, name)
+
+
+def fingerprint_python(request: ModelRequest, worker: str, purpose: str) -> str | None:
+    """All Python files of the folder: the model may import its neighbours."""
+    path, _ = _parts(request)
+    files = sorted(path.parent.glob("*.py")) + sorted(path.parent.glob("*/*.py"))
+    if not request.trust or len(files) > MAX_FILES:
+        return None
+    return f"{request.source} {digest_files(path, files)} {need_environment(worker, purpose).versions}"
+
+
+def _parts(request: ModelRequest) -> tuple[Path, str]:
+    path, _, function = str(request.source).rpartition(":")
+    if not Path(path).is_file():
+        raise ModelError(f"There is no file {path!r}.")
+    return Path(path), function

@@ -1,0 +1,1 @@
+"""Front-end for Hugging Face configurations: no weights, no download of a model."""

@@ -1,0 +1,203 @@
+"""Front-ends: a Hugging Face model → a module without weights, and the inputs of the mode it would run in."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from foretell.errors import InputError, ModelError
+from foretell.frontends.huggingface.configs import HfConfig, load_config, quiet, transformers_config
+from foretell.frontends.huggingface.inputs import DEFAULT_PROMPT, DEFAULT_TOKENS, ModelInputs, Sizes
+from foretell.frontends.huggingface.tracing import as_if_run, bind_forward, cache_tensors, fill_cache
+from foretell.frontends.torch.program import TorchProgram, one_line
+from foretell.optional import repair_torchvision, require
+from foretell.registry import did_you_mean
+
+MODES = ("inference", "training", "prefill", "decode")
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+UNSUPPORTED_MOE = frozenset({"dbrx", "jetmoe", "longcat_flash", "nllb-moe", "switch_transformers"})
+
+
+def build_program(
+    spec: str,
+    *,
+    mode: str = "inference",
+    batch_size: int = 1,
+    sequence: int | None = None,
+    context: int | None = None,
+    image: tuple[int, ...] | None = None,
+    dtype: str = "fp32",
+    trust: bool = False,
+) -> TorchProgram:
+    """Build a Hugging Face model without weights, ready for ``torch.export(..., strict=False)``.
+
+    Args:
+        spec: ``hf:ID``, a folder with a config.json, or a path to one.
+        mode: ``inference`` and ``training`` run the whole model once; ``prefill`` reads a prompt into a cache and gives
+            the logits of its last token; ``decode`` makes one token from a cache of ``context`` tokens.
+        batch_size: Items in the batch.
+        sequence: Tokens read (of the source, for an encoder-decoder), or samples of speech.
+        context: Tokens in the cache; outside ``decode``, tokens of the target of an encoder-decoder.
+        image: CxHxW or HxW; the config decides where absent.
+        dtype: Of parameters and floating inputs: fp32, fp16 or bf16.
+        trust: Run code that comes with the model.
+    """
+    _check(mode, dtype, batch_size=batch_size, sequence=sequence, context=context)
+    torch = require("torch", extra="hf", purpose="Reading Hugging Face models")
+    require("transformers", extra="hf", purpose="Reading Hugging Face models")
+    source = load_config(spec)
+    repair_torchvision()
+    model = _build(source, mode, getattr(torch, DTYPES[dtype]), trust)
+    makers: dict[str, Callable[[ModelInputs], tuple[dict[str, Any], list[str]]]] = {
+        "inference": _whole,
+        "training": _whole,
+        "prefill": _prefill,
+        "decode": _decode,
+    }
+    asked = ModelInputs(model, Sizes(batch_size, sequence, context, image), getattr(torch, DTYPES[dtype]))
+    if mode in ("prefill", "decode") and not model.can_generate():
+        raise InputError(f"Mode {mode!r} needs a model that generates; {type(model).__name__} does not. Use inference")
+    kwargs, notes = makers[mode](asked)
+    if "quantization_config" in source.values:
+        notes.append(f"quantization_config is ignored: weights count as {dtype}")
+    return TorchProgram(source.name, model, (), kwargs, {}, tuple(notes))
+
+
+def _check(mode: str, dtype: str, **counts: int | None) -> None:
+    if mode not in MODES:
+        raise InputError(f"Unknown mode {mode!r}.{did_you_mean(mode, MODES)}")
+    if dtype not in DTYPES:
+        raise InputError(f"Unknown dtype {dtype!r} for a Hugging Face model.{did_you_mean(dtype, DTYPES)}")
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise InputError(f"{name} is {count}; it must be at least 1")
+
+
+def _build(source: HfConfig, mode: str, dtype: Any, trust: bool) -> Any:
+    torch = require("torch", extra="hf")
+    with quiet():
+        config = transformers_config(source, trust=trust)
+        if config.model_type in UNSUPPORTED_MOE:
+            raise ModelError(
+                f"Cannot cost {source.name}: the experts of model_type {config.model_type!r} run in a loop over "
+                "values. Mixtral, Qwen-MoE, DeepSeek, OLMoE, GPT-OSS and others work"
+            )
+        if getattr(config, "apply_spec_augment", False):
+            config.apply_spec_augment = False  # masks made on the host from the lengths of the clips
+        make = model_factory(source, config, generates=mode in ("prefill", "decode"))
+        foreign = not type(config).__module__.startswith("transformers.")
+        remote = {"trust_remote_code": True} if trust and foreign else {}
+        try:
+            with torch.device("meta"):
+                model = make(config, dtype=dtype, **remote)
+        except Exception as error:  # a config is foreign data: anything may be wrong with it
+            raise ModelError(f"The config of {source.name} does not make a model: {one_line(error)}") from error
+    if getattr(config, "scale_decoder_outputs", True) is False and hasattr(model, "lm_head"):
+        # T5 1.1 and Flan-T5 have a head of their own, which transformers 5 ties until it sees the checkpoint
+        model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
+    return model.train(mode == "training")
+
+
+def model_factory(source: HfConfig, config: Any, *, generates: bool) -> Callable[..., Any]:
+    """How to make the model: the class that the config names, else the one that fits its type."""
+    transformers = require("transformers", extra="hf")
+    auto = require("transformers.models.auto.modeling_auto", extra="hf")
+    named = source.values.get("architectures") or [None]
+    found: Any = getattr(transformers, named[0], None) if isinstance(named[0], str) else None
+    ours = inspect.isclass(found) and issubclass(found, transformers.PreTrainedModel)
+    if ours and (found.can_generate() or not generates):
+        return found._from_config  # type: ignore[no-any-return]
+    if getattr(config, "is_encoder_decoder", False):
+        choices = [auto.AutoModelForSeq2SeqLM, auto.AutoModelForSpeechSeq2Seq, auto.AutoModelForImageTextToText]
+    elif type(config) in auto.MODEL_FOR_MASKED_LM_MAPPING:
+        choices = []
+    else:
+        choices = [auto.AutoModelForCausalLM, auto.AutoModelForImageTextToText]
+    remote = getattr(config, "auto_map", None) or {}
+    fitting = (choice for choice in choices if type(config) in choice._model_mapping or choice.__name__ in remote)
+    return next(fitting, auto.AutoModel).from_config  # type: ignore[no-any-return]
+
+
+def _whole(asked: ModelInputs) -> tuple[dict[str, Any], list[str]]:
+    inputs = asked.source()
+    if asked.is_encoder_decoder:
+        inputs["decoder_input_ids"] = asked.tokens(asked.target_length(), target=True)
+    options = {"use_cache": False} if "use_cache" in asked.parameters else {}
+    options |= _resampling(asked)
+    bind_forward(asked.model, inputs, lambda forward, tensors: forward(**tensors, **options))
+    return inputs, _notes(asked, inputs)
+
+
+def _prefill(asked: ModelInputs) -> tuple[dict[str, Any], list[str]]:
+    inputs = asked.source(DEFAULT_PROMPT)
+    if asked.is_encoder_decoder:
+        inputs["decoder_input_ids"] = asked.tokens(1, target=True)
+    options = {"use_cache": True} | _last_logits(asked)
+    notes = _notes(asked, inputs)
+    if not asked.is_encoder_decoder and "logits_to_keep" not in asked.parameters:
+        notes.append("this model computes the logits of every token of the prompt")
+    bind_forward(asked.model, inputs, lambda forward, tensors: _logits_and_cache(forward(**tensors, **options)))
+    return inputs, notes
+
+
+def _decode(asked: ModelInputs) -> tuple[dict[str, Any], list[str]]:
+    context = asked.sizes.context or asked.sizes.sequence or DEFAULT_PROMPT
+    steps = asked.tokens(context + 1, target=True)[:, :1].clone()
+    options: dict[str, Any] = {"use_cache": True} | _last_logits(asked)
+    if asked.is_encoder_decoder:
+        prompt = asked.source(DEFAULT_TOKENS) | {"decoder_input_ids": asked.tokens(context, target=True)}
+    else:
+        prompt = {"input_ids": asked.tokens(context)}
+    # running the prompt on the meta device gives every cache its shape: grouped heads, windows, latents, states
+    template = _run(asked, prompt, options)
+    key = "past_key_values" if getattr(template, "past_key_values", None) is not None else "cache_params"
+    cache = getattr(template, key, None)
+    if cache is None:
+        raise ModelError(f"{type(asked.model).__name__} returns no cache that foretell can read; use prefill")
+    inputs: dict[str, Any] = {"decoder_input_ids" if asked.is_encoder_decoder else "input_ids": steps}
+    if asked.is_encoder_decoder:
+        inputs["encoder_hidden_states"] = template.encoder_last_hidden_state
+    inputs |= cache_tensors(cache)
+
+    def step(forward: Callable[..., Any], tensors: dict[str, Any]) -> Any:
+        given = {name: tensor for name, tensor in tensors.items() if name in ("input_ids", "decoder_input_ids")}
+        if "encoder_hidden_states" in tensors:
+            given["encoder_outputs"] = (tensors["encoder_hidden_states"],)
+        given[key] = fill_cache(cache, tensors)
+        return _logits_and_cache(forward(**given, **options))
+
+    bind_forward(asked.model, inputs, step)
+    return inputs, _notes(asked, inputs)
+
+
+def _run(asked: ModelInputs, inputs: dict[str, Any], options: dict[str, Any]) -> Any:
+    torch = require("torch", extra="hf")
+    try:
+        with torch.no_grad(), torch.device("meta"), as_if_run(asked.model):
+            return asked.model(**inputs, **options)
+    except Exception as error:  # anything may go wrong in a model
+        raise ModelError(f"Cannot fill the cache of {type(asked.model).__name__}: {one_line(error)}") from error
+
+
+def _logits_and_cache(output: Any) -> dict[str, Any]:
+    kept = {"logits": output.logits} if getattr(output, "logits", None) is not None else {}
+    cache = getattr(output, "past_key_values", None)
+    return kept | {"cache": getattr(output, "cache_params", None) if cache is None else cache}
+
+
+def _last_logits(asked: ModelInputs) -> dict[str, Any]:
+    return {"logits_to_keep": 1} if "logits_to_keep" in asked.parameters else {}
+
+
+def _resampling(asked: ModelInputs) -> dict[str, Any]:
+    """An image of another size than the model was made for needs its position embeddings resampled."""
+    if asked.sizes.image is None or "interpolate_pos_encoding" not in asked.parameters:
+        return {}
+    made_for = ModelInputs(asked.model, Sizes(1), asked.dtype).pixels().shape[-2:]
+    return {"interpolate_pos_encoding": True} if tuple(made_for) != tuple(asked.sizes.image[-2:]) else {}
+
+
+def _notes(asked: ModelInputs, inputs: dict[str, Any]) -> list[str]:
+    if "input_ids" in inputs and "pixel_values" in asked.parameters and "pixel_values" not in inputs:
+        return ["only the language model runs: text without an image"]
+    return []

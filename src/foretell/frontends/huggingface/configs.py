@@ -1,0 +1,225 @@
+"""Front-ends: a Hugging Face spec → the values of its config.json, read as data and checked before use."""
+
+import json
+import logging
+import re
+import socket
+import tomllib
+import urllib.parse
+import urllib.request
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import ModelError, UntrustedModelError
+from foretell.frontends.torch.program import one_line
+from foretell.optional import require
+from foretell.registry import did_you_mean
+from foretell.units import MIB
+
+MAX_CONFIG_BYTES = 8 * MIB
+MAX_LAYERS = 2048
+MAX_WIDTH = 2**28
+
+# A config may ask transformers to fetch and run kernels or weights from the hub; foretell decides these itself.
+_COMMANDS = re.compile(r"^_?(attn|experts)_implementation(_internal)?$|^(use_pretrained_backbone|use_kernels)$")
+_LAYER_KEYS = re.compile(r"^(num_(hidden_|decoder_|encoder_)?layers|n_layers?|(encoder|decoder)_layers|depths?)$")
+_WIDTH_KEYS = re.compile(
+    r"^(hidden_sizes?|n_embd|d_model|dim|embed_dim|vocab_size|intermediate_size|d_ff|d_kv|ffn_dim|head_dim|patch_size"
+    r"|(encoder|decoder)_(ffn_dim|attention_heads)|num_(attention_|key_value_)?heads|n_heads?"
+    r"|num_(local_)?experts|n_routed_experts|max_position_embeddings|n_positions|image_size|num_channels)$"
+)
+
+
+@dataclass(frozen=True)
+class HfConfig:
+    """The values of a config.json, and where they came from."""
+
+    name: str
+    values: dict[str, Any]
+    location: str
+
+
+def load_config(spec: str) -> HfConfig:
+    """Read the config that ``spec`` names: ``hf:ID``, a folder with a config.json, or a JSON file.
+
+    An ID is looked up in the local Hugging Face cache, then in the table shipped with foretell, then on the network.
+    """
+    ident = spec.removeprefix("hf:")
+    path = Path(ident).expanduser()
+    if not spec.startswith("hf:") or path.is_dir() or path.suffix == ".json":
+        return _from_path(path)
+    cached = _cached(ident)
+    if cached is not None:
+        return HfConfig(ident, _parse(cached), ident)
+    known = _lookup(ident)
+    return HfConfig(ident, known, ident) if known is not None else HfConfig(ident, _parse(_download(ident)), ident)
+
+
+def known_models() -> list[str]:
+    """The IDs whose configs are shipped with foretell.
+
+    >>> "meta-llama/Llama-2-7b-hf" in known_models()
+    True
+    """
+    return list(_table())
+
+
+def transformers_config(source: HfConfig, *, trust: bool) -> Any:
+    """The transformers config object of ``source``; code that comes with a model runs only with ``trust``."""
+    auto = require("transformers.models.auto.configuration_auto", extra="hf", purpose="Reading Hugging Face models")
+    values = source.values
+    model_type = values.get("model_type") or _type_of_architecture(values, auto)
+    if isinstance(model_type, str) and model_type in auto.CONFIG_MAPPING:
+        try:
+            return auto.CONFIG_MAPPING[model_type].from_dict(_without_commands({**values, "model_type": model_type}))
+        except Exception as error:  # a config is foreign data: anything may be wrong with it
+            raise ModelError(f"The config of {source.name} does not make a model: {one_line(error)}") from error
+    if values.get("auto_map"):
+        if not trust:
+            raise UntrustedModelError(
+                f"{source.name} (model_type {model_type!r}) needs code that comes with it; --trust runs that code"
+            )
+        return _trusted_config(source)
+    if model_type is None:
+        raise ModelError(f"{source.name} has neither model_type nor architectures: not a transformers config")
+    hint = did_you_mean(str(model_type), auto.CONFIG_MAPPING.keys())
+    raise ModelError(f"Unknown model_type {model_type!r} in {source.name}.{hint}")
+
+
+def _trusted_config(source: HfConfig) -> Any:
+    auto = require("transformers.models.auto.configuration_auto", extra="hf")
+    try:
+        return auto.AutoConfig.from_pretrained(source.location, trust_remote_code=True)
+    except Exception as error:  # foreign code
+        raise ModelError(f"The code that comes with {source.name} failed: {one_line(error)}") from error
+
+
+def _from_path(path: Path) -> HfConfig:
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        what = "no config.json in it" if path.is_dir() else "no such file; write hf:ID for a model of the hub"
+        raise ModelError(f"Cannot read {path}: {what}")
+    name = file.resolve().parent.name if file.name == "config.json" else file.stem
+    return HfConfig(name, _parse(file), str(file.parent))
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > MAX_CONFIG_BYTES:
+            raise ModelError(f"{file} is larger than {MAX_CONFIG_BYTES // MIB} MiB: not a config.json")
+        values = json.loads(file.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(f"Cannot read {file} as JSON: {one_line(error)}") from error
+    if not isinstance(values, dict):
+        raise ModelError(f"{file} holds a JSON {type(values).__name__}, not an object: not a config.json")
+    for key, number in _numbers(values):
+        limit = MAX_LAYERS if _LAYER_KEYS.match(key) else MAX_WIDTH
+        if not 0 < number <= limit:
+            raise ModelError(f"{file} says {key} = {number}; allowed are 1 to {limit}")
+    return values
+
+
+def _numbers(values: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _numbers(value)
+        elif _LAYER_KEYS.match(key) or _WIDTH_KEYS.match(key):
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, str):
+                    raise ModelError(f"A config says {key} = {item!r}; expected a whole number")
+                if isinstance(item, int | float):
+                    yield key, item  # type: ignore[misc]
+
+
+def _without_commands(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_commands(value) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if not _COMMANDS.match(key)
+    }
+
+
+def _type_of_architecture(values: dict[str, Any], auto: Any) -> str | None:
+    architectures = values.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else None
+    if not isinstance(first, str):
+        return None
+    prefixes = {name.removesuffix("Config"): kind for kind, name in auto.CONFIG_MAPPING_NAMES.items()}
+    fitting = [prefix for prefix in prefixes if first.startswith(prefix)]
+    return prefixes[max(fitting, key=len)] if fitting else first
+
+
+def _table() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(resources.files(__package__).joinpath("models.toml").read_text(encoding="utf-8"))
+
+
+def _lookup(ident: str) -> dict[str, Any] | None:
+    table = _table()
+    names = {name.lower(): name for name in table}
+    names |= {alias.lower(): name for name, entry in table.items() for alias in entry["aliases"]}
+    name = names.get(ident.lower())
+    if name is None:
+        return None
+    chain = [table[name]]
+    while "base" in chain[0]:
+        chain.insert(0, table[chain[0]["base"]])
+    values: dict[str, Any] = {}
+    for entry in chain:
+        values |= {key: value for key, value in entry.items() if key not in ("aliases", "base", "nulls")}
+        values |= dict.fromkeys(entry.get("nulls", ()))
+    return values
+
+
+def _cached(ident: str) -> Path | None:
+    hub = require("huggingface_hub", extra="hf", purpose="Reading Hugging Face models")
+    try:
+        found = hub.try_to_load_from_cache(ident, "config.json")
+    except ValueError as error:
+        raise ModelError(f"{ident!r} is not a Hugging Face ID: {one_line(error)}") from error
+    return Path(found) if isinstance(found, str) else None
+
+
+def _download(ident: str) -> Path:
+    hub = require("huggingface_hub", extra="hf")
+    try:
+        _probe(hub.constants)
+        with quiet():
+            return Path(hub.hf_hub_download(ident, "config.json", etag_timeout=5))
+    except Exception as error:  # any failure of the network stack
+        reason = "HF_HUB_OFFLINE is set" if hub.constants.HF_HUB_OFFLINE else type(error).__name__
+        hint = did_you_mean(ident, [*_table(), *(alias for entry in _table().values() for alias in entry["aliases"])])
+        raise ModelError(
+            f"Cannot fetch the config of {ident!r} ({reason}).{hint} Offline, give a folder or a config.json"
+        ) from error
+
+
+def _probe(constants: Any) -> None:
+    """Fail at once where the hub cannot be reached: its own retries take half a minute."""
+    address = urllib.parse.urlsplit(constants.ENDPOINT)
+    if constants.HF_HUB_OFFLINE or urllib.request.getproxies() or address.hostname is None:
+        return
+    port = address.port or (443 if address.scheme == "https" else 80)
+    socket.create_connection((address.hostname, port), timeout=5).close()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the logs and warnings of transformers and of the hub for a while."""
+    loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub", "timm")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels):
+                logger.setLevel(level)

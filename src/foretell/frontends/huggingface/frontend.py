@@ -1,0 +1,54 @@
+"""frontends: ``hf:ID``, a folder or a ``config.json`` → Graph, by the program that `huggingface` builds."""
+
+import hashlib
+
+from foretell.errors import InputError
+from foretell.frontends.huggingface.building import build_program
+from foretell.frontends.huggingface.configs import load_config
+from foretell.frontends.request import InputSpec, ModelRequest
+from foretell.frontends.torch.export import TRACE_BATCH, graph_from_program
+from foretell.graph import Graph
+from foretell.optional import versions
+
+
+class HuggingFaceFrontend:
+    """Transformers of the installed library, built from their configuration."""
+
+    def load(self, request: ModelRequest) -> Graph:
+        """Build without weights, export."""
+        sequence, image = read_sizes(request.inputs)
+        context = request.context
+        if request.mode == "decode" and context is None:
+            context, sequence = sequence, None
+        program = build_program(
+            str(request.source),
+            mode=request.mode,
+            batch_size=TRACE_BATCH,
+            sequence=sequence,
+            context=context,
+            image=image,
+            dtype="fp32",
+            trust=request.trust,
+        )
+        return graph_from_program(program, batch_size=TRACE_BATCH, training=request.mode == "training")
+
+    def fingerprint(self, request: ModelRequest) -> str | None:
+        """The configuration, and the versions that decide what it builds."""
+        installed = versions("transformers", "torch", extra="hf", purpose="Reading Hugging Face models")
+        digest = hashlib.sha256(repr(load_config(str(request.source))).encode()).hexdigest()
+        return f"{digest} {installed}"
+
+
+def read_sizes(inputs: tuple[InputSpec, ...]) -> tuple[int | None, tuple[int, ...] | None]:
+    """The tokens and the image that ``--input`` asks for; None where it does not."""
+    sequence: int | None = None
+    image: tuple[int, ...] | None = None
+    for spec in inputs:
+        if len(spec.shape) == 1:
+            sequence = spec.shape[0]
+        elif len(spec.shape) in (2, 3):
+            image = spec.shape
+        else:
+            given = "x".join(map(str, spec.shape))
+            raise InputError(f"A transformer takes --input TOKENS and, for images, --input 3x224x224; got {given}.")
+    return sequence, image

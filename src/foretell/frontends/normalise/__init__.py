@@ -1,0 +1,1 @@
+"""Converted models are rewritten into the form that PyTorch models have."""

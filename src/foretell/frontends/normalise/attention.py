@@ -1,0 +1,107 @@
+"""frontends: an attention that a converter has written out, joined into one operator again: softmax(q·kᵀ + mask)·v."""
+
+from foretell.frontends.normalise.draft import Draft
+from foretell.graph import Node
+
+_MASKING = ("Add", "Where", "Sub")
+_SCALING = ("Mul", "Div", "Add")
+
+
+def join_attention(draft: Draft) -> None:
+    """Attentions are found by their softmax."""
+    for node in draft.each():
+        if node.op == "Softmax" and draft.maker(node.outputs[0]) is node:
+            _join(draft, node)
+
+
+def _join(draft: Draft, softmax: Node) -> None:
+    values = draft.only_reader(softmax.outputs[0])
+    if values is None or values.op != "MatMul" or values.inputs[0] != softmax.outputs[0]:
+        return
+    found = _scores(draft, softmax.inputs[0], softmax)
+    if found is None:
+        return
+    scores, between, masks = found
+    query, key, value = scores.inputs[0], scores.inputs[1], values.inputs[1]
+    shapes = [draft.shape(name) for name in (query, key, value)]
+    if any(len(shape) != 4 for shape in shapes) or draft.is_weight(key) or len(masks) > 1:
+        return
+    query, scaled = _unscaled(draft, query, scores)
+    key, scaled_key = _unscaled(draft, key, scores)
+    turned = _turned(draft, key, scores)
+    again, scaled_too = _unscaled(draft, turned, None) if turned else ("", [])
+    gone = [scores, *between, softmax, values, *scaled, *scaled_key]
+    if turned:
+        gone += [n for n in scaled_too if draft.only_reader(n.outputs[0]) is not None]
+    key = (again if turned else "") or _transpose(draft, key, scores)
+    draft.replace(gone, "Attention", (query, key, value, *masks), values.outputs[0])
+
+
+def _scores(draft: Draft, name: str, reader: Node) -> tuple[Node, list[Node], list[str]] | None:
+    """The product of queries and keys above a softmax, what stands between them, and the masks among that."""
+    between: list[Node] = []
+    masks: list[str] = []
+    for _ in range(6):
+        node = draft.maker(name)
+        if node is None or draft.only_reader(name) is not reader:
+            return None
+        if node.op == "MatMul":
+            return node, between, masks
+        if node.op not in (*_MASKING, *_SCALING, "Cast"):
+            return None
+        between.append(node)
+        plain = [i for i in node.inputs if i and not draft.is_scalar(i)]
+        above = [i for i in plain if _leads_to_product(draft, i)]
+        if len(above) != 1:
+            return None
+        masks += [i for i in plain if i != above[0]]
+        name, reader = above[0], node
+    return None
+
+
+def _leads_to_product(draft: Draft, name: str) -> bool:
+    for _ in range(6):
+        node = draft.maker(name)
+        if node is None:
+            return False
+        if node.op == "MatMul":
+            return True
+        if node.op not in (*_MASKING, *_SCALING, "Cast"):
+            return False
+        name = next((i for i in node.inputs if i and not draft.is_weight(i)), "")
+    return False
+
+
+def _unscaled(draft: Draft, name: str, reader: Node | None) -> tuple[str, list[Node]]:
+    """A tensor before it was multiplied by numbers for the attention alone, and the nodes that did it."""
+    passed: list[Node] = []
+    while (node := draft.made_by(name, *_SCALING)) is not None:
+        rest = [i for i in node.inputs if i and not draft.is_scalar(i)]
+        if len(rest) != 1 or len(node.inputs) != 2 or (draft.only_reader(name) is not reader and reader is not None):
+            break
+        if reader is None and draft.only_reader(name) is None:
+            break
+        passed.append(node)
+        name, reader = rest[0], node
+    return name, passed
+
+
+def _turned(draft: Draft, key: str, scores: Node) -> str:
+    """The keys before they were transposed for the product; "" where they were not."""
+    node = draft.made_by(key, "Transpose")
+    order = node.integers("perm") if node is not None else None
+    if node is None or order is None or len(order) != 4:
+        return ""
+    if order == (0, 1, 3, 2):
+        return node.inputs[0]
+    shape, source = draft.shape(key), node.inputs[0]
+    mended = draft.tensor(source, (*shape[:2], shape[3], shape[2]), "activation")
+    draft.put("Transpose", (source,), (mended,), {"perm": (order[0], order[1], order[3], order[2])}, like=scores)
+    return mended
+
+
+def _transpose(draft: Draft, key: str, scores: Node) -> str:
+    shape = draft.shape(key)
+    turned = draft.tensor(key, (*shape[:2], shape[3], shape[2]), "activation")
+    draft.put("Transpose", (key,), (turned,), {"perm": (0, 1, 3, 2)}, like=scores)
+    return turned

@@ -1,0 +1,249 @@
+"""frontends: batch, layer and RMS normalisation that a converter has written out, joined into one operator again."""
+
+from collections.abc import Callable, Iterable
+
+from foretell.frontends.normalise.draft import Draft
+from foretell.graph import Node
+from foretell.graph.ir.operators import lookup
+
+_AFFINE = ("Mul", "Add", "Sub", "Div")
+_WITHIN = frozenset(
+    {"Mul", "Add", "Sub", "Div", "Neg", "Reciprocal", "Sqrt", "Pow", "ReduceMean", "Reshape", "Squeeze", "Unsqueeze"}
+    | {"Max", "Relu", "Clip", "Cast", "Identity", "Abs"}
+)
+_LONGEST = 24  # nodes of one norm, at most
+
+
+def join_norms(draft: Draft) -> None:
+    """Find written-out norms by their square roots."""
+    for node in draft.each():
+        if node.op != "Sqrt" or draft.maker(node.outputs[0]) is not node:
+            continue
+        leaves = _leaves(draft, node.inputs[0])
+        if leaves is None:
+            _join_layer_norm(draft, node)
+        else:
+            _join_batch_norm(draft, node)
+
+
+def _leaves(draft: Draft, name: str) -> list[str] | None:
+    """The weights that a value is computed from, without numbers; None where it depends on anything else."""
+    found: dict[str, None] = {}
+    waiting, steps = [name], 0
+    while waiting:
+        current = waiting.pop()
+        if draft.is_weight(current):
+            if draft.tensors[current].elements > 1:
+                found[current] = None
+            continue
+        maker = draft.maker(current)
+        steps += 1
+        if maker is None or steps > _LONGEST or lookup(maker.op, maker.domain).kind not in ("elementwise", "view"):
+            return None
+        waiting.extend(i for i in maker.inputs if i)
+    return list(found)
+
+
+# ── batch normalisation: (x − mean) / sqrt(var + ε) · γ + β, all but x known before the run ───────────────────────────
+
+
+def _join_batch_norm(draft: Draft, root: Node) -> None:
+    variance = _leaves(draft, root.inputs[0])
+    middle = _first_product(draft, root.outputs[0])
+    if middle is None or not variance or len(variance) != 1:
+        return
+    node, source = middle
+    chain, before = [node], draft.made_by(source, "Sub")
+    if before is not None and draft.only_reader(source) is node and _known(draft, before.inputs[1]):
+        chain.insert(0, before)
+        source = before.inputs[0]
+    while (after := draft.only_reader(chain[-1].outputs[0])) is not None and after.op in _AFFINE:
+        other = [i for i in after.inputs if i != chain[-1].outputs[0]]
+        if len(other) != 1 or not _known(draft, other[0]):
+            break
+        chain.append(after)
+    operands = [i for n in chain for i in n.inputs if _known(draft, i)]
+    weights = list(dict.fromkeys(leaf for i in operands for leaf in _leaves(draft, i) or ()))
+    _put_batch_norm(draft, chain, source, weights, variance[0])
+
+
+def _known(draft: Draft, name: str) -> bool:
+    return _leaves(draft, name) is not None
+
+
+def _first_product(draft: Draft, name: str) -> tuple[Node, str] | None:
+    """Where a value that is known before the run first meets one that is not, and that other value."""
+    waiting, steps = [name], 0
+    while waiting and steps < _LONGEST:
+        steps += 1
+        current = waiting.pop(0)
+        for reader in draft.readers(current):
+            if reader.op in ("Mul", "Div"):
+                other = [i for i in reader.inputs if i != current]
+                if len(other) == 1 and not _known(draft, other[0]):
+                    return reader, other[0]
+            if lookup(reader.op, reader.domain).kind in ("elementwise", "view") and _known(draft, reader.outputs[0]):
+                waiting.append(reader.outputs[0])
+    return None
+
+
+def _put_batch_norm(draft: Draft, chain: list[Node], source: str, weights: list[str], variance: str) -> None:
+    shape, size = draft.shape(source), draft.tensors[variance].elements
+    output = chain[-1].outputs[0]
+    rank = len(shape)
+    operand = draft.shape(variance)
+    last = len(operand) == 1 or operand[-1] == size
+    axis = rank - 1 if last else 1
+    fits = rank >= 2 and draft.shape(output) == shape and shape[axis] == size
+    if not fits or not 1 <= len(weights) <= 4 or any(draft.tensors[w].elements != size for w in weights):
+        return
+    rest = [w for w in weights if w != variance]
+    untrained = [w for w in rest if draft.tensors[w].kind == "buffer"]
+    mean = untrained[0] if untrained else _subtracted(draft, chain, rest)
+    trained = [w for w in rest if w != mean]
+    statistics = [draft.weight(w, (size,), "buffer") if w else "" for w in (mean, variance)]
+    learned = [draft.weight(w, (size,)) for w in trained]
+    parts = (*learned, *([""] * (2 - len(learned))), *statistics)
+    if axis == 1:
+        draft.replace(chain, "BatchNormalization", (source, *parts), output)
+        return
+    order = (0, rank - 1, *range(1, rank - 1))
+    back = (0, *range(2, rank), 1)
+    turned = draft.tensor(source, tuple(shape[a] for a in order), "activation")
+    normed = draft.tensor(source, tuple(shape[a] for a in order), "activation")
+    draft.put("Transpose", (source,), (turned,), {"perm": order}, like=chain[-1])
+    draft.put("BatchNormalization", (turned, *parts), (normed,), like=chain[-1])
+    draft.replace(chain, "Transpose", (normed,), output, perm=back)
+
+
+def _subtracted(draft: Draft, chain: list[Node], weights: list[str]) -> str:
+    """Of the weights, the mean: the only one that is taken away."""
+    for node in (*chain, *_makers(draft, chain)):
+        if node.op in ("Sub", "Neg"):
+            found = [leaf for leaf in _leaves(draft, node.inputs[-1]) or () if leaf in weights]
+            if found:
+                return found[0]
+    return weights[0] if len(weights) == 3 else ""
+
+
+def _makers(draft: Draft, nodes: Iterable[Node]) -> list[Node]:
+    return [m for n in nodes for i in n.inputs if _known(draft, i) and (m := draft.maker(i)) is not None]
+
+
+# ── layer normalisation: the same over the last axes of x itself ──────────────────────────────────────────────────────
+
+
+def _join_layer_norm(draft: Draft, root: Node) -> None:
+    found = _normalised(draft, root)
+    if found is None:
+        return
+    source, mean, centred = found
+    region = close(draft, source, root, _WITHIN)
+    if region is None:
+        return
+    shape, rank = draft.shape(source), len(draft.shape(source))
+    axes = sorted(a % rank for a in mean.integers("axes") or range(rank))
+    if axes != list(range(rank - len(axes), rank)):
+        return
+    size = 1
+    for axis in axes:
+        size *= shape[axis]
+    weights = _learned(draft, region, size)
+    output = _extend(draft, region, weights, size)
+    if len(weights) > 2 or draft.shape(output) != shape:
+        return
+    flat = tuple(draft.weight(w, tuple(shape[a] for a in axes)) for w in weights)
+    op = "LayerNormalization" if centred else "RMSNormalization"
+    draft.replace(region, op, (source, *flat), output, axis=axes[0] - rank)
+
+
+def _normalised(draft: Draft, root: Node) -> tuple[str, Node, bool] | None:
+    """What is normalised, the mean over its squares, and whether its own mean is taken away first."""
+    mean = _upwards(draft, root.inputs[0], "ReduceMean")
+    if mean is None:
+        return None
+    square = draft.made_by(mean.inputs[0], "Mul", "Pow")
+    if square is None or (square.op == "Mul" and square.inputs[0] != square.inputs[1]):
+        return None
+    base = square.inputs[0]
+    centre = draft.made_by(base, "Sub")
+    if centre is not None:
+        own = _upwards(draft, centre.inputs[1], "ReduceMean")
+        if own is not None and own.inputs[0] == centre.inputs[0]:
+            return centre.inputs[0], mean, True
+    means = [r for r in draft.readers(base) if r.op == "ReduceMean"]
+    return base, mean, bool(means)  # the variance as E[x²] − E[x]²
+
+
+def _upwards(draft: Draft, name: str, wanted: str) -> Node | None:
+    """The nearest maker of a kind above a tensor, through additions of numbers, limits and reshapes."""
+    for _ in range(6):
+        node = draft.maker(name)
+        if node is None or node.op == wanted:
+            return node
+        if node.op not in ("Add", "Sub", "Max", "Clip", "Relu", "Reshape", "Squeeze", "Unsqueeze", "Cast", "Abs"):
+            return None
+        name = next((i for i in node.inputs if i and not draft.is_weight(i)), "")
+    return None
+
+
+def _ends_affine(region: list[Node]) -> bool:
+    return region[-1].op in _AFFINE
+
+
+def close(
+    draft: Draft, source: str, anchor: Node, ops: frozenset[str], whole: Callable[[list[Node]], bool] = _ends_affine
+) -> list[Node] | None:
+    """The fewest nodes around ``anchor`` that read nothing but ``source`` and weights, and of which one result leaves.
+
+    Grown from ``source`` in the order of the graph, until only one result of the shape of ``source`` is read outside
+    and ``whole`` says that nothing is missing.
+    """
+    shape, region = draft.shape(source), list[Node]()
+    for node in sorted(_below(draft, source, ops), key=lambda n: draft.makers[n.outputs[0]]):
+        region.append(node)
+        if anchor in region and draft.shape(node.outputs[0]) == shape and whole(region):
+            inside = {id(n) for n in region}
+            leaving = [
+                o
+                for n in region
+                for o in n.outputs
+                if o and (o in draft.outputs or any(id(r) not in inside for r in draft.readers(o)))
+            ]
+            if leaving == [node.outputs[0]]:
+                return region
+    return None
+
+
+def _below(draft: Draft, source: str, ops: frozenset[str]) -> list[Node]:
+    """The nodes that depend on ``source`` and weights alone, nearest first."""
+    found: dict[str, Node] = {}
+    waiting = [source]
+    while waiting and len(found) < 2 * _LONGEST:
+        for reader in draft.readers(waiting.pop(0)):
+            known = all(i == source or i in found or draft.is_weight(i) for i in reader.inputs if i)
+            if known and reader.op in ops and reader.outputs[0] not in found:
+                found[reader.outputs[0]] = reader
+                waiting.append(reader.outputs[0])
+    return list(found.values())
+
+
+def _learned(draft: Draft, region: list[Node], size: int) -> list[str]:
+    """γ and β, as far as they are inside."""
+    names = [i for n in region for i in n.inputs if i and draft.is_weight(i)]
+    return [n for n in dict.fromkeys(names) if draft.tensors[n].elements == size and size > 1]
+
+
+def _extend(draft: Draft, region: list[Node], weights: list[str], size: int) -> str:
+    """Take γ and β along where they follow; returns what leaves in the end."""
+    output = region[-1].outputs[0]
+    for wanted in ("Mul", "Add"):
+        reader = draft.only_reader(output)
+        if reader is None or reader.op != wanted or len(weights) > 1:
+            continue
+        other = [i for i in reader.inputs if i != output]
+        if len(other) == 1 and draft.is_weight(other[0]) and draft.tensors[other[0]].elements == size > 1:
+            weights.append(other[0])
+            region.append(reader)
+            output = reader.outputs[0]
+    return output

@@ -1,0 +1,144 @@
+"""frontends: converted models in the form that PyTorch's have, so that one network of two frameworks gives one graph.
+
+Converters spell one thing in many ways: weights are reshaped before use, norms and activations are written out, images
+lie with their channels last between transposes. Values are not known here: patterns are told by structure and shape.
+"""
+
+from dataclasses import replace
+
+from foretell.frontends.normalise.attention import join_attention
+from foretell.frontends.normalise.draft import Draft
+from foretell.frontends.normalise.einsum import lower_einsum
+from foretell.frontends.normalise.layouts import settle_layouts
+from foretell.frontends.normalise.norms import join_norms
+from foretell.frontends.normalise.operators import join_operators
+from foretell.frontends.normalise.recurrence import join_recurrence
+from foretell.frontends.onnx.control import mark_bodies
+from foretell.graph import Graph, Node
+from foretell.graph.ir.batch import mark_batch_axes
+from foretell.graph.ir.patterns import tie_patterns
+from foretell.graph.ir.tensor import TensorKind
+
+_WRAPPING = frozenset({"Add", "Less", "Where", "Cast", "Not", "Mul"})
+_REARRANGING = frozenset(
+    {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Concat", "Identity"}
+)
+
+
+def mark_buffers(graph: Graph, names: frozenset[str]) -> Graph:
+    """The same graph, with weights that the framework does not train as buffers."""
+    tensors = {
+        n: replace(t, kind="buffer") if n in names and t.kind == "parameter" else t for n, t in graph.tensors.items()
+    }
+    return replace(graph, tensors=tensors)
+
+
+def normalise_converted(graph: Graph) -> Graph:
+    """The graph as PyTorch would have given it, as far as structure tells."""
+    plain = replace(graph, nodes=tuple(replace(n, origin="", origin_op="") for n in graph.nodes))
+    for each in _PASSES:
+        draft = Draft(plain)
+        each(draft)
+        plain = draft.finish()
+    return mark_bodies(mark_batch_axes(tie_patterns(plain)))
+
+
+def drop_idle(draft: Draft) -> None:
+    """Drop what passes its input through: an Identity, a Concat of one, a reshape to the same shape."""
+    for node in draft.each():
+        if not node.inputs or not node.inputs[0] or len(node.outputs) != 1 or not _is_idle(draft, node):
+            continue
+        source, target = node.inputs[0], node.outputs[0]
+        if target not in draft.outputs:
+            draft.remove([node])
+            draft.redirect(target, source)
+        elif draft.only_reader(source) is node and draft.maker(source) is not None:
+            maker = draft.maker(source)
+            assert maker is not None
+            draft.remove([node])
+            draft.change(maker, outputs=tuple(target if o == source else o for o in maker.outputs))
+
+
+def _is_idle(draft: Draft, node: Node) -> bool:
+    source, target = draft.tensors[node.inputs[0]], draft.tensors[node.outputs[0]]
+    if source.shape != target.shape or source.dtype != target.dtype:
+        return False
+    if node.op == "Concat":
+        return len([i for i in node.inputs if i]) == 1
+    if node.op == "Transpose":
+        return node.integers("perm") == tuple(range(len(source.shape)))
+    return node.op in ("Identity", "Dropout", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Cast", "Slice")
+
+
+def fold_weights(draft: Draft) -> None:
+    """Weights that are only rearranged before use (transposed, reordered gate by gate) lie so from the start."""
+    for node in draft.each():
+        if node.op in _REARRANGING or node.bodies:
+            continue
+        for name in dict.fromkeys(node.inputs):
+            if name and draft.maker(name) is not None:
+                _fold_weight(draft, name)
+
+
+def _fold_weight(draft: Draft, name: str) -> None:
+    sources: set[str] = set()
+    passed: list[Node] = []
+    waiting, seen = [name], set[str]()
+    while waiting:
+        current = waiting.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if draft.is_weight(current):
+            sources.add(current)
+            continue
+        maker = draft.maker(current)
+        if maker is None or maker.op not in _REARRANGING:
+            return
+        passed.append(maker)
+        waiting.extend(i for i in maker.inputs if i)
+    kinds = {draft.tensors[s].kind for s in sources}
+    kind: TensorKind = "parameter" if "parameter" in kinds else "buffer" if "buffer" in kinds else "constant"
+    target = draft.tensors[name]
+    if kind == "parameter":
+        inside = {id(n) for n in passed}
+        shared = any(id(r) not in inside for s in sources for r in draft.readers(s))
+        shared = shared or any(
+            id(r) not in inside for n in passed for o in n.outputs if o != name for r in draft.readers(o)
+        )
+        if shared or target.elements != sum(draft.tensors[s].elements for s in sources) or name in draft.outputs:
+            return
+    draft.redirect(name, draft.tensor(sorted(sources)[0], target.shape, kind))
+
+
+def drop_wrapping(draft: Draft) -> None:
+    """Indices of a table that may count from its end are mended first: PyTorch's embedding has no such thing."""
+    for gather in [n for n in draft.nodes.values() if n.op == "Gather" and len(n.inputs) > 1]:
+        sources: dict[str, None] = {}
+        ops: set[str] = set()
+        waiting, steps = [gather.inputs[1]], 0
+        while waiting and steps < 32:
+            current, steps = waiting.pop(), steps + 1
+            maker = draft.maker(current)
+            if maker is None or maker.op not in _WRAPPING:
+                sources[current] = None
+                continue
+            ops.add(maker.op)
+            waiting.extend(i for i in maker.inputs if i and not draft.is_scalar(i))
+        index = next(iter(sources), "")
+        if len(sources) == 1 and "Less" in ops and draft.shape(index) == draft.shape(gather.inputs[1]):
+            draft.change(gather, inputs=(gather.inputs[0], index, *gather.inputs[2:]))
+
+
+_PASSES = (
+    drop_idle,
+    fold_weights,
+    drop_wrapping,
+    lower_einsum,
+    join_recurrence,
+    join_norms,
+    join_operators,
+    join_attention,
+    settle_layouts,
+    drop_idle,
+)

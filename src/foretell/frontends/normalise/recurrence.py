@@ -1,0 +1,93 @@
+"""frontends: a loop over time whose body is an LSTM's or a GRU's cell is an LSTM or a GRU, as PyTorch runs it."""
+
+from collections import Counter
+from dataclasses import replace
+
+from foretell.frontends.normalise.draft import Draft
+from foretell.graph import Node, Tensor
+
+# sigmoids and hyperbolic tangents of a cell → what it is, and how many gates it has
+_CELLS = {(3, 2): ("LSTM", 4), (2, 1): ("GRU", 3)}
+_WITHIN = frozenset(
+    {
+        "MatMul",
+        "Gemm",
+        "Add",
+        "Sub",
+        "Mul",
+        "Sigmoid",
+        "Tanh",
+        "Split",
+        "Slice",
+        "Concat",
+        "Gather",
+        "Select",
+        "Squeeze",
+    }
+    | {"Unsqueeze", "Reshape", "Transpose", "Cast", "Less", "And", "Identity", "Neg"}
+)
+
+
+def join_recurrence(draft: Draft) -> None:
+    """Loops are told by what their bodies count up to."""
+    for node in draft.each():
+        if node.op == "Loop" and len(node.bodies) == 1 and node.integer("trips", 0) > 1:
+            ops = Counter(inner.op for inner in node.bodies[0].nodes)
+            cell = _CELLS.get((ops["Sigmoid"], ops["Tanh"]))
+            if cell is not None and set(ops) <= _WITHIN:
+                _join(draft, node, *cell)
+
+
+def _join(draft: Draft, loop: Node, op: str, gates: int) -> None:
+    steps = loop.integer("trips", 0)
+    read = [o for o in loop.outputs if o and (o in draft.outputs or draft.readers(o))]
+    sequences = [o for o in read if len(draft.shape(o)) == 3 and draft.shape(o)[0] == steps]
+    states = [o for o in read if len(draft.shape(o)) == 2]
+    given = [i for i in dict.fromkeys(loop.inputs) if i and not draft.is_weight(i) and len(draft.shape(i)) == 3]
+    given = [i for i in given if draft.shape(i)[0] == steps]
+    if len(sequences) > 1 or len(states) > 2 or {*sequences, *states} != set(read) or not read or len(given) != 1:
+        return
+    source = given[0]
+    size, width = draft.shape(read[0])[-1], draft.shape(source)[-1]
+    weights = [draft.tensors[i] for i in dict.fromkeys(loop.inputs) if draft.is_weight(i)]
+    weights += [t for t in loop.bodies[0].tensors.values() if t.kind == "parameter"]
+    trained = [t for t in weights if t.kind == "parameter" and t.elements > 1]
+    biases = [t for t in trained if t.elements in (size, gates * size, 2 * gates * size) and _is_row(t, size, gates)]
+    matrices = [t for t in trained if t not in biases]
+    if not matrices or sum(t.elements for t in matrices) != gates * size * (width + size):
+        return
+    _put(draft, loop, op, source, matrices[0], gates * size, sum(t.elements for t in biases), sequences, states)
+
+
+def _is_row(tensor: Tensor, size: int, gates: int) -> bool:
+    return len(tensor.shape) == 1 or (tensor.shape[0] in (1, 2) and tensor.shape[-1] in (size, gates * size))
+
+
+def _put(
+    draft: Draft,
+    loop: Node,
+    op: str,
+    source: str,
+    like: Tensor,
+    rows: int,
+    biases: int,
+    sequences: list[str],
+    states: list[str],
+) -> None:
+    """The operator as ONNX has it, and views of its results as the loop's readers know them."""
+    gates = 4 if op == "LSTM" else 3
+    steps, batch, width = draft.shape(source)
+    size = rows // gates
+    draft.tensors.setdefault(like.name, like)
+    weights = [draft.tensor(like.name, (1, rows, columns), "parameter") for columns in (width, size)]
+    if biases:
+        weights.append(draft.tensor(like.name, (1, biases), "parameter"))
+    draft.remove([loop])
+    results = [draft.tensor(source, (steps, 1, batch, size), "activation")]
+    results += [draft.tensor(source, (1, batch, size), "activation") for _ in states]
+    draft.put(op, (source, *weights), tuple(results), {"hidden_size": size, "direction": "forward"}, like=loop)
+    for name, result, axis in [(n, results[0], 1) for n in sequences] + [
+        (n, r, 0) for n, r in zip(states, results[1:])
+    ]:
+        draft.tensors[name] = replace(draft.tensors[name], kind="activation")
+        draft.put("Squeeze", (result,), (name,), {"axes": (axis,)}, like=loop)

@@ -1,0 +1,157 @@
+"""frontends: If, Loop and Scan: their bodies become graphs of their own, read in the light of what is around."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from onnx import GraphProto, NodeProto, TensorProto
+
+from foretell.errors import ModelError
+from foretell.frontends.onnx.checks import bodies, label
+from foretell.frontends.onnx.nodes import NodeReader
+from foretell.frontends.onnx.shapes import Shapes, read_type
+from foretell.graph import Graph, Node
+from foretell.graph.ir.batch import mark_batch_axes
+
+CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+MAX_TRIPS = 2**31
+ReadBody = Callable[[GraphProto, Shapes, NodeReader, tuple[str, ...], str], Graph]
+
+
+def outer_names(node: NodeProto) -> list[str]:
+    """What the bodies of a node read from around it."""
+    names: list[str] = []
+    for body in bodies(node):
+        own = (
+            {i.name for i in body.input} | {t.name for t in body.initializer} | {o for n in body.node for o in n.output}
+        )
+        for inner in body.node:
+            names.extend(i for i in (*inner.input, *outer_names(inner)) if i and i not in own)
+        names.extend(o.name for o in body.output if o.name not in own)
+    return list(dict.fromkeys(names))
+
+
+def read_control(
+    node: NodeProto, attributes: dict[str, Any], shapes: Shapes, reader: NodeReader, read_body: ReadBody
+) -> Node:
+    """The node of a control operator; ``trips`` says how often its body runs."""
+    inside, outer = bodies(node), [n for n in outer_names(node) if n in shapes.known]
+    _check(node, inside, shapes)
+    condition = shapes.values.get(node.input[0]) if node.op_type == "If" else None
+    if condition is not None and len(inside) == 2:
+        inside = [attributes["then_branch" if bool(condition.ravel()[0]) else "else_branch"]]
+    trips = _loop_trips(node, shapes, reader) if node.op_type == "Loop" else 1
+    graphs = []
+    for body in inside:
+        declared = {v.name: known for v in (*body.value_info, *body.output) if (known := read_type(v.type)) is not None}
+        inner = Shapes(shapes.opsets, declared)
+        for name in outer:
+            inner.enter(name, *shapes.known[name])
+            if name in shapes.values:
+                inner.keep(name, shapes.values[name])
+        trips = _enter_inputs(node, body, shapes, inner, attributes, trips)
+        inner_reader = NodeReader(inner)
+        names = tuple(dict.fromkeys((*(i.name for i in body.input), *outer)))
+        graphs.append(read_body(body, inner, inner_reader, names, body.name or node.op_type))
+        reader.warnings.extend(inner_reader.warnings)
+        _enter_outputs(node, body, shapes, inner, trips)
+    for name in node.output:
+        if name and name not in shapes.known:
+            if name not in shapes.declared:
+                raise ModelError(
+                    f"The shape of {name!r}, made by {node.op_type} {label(node)!r}, depends on data. Export the "
+                    "model without control flow."
+                )
+            shapes.enter(name, *shapes.declared[name])
+    read = [n if n in shapes.known else "" for n in node.input] + outer
+    return Node(label(node), node.op_type, tuple(read), tuple(node.output), {"trips": trips}, bodies=tuple(graphs))
+
+
+def _check(node: NodeProto, inside: list[GraphProto], shapes: Shapes) -> None:
+    wanted = 2 if node.op_type == "If" else 1
+    if len(inside) != wanted or not node.input:
+        raise ModelError(
+            f"Node {label(node)!r} ({node.op_type}) has {len(inside)} sub-graphs and {len(node.input)} inputs: "
+            "malformed."
+        )
+    if any(i in shapes.sequences for i in node.input) or node.op_type == "SequenceMap":
+        raise ModelError(
+            f"Node {label(node)!r} ({node.op_type}) works on a sequence. Export the model without sequences."
+        )
+
+
+def _loop_trips(node: NodeProto, shapes: Shapes, reader: NodeReader) -> int:
+    count = shapes.values.get(node.input[0]) if node.input[0] else None
+    if count is None:
+        reader.warnings.append(f"Loop {label(node)!r} runs as often as its data says; it is counted once.")
+        return 1
+    trips = max(int(count.ravel()[0]), 0)
+    if trips > MAX_TRIPS:
+        # exporters write the largest integer where only the condition ends a loop
+        reader.warnings.append(f"Loop {label(node)!r} runs until its condition says so; it is counted once.")
+        return 1
+    return trips
+
+
+def _scan_axes(attributes: Mapping[str, Any], which: str, count: int) -> list[int]:
+    return [int(a) for a in attributes.get(f"scan_{which}_axes") or [0] * count]
+
+
+def _enter_inputs(
+    node: NodeProto, body: GraphProto, shapes: Shapes, inner: Shapes, attributes: Mapping[str, Any], trips: int
+) -> int:
+    scanned = int(attributes.get("num_scan_inputs", 0)) if node.op_type == "Scan" else 0
+    states, axes = len(node.input) - scanned, _scan_axes(attributes, "input", scanned)
+    for position, entry in enumerate(body.input):
+        source = node.input[position] if position < len(node.input) else ""
+        if node.op_type == "Loop" and position < 2:
+            inner.enter(entry.name, (), TensorProto.INT64 if position == 0 else TensorProto.BOOL)
+        elif source in shapes.known:
+            shape, kind = shapes.known[source]
+            if node.op_type == "Scan" and position >= states:
+                axis = axes[position - states] % max(len(shape), 1)
+                trips, shape = shape[axis], shape[:axis] + shape[axis + 1 :]
+            inner.enter(entry.name, shape, kind)
+        elif (known := read_type(entry.type)) is not None:
+            inner.enter(entry.name, *known)
+    return trips
+
+
+def _enter_outputs(node: NodeProto, body: GraphProto, shapes: Shapes, inner: Shapes, trips: int) -> None:
+    """States keep their shape; what is stacked over the trips gains an axis."""
+    produced = [o.name for o in body.output][1 if node.op_type == "Loop" else 0 :]
+    scanned = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
+    states = {"If": len(produced), "Loop": len(node.input) - 2}.get(node.op_type, len(node.input) - scanned)
+    for position, (outside, within) in enumerate(zip(node.output, produced)):
+        if outside and outside not in shapes.known and within in inner.known:
+            shape, kind = inner.known[within]
+            shapes.enter(outside, (trips, *shape) if position >= states else shape, kind)
+
+
+def mark_bodies(graph: Graph) -> Graph:
+    """The same graph with the batch followed into the bodies of its control nodes."""
+    if not any(node.bodies for node in graph.nodes):
+        return graph
+    return replace(graph, nodes=tuple(_marked(node, graph) if node.bodies else node for node in graph.nodes))
+
+
+def _marked(node: Node, graph: Graph) -> Node:
+    axes = {n: graph.tensors[n].batch_axis for n in node.inputs if n}
+    marked = []
+    for body in node.bodies:
+        tensors = dict(body.tensors)
+        for position, name in enumerate(body.inputs):
+            outside = (
+                name
+                if name in axes
+                else node.inputs[position]
+                if node.op != "If" and position < len(node.inputs)
+                else ""
+            )
+            axis = axes.get(outside)
+            if axis is not None and len(tensors[name].shape) < len(graph.tensors[outside].shape):
+                axis = axis - 1 if axis else None  # a scanned axis is gone inside
+            if axis is not None and axis < len(tensors[name].shape):
+                tensors[name] = replace(tensors[name], batch_axis=axis)
+        marked.append(mark_bodies(mark_batch_axes(replace(body, tensors=tensors, batch_size=graph.batch_size))))
+    return replace(node, bodies=tuple(marked))

@@ -1,0 +1,258 @@
+"""frontends: an ONNX file or ``ModelProto`` → Graph. Weights are never read; they may be absent."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import GraphProto, ModelProto, NodeProto
+
+from foretell.errors import ForetellError, ModelError
+from foretell.frontends.cache import CONVERSION
+from foretell.frontends.onnx.checks import bodies, check_model, inline_functions, label
+from foretell.frontends.onnx.control import CONTROL, mark_bodies, outer_names, read_control
+from foretell.frontends.onnx.inputs import OpenInput, resolve_inputs
+from foretell.frontends.onnx.nodes import NodeReader, dtype_of
+from foretell.frontends.onnx.sequences import OPERATORS as SEQUENCE_OPERATORS
+from foretell.frontends.onnx.sequences import lower
+from foretell.frontends.onnx.shapes import Shapes, read_attributes, read_type
+from foretell.frontends.request import ModelRequest
+from foretell.graph import Graph, Node, Tensor
+from foretell.graph.ir.batch import mark_batch_axes
+from foretell.graph.ir.graph import sort_nodes
+from foretell.graph.ir.patterns import tie_patterns
+from foretell.graph.ir.tensor import TensorKind
+
+TRACE_BATCH = 11  # where the batch is open: a size that no layer has by itself
+MAX_FILE_BYTES = 2**31  # protobuf's own limit; larger models keep their weights outside
+_MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError, RecursionError)
+
+
+class OnnxFrontend:
+    """ONNX of any opset that the installed onnx knows."""
+
+    def load(self, request: ModelRequest) -> Graph:
+        """Read, resolve shapes, convert; what a framework's converter has written is brought into the usual form."""
+        if isinstance(request.source, ModelProto):
+            proto, name = request.source, request.source.graph.name or "model"
+        else:
+            proto, name = _parse(Path(request.source)), Path(request.source).name
+        graph = graph_from_proto(proto, request, name)
+        return _normalised(graph) if _is_converted(proto) else graph
+
+    def fingerprint(self, request: ModelRequest) -> str | None:
+        """The file's content, and how it is brought into the usual form."""
+        if isinstance(request.source, ModelProto):
+            return None
+        path = Path(request.source)
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ModelError(f"Cannot read {path}: {error.strerror or error}.") from error
+        return f"{path.name} {digest} onnx {onnx.__version__} conversion {CONVERSION}"
+
+
+def _is_converted(model: ModelProto) -> bool:
+    """Whether tf2onnx (Keras' own export, too), jax2onnx or paddle2onnx has written a model; the last is not named."""
+    return model.producer_name in ("tf2onnx", "jax2onnx") or "PaddlePaddle" in model.graph.name
+
+
+def _normalised(graph: Graph) -> Graph:
+    """The graph as the framework's own file would have given it; as it is, where it is too odd for that."""
+    from foretell.frontends.normalise.pipeline import normalise_converted  # it reads converted models by this file
+
+    try:
+        return normalise_converted(graph)
+    except (ForetellError, *_MALFORMED) as error:
+        told = f"Read as it is: it could not be brought into the usual form ({type(error).__name__})."
+        return replace(graph, warnings=(*graph.warnings, told))
+
+
+def _parse(path: Path) -> ModelProto:
+    try:
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise ModelError(
+                f"{path.name} has {size} bytes; an ONNX file has at most {MAX_FILE_BYTES}: it is no ONNX model."
+            )
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"Cannot read {path}: {error.strerror or error}.") from error
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError as error:
+        raise ModelError(f"{path.name} is not an ONNX model, or it is cut short ({len(data)} bytes).") from error
+    if not model.HasField("graph") or not model.opset_import:
+        raise ModelError(f"{path.name} is not an ONNX model, or it is cut short ({len(data)} bytes): it has no graph.")
+    return model
+
+
+def graph_from_proto(model: ModelProto, request: ModelRequest, name: str) -> Graph:
+    """The graph of a parsed model."""
+    try:
+        return _graph_from_proto(model, request, name)
+    except ForetellError:
+        raise
+    except _MALFORMED as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"{name} is malformed: {type(error).__name__}: {reason}") from error
+
+
+def _graph_from_proto(model: ModelProto, request: ModelRequest, name: str) -> Graph:
+    opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
+    newest = onnx.defs.onnx_opset_version()
+    if not 1 <= opsets.get("", 1) <= newest:
+        raise ModelError(
+            f"{name} uses ONNX opset {opsets['']}; the installed onnx {onnx.__version__} knows 1 to {newest}. "
+            "Upgrade onnx."
+        )
+    model = inline_functions(model)
+    check_model(model, request.allow_unknown)
+    inputs = resolve_inputs(model.graph, request)
+    batch_sizes = [TRACE_BATCH, 1] if any(None in i.shape for i in inputs) else [_fixed_batch(inputs)]
+    for position, batch_size in enumerate(batch_sizes):
+        try:
+            return _convert(model.graph, opsets, inputs, batch_size, name)
+        except ModelError:
+            if position == len(batch_sizes) - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _fixed_batch(inputs: Iterable[OpenInput]) -> int:
+    return next((size for i in inputs for size in i.shape[:1] if size), 1)
+
+
+def _convert(
+    proto: GraphProto, opsets: Mapping[str, int], inputs: tuple[OpenInput, ...], batch_size: int, name: str
+) -> Graph:
+    declared = {v.name: known for v in (*proto.value_info, *proto.output) if (known := read_type(v.type)) is not None}
+    shapes = Shapes(opsets, declared)
+    for entry in inputs:
+        shapes.enter(entry.name, entry.at_batch(batch_size), entry.element_type)
+    reader = NodeReader(shapes)
+    nodes = _read_nodes(proto, shapes, reader)
+    axes = {i.name: i.batch_axis(batch_size) for i in inputs}
+    graph = _finish(proto, shapes, reader, nodes, axes, batch_size, name)
+    return mark_bodies(mark_batch_axes(tie_patterns(graph)))
+
+
+def _read_nodes(proto: GraphProto, shapes: Shapes, reader: NodeReader) -> list[Node]:
+    for tensor in proto.initializer:
+        shapes.enter_constant(tensor.name, tensor)
+        reader.constants[tensor.name] = tensor.data_type
+        reader.initializers.add(tensor.name)
+    for sparse in proto.sparse_initializer:
+        shapes.enter(sparse.values.name, tuple(sparse.dims), sparse.values.data_type)
+        reader.constants[sparse.values.name] = sparse.values.data_type
+    nodes = []
+    for node in _sorted(proto.node):
+        try:
+            converted = _read_node(node, shapes, reader)
+        except ForetellError:
+            raise
+        except _MALFORMED as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ModelError(
+                f"Node {label(node)!r} ({node.op_type}) is malformed: {type(error).__name__}: {reason}"
+            ) from error
+        if converted is not None:
+            nodes.append(converted)
+    return nodes
+
+
+def _read_node(node: NodeProto, shapes: Shapes, reader: NodeReader) -> Node | None:
+    attributes = read_attributes(node)
+    if node.op_type == "Constant":
+        reader.read_constant(node, attributes)
+        return None
+    if node.op_type in CONTROL:
+        return read_control(node, attributes, shapes, reader, _read_body)
+    if node.op_type in SEQUENCE_OPERATORS:
+        plain = lower(node, attributes, shapes)
+        if plain is None:
+            return None
+        node, attributes = plain, read_attributes(plain)
+    elif node.op_type == "Identity" and node.input[0] in shapes.sequences:
+        shapes.sequences[node.output[0]] = shapes.sequences[node.input[0]]
+        return None
+    shapes.run(node, attributes)
+    return reader.convert(node, attributes)
+
+
+def _read_body(proto: GraphProto, shapes: Shapes, reader: NodeReader, inputs: tuple[str, ...], name: str) -> Graph:
+    return _finish(proto, shapes, reader, _read_nodes(proto, shapes, reader), dict.fromkeys(inputs), 1, name)
+
+
+def _sorted(protos: Iterable[NodeProto]) -> list[NodeProto]:
+    """ONNX asks for topological order; files that break it are put right, and cycles are named."""
+    nodes = list(protos)
+    read = [tuple(n.input) if not n.attribute or not bodies(n) else (*n.input, *outer_names(n)) for n in nodes]
+    coming = {o for n in nodes for o in n.output if o}
+    for node, names in zip(nodes, read):
+        if not coming.isdisjoint(names):
+            break
+        coming.difference_update(node.output)
+    else:
+        return nodes
+    plain = [Node(str(i), n.op_type, names, tuple(n.output)) for i, (n, names) in enumerate(zip(nodes, read))]
+    try:
+        return [nodes[int(n.name)] for n in sort_nodes(tuple(plain))]
+    except ForetellError as error:
+        stuck = next((n for n, names in zip(nodes, read) if not coming.isdisjoint(names)), nodes[0])
+        raise ModelError(
+            f"The graph has a cycle; node {label(stuck)!r} ({stuck.op_type}) waits for its own result."
+        ) from error
+
+
+def _finish(
+    proto: GraphProto,
+    shapes: Shapes,
+    reader: NodeReader,
+    nodes: list[Node],
+    axes: Mapping[str, int | None],
+    batch_size: int,
+    name: str,
+) -> Graph:
+    """The graph of converted nodes; ``axes`` are its inputs and where each holds the batch."""
+    made = {o for node in nodes for o in node.outputs if o}
+    outputs = [o.name for o in proto.output]
+    touched = made | {i for node in nodes for i in node.inputs if i} | set(axes) | set(outputs)
+    tensors = {}
+    for key in sorted(touched):
+        if key not in shapes.known:
+            if key in made:
+                continue
+            if key in shapes.sequences:
+                raise ModelError(f"The model returns the sequence {key!r}; foretell reads models that return tensors.")
+            raise ModelError(f"The shape of {key!r} is unknown. Export the model with fixed shapes.")
+        shape, element_type = shapes.known[key]
+        kind: TensorKind = "input" if key in axes else "activation" if key in made else reader.kind_of(key, shape)
+        tensors[key] = Tensor(key, shape, dtype_of(element_type), kind, axes.get(key))
+    nodes = [_without_unknown_outputs(n, tensors) for n in nodes]
+    warnings = dict.fromkeys(reader.warnings)
+    return Graph.build(
+        name, nodes, tensors, axes, [o for o in outputs if o in tensors], batch_size=batch_size, warnings=warnings
+    )
+
+
+def _without_unknown_outputs(node: Node, tensors: Mapping[str, Tensor]) -> Node:
+    if all(o in tensors or not o for o in node.outputs):
+        return node
+    outputs = tuple(o if o in tensors else "" for o in node.outputs)
+    return Node(
+        node.name,
+        node.op,
+        node.inputs,
+        outputs,
+        node.attributes,
+        node.domain,
+        node.module,
+        node.origin,
+        node.origin_op,
+        node.bodies,
+    )

@@ -1,0 +1,228 @@
+"""frontends: the shape of every tensor of an ONNX graph, and the small values that decide shapes.
+
+ONNX's own inference does one node at a time here, with the values known so far as its data: that resolves shape
+arithmetic which inference over a whole model leaves open. Contrib operators that it does not know have own rules.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper
+
+from foretell.errors import ModelError
+from foretell.frontends.onnx.contrib import BLOCKED, CONTRIB, STANDARD, Known, contrib_shapes
+from foretell.frontends.onnx.values import MAX_ELEMENTS, evaluate
+from foretell.frontends.request import MAX_ELEMENTS as MAX_TENSOR
+
+MAX_SHAPE_DATA = 512  # values that decide a shape are short; longer ones are weights
+MAX_FLOATS = (
+    8  # scales of a Resize are floats that decide a shape; longer ones are weights, and no value of a weight counts
+)
+STATE_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+$")  # as PyTorch names a module's state: "blocks.0.gain"
+_WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
+MAX_KEPT = 2**23  # elements of all values kept: what shapes are made of is small
+_OPTIONAL_OUTPUTS = frozenset(
+    {"Dropout", "BatchNormalization", "LayerNormalization", "MaxPool", "SkipLayerNormalization"}
+)
+_INFERENCE_ERRORS = (
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+)
+
+
+class Shapes:
+    """Shapes and values of one graph, filled node by node in topological order."""
+
+    def __init__(self, opsets: Mapping[str, int], declared: Mapping[str, Known]) -> None:
+        self.opsets, self.declared = opsets, declared
+        self.known: dict[str, Known] = {}
+        self.values: dict[str, NDArray[Any]] = {}
+        self.sequences: dict[str, tuple[str, ...]] = {}  # of tensors, by name
+        self._kept = 0
+        self._weights: set[str] = set()
+        self._seen: dict[object, tuple[Known | None, ...]] = {}
+        self._imports = [helper.make_opsetid(d, v) for d, v in opsets.items()]
+
+    def enter(self, name: str, shape: tuple[int, ...], element_type: int) -> None:
+        """A tensor whose shape is known now."""
+        if shape and min(shape) < 0:
+            raise ModelError(f"Tensor {name!r} has the negative dimension {min(shape)} in its shape {shape}.")
+        if math.prod(shape) > MAX_TENSOR:
+            raise ModelError(f"Tensor {name!r} has the impossible shape {shape}.")
+        self.known[name] = (shape, element_type)
+
+    def keep(self, name: str, value: NDArray[Any]) -> None:
+        """A value that later shapes may depend on."""
+        if self._kept + value.size <= MAX_KEPT:
+            self._kept += value.size
+            self.values[name] = value
+
+    def run(self, node: NodeProto, attributes: dict[str, Any]) -> None:
+        """Infer the outputs of one node; raises where their shapes stay unknown."""
+        self._compute_values(node, attributes)
+        if all(o in self.known or not o for o in node.output):
+            return
+        inferred = self._inferred(node, attributes)
+        for index, name in enumerate(node.output):
+            if not name or name in self.known:
+                continue
+            found = inferred[index] or self.declared.get(name)
+            if found is not None:
+                self.enter(name, *found)
+            elif not (index > 0 and node.op_type in _OPTIONAL_OUTPUTS):  # statistics and masks that nobody reads
+                self._refuse(node, name)
+
+    def _refuse(self, node: NodeProto, name: str) -> None:
+        shapes = [list(self.known[i][0]) if i in self.known else "?" for i in node.input if i]
+        raise ModelError(
+            f"The shape of {name!r}, made by node {node.name or node.op_type!r} ({node.op_type}, inputs {shapes}), "
+            "depends on data "
+            "or is missing. Give all dimensions with --input, or export the model with fixed shapes."
+        )
+
+    def _compute_values(self, node: NodeProto, attributes: dict[str, Any]) -> None:
+        if not node.input:
+            return
+        if node.op_type == "Shape" and node.input[0] in self.known:
+            shape = self.known[node.input[0]][0]
+            outputs = [np.array(shape[slice(attributes.get("start"), attributes.get("end"))], np.int64)]
+        elif node.op_type == "Size" and node.input[0] in self.known:
+            outputs = [np.array(math.prod(self.known[node.input[0]][0]), np.int64)]
+        else:
+            values = self.values
+            inputs = [values.get(i) if i else None for i in node.input]
+            if node.domain not in STANDARD or any(v is None and i for v, i in zip(inputs, node.input)):
+                return
+            if not self._weights.isdisjoint(node.input):
+                return  # a weight is never folded away, however small
+            computed = evaluate(node.op_type, inputs, attributes)
+            if computed is None:
+                return
+            outputs = list(computed)
+        for name, value in zip(node.output, outputs):
+            if name and value.dtype != object:
+                self.keep(name, value)
+                self.enter(name, value.shape, helper.np_dtype_to_tensor_dtype(value.dtype))
+
+    def enter_constant(self, name: str, tensor: TensorProto) -> None:
+        """An initializer or constant: its shape, and its value where it is small and present."""
+        self.enter(name, tuple(tensor.dims), tensor.data_type)
+        present = tensor.data_location != TensorProto.EXTERNAL and tensor.data_type != TensorProto.STRING
+        whole = tensor.data_type in _WHOLE
+        if not whole and STATE_NAME.match(name):
+            self._weights.add(name)
+        if present and math.prod(tensor.dims) <= (MAX_ELEMENTS if whole else MAX_FLOATS):
+            try:
+                self.keep(name, numpy_helper.to_array(tensor))
+            except (ValueError, TypeError, KeyError):
+                return
+
+    def _inferred(self, node: NodeProto, attributes: dict[str, Any]) -> tuple[Known | None, ...]:
+        """Shapes of all outputs; equal nodes with equal inputs are asked for once."""
+        operands = tuple((self.known.get(i), self._shape_data(i)) for i in node.input)
+        key = (
+            node.op_type, node.domain, tuple(sorted(a.SerializeToString() for a in node.attribute)),
+            tuple((k, None if v is None else (v.dtype.str, v.shape, v.tobytes())) for k, v in operands),
+            tuple(map(bool, node.output)),
+        )  # fmt: skip
+        if key not in self._seen:
+            found = self._by_rule(node, attributes) or self._by_onnx(node, {}) or {}
+            self._seen[key] = tuple(found.get(o) if o else None for o in node.output)
+        return self._seen[key]
+
+    def _shape_data(self, name: str) -> NDArray[Any] | None:
+        value = self.values.get(name)
+        return value if value is not None and value.size <= MAX_SHAPE_DATA and value.dtype.kind in "iufb" else None
+
+    def _by_onnx(self, node: NodeProto, instead: Mapping[str, Known]) -> dict[str, Known] | None:
+        if node.domain not in (*STANDARD, "ai.onnx.ml"):
+            return None
+        domain = "" if node.domain in STANDARD else node.domain
+        version = self.opsets.get(domain, onnx.defs.onnx_opset_version() if not domain else 1)
+        try:
+            schema = onnx.defs.get_schema(node.op_type, version, domain)
+        except onnx.defs.SchemaError:
+            return None
+        known = {i: instead.get(i) or self.known.get(i) for i in node.input if i}
+        types = {i: helper.make_tensor_type_proto(k[1], k[0]) for i, k in known.items() if k is not None}
+        data = {i: numpy_helper.from_array(v, i) for i in types if (v := self._shape_data(i)) is not None}
+        try:
+            found = onnx.shape_inference.infer_node_outputs(
+                schema, node, types, data, opset_imports=self._imports, ir_version=10
+            )
+        except KeyError:
+            return None  # an input without a known type
+        except _INFERENCE_ERRORS as error:
+            shapes = [list(k[0]) if k else "?" for k in known.values()]
+            reason = " ".join(str(error).split()).removeprefix("[ShapeInferenceError] ")[:200]
+            raise ModelError(
+                f"Node {node.name or node.op_type!r} ({node.op_type}) does not fit its inputs {shapes}: {reason}"
+            ) from error
+        return {name: kept for name, proto in found.items() if (kept := read_type(proto)) is not None}
+
+    def _by_rule(self, node: NodeProto, attributes: dict[str, Any]) -> dict[str, Known] | None:
+        """Contrib operators; the two of them that ONNX Runtime writes into ONNX's own domain."""
+        if node.op_type == "Split" and node.domain in STANDARD:
+            return self._split(node, attributes)
+        if node.domain in (CONTRIB, BLOCKED) or node.op_type in ("SimplifiedLayerNormalization", "FusedGemm"):
+            return contrib_shapes(node, attributes, self.known, self._by_onnx)
+        return None
+
+    def _split(self, node: NodeProto, attributes: dict[str, Any]) -> dict[str, Known] | None:
+        """ONNX's own inference ends the process where a Split has more outputs than it says."""
+        if not node.input or node.input[0] not in self.known:
+            return None
+        shape, kind = self.known[node.input[0]]
+        axis, pieces = int(attributes.get("axis", 0)), len(node.output)
+        if not -len(shape) <= axis < len(shape):
+            raise ModelError(f"Node {node.name or 'Split'!r} (Split) splits axis {axis} of a tensor of shape {shape}.")
+        sizes = [int(s) for s in attributes.get("split") or ()]
+        if len(node.input) > 1 and node.input[1]:
+            value = self.values.get(node.input[1])
+            if value is None:
+                return None
+            sizes = [int(s) for s in value.ravel()]
+        if not sizes:
+            size = -(-shape[axis] // pieces)
+            sizes = [max(min(size, shape[axis] - i * size), 0) for i in range(pieces)]
+        if len(sizes) != pieces or sum(sizes) != shape[axis] or attributes.get("num_outputs", pieces) != pieces:
+            raise ModelError(
+                f"Node {node.name or 'Split'!r} (Split) makes {pieces} outputs of sizes {sizes[:8]} from "
+                f"{shape[axis]}: malformed."
+            )
+        axis %= len(shape)
+        return {o: ((*shape[:axis], size, *shape[axis + 1 :]), kind) for o, size in zip(node.output, sizes) if o}
+
+
+def read_attributes(node: NodeProto) -> dict[str, Any]:
+    """Attributes as Python values; sub-graphs and tensors of constants included."""
+    found: dict[str, Any] = {}
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.UNDEFINED or attribute.ref_attr_name:
+            continue
+        value = helper.get_attribute_value(attribute)
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
+        if isinstance(value, TensorProto) and node.op_type != "Constant":
+            small = value.data_location != TensorProto.EXTERNAL and math.prod(value.dims) <= MAX_ELEMENTS
+            value = numpy_helper.to_array(value) if small and value.data_type != TensorProto.STRING else None
+        found[attribute.name] = value
+    return found
+
+
+def read_type(proto: TypeProto) -> Known | None:
+    """Shape and element type of a tensor type, None where any dimension is open."""
+    if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
+        return None
+    dims = proto.tensor_type.shape.dim
+    if not all(d.HasField("dim_value") for d in dims):
+        return None
+    return tuple(d.dim_value for d in dims), proto.tensor_type.elem_type

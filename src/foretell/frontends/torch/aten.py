@@ -1,0 +1,104 @@
+"""frontends: programs of ATen calls → Graph. Needs no torch: calls come from an exported program or from its file.
+
+`aten_operators` has a line for every operator. What it does not have stays under its own name
+and is reported as unknown.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from foretell.frontends.torch.aten_operators import AtenCall, Ref, Refinement, find_row, references
+from foretell.graph import Graph, Node, Tensor
+from foretell.graph.ir.batch import mark_batch_axes
+from foretell.graph.ir.node import Attribute
+from foretell.graph.ir.operators import lookup
+
+
+@dataclass(frozen=True)
+class AtenProgram:
+    """A whole program: its calls and all its tensors, inputs and outputs by name."""
+
+    name: str
+    calls: tuple[AtenCall, ...]
+    tensors: Mapping[str, Tensor]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    batch_size: int = 1
+    warnings: tuple[str, ...] = field(default=())
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def assemble(program: AtenProgram) -> Graph:
+    """The graph of a program, with batch axes marked."""
+    nodes = [node for call in program.calls if (node := _node(call, program.tensors)) is not None]
+    used = (
+        {name for node in nodes for name in (*node.inputs, *node.outputs)} | set(program.inputs) | set(program.outputs)
+    )
+    tensors = {n: t for n, t in program.tensors.items() if n in used or t.kind in ("parameter", "buffer")}
+    graph = Graph.build(
+        program.name,
+        nodes,
+        tensors,
+        program.inputs,
+        [o for o in program.outputs if o in tensors],
+        batch_size=program.batch_size,
+        warnings=program.warnings,
+        metadata=program.metadata,
+    )
+    return mark_batch_axes(graph)
+
+
+def canonical_operator(target: str) -> str:
+    """The operator that an ATen target becomes, "" where it is not known.
+
+    >>> canonical_operator("aten.scaled_dot_product_attention.default"), canonical_operator("aten.relu_.default")
+    ('Attention', 'Relu')
+    """
+    row = find_row(target)[0]
+    return row.op if row else ""
+
+
+def _node(call: AtenCall, tensors: Mapping[str, Tensor]) -> Node | None:
+    row, inplace = find_row(call.target)
+    outputs = tuple(o if o in tensors else "" for o in call.outputs)
+    if (row is not None and not row.op) or not any(outputs):
+        return None
+    inputs = list(references(call.arguments.values()))
+    attributes: dict[str, Attribute] = {}
+    if row is None:
+        parts = call.target.removeprefix("torch.ops.").split(".")
+        return Node(
+            call.name,
+            parts[1] if len(parts) > 1 else parts[0],
+            tuple(inputs),
+            outputs,
+            {},
+            parts[0],
+            call.module,
+            call.name,
+        )
+    for attribute, argument in row.attributes:
+        value = _attribute(call.arguments.get(argument))
+        if value is not None:
+            attributes[attribute] = value
+    op = row.op
+    if row.refine is not None:
+        op = row.refine(Refinement(call, tensors, inputs, attributes)) or op
+    if inplace and lookup(op).kind == "elementwise":
+        attributes["inplace"] = 1
+    return Node(
+        call.name, op, tuple(i if i in tensors else "" for i in inputs), outputs, attributes, "", call.module, call.name
+    )
+
+
+def _attribute(value: Any) -> Attribute | None:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, Ref) or value is None:
+        return None
+    if isinstance(value, int | float | str):
+        return value
+    if isinstance(value, list | tuple) and all(isinstance(v, int | float) for v in value):
+        return tuple(value)
+    return None

@@ -1,0 +1,276 @@
+"""frontends: an ``nn.Module`` on the meta device → exported ATen program → Graph. No weight is ever allocated.
+
+`torch.export` in its non-strict mode keeps PyTorch's own operators (one node for an attention, a normalisation, a
+recurrent layer), which is what eager PyTorch launches, and needs a second where an ONNX export needs four.
+"""
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from foretell.frontends.torch.aten import AtenProgram, assemble
+from foretell.frontends.torch.aten_operators import AtenCall, Ref
+from foretell.frontends.torch.padding import nothing_padded
+from foretell.frontends.torch.program import TorchProgram, export_error
+from foretell.graph import Graph, Tensor
+from foretell.graph.ir.tensor import TensorKind
+from foretell.optional import require
+
+TRACE_BATCH = 11  # a size that no layer has by itself, so that the batch can be told from other axes
+# where torch and foretell differ in the name; complex32 is stored in as many bytes as uint32
+_DTYPES = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "complex32": "uint32",
+    "qint8": "int8",
+    "quint8": "uint8",
+    "qint32": "int32",
+}
+
+
+def import_torch() -> Any:
+    """Torch, or an error that says how to install it."""
+    return require("torch", extra="torch", purpose="Reading PyTorch models")
+
+
+def graph_from_program(program: TorchProgram, *, batch_size: int, training: bool = False) -> Graph:
+    """Export a program that was built at ``batch_size`` and read its graph."""
+    program.module.train(training)
+    exported, error = _export(program)
+    if error is not None:  # perhaps it only asks whether anything is padded
+        with nothing_padded():
+            exported, again = _export(program)
+        if again is not None:
+            raise export_error(program, error) from error
+    return graph_from_exported(
+        exported, name=program.name, batch_size=batch_size, batch_axes=program.batch_axes, notes=program.notes
+    )
+
+
+def _export(program: TorchProgram) -> tuple[Any, Exception | None]:
+    """The exported program, or why there is none."""
+    torch = import_torch()
+    # where it fails, torch prints its partial graph to stderr and logs what it could not decide
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            return torch.export.export(program.module, program.args, program.kwargs, strict=False), None
+    except Exception as error:  # noqa: BLE001 the model's own code runs: anything may go wrong
+        return None, error
+    finally:
+        log.setLevel(level)
+
+
+def graph_from_exported(
+    exported: Any,
+    *,
+    name: str,
+    batch_size: int,
+    batch_axes: Mapping[str, int | None],
+    notes: Iterable[str] = (),
+    parameters: Mapping[str, str] | None = None,
+) -> Graph:
+    """The graph of an ``ExportedProgram``; ``parameters`` maps lifted constants that are parameters to their paths."""
+    return assemble(_Reader(exported, name, batch_size, batch_axes, notes, parameters or {}).read())
+
+
+class _Reader:
+    """Walks an exported FX graph; what it has seen is kept in its fields."""
+
+    def __init__(
+        self,
+        exported: Any,
+        name: str,
+        batch_size: int,
+        batch_axes: Mapping[str, int | None],
+        notes: Iterable[str],
+        parameters: Mapping[str, str],
+    ) -> None:
+        self.exported, self.name, self.batch_size, self.batch_axes, self.parameters = (
+            exported,
+            name,
+            batch_size,
+            batch_axes,
+            parameters,
+        )
+        self.tensors: dict[str, Tensor] = {}
+        self.calls: list[AtenCall] = []
+        self.warnings: list[str] = list(notes)
+        self.seen: dict[int, str] = {}
+        self.homes: dict[str, str] = {}  # of a parameter: the module that owns it
+        self.torch = import_torch()
+
+    def read(self) -> AtenProgram:
+        signature = self.exported.graph_signature
+        kinds = {
+            spec.arg.name: (spec.kind.name, spec.target) for spec in signature.input_specs if hasattr(spec.arg, "name")
+        }
+        environment: dict[Any, Any] = {}
+        inputs: list[str] = []
+        for node in self.exported.graph.nodes:
+            if node.op == "placeholder":
+                kind, target = kinds.get(node.name, ("USER_INPUT", None))
+                twin = self._tied_to(node.name, target)
+                if twin is not None:
+                    environment[node] = Ref(twin)
+                    continue
+                if target in self.parameters:
+                    kind, self.homes[node.name] = "PARAMETER", self.parameters[target].rpartition(".")[0]
+                if self._enter(node.name, node.meta.get("val"), _KINDS.get(kind, "input")) and kind == "USER_INPUT":
+                    inputs.append(node.name)
+                environment[node] = Ref(node.name) if node.name in self.tensors else node.meta.get("val")
+        inputs = self._set_batch_axes(inputs)
+        outputs = self._walk(self.exported.graph_module, environment, prefix="")
+        names = [str(o) for o in _flat(outputs) if isinstance(o, Ref)]
+        return AtenProgram(
+            self.name,
+            tuple(self.calls),
+            self.tensors,
+            tuple(inputs),
+            tuple(dict.fromkeys(names)),
+            self.batch_size,
+            tuple(dict.fromkeys(self.warnings)),
+        )
+
+    def _tied_to(self, name: str, target: str | None) -> str | None:
+        """The name under which a shared weight was seen first; PyTorch lists it once for each of its owners."""
+        tensor = self.exported.state_dict.get(target) if target else None
+        if tensor is None:
+            return None
+        first = self.seen.setdefault(id(tensor), name)
+        return first if first != name else None
+
+    def _set_batch_axes(self, inputs: list[str]) -> list[str]:
+        for name in inputs:
+            tensor = self.tensors[name]
+            axis = self.batch_axes.get(name, 0)
+            if axis is not None and axis < len(tensor.shape) and tensor.shape[axis] % self.batch_size == 0:
+                self.tensors[name] = Tensor(tensor.name, tensor.shape, tensor.dtype, tensor.kind, axis)
+        return inputs
+
+    def _walk(self, graph_module: Any, environment: dict[Any, Any], prefix: str) -> Any:
+        """Run over the nodes of one (sub-)graph; returns its outputs."""
+        for node in graph_module.graph.nodes:
+            if node.op == "output":
+                return self._value(node.args[0], environment)
+            if node.op == "get_attr":
+                environment[node] = self._constant(graph_module, node, prefix)
+            elif node.op == "call_function":
+                environment[node] = self._call(node, environment, prefix)
+        return ()
+
+    def _constant(self, graph_module: Any, node: Any, prefix: str) -> Any:
+        value = graph_module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if isinstance(value, self.torch.Tensor):
+            name = prefix + node.name
+            self._enter(name, value, "constant")
+            return Ref(name)
+        return value
+
+    def _call(self, node: Any, environment: dict[Any, Any], prefix: str) -> Any:
+        target = str(node.target)
+        arguments = [self._value(a, environment) for a in node.args]
+        if "getitem" in target:
+            source, index = arguments
+            return source[index] if isinstance(source, list | tuple) else source
+        submodules = [a for a in arguments if isinstance(a, self.torch.fx.GraphModule)]
+        if submodules:
+            return self._enter_submodule(submodules, arguments, prefix + node.name + "/")
+        value = node.meta.get("val")
+        name = prefix + node.name
+        outputs = self._outputs(name, value)
+        module = _module_path(node) or next(
+            (self.homes[str(a)] for a in arguments if isinstance(a, Ref) and str(a) in self.homes), ""
+        )
+        self.calls.append(
+            AtenCall(name, target, self._named(node, arguments, environment), tuple(_flat_names(outputs)), module)
+        )
+        return outputs if outputs is not None else value
+
+    def _enter_submodule(self, submodules: list[Any], arguments: list[Any], prefix: str) -> Any:
+        """Read the sub-graph of a higher-order operator (no_grad, autocast) in place; of a cond, its first branch."""
+        if len(submodules) > 1:
+            self.warnings.append("The model branches on data; the first branch is counted.")
+        inner = submodules[0]
+        after = arguments[arguments.index(inner) + 1 :]
+        given = [a for a in _flat(after) if isinstance(a, Ref) or not hasattr(a, "graph")]
+        holders = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        return self._walk(inner, dict(zip(holders, given)), prefix)
+
+    def _named(self, node: Any, arguments: list[Any], environment: dict[Any, Any]) -> dict[str, Any]:
+        schema = getattr(node.target, "_schema", None)
+        keywords = {k: self._value(v, environment) for k, v in node.kwargs.items()}
+        if schema is None:
+            return {**{str(i): a for i, a in enumerate(arguments)}, **keywords}
+        names = [a.name for a in schema.arguments]
+        return {**dict(zip(names, arguments)), **keywords}
+
+    def _value(self, argument: Any, environment: dict[Any, Any]) -> Any:
+        if isinstance(argument, self.torch.fx.Node):
+            return environment.get(argument)
+        if isinstance(argument, list | tuple):
+            return [self._value(a, environment) for a in argument]
+        if isinstance(argument, self.torch.SymInt):
+            return self._size(argument)
+        return argument
+
+    def _outputs(self, name: str, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [self._outputs(f"{name}.{i}", v) for i, v in enumerate(value)]
+        return Ref(name) if self._enter(name, value, "activation") else None
+
+    def _enter(self, name: str, value: Any, kind: TensorKind) -> bool:
+        if not isinstance(value, self.torch.Tensor):
+            return False
+        dtype = str(value.dtype).removeprefix("torch.")
+        shape = tuple(self._size(d) for d in value.shape)
+        self.tensors[name] = Tensor(
+            name, shape, "fp8" if dtype.startswith("float8") else _DTYPES.get(dtype, dtype), kind
+        )
+        return True
+
+    def _size(self, size: Any) -> int:
+        """A size as a number; one that depends on data counts as its upper bound, or 1, with a warning."""
+        if isinstance(size, int):
+            return size
+        try:
+            return int(size)
+        except Exception:  # noqa: BLE001 - torch raises errors of many kinds for a size it cannot know
+            self.warnings.append("The model has sizes that depend on data; they are counted as 1.")
+            return 1
+
+
+_KINDS: dict[str, TensorKind] = {
+    "PARAMETER": "parameter",
+    "BUFFER": "buffer",
+    "CONSTANT_TENSOR": "constant",
+    "USER_INPUT": "input",
+}
+
+
+def _flat(value: Any) -> Iterable[Any]:
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield value
+
+
+def _flat_names(outputs: Any) -> Iterable[str]:
+    return (str(o) if o is not None else "" for o in _flat(outputs))
+
+
+def _module_path(node: Any) -> str:
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next(reversed(stack.values()))[0] if stack else ""
+    return ".".join(part.partition("@")[0] for part in str(path).split("."))

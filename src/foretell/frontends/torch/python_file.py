@@ -1,0 +1,168 @@
+"""frontends: ``net.py:build`` → Graph. This runs the user's code, so it asks for trust first."""
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import InputError, ModelError, UntrustedModelError
+from foretell.frontends.request import InputSpec, ModelRequest
+from foretell.frontends.torch.export import TRACE_BATCH, graph_from_program, import_torch
+from foretell.frontends.torch.program import TorchProgram, build_without_weights, one_line
+from foretell.frontends.torch.torchscript import torch_dtype
+from foretell.graph import Graph
+from foretell.optional import repair_torchvision, versions
+
+MAX_FILES = 500
+
+
+class PythonFileFrontend:
+    """A function in a Python file that returns an ``nn.Module``, or ``(module, example inputs)``."""
+
+    def load(self, request: ModelRequest) -> Graph:
+        """Import the file, call the function on the meta device, export."""
+        path, _, function = str(request.source).rpartition(":")
+        if not Path(path).is_file():
+            raise ModelError(f"There is no file {path!r}.")
+        if not request.trust:
+            raise UntrustedModelError(
+                f"Reading {request.source} runs the code in {Path(path).name}. If you trust it, add --trust."
+            )
+        torch = import_torch()
+        build = load_function(Path(path), function)
+        repair_torchvision()
+        try:
+            built = build_without_weights(build)
+        except (Exception, SystemExit) as error:
+            raise ModelError(f"{request.source} raised {type(error).__name__}: {one_line(error)}") from error
+        module, examples = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
+        if not isinstance(module, torch.nn.Module):
+            raise ModelError(
+                f"{request.source} returned {type(module).__name__}; it must return an nn.Module, or (nn.Module, "
+                "example inputs)."
+            )
+        return graph_from_module(module, request, name=f"{Path(path).name}:{function}", examples=examples)
+
+    def fingerprint(self, request: ModelRequest) -> str | None:
+        """All Python files of the folder: the model may import its neighbours."""
+        path = Path(str(request.source).rpartition(":")[0])
+        if not request.trust or not path.is_file():
+            return None
+        files = sorted(path.parent.glob("*.py")) + sorted(path.parent.glob("*/*.py"))
+        if len(files) > MAX_FILES:
+            return None
+        digest = hashlib.sha256()
+        for file in files:
+            digest.update(file.read_bytes())
+        installed = versions("torch", extra="torch", purpose="Reading PyTorch models")
+        return f"{request.source} {digest.hexdigest()} {installed}"
+
+
+def load_function(path: Path, function: str) -> Any:
+    """Import a Python file and find a function in it. This runs the file's code."""
+    spec = importlib.util.spec_from_file_location(f"foretell_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ModelError(f"Cannot read {path}.")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"{path.name} raised {type(error).__name__} on import: {one_line(error)}") from error
+    finally:
+        sys.path.pop(0)
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise ModelError(
+            f"{path.name} has no function {function!r}. It has: {', '.join(_functions(module)) or 'none'}."
+        )
+    return found
+
+
+def _functions(module: Any) -> Iterable[str]:
+    return (
+        n
+        for n, v in vars(module).items()
+        if callable(v) and not n.startswith("_") and getattr(v, "__module__", None) == module.__name__
+    )
+
+
+class ModuleFrontend:
+    """An ``nn.Module`` object of the running program."""
+
+    def load(self, request: ModelRequest) -> Graph:
+        """Export a copy on the meta device; the given module is not touched."""
+        return graph_from_module(request.source, request, name=type(request.source).__name__, examples=None)
+
+    def fingerprint(self, request: ModelRequest) -> str | None:  # noqa: ARG002 - as every front-end has it
+        """An object has no content to tell it by."""
+        return None
+
+
+def graph_from_module(module: Any, request: ModelRequest, *, name: str, examples: Any) -> Graph:
+    """The graph of any module, with inputs from ``--input`` or from examples that came with it."""
+    torch = import_torch()
+    module = _on_meta(torch, module)
+    batch_size = TRACE_BATCH
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    if request.inputs:
+        args, kwargs = _arguments(torch, module, request.inputs)
+    elif examples is not None:
+        batch_size, args, kwargs = _from_examples(torch, examples)
+    else:
+        raise InputError(
+            f"The inputs of {name} are not known. Give them, without the batch: --input 3x224x224 (or "
+            "name=128:int64 for each)"
+        )
+    program = TorchProgram(name, module, args, kwargs)
+    return graph_from_program(program, batch_size=batch_size, training=request.mode == "training")
+
+
+def _on_meta(torch: Any, module: Any) -> Any:
+    """A copy of the module without storage: tensors are replaced while copying, so that no weight is ever copied."""
+    from copy import deepcopy
+
+    memo: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        empty = torch.empty_like(tensor, device="meta")
+        memo[id(tensor)] = (
+            torch.nn.Parameter(empty, requires_grad=tensor.requires_grad)
+            if isinstance(tensor, torch.nn.Parameter)
+            else empty
+        )
+    return deepcopy(module, memo)
+
+
+def _arguments(torch: Any, module: Any, specs: tuple[InputSpec, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    accepted = inspect.signature(module.forward).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+    args, kwargs = [], {}
+    for spec in specs:
+        tensor = _empty(torch, spec)
+        if spec.name is None:
+            args.append(tensor)
+        elif spec.name in accepted or open_ended:
+            kwargs[spec.name] = tensor
+        else:
+            raise InputError(f"The model has no input {spec.name!r}. Its inputs: {', '.join(accepted)}.")
+    return tuple(args), kwargs
+
+
+def _empty(torch: Any, spec: InputSpec) -> Any:
+    dtype = torch_dtype(torch, spec.dtype)
+    return torch.empty(TRACE_BATCH, *spec.shape, device="meta", dtype=dtype)
+
+
+def _from_examples(torch: Any, examples: Any) -> tuple[int, tuple[Any, ...], dict[str, Any]]:
+    """Example inputs: a tensor, a tuple of them, or a dictionary; their first axis is the batch."""
+    tree = torch.utils._pytree
+    on_meta = tree.tree_map(lambda x: x.to("meta") if isinstance(x, torch.Tensor) else x, examples)
+    leaves = [x for x in tree.tree_leaves(on_meta) if isinstance(x, torch.Tensor) and x.ndim]
+    batch_size = leaves[0].shape[0] if leaves else 1
+    if isinstance(on_meta, dict):
+        return batch_size, (), on_meta
+    return batch_size, tuple(on_meta) if isinstance(on_meta, list | tuple) else (on_meta,), {}

@@ -1,0 +1,149 @@
+"""frontends: a TorchScript archive → Graph. Its code is read before it is loaded: what reaches outside is refused."""
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import InputError, ModelError, UntrustedModelError
+from foretell.frontends.request import ModelRequest, match_inputs
+from foretell.frontends.torch.archive import check_unpacked_size, content_fingerprint, read_members
+from foretell.frontends.torch.export import TRACE_BATCH, graph_from_exported, import_torch
+from foretell.frontends.torch.program import one_line
+from foretell.graph import Graph
+
+MAX_CODE_BYTES = 2**26
+# TorchScript runs in its own interpreter; these are its ways to files, Python, other machines or the terminal
+_REFUSED = frozenset(
+    [
+        "aten::from_file",
+        "aten::save",
+        "aten::wait",
+        "aten::_load_from_file",
+        "prim::PythonOp",
+        "prim::Print",
+        "prim::rpc_async",
+        "prim::rpc_sync",
+        "prim::rpc_remote",
+        "prim::fork",
+    ]
+)
+# the same ways as words of the archive's code, whatever name they are reached through
+_REFUSED_WORDS = re.compile(
+    r"""(?:\.|["'])\s*(?P<name>from_file|save|_load_from_file|fork|wait|rpc_async|rpc_sync|rpc_remote)\b|\b(?P<print>print)\s*\(|"""
+    r"""\bops\s*\.\s*(?P<space>\w+)|\b(?P<alias>torch|ops)\b(?!\s*\.)|\bgetattr\s*\([^)]*(?P<escape>\\)"""
+)
+_KNOWN_SPACES = frozenset(
+    ["aten", "prim", "prims", "quantized", "_quantized", "mkldnn", "mkldnn_prepacked", "prepacked", "torchvision"]
+)
+_RUNS_ON_LOADING = re.compile(r"\b__setstate__\b")
+
+
+class TorchScriptFrontend:
+    """Modules that ``torch.jit.save`` wrote."""
+
+    def load(self, request: ModelRequest) -> Graph:
+        """Load on the meta device and export what it computes."""
+        path = Path(request.source)
+        _check_code(path, request.trust)
+        torch = import_torch()
+        script = self._load(torch, path)
+        _check_operators(script, path.name)
+        inputs = self._inputs(torch, script, request)
+        holder = _holder(torch, script.train(request.mode == "training"))
+        try:
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")
+                exported = torch.export.export(holder, inputs, strict=False)
+        except Exception as error:
+            shapes = [tuple(i.shape) for i in inputs]
+            raise ModelError(f"PyTorch could not run {path.name} with inputs {shapes}: {one_line(error)}") from error
+        names = {id(p): n for n, p in script.named_parameters()}
+        parameters = {key: names[id(value)] for key, value in exported.constants.items() if id(value) in names}
+        return graph_from_exported(
+            exported, name=path.name, batch_size=TRACE_BATCH, batch_axes={}, parameters=parameters
+        )
+
+    def _load(self, torch: Any, path: Path) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return torch.jit.load(str(path), map_location="meta")
+        except Exception as error:
+            raise ModelError(
+                f"{path.name} is not a TorchScript archive that this PyTorch reads: {one_line(error)}"
+            ) from error
+
+    def _inputs(self, torch: Any, script: Any, request: ModelRequest) -> tuple[Any, ...]:
+        names = [i.debugName().partition(".")[0] for i in script.graph.inputs()][1:]
+        if not request.inputs:
+            raise InputError(
+                f"TorchScript does not say the shapes of its inputs ({', '.join(names)}). "
+                "Give them, without the batch: --input 3x224x224"
+            )
+        specs = match_inputs(request.inputs, names)
+        ordered = [specs[n] for n in names if n in specs]
+        return tuple(
+            torch.empty(TRACE_BATCH, *s.shape, device="meta", dtype=torch_dtype(torch, s.dtype)) for s in ordered
+        )
+
+    def fingerprint(self, request: ModelRequest) -> str | None:
+        """The file's content, and what was allowed."""
+        return f"{content_fingerprint(Path(request.source))} {request.trust}"
+
+
+def torch_dtype(torch: Any, name: str | None) -> Any:
+    """The torch dtype of an input as the user wrote it; fp32 where nothing is said."""
+    known = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64", "fp8": "float8_e4m3fn"}
+    found = getattr(torch, known.get(name or "fp32", name or ""), None)
+    if not isinstance(found, torch.dtype):
+        raise InputError(f"PyTorch has no input dtype {name!r}. Use one of fp32, fp16, bf16, int64, int32, bool.")
+    return found
+
+
+def _holder(torch: Any, script: Any) -> Any:
+    """A module that calls a script it does not own, so that the export lifts its tensors as constants."""
+
+    class Holder(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.held = [script]
+
+        def forward(self, *inputs: Any) -> Any:
+            return self.held[0](*inputs)
+
+    return Holder()
+
+
+def _check_code(path: Path, trust: bool) -> None:
+    """Read the archive's code as text; PyTorch runs ``__setstate__`` as soon as it loads a module."""
+    check_unpacked_size(path)
+    for name, content in read_members(path, "code/", ".py", MAX_CODE_BYTES).items():
+        code = content.decode(errors="replace")
+        for found in _REFUSED_WORDS.finditer(code):
+            if found["space"] is None or found["space"] not in _KNOWN_SPACES:
+                what = found["name"] or found["print"] or found["alias"] or found["space"] or "getattr"
+                raise UntrustedModelError(
+                    f"{path.name} uses {what!r} ({name}), which may reach outside the model: refused."
+                )
+        if not trust and _RUNS_ON_LOADING.search(code):
+            raise UntrustedModelError(
+                f"{path.name} runs code of its own when it is loaded (__setstate__ in {name}). If you trust it, add "
+                "--trust."
+            )
+
+
+def _check_operators(script: Any, name: str) -> None:
+    found = set()
+
+    def visit(block: Any) -> None:
+        for node in block.nodes():
+            found.add(node.kind())
+            for inner in node.blocks():
+                visit(inner)
+
+    for method in script._method_names() if hasattr(script, "_method_names") else ["forward"]:
+        visit(getattr(script, method).inlined_graph if method != "forward" else script.inlined_graph)
+    refused = sorted(k for k in found if k in _REFUSED or k.partition("::")[0] not in _KNOWN_SPACES)
+    if refused:
+        raise UntrustedModelError(f"{name} uses {', '.join(refused)}, which reaches outside the model: refused.")

@@ -1,0 +1,1 @@
+"""What every node of a graph costs, forward and backward: arithmetic and bytes."""

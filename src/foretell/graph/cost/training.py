@@ -1,0 +1,119 @@
+"""graph: a training step: the work that backward and the optimizer add to the forward pass.
+
+Backward of a contraction is one contraction of the same size for each operand that needs a gradient; flash attention
+recomputes its scores, so five products against two. Element-wise backward reads the gradient and what was saved.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from foretell.errors import InputError
+from foretell.graph.cost.arithmetic import first_layer_macs
+from foretell.graph.cost.node_costs import Cost, CostTable, graph_costs, total
+from foretell.graph.ir.graph import Graph
+from foretell.graph.ir.node import Node
+from foretell.graph.ir.operators import lookup
+from foretell.graph.memory.autograd import differentiates, needing_gradients, saved_for_backward
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """What an update does to each parameter: floating-point operations, and how many copies it keeps, reads, writes."""
+
+    flops: int
+    states: int
+    reads: int
+    writes: int
+    temporaries: int
+
+
+OPTIMIZERS = {
+    "sgd": Optimizer(flops=4, states=1, reads=3, writes=2, temporaries=0),  # with momentum
+    "adamw": Optimizer(flops=14, states=2, reads=4, writes=3, temporaries=1),
+}
+STATE_BYTES = 4  # optimizer states are fp32 where parameters are
+
+
+def find_optimizer(name: str) -> Optimizer:
+    """The optimizer called ``name``."""
+    if name not in OPTIMIZERS:
+        raise InputError(f"Unknown optimizer {name!r}. Choose from: {', '.join(OPTIMIZERS)}.")
+    return OPTIMIZERS[name]
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """Costs of forward, backward (for each forward node) and the optimizer."""
+
+    forward: CostTable
+    backward: tuple[Cost, ...]
+    optimizer: Cost
+
+    @cached_property
+    def total(self) -> Cost:
+        """Everything one step does."""
+        return self.forward.total + total(self.backward) + self.optimizer
+
+
+def training_step(graph: Graph, optimizer: str = "sgd") -> TrainingStep:
+    """The cost of one training step of a graph."""
+    forward = graph_costs(graph)
+    needing = needing_gradients(graph)
+    backward = tuple(_backward_cost(graph, node, cost, needing) for node, cost in zip(graph.nodes, forward.nodes))
+    update, count = find_optimizer(optimizer), graph.parameter_count
+    moved = count * STATE_BYTES
+    # a fused multi-tensor update handles many parameters in a launch
+    cost = Cost(
+        flops=count * update.flops,
+        bytes_read=moved * update.reads,
+        bytes_written=moved * update.writes,
+        launches=1 if count else 0,
+    )
+    return TrainingStep(forward, backward, cost)
+
+
+def _backward_cost(graph: Graph, node: Node, forward: Cost, needing: frozenset[str]) -> Cost:
+    if not differentiates(node, needing):
+        return Cost()
+    kind = lookup(node.op, node.domain).kind
+    if kind == "view":
+        return Cost(bytes_read=forward.bytes_read, bytes_written=forward.bytes_written, launches=forward.launches)
+    if kind == "control":
+        doubled = forward * 2
+        return replace(doubled, parameters=0, parameter_bytes=0, activation_bytes=0)
+    incoming = sum(graph.tensors[o].bytes for o in node.outputs if o in needing)
+    outgoing = sum(graph.tensors[i].bytes for i in dict.fromkeys(node.inputs) if i in needing)
+    saved = sum(graph.tensors[s].bytes for s in saved_for_backward(graph, node, needing))
+    if kind in ("contraction", "recurrent"):
+        macs, products = _backward_macs(graph, node, forward, needing)
+        weights = sum(graph.tensors[i].bytes for i in node.inputs[1:2] if i and graph.tensors[i].kind == "parameter")
+        return Cost(
+            macs=macs,
+            flops=2 * macs + (forward.flops - 2 * forward.macs),
+            bytes_read=products * incoming + saved + weights,
+            bytes_written=outgoing,
+            tensor_core_macs=macs if forward.tensor_core_macs else 0,
+            launches=forward.launches * products,
+        )
+    if kind == "attention":
+        macs = forward.macs * 5 // 2
+        eligible = forward.tensor_core_macs * 5 // 2
+        return Cost(
+            macs=macs,
+            flops=forward.flops * 5 // 2,
+            bytes_read=incoming + saved,
+            bytes_written=outgoing,
+            tensor_core_macs=eligible,
+            launches=2,
+        )
+    return Cost(flops=2 * forward.flops, bytes_read=incoming + saved, bytes_written=outgoing, launches=forward.launches)
+
+
+def _backward_macs(graph: Graph, node: Node, forward: Cost, needing: frozenset[str]) -> tuple[int, int]:
+    """MACs of backward, and how many products it takes: one for each operand that needs a gradient."""
+    if lookup(node.op, node.domain).kind == "recurrent":
+        idle = 0 if node.inputs[0] in needing else first_layer_macs(graph, node)  # no gradient for the sequence itself
+        return 2 * forward.macs - idle, 2
+    operands = node.inputs if node.op in ("Einsum", "Bilinear", "MoE") else node.inputs[:2]
+    products = sum(i in needing for i in operands) if node.op != "MoE" else 1 + (node.inputs[0] in needing)
+    return forward.macs * products, products

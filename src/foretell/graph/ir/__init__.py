@@ -1,0 +1,1 @@
+"""The intermediate representation: tensors, nodes, graphs, passes over them, and their files."""

@@ -1,0 +1,231 @@
+"""graph: which axis of every tensor grows with the batch size, found by following it through the operators."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from foretell.graph.cost.arithmetic import einsum_indices
+from foretell.graph.ir.graph import Graph
+from foretell.graph.ir.node import Node
+from foretell.graph.ir.operators import lookup
+from foretell.graph.ir.tensor import Tensor
+
+_FOLLOWED = frozenset({"Identity", "Cast", "Contiguous", "Copy", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+
+
+def mark_batch_axes(graph: Graph) -> Graph:
+    """The same graph with ``batch_axis`` set on every tensor that depends on the batch.
+
+    The axes of the inputs must be set; the rest follows. Tensors made from nothing (``zeros(batch, …)``) or by
+    expanding a weight carry the batch where their size is the batch size and that size is not 1.
+    """
+    axes: dict[str, int | None] = {n: t.batch_axis for n, t in graph.tensors.items() if t.kind == "input"}
+    for node in graph.nodes:
+        for index, output in enumerate(node.outputs):
+            if output:
+                axes[output] = _follow(graph, node, index, axes)
+        for name, wanted in _demanded(graph, node, axes):
+            _demand(graph, name, wanted, axes)
+    tensors = {}
+    for name, tensor in graph.tensors.items():
+        axis = axes.get(name)
+        fits = axis is not None and axis < len(tensor.shape) and tensor.shape[axis] % graph.batch_size == 0
+        found = axis if fits else None
+        tensors[name] = tensor if found == tensor.batch_axis else replace(tensor, batch_axis=found)
+    return replace(graph, tensors=tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A node on the batch's way: the output asked for, the first input that carries the batch, and its axis."""
+
+    graph: Graph
+    node: Node
+    index: int
+    out: Tensor
+    position: int
+    source: Tensor
+    axis: int
+
+    @property
+    def same_axis(self) -> int | None:
+        if len(self.out.shape) == len(self.source.shape):
+            return self.axis
+        return _first_multiple(self.out, self.graph.batch_size)
+
+
+def _follow(graph: Graph, node: Node, index: int, axes: Mapping[str, int | None]) -> int | None:
+    out = graph.tensors[node.outputs[index]]
+    kind = lookup(node.op, node.domain).kind
+    if kind == "free":
+        return None
+    position = next((i for i, name in enumerate(node.inputs) if name and axes.get(name) is not None), None)
+    axis = axes[node.inputs[position]] if position is not None else None
+    if position is None or axis is None:
+        return _made_for_batch(graph, node, out, kind)
+    step = _Step(graph, node, index, out, position, graph.tensors[node.inputs[position]], axis)
+    rule = _RULES.get(node.op)
+    if rule is not None:
+        return rule(step)
+    if kind == "reduction":
+        return _reduced(step)
+    if kind in ("elementwise", "control", "unknown", "movement", "generator") or node.op in ("Expand", "MatMul"):
+        return _aligned_axis(graph, node, axes, out)
+    return step.same_axis
+
+
+def _made_for_batch(graph: Graph, node: Node, out: Tensor, kind: str) -> int | None:
+    """A tensor of no batch-dependent source: the batch shows only as a size, told apart where it is not 1."""
+    size = graph.batch_size
+    if size == 1:
+        return None
+    if kind == "generator":
+        # a size with no small factor is no layer's own: its multiples come from the batch, too
+        telling = all(size % factor for factor in (2, 3, 5, 7))
+        return next((i for i, d in enumerate(out.shape) if d == size or (telling and d and d % size == 0)), None)
+    if node.op in ("Expand", "Tile"):
+        source = graph.tensors[node.inputs[0]].shape
+        padded = (1,) * (len(out.shape) - len(source)) + source
+        return next((i for i, (d, s) in enumerate(zip(out.shape, padded)) if d != s and d % size == 0), None)
+    return None
+
+
+def _aligned_axis(graph: Graph, node: Node, axes: Mapping[str, int | None], out: Tensor) -> int | None:
+    """Broadcasting aligns axes from the right; the batch is where its size is the output's."""
+    found = []
+    for name in node.inputs:
+        axis = axes.get(name) if name else None
+        if axis is not None:
+            shape = graph.tensors[name].shape
+            aligned = axis + len(out.shape) - len(shape)
+            if 0 <= aligned < len(out.shape) and shape[axis] == out.shape[aligned]:
+                found.append(aligned)
+    return min(found) if found else _first_multiple(out, graph.batch_size)
+
+
+def _first_multiple(out: Tensor, size: int) -> int | None:
+    return next((i for i, d in enumerate(out.shape) if d and d % size == 0), None)
+
+
+def _reshaped_axis(shape: tuple[int, ...], axis: int, new_shape: tuple[int, ...], size: int) -> int | None:
+    """The batch starts where the product of the axes before it is the same.
+
+    >>> _reshaped_axis((4, 56, 56, 96), 0, (256, 7, 7, 96), 4), _reshaped_axis((12, 4, 64), 1, (12, 1, 4, 64), 4)
+    (0, 2)
+    """
+    before = prod(shape[:axis])
+    seen = 1
+    for i, d in enumerate(new_shape):
+        if seen == before and d % size == 0 and (d != 1 or shape[axis] == 1):
+            return i
+        if seen < before < seen * d and d % size == 0:
+            return i  # merged with an axis outside it: their product still grows with the batch
+        seen *= d
+    return None
+
+
+def _reshaped(step: _Step) -> int | None:
+    return _reshaped_axis(step.source.shape, step.axis, step.out.shape, step.graph.batch_size)
+
+
+def _reduced(step: _Step) -> int | None:
+    rank, node = len(step.source.shape), step.node
+    if len(step.out.shape) == rank:
+        return step.axis if step.out.shape[step.axis] == step.source.shape[step.axis] else None
+    alone = (node.integer("axis", 0),) if "axis" in node.attributes else tuple(range(rank))
+    gone = {a % rank for a in node.integers("axes") or alone}
+    return None if step.axis in gone else step.axis - sum(a < step.axis for a in gone)
+
+
+def _transposed(step: _Step) -> int | None:
+    perm = step.node.integers("perm") or tuple(range(len(step.source.shape) - 1, -1, -1))
+    return perm.index(step.axis)
+
+
+def _selected(step: _Step) -> int | None:
+    removed = step.node.integer("axis", 0) % len(step.source.shape)
+    return None if step.axis == removed else step.axis - (removed < step.axis)
+
+
+def _gathered(step: _Step) -> int | None:
+    graph, node = step.graph, step.node
+    along = node.integer("axis", 0) % max(len(graph.tensors[node.inputs[0]].shape), 1)
+    if step.position == 1:
+        return along + step.axis
+    rank = len(graph.tensors[node.inputs[1]].shape) if len(node.inputs) > 1 and node.inputs[1] else 0
+    if step.axis == along:
+        return _first_multiple(step.out, graph.batch_size)
+    return step.axis if step.axis < along else step.axis + rank - 1
+
+
+def _recurrent(step: _Step) -> int | None:
+    """PyTorch: output (steps, batch, …) or batch first, states (layers, batch, …); ONNX adds an axis of directions."""
+    if "hidden_size" not in step.node.attributes:
+        return step.axis if step.index == 0 else 1
+    batch_first = step.node.integer("layout", 0)
+    return {4: 0 if batch_first else 2, 3: 0 if batch_first else 1}.get(len(step.out.shape))
+
+
+def _multiplied(step: _Step) -> int | None:
+    if len(step.source.shape) != 2:
+        return step.axis
+    transposed = step.node.integer("transA" if step.position == 0 else "transB", 0)
+    return step.axis ^ 1 if transposed else step.axis
+
+
+def _contracted(step: _Step) -> int | None:
+    """Einsum: the batch's index letter, where the result has it."""
+    shapes = [step.graph.tensors[name].shape for name in step.node.inputs]
+    operands, result = einsum_indices(step.node, shapes)
+    letter = operands[step.position][step.axis]
+    return result.index(letter) if letter in result else None
+
+
+def _kept(step: _Step) -> int | None:
+    return step.same_axis
+
+
+_RULES: dict[str, Callable[[_Step], int | None]] = {
+    "Reshape": _reshaped,
+    "Flatten": _reshaped,
+    "Squeeze": _reshaped,
+    "Unsqueeze": _reshaped,
+    "Transpose": _transposed,
+    "Select": _selected,
+    "Gather": _gathered,
+    "LSTM": _recurrent,
+    "GRU": _recurrent,
+    "RNN": _recurrent,
+    "Gemm": _multiplied,
+    "Einsum": _contracted,
+    "Concat": _kept,
+    "CumSum": _kept,
+    "CumProd": _kept,
+    "Resize": _kept,
+    "Pad": _kept,
+}
+
+
+def _demanded(graph: Graph, node: Node, axes: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
+    """Inputs that must carry the batch although nothing said so: pieces joined with one that does, first states."""
+    if node.op == "Concat":
+        axis = axes.get(node.outputs[0])
+        if axis is not None and axis != node.integer("axis", 0) % max(len(graph.tensors[node.outputs[0]].shape), 1):
+            yield from ((name, axis) for name in node.inputs)
+    elif _RULES.get(node.op) is _recurrent and axes.get(node.inputs[0]) is not None:
+        first, states = (5, 2) if "hidden_size" in node.attributes else (1, 2 if node.op == "LSTM" else 1)
+        given = [name for name in node.inputs[first : first + states] if name]
+        yield from ((name, 1) for name in given if len(graph.tensors[name].shape) == 3)
+
+
+def _demand(graph: Graph, name: str, axis: int, axes: dict[str, int | None]) -> None:
+    """Give a tensor its batch axis, and tell the views that made it."""
+    wanted: int | None = axis
+    while name and wanted is not None and axes.get(name) is None and graph.tensors[name].kind == "activation":
+        axes[name] = wanted
+        maker = graph.nodes[graph.producers[name]]
+        if maker.op not in _FOLLOWED or not maker.inputs:
+            break
+        source = graph.tensors[maker.inputs[0]]
+        wanted = _reshaped_axis(graph.tensors[name].shape, wanted, source.shape, graph.batch_size)
+        name = maker.inputs[0]

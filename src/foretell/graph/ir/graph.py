@@ -1,0 +1,233 @@
+"""graph: a model as a topologically ordered, validated graph of operators; weights do not matter."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from foretell.errors import GraphError, InputError
+from foretell.graph.ir.node import Node
+from foretell.graph.ir.tensor import DTYPE_BITS, FLOAT_DTYPES, Tensor
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in an order in which they can run, and every tensor they touch.
+
+    Make one with `Graph.build`, which sorts and validates. Weights that the model owns and no node reads are among the
+    tensors: they take memory and count as parameters.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    tensors: Mapping[str, Tensor]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    batch_size: int = 1
+    warnings: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def build(
+        cls,
+        name: str,
+        nodes: Iterable[Node],
+        tensors: Mapping[str, Tensor],
+        inputs: Iterable[str],
+        outputs: Iterable[str],
+        *,
+        batch_size: int = 1,
+        warnings: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
+    ) -> Graph:
+        """Sort the nodes topologically, validate, and return the graph."""
+        ordered = sort_nodes(tuple(nodes))
+        graph = cls(
+            name,
+            ordered,
+            dict(tensors),
+            tuple(inputs),
+            tuple(outputs),
+            batch_size,
+            tuple(warnings),
+            dict(metadata or {}),
+        )
+        graph.validate()
+        return graph
+
+    def validate(self) -> None:
+        """Raise `GraphError` where the graph cannot be."""
+        for key, tensor in self.tensors.items():
+            if key != tensor.name:
+                raise GraphError(f"Tensor {tensor.name!r} is filed under the name {key!r}.")
+            tensor.validate()
+        if self.batch_size < 1:
+            raise GraphError(f"The batch size is {self.batch_size}; it must be 1 or more.")
+        ready = {t.name for t in self.tensors.values() if t.kind != "activation"}
+        for node in self.nodes:
+            for name in node.inputs:
+                if name and name not in self.tensors:
+                    raise GraphError(
+                        f"Node {node.name!r} ({node.op}) reads the tensor {name!r}, whose shape is unknown."
+                    )
+                if name and name not in ready:
+                    raise GraphError(f"Node {node.name!r} ({node.op}) reads {name!r}, which nothing has made.")
+            for name in node.outputs:
+                if name and name not in self.tensors:
+                    raise GraphError(
+                        f"Node {node.name!r} ({node.op}) writes the tensor {name!r}, whose shape is unknown."
+                    )
+                if name in ready:
+                    raise GraphError(
+                        f"Tensor {name!r} is made twice, the second time by node {node.name!r} ({node.op})."
+                    )
+                if name:
+                    ready.add(name)
+        for name in (*self.inputs, *self.outputs):
+            if name not in ready:
+                raise GraphError(f"The graph names {name!r} as an input or output, but nothing makes it.")
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[int, ...]]:
+        """For every tensor the positions of the nodes that read it."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for position, node in enumerate(self.nodes):
+            for name in dict.fromkeys(node.inputs):
+                if name:
+                    found[name].append(position)
+        return {name: tuple(positions) for name, positions in found.items()}
+
+    @cached_property
+    def producers(self) -> Mapping[str, int]:
+        """For every activation the position of the node that makes it."""
+        return {name: position for position, node in enumerate(self.nodes) for name in node.outputs if name}
+
+    @cached_property
+    def parameter_count(self) -> int:
+        """How many trainable numbers the model owns, shared ones once, bodies included."""
+        own = sum(t.elements for t in self.tensors.values() if t.kind == "parameter")
+        return own + sum(body.parameter_count for node in self.nodes for body in node.bodies)
+
+    @cached_property
+    def state_bytes(self) -> int:
+        """Bytes of everything that stays in memory between runs: parameters, buffers, constants."""
+        own = sum(t.bytes for t in self.tensors.values() if t.kind in ("parameter", "buffer", "constant"))
+        return own + sum(body.state_bytes for node in self.nodes for body in node.bodies)
+
+    @cached_property
+    def operator_counts(self) -> Mapping[str, int]:
+        """How often each operator occurs."""
+        return dict(Counter(node.op for node in self.nodes).most_common())
+
+    @cached_property
+    def hash(self) -> str:
+        """A digest of structure and shapes: equal for equal computations, whatever names, weights or node order."""
+        known = {t.name: _digest(t.kind, t.shape, t.dtype) for t in self.tensors.values() if t.kind != "activation"}
+        for position, name in enumerate(self.inputs):
+            known[name] = _digest("input", position, self.tensors[name].shape, self.tensors[name].dtype)
+        every = []
+        for node in self.nodes:
+            out = [(self.tensors[o].shape, self.tensors[o].dtype) if o else () for o in node.outputs]
+            attributes = sorted((k, _plain(v)) for k, v in node.attributes.items())
+            own = _digest(
+                node.domain,
+                node.op,
+                attributes,
+                [known.get(i, "") for i in node.inputs],
+                out,
+                [b.hash for b in node.bodies],
+            )
+            every.append(own)
+            for index, name in enumerate(node.outputs):
+                if name:
+                    known[name] = f"{own}:{index}"
+        return _digest(sorted(every), [known[o] for o in self.outputs], self.parameter_count)
+
+    def with_batch(self, batch_size: int) -> Graph:
+        """The same model at another batch size: every batch axis is scaled."""
+        if batch_size < 1:
+            raise InputError(f"The batch size is {batch_size}; it must be 1 or more.")
+        if batch_size == self.batch_size:
+            return self
+        tensors = {name: self._scaled(t, batch_size) for name, t in self.tensors.items()}
+        nodes = tuple(
+            replace(n, bodies=tuple(b.with_batch(batch_size) for b in n.bodies)) if n.bodies else n for n in self.nodes
+        )
+        return replace(self, tensors=tensors, nodes=nodes, batch_size=batch_size)
+
+    def _scaled(self, tensor: Tensor, batch_size: int) -> Tensor:
+        if tensor.batch_axis is None:
+            return tensor
+        shape = list(tensor.shape)
+        per_item, rest = divmod(shape[tensor.batch_axis], self.batch_size)
+        if rest:
+            raise InputError(
+                f"Tensor {tensor.name!r} of shape {tensor.shape} does not divide by the batch size {self.batch_size}: "
+                "convert the model again at the wanted batch size."
+            )
+        shape[tensor.batch_axis] = per_item * batch_size
+        return replace(tensor, shape=tuple(shape))
+
+    def with_dtype(self, dtype: str) -> Graph:
+        """The same model cast as ``model.to(dtype)`` casts it: every floating tensor of the model's own dtype."""
+        if dtype not in FLOAT_DTYPES:
+            raise InputError(f"Unknown dtype {dtype!r}. Choose from: {', '.join(sorted(FLOAT_DTYPES))}.")
+        own = self.dtype
+        if own == dtype:
+            return self
+        tensors = {n: replace(t, dtype=dtype) if t.dtype == own else t for n, t in self.tensors.items()}
+        nodes = tuple(
+            replace(n, bodies=tuple(b.with_dtype(dtype) for b in n.bodies)) if n.bodies else n for n in self.nodes
+        )
+        return replace(self, tensors=tensors, nodes=nodes)
+
+    @cached_property
+    def dtype(self) -> str:
+        """The floating dtype in which most of its parameters are, or of its activations where it has none."""
+        for kinds in (("parameter",), ("input", "activation", "buffer", "constant")):
+            weight: Counter[str] = Counter()
+            for tensor in self.tensors.values():
+                if tensor.is_float and tensor.kind in kinds:
+                    weight[tensor.dtype] += tensor.elements * DTYPE_BITS[tensor.dtype]
+            if weight:
+                return weight.most_common(1)[0][0]
+        return "fp32"
+
+
+def sort_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """A stable topological order; nodes already in order stay as they are."""
+    producer = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
+    waiting = [0] * len(nodes)
+    followers: dict[int, list[int]] = defaultdict(list)
+    in_order = True
+    for i, node in enumerate(nodes):
+        for source in {producer[name] for name in node.inputs if name in producer}:
+            waiting[i] += 1
+            followers[source].append(i)
+            in_order = in_order and source < i
+    if in_order:
+        return nodes
+    ready = [i for i in range(len(nodes) - 1, -1, -1) if waiting[i] == 0]
+    ordered = []
+    while ready:
+        i = ready.pop()
+        ordered.append(nodes[i])
+        for follower in reversed(followers[i]):
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                ready.append(follower)
+    if len(ordered) < len(nodes):
+        stuck = next(node for i, node in enumerate(nodes) if waiting[i])
+        raise GraphError(f"The graph has a cycle through node {stuck.name!r} ({stuck.op}).")
+    return tuple(ordered)
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,203 @@
+"""graph: a compact, versioned file for a graph: a magic line, then zlib-compressed JSON. Data only: nothing runs."""
+
+import json
+import os
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any, get_args
+
+from foretell.errors import GraphError
+from foretell.graph.ir.graph import Graph
+from foretell.graph.ir.node import Attribute, Node
+from foretell.graph.ir.tensor import Tensor, TensorKind
+from foretell.units import GIB
+
+MAGIC = b"foretell-graph\n"
+VERSION = 1
+MAX_BYTES = GIB  # of JSON: a bomb is refused before it fills the memory
+KINDS = get_args(TensorKind)
+
+
+def to_bytes(graph: Graph) -> bytes:
+    """The graph as a compact file."""
+    return MAGIC + zlib.compress(json.dumps(_packed(graph), separators=(",", ":")).encode(), 6)
+
+
+def to_document(graph: Graph) -> str:
+    """The graph as JSON, for a table that compresses its columns itself."""
+    return json.dumps(_packed(graph), separators=(",", ":"))
+
+
+def from_document(text: str) -> Graph:
+    """The graph of a document that `to_document` wrote."""
+    return from_bytes(MAGIC + zlib.compress(text.encode(), 1))
+
+
+def from_bytes(data: bytes) -> Graph:
+    """The graph of a file that `to_bytes` wrote."""
+    if not data.startswith(MAGIC):
+        raise GraphError("This is not a foretell graph file: its first line is missing.")
+    try:
+        unpacker = zlib.decompressobj()
+        text = unpacker.decompress(data[len(MAGIC) :], MAX_BYTES)
+        if unpacker.unconsumed_tail:
+            raise GraphError(f"The graph file unpacks to more than {MAX_BYTES} bytes: refused.")
+        if not unpacker.eof or unpacker.unused_data:
+            raise GraphError("The graph file is cut short or has something behind its end. Convert the model again.")
+        content = json.loads(text)
+        if content["version"] != VERSION:
+            raise GraphError(
+                f"The graph file has version {content['version']}; this foretell reads version {VERSION}. "
+                "Convert the model again."
+            )
+        graph = _unpacked(content)
+    except (
+        zlib.error,
+        json.JSONDecodeError,
+        UnicodeDecodeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        if isinstance(error, GraphError):
+            raise
+        raise GraphError("The graph file is damaged. Convert the model again.") from error
+    graph.validate()
+    return graph
+
+
+def save(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Write a graph file: whole or not at all."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(to_bytes(graph))
+        os.replace(partial, target)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+
+
+def load(path: str | os.PathLike[str]) -> Graph:
+    """Read a graph file."""
+    return from_bytes(Path(path).read_bytes())
+
+
+def _packed(graph: Graph) -> dict[str, Any]:
+    """Tensors by number, operators and module paths in a table of strings."""
+    numbers = {name: i for i, name in enumerate(graph.tensors)}
+    strings: dict[str, int] = {}
+
+    def text(value: str) -> int:
+        return strings.setdefault(value, len(strings))
+
+    tensors = [
+        [t.name, list(t.shape), text(t.dtype), KINDS.index(t.kind), -1 if t.batch_axis is None else t.batch_axis]
+        for t in graph.tensors.values()
+    ]
+    nodes = [
+        [
+            n.name,
+            text(n.op),
+            [numbers[i] if i else -1 for i in n.inputs],
+            [numbers[o] if o else -1 for o in n.outputs],
+            {k: list(v) if isinstance(v, tuple) else v for k, v in n.attributes.items()},
+            text(n.domain),
+            text(n.module),
+            text(n.origin),
+            text(n.origin_op),
+            [_packed(b) for b in n.bodies],
+        ]
+        for n in graph.nodes
+    ]
+    return {
+        "version": VERSION,
+        "name": graph.name,
+        "batch_size": graph.batch_size,
+        "inputs": [numbers[i] for i in graph.inputs],
+        "outputs": [numbers[o] for o in graph.outputs],
+        "warnings": list(graph.warnings),
+        "metadata": dict(graph.metadata),
+        "strings": list(strings),
+        "tensors": tensors,
+        "nodes": nodes,
+    }
+
+
+def _unpacked(content: dict[str, Any]) -> Graph:
+    strings = [str(s) for s in content["strings"]]
+    tensors = [
+        Tensor(
+            str(name),
+            _wholes(shape),
+            strings[dtype],
+            _kind(kind),
+            None if axis == -1 else _whole(axis),
+        )
+        for name, shape, dtype, kind, axis in content["tensors"]
+    ]
+    names = [t.name for t in tensors]
+
+    def named(numbers: list[int]) -> tuple[str, ...]:
+        if numbers and min(numbers) < -1:
+            raise IndexError(numbers)
+        return tuple([names[i] if i != -1 else "" for i in numbers])
+
+    nodes = tuple(
+        Node(
+            str(name),
+            strings[op],
+            named(inputs),
+            named(outputs),
+            {str(k): _attribute(v) for k, v in attributes.items()},
+            strings[domain],
+            strings[module],
+            strings[origin],
+            strings[origin_op],
+            tuple(_unpacked(b) for b in bodies),
+        )
+        for name, op, inputs, outputs, attributes, domain, module, origin, origin_op, bodies in content["nodes"]
+    )
+    return Graph(
+        str(content["name"]),
+        nodes,
+        {t.name: t for t in tensors},
+        named(content["inputs"]),
+        named(content["outputs"]),
+        _whole(content["batch_size"]),
+        tuple(str(w) for w in content["warnings"]),
+        {str(k): str(v) for k, v in content["metadata"].items()},
+    )
+
+
+def _attribute(value: object) -> Attribute:
+    """A number, a text, or a list of one kind of them."""
+    if isinstance(value, int | float | str):
+        return value
+    if isinstance(value, list) and all(isinstance(v, int | float | str) for v in value):
+        return tuple(value)
+    raise TypeError(f"{value!r} is not an attribute")
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _wholes(values: list[Any]) -> tuple[int, ...]:
+    if not set(map(type, values)) <= {int}:
+        raise TypeError(f"{values!r} are not whole numbers")
+    return tuple(values)
+
+
+def _kind(value: object) -> TensorKind:
+    number = _whole(value)
+    if number < 0:
+        raise IndexError(number)
+    return KINDS[number]  # type: ignore[no-any-return]

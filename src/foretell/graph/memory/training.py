@@ -1,0 +1,195 @@
+"""graph: peak memory of a training step, by walking it forward and back.
+
+Forward, a tensor lives while a frame of the program holds it or backward will need it. Backward, a gradient lives from
+the node that makes it to the node that uses it up; where paths join, two are alive at once. Those of parameters stay.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from foretell.graph.cost.training import STATE_BYTES, find_optimizer
+from foretell.graph.ir.graph import Graph
+from foretell.graph.ir.layout import layouts
+from foretell.graph.ir.node import Node
+from foretell.graph.ir.operators import lookup
+from foretell.graph.memory.allocator import Tape
+from foretell.graph.memory.autograd import (
+    differentiates,
+    extra_saved_blocks,
+    gradient_passes,
+    needing_gradients,
+    saved_for_backward,
+)
+from foretell.graph.memory.liveness import Peak, deaths, live_peak, working_blocks
+from foretell.graph.memory.workspaces import backward_blocks, keeps_mask, library_blocks
+
+
+def training_peak(graph: Graph, optimizer: str = "sgd") -> Peak:
+    """Peak memory of a step: parameters, gradients, optimizer states, activations while backward needs them."""
+    return live_peak(graph, training_tape(graph, optimizer), optimizer_states(graph, optimizer))
+
+
+def optimizer_states(graph: Graph, optimizer: str) -> list[int]:
+    """The sizes of what the optimizer keeps for every parameter, in the order in which it makes them."""
+    update = find_optimizer(optimizer)
+    sizes = [t.elements * STATE_BYTES for t in graph.tensors.values() if t.kind == "parameter"]
+    return [size for size in sizes for _ in range(update.states)]
+
+
+def training_tape(graph: Graph, optimizer: str, *, cuda: bool = False) -> Tape:
+    """What one step asks of its allocator."""
+    walk = _Walk(graph, cuda=cuda)
+    walk.forward()
+    walk.loss()
+    walk.backward()
+    walk.update(optimizer)
+    return walk.tape
+
+
+class _Walk:
+    """The step, node by node: which blocks are taken, and who still needs them."""
+
+    def __init__(self, graph: Graph, *, cuda: bool) -> None:
+        self.graph, self.tape, self.cuda = graph, Tape(), cuda
+        self.laid_out, self.needing = layouts(graph), needing_gradients(graph)
+        self.size = {n: t.bytes for n, t in graph.tensors.items()}
+        self.saved = [self._storages(node) for node in graph.nodes]
+        self.extra: list[list[int]] = []  # of each node: the blocks that it keeps beside tensors
+        self.holders: dict[str, int] = defaultdict(int)  # how many backwards still need a storage
+        for storages in self.saved:
+            for storage in storages:
+                self.holders[storage] += 1
+        self.numbers: dict[str, int] = {}  # of a storage: its block
+        self.gradients: dict[str, int] = {}  # of a tensor: the block that holds its gradient
+        self.users: dict[int, int] = {}  # of such a block: how many gradients lie in it
+        self.arrived: dict[str, int] = {}  # of a parameter: its gradient
+
+    def _storages(self, node: Node) -> frozenset[str]:
+        saved = saved_for_backward(self.graph, node, self.needing)
+        if saved and keeps_mask(self.graph, node):
+            saved += node.inputs[3:4]
+        named = (self.laid_out[n].storage for n in saved)
+        return frozenset(s for s in named if self.graph.tensors[s].kind == "activation")
+
+    def forward(self) -> None:
+        dies, tape = deaths(self.graph, self.laid_out), self.tape
+        for position, node in enumerate(self.graph.nodes):
+            tape.begin(node.name)
+            for output in node.outputs:
+                if output and self.laid_out[output].storage == output:
+                    self.numbers[output] = tape.take(self.size[output])
+            self.extra.append([tape.take(size) for size in extra_saved_blocks(self.graph, node, self.needing)])
+            self._work(node)
+            for storage in dies[position]:
+                self._drop(storage)
+
+    def _work(self, node: Node, more: Sequence[int] = ()) -> None:
+        """Take what a node needs while it runs, and give it back."""
+        self.tape.pass_through(working_blocks(self.graph, node, self.laid_out))
+        if self.cuda:
+            self.tape.pass_through([*library_blocks(self.graph, node, self.laid_out), *more])
+
+    def _drop(self, storage: str) -> None:
+        """Give a storage back unless a backward needs it."""
+        if not self.holders[storage] and storage in self.numbers:
+            self.tape.give(self.numbers.pop(storage))
+
+    def loss(self) -> None:
+        """A loss works in fp32 and saves as much as it is given; the outputs themselves die with it."""
+        tape = self.tape
+        tape.begin("loss")
+        for name in dict.fromkeys(self.graph.outputs):
+            if name in self.needing:
+                full = self.graph.tensors[name].elements * STATE_BYTES
+                saved = tape.take(full)
+                if self.size[name] != full:
+                    tape.pass_through([full])
+                self._drop(self.laid_out[name].storage)
+                between = tape.take(full)
+                gradient = self._allocate(full)
+                tape.give(between)
+                tape.give(saved)
+                if self.size[name] != full:
+                    self._release(gradient)
+                    gradient = self._allocate(self.size[name])
+                self._arrive(name, gradient)
+
+    def backward(self) -> None:
+        tape = self.tape
+        for position in range(len(self.graph.nodes) - 1, -1, -1):
+            node = self.graph.nodes[position]
+            tape.begin(f"{node.name} (backward)")
+            incoming = [self.gradients.pop(o) for o in node.outputs if o in self.gradients]
+            if incoming and differentiates(node, self.needing):
+                self._differentiate(node, incoming)
+            for gradient in incoming:
+                self._release(gradient)
+            for number in self.extra[position]:
+                tape.give(number)
+            for storage in self.saved[position]:
+                self.holders[storage] -= 1
+                self._drop(storage)
+        for number in dict.fromkeys((*self.gradients.values(), *self.numbers.values())):
+            tape.give(number)
+
+    def update(self, optimizer: str) -> None:
+        """All temporaries of an update are alive at once: it works on lists of all parameters."""
+        self.tape.begin(f"{optimizer} update")
+        sizes = [self.graph.tensors[name].elements * STATE_BYTES for name in self.arrived]
+        self.tape.pass_through(sizes * find_optimizer(optimizer).temporaries)
+        for gradient in self.arrived.values():
+            self.tape.give(gradient)
+
+    def _differentiate(self, node: Node, incoming: list[int]) -> None:
+        """Make the gradients of a node's inputs while the gradients of its outputs are still there."""
+        made: list[tuple[str, int]] = []
+        shrinking: list[tuple[str, int]] = []
+        broadcasts = lookup(node.op, node.domain).kind == "elementwise" and node.op not in ("Add", "Sub", "Sum", "Mean")
+        largest = max(self.size[o] for o in node.outputs if o)
+        for name in dict.fromkeys(i for i in node.inputs if i in self.needing):
+            is_parameter = self.graph.tensors[name].kind == "parameter"
+            if not is_parameter and len(incoming) == 1 and gradient_passes(self.graph, node, name, self.laid_out):
+                self.users[incoming[0]] += 1
+                made.append((name, incoming[0]))
+            elif (
+                broadcasts
+                and self.size[name] < largest
+                and self.graph.tensors[name].elements < self.graph.tensors[node.outputs[0]].elements
+            ):
+                shrinking.append((name, self._allocate(largest)))  # as large as the output until it is summed
+            else:
+                made.append((name, self._allocate(self.size[name])))
+        self._work(node, backward_blocks(self.graph, node, self.needing))
+        for name, large in shrinking:
+            small = self._allocate(self.size[name])
+            self._release(large)
+            made.append((name, small))
+        for name, gradient in made:
+            self._arrive(name, gradient)
+
+    def _arrive(self, name: str, gradient: int) -> None:
+        """Add a gradient to what other paths have brought."""
+        if self.graph.tensors[name].kind == "parameter":
+            if name in self.arrived:
+                self._release(gradient)
+            else:
+                self.arrived[name] = gradient
+            return
+        old = self.gradients.get(name)
+        if old is None:
+            self.gradients[name] = gradient
+            return
+        if self.users[old] > 1:  # another path still reads it: the sum needs a place of its own
+            self.gradients[name] = self._allocate(self.size[name])
+            self._release(old)
+        self._release(gradient)
+
+    def _allocate(self, size: int) -> int:
+        number = self.tape.take(size)
+        self.users[number] = 1
+        return number
+
+    def _release(self, gradient: int) -> None:
+        self.users[gradient] -= 1
+        if not self.users[gradient]:
+            self.tape.give(gradient)

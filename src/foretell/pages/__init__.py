@@ -1,1 +1,0 @@
-"""pages: numbers → pictures (SVG) and pages (HTML), as text; nothing here computes, asks or writes."""

@@ -1,0 +1,60 @@
+"""Predictors: which predictor answers: the one that was named, a fitted file, or the best one for the device."""
+
+from functools import cache
+from pathlib import Path
+
+from foretell.devices import find_device
+from foretell.errors import DeviceError
+from foretell.predictors.fitted_files import best_fitted
+from foretell.predictors.protocol import Predictor
+from foretell.registry import Registry
+
+PREDICTORS = Registry(
+    "predictor",
+    {
+        "roofline": "foretell.predictors.roofline:RooflinePredictor",
+        "transfer": "foretell.predictors.transfer:TransferPredictor",
+        "unit-network": "foretell.predictors.unit.model:UnitPredictor",
+        "unit-trees": "foretell.predictors.unit.model:UnitTreesPredictor",
+    },
+)
+
+
+_FILES = Registry(
+    "fitted file",
+    {
+        ".zip": "foretell.predictors.unit.model:UnitPredictor",
+    },
+)
+
+
+@cache
+def best_predictor(device: str) -> str:
+    """The predictor with the least held-out error on a device; where none is fitted to it, what answers unmeasured.
+
+    That is ``transfer`` for GPUs with tensor cores, and the roofline for all else.
+
+    >>> best_predictor("a100-sxm-40gb"), best_predictor("cpu")
+    ('transfer', 'roofline')
+    """
+    return best_fitted(device) or ("transfer" if _takes_transfer(device) else "roofline")
+
+
+def _takes_transfer(name: str) -> bool:
+    """Whether a device is a GPU with tensor cores and a known clock."""
+    try:
+        device = find_device(name)
+    except DeviceError:  # one that the caller has described: its clock may be anything
+        return False
+    on, off = (device.peak_tflops("fp16", tensor_cores=each) for each in (True, False))
+    return not device.is_cpu and bool(device.boost_clock_mhz) and on > off
+
+
+def find_predictor(name: str | None, device: str) -> Predictor:
+    """The predictor of a name, of a file that ``foretell train`` wrote, or the best one for the device."""
+    path = Path(name) if name is not None else None
+    if path is not None and path.suffix in _FILES:
+        predictor: Predictor = _FILES.load(path.suffix).from_file(path)
+    else:
+        predictor = PREDICTORS.load(name or best_predictor(device))()
+    return predictor

@@ -1,0 +1,1 @@
+"""Latency under torch.compile."""

@@ -1,0 +1,251 @@
+"""Features: the kernels of a model under TorchInductor: what each would take, and what bends that.
+
+A library's kernel takes what it takes in eager mode. A generated one takes its traffic, each tensor read or written
+once, and a launch. Both times a factor, the exponential of a few columns. Parts of a graph that a compiler fuses come
+from outside (`foretell.predictors.fusion.partitioner`).
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.features.units import COLUMNS, KINDS, SCHEMA, Units
+from foretell.graph import CostTable, Graph, graph_costs
+from foretell.graph.ir.layout import layouts
+from foretell.graph.ir.node import Node
+from foretell.graph.ir.operators import lookup
+from foretell.graph.ir.tensor import DTYPE_BITS, Tensor
+from foretell.predictors.compiled.inductor import CONVOLUTIONS, is_channels_last, is_padded, is_taken_apart
+from foretell.records import Workload
+from foretell.units import bytes_per_s, us
+
+GENERATED = "generated"
+LIBRARY_KINDS = ("contraction", "attention", "recurrent")
+COMPILED_COLUMNS = (
+    # a convolution with channels last
+    "convolution", "convolution_compute", "convolution_traffic", "convolution_1d", "convolution_3d",
+    "convolution_point", "convolution_alignment", "convolution_strided", "grouped",
+    "depthwise", "depthwise_alignment", "depthwise_kernel", "depthwise_time", "depthwise_odd",
+    # a convolution as eager mode has it, an attention, a recurrence
+    "plain_convolution", "attention", "attention_half", "attention_composed", "recurrent",
+    # another product
+    "product", "product_exact", "product_alignment", "product_small", "product_strided",
+    # the traffic of a generated kernel, and its launch
+    "traffic", "traffic_gathered", "traffic_half", "traffic_nodes", "traffic_reduced", "traffic_transposed",
+    "traffic_window", "launch",
+)  # fmt: skip
+COMPILED_SCHEMA = hashlib.sha256("|".join((SCHEMA, *COMPILED_COLUMNS)).encode()).hexdigest()[:16]
+_PLACE = {name: position for position, name in enumerate(COMPILED_COLUMNS)}
+_AT = {name: position for position, name in enumerate(COLUMNS)}
+_EXACT_BYTES = DTYPE_BITS["fp32"] // 8
+_USUAL_US = math.exp(2.5)
+_SMALL, _ALIGNED = 5, 3  # logarithms of 32 and 8
+_LEAST_US = 1e-4
+_TRANSPOSING = ("Transpose", "Contiguous")
+_IN_TWO_PASSES = ("GroupNormalization", "InstanceNormalization")
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CompiledKernels:
+    """Rows of kernels: time before factors, the columns of each, and the operator; a generated kernel has two rows."""
+
+    base_us: Values
+    columns: Values
+    operators: tuple[str, ...]
+
+    @property
+    def is_library(self) -> NDArray[np.bool_]:
+        """Which rows are calls of a library."""
+        return np.array([name != GENERATED for name in self.operators], bool)
+
+    def __len__(self) -> int:
+        return len(self.base_us)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a generated kernel moves, and how: nodes in it, the largest window of a pooling, what it does beside."""
+
+    bytes: float
+    nodes: int = 1
+    window: int = 0
+    reduces: bool = False
+    gathers: bool = False
+    transposes: bool = False
+
+
+def describe_compiled(
+    workload: Workload, parts: Sequence[Sequence[int]], lowered: Graph, units: Units, unit_us: Values
+) -> CompiledKernels:
+    """All kernels: ``units`` are those of the graph that `inductor.lower` made of the workload's."""
+    half, channels_last = workload.dtype != "fp32", is_channels_last(workload.graph)
+    base_us, rows, operators = list[float](), list[Mapping[str, float]](), list[str]()
+    for position, nodes in enumerate(units.nodes):
+        node = next((lowered.nodes[each] for each in nodes if _kind(lowered.nodes[each]) in LIBRARY_KINDS), None)
+        if node is not None:
+            time_us = float(unit_us[position])
+            base_us.append(time_us)
+            rows.append(_library(node, units.features[position], time_us, half=half, channels_last=channels_last))
+            operators.append(units.operators[position])
+    bandwidth = bytes_per_s(workload.target.hardware.bandwidth_gb_per_s)
+    for each in generated(workload.graph, parts, channels_last=channels_last):
+        base_us += [max(us(each.bytes / bandwidth), _LEAST_US), 1.0]
+        rows += [_generated(each, half=half), {"launch": 1.0}]
+        operators += [GENERATED, GENERATED]
+    columns = np.zeros((len(rows), len(COMPILED_COLUMNS)))
+    for position, row in enumerate(rows):
+        for name, value in row.items():
+            columns[position, _PLACE[name]] = value
+    return CompiledKernels(np.array(base_us), columns, tuple(operators))
+
+
+def _kind(node: Node) -> str:
+    return lookup(node.op, node.domain).kind
+
+
+def _library(
+    node: Node, features: NDArray[np.float32], time_us: float, *, half: bool, channels_last: bool
+) -> dict[str, float]:
+    column = {name: float(features[position]) for name, position in _AT.items()}
+    kind = _kind(node)
+    if kind == "recurrent":
+        return {"recurrent": 1.0}
+    if kind == "attention":
+        return {"attention": 1.0, "attention_half": half, "attention_composed": column["fused"] < 1}
+    if node.op not in CONVOLUTIONS:
+        exact = half and KINDS[int(column["kind"])] == "contraction" and column["dtype"] == 0
+        if exact:
+            return {"product": 1.0, "product_exact": 1.0}
+        return {
+            "product": 1.0,
+            "product_alignment": half * min(column["n_alignment"] - _ALIGNED, 0.0),
+            "product_small": min(column["log_n"], column["log_k"]) < _SMALL,
+            "product_strided": column["strided_inputs"] > 0,
+        }
+    if not channels_last:
+        return {"plain_convolution": 1.0}
+    alignment, in_groups = column["k_alignment"] - _ALIGNED, column["groups"] > 1
+    shared = {
+        "convolution": 1.0,
+        "convolution_1d": column["dims"] == 1,
+        "convolution_3d": column["dims"] == 3,
+        "convolution_point": column["kernel"] == 1,
+        "convolution_alignment": alignment,
+        "convolution_strided": column["stride"] > 1,
+    }
+    if in_groups and column["group_inputs"] == 1:
+        odd = column["dilation"] > 1 or column["kernel"] != column["kernel_last"]
+        return shared | {
+            "depthwise": 1.0,
+            "depthwise_alignment": half * alignment,
+            "depthwise_kernel": math.log(max(column["kernel"], 1.0)) - 1.0,
+            "depthwise_time": math.log(time_us / _USUAL_US),
+            "depthwise_odd": odd,
+        }
+    return shared | {
+        "grouped": in_groups,
+        "convolution_compute": (column["log_compute_us"] - math.log2(time_us)) * math.log(2),
+        "convolution_traffic": (column["log_memory_us"] - math.log2(time_us)) * math.log(2),
+    }
+
+
+def _generated(kernel: Traffic, *, half: bool) -> dict[str, float]:
+    return {
+        "traffic": 1.0,
+        "traffic_half": half,
+        "traffic_gathered": kernel.gathers,
+        "traffic_nodes": math.log(kernel.nodes) / 2,
+        "traffic_reduced": kernel.reduces,
+        "traffic_transposed": kernel.transposes,
+        "traffic_window": 1.0 + math.log(kernel.window) if kernel.window else 0.0,
+    }
+
+
+def generated(graph: Graph, parts: Sequence[Sequence[int]], *, channels_last: bool) -> list[Traffic]:
+    """The kernels that Inductor writes itself: the parts of a graph, and what its own choices add."""
+    table, laid_out = graph_costs(graph), layouts(graph)
+    ours = {
+        position
+        for group in _origins(graph)
+        if not any(_kind(graph.nodes[position]) in LIBRARY_KINDS for position in group)
+        for position in group
+    }
+    found, read = list[Traffic](), set[str]()
+    for part in parts:
+        own = [position for position in part if position in ours]
+        if any(table.nodes[position].launches for position in own):
+            found.append(_part(graph, table, own))
+            read |= {laid_out[name].storage for each in own for name in graph.nodes[each].inputs if name}
+    for node in graph.nodes:
+        fused = any(laid_out[name].storage in read for name in node.outputs if name)
+        found += _added(graph, node, channels_last=channels_last, fused=fused)
+    image = next((graph.tensors[name] for name in graph.inputs if len(graph.tensors[name].shape) == 4), None)
+    return [*found, _copy(image)] if channels_last and image is not None else found
+
+
+def _origins(graph: Graph) -> list[list[int]]:
+    """Nodes that one operator of a framework became."""
+    members: dict[str, list[int]] = {}
+    for position, node in enumerate(graph.nodes):
+        members.setdefault(node.origin or f"\0{position}", []).append(position)
+    return list(members.values())
+
+
+def _part(graph: Graph, table: CostTable, own: Sequence[int]) -> Traffic:
+    """One kernel of several nodes: each storage is read once, and written where somebody else reads it."""
+    laid_out, inside = layouts(graph), set(own)
+    nodes = [graph.nodes[position] for position in own]
+    made = {name for node in nodes for name in node.outputs if name}
+    reads: dict[str, int] = {}
+    for position, node in zip(own, nodes, strict=True):
+        for name in dict.fromkeys(node.inputs):
+            if name and name not in made:
+                size, storage = graph.tensors[name].bytes, laid_out[name].storage
+                reads[storage] = max(reads.get(storage, 0), min(size, table.nodes[position].bytes_read or size))
+    leaving = {
+        laid_out[name].storage
+        for name in made
+        if name in graph.outputs or any(reader not in inside for reader in graph.consumers.get(name, ()))
+    }
+    moved = sum(reads.values()) + sum(graph.tensors[name].bytes for name in leaving & made)
+    working = {_kind(graph.nodes[position]) for position in own if table.nodes[position].launches}
+    windows = [math.prod(node.integers("kernel_shape") or (1,)) for node in nodes if _kind(node) == "pooling"]
+    return Traffic(
+        moved,
+        len(own),
+        max(windows, default=0),
+        any(_kind(node) in ("normalisation", "reduction") and node.op != "BatchNormalization" for node in nodes),
+        bool(working & {"gather", "scatter"}),
+        any(node.op in _TRANSPOSING for node in nodes),
+    )
+
+
+def _added(graph: Graph, node: Node, *, channels_last: bool, fused: bool) -> Iterator[Traffic]:
+    """The kernels that no node stands for; ``fused``: a generated kernel reads what the node makes."""
+    given = [graph.tensors[name] for name in node.inputs if name]
+    if node.op in CONVOLUTIONS:
+        shape = given[1].shape
+        if channels_last and len(shape) == 4 and math.prod(shape[2:]) > 1 and shape[1] > 1:
+            yield _copy(given[1])
+        if len(given) > 2 and not fused:
+            yield _copy(graph.tensors[node.outputs[0]])
+    elif node.op in _IN_TWO_PASSES:
+        yield Traffic(given[0].bytes, reduces=True)
+        yield from (Traffic(1.0), Traffic(1.0))
+    elif is_padded(graph, node):
+        yield _copy(given[1])
+    elif is_taken_apart(graph, node):
+        query, key, value = given[:3]
+        for each in (query, key, value, query):
+            yield Traffic(each.bytes + each.elements * _EXACT_BYTES)
+        yield Traffic(2 * math.prod(query.shape[:3]) * key.shape[2] * _EXACT_BYTES, reduces=True)
+
+
+def _copy(tensor: Tensor) -> Traffic:
+    return Traffic(2 * tensor.bytes)

@@ -1,0 +1,163 @@
+"""predictors: latency under ``torch.compile``: every kernel's time in eager mode, or its traffic, times a factor.
+
+The factors are exponentials of a few columns (`foretell.predictors.compiled.kernels`); one weight a column is fitted
+(`foretell.predictors.compiled.fit`). What eager mode takes, a predictor tells that knows units.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.errors import InputError, ModelError
+from foretell.features import extract_units
+from foretell.features.pooled import DistinctUnits
+from foretell.graph import Graph
+from foretell.predictors.compiled.inductor import lower
+from foretell.predictors.compiled.kernels import (
+    COMPILED_COLUMNS,
+    COMPILED_SCHEMA,
+    CompiledKernels,
+    describe_compiled,
+)
+from foretell.predictors.fitted_files import read_shipped
+from foretell.predictors.protocol import Predictor
+from foretell.predictors.slices.model import TellsUnits, energy_of, on_whole
+from foretell.records import Estimate, OperatorShare, Prediction, Workload
+from foretell.units import ms, per_second, seconds_from_us
+
+RUNTIME = "compile"
+FUSED = "generated kernels"
+AS_EAGER = "Under torch.compile only times were measured: memory and power are those of eager mode."
+ON_A_PART = "torch.compile was measured on whole devices: on a slice the gain is taken to be the same."
+_MOST = 5.0  # of the logarithm of a factor
+_TRAFFIC = COMPILED_COLUMNS.index("traffic")
+
+FindParts = Callable[[Graph], Sequence[Sequence[int]]]
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """What was fitted to one device; ``error`` is what nine in ten held-out logarithms of latency are off by."""
+
+    device: str
+    weights: tuple[float, ...]
+    error: float = 0.0
+
+    @classmethod
+    def load(cls, data: bytes) -> "CompiledModel":
+        """Read what `write` wrote; fitted to other features than today's, it is refused."""
+        try:
+            card = json.loads(data)
+            schema, fitted = card["schema"], card["fitted"]
+            model = cls(str(fitted["device"]), tuple(map(float, fitted["weights"])), float(fitted["error"]))
+        except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+            raise ModelError(f"These {len(data)} bytes are no fitted model of compiled times: {error}.") from error
+        if schema != COMPILED_SCHEMA or len(model.weights) != len(COMPILED_COLUMNS):
+            raise ModelError("This model of compiled times was fitted to other features; fit it again: foretell train.")
+        return model
+
+    def times_us(self, kernels: CompiledKernels) -> Values:
+        """The time of each row."""
+        return kernels.base_us * factors(kernels.columns, np.array(self.weights))
+
+
+def factors(columns: Values, weights: Values) -> Values:
+    """What the time of each row is multiplied by."""
+    return np.asarray(np.exp(np.clip(columns @ weights, -_MOST, _MOST)))
+
+
+def write(model: CompiledModel, card: dict[str, Any]) -> bytes:
+    """A fitted model as one file; ``card`` says what it was fitted to, and how well it does."""
+    content = {**card, "schema": COMPILED_SCHEMA, "columns": COMPILED_COLUMNS, "fitted": asdict(model)}
+    return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
+
+
+def file_name(device: str) -> str:
+    """The file of a device."""
+    return f"compiled-{device}.json"
+
+
+@cache
+def shipped(device: str) -> CompiledModel | None:
+    """What comes with the package for a device, if anything."""
+    data = read_shipped(file_name(device))
+    return None if data is None else CompiledModel.load(data)
+
+
+def find_kernels(workload: Workload, eager: TellsUnits, find_parts: FindParts) -> CompiledKernels:
+    """The kernels of a workload on a whole device, with what they would take in eager mode."""
+    lowered = replace(workload, graph=lower(workload.graph))
+    units = extract_units(lowered)
+    distinct = DistinctUnits.of(units)
+    unit_us = eager.unit_times_us(lowered, distinct)[distinct.member] if len(units) else np.zeros(0)
+    return describe_compiled(workload, find_parts(workload.graph), lowered.graph, units, unit_us)
+
+
+class CompiledPredictor:
+    """A predictor of eager mode, and what its times become under ``torch.compile``."""
+
+    def __init__(self, eager: TellsUnits, model: CompiledModel, find_parts: FindParts) -> None:
+        self.eager = eager
+        self.model = model
+        self.find_parts = find_parts
+
+    def predict(self, workload: Workload) -> Prediction:
+        """Latency by the model; memory and power as in eager mode; on a slice the gain is that on the whole."""
+        eager, whole = self.eager.predict(workload), on_whole(workload)
+        full = eager if workload.target.slice is None else self.eager.predict(whole)
+        if eager.latency_ms is None or full.latency_ms is None:
+            return eager
+        kernels = find_kernels(whole, self.eager, self.find_parts)
+        if not len(kernels):
+            return eager
+        times_us = self.model.times_us(kernels)
+        value = ms(seconds_from_us(float(times_us.sum()))) * eager.latency_ms.value / full.latency_ms.value
+        spread = math.exp(self.model.error)
+        latency = Estimate(value, value / spread, value * spread)
+        notes = (AS_EAGER,) if workload.target.slice is None else (AS_EAGER, ON_A_PART)
+        return replace(
+            eager,
+            latency_ms=latency,
+            eager_latency_ms=eager.latency_ms,
+            throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
+            energy_j=energy_of(eager.power_w, latency),
+            breakdown=_breakdown(kernels, times_us, value),
+            warnings=(*eager.warnings, *notes),
+        )
+
+
+def compiled(predictor: Predictor, device: str, find_parts: FindParts) -> CompiledPredictor:
+    """The predictor with the model of compiled times that ships for a device."""
+    model = shipped(device)
+    if model is None:
+        raise InputError(
+            f"torch.compile was not measured on {device}: use --device h200, or leave out --runtime compile."
+        )
+    if not isinstance(predictor, TellsUnits):
+        raise InputError("The times under torch.compile need a predictor that tells units: leave out --predictor.")
+    return CompiledPredictor(predictor, model, find_parts)
+
+
+def _breakdown(kernels: CompiledKernels, times_us: Values, latency_ms: float) -> tuple[OperatorShare, ...]:
+    """Calls of libraries by operator, and generated kernels as one row; most time first."""
+    total_us, library = float(times_us.sum()), kernels.is_library
+    operators = np.array(kernels.operators)
+    rows = []
+    for name in dict.fromkeys(kernels.operators):
+        own = operators == name
+        share = float(times_us[own].sum()) / total_us
+        if library[own].all():
+            rows.append(OperatorShare(name, int(own.sum()), latency_ms * share, share, "library"))
+        else:
+            traffic = own & (kernels.columns[:, _TRAFFIC] > 0)
+            moving = float(times_us[traffic].sum()) > float(times_us[own & ~traffic].sum())
+            bound = "memory" if moving else "launch"
+            rows.append(OperatorShare(FUSED, int(traffic.sum()), latency_ms * share, share, bound))
+    return tuple(sorted(rows, key=lambda row: -row.latency_ms))

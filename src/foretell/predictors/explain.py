@@ -1,0 +1,107 @@
+"""workflows: which units of work take the time of a workload, and how far each is from what the device could do."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.features import Units, extract_units
+from foretell.features.pooled import DistinctUnits
+from foretell.graph import Graph
+from foretell.predictors.kernels.classifier import KernelClassifier
+from foretell.predictors.kernels.shares import kernel_shares, likeliest
+from foretell.predictors.protocol import Predictor
+from foretell.records import KernelShare, UnitShare, Workload
+from foretell.units import seconds_from_ms, us
+
+MOST = 20
+
+
+def explain(
+    workload: Workload,
+    predictor: Predictor,
+    latency_ms: float,
+    most: int = MOST,
+    classifier: KernelClassifier | None = None,
+) -> tuple[UnitShare, ...]:
+    """Equal units as one row, most time first; with a classifier, each with the likeliest class of its kernel.
+
+    Where the predictor tells no times of units (the roofline), the analytic bound of each is its part of the whole.
+    """
+    units = extract_units(workload)
+    if not len(units):
+        return ()
+    distinct = DistinctUnits.of(units)
+    unit_us, tell = _unit_times(workload, predictor, distinct)
+    spent = unit_us * distinct.counts
+    shares = spent / spent.sum()
+    first = distinct.first.tolist()
+    kernels = likeliest(workload, units, distinct, classifier) if classifier else [(None, None)] * len(distinct)
+    rows = []
+    for row in np.argsort(-spent, kind="stable")[:most].tolist():
+        operator, module, shapes = _named(units, first[row], workload.running_graph)
+        over = float(unit_us[row] / distinct.bound_us[row]) if tell else None
+        share = float(shares[row])
+        count = int(distinct.counts[row])
+        rows.append(UnitShare(operator, module, shapes, count, latency_ms * share, share, over, *kernels[row]))
+    return tuple(rows)
+
+
+def explain_kernels(
+    workload: Workload, predictor: Predictor, latency_ms: float, classifier: KernelClassifier
+) -> tuple[KernelShare, ...]:
+    """Units whose main kernel is likely of one class as one row, most time first."""
+    units = extract_units(workload)
+    if not len(units):
+        return ()
+    distinct = DistinctUnits.of(units)
+    spent = _unit_times(workload, predictor, distinct)[0] * distinct.counts
+    return kernel_shares(units, distinct, spent, likeliest(workload, units, distinct, classifier), latency_ms)
+
+
+def _unit_times(workload: Workload, predictor: Predictor, distinct: DistinctUnits) -> tuple[NDArray[np.float64], bool]:
+    """The time of each distinct unit, and whether the predictor told it; else it is the bound."""
+    tell = getattr(predictor, "unit_times_us", None)
+    return (tell(workload, distinct), True) if tell else (distinct.bound_us, False)
+
+
+def timeline(
+    workload: Workload, predictor: Predictor, latency_ms: float, classifier: KernelClassifier | None = None
+) -> dict[str, object]:
+    """All units one after the other, as a trace that Chrome and Perfetto open; together they take ``latency_ms``."""
+    units = extract_units(workload)
+    events: list[dict[str, object]] = [
+        {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": f"{workload.target.device.id}, predicted"}}
+    ]
+    if len(units):
+        distinct = DistinctUnits.of(units)
+        unit_us = _unit_times(workload, predictor, distinct)[0][distinct.member]
+        unit_us = unit_us * (us(seconds_from_ms(latency_ms)) / unit_us.sum())
+        starts_us = np.cumsum(unit_us) - unit_us
+        kernels = likeliest(workload, units, distinct, classifier) if classifier else []
+        for position, (start_us, took_us) in enumerate(zip(starts_us.tolist(), unit_us.tolist())):
+            operator, module, shapes = _named(units, position, workload.running_graph)
+            place = {"ph": "X", "cat": units.phases[position], "pid": 0, "tid": 0, "ts": start_us, "dur": took_us}
+            told: dict[str, object] = {"module": module, "shapes": shapes}
+            if kernels:
+                told["kernel"], told["probability"] = kernels[int(distinct.member[position])]
+            events.append({"name": operator, **place, "args": told})
+    return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+def _named(units: Units, position: int, graph: Graph) -> tuple[str, str, str]:
+    """What a unit is called, the module it is of, and the shapes of its operands and result."""
+    phase = units.phases[position]
+    operator = units.operators[position] + (" (backward)" if phase == "backward" else "")
+    if not units.nodes[position]:
+        return operator, "", ""
+    nodes = [graph.nodes[each] for each in units.nodes[position]]
+    telling = next((node for node in nodes if node.op == units.operators[position]), nodes[0])
+    read = [graph.tensors[name].shape for name in telling.inputs[:2] if name]
+    written = [graph.tensors[name].shape for name in telling.outputs[:1] if name]
+    shapes = f"{', '.join(map(_text, read))} → {', '.join(map(_text, written))}"
+    return operator, telling.module or telling.name, shapes
+
+
+def _text(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "1"

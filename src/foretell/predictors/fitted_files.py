@@ -1,0 +1,52 @@
+"""predictors: fitted models as files with a checksum beside them: written by ``foretell train``, read by all."""
+
+import hashlib
+import json
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import ModelError
+from foretell.files import write_whole
+
+CHECKSUMS = "checksums.json"
+TRAINED = resources.files(__package__) / "trained"
+ShippedIndex = dict[str, dict[str, dict[str, Any]]]
+
+
+def shipped_index(folder: Traversable = TRAINED) -> ShippedIndex:
+    """By device and predictor: the file that the package brings, and how it did on held-out data."""
+    index: ShippedIndex = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    return index
+
+
+def best_fitted(device: str) -> str | None:
+    """The predictor with the least held-out error among those fitted to a device; None where there is none."""
+    fitted = shipped_index().get(device, {})
+    return min(fitted, key=lambda name: float(fitted[name]["held_out"]["latency_ms"]), default=None)
+
+
+def read_shipped(name: str) -> bytes | None:
+    """The file of a name, if the package brings it; a damaged one is refused."""
+    file = TRAINED / name
+    if not file.is_file():
+        return None
+    data = file.read_bytes()
+    if hashlib.sha256(data).hexdigest() != _checksums(TRAINED).get(name):
+        raise ModelError(f"{name} is damaged: its checksum is another one. Install foretell again.")
+    return data
+
+
+def write_fitted(folder: Path, name: str, data: bytes) -> Path:
+    """Write a fitted model, and its checksum among those of the folder."""
+    write_whole(folder / name, data)
+    sums = {**_checksums(folder), name: hashlib.sha256(data).hexdigest()}
+    write_whole(folder / CHECKSUMS, (json.dumps(sums, indent=1, sort_keys=True) + "\n").encode())
+    return folder / name
+
+
+def _checksums(folder: Traversable) -> dict[str, str]:
+    file = folder / CHECKSUMS
+    found: dict[str, str] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return found

@@ -1,0 +1,1 @@
+"""Which operators a compiler runs as one kernel."""

@@ -1,0 +1,73 @@
+"""predictors: what a partitioner is compared with: fuse nothing, everything, what pairs of operators mostly do, rules.
+
+The rules are of nn-Meter's kind (L. Zhang et al., 2021): patterns that somebody wrote down, a product and what follows
+it, each read by nobody else.
+"""
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.graph.ir.operators import OPERATORS
+from foretell.predictors.fusion.edges import EDGE_COLUMNS
+
+_AT = {name: position for position, name in enumerate(EDGE_COLUMNS)}
+_CODES = {name: float(number) for number, name in enumerate(sorted(OPERATORS))}
+_ACTIVATIONS = ("Relu", "Clip", "HardSwish", "HardSigmoid", "LeakyRelu", "Sigmoid", "Tanh", "PRelu")
+_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_RULES = (
+    *((before, behind) for before in _PRODUCTS for behind in ("BatchNormalization", "Add", *_ACTIVATIONS)),
+    *(("BatchNormalization", behind) for behind in _ACTIVATIONS),
+    *(("Add", behind) for behind in _ACTIVATIONS),
+)
+_OPERATOR_CODES = float(len(OPERATORS) + 1)  # with that of an unknown one, −1
+
+Rows = NDArray[np.float32]
+Flags = NDArray[np.bool_]
+Codes = TypeVar("Codes", float, NDArray[np.float64])
+
+
+def never(features: Rows) -> Flags:
+    """No edge is fused."""
+    return np.zeros(len(features), bool)
+
+
+def always(features: Rows) -> Flags:
+    """Every edge is fused."""
+    return np.ones(len(features), bool)
+
+
+def by_rules(features: Rows) -> Flags:
+    """Edges that a rule names, whose source nobody else reads."""
+    known = np.array([_pair(_CODES[before], _CODES[behind]) for before, behind in _RULES])
+    return np.isin(_pairs(features), known) & (features[:, _AT["only_reader"]] > 0)
+
+
+class PairFrequency:
+    """What most edges between the same two operators do, under the same runtime; nothing where none was seen."""
+
+    def __init__(self, features: Rows, fused: Flags) -> None:
+        self._keys, inverse = np.unique(_keys(features), return_inverse=True)
+        counts = np.bincount(inverse, minlength=len(self._keys))
+        self._fused = np.bincount(inverse, fused, len(self._keys)) > 0.5 * counts
+
+    def __call__(self, features: Rows) -> Flags:
+        """Which edges are fused."""
+        keys = _keys(features)
+        places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        return np.asarray((self._keys[places] == keys) & self._fused[places])
+
+
+def _pairs(features: Rows) -> NDArray[np.float64]:
+    before, behind = features[:, _AT["source_operator"]], features[:, _AT["target_operator"]]
+    return np.asarray(_pair(before.astype(np.float64), behind.astype(np.float64)))
+
+
+def _pair(before: Codes, behind: Codes) -> Codes:
+    """One number for two operators."""
+    return (before + 1) * _OPERATOR_CODES + behind + 1
+
+
+def _keys(features: Rows) -> NDArray[np.float64]:
+    return _pairs(features) + features[:, _AT["runtime"]] * _OPERATOR_CODES**2

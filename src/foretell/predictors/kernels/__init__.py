@@ -1,0 +1,1 @@
+"""Which class of kernel each unit of work runs."""

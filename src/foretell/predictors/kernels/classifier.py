@@ -1,0 +1,115 @@
+"""predictors: which class of kernel a unit of work runs: library, algorithm, tile and layout.
+
+Two networks: one for units that are products of matrices (convolutions, attentions and recurrences, too), whose tiles
+are to be told, and one for all others. `foretell.predictors.kernels.classes` says what a class is.
+"""
+
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.errors import ModelError
+from foretell.features.units import SCHEMA
+from foretell.predictors.fitted_files import read_shipped
+from foretell.predictors.kernels.inputs import GROUPS, INPUT_WIDTH, KernelInputs
+from foretell.predictors.kernels.network import KernelNetwork, weight_names
+
+MOST = 5
+_PARTS = ("products", "others")
+_CARD = "card"
+_KEPT = ("middle", "spread", "classes", "tiles", "allowed")
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Of each unit the likeliest classes by number, likeliest first, and how likely each is; −1 where no more are."""
+
+    classes: NDArray[np.int64]
+    probability: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class KernelClassifier:
+    """What was fitted to the traces of one device; ``networks`` has one for ``products`` and one for ``others``."""
+
+    device: str
+    classes: tuple[str, ...]
+    networks: Mapping[str, KernelNetwork]
+    card: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, data: bytes) -> "KernelClassifier":
+        """Read what `write` wrote; fitted to other features than today's, it is refused."""
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                stored = {name: arrays[name] for name in arrays.files}
+            card = json.loads(stored[_CARD].tobytes())
+            networks = {part: _network(stored, part, int(card["sms"])) for part in _PARTS if f"{part}.middle" in stored}
+            found = cls(str(card["device"]), tuple(map(str, card["classes"])), networks, card)
+            known, widths = card["schema"] == SCHEMA, {len(each.middle) for each in networks.values()}
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"These {len(data)} bytes are no classifier of kernels: {error}.") from error
+        if not known or widths != {INPUT_WIDTH}:
+            raise ModelError("This classifier of kernels was fitted to other features; fit it again: foretell train.")
+        return found
+
+    def rank(self, units: KernelInputs, most: int = MOST) -> Ranked:
+        """The likeliest classes of units."""
+        classes, probability = np.full((len(units), most), -1), np.zeros((len(units), most), np.float32)
+        for part, rows in parted(units).items():
+            if part in self.networks and len(rows):
+                network = self.networks[part]
+                likely = network.probabilities(units.of(rows))
+                first = np.argsort(-likely, axis=1, kind="stable")[:, :most]
+                classes[rows, : first.shape[1]] = network.classes[first]
+                probability[rows, : first.shape[1]] = np.take_along_axis(likely, first, axis=1)
+        return Ranked(np.where(probability > 0, classes, -1), probability)
+
+
+def parted(units: KernelInputs) -> dict[str, NDArray[np.intp]]:
+    """The rows of each network."""
+    return dict(zip(_PARTS, (np.flatnonzero(units.is_product), np.flatnonzero(~units.is_product)), strict=True))
+
+
+def _network(stored: Mapping[str, NDArray[Any]], part: str, sms: int) -> KernelNetwork:
+    own = {name.removeprefix(f"{part}."): array for name, array in stored.items() if name.startswith(f"{part}.")}
+    blocks = sum(name.startswith("up_bias") for name in own)
+    weights = {name: np.asarray(own[name], np.float32) for name in weight_names(blocks)}
+    middle, spread, tiles = (np.asarray(own[name], np.float32) for name in ("middle", "spread", "tiles"))
+    if own["allowed"].shape != (GROUPS, len(own["classes"])) or len(tiles) != len(own["classes"]):
+        raise ValueError(f"its table of classes is {own['allowed'].shape}")
+    return KernelNetwork(weights, middle, spread, own["classes"].astype(np.int64), tiles, own["allowed"], sms)
+
+
+def write(classifier: KernelClassifier) -> bytes:
+    """A classifier as bytes; weights are kept in half precision."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for part, network in classifier.networks.items():
+        arrays |= {f"{part}.{name}": getattr(network, name) for name in _KEPT}
+        arrays |= {f"{part}.{name}": array.astype(np.float16) for name, array in network.weights.items()}
+        sms = network.sms
+    card = {**classifier.card, "device": classifier.device, "classes": classifier.classes, "sms": sms, "schema": SCHEMA}
+    arrays[_CARD] = np.frombuffer(json.dumps(card, sort_keys=True).encode(), np.uint8)
+    data = io.BytesIO()
+    np.savez_compressed(data, allow_pickle=False, **arrays)
+    return data.getvalue()
+
+
+def file_name(device: str) -> str:
+    """The file of a device."""
+    return f"kernels-{device}.npz"
+
+
+@cache
+def shipped(device: str) -> KernelClassifier | None:
+    """What comes with the package for a device, if anything."""
+    data = read_shipped(file_name(device))
+    return None if data is None else KernelClassifier.load(data)

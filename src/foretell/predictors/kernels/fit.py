@@ -1,0 +1,234 @@
+"""predictors: fitting of classifiers of kernels: units of work and the class of the kernel that each was seen to run.
+
+The outputs of a class are the sum of its own and of its parts: algorithm, layout, tile. What is learned of a tile in
+one layout so holds in others; when fitting is over the sum is all that is kept.
+"""
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.errors import InputError
+from foretell.optional import require
+from foretell.predictors.kernels.classifier import KernelClassifier, parted
+from foretell.predictors.kernels.inputs import GROUPS, TILE_WIDTH, KernelInputs, describe_tiles
+from foretell.predictors.kernels.network import FARTHEST, KernelNetwork, weight_names
+
+_CODES = 600  # more than there are operators
+_WARM_UP = 0.15
+_LARGEST_STEP = 1.0
+_REPORT_S = 10.0
+_IMPOSSIBLE = -1e4
+_TILE = re.compile(r"(\d+)x(\d+)")
+
+Say = Callable[[str], None]
+Values = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class KernelFit:
+    """The size of a network and how it is fitted; ``dropped`` is the share of its last layer that is left out."""
+
+    width: int = 160
+    blocks: int = 2
+    embedding: int = 16
+    epochs: int = 14
+    batch: int = 1024
+    rate: float = 3e-3
+    decay: float = 1e-2
+    dropped: float = 0.2
+    average: float = 0.995
+    members: int = 2
+    seed: int = 0
+
+
+FIT_VERSION = 1  # raise it when fitting changes: kept folds are fitted again
+FITS = {"products": KernelFit(), "others": KernelFit(width=96, epochs=10, members=1)}
+
+
+def fit_kernels(
+    units: KernelInputs,
+    label: NDArray[np.intp],
+    counts: NDArray[np.float64],
+    classes: Sequence[str],
+    device: str,
+    sms: int,
+    fits: Mapping[str, KernelFit] | None = None,
+    say: Say = lambda _: None,
+) -> KernelClassifier:
+    """A classifier from units that were seen ``counts`` times each with the class ``classes[label]``."""
+    if not len(units) or len(units) != len(label):
+        raise InputError(f"Got {len(units)} units and {len(label)} classes; give one class for each of n > 0 units.")
+    first, counts = _distinct(units, label, counts)
+    units, label, fits = units.of(first), label[first], fits or FITS
+    networks = {}
+    for part, rows in parted(units).items():
+        if len(rows):
+            say(f"{len(rows)} distinct units, {part}")
+            networks[part] = _fit(units.of(rows), label[rows], counts[rows], classes, sms, fits[part], say)
+    return KernelClassifier(device, tuple(classes), networks, {})
+
+
+def _distinct(
+    units: KernelInputs, label: NDArray[np.intp], counts: NDArray[np.float64]
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """The first of each kind of equal rows with equal labels, and how often they were seen together."""
+    keys = np.concatenate([units.numbers.T, [units.operators, label]])
+    order = np.lexsort(keys)
+    changes = np.zeros(len(order), bool)
+    changes[0] = True
+    for key in keys:
+        sorted_key = key[order]
+        changes[1:] |= sorted_key[1:] != sorted_key[:-1]
+    group = np.empty(len(order), np.intp)
+    group[order] = np.cumsum(changes) - 1
+    return order[changes], np.bincount(group, counts).astype(np.float64)
+
+
+def _fit(
+    units: KernelInputs, label: NDArray[np.intp], counts: NDArray[np.float64], names: Sequence[str], sms: int,
+    fit: KernelFit, say: Say,
+) -> KernelNetwork:  # fmt: skip
+    classes, target = np.unique(label, return_inverse=True)
+    own = [names[each] for each in classes.tolist()]
+    tiles = np.array([list(map(int, found.groups())) if (found := _TILE.search(name)) else [0, 0] for name in own])
+    allowed = np.zeros((GROUPS, len(classes)), bool)
+    allowed[units.groups, target] = True
+    allowed[~allowed.any(axis=1)] = True
+    spread = units.numbers.std(axis=0)
+    network = KernelNetwork(
+        {}, units.numbers.mean(axis=0), np.where(spread > 1e-6, spread, 1.0).astype(np.float32),
+        classes.astype(np.int64), tiles.astype(np.float32), allowed, sms,
+    )  # fmt: skip
+    parts = _parts(own, tiles)
+    members = [_member(network, units, target, counts, parts, fit, fit.seed + each, say) for each in range(fit.members)]
+    weights = {name: np.stack([member[name] for member in members]) for name in weight_names(fit.blocks)}
+    return KernelNetwork(**{**vars(network), "weights": weights})
+
+
+def _parts(names: Sequence[str], tiles: NDArray[np.int64]) -> Values:
+    """Which parts each class has: algorithm, layout, both, height, width and tile."""
+    algorithm = [" ".join(name.split()[:2]) for name in names]
+    layout = [name.split()[-1] for name in names]
+    both = [f"{first} {second}" for first, second in zip(algorithm, layout, strict=True)]
+    sizes = (tiles[:, 0], tiles[:, 1], [f"{height}x{width}" for height, width in tiles.tolist()])
+    columns = []
+    for values in (algorithm, layout, both, *sizes):
+        known, place = np.unique(np.asarray(values), return_inverse=True)
+        columns.append(place[:, None] == np.arange(len(known)))
+    return np.concatenate(columns, axis=1).astype(np.float32)
+
+
+def _member(
+    network: KernelNetwork, units: KernelInputs, target: NDArray[np.intp], counts: NDArray[np.float64], parts: Values,
+    fit: KernelFit, seed: int, say: Say,
+) -> dict[str, Values]:  # fmt: skip
+    torch = require("torch", extra="train", purpose="Fitting a network")
+    torch.manual_seed(seed)
+    arrays = _drawn(torch, units.numbers.shape[1], len(network.classes), parts.shape[1], fit)
+    average = {name: array.clone() for name, array in arrays.items()}
+    parameters = [array.requires_grad_() for array in arrays.values()]
+    optimizer = torch.optim.AdamW(parameters, lr=fit.rate, weight_decay=fit.decay, betas=(0.9, 0.98))
+    steps = max(len(units) // fit.batch, 1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, fit.rate, total_steps=fit.epochs * steps + 1, pct_start=_WARM_UP
+    )
+    batches = _Batches(torch, network, units, target, counts, parts)
+    done, reported = 0, time.monotonic()
+    for epoch in range(fit.epochs):
+        order = torch.randperm(len(units)).numpy()
+        for step in range(steps):
+            loss = batches.loss(arrays, order[step * fit.batch : (step + 1) * fit.batch], fit)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, _LARGEST_STEP)
+            optimizer.step()
+            schedule.step()
+            done += 1
+            kept = min(fit.average, (1 + done) / (10 + done))
+            torch._foreach_lerp_(list(average.values()), [each.detach() for each in parameters], 1 - kept)
+        if time.monotonic() - reported > _REPORT_S:
+            reported = time.monotonic()
+            say(f"epoch {epoch + 1} of {fit.epochs}, loss {float(loss.detach()):.3f}")
+    seen = np.isin(np.arange(_CODES), units.operators)
+    average["embedding"] = average["embedding"] * torch.tensor(seen)[:, None]
+    average["leave"] = average["leave"] + average.pop("leave_part") @ batches.parts.T
+    average["leave_bias"] = average["leave_bias"] + average.pop("leave_part_bias") @ batches.parts.T
+    return {name: array.numpy().astype(np.float32) for name, array in average.items()}
+
+
+def _drawn(torch: Any, numbers: int, classes: int, parts: int, fit: KernelFit) -> dict[str, Any]:
+    """Random weights to begin with."""
+    width, fan = fit.width, numbers + fit.embedding
+    arrays = {
+        "embedding": torch.randn(_CODES, fit.embedding) * 0.3,
+        "enter": torch.randn(numbers, width) * fan**-0.5,
+        "enter_code": torch.randn(fit.embedding, width) * fan**-0.5,
+        "enter_bias": torch.zeros(width),
+        "last_scale": torch.ones(width),
+        "leave": torch.randn(width, classes) * 0.02,
+        "leave_bias": torch.zeros(classes),
+        "leave_part": torch.randn(width, parts) * 0.02,
+        "leave_part_bias": torch.zeros(parts),
+        "weigh": torch.randn(width, TILE_WIDTH) * width**-0.5,
+        "weigh_bias": torch.zeros(TILE_WIDTH),
+    }
+    for block in range(fit.blocks):
+        arrays |= {
+            f"scale{block}": torch.ones(width),
+            f"up{block}": torch.randn(width, width) * width**-0.5,
+            f"up_bias{block}": torch.zeros(width),
+            f"down{block}": torch.randn(width, width) * 0.5 * width**-0.5,
+            f"down_bias{block}": torch.zeros(width),
+        }
+    return arrays
+
+
+class _Batches:
+    """The rows as tensors, and what a network loses on some of them."""
+
+    def __init__(
+        self, torch: Any, network: KernelNetwork, units: KernelInputs, target: NDArray[np.intp],
+        counts: NDArray[np.float64], parts: Values,
+    ) -> None:  # fmt: skip
+        self.torch = torch
+        self.units = units
+        self.sms = network.sms
+        self.shapes, of_class = np.unique(network.tiles, axis=0, return_inverse=True)
+        self.of_class = torch.tensor(of_class.ravel())
+        numbers = np.clip((units.numbers - network.middle) / network.spread, -FARTHEST, FARTHEST)
+        self.numbers = torch.tensor(numbers)
+        self.codes = torch.tensor(units.operators)
+        self.target = torch.tensor(target)
+        self.allowed = torch.tensor(network.allowed)
+        self.groups = torch.tensor(units.groups)
+        self.weight = torch.tensor(np.sqrt(counts).astype(np.float32))
+        self.parts = torch.tensor(parts)
+
+    def loss(self, arrays: dict[str, Any], rows: NDArray[np.int64], fit: KernelFit) -> Any:
+        """The mean of −log of what was told of the class that ran."""
+        functional = self.torch.nn.functional
+
+        def normed(state: Any, scale: Any) -> Any:
+            return state * self.torch.rsqrt(state.pow(2).mean(dim=1, keepdim=True) + 1e-6) * scale
+
+        state = self.numbers[rows] @ arrays["enter"] + arrays["enter_bias"]
+        state = state + arrays["embedding"][self.codes[rows]] @ arrays["enter_code"]
+        for block in range(fit.blocks):
+            inner = normed(state, arrays[f"scale{block}"]) @ arrays[f"up{block}"] + arrays[f"up_bias{block}"]
+            state = state + functional.silu(inner) @ arrays[f"down{block}"] + arrays[f"down_bias{block}"]
+        last = functional.dropout(functional.silu(normed(state, arrays["last_scale"])), fit.dropped)
+        leave = arrays["leave"] + arrays["leave_part"] @ self.parts.T
+        scores = last @ leave + (arrays["leave_bias"] + arrays["leave_part_bias"] @ self.parts.T)
+        if self.shapes.any() and self.units.is_product[rows].all():
+            covered = self.torch.from_numpy(describe_tiles(self.units.of(rows), self.shapes, self.sms))
+            weighed = (covered * (last @ arrays["weigh"] + arrays["weigh_bias"])[:, None]).sum(dim=2)
+            scores = scores + weighed[:, self.of_class]
+        scores = scores.masked_fill(~self.allowed[self.groups[rows]], _IMPOSSIBLE)
+        wrong = functional.cross_entropy(scores, self.target[rows], reduction="none")
+        return (wrong * self.weight[rows]).sum() / self.weight[rows].sum()

@@ -1,0 +1,96 @@
+"""predictors: a network that tells how likely each class of kernel is for a unit of work.
+
+A residual network on what a unit is, as `foretell.predictors.unit.network` has it, with one output a class. To those of
+classes with a tile it adds how that tile would cover the unit, weighed by what the network makes of the unit: libraries
+choose tiles by such sums. Classes that no unit of this kind and phase was seen with are left out. Members are averaged.
+Served by numpy (`foretell.predictors.kernels.fit` fits it).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.predictors.kernels.inputs import KernelInputs, describe_tiles
+
+FARTHEST = 6.0  # numbers are cut this many spreads from the middle
+_TINY = 1e-6
+_SLICE = 1024  # rows at a time: what tiles tell of them is held at once
+
+Values = NDArray[np.float32]
+
+
+def weight_names(blocks: int) -> tuple[str, ...]:
+    """The arrays of a network; each has one entry for a member along its first axis."""
+    inner = [f"{name}{block}" for block in range(blocks) for name in ("scale", "up", "up_bias", "down", "down_bias")]
+    ends = ("last_scale", "leave", "leave_bias", "weigh", "weigh_bias")
+    return ("embedding", "enter", "enter_code", "enter_bias", *inner, *ends)
+
+
+@dataclass(frozen=True)
+class KernelNetwork:
+    """Members of one fit.
+
+    ``classes`` are the numbers of the classes it tells, ``tiles`` their heights and widths (0 where one has none),
+    ``allowed`` says for each group of units which of them are possible; ``sms`` are those of the device.
+    """
+
+    weights: Mapping[str, Values]
+    middle: Values
+    spread: Values
+    classes: NDArray[np.int64]
+    tiles: Values
+    allowed: NDArray[np.bool_]
+    sms: int
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks of two layers there are."""
+        return sum(name.startswith("up_bias") for name in self.weights)
+
+    def probabilities(self, units: KernelInputs) -> Values:
+        """How likely each of ``classes`` is for each unit."""
+        return np.concatenate([self._probabilities(part) for part in _slices(units)])
+
+    def _probabilities(self, units: KernelInputs) -> Values:
+        numbers = np.clip((units.numbers - self.middle) / self.spread, -FARTHEST, FARTHEST)
+        codes = np.minimum(units.operators, self.weights["embedding"].shape[1] - 1)
+        shapes, of_class = np.unique(self.tiles, axis=0, return_inverse=True)
+        rows = np.flatnonzero(units.is_product) if shapes.any() else np.zeros(0, np.intp)
+        covered = describe_tiles(units.of(rows), shapes, self.sms)
+        members, total = len(self.weights["embedding"]), np.zeros((len(units), len(self.classes)), np.float32)
+        for member in range(members):
+            own = {name: array[member] for name, array in self.weights.items()}
+            state = numbers @ own["enter"] + own["embedding"][codes] @ own["enter_code"] + own["enter_bias"]
+            for block in range(self.blocks):
+                inner = _silu(_normed(state) * own[f"scale{block}"] @ own[f"up{block}"] + own[f"up_bias{block}"])
+                state = state + inner @ own[f"down{block}"] + own[f"down_bias{block}"]
+            last = _silu(_normed(state) * own["last_scale"])
+            scores = last @ own["leave"] + own["leave_bias"]
+            if len(rows):
+                weighed = np.einsum("utw,uw->ut", covered, last[rows] @ own["weigh"] + own["weigh_bias"])
+                scores[rows] += weighed[:, of_class.ravel()]
+            total += _softmax(np.where(self.allowed[units.groups], scores, -np.inf)) / members
+        return total
+
+
+def _slices(units: KernelInputs) -> Iterator[KernelInputs]:
+    for start in range(0, max(len(units), 1), _SLICE):
+        yield units.of(slice(start, start + _SLICE))
+
+
+def _softmax(scores: Values) -> Values:
+    if not len(scores):
+        return scores
+    risen = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(risen / risen.sum(axis=1, keepdims=True), np.float32)
+
+
+def _silu(values: Values) -> Values:
+    with np.errstate(over="ignore"):
+        return np.asarray(values / (1.0 + np.exp(-values)), np.float32)
+
+
+def _normed(state: Values) -> Values:
+    return np.asarray(state / np.sqrt((state * state).mean(axis=-1, keepdims=True) + np.float32(_TINY)))

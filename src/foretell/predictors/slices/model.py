@@ -1,0 +1,206 @@
+"""predictors: latency on a part of a GPU, from that on the whole of it.
+
+G. Amdahl, AFIPS 1967: a share φ of a unit's time is spread over the SMs, the rest is not, so that on n of N of them it
+takes 1 + φ (N/n − 1) times as long. One number a workload tells its time on every slice to 2 %; φ is a logistic
+function of a few features of each unit (`foretell.predictors.slices.fit` fits it). Under MPS each launch costs a
+little more besides. More SMs are never slower, and all of them without MPS are the whole device.
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.devices import Slice
+from foretell.errors import ModelError
+from foretell.features import Units, extract_units
+from foretell.features.pooled import DistinctUnits
+from foretell.predictors.fitted_files import read_shipped
+from foretell.predictors.protocol import Predictor
+from foretell.predictors.slices.features import SLICE_COLUMNS, SLICE_SCHEMA, describe_scaling, launches_of
+from foretell.records import Estimate, OperatorShare, Prediction, Workload
+from foretell.units import per_second, seconds_from_ms
+
+METHODS = {"mps": "mps", "sms": "green-context"}  # how a kind of slice is made, and was measured
+_STEEPEST = 20.0
+
+Values = NDArray[np.float64]
+
+
+@runtime_checkable
+class TellsUnits(Predictor, Protocol):
+    """A predictor that tells the times of units, too."""
+
+    def unit_times_us(self, workload: Workload, units: DistinctUnits) -> Values:
+        """The time of each distinct unit of a workload."""
+        ...
+
+
+@dataclass(frozen=True)
+class SliceModel:
+    """What was fitted to the slices of one device.
+
+    ``errors`` are shares of the SMs and what nine in ten held-out logarithms of ratios are off by there.
+    """
+
+    device: str
+    base: float
+    weights: tuple[float, ...]
+    middle: tuple[float, ...]
+    spread: tuple[float, ...]
+    mps_launch_us: float
+    errors: tuple[tuple[float, float], ...] = ()
+
+    @classmethod
+    def load(cls, data: bytes) -> "SliceModel":
+        """Read what `write` wrote; fitted to other features than today's, it is refused."""
+        try:
+            card = json.loads(data)
+            schema, fitted = card["schema"], card["fitted"]
+            vectors = {name: tuple(map(float, fitted[name])) for name in ("weights", "middle", "spread")}
+            errors = tuple((float(share), float(error)) for share, error in fitted["errors"])
+            numbers = float(fitted["base"]), float(fitted["mps_launch_us"])
+            model = cls(str(fitted["device"]), numbers[0], **vectors, mps_launch_us=numbers[1], errors=errors)
+        except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+            raise ModelError(f"These {len(data)} bytes are no fitted model of slices: {error}.") from error
+        if schema != SLICE_SCHEMA or {len(vector) for vector in vectors.values()} != {len(SLICE_COLUMNS)}:
+            raise ModelError("This model of slices was fitted to other features; fit it again: foretell train.")
+        return model
+
+    def scaled_shares(self, features: NDArray[np.float32], unit_us: Values, *, green: bool) -> Values:
+        """The share of each unit's time that is spread over the SMs."""
+        rows = (describe_scaling(features, unit_us, green=green) - self.middle) / self.spread
+        return logistic(self.base + rows @ np.array(self.weights))
+
+    def unit_times_us(self, features: NDArray[np.float32], unit_us: Values, part: Slice, device_sms: int) -> Values:
+        """The time of each unit on a part of the device, from that on the whole."""
+        shares = self.scaled_shares(features, unit_us, green=METHODS[part.kind] != "mps")
+        times_us = unit_us * (1.0 + shares * (device_sms / part.sms - 1.0))
+        return times_us + self.mps_launch_us * launches_of(features) if part.kind == "mps" else times_us
+
+    def width(self, share: float) -> float:
+        """What nine in ten logarithms of ratios are off by on a share of the SMs."""
+        if not self.errors:
+            return 0.0
+        known, errors = zip(*sorted(self.errors), strict=True)
+        return float(np.interp(share, known, errors))
+
+
+def logistic(values: Values) -> Values:
+    """A number between 0 and 1 for each."""
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(values, -_STEEPEST, _STEEPEST))))
+
+
+def write(model: SliceModel, card: dict[str, Any]) -> bytes:
+    """A fitted model as one file; ``card`` says what it was fitted to, and how well it does."""
+    content = {**card, "schema": SLICE_SCHEMA, "columns": SLICE_COLUMNS, "fitted": asdict(model)}
+    return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
+
+
+def file_name(device: str) -> str:
+    """The file of a device."""
+    return f"slices-{device}.json"
+
+
+@cache
+def shipped(device: str) -> SliceModel | None:
+    """What comes with the package for a device, if anything."""
+    data = read_shipped(file_name(device))
+    return None if data is None else SliceModel.load(data)
+
+
+class SlicedPredictor:
+    """A predictor of whole devices, and what its times become on a part of one.
+
+    Whatever is no slice, or one of a kind that was not measured (MIG), the predictor itself answers.
+    """
+
+    def __init__(self, whole: TellsUnits, model: SliceModel) -> None:
+        self.whole = whole
+        self.model = model
+
+    def predict(self, workload: Workload) -> Prediction:
+        """Latency by the model of slices; memory and power as the predictor has them."""
+        part = workload.target.slice
+        sliced = self.whole.predict(workload)
+        if part is None or part.kind not in METHODS or sliced.latency_ms is None:
+            return sliced
+        whole = on_whole(workload)
+        full, units = self.whole.predict(whole), extract_units(whole)
+        if full.latency_ms is None or not len(units):
+            return sliced
+        whole_us, part_us = self._times_us(workload, units)
+        share = part.sms / workload.target.device.sms
+        scale = float(part_us.sum() / whole_us.sum())
+        latency = _widened(full.latency_ms, scale, self.model.width(share) if scale > 1.0 else 0.0)
+        return replace(
+            sliced,
+            latency_ms=latency,
+            throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
+            energy_j=energy_of(sliced.power_w, latency),
+            breakdown=_breakdown(units, part_us, latency.value, sliced.breakdown),
+            warnings=full.warnings,
+        )
+
+    def unit_times_us(self, workload: Workload, units: DistinctUnits) -> Values:
+        """The time of each distinct unit of a workload."""
+        part = workload.target.slice
+        if part is None or part.kind not in METHODS:
+            return self.whole.unit_times_us(workload, units)
+        _, part_us = self._times_us(workload, extract_units(on_whole(workload)))
+        return np.asarray(np.bincount(units.member, part_us, len(units)) / units.counts)
+
+    def _times_us(self, workload: Workload, units: Units) -> tuple[Values, Values]:
+        """The time of each unit on the whole device, and on its part."""
+        part, distinct = workload.target.slice, DistinctUnits.of(units)
+        assert part is not None
+        whole_us = self.whole.unit_times_us(on_whole(workload), distinct)
+        part_us = self.model.unit_times_us(distinct.features, whole_us, part, workload.target.device.sms)
+        return whole_us[distinct.member], part_us[distinct.member]
+
+
+def on_slices(predictor: Predictor, device: str) -> Predictor:
+    """The predictor with the model of slices that ships for a device; as it is where there is none to be had."""
+    model = shipped(device)
+    return SlicedPredictor(predictor, model) if model is not None and isinstance(predictor, TellsUnits) else predictor
+
+
+def on_whole(workload: Workload) -> Workload:
+    """The same workload on the whole device."""
+    return replace(workload, target=replace(workload.target, slice=None))
+
+
+def _widened(latency: Estimate, scale: float, width: float) -> Estimate:
+    """A latency times a ratio that is itself uncertain."""
+    value = latency.value * scale
+    below, above = math.log(latency.value / latency.low), math.log(latency.high / latency.value)
+    return Estimate(value, value * math.exp(-math.hypot(below, width)), value * math.exp(math.hypot(above, width)))
+
+
+def energy_of(power: Estimate | None, latency: Estimate) -> Estimate | None:
+    """Power times latency, where the power is known."""
+    if power is None:
+        return None
+    value, low, high = (seconds_from_ms(time_ms) for time_ms in (latency.value, latency.low, latency.high))
+    return Estimate(power.value * value, power.low * low, power.high * high)
+
+
+def _breakdown(
+    units: Units, unit_us: Values, latency_ms: float, before: tuple[OperatorShare, ...]
+) -> tuple[OperatorShare, ...]:
+    """The rows of a breakdown with the times of a slice, most first."""
+    spent: dict[str, float] = {}
+    for operator, phase, time_us in zip(units.operators, units.phases, unit_us.tolist(), strict=True):
+        name = f"{operator} (backward)" if phase == "backward" else operator
+        spent[name] = spent.get(name, 0.0) + time_us
+    total_us = sum(spent.values())
+    rows = [
+        replace(row, latency_ms=latency_ms * spent[row.operator] / total_us, share=spent[row.operator] / total_us)
+        for row in before
+        if row.operator in spent
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.latency_ms))

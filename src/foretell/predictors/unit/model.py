@@ -1,0 +1,286 @@
+"""predictors: a network or trees on the units of a workload, then trees on the whole: foretell's own default.
+
+The first tell how much longer than its analytic bound each unit takes; they learn from kernel traces. Their sum is
+corrected by trees on pooled features, which learn from replay times what a sum does not know: gaps, overlap, clocks.
+Memory is the counted peak, power the roofline's, each times a learned ratio. Energy is power times latency.
+
+Intervals are conformal: the size of an error is itself predicted, and widened until nine in ten known ones fit. All of
+it is served as ONNX (`foretell.predictors.unit.fit_model` makes it).
+"""
+
+import hashlib
+import io
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.errors import ModelError
+from foretell.features import COLUMNS, SCHEMA, Units, extract_units
+from foretell.features.encoded import encode
+from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, pool
+from foretell.predictors.fitted_files import TRAINED, shipped_index
+from foretell.predictors.roofline import (
+    COMPUTE_EFFICIENCY,
+    CONTEXT_MIB,
+    MEMORY_EFFICIENCY,
+    RooflinePredictor,
+    analytic_prediction,
+)
+from foretell.predictors.trees import Trees
+from foretell.predictors.unit.network import UnitNetwork
+from foretell.records import Estimate, OperatorShare, Prediction, Workload
+from foretell.units import ms, per_second, seconds_from_ms, seconds_from_us
+
+METRICS = ("latency_ms", "memory_mib", "power_w", "energy_j")
+CORRECTED = ("latency_ms", "memory_mib", "power_w")
+NETWORK = "network"
+NEIGHBOURS = 5
+_LIMITS = ("compute", "memory")
+_WIDEST = math.log(20.0)
+_UNKNOWN_OPERATOR = 500.0  # LightGBM takes a negative category for a missing one
+
+Row = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is told of one workload; ``distance`` is how far it is from what was fitted, 1 is far."""
+
+    unit_us: NDArray[np.float64]
+    estimates: Mapping[str, Estimate]
+    distance: float
+
+
+class UnitModel:
+    """What was fitted to one device: a ``network`` on units or trees, and trees on the whole."""
+
+    def __init__(
+        self, models: Mapping[str, Trees], card: Mapping[str, Any], known: Row, network: UnitNetwork | None = None
+    ) -> None:
+        self.models = models
+        self.network = network
+        self.card = card
+        self.known = known
+        scale = card["distance"]
+        self._middle, self._spread = np.array(scale["middle"]), np.array(scale["spread"])
+
+    @classmethod
+    def load(cls, data: bytes) -> "UnitModel":
+        """Read what `write` wrote; fitted to other features than today's, it is refused."""
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                card = json.loads(archive.read("card.json"))
+                schemas = card["schema"], card["pooled_schema"]
+                known = np.load(io.BytesIO(archive.read("known.npy")), allow_pickle=False).astype(np.float32)
+                names = [name for name in archive.namelist() if name.endswith(".onnx")]
+                files = {name.removesuffix(".onnx"): archive.read(name) for name in names}
+        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise ModelError(f"These {len(data)} bytes are no fitted predictor: {error}.") from error
+        if schemas != (SCHEMA, POOLED_SCHEMA):
+            raise ModelError("This predictor was fitted to other features; fit it again: foretell train.")
+        network = UnitNetwork.load(files.pop(NETWORK)) if NETWORK in files else None
+        return cls({name: Trees.load(file) for name, file in files.items()}, card, known, network)
+
+    def times_us(self, units: DistinctUnits) -> NDArray[np.float64]:
+        """The time of each distinct unit."""
+        return self.tell(units)[0]
+
+    def tell(self, units: DistinctUnits) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """The time of each distinct unit, and the power meanwhile where a network tells it."""
+        if self.network is not None:
+            told = self.network.predict(encode(units.features), units.bound_us)
+            return np.asarray(np.exp(told.log_ratio) * units.bound_us), told.power_w
+        ratio = self.models["unit"].predict(tree_rows(units.features))
+        return np.asarray(np.exp(ratio) * units.bound_us), None
+
+    def answer(self, units: DistinctUnits, setting: Setting, roofline_w: float) -> Answer:
+        """Everything about one workload."""
+        unit_us, unit_w = self.tell(units)
+        row = pool(units, unit_us, setting)
+        distance = float(self.distances(row[None])[0])
+        row = np.append(row, np.float32(distance))[None]
+        base = {
+            "latency_ms": ms(seconds_from_us(float((unit_us * units.counts).sum()))),
+            "memory_mib": setting.memory_mib,
+            "power_w": roofline_w if unit_w is None else mean_power_w(units, unit_us, unit_w),
+        }
+        values = {name: base[name] * math.exp(self._ratio(name, row)) for name in CORRECTED}
+        values["energy_j"] = values["power_w"] * seconds_from_ms(values["latency_ms"])
+        estimates = {name: self._interval(name, value, row) for name, value in values.items()}
+        return Answer(unit_us, estimates, distance)
+
+    def distances(self, rows: Row) -> NDArray[np.float64]:
+        """How far each row is from the nearest of those known, in units of what is usual among them."""
+        return nearest(self._scaled(rows), self.known) / float(self.card["distance"]["far"])
+
+    def _scaled(self, rows: Row) -> Row:
+        return np.asarray((rows - self._middle) / self._spread, dtype=np.float32)
+
+    def _ratio(self, name: str, row: Row) -> float:
+        """The logarithm of what a value is corrected by; a network's power stays as it is."""
+        return float(self.models[name].predict(row)[0]) if name in self.models else 0.0
+
+    def _interval(self, name: str, value: float, row: Row) -> Estimate:
+        expected = math.exp(float(self.models[f"{name}_error"].predict(row)[0]))
+        width = min(expected * float(self.card["quantiles"][name]), _WIDEST)
+        return Estimate(value, value * math.exp(-width), value * math.exp(width))
+
+
+def mean_power_w(units: DistinctUnits, unit_us: NDArray[np.float64], unit_w: NDArray[np.float64]) -> float:
+    """The mean power of a workload, by time."""
+    spent_us = unit_us * units.counts
+    return float((spent_us * unit_w).sum() / spent_us.sum())
+
+
+def tree_rows(features: Row) -> Row:
+    """Rows of units as the trees take them."""
+    rows = features.copy()
+    rows[rows[:, 0] < 0, 0] = _UNKNOWN_OPERATOR
+    return rows
+
+
+def nearest(rows: Row, known: Row) -> NDArray[np.float64]:
+    """The mean distance of each row to its few nearest known ones."""
+    few = min(NEIGHBOURS, len(known))
+    squares = (rows**2).sum(1)[:, None] + (known**2).sum(1)[None] - 2 * rows @ known.T
+    return np.asarray(np.sqrt(np.maximum(np.partition(squares, few - 1, axis=1)[:, :few], 0)).mean(1), np.float64)
+
+
+def write(models: Mapping[str, bytes], card: Mapping[str, Any], known: Row) -> bytes:
+    """Fitted trees as one file; the same trees are the same bytes."""
+    numbers, file = io.BytesIO(), io.BytesIO()
+    np.save(numbers, known.astype(np.float16))
+    parts = {"card.json": json.dumps(card, indent=1, sort_keys=True).encode(), "known.npy": numbers.getvalue()}
+    parts |= {f"{name}.onnx": data for name, data in models.items()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name in sorted(parts):
+            archive.writestr(zipfile.ZipInfo(name), parts[name], zipfile.ZIP_DEFLATED, 9)
+    return file.getvalue()
+
+
+@cache
+def shipped(device: str, name: str) -> UnitModel:
+    """What comes with the package for a device; a damaged file is refused."""
+    index = shipped_index(TRAINED)
+    entry = index.get(device, {}).get(name)
+    if entry is None:
+        raise ModelError(
+            f"No {name} is fitted to {device}, only to {', '.join(sorted(index))}. Use --predictor roofline."
+        )
+    file = TRAINED / entry["file"]
+    if not file.is_file():
+        raise ModelError(f"The package lacks {entry['file']}: install foretell again, or use --predictor roofline.")
+    data = file.read_bytes()
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise ModelError(f"{entry['file']} is damaged: its checksum is another one. Install foretell again.")
+    return UnitModel.load(data)
+
+
+class UnitPredictor:
+    """Answers for devices whose measurements were fitted."""
+
+    name = "unit-network"
+
+    def __init__(self, model: UnitModel | None = None) -> None:
+        self._model = model
+
+    @classmethod
+    def from_file(cls, path: Path) -> "UnitPredictor":
+        """The predictor that ``foretell train`` wrote."""
+        if not path.is_file():
+            raise ModelError(f"There is no file {path}; name a predictor, or a file that foretell train wrote.")
+        return cls(UnitModel.load(path.read_bytes()))
+
+    def _fitted_to(self, workload: Workload) -> UnitModel:
+        device = workload.target.device.id
+        model = self._model or shipped(device, self.name)
+        if model.card.get("device", device) not in ("", device):
+            raise ModelError(
+                f"This predictor was fitted to {model.card['device']}, not to {device}; "
+                "use --predictor roofline, or measure it and fit: foretell train."
+            )
+        return model
+
+    def unit_times_us(self, workload: Workload, units: DistinctUnits) -> NDArray[np.float64]:
+        """The time of each distinct unit of a workload."""
+        return self._fitted_to(workload).times_us(units)
+
+    def predict(self, workload: Workload) -> Prediction:
+        """Latency, memory, energy and power of a workload, with intervals."""
+        model = self._fitted_to(workload)
+        base = analytic_prediction(workload)
+        units = extract_units(workload)
+        if not len(units) or base.memory_mib is None or base.power_w is None:
+            return RooflinePredictor().predict(workload)
+        distinct = DistinctUnits.of(units)
+        setting = Setting.of(workload, base.memory_mib.value)
+        answer = model.answer(distinct, setting, base.power_w.value)
+        estimates = answer.estimates
+        latency, memory = estimates["latency_ms"], estimates["memory_mib"]
+        return replace(
+            base,
+            predictor=model.card["predictor"],
+            latency_ms=latency,
+            memory_mib=memory,
+            energy_j=estimates["energy_j"],
+            power_w=_capped(estimates["power_w"], workload.target.device.tdp_w),
+            throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
+            device_memory_mib=memory + CONTEXT_MIB,
+            breakdown=operator_shares(units, answer.unit_us[distinct.member], latency.value),
+            warnings=(*base.warnings, *_doubts(workload, answer)),
+        )
+
+
+class UnitTreesPredictor(UnitPredictor):
+    """The same with trees on units: fitted in minutes on a CPU."""
+
+    name = "unit-trees"
+
+
+def _capped(estimate: Estimate, most: float) -> Estimate:
+    return Estimate(min(estimate.value, most), min(estimate.low, most), min(estimate.high, most))
+
+
+def _doubts(workload: Workload, answer: Answer) -> tuple[str, ...]:
+    doubts = []
+    if answer.distance > 1.0:
+        doubts.append(
+            f"Unlike what was measured ({answer.distance:.1f} times the usual distance): intervals may be too narrow"
+        )
+    if workload.target.slice is not None:
+        doubts.append("Fitted to whole devices: on a slice the time follows from its share of the peaks.")
+    return tuple(doubts)
+
+
+def operator_shares(units: Units, unit_us: NDArray[np.float64], latency_ms: float) -> tuple[OperatorShare, ...]:
+    """The predicted time by operator, most first; the units' sum is scaled to the whole."""
+    total_us = float(unit_us.sum())
+    members: dict[str, list[int]] = {}
+    for position, (operator, phase) in enumerate(zip(units.operators, units.phases, strict=True)):
+        members.setdefault(f"{operator} (backward)" if phase == "backward" else operator, []).append(position)
+    rows = []
+    for name, positions in members.items():
+        share = float(unit_us[positions].sum()) / total_us
+        rows.append(OperatorShare(name, len(positions), latency_ms * share, share, _bound(units, positions)))
+    return tuple(sorted(rows, key=lambda row: -row.latency_ms))
+
+
+def _bound(units: Units, positions: list[int]) -> str:
+    """What limits most of some units: their arithmetic, their traffic, or their launches; at what kernels reach."""
+    compute, memory = (np.exp2(units.features[positions, COLUMNS.index(f"log_{name}_us")]) for name in _LIMITS)
+    launch_us = float(units.bound_us[positions].sum() - np.maximum(compute, memory).sum())
+    spent_us = {
+        "compute": float(compute.sum()) / COMPUTE_EFFICIENCY,
+        "memory": float(memory.sum()) / MEMORY_EFFICIENCY,
+        "launch": launch_us,
+    }
+    return max(spent_us, key=lambda name: spent_us[name])

@@ -1,0 +1,75 @@
+"""Profiling: what earlier campaigns have finished, so that nothing is measured twice."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import MeasurementError
+from foretell.optional import require
+from foretell.profiling.campaign.journal import read_records, read_traces
+from foretell.profiling.workload import shape_text
+
+MEASUREMENTS, KERNELS = "measurements", "kernels"
+# It may have been the campaign's fault, so that a later one tries these again.
+TRIED_AGAIN = ("crash", "timeout")
+_COLUMNS = (
+    "workload_id", "status", "spec", "batch_size", "input_shape", "dtype", "mode", "optimizer", "family", "part",
+    "energy_j",
+)  # fmt: skip
+
+
+def done_keys(folders: Iterable[Path], table: str, columns: Sequence[str]) -> set[tuple[object, ...]]:
+    """The values of ``columns`` in all records of ``table``, in the journals and the Parquet files of ``folders``."""
+    found: set[tuple[object, ...]] = set()
+    for folder in folders:
+        if not folder.exists():
+            raise MeasurementError(f"There is nothing at {folder} to skip.")
+        found |= {tuple(line[name] for name in columns) for line in read_records(folder) if line.get("kind") == table}
+        for path in find_tables(folder, table):
+            rows = read_table(path, columns).to_pydict()
+            found |= set(zip(*(rows[name] for name in columns), strict=True))
+    return found
+
+
+def find_tables(folder: Path, table: str) -> list[Path]:
+    """The files of a table: ``slices.parquet`` of a campaign, ``slices-0123456789abcdef.parquet`` of a store."""
+    return sorted(path for path in folder.rglob(f"{table}*.parquet") if _table_of(path) == table)
+
+
+def _table_of(path: Path) -> str:
+    return path.stem.partition("-")[0]
+
+
+def read_table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Any:
+    """``columns`` of a Parquet file, and what it has of the ``optional`` ones."""
+    parquet = require("pyarrow.parquet", extra="profile", purpose="Reading Parquet")
+    try:
+        names = set(parquet.read_schema(path).names)
+        missing = [name for name in columns if name not in names]
+        if missing:
+            raise MeasurementError(f"{path} has no column {missing[0]!r}: it is not the table that was looked for.")
+        return parquet.read_table(path, columns=[*columns, *(name for name in optional if name in names)])
+    except (OSError, ValueError) as error:
+        raise MeasurementError(f"Cannot read {path}: {error}. Remove it or restore it; nothing was changed.") from error
+
+
+def done_measurements(path: Path) -> tuple[list[dict[str, Any]], set[str]]:
+    """The rows already measured in a folder or a Parquet file, and the workloads that already have a trace."""
+    if not path.exists():
+        raise MeasurementError(f"There is nothing at {path} to skip.")
+    rows: list[dict[str, Any]] = []
+    traced: set[str] = set()
+    if path.is_dir():
+        rows += [_plain(line) for line in read_records(path) if line.get("kind") == "measurement"]
+        traced |= {str(line["workload_id"]) for line in read_traces(path) if line.get("kind", KERNELS) == KERNELS}
+    for file in sorted(path.rglob("*.parquet")) if path.is_dir() else [path]:
+        table = _table_of(file)
+        if table == MEASUREMENTS or (file == path and table not in (MEASUREMENTS, KERNELS)):
+            rows += read_table(file, _COLUMNS[:1], _COLUMNS[1:]).to_pylist()
+        elif table == KERNELS:
+            traced |= set(read_table(file, ("workload_id",)).column(0).unique().to_pylist())
+    return rows, traced
+
+
+def _plain(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: line.get(name) for name in _COLUMNS} | {"input_shape": shape_text(tuple(line["input_shape"]))}

@@ -1,0 +1,338 @@
+"""Profiling: measure as much of a plan as the time allows, and lose nothing.
+
+The campaign gives groups of workloads to its workers and writes down what they answer. It can be killed at any moment
+and sent out again into the same folder; what is in its journal, or in what it shall skip, is not measured again.
+"""
+
+import json
+import logging
+import tempfile
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import MeasurementError
+from foretell.processes.messages import Message
+from foretell.profiling.campaign.done import TRIED_AGAIN, done_measurements
+from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.journal import Journal, record_of
+from foretell.profiling.campaign.pool import WORKER, Pool, WorkerProcess
+from foretell.profiling.campaign.progress import Progress
+from foretell.profiling.campaign.schedule import Group, Schedule, chosen_for, group_to_json, make_schedule
+from foretell.profiling.environment import describe
+from foretell.profiling.workload import Workload, fraction, workload_from_row
+
+log = logging.getLogger("foretell.profiling")
+
+_MAX_RESTARTS = 60
+_REPORT_S = 20.0
+_PROGRESS_S = 0.5
+_PATIENCE_S = 120.0
+AGAIN = "again"
+_AGAIN_SHARE = 0.25
+
+
+class Campaign:
+    """One run of a plan on one device."""
+
+    def __init__(self, errand: Errand, command: Sequence[str] = WORKER) -> None:
+        self._errand = errand
+        self._plan = errand.plan
+        self._out = errand.out
+        self._device = errand.device
+        self._command = command
+        reserve_s = errand.reserve_s(0.2, 16.0)
+        self._stop_at = errand.before_end(reserve_s)
+        self._kill_at = errand.before_end(reserve_s / 2)
+        self.campaign_id = uuid.uuid4().hex[:12]
+        self._journal = Journal(errand.out)
+        self._schedule = Schedule({}, {})
+        self._traces: deque[Group] = deque()
+        self._known: dict[str, Workload] = {}
+        self._parts: dict[str, str] = {}
+        self._done: set[str] = set()
+        self._seen: set[tuple[str, str]] = set()
+        self._ok: set[str] = set()
+        self._traced: set[str] = set()
+        self._errors: dict[str, str] = {}
+        self._heard = False
+        self._known_before = 0
+        self._finished = 0
+        self._header: dict[str, object] = {}
+        self.counts: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
+
+    def run(self) -> dict[str, int]:
+        """Measure until the time or the plan is over; returns how many workloads ended how."""
+        self._journal.open()
+        roles = ["measure"] * self._plan.workers.measure + ["trace"] * self._plan.workers.trace
+        zoos = sorted({zoo for part in self._plan.parts for zoo in part.zoos})
+        settings: Message = {"device": self._device, "preload": zoos, "measuring": asdict(self._plan.measuring)}
+        settings["limits"] = asdict(self._plan.limits)
+        with tempfile.TemporaryDirectory(prefix="foretell-campaign-") as folder:
+            pool = Pool(Path(folder), settings, roles, self._command)
+            facts = describe(self._device, self._errand.commit)
+            try:
+                pool.start()  # the workers import their libraries while the plan is laid out
+                self._header = self._make_header(facts, len(roles))
+                repeated = self._resume()
+                self._schedule = make_schedule(self._plan, self._done, self._seen, self._errand.errors)
+                self._trace_only()
+                if repeated:
+                    self._schedule.groups[AGAIN], self._schedule.shares[AGAIN] = deque(repeated), _AGAIN_SHARE
+                self._known_before = len(self._done)
+                log.info("%d models to measure, %d workloads known", len(self._schedule), len(self._done))
+                self._loop(pool)
+            finally:
+                pool.stop()
+                self._journal.close()
+                pool.keep_log(self._out)
+        self._write_summary(facts, pool.restarts)
+        return dict(self.counts)
+
+    def _trace_only(self) -> None:
+        """Give parts that are not captured to those who trace: the kernels of one run tell latency and all."""
+        for part in self._plan.parts:
+            if not part.captured:
+                self._traces.extend(replace(group, role="fallback") for group in self._schedule.groups.pop(part.name))
+
+    def _make_header(self, facts: dict[str, object], workers: int) -> dict[str, object]:
+        runtime = "cpu" if self._device == "cpu" else "cuda-graph"
+        return {"kind": "campaign", "campaign_id": self.campaign_id, "runtime": runtime, "workers": workers} | facts
+
+    def _write_header(self) -> None:
+        """Write where and with what is measured before the first record: who measures nothing leaves nothing."""
+        if self._header:
+            self._journal.append(self._header)
+            self._header = {}
+
+    def _resume(self) -> list[Group]:
+        """Take over what is done; returns what shall be measured once more all the same."""
+        rows: list[dict[str, Any]] = []
+        for path in self._errand.skip:
+            found, traced = done_measurements(path)
+            rows += found
+            self._traced |= traced
+        own, traced = done_measurements(self._out)
+        mine = {row["workload_id"] for row in own}
+        chosen = choose_again(rows, self._errand.again, mine)
+        rows += own
+        self._traced |= traced
+        untraced: dict[str, list[Workload]] = {}
+        for row in rows:
+            self._seen.add((row["part"] or "", row["spec"]))
+            if row["status"] in TRIED_AGAIN and row["workload_id"] not in mine:
+                continue
+            known = row["workload_id"] in self._done
+            self._done.add(row["workload_id"])
+            if not known and row["status"] == "ok" and self._wants_trace(row["workload_id"]):
+                workload = workload_from_row(row)
+                untraced.setdefault(row["spec"], []).append(workload)
+                self._remember(row["part"] or "", [workload])
+        for spec, workloads in untraced.items():
+            part = self._parts[workloads[0].id]
+            self._traces.append(Group(part, spec, tuple(workloads), len(workloads), "trace"))
+        self._done -= {workload.id for group in chosen for workload in group.workloads}
+        return chosen
+
+    def _wants_trace(self, workload_id: str) -> bool:
+        share = self._plan.measuring.trace_share
+        return workload_id not in self._traced and chosen_for("trace", share, self._plan, workload_id)
+
+    def _remember(self, part: str, workloads: Iterable[Workload]) -> None:
+        for workload in workloads:
+            self._known[workload.id] = workload
+            self._parts[workload.id] = part
+
+    def _loop(self, pool: Pool) -> None:
+        reported = shown = time.time()
+        while time.time() < self._kill_at:
+            if pool.restarts > _MAX_RESTARTS:
+                log.warning("%d workers have died: the campaign ends early", pool.restarts)
+                break
+            running = time.time() < self._stop_at and not self._errand.enough(self.counts["ok"])
+            for worker in pool.workers.values():
+                group = self._next(pool, worker) if running and worker.idle else None
+                if group is not None:
+                    self._remember(group.part, group.workloads)
+                    pool.give(worker, group, self._message(group))
+            busy = any(worker.group is not None for worker in pool.workers.values())
+            starting = running and (self._schedule or self._traces)
+            if not busy and not starting:
+                break
+            if pool.restarts >= 2 * len(pool.workers) and not self._heard:
+                raise MeasurementError(f"No worker gets ready. See {self._out / 'workers.log'}.")
+            if self._errand.elapsed_s > _PATIENCE_S and not (self.counts["ok"] or self.counts["traced"]):
+                log.warning("nothing could be measured in %.0f s: the campaign ends", _PATIENCE_S)
+                break
+            for worker, message in pool.listen(0.1):
+                if message is None:
+                    self._bury(pool, worker, "crash", restart=running)
+                else:
+                    self._hear(worker, message)
+            for worker in pool.hung(self._plan.limits.timeout_s):
+                log.warning("worker %d hangs: it is ended", worker.index)
+                worker.process.kill()
+                self._errors[worker.current or ""] = "timeout"
+            if time.time() - reported > _REPORT_S:
+                reported = time.time()
+                self.report()
+            if time.time() - shown > _PROGRESS_S:
+                shown = time.time()
+                self._errand.on_progress(self._progress(pool))
+        self._errand.on_progress(self._progress(pool))
+
+    def _progress(self, pool: Pool) -> Progress:
+        left = sum(group.wanted for queue in self._schedule.groups.values() for group in queue)
+        for worker in pool.workers.values():
+            if worker.group is not None and worker.group.role == "measure":
+                left += max(worker.group.wanted - len(worker.finished), 0)
+        if self._errand.limit:
+            left = min(left, max(self._errand.limit - self.counts["ok"], 0))
+        failed = self._finished - self.counts["ok"]
+        elapsed_s, budget_s = self._errand.elapsed_s, self._errand.seconds
+        return Progress(self._finished, failed, left, self._known_before, self.counts["traced"], elapsed_s, budget_s)
+
+    def _next(self, pool: Pool, worker: WorkerProcess) -> Group | None:
+        tracers = any(other.role == "trace" for other in pool.workers.values())
+        if (worker.role == "trace" or not tracers) and self._traces:
+            return self._traces.popleft()
+        return None if worker.role == "trace" else self._schedule.next()
+
+    def _message(self, group: Group) -> Message:
+        share = self._plan.measuring.energy_share
+        ids = [workload.id for workload in group.workloads]
+        energy = {each for each in ids if group.part == AGAIN or chosen_for("energy", share, self._plan, each)}
+        return {"group": group_to_json(group, energy), "stop_at": self._stop_at}
+
+    def _hear(self, worker: WorkerProcess, message: Message) -> None:
+        event, group = message["event"], worker.group
+        self._heard = True
+        if event == "ready":
+            worker.ready = True
+        elif event == "begin":
+            worker.current = message["id"]
+        elif event == "trace":
+            self._keep_trace(message["id"], message["kernels"])
+        elif event == "record" and group is not None:
+            worker.finished.add(message["id"])
+            if group.role == "trace":
+                self.counts["trace failed"] += 1
+            else:
+                self._keep(message["id"], message["status"], message["values"])
+        elif event == "fallback" and group is not None:
+            worker.finished.add(message["id"])
+            self.counts["fallback"] += 1
+            workload = self._known[message["id"]]
+            self._errors[message["id"]] = message["error"]
+            self._reasons[f"fallback: {message['error'][:120]}"] += 1
+            self._traces.appendleft(Group(group.part, group.spec, (workload,), 1, "fallback"))
+        elif event == "done" and group is not None:
+            self._finish(worker, group, float(message["busy_s"]))
+
+    def _finish(self, worker: WorkerProcess, group: Group, busy_s: float) -> None:
+        if group.role == "measure":
+            self._schedule.charge(group.part, busy_s)
+            wanted = [self._known[each] for each in sorted(worker.finished & self._ok) if self._wants_trace(each)]
+            if wanted:
+                self._traces.append(Group(group.part, group.spec, tuple(wanted), len(wanted), "trace"))
+        worker.group = worker.current = None
+
+    def _keep(self, workload_id: str, status: str, values: Message) -> None:
+        """Write one record, once."""
+        if workload_id in self._done:
+            return
+        self._done.add(workload_id)
+        self._finished += 1
+        self.counts[status] += 1
+        self._write_header()
+        if status == "ok":
+            self._ok.add(workload_id)
+        workload, part = self._known[workload_id], self._parts[workload_id]
+        line = record_of("measurement", self.campaign_id, workload, part, status)
+        if workload_id in self._errors:
+            line["error"] = self._errors[workload_id]
+        self._journal.append(line | values)
+        if status != "ok":
+            self._reasons[f"{status}: {str(values.get('error', ''))[:120]}"] += 1
+
+    def _keep_trace(self, workload_id: str, kernels: Message) -> None:
+        if workload_id not in self._traced and kernels["name"]:
+            self._traced.add(workload_id)
+            self.counts["traced"] += 1
+            self._write_header()
+            self._journal.append_trace(
+                {"workload_id": workload_id, "campaign_id": self.campaign_id, "kernels": kernels}
+            )
+
+    def _bury(self, pool: Pool, worker: WorkerProcess, status: str, *, restart: bool) -> None:
+        """A worker has ended: blame the workload it was at, give the others back, start another worker."""
+        group = worker.group
+        if group is not None:
+            blamed = worker.current
+            if blamed is not None and blamed not in worker.finished:
+                worker.finished.add(blamed)
+                if group.role != "trace" and time.time() < self._stop_at:
+                    status = self._errors.pop(blamed, status)
+                    status = status if status == "timeout" else "crash"
+                    self._keep(blamed, status, {"error": f"exit code {worker.process.returncode}"})
+            left = group.without(worker.finished)
+            if group.role == "measure":
+                self._schedule.put_back(left)
+            elif left.workloads:
+                self._traces.append(left)
+            worker.group = None
+        worker.ready = False
+        if restart:
+            log.warning("worker %d ended with code %s: restarted", worker.index, worker.process.returncode)
+            pool.restart(worker)
+
+    def report_reasons(self) -> None:
+        """Say why workloads have no measurement, most frequent reasons first."""
+        for reason, count in self._reasons.most_common(12):
+            log.info("%5d × %s", count, reason)
+
+    def report(self) -> None:
+        """Say in one line how far the campaign is."""
+        elapsed_s = self._errand.elapsed_s
+        rate = self.counts["ok"] / elapsed_s * 60
+        ended = ", ".join(f"{count} {status}" for status, count in self.counts.items()) or "nothing measured"
+        used = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self._schedule.used_s.items()) or "none"
+        waiting = f"; {len(self._traces)} traces wait" if self._traces else ""
+        log.info("%.0f s: %s; %.0f a minute%s; time by part: %s", elapsed_s, ended, rate, waiting, used)
+
+    def _write_summary(self, facts: dict[str, object], restarts: int) -> None:
+        elapsed_s = self._errand.elapsed_s
+        summary = {"campaign_id": self.campaign_id, "elapsed_s": elapsed_s, "counts": dict(self.counts)}
+        summary |= {"restarts": restarts, "used_s": dict(self._schedule.used_s), "left": len(self._schedule)}
+        summary |= {"untraced": sum(len(group.workloads) for group in self._traces), "facts": facts}
+        (self._out / "campaign.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+
+
+def choose_again(rows: Iterable[dict[str, Any]], count: int, done: set[str]) -> list[Group]:
+    """``count`` workloads to measure once more, without those that are ``done``.
+
+    Those that were measured least often come first, then those with energy.
+    """
+    measured = [row for row in rows if row["status"] == "ok"]
+    good = {row["workload_id"]: row for row in measured}
+    times = Counter(row["workload_id"] for row in measured)
+    order = sorted(good, key=lambda each: (times[each], good[each].get("energy_j") is None, fraction(AGAIN, each)))
+    specs: dict[str, list[Workload]] = {}
+    for workload_id in order[:count]:
+        if workload_id not in done:
+            specs.setdefault(good[workload_id]["spec"], []).append(workload_from_row(good[workload_id]))
+    return [Group(AGAIN, spec, tuple(workloads), len(workloads)) for spec, workloads in specs.items()]
+
+
+def run(errand: Errand) -> dict[str, int]:
+    """Run a ``measurements`` campaign; returns how many workloads ended how."""
+    campaign = Campaign(errand)
+    counts = campaign.run()
+    campaign.report_reasons()
+    campaign.report()
+    return counts

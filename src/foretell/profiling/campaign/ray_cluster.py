@@ -1,0 +1,249 @@
+"""Profiling: the same plan on the machines of a Ray cluster: one task a workload, each with a whole GPU or a core.
+
+Results come back to the driver, which alone writes the journal: whatever dies, a record is there once or not at all,
+and the same command goes on where it ended. A task whose machine or process dies is run again by Ray.
+"""
+
+import atexit
+import logging
+import os
+import tempfile
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import MeasurementError
+from foretell.optional import require
+from foretell.processes.device_lock import MAX_WORKERS
+from foretell.processes.messages import Message
+from foretell.profiling.campaign.done import TRIED_AGAIN, done_measurements
+from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.journal import Journal, record_of
+from foretell.profiling.campaign.pool import WORKER
+from foretell.profiling.campaign.progress import Progress
+from foretell.profiling.campaign.schedule import (
+    Group,
+    Schedule,
+    chosen_for,
+    group_from_json,
+    group_to_json,
+    make_schedule,
+)
+from foretell.profiling.campaign.task_worker import Station
+from foretell.profiling.environment import describe
+
+log = logging.getLogger("foretell.profiling")
+
+LOCAL = "local"
+MAX_RETRIES = 3
+_WAIT_S = 0.5
+_QUEUED = 2  # tasks a slot: the next one waits where the last one ends
+_HOST_FACTS = ("host", "device_name", "driver")
+
+
+class RayCampaign:
+    """One run of a ``measurements`` plan on a cluster."""
+
+    def __init__(
+        self,
+        errand: Errand,
+        address: str = LOCAL,
+        command: Sequence[str] = WORKER,
+    ) -> None:
+        self._errand = errand
+        self._plan = errand.plan
+        self._device = errand.device
+        self._address = address
+        self._command = tuple(command)
+        reserve_s = errand.reserve_s(0.2, 16.0)
+        self._stop_at = errand.before_end(reserve_s)
+        self._kill_at = errand.before_end(reserve_s / 2)
+        self._journal = Journal(errand.out)
+        self._key = uuid.uuid4().hex[:12]
+        self._schedule = Schedule({}, {})
+        self._ready: deque[Group] = deque()
+        self._spares: dict[tuple[str, str], list[Group]] = {}
+        self._campaigns: dict[tuple[str, ...], str] = {}
+        self._done: set[str] = set()
+        self._traced: set[str] = set()
+        self._known_before = 0
+        self.counts: Counter[str] = Counter()
+
+    def run(self) -> dict[str, int]:
+        """Measure until the time or the plan is over; returns how many workloads ended how."""
+        self._journal.open()
+        try:
+            for path in self._errand.folders:
+                rows, traced = done_measurements(path)
+                failed = TRIED_AGAIN if path != self._errand.out else ()
+                self._done |= {row["workload_id"] for row in rows if row["status"] not in failed}
+                self._traced |= traced
+            self._known_before = len(self._done)
+            self._schedule = make_schedule(self._plan, self._done, errors=self._errand.errors)
+            log.info("%d models to measure, %d workloads known", len(self._schedule), len(self._done))
+            if not len(self._schedule):
+                return {}
+            ray = connect(self._address, self._plan.workers.measure, self._device)
+            try:
+                self._loop(ray)
+            finally:
+                ray.shutdown()
+        finally:
+            self._journal.close()
+        return dict(self.counts)
+
+    def _loop(self, ray: Any) -> None:
+        resources = {"num_cpus": 1} if self._device == "cpu" else {"num_cpus": 1, "num_gpus": 1}
+        task = ray.remote(**resources, max_retries=MAX_RETRIES)(measure_task)
+        pending: dict[Any, Group] = {}
+        slots = self._slots(ray)
+        while time.time() < self._kill_at:
+            running = time.time() < self._stop_at and not self._errand.enough(self.counts["ok"] + len(pending))
+            while running and len(pending) < slots:
+                group = self._next()
+                if group is None:
+                    break
+                pending[task.remote(self._job(group))] = group
+                running = not self._errand.enough(self.counts["ok"] + len(pending))
+            if not pending:
+                break
+            finished, _ = ray.wait(list(pending), num_returns=1, timeout=_WAIT_S)
+            for reference in finished:
+                self._keep(pending.pop(reference), *_answer(ray, reference))
+            slots = self._slots(ray)  # machines come and go
+            self._errand.on_progress(self._progress(len(pending)))
+        for reference in pending:
+            with suppress(Exception):  # it may have ended by itself meanwhile
+                ray.cancel(reference, force=True)
+
+    def _slots(self, ray: Any) -> int:
+        kind = "CPU" if self._device == "cpu" else "GPU"
+        count = int(ray.cluster_resources().get(kind, 0))
+        if count < 1:
+            raise MeasurementError(f"The Ray cluster has no {kind}: nothing could run. Look at: ray status")
+        return _QUEUED * count
+
+    def _next(self) -> Group | None:
+        """The next workload, as a group of its own."""
+        if not self._ready:
+            group = self._schedule.next()
+            if group is None:
+                return None
+            single = [Group(group.part, group.spec, (workload,), 1) for workload in group.workloads]
+            self._ready.extend(single[: group.wanted])
+            self._spares[group.part, group.spec] = single[group.wanted :]
+        return self._ready.popleft()
+
+    def _job(self, group: Group) -> Message:
+        workload_id = group.workloads[0].id
+        measuring = self._plan.measuring
+        settings = {"device": self._device, "preload": [], "measuring": asdict(measuring)}
+        settings["limits"] = asdict(self._plan.limits)
+        wants_trace = chosen_for("trace", measuring.trace_share, self._plan, workload_id)
+        return {
+            "key": self._key,
+            "settings": settings,
+            "command": list(self._command),
+            "commit": self._errand.commit,
+            "timeout_s": self._plan.limits.timeout_s,
+            "group": group_to_json(group, set()),
+            "energy": chosen_for("energy", measuring.energy_share, self._plan, workload_id),
+            "trace": wants_trace and workload_id not in self._traced,
+            "stop_at": self._stop_at,
+        }
+
+    def _keep(self, group: Group, facts: Mapping[str, Any], outcome: Mapping[str, Any]) -> None:
+        """Write what a task has found: the trace first, since a workload with a record is not measured again."""
+        workload, status = group.workloads[0], str(outcome["status"])
+        if workload.id in self._done or not status:
+            return
+        campaign_id = self._campaign(facts)
+        kernels = outcome.get("kernels")
+        if kernels and kernels["name"] and workload.id not in self._traced:
+            self._traced.add(workload.id)
+            self.counts["traced"] += 1
+            self._journal.append_trace({"workload_id": workload.id, "campaign_id": campaign_id, "kernels": kernels})
+        self._done.add(workload.id)
+        self.counts[status] += 1
+        line = record_of("measurement", campaign_id, workload, group.part, status)
+        self._journal.append(line | dict(outcome["values"]))
+        self._schedule.used_s[group.part] += float(outcome.get("busy_s", 0.0))
+        if status != "ok":
+            spares = self._spares.get((group.part, group.spec), [])
+            left = [spare for spare in spares if spare.workloads[0].id not in self._done]
+            if left:
+                self._ready.appendleft(left[0])
+                spares.remove(left[0])
+
+    def _campaign(self, facts: Mapping[str, Any]) -> str:
+        """The campaign of one machine and device; its facts are written when the first record comes from it."""
+        place = tuple(str(facts.get(name)) for name in _HOST_FACTS)
+        if place not in self._campaigns:
+            self._campaigns[place] = uuid.uuid4().hex[:12]
+            runtime = "cpu" if self._device == "cpu" else "cuda-graph"
+            header = {"kind": "campaign", "campaign_id": self._campaigns[place], "runtime": runtime, "workers": 1}
+            self._journal.append(header | dict(facts))
+        return self._campaigns[place]
+
+    def _progress(self, pending: int) -> Progress:
+        finished = sum(count for status, count in self.counts.items() if status != "traced")
+        left = sum(group.wanted for queue in self._schedule.groups.values() for group in queue)
+        left += len(self._ready) + pending
+        failed = finished - self.counts["ok"]
+        elapsed_s, budget_s = self._errand.elapsed_s, self._errand.seconds
+        return Progress(finished, failed, left, self._known_before, self.counts["traced"], elapsed_s, budget_s)
+
+
+def connect(address: str, workers: int, device: str) -> Any:
+    """Ray, connected to a cluster or started here with ``workers`` slots."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a task without a GPU keeps its environment
+    ray = require("ray", extra="ray", purpose="Measuring on a Ray cluster")
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if address == LOCAL:
+            cores = max(1, workers) if device == "cpu" else None
+            ray.init(address=LOCAL, num_cpus=cores, include_dashboard=False, **options)
+        else:
+            ray.init(address=address, **options)
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        line = " ".join(str(error).split())[:200]
+        raise MeasurementError(
+            f"Cannot reach the Ray cluster {address!r}: {line} Use --ray local to start one."
+        ) from error
+    return ray
+
+
+def _answer(ray: Any, reference: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The facts of the machine and the outcome; a task that Ray gave up is a crash."""
+    try:
+        answer = ray.get(reference)
+    except ray.exceptions.RayError as error:
+        reason = " ".join(str(error).split())[-300:]
+        return describe("cpu") | {"device_name": ""}, {"status": "crash", "values": {"error": reason}}
+    return answer["facts"], answer["outcome"]
+
+
+_stations: dict[str, tuple[Station, dict[str, object]]] = {}
+
+
+def measure_task(job: Message) -> Message:
+    """What runs on a machine of the cluster. Its worker process stays for the next task of the same campaign."""
+    device, visible = str(job["settings"]["device"]), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    key = f"{job['key']}-{visible or device}"
+    if key not in _stations:
+        folder = Path(tempfile.gettempdir()) / f"foretell-ray-{key}"
+        folder.mkdir(exist_ok=True, mode=0o700)
+        number = os.getpid() % MAX_WORKERS  # tasks of one machine share a turnstile: one at a time measures
+        station = Station(folder, job["settings"], job["command"], float(job["timeout_s"]), number)
+        atexit.register(station.close)
+        _stations[key] = station, describe(device, str(job["commit"]))
+    station, facts = _stations[key]
+    group, _ = group_from_json(job["group"])
+    outcome = station.measure(group, energy=job["energy"], trace=job["trace"], stop_at=job["stop_at"])
+    return {"facts": facts, "outcome": outcome.to_json()}

@@ -1,0 +1,227 @@
+"""Profiling: in which order a plan is measured, so that any beginning of it covers the space, and none of it repeats.
+
+Models go round-robin over their families, workloads of one model share one build, and the parts of a plan take turns so
+that each gets its share of the time. Everything follows from the plan's seed.
+"""
+
+import math
+import random
+import statistics
+from collections import defaultdict, deque
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from foretell.errors import InputError
+from foretell.processes.messages import Message
+from foretell.profiling.campaign.plan import Limits, Measuring, Part, Plan
+from foretell.profiling.workload import Workload, fraction, workload_from_json
+from foretell.profiling.zoos.registry import load_zoo
+from foretell.profiling.zoos.zoo import Entry
+from foretell.registry import did_you_mean
+from foretell.units import GIB, ms
+
+# A guess of the matrix rate that a language model reaches, to leave out what would take too long.
+_GUESSED_FLOPS_PER_S = 4e14
+_MAX_CACHE_BYTES = 6 * GIB
+_MAX_TOKENS = 65536
+# What a group is charged when it is given out, so that several workers do not all begin with the same part.
+_EXPECTED_S = 2.0
+_MOST_TURNS = 4.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """Workloads of one model: measured on one build until ``wanted`` of them have succeeded.
+
+    The spare ones stand in for workloads that turn out to be too slow or too large.
+    """
+
+    part: str
+    spec: str
+    workloads: tuple[Workload, ...]
+    wanted: int
+    role: str = "measure"
+
+    def without(self, done: Iterable[str]) -> "Group":
+        """What is left of the group."""
+        known = set(done)
+        left = tuple(workload for workload in self.workloads if workload.id not in known)
+        return replace(self, workloads=left, wanted=self.wanted - (len(self.workloads) - len(left)))
+
+
+@dataclass
+class Schedule:
+    """Hands out groups; parts take turns by the time they have used."""
+
+    groups: dict[str, deque[Group]]
+    shares: dict[str, float]
+    used_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def next(self) -> Group | None:
+        """The next group of the part that is furthest behind its share."""
+        waiting = [name for name, queue in self.groups.items() if queue]
+        if not waiting:
+            return None
+        part = min(waiting, key=lambda name: (self.used_s[name] / self.shares[name], -self.shares[name], name))
+        self.used_s[part] += _EXPECTED_S
+        return self.groups[part].popleft()
+
+    def charge(self, part: str, seconds: float) -> None:
+        """Count the time that a group of ``part`` has used, in place of what was expected."""
+        self.used_s[part] += seconds - _EXPECTED_S
+
+    def put_back(self, group: Group) -> None:
+        """Return what is left of a group after its worker died."""
+        if group.workloads and group.wanted > 0:
+            self.groups[group.part].appendleft(group)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.groups.values()))
+
+
+def make_schedule(
+    plan: Plan,
+    done: Iterable[str] = (),
+    seen: Container[tuple[str, str]] = (),
+    errors: Mapping[str, float] = MappingProxyType({}),
+) -> Schedule:
+    """All groups of a plan in order, without the workloads that are ``done``.
+
+    Models of which a part has ``seen`` nothing yet, told as (part, spec), come first. ``errors`` are a predictor's, by
+    family: families that it misjudges come up more often.
+    """
+    known = set(done)
+    groups: dict[str, deque[Group]] = {}
+    for part in plan.parts:
+        entries = [entry for zoo in part.zoos for entry in load_zoo(zoo).entries(part, plan.seed)]
+        _check_families(part, plan, {entry.family for entry in entries})
+        entries = [entry for entry in entries if not any(word in entry.spec for word in part.exclude)]
+        queue: deque[Group] = deque()
+        for entry in interleave(entries, f"{plan.seed}/{part.name}", errors):
+            left = group_of(entry, part, plan).without(known)
+            if left.workloads and left.wanted > 0:
+                queue.append(left)
+        groups[part.name] = deque(sorted(queue, key=lambda group: (group.part, group.spec) in seen))
+    return Schedule(groups, {part.name: part.share for part in plan.parts})
+
+
+def _check_families(part: Part, plan: Plan, found: Container[str]) -> None:
+    """A family that no zoo of the part has is a slip of the pen: nothing of it would be measured."""
+    for family in part.families:
+        if family not in found:
+            every = replace(part, families=())
+            known = {entry.family for zoo in part.zoos for entry in load_zoo(zoo).entries(every, plan.seed)}
+            raise InputError(
+                f"Part {part.name!r} finds no model of the family {family!r} in {', '.join(part.zoos)}."
+                f"{did_you_mean(family, known)}"
+            )
+
+
+def interleave(entries: Sequence[Entry], seed: str, errors: Mapping[str, float] = MappingProxyType({})) -> list[Entry]:
+    """One of each family, then another of each, families and members in a random but fixed order.
+
+    With ``errors``, a family takes as many turns as its error is times the median; one without an error the most.
+    """
+    families: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        families[entry.family].append(entry)
+    draw = random.Random(seed)
+    for family in sorted(families):
+        families[family].sort(key=lambda entry: entry.spec)
+        draw.shuffle(families[family])
+    order = sorted(families)
+    draw.shuffle(order)
+    usual = statistics.median(errors.values()) if errors else 1.0
+    turns = {name: _turns(errors.get(name, math.inf if errors else usual) / usual) for name in order}
+    rounds = [
+        (turn // turns[name], place, turn) for place, name in enumerate(order) for turn in range(len(families[name]))
+    ]
+    return [families[order[place]][turn] for _, place, turn in sorted(rounds)]
+
+
+def _turns(error: float) -> int:
+    """How many models of a family come up in one round, by its error as a multiple of the median."""
+    return max(1, round(min(error, _MOST_TURNS)))
+
+
+def group_of(entry: Entry, part: Part, plan: Plan) -> Group:
+    """The workloads to measure of one model: a small one first, which tells what the others will cost."""
+    draw = random.Random(f"{plan.seed}/{part.name}/{entry.spec}")
+    dtypes = list(part.dtypes)
+    draw.shuffle(dtypes)
+    chosen: dict[str, Workload] = {}
+    for number in range(part.per_model * 4):
+        if len(chosen) == part.per_model:
+            break
+        batches = part.first_batch_sizes if number == 0 else part.batch_sizes
+        workload = _draw(entry, part, plan, draw, dtypes[number % len(dtypes)], batches)
+        chosen.setdefault(workload.id, workload)
+    first, *others = chosen.values()
+    rank = {dtype: position for position, dtype in enumerate(dtypes)}
+    others.sort(key=lambda workload: (rank[workload.dtype], workload.mode, cost(workload)))
+    spares: dict[str, Workload] = {}
+    for number in range(2 * part.per_model):
+        workload = _draw(entry, part, plan, draw, dtypes[-1 - number % len(dtypes)], part.first_batch_sizes)
+        if workload.id not in chosen and len(spares) < max(1, part.per_model // 2):
+            spares.setdefault(workload.id, workload)
+    return Group(part.name, entry.spec, (first, *others, *spares.values()), len(chosen))
+
+
+def cost(workload: Workload) -> int:
+    """Elements of one batch of input: what a workload's cost grows with."""
+    elements = workload.batch_size
+    for size in workload.input_shape:
+        elements *= size
+    return elements
+
+
+def _draw(entry: Entry, part: Part, plan: Plan, draw: random.Random, dtype: str, batches: Sequence[int]) -> Workload:
+    mode, optimizer = draw.choice(part.modes), draw.choice(part.optimizers)
+    batch, shape = draw.choice(batches), entry.input_shape
+    if mode in ("prefill", "decode"):
+        batch, length = _fit(entry, mode, batch, draw.choice(part.sequences or (128,)), plan)
+        shape = (length,)
+    elif not shape:
+        lengths = [length for length in part.sequences or (128,) if length <= entry.max_sequence]
+        shape = (draw.choice(lengths or [entry.max_sequence]),)
+    elif entry.flexible and part.sizes and draw.random() < part.size_share:
+        size = draw.choice(part.sizes)
+        shape = (*shape[:-2], size, size)
+    return Workload(entry.spec, batch, shape, dtype, mode, optimizer, entry.family)
+
+
+def _fit(entry: Entry, mode: str, batch: int, length: int, plan: Plan) -> tuple[int, int]:
+    """Halve the batch, then the sequence, until the estimate is inside the limits."""
+    length = min(length, entry.max_sequence - 1)
+    while batch > 1 or length > 32:
+        seconds = 2 * entry.parameters * batch * length / _GUESSED_FLOPS_PER_S if mode == "prefill" else 0.0
+        cache = entry.cache_bytes_per_token * batch * length
+        few = mode == "decode" or batch * length <= _MAX_TOKENS
+        if ms(seconds) <= plan.limits.max_latency_ms and cache <= _MAX_CACHE_BYTES and few:
+            break
+        batch, length = (batch // 2, length) if batch > 1 else (1, max(length // 2, 32))
+    return batch, length
+
+
+def chosen_for(purpose: str, share: float, plan: Plan, workload_id: str) -> bool:
+    """Whether a workload belongs to the share that gets an energy reading or a kernel trace."""
+    return fraction(purpose, plan.seed, workload_id) < share
+
+
+def group_to_json(group: Group, energy: set[str]) -> Message:
+    """A group as a worker reads it; ``energy`` names the workloads whose energy is measured."""
+    workloads = [{**workload.to_json(), "energy": workload.id in energy} for workload in group.workloads]
+    return {"part": group.part, "spec": group.spec, "workloads": workloads, "wanted": group.wanted, "role": group.role}
+
+
+def group_from_json(values: Message) -> tuple[Group, set[str]]:
+    """The group that :func:`group_to_json` wrote."""
+    workloads = tuple(workload_from_json(workload) for workload in values["workloads"])
+    energy = {workload.id for workload, raw in zip(workloads, values["workloads"]) if raw["energy"]}
+    return Group(values["part"], values["spec"], workloads, values["wanted"], values["role"]), energy
+
+
+def settings_from_json(values: Message) -> tuple[Measuring, Limits]:
+    """How to measure, and what to leave out."""
+    return Measuring(**values["measuring"]), Limits(**values["limits"])

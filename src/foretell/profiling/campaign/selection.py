@@ -1,0 +1,118 @@
+"""Profiling: which workloads a campaign takes again from earlier ones: known to run, as different as possible."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import InputError, MeasurementError
+from foretell.profiling.campaign.done import find_tables, read_table
+from foretell.profiling.campaign.plan import Part, Plan
+from foretell.profiling.campaign.schedule import make_schedule
+from foretell.profiling.workload import Workload, fraction, parse_spec, workload_from_row
+
+Row = Mapping[str, Any]
+
+_CLASSES_A_DECADE = 3
+_COLUMNS = (
+    "workload_id", "spec", "family", "part", "mode", "optimizer", "dtype", "batch_size", "input_shape", "status",
+    "latency_ms", "latency_source", "noisy", "reserved_mib",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A workload, the part of the plan it stands for, and its latency on the whole device where that is known."""
+
+    workload: Workload
+    part: str
+    latency_ms: float | None = None
+
+
+def choose(plan: Plan, limit: int = 0) -> list[Chosen]:
+    """The workloads of a plan in order; any beginning of the list is spread over all parts."""
+    wanted = min(plan.selection.workloads, limit) if limit else plan.selection.workloads
+    if not plan.selection.measured:
+        return _drawn(plan, wanted)
+    rows: Sequence[Row] = list(_read(map(Path, plan.selection.measured), "measurements", _COLUMNS))
+    if plan.selection.max_kernels:
+        traced = _read(map(Path, plan.selection.measured), "kernels", ("workload_id",))
+        kernels = Counter(str(row["workload_id"]) for row in traced)
+        rows = [row for row in rows if 0 < kernels[row["workload_id"]] <= plan.selection.max_kernels]
+    total = math.fsum(part.share for part in plan.parts)
+    queues = [(part, _part(rows, part, plan, math.ceil(wanted * part.share / total))) for part in plan.parts]
+    chosen: list[Chosen] = []
+    used = Counter({part.name: 0 for part in plan.parts})
+    while len(chosen) < wanted and any(queue for _, queue in queues):
+        part, queue = min(((p, q) for p, q in queues if q), key=lambda pair: used[pair[0].name] / pair[0].share)
+        used[part.name] += 1
+        chosen.append(queue.pop(0))
+    if not chosen:
+        raise InputError(f"Nothing in {', '.join(plan.selection.measured)} fits the plan. Widen [selection].")
+    return chosen
+
+
+def _drawn(plan: Plan, wanted: int) -> list[Chosen]:
+    schedule, chosen = make_schedule(plan), dict[str, Chosen]()
+    while len(chosen) < wanted and (group := schedule.next()) is not None:
+        workload = group.workloads[0]
+        chosen.setdefault(workload.id, Chosen(workload, group.part))
+    return list(chosen.values())
+
+
+def _read(paths: Iterable[Path], table: str, columns: Sequence[str]) -> Iterable[Row]:
+    for path in paths:
+        files = find_tables(path, table)
+        if not files:
+            raise MeasurementError(f"There is no {table}.parquet below {path}. Change [selection] measured.")
+        for file in files:
+            yield from read_table(file, columns).to_pylist()
+
+
+def _part(rows: Sequence[Row], part: Part, plan: Plan, count: int) -> list[Chosen]:
+    fitting = {str(row["workload_id"]): row for row in rows if row["part"] == part.name and _fits(row, part, plan)}
+    picked = spread_out([fitting[each] for each in sorted(fitting)], count, str(plan.seed))
+    return [Chosen(workload_from_row(row), part.name, float(row["latency_ms"])) for row in picked]
+
+
+def _fits(row: Row, part: Part, plan: Plan) -> bool:
+    limits = plan.selection
+    return bool(
+        row["status"] == "ok"
+        and row["latency_source"] == "cuda-graph"
+        and not row["noisy"]
+        and limits.min_latency_ms <= row["latency_ms"] <= limits.max_latency_ms
+        and (row["reserved_mib"] or 0.0) <= limits.max_memory_mib
+        and row["mode"] in part.modes
+        and row["dtype"] in part.dtypes
+        and not any(word in row["spec"] for word in part.exclude)
+    )
+
+
+def spread_out(rows: Sequence[Row], count: int, seed: str) -> list[Row]:
+    """Pick ``count`` rows one after the other, each as unlike those before it as there is."""
+    used: Counter[tuple[str, object]] = Counter()
+    left = sorted(rows, key=lambda row: fraction("selection", seed, row["workload_id"]))
+    picked: list[Row] = []
+    while left and len(picked) < count:
+        best = min(left, key=lambda row: math.fsum(used[trait] for trait in traits(row)))
+        left.remove(best)
+        picked.append(best)
+        used.update(traits(best))
+    return picked
+
+
+def traits(row: Row) -> tuple[tuple[str, object], ...]:
+    """What two workloads can have in common.
+
+    >>> row = {"latency_ms": 2.5, "batch_size": 8, "spec": "timm:resnet50", "family": "resnet", "mode": "inference"}
+    >>> traits({**row, "dtype": "fp16"})[:2]
+    (('latency', 1), ('batch', 1))
+    """
+    latency = math.floor(math.log10(row["latency_ms"]) * _CLASSES_A_DECADE)
+    batch = int(math.log2(row["batch_size"])) // 2
+    zoo = parse_spec(row["spec"]).zoo
+    names = (("spec", row["spec"]), ("family", row["family"]), ("dtype", row["dtype"]), ("mode", row["mode"]))
+    return (("latency", latency), ("batch", batch), ("zoo", zoo), *names)

@@ -1,0 +1,219 @@
+"""Profiling: a child process that measures groups of workloads until its input ends.
+
+Whatever goes wrong inside a workload becomes a record; what breaks the process breaks this process alone.
+"""
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from foretell.processes.child import POISONED, PoisonedError, die_with_parent, settle, short, take_output
+from foretell.processes.device_lock import Turnstile
+from foretell.processes.messages import Message
+from foretell.profiling.campaign.plan import Limits, Measuring
+from foretell.profiling.campaign.schedule import Group, cost, group_from_json, settings_from_json
+from foretell.profiling.workload import Workload, fraction
+from foretell.profiling.zoos.registry import preload
+
+_TRACE_WARMUPS = 2
+
+
+class Worker:
+    """Builds models, measures their workloads, and says what came out."""
+
+    def __init__(self, runtime: Any, measuring: Measuring, limits: Limits, say: Callable[[Message], None]) -> None:
+        self._runtime = runtime
+        self._measuring = measuring
+        self._limits = limits
+        self._say = say
+        self._built: Any = None
+        self._weights: Any = None
+        self._cost: Any = None
+
+    def run_group(self, group: Group, energy: set[str], stop_at: float) -> None:
+        """Measure the workloads of one model until enough of them have succeeded."""
+        from foretell.profiling.skeleton import Weights
+        from foretell.profiling.zoos.registry import build
+
+        started = time.perf_counter()
+        first = group.workloads[0]
+        self._say({"event": "begin", "id": first.id})
+        try:
+            self._built = build(group.spec)
+            self._weights = Weights(self._built.model, cast_buffers=self._built.cast_buffers)
+            parameters = sum(parameter.numel() for parameter in self._built.model.parameters())
+        except Exception as error:  # noqa: BLE001 a model that cannot be built is a finding, not an accident
+            for workload in group.workloads[: group.wanted]:
+                self._record(workload, "build_error", error=short(error))
+            return
+        build_s = time.perf_counter() - started
+        left = group.wanted
+        self._cost = None
+        try:
+            for workload in group.workloads:
+                if left <= 0 or time.time() > stop_at:
+                    break
+                if parameters > self._limits.max_parameters:
+                    self._record(workload, "skipped", error=f"{parameters} parameters")
+                    continue
+                self._say({"event": "begin", "id": workload.id})
+                facts: Message = {"build_s": build_s, "parameters": parameters}
+                left -= self._one(workload, group.role, energy=workload.id in energy, facts=facts)
+                build_s = 0.0
+        finally:
+            self._drop()
+
+    def _drop(self) -> None:
+        with suppress(RuntimeError), self._runtime.shared():
+            self._weights.release()
+            self._runtime.clear()
+        self._built = self._weights = None
+        gc.collect()
+
+    def _too_much(self, workload: Workload) -> str | None:
+        """Why a workload is left out, by what the workloads before it cost."""
+        if self._cost is None or workload.mode in ("prefill", "decode"):
+            return None
+        elements = cost(workload)
+        latency_ms, memory_gib = self._cost.latency_ms(workload, elements), self._cost.memory_gib(elements)
+        if latency_ms > self._limits.max_latency_ms:
+            return f"about {latency_ms:.0f} ms"
+        return f"about {memory_gib:.0f} GiB" if memory_gib > self._limits.max_memory_gib else None
+
+    def _one(self, workload: Workload, role: str, *, energy: bool, facts: Message) -> bool:
+        """One workload; whether it counts as measured."""
+        import torch
+
+        from foretell.profiling.runtimes.cuda import CaptureError
+
+        too_much = self._too_much(workload) if role == "measure" else None
+        if too_much is not None:
+            self._record(workload, "skipped", error=too_much)
+            return False
+
+        started = time.perf_counter()
+        step, record, status, reason = None, facts, "ok", ""
+        try:
+            step, seen = self._prepare(workload, role)
+            if role == "trace":
+                return self._trace(workload, step)
+            if role == "fallback":
+                more, table = self._runtime.measure_uncaptured(step, self._built.model)
+                self._say({"event": "trace", "id": workload.id, "kernels": table.to_json()})
+            else:
+                eager = fraction("eager", workload.id) < self._measuring.eager_share
+                more = self._runtime.measure(step, energy=energy, eager=eager)
+            record = seen | more | facts | {"measure_s": time.perf_counter() - started}
+        except CaptureError as error:
+            status, reason = "fallback", short(error)
+        except torch.cuda.OutOfMemoryError as error:
+            status, reason = "oom", short(error)
+        except Exception as error:  # noqa: BLE001 a model that cannot run is a finding, not an accident
+            status, reason = ("cuda_error" if "CUDA error" in str(error) else "run_error"), short(error)
+        finally:
+            self._close(step)
+            step = None
+        if status == "fallback":
+            self._say({"event": "fallback", "id": workload.id, "error": reason})
+        elif status == "ok":
+            self._record(workload, "ok", **record)
+        else:
+            self._record(workload, status, error=reason, **facts)
+        if status != "ok":
+            self._check_health()  # only here: while an error is handled, its traceback keeps tensors alive
+        return status in ("ok", "fallback")
+
+    def _prepare(self, workload: Workload, role: str) -> tuple[Any, Message]:
+        from foretell.profiling.steps import make_step, weight_dtype
+
+        runtime = self._runtime
+        gc.collect()  # otherwise off: what is left of the workload before must not count as memory of this one
+        with runtime.shared():
+            runtime.clear()
+            self._weights.place(runtime.device, weight_dtype(workload))
+            runtime.clear()
+            parameters_mib = runtime.parameters_mib()
+            step = make_step(self._built, workload, runtime.device)
+            runtime.clear()
+            runtime.reset_memory()
+        record, seen = runtime.warm_up(step, _TRACE_WARMUPS if role == "trace" else self._measuring.warmups)
+        seen.elements = cost(workload)
+        if self._cost is None or seen.elements >= self._cost.elements:
+            self._cost = seen
+        estimates = {"module_macs": seen.macs, "module_outputs": seen.outputs}
+        return step, record | estimates | {"parameters_mib": parameters_mib}
+
+    def _trace(self, workload: Workload, step: Any) -> bool:
+        table = self._runtime.trace(step, self._built.model, 1)[0]
+        self._say({"event": "trace", "id": workload.id, "kernels": table.to_json()})
+        return True
+
+    def _close(self, step: Any) -> None:
+        if step is not None:
+            with suppress(RuntimeError):
+                step.close()
+
+    def _check_health(self) -> None:
+        gc.collect()
+        try:
+            with self._runtime.shared():
+                self._weights.release()
+                healthy = self._runtime.healthy()
+        except RuntimeError:
+            healthy = False
+        if not healthy:
+            raise PoisonedError("The device context of this process is broken.")
+
+    def _record(self, workload: Workload, status: str, **values: object) -> None:
+        self._say({"event": "record", "id": workload.id, "status": status, "values": values})
+
+
+def _make_runtime(device: str, turnstile: Turnstile, measuring: Measuring) -> Any:
+    if device == "cpu":
+        from foretell.profiling.runtimes.cpu import CpuRuntime
+
+        return CpuRuntime(turnstile, measuring)
+    from foretell.profiling.runtimes.cuda import CudaRuntime
+
+    return CudaRuntime(turnstile, measuring)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve one campaign: settings as JSON in the only argument, groups on standard input."""
+    die_with_parent()
+    settings = json.loads(arguments[0])
+    say = take_output()
+    measuring, limits = settings_from_json(settings)
+    import torch
+
+    torch.set_num_threads(1)
+    turnstile = Turnstile(Path(settings["folder"]), settings["worker"])
+    turnstile.open()
+    runtime = _make_runtime(settings["device"], turnstile, measuring)
+    runtime.open(tracing=settings["role"] == "trace")
+    preload(settings["preload"])
+    settle()
+    worker = Worker(runtime, measuring, limits, say)
+    say({"event": "ready", "pid": os.getpid()})
+    for line in sys.stdin:
+        message = json.loads(line)
+        group, energy = group_from_json(message["group"])
+        started, waited = time.perf_counter(), turnstile.waited_s
+        try:
+            worker.run_group(group, energy, message["stop_at"])
+        except PoisonedError:
+            say({"event": "poisoned"})
+            os._exit(POISONED)
+        busy_s = time.perf_counter() - started - (turnstile.waited_s - waited)
+        say({"event": "done", "busy_s": busy_s})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Captured steps that stay on the device: replayed on slices, compiled, beside each other."""

@@ -1,0 +1,338 @@
+"""Profiling: models as they are and as ``torch.compile`` makes them, as many as the time allows.
+
+Compiling takes a core for half a minute and disturbs nobody; timing needs the device alone. So many processes first
+compile and keep what they have compiled; then each in turn times and traces it while the others stand still.
+"""
+
+import logging
+import math
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from foretell.errors import MeasurementError
+from foretell.processes.messages import Message
+from foretell.profiling.campaign.done import done_keys
+from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.ledger import Ledger
+from foretell.profiling.campaign.plan import Plan
+from foretell.profiling.campaign.pool import Pool, WorkerProcess
+from foretell.profiling.campaign.schedule import Group, make_schedule
+from foretell.profiling.campaign.selection import Chosen
+from foretell.units import ms, seconds_from_us
+
+log = logging.getLogger("foretell.profiling")
+
+WORKER = (sys.executable, "-m", "foretell.profiling.replays.compiled_worker")
+TABLE, KERNELS = "compiled", "compiled_kernels"
+_LISTEN_S = 0.05
+_REPORT_S = 20.0
+_MAX_RESTARTS = 40
+# Measuring begins early enough for all that is kept: so long a workload takes, times and trace together.
+_MEASURE_S = 0.8
+# A process gets no other workload where most of its compilation would come too late.
+_HOPE = 0.6
+_INTERRUPT_S = 10.0
+_SILENCE_S = 40.0
+_BUSY = Group("", "", (), 0)
+
+
+def run(errand: Errand, command: Sequence[str] = WORKER) -> dict[str, int]:
+    """Compile and measure until the time or the plan is over; returns how many workloads ended how."""
+    return CompiledCampaign(errand, command).run()
+
+
+class CompiledCampaign:
+    """One run of a ``compiled`` plan."""
+
+    def __init__(self, errand: Errand, command: Sequence[str] = WORKER) -> None:
+        self._errand = errand
+        self._plan = errand.plan
+        self._command = command
+        reserve_s = errand.reserve_s(0.05, 15.0)
+        self._stop_at = errand.before_end(reserve_s)
+        self._kill_at = errand.before_end(reserve_s / 2)
+        self._measure_at = errand.before_end(self._plan.compiled.measure_share * errand.seconds)
+        self._ledger = Ledger(errand.out, TABLE)
+        self._waiting: deque[Chosen] = deque()
+        self._known: dict[str, Chosen] = {}
+        self._given: dict[int, tuple[str, float]] = {}
+        self._kept: dict[int, set[str]] = {}
+        self._facts: dict[str, Message] = {}
+        self._timed: dict[str, Message] = {}
+        self._took_s: list[float] = []
+        self._full: set[int] = set()
+        self._frozen: set[int] = set()
+        self._late: dict[int, float] = {}
+        self._preparing = False
+        self._heard = False
+        self._reported = time.time()
+
+    def run(self) -> dict[str, int]:
+        """Both phases."""
+        plan, errand = self._plan, self._errand
+        settings: Message = {"device": errand.device, "measuring": asdict(plan.measuring)}
+        settings |= {"limits": asdict(plan.limits), "compiled": asdict(plan.compiled)}
+        settings["preload"] = sorted({zoo for part in plan.parts for zoo in part.zoos})
+        roles = ["compile"] * plan.compiled.processes
+        self._ledger.open(errand.device, errand.commit, len(roles), runtime="compiled")
+        with tempfile.TemporaryDirectory(prefix="foretell-compiled-", ignore_cleanup_errors=True) as folder:
+            pool = Pool(Path(folder), settings, roles, self._command)
+            try:
+                pool.start()  # the workers import their libraries while the plan is laid out
+                done = {str(key) for (key,) in done_keys(errand.folders, TABLE, ("workload_id",))}
+                self._waiting.extend(lay_out(plan, done))
+                log.info("%d models to compile, %d are known", len(self._waiting), len(done))
+                while self._prepare(pool) and self._measure(pool):
+                    self._refill(pool)
+            finally:
+                pool.stop()
+                for workload_id in list(self._timed):
+                    self._write(workload_id, None)
+                self._ledger.close()
+                pool.keep_log(errand.out)
+        self.report()
+        return dict(self._ledger.counts)
+
+    def _prepare(self, pool: Pool) -> bool:
+        """Compile until it is time to measure, or until nothing is left to compile; whether there is any to measure."""
+        self._preparing = True
+        while time.time() < self._measuring_begins():
+            for worker in pool.workers.values():
+                if worker.idle and self._may_begin(worker, pool):
+                    self._give(pool, worker, self._waiting.popleft())
+            busy = any(worker.group is not None for worker in pool.workers.values())
+            if not busy and not (self._waiting and self._room(pool) and self._hands(pool)):
+                break
+            if not self._heard and pool.restarts >= min(2 * len(pool.workers), _MAX_RESTARTS):
+                raise MeasurementError(f"No worker gets ready. See {self._errand.out / 'workers.log'}.")
+            self._listen(pool, self._plan.limits.timeout_s)
+        self._preparing = False
+        return any(self._kept.values()) or any(worker.group is not None for worker in pool.workers.values())
+
+    def _refill(self, pool: Pool) -> None:
+        """Where the time allows another turn, everybody takes part in it."""
+        self._full.clear()
+        for worker in list(pool.workers.values()):
+            if worker.process.poll() is not None and self._waiting and self._room(pool) and self._in_time():
+                self._restart(pool, worker)
+
+    def _measuring_begins(self) -> float:
+        kept = sum(map(len, self._kept.values()))
+        return min(self._measure_at, self._stop_at - kept * _MEASURE_S)
+
+    def _room(self, pool: Pool) -> bool:
+        """Whether what was asked for is not yet compiled or being compiled."""
+        begun = sum(map(len, self._kept.values())) + sum(worker.group is not None for worker in pool.workers.values())
+        return not self._errand.enough(self._ledger.counts["ok"] + begun)
+
+    def _hands(self, pool: Pool) -> bool:
+        """Whether any process will take another workload: those that are ready, and those that are starting."""
+        takes = (worker for worker in pool.workers.values() if worker.index not in self._full)
+        return any(worker.process.poll() is None and (not worker.ready or self._in_time()) for worker in takes)
+
+    def _in_time(self) -> bool:
+        """Whether a compilation that begins now will probably be of use."""
+        usual_s = statistics.median(self._took_s) if self._took_s else 0.0
+        return time.time() + _HOPE * usual_s < self._measuring_begins()
+
+    def _may_begin(self, worker: WorkerProcess, pool: Pool) -> bool:
+        return bool(self._waiting) and worker.index not in self._full and self._room(pool) and self._in_time()
+
+    def _give(self, pool: Pool, worker: WorkerProcess, chosen: Chosen) -> None:
+        self._known[chosen.workload.id] = chosen
+        self._given[worker.index] = chosen.workload.id, time.time()
+        pool.give(worker, _BUSY, {"do": "prepare", "workload": chosen.workload.to_json()})
+
+    def _measure(self, pool: Pool) -> bool:
+        """One process after the other; those that cannot be interrupted stand still until the others are through.
+
+        Returns whether anything was measured.
+        """
+        before = self._ledger.counts.total()
+        self._interrupt(pool)
+        frozen = frozenset(self._frozen)
+        log.info(
+            "%.0f s: %d compiled, %d processes still compile",
+            self._errand.elapsed_s, sum(map(len, self._kept.values())), len(frozen),
+        )  # fmt: skip
+        self._rounds(pool, lambda worker: worker.index not in frozen)
+        for worker in pool.workers.values():
+            if worker.index in frozen:
+                _signal(worker, signal.SIGCONT)
+        self._frozen.clear()
+        self._wait(pool, frozen, self._plan.limits.timeout_s)
+        self._rounds(pool, lambda worker: worker.index in frozen)
+        return self._ledger.counts.total() > before
+
+    def _interrupt(self, pool: Pool) -> None:
+        """End all compilations; processes that do not obey are stopped."""
+        busy = [worker for worker in pool.workers.values() if worker.group is not None]
+        for worker in busy:
+            _signal(worker, signal.SIGUSR1)
+        until = min(time.time() + _INTERRUPT_S, self._kill_at)
+        while time.time() < until and any(worker.group is not None for worker in busy):
+            self._listen(pool, math.inf)
+        for worker in busy:
+            if worker.group is not None and worker.process.poll() is None:
+                self._frozen.add(worker.index)
+                _signal(worker, signal.SIGSTOP)
+
+    def _rounds(self, pool: Pool, which: Callable[[WorkerProcess], bool]) -> None:
+        """Time in turn, load all tracers at once, trace in turn; again for what the time of the first did not fit."""
+        while time.time() < self._stop_at:
+            before = self._left()
+            working = [w for w in pool.workers.values() if which(w) and w.idle and self._kept.get(w.index)]
+            if not working:
+                return
+            half_at = time.time() + (self._stop_at - time.time()) / 2
+            for worker in working:
+                self._command_one(pool, worker, {"do": "time", "stop_at": half_at})
+            tracing = [worker for worker in working if worker.idle]
+            for worker in tracing:
+                pool.give(worker, _BUSY, {"do": "tracer"})
+            self._wait(pool, {worker.index for worker in tracing}, _SILENCE_S)
+            for worker in tracing:
+                self._command_one(pool, worker, {"do": "trace", "stop_at": self._stop_at})
+            if self._left() == before:
+                return
+
+    def _left(self) -> tuple[int, int]:
+        return sum(map(len, self._kept.values())), len(self._timed)
+
+    def _command_one(self, pool: Pool, worker: WorkerProcess, message: Message) -> None:
+        """Have one process do something alone."""
+        if worker.idle and time.time() < float(message["stop_at"]):
+            pool.give(worker, _BUSY, message)
+            self._wait(pool, {worker.index}, _SILENCE_S)
+
+    def _wait(self, pool: Pool, indices: Collection[int], silence_s: float) -> None:
+        """Listen until processes are done; whoever is late is ended, so that the next one has the device alone."""
+        workers = [pool.workers[index] for index in indices]
+        for worker in workers:
+            worker.heard_at = time.monotonic()
+        while any(worker.group is not None for worker in workers):
+            self._listen(pool, silence_s)
+            if time.time() > self._kill_at:
+                for worker in workers:
+                    if worker.group is not None:
+                        self._end(worker, "the campaign is over")
+                return
+
+    def _listen(self, pool: Pool, silence_s: float) -> None:
+        for worker, message in pool.listen(_LISTEN_S):
+            self._heard = self._heard or message is not None
+            if message is None:
+                self._bury(pool, worker)
+            else:
+                self._hear(worker, message)
+        for worker in pool.hung(silence_s):
+            if worker.index not in self._late and worker.index not in self._frozen:
+                self._late[worker.index] = silence_s
+                self._end(worker, f"silent for {silence_s:.0f} s")
+        if time.time() - self._reported > _REPORT_S:
+            self._reported = time.time()
+            self.report()
+
+    def _end(self, worker: WorkerProcess, reason: str) -> None:
+        log.warning("worker %d is ended: %s", worker.index, reason)
+        worker.process.kill()
+
+    def _hear(self, worker: WorkerProcess, message: Message) -> None:
+        event, workload_id = message["event"], str(message.get("id", ""))
+        if event == "ready":
+            worker.ready = True
+        elif event == "begin":
+            worker.current = workload_id
+        elif event == "done":
+            worker.group = worker.current = None
+            self._give_back(worker)
+            if message["full"]:
+                self._full.add(worker.index)
+        elif event == "kept":
+            self._took_s.append(time.time() - self._given.pop(worker.index)[1])
+            self._kept.setdefault(worker.index, set()).add(workload_id)
+            self._facts.setdefault(workload_id, message["values"])  # compiled again, it comes out of a cache
+        elif event == "timed":
+            self._timed[workload_id] = message["values"]
+        elif event == "traced":
+            if message["error"]:
+                log.warning("no trace of %s: %s", self._known[workload_id].workload.spec, message["error"])
+            self._kept[worker.index].discard(workload_id)
+            self._write(workload_id, message["kernels"])
+        elif event == "failed":
+            self._given.pop(worker.index, None)
+            self._kept.get(worker.index, set()).discard(workload_id)
+            self._fail(workload_id, message["status"], message["values"])
+        if event in ("kept", "timed", "traced", "failed"):
+            worker.current = None
+
+    def _fail(self, workload_id: str, status: str, values: Message) -> None:
+        facts = self._facts.get(workload_id, {})
+        self._ledger.write(self._known[workload_id], status, facts | values)
+
+    def _write(self, workload_id: str, kernels: Message | None) -> None:
+        """A workload's row, and the kernels of its compiled run where they are known."""
+        values = self._facts[workload_id] | self._timed.pop(workload_id)
+        if kernels and kernels["name"]:
+            total_us = math.fsum(kernels["duration_us"])
+            values |= {"kernels": len(kernels["name"]), "kernel_ms": ms(seconds_from_us(total_us))}
+            self._ledger.write_trace(KERNELS, workload_id, kernels)
+        self._ledger.write(self._known[workload_id], "ok", values)
+
+    def _give_back(self, worker: WorkerProcess) -> None:
+        """What a process did not come to is for another."""
+        given = self._given.pop(worker.index, None)
+        if given is not None:
+            self._waiting.appendleft(self._known[given[0]])
+
+    def _bury(self, pool: Pool, worker: WorkerProcess) -> None:
+        """A process has ended: blame the workload it was at, and have others compile again what it kept."""
+        silent_s, current, code = self._late.pop(worker.index, None), worker.current, worker.process.returncode
+        lost = self._kept.pop(worker.index, set()) - self._timed.keys()  # what is timed is good without a trace
+        log.warning("worker %d has ended with code %s; it kept %d models", worker.index, code, len(lost))
+        worker.group, worker.current, worker.ready = None, None, False
+        self._full.discard(worker.index)
+        self._frozen.discard(worker.index)
+        if current is not None and current not in self._timed and time.time() < self._stop_at:
+            self._given.pop(worker.index, None)
+            lost.discard(current)
+            error = f"exit code {code}" if silent_s is None else f"silent for {silent_s:.0f} s"
+            self._fail(current, "crash" if silent_s is None else "timeout", {"error": error})
+        self._give_back(worker)
+        self._waiting.extendleft(self._known[workload_id] for workload_id in sorted(lost))
+        if self._preparing and self._waiting and self._in_time():
+            self._restart(pool, worker)
+
+    def _restart(self, pool: Pool, worker: WorkerProcess) -> None:
+        if pool.restarts < _MAX_RESTARTS:
+            pool.restart(worker)
+
+    def report(self) -> None:
+        """Say in one line how far the campaign is."""
+        kept = sum(map(len, self._kept.values()))
+        counts = dict(self._ledger.counts)
+        full, waiting = len(self._full), len(self._waiting)
+        log.info("%.0f s: %s; %d kept, %d processes full, %d wait", self._errand.elapsed_s, counts, kept, full, waiting)
+
+
+def _signal(worker: WorkerProcess, number: int) -> None:
+    with suppress(ProcessLookupError):
+        if worker.process.poll() is None:
+            os.kill(worker.process.pid, number)
+
+
+def lay_out(plan: Plan, done: Collection[str]) -> Iterator[Chosen]:
+    """The workloads that are not ``done``; the parts of the plan take turns by their shares."""
+    schedule = make_schedule(plan, done)
+    while (group := schedule.next()) is not None:
+        for workload in group.workloads[: group.wanted]:
+            yield Chosen(workload, group.part)

@@ -1,0 +1,269 @@
+"""Profiling: the same captured steps on shares of the device: by MPS, one process a percentage, and by green contexts.
+
+All processes prepare the same few workloads at once, then each times its own alone, so that whatever ends the campaign
+leaves every workload with all its slices, or with none.
+"""
+
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from foretell.errors import MeasurementError
+from foretell.processes.messages import Message
+from foretell.profiling.campaign.done import done_keys
+from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.ledger import Ledger
+from foretell.profiling.campaign.selection import Chosen, choose
+from foretell.profiling.replays.mps import MpsDaemon
+from foretell.profiling.replays.workers import WORKER, Crew, Death
+
+log = logging.getLogger("foretell.profiling")
+
+TABLE = "slices"
+_RESERVE = 0.12
+_MAX_RESERVE_S = 16.0
+_GREEN_SHARE = 0.22
+_SILENCE_S = 40.0
+_FIRST_GUESS_S = 3.0
+_MAX_RESTARTS = 8
+_MEMORY_GIB = 9.0
+
+
+def run(errand: Errand, command: Sequence[str] = WORKER) -> dict[str, int]:
+    """Measure until the time or the plan is over; ``limit`` is a number of workloads."""
+    return SliceCampaign(errand, command).run()
+
+
+class SliceCampaign:
+    """One run of a plan on one device."""
+
+    def __init__(self, errand: Errand, command: Sequence[str]) -> None:
+        self._errand = errand
+        self._plan = errand.plan
+        self._out = errand.out
+        self._device = errand.device
+        self._stop_at = errand.before_end(errand.reserve_s(_RESERVE, _MAX_RESERVE_S))
+        self._command = command
+        self._ledger = Ledger(errand.out, TABLE)
+        self._known: dict[str, Chosen] = {}
+        self._done: set[tuple[object, ...]] = set()
+        self._total = 0
+
+    def run(self) -> dict[str, int]:
+        """Both methods, one after the other."""
+        self._out.mkdir(parents=True, exist_ok=True)
+        for method, share in (("mps", "percent"), ("green-context", "sm_count")):
+            keys = done_keys(self._errand.folders, TABLE, ("workload_id", "method", share))
+            self._done |= {key for key in keys if key[1] == method}
+        chosen = choose(self._plan, self._errand.limit)
+        self._known = {each.workload.id: each for each in chosen}
+        self._ledger.open(self._device, self._errand.commit, len(self._plan.slices.percents))
+        started = time.time()
+        try:
+            for method in self._plan.slices.methods:
+                green = method == "green-context"
+                later = "green-context" in self._plan.slices.methods and not green
+                share_s = _GREEN_SHARE * (self._stop_at - started) if later else 0.0
+                try:
+                    self._green(chosen) if green else self._mps(chosen, self._stop_at - share_s)
+                except MeasurementError as error:
+                    log.warning("%s: %s", method, error)
+                log.info("%s: %.0f s, rows %s", method, time.time() - started, dict(self._ledger.counts))
+        finally:
+            self._ledger.close()
+        if not self._ledger.counts and not self._done:
+            raise MeasurementError(f"No slice could be measured. See {self._out / 'workers.log'}.")
+        return dict(self._ledger.counts)
+
+    def _mps(self, chosen: Sequence[Chosen], stop_at: float) -> None:
+        percents = [float(percent) for percent in self._plan.slices.percents]
+        todo = [
+            [each for each in chosen if (each.workload.id, "mps", percent) not in self._done] for percent in percents
+        ]
+        if not any(todo):
+            return
+        with _folder("foretell-mps-") as folder, self._daemon(Path(folder)) as client:
+            environments = {f"{percent:g}": client(percent) for percent in percents}
+            with self._crew(Path(folder), list(environments), environments=environments) as crew:
+                keep = _Keep(self, "mps", lambda index, _: percents[index])
+                _Rounds(crew, keep, todo, stop_at).run(chosen, self._plan.slices.batch)
+
+    def _green(self, chosen: Sequence[Chosen]) -> None:
+        counts = [int(count) for count in self._plan.slices.sm_counts]
+        few = chosen[: self._plan.slices.green_workloads]
+        keys = {each.workload.id: {(each.workload.id, "green-context", count) for count in counts} for each in few}
+        left = [each for each in few if not keys[each.workload.id] <= self._done]
+        if not left:
+            return
+        if self._command == WORKER and self._device == "cpu":
+            raise MeasurementError("Green contexts need a GPU.")
+        processes = max(1, min(self._plan.slices.green_processes, len(left)))
+        todo = [left[index::processes] for index in range(processes)]
+        with (
+            _folder("foretell-green-") as folder,
+            self._crew(Path(folder), ["green"] * processes, sm_counts=counts) as crew,
+        ):
+            keep = _Keep(self, "green-context", lambda _, sm_count: self._percent(sm_count))
+            _Rounds(crew, keep, todo, self._stop_at).run(left, self._plan.slices.batch)
+
+    def _percent(self, sm_count: int) -> float:
+        return round(100.0 * sm_count / self._total, 2) if self._total else 0.0
+
+    @contextmanager
+    def _daemon(self, folder: Path) -> Iterator[Callable[[float], dict[str, str]]]:
+        if self._device == "cpu":
+            yield lambda _: {}
+            return
+        with MpsDaemon(folder / "mps") as daemon:
+            yield daemon.client
+
+    @contextmanager
+    def _crew(self, folder: Path, roles: Sequence[str], **more: object) -> Iterator[Crew]:
+        settings: Message = {"device": self._device, "measuring": asdict(self._plan.measuring)}
+        settings |= {"memory_gib": _MEMORY_GIB, **more}
+        crew = Crew(folder, settings, roles, self._command)
+        try:
+            with crew:
+                yield crew
+        finally:
+            crew.keep_log(self._out)
+
+    def heard_total(self, total: int) -> None:
+        """How many multiprocessors the whole device has."""
+        self._total = total
+
+    def write(self, workload_id: str, method: str, percent: float, status: str, values: Message) -> None:
+        """One row, once."""
+        key = (workload_id, method, values.get("sm_count") if method == "green-context" else percent)
+        if key in self._done:
+            return
+        self._done.add(key)
+        row = {"method": method, "percent": percent, "sm_count": None, **values}
+        self._ledger.write(self._known[workload_id], status, row)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether shares of the device can be told by what a process sees of it."""
+        return self._device != "cpu"
+
+    @property
+    def sm_counts(self) -> tuple[int, ...]:
+        """The multiprocessors of the green contexts."""
+        return tuple(int(count) for count in self._plan.slices.sm_counts)
+
+
+def _folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":
+    # what MPS still writes while it ends must not end the campaign
+    return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+
+
+class _Keep:
+    """Writes down what processes of one method say."""
+
+    def __init__(self, campaign: SliceCampaign, method: str, percent: Callable[[int, int], float]) -> None:
+        self._campaign = campaign
+        self.method = method
+        self._percent = percent
+        self.seen: dict[int, int] = {}
+
+    def hear(self, index: int, message: Message) -> None:
+        event = message["event"]
+        if event == "limited":
+            self._campaign.heard_total(int(message["total"]))
+            log.info("%d multiprocessors are %.2f times slower", message["sm_count"], message["slowdown"])
+        elif event == "unlimited":
+            raise MeasurementError(str(message["error"]))
+        elif event == "prepared":
+            if message["status"] == "ok":
+                self.seen[index] = int(message["values"]["sm_count"])
+            else:
+                self.failed(index, message["id"], message["status"], message["values"]["error"])
+        elif event == "timed":
+            values = message["values"]
+            percent = self._percent(index, int(values["sm_count"]))
+            self._campaign.write(message["id"], self.method, percent, message["status"], values)
+
+    def failed(self, index: int, workload_id: str, status: str, error: str) -> None:
+        """No slice of a process has this workload."""
+        counts = self._campaign.sm_counts if self.method == "green-context" else (None,)
+        for count in counts:
+            percent = self._percent(index, count or 0)
+            values = {"error": error, "sm_count": count}
+            self._campaign.write(workload_id, self.method, percent, status, values)
+
+    def check_limits(self) -> None:
+        """Refuse to time where every share sees the same number of multiprocessors."""
+        if self.method == "mps" and self._campaign.on_gpu and len(self.seen) > 1 and len(set(self.seen.values())) == 1:
+            raise MeasurementError(f"All shares see {min(self.seen.values())} multiprocessors: MPS limits nothing.")
+
+
+class _Rounds:
+    """Prepare a few workloads in all processes, time them in one process after the other, drop them; again."""
+
+    def __init__(self, crew: Crew, keep: _Keep, todo: Sequence[Sequence[Chosen]], stop_at: float) -> None:
+        self._crew = crew
+        self._keep = keep
+        self._todo = todo
+        self._stop_at = stop_at
+        self._restarts = 0
+
+    def run(self, order: Sequence[Chosen], batch: int) -> None:
+        """All rounds that fit into the time; ``batch`` of the workloads in ``order`` at once."""
+        mine = [{each.workload.id: each for each in queue} for queue in self._todo]
+        left = [each.workload.id for each in order if any(each.workload.id in queue for queue in mine)]
+        each_s = _FIRST_GUESS_S
+        first = True
+        while left and time.time() < self._stop_at:
+            size = batch if first else min(batch, int((self._stop_at - time.time()) / each_s))
+            if size < 1:
+                break
+            names, left = left[:size], left[size:]
+            started = time.time()
+            self._round([[queue[name] for name in names if name in queue] for queue in mine])
+            each_s, first = (time.time() - started) / len(names), False
+            log.info("%s: %d workloads in %.1f s", self._keep.method, len(names), time.time() - started)
+
+    def _round(self, work: Sequence[Sequence[Chosen]]) -> None:
+        self._prepare(work)
+        self._keep.check_limits()
+        for index in self._crew.alive:
+            if work[index]:
+                self._crew.send(index, {"do": "time", "stop_at": self._stop_at})
+                self._bury(self._wait([index]), work)
+        for index in self._crew.alive:
+            self._crew.send(index, {"do": "drop"})
+        self._bury(self._wait(self._crew.alive), work)
+
+    def _prepare(self, work: Sequence[Sequence[Chosen]]) -> None:
+        waiting = [index for index in self._crew.alive if work[index]]
+        blamed: set[tuple[int, str]] = set()
+        while waiting:
+            for index in waiting:
+                workloads = [each.workload for each in work[index] if (index, each.workload.id) not in blamed]
+                message = {"do": "prepare", "workloads": [each.to_json() for each in workloads]}
+                self._crew.send(index, message | {"stop_at": self._stop_at})
+            deaths = self._wait(waiting)
+            blamed |= {(index, death.workload_id) for index, death in deaths.items() if death.workload_id is not None}
+            waiting = [index for index in self._bury(deaths, work) if time.time() < self._stop_at]
+
+    def _wait(self, indices: Sequence[int]) -> dict[int, Death]:
+        return self._crew.wait(indices, self._stop_at + _MAX_RESERVE_S / 4, _SILENCE_S, self._keep.hear)
+
+    def _bury(self, deaths: dict[int, Death], work: Sequence[Sequence[Chosen]]) -> list[int]:
+        """Blame the workloads that processes died of, and start others in their place."""
+        fresh = []
+        for index, death in deaths.items():
+            log.warning("process %d: %s, %s, at %s", index, death.status, death.error, death.workload_id)
+            if death.workload_id is not None and time.time() < self._stop_at:
+                self._keep.failed(index, death.workload_id, death.status, death.error)
+            if self._restarts < _MAX_RESTARTS and time.time() < self._stop_at:
+                self._restarts += 1
+                self._crew.restart(index)
+                fresh.append(index)
+        if not self._crew.alive:
+            raise MeasurementError("No process is left.")
+        return [index for index in fresh if work[index]]

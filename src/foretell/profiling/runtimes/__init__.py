@@ -1,0 +1,1 @@
+"""What runs a step and times it: CUDA, the CPU, ONNX Runtime."""

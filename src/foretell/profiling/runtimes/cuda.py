@@ -1,0 +1,281 @@
+"""Profiling: a step measured on an NVIDIA GPU, as the protocol says.
+
+Device latency is the time of a CUDA-graph replay; memory is the peak of the allocator over uncaptured runs; energy is
+read while the graph replays back to back.
+"""
+
+import itertools
+import statistics
+import time
+from typing import Any
+
+import torch
+
+from foretell.errors import MeasurementError
+from foretell.processes.device_lock import Turnstile
+from foretell.profiling.campaign.plan import Measuring
+from foretell.profiling.first_run import Cost, is_finite, run_first, spread
+from foretell.profiling.steps import Step
+from foretell.profiling.trackers.kernels import KernelTable, trace_kernels
+from foretell.profiling.trackers.nvml import Nvml, measure_energy
+from foretell.units import MIB, mib, ms, seconds_from_ms
+
+Record = dict[str, object]
+
+_EAGER_BUDGET_MS = 60.0
+_REPLAY_BUDGET_MS = 40.0
+_MAX_REPLAYS = 100
+_CHUNK_MS = 25.0
+_LEFT_OVER_BYTES = 64 * MIB
+
+
+class CaptureError(MeasurementError):
+    """A step that cannot be captured in a CUDA graph."""
+
+
+class CudaRuntime:
+    """One process on one GPU."""
+
+    device = "cuda"
+    name = "cuda-graph"
+
+    def __init__(self, turnstile: Turnstile, measuring: Measuring) -> None:
+        self._turnstile = turnstile
+        self._measuring = measuring
+        self._nvml = Nvml()
+        self._has_nvml = False
+        self._context_mib: float | None = None
+
+    def open(self, *, tracing: bool) -> None:
+        """Create the context, alone, so that its memory can be told; start the tracer where it is needed."""
+        try:
+            self._nvml.open()
+            self._has_nvml = True
+        except MeasurementError:
+            self._has_nvml = False
+        with self._turnstile.alone():
+            before = self._nvml.used_mib() if self._has_nvml else None
+            torch.cuda.init()
+            # everything runs on one stream of its own: it can be captured, and all memory comes from one pool
+            torch.cuda.set_stream(torch.cuda.Stream())
+            torch.zeros(1, device=self.device)
+            torch.cuda.synchronize()
+            if before is not None:
+                self._context_mib = (self._nvml.used_mib() or 0.0) - before - mib(torch.cuda.memory_reserved())
+            if tracing:
+                with torch.profiler.profile(activities=[*torch.profiler.supported_activities()]):
+                    torch.zeros(1, device=self.device).add_(1)
+                    torch.cuda.synchronize()
+
+    def clear(self) -> None:
+        """Empty the allocator and the workspaces of cuBLAS."""
+        torch.cuda.synchronize()
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+
+    def parameters_mib(self) -> float:
+        """What is allocated now."""
+        return mib(torch.cuda.memory_allocated())
+
+    def reset_memory(self) -> None:
+        """Start to look for peaks."""
+        torch.cuda.reset_peak_memory_stats()
+
+    def warm_up(self, step: Step, runs: int) -> tuple[Record, Cost]:
+        """Run without a graph: everything is loaded, chosen and allocated, and the peak of memory is seen."""
+
+        def between() -> None:
+            if self._turnstile.wanted():
+                torch.cuda.synchronize()
+                self._turnstile.step_aside()
+
+        with self._turnstile.shared():
+            baseline = torch.cuda.memory_allocated()
+            output, cost = run_first(step.run, between)
+            torch.cuda.synchronize()
+        for _ in range(runs - 1):
+            with self._turnstile.shared():
+                del output
+                output = step.run()
+                torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated()
+        cost.peak_bytes = float(peak - baseline)
+        record: Record = {"memory_mib": mib(peak), "reserved_mib": mib(torch.cuda.max_memory_reserved())}
+        record |= self._driver_memory()
+        with self._turnstile.shared():
+            finite = is_finite(output)  # this needs memory of its own: only now, when the peaks are read
+        return record | {"output_finite": finite, "baseline_mib": mib(baseline)}, cost
+
+    def _driver_memory(self) -> Record:
+        if not self._has_nvml:
+            return {}
+        reserved, used, own = mib(torch.cuda.memory_reserved()), self._nvml.used_mib(), self._nvml.process_mib()
+        record: Record = {"nvml_used_mib": used, "nvml_idle_mib": None if used is None else used - reserved}
+        if own is not None:
+            return record | {"device_memory_mib": own, "device_memory_source": "nvml-process"}
+        if self._context_mib is not None:
+            return record | {
+                "device_memory_mib": reserved + self._context_mib,
+                "device_memory_source": "reserved+context",
+            }
+        return record
+
+    def measure(self, step: Step, *, energy: bool, eager: bool = True) -> Record:
+        """Capture, then time alone: many replays, and if asked for a few runs as they are and the replays' energy."""
+        with self._turnstile.shared():
+            self._refuse_synchronising(step)
+            graph, output = self._capture(step)
+        try:
+            with self._turnstile.alone():
+                started = time.perf_counter()
+                record = (self._eager(step) if eager else {}) | self._replays(graph)
+                if energy and self._has_nvml:
+                    record |= self._energy(graph, float(str(record["latency_ms"])))
+                record["alone_s"] = time.perf_counter() - started
+        finally:
+            del output
+            graph.reset()
+        return record
+
+    def _refuse_synchronising(self, step: Step) -> None:
+        """A step that waits for the device cannot be captured, and a failed capture can leave the process unusable."""
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step.run()
+        except RuntimeError as error:
+            if "synchronizing CUDA operation" not in str(error):
+                raise
+            raise CaptureError("The step waits for the device.") from error
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    def _capture(self, step: Step) -> tuple[Any, Any]:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin()
+        failure: Exception | None = None
+        output = None
+        try:
+            output = step.run()
+        except Exception as error:  # noqa: BLE001 whatever it is, the capture has to be ended first
+            failure = error
+        try:
+            graph.capture_end()
+        except RuntimeError as error:
+            failure = failure or error
+        if isinstance(failure, torch.cuda.OutOfMemoryError):
+            raise failure
+        if failure is not None:
+            raise CaptureError(f"{type(failure).__name__}: {failure}") from failure
+        graph.replay()
+        torch.cuda.synchronize()
+        return graph, output
+
+    def _eager(self, step: Step) -> Record:
+        times: list[float] = []
+        while len(times) < 3 or (len(times) < self._measuring.eager_runs and sum(times) < _EAGER_BUDGET_MS):
+            started = time.perf_counter()
+            step.run()
+            torch.cuda.synchronize()
+            times.append(ms(time.perf_counter() - started))
+        return {"host_latency_ms": statistics.median(times), "host_runs": len(times)}
+
+    def _replays(self, graph: Any) -> Record:
+        best: Record = {}
+        guess = self._time(graph, 1, lead=1)
+        count = max(self._measuring.replays, min(_MAX_REPLAYS, int(_REPLAY_BUDGET_MS / max(min(guess), 1e-3))))
+        for attempt in range(1, self._measuring.tries + 1):
+            times = self._time(graph, count)
+            mean, cv = spread(times)
+            if not best or cv < float(str(best["latency_cv"])):
+                best = {"latency_ms": statistics.median(times), "latency_mean_ms": mean, "latency_min_ms": min(times)}
+                best |= {"latency_cv": cv, "repeats": count}
+            best["tries"] = attempt
+            if cv < self._measuring.max_cv:
+                break
+        clock = self._nvml.clock_mhz() if self._has_nvml else None
+        noisy = float(str(best["latency_cv"])) >= self._measuring.max_cv
+        return best | {"noisy": noisy, "latency_source": "cuda-graph", "clock_mhz": clock}
+
+    def _time(self, graph: Any, count: int, lead: int = 3) -> list[float]:
+        """Milliseconds of each of ``count`` replays, after ``lead`` that are not timed."""
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+        for _ in range(lead):
+            graph.replay()
+        events[0].record()
+        for event in events[1:]:
+            graph.replay()
+            event.record()
+        torch.cuda.synchronize()
+        return [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
+
+    def _energy(self, graph: Any, latency_ms: float) -> Record:
+        chunk = max(1, int(_CHUNK_MS / latency_ms))
+
+        def replay_for(seconds: float) -> tuple[int, float]:
+            """Keep two chunks in flight, so that the device never waits and the end is near the time asked for."""
+            started, runs = time.perf_counter(), 0
+            waiting: list[Any] = []
+            while time.perf_counter() - started < seconds:
+                for _ in range(chunk):
+                    graph.replay()
+                runs += chunk
+                event = torch.cuda.Event()
+                event.record()
+                waiting.append(event)
+                if len(waiting) > 2:
+                    waiting.pop(0).synchronize()
+            torch.cuda.synchronize()
+            return runs, time.perf_counter() - started
+
+        try:
+            energy = measure_energy(self._nvml, replay_for, self._measuring.energy_s)
+        except MeasurementError as error:
+            return {"energy_error": str(error)}
+        return {
+            "power_w": energy.power_w,
+            "energy_j": energy.power_w * seconds_from_ms(energy.run_ms),
+            "energy_window_s": energy.window_s,
+            "energy_run_ms": energy.run_ms,
+            "energy_runs": energy.runs,
+        }
+
+    def trace(self, step: Step, model: Any, runs: int) -> list[KernelTable]:
+        """The kernels of ``runs`` uncaptured runs."""
+        torch.cuda.synchronize()
+        return trace_kernels(step.run, model, runs, cuda=True, alone=self._turnstile.alone)
+
+    def measure_uncaptured(self, step: Step, model: Any) -> tuple[Record, KernelTable]:
+        """The way round a failed capture: device latency as the sum of the kernels' durations."""
+        with self._turnstile.alone():
+            started = time.perf_counter()
+            record = self._eager(step)
+            record["alone_s"] = time.perf_counter() - started
+        tables = self.trace(step, model, self._measuring.fallback_runs)
+        totals = [table.total_ms() for table in tables if table.name]
+        if not totals:
+            raise MeasurementError("The trace has no kernels.")
+        mean, cv = spread(totals)
+        record |= {"latency_ms": statistics.median(totals), "latency_mean_ms": mean, "latency_min_ms": min(totals)}
+        record |= {"latency_cv": cv, "repeats": len(totals), "tries": 1, "noisy": cv >= self._measuring.max_cv}
+        return record | {"latency_source": "kernel-sum"}, tables[-1]
+
+    def shared(self) -> Any:
+        """Use the device beside others."""
+        return self._turnstile.shared()
+
+    def healthy(self) -> bool:
+        """Whether this process can still compute, give memory back and capture; after some errors it cannot."""
+        try:
+            self.clear()
+            if torch.cuda.memory_reserved() > _LEFT_OVER_BYTES:
+                return False
+            step = Step(lambda: torch.ones(8, device=self.device) * 2, lambda: None)
+            graph, output = self._capture(step)
+            right = float(output.sum()) == 16.0
+            graph.reset()
+        except RuntimeError:
+            return False
+        return right

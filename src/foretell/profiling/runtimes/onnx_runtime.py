@@ -1,0 +1,175 @@
+"""Profiling: a model in ONNX Runtime on the host's processor, as a step that the CPU runtime can time."""
+
+import json
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import InputError, ModelError
+from foretell.optional import require
+from foretell.profiling.source import Source
+from foretell.profiling.steps import Step
+from foretell.profiling.trackers.kernels import KernelTable
+from foretell.profiling.workload import Workload
+from foretell.registry import did_you_mean
+
+_NUMPY = {
+    "tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64", "tensor(int64)": "int64",
+    "tensor(int32)": "int32", "tensor(bool)": "bool", "tensor(uint8)": "uint8", "tensor(int8)": "int8",
+}  # fmt: skip
+_DTYPES = {"tensor(float)": "fp32", "tensor(float16)": "fp16", "tensor(bfloat16)": "bf16"}
+_START = re.compile(r"^\[ONNXRuntimeError\] : \d+ : ")
+_KERNEL = "_kernel_time"
+_TRACED_RUNS = 3
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SessionStep(Step):
+    """A step that runs a session over the file at ``path``."""
+
+    path: str = ""
+    feeds: Any = None
+    threads: int = 1
+
+
+def make_session_step(source: Source, workload: Workload, folder: Path, threads: int) -> SessionStep:
+    """A session over the model's ONNX file, or over the ONNX form of a torch module."""
+    if workload.mode != "inference":
+        raise InputError(f"ONNX Runtime measures inference here, not {workload.mode}.")
+    path = source.onnx_file or _export(source, workload, folder)
+    session = _session(path, threads)
+    feeds = {each.name: _feed(each, source.feeds.get(each.name, each.shape)) for each in session.get_inputs()}
+    return SessionStep(lambda: session.run(None, feeds), lambda: None, path, feeds, threads)
+
+
+def input_shapes(
+    path: str, workload: Workload, given: Mapping[str | None, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of a file's inputs: its own, what is open filled with the batch and with what was ``given`` by name.
+
+    A shape without a name is that of every input that has none of its own.
+    """
+    inputs = _session(path, 1).get_inputs()
+    names = [each.name for each in inputs]
+    file = Path(path).name
+    for name in given:
+        if name is not None and name not in names:
+            raise InputError(f"{file} has no input {name!r}.{did_you_mean(name, names)}")
+    kinds = {_DTYPES[each.type] for each in inputs if each.type in _DTYPES}
+    if kinds and workload.dtype not in kinds:
+        right = " or ".join(sorted(kinds))
+        raise InputError(f"{file} computes in {right}: use --dtype {right}, not {workload.dtype}.")
+    return {each.name: _fitted(each, file, workload, given.get(each.name, given.get(None))) for each in inputs}
+
+
+def _fitted(entry: Any, file: str, workload: Workload, asked: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The batch in the first dimension where that is open, the shape asked for behind."""
+    shape = list(entry.shape)
+    if shape and not isinstance(shape[0], int):
+        shape[0] = workload.batch_size
+    elif shape and shape[0] != workload.batch_size:
+        raise InputError(f"The batch of {file} is fixed to {shape[0]}: use --batch-size {shape[0]}.")
+    sizes = "x".join(map(str, entry.shape))
+    if asked is not None and shape:
+        fits = len(asked) == len(shape) - 1 and all(
+            own in (size, None) or isinstance(own, str) for own, size in zip(shape[1:], asked)
+        )
+        if not fits:
+            wrong = "x".join(map(str, asked))
+            raise InputError(f"The input {entry.name!r} is {sizes}, which {wrong} (without the batch) does not fit.")
+        shape[1:] = asked
+    if any(not isinstance(size, int) for size in shape):
+        raise InputError(
+            f"The input {entry.name!r} is open ({sizes}). Give its shape without the batch: --input {entry.name}=…"
+        )
+    return tuple(shape)
+
+
+def _session(path: str, threads: int, profile: Path | None = None) -> Any:
+    runtime = require("onnxruntime", extra="profile", purpose="Running ONNX models")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile)
+    try:
+        return runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its errors share no base class
+        name, reason = Path(path).name, " ".join(str(error).split())
+        if "External data path" in reason:
+            raise ModelError(
+                f"The weights of {name} are in another file, which is not there: "
+                "predicting needs none, running does. Put it beside the model."
+            ) from error
+        raise ModelError(f"ONNX Runtime cannot load {name}: {_START.sub('', reason)}") from error
+
+
+def _export(source: Source, workload: Workload, folder: Path) -> str:
+    import torch
+
+    from foretell.profiling.steps import weight_dtype
+
+    if source.built is None:
+        raise InputError(f"{workload.spec} has no module to convert.")
+    require("onnxscript", extra="profile", purpose="Converting torch models to ONNX")
+    from foretell.profiling.skeleton import Weights
+
+    dtype = weight_dtype(workload)
+    Weights(source.built.model, cast_buffers=source.built.cast_buffers).place("cpu", dtype)
+    inputs = source.built.make_inputs(workload, "cpu", dtype)
+    path = folder / "model.onnx"
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            source.built.model.eval(), inputs.args, str(path), kwargs=dict(inputs.kwargs), dynamo=True, verbose=False
+        )
+    return str(path)
+
+
+def _feed(entry: Any, shape: Sequence[int]) -> Any:
+    """Random values for one input."""
+    import numpy
+
+    kind = _NUMPY.get(entry.type)
+    if kind is None:
+        raise InputError(f"The input {entry.name!r} is a {entry.type}, which foretell cannot make.")
+    draw = numpy.random.default_rng(0)
+    if kind.startswith(("int", "uint")):
+        return draw.integers(0, 2, shape).astype(kind)
+    return draw.random(shape) > 0.5 if kind == "bool" else draw.standard_normal(shape).astype(kind)
+
+
+def trace_session(step: SessionStep, folder: Path) -> Values:
+    """The nodes of one run, as ONNX Runtime times them in a session of its own, in the columns of a kernel table."""
+    session = _session(step.path, step.threads, folder / "onnxruntime")
+    for _ in range(_TRACED_RUNS):
+        session.run(None, step.feeds)
+    return parse_profile(json.loads(Path(session.end_profiling()).read_text(encoding="utf-8")), _TRACED_RUNS)
+
+
+def parse_profile(events: Sequence[Mapping[str, Any]], runs: int) -> Values:
+    """The last of ``runs`` equal runs of a profile."""
+    kernels = [event for event in events if event.get("cat") == "Node" and str(event["name"]).endswith(_KERNEL)]
+    table = KernelTable()
+    for number, event in enumerate(kernels[len(kernels) - len(kernels) // runs :]):
+        operator = str(event["args"].get("op_name", ""))
+        table.name.append(str(event["name"]).removesuffix(_KERNEL))
+        table.duration_us.append(float(event["dur"]))
+        table.hidden_us.append(0.0)
+        table.grid.append([])
+        table.block.append([])
+        table.registers.append(0)
+        table.shared_bytes.append(0)
+        table.occupancy_pct.append(0.0)
+        table.op_index.append(number)
+        table.op.append(operator)
+        table.leaf_op.append(operator)
+        table.module.append("")
+    return table.to_json()

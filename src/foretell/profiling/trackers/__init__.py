@@ -1,0 +1,1 @@
+"""What is read while a step runs: kernels, hardware counters, the driver."""

@@ -1,0 +1,1 @@
+"""Where models to measure come from: timm, torchvision, Hugging Face, random networks."""

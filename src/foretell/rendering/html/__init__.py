@@ -1,0 +1,1 @@
+"""Pages as HTML text that needs nothing else."""

@@ -1,0 +1,30 @@
+"""cli: a sign of life while a conversion takes long: a spinner on a terminal, one plain line elsewhere."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from foretell.rendering.terminal.printable import printable
+
+PLAIN_LINE_AFTER_S = 15.0
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show that ``what`` is under way."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        with Console(stderr=True).status(Text(printable(f"{what} …")), spinner="dots"):
+            yield
+        return
+    line = printable(f"foretell: still {what[0].lower()}{what[1:]} …")
+    timer = threading.Timer(PLAIN_LINE_AFTER_S, lambda: print(line, file=sys.stderr))  # noqa: T201
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

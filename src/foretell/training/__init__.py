@@ -1,0 +1,1 @@
+"""Training: from records to fitted predictors, and how they are judged."""

@@ -1,0 +1,298 @@
+"""workflows: fit a model of compiled times to measured ones, and judge it on architectures that it has not seen.
+
+What kernels take in eager mode the shipped predictor tells. It has seen some of the architectures, mostly in other
+settings: rows of those and of others are told apart.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.datasets.parquet_files import find_files, read_columns
+from foretell.datasets.splits import architecture_of
+from foretell.devices import Device, find_device
+from foretell.errors import DataError, InputError
+from foretell.files import write_whole
+from foretell.graph import Graph
+from foretell.predictors import Predictor, find_predictor
+from foretell.predictors.compiled.fit import Measured, fit_compiled
+from foretell.predictors.compiled.model import (
+    CompiledModel,
+    CompiledPredictor,
+    compiled,
+    file_name,
+    find_kernels,
+    write,
+)
+from foretell.predictors.fitted_files import write_fitted
+from foretell.predictors.fusion.kernel_graph import split_cycles
+from foretell.predictors.fusion.partitioner import Partitioner
+from foretell.predictors.slices.model import TellsUnits
+from foretell.predictors.unit.fit_model import Settings, conformal_quantile
+from foretell.records import Target
+from foretell.training.examples.graphs import GraphKey, collect_graphs, read_graphs, write_graphs
+from foretell.training.examples.workloads import measured_rows, workload_of
+from foretell.training.fusion import FOLDS, fold_of
+from foretell.training.judging.metrics import accuracy
+from foretell.training.judging.table import Cell, Comparison, page
+from foretell.units import KILO
+
+COMPILER = "inductor"
+MODEL, EAGER, MEAN = "compiled", "eager prediction as it is", "eager prediction times the mean gain"
+GAIN = 0.05
+_COLUMNS = (
+    "workload_id", "spec", "family", "mode", "dtype", "batch_size", "input_shape", "eager_ms", "compiled_ms", "status",
+)  # fmt: skip
+_GENERATED = "triton_"
+_MOST_OFF = 0.2  # of the whole by which a trace may miss it, and still tell what its parts took
+_GRAPHS = "compiled-graphs"
+_RATES = frozenset(("mape", "median_ape", "within_10_percent", "sign", "sign_of_gains", "slower_found", "eager_mape"))
+
+Say = Callable[[str], None]
+Values = NDArray[np.float64]
+
+
+def parts_of(graph: Graph, partitioner: Partitioner) -> list[tuple[int, ...]]:
+    """The nodes of every kernel under Inductor, parted so that each can run."""
+    return split_cycles(graph, partitioner.partition(graph, COMPILER).kernels)
+
+
+def on_compile(predictor: Predictor, device: str) -> CompiledPredictor:
+    """The predictor with the shipped model of compiled times."""
+    return compiled(predictor, device, lambda graph: parts_of(graph, _partitioner()))
+
+
+@cache
+def _partitioner() -> Partitioner:
+    """Reading it takes longer than asking it."""
+    return Partitioner.shipped()
+
+
+def check_asked(mode: str, device: Device, others: Mapping[str, object]) -> None:
+    """Refuse what is not known of compiled models; ``others`` are options that ask for something of eager mode."""
+    if device.is_cpu:
+        raise InputError(f"torch.compile was measured on GPUs, not on {device.id}: leave out --runtime compile.")
+    if mode != "inference":
+        raise InputError(f"torch.compile was measured in inference, not in {mode}: leave out --runtime compile.")
+    for name, value in others.items():
+        if value:
+            raise InputError(f"{name} tells of eager mode: leave it out, or --runtime compile.")
+
+
+@dataclass(frozen=True)
+class CompiledSet:
+    """Compiled workloads: what was measured, what eager mode was told to take, and which the predictor may know."""
+
+    device: str
+    rows: Sequence[Mapping[str, Any]]
+    measured: Sequence[Measured]
+    told_eager_ms: Values
+    seen: NDArray[np.bool_]
+
+    @property
+    def eager_ms(self) -> Values:
+        """What was measured in eager mode."""
+        return np.array([row["eager_ms"] for row in self.rows])
+
+    @property
+    def compiled_ms(self) -> Values:
+        """What was measured compiled."""
+        return np.array([row["compiled_ms"] for row in self.rows])
+
+    @property
+    def fold(self) -> NDArray[np.intp]:
+        """The fold of each row: that of its architecture."""
+        return np.array([fold_of(row["spec"]) for row in self.rows], np.intp)
+
+    def fit(self, rows: NDArray[np.intp]) -> CompiledModel:
+        """A model that knows these rows."""
+        return fit_compiled([self.measured[row] for row in rows.tolist()], self.device)
+
+    def latencies_ms(self, model: CompiledModel, rows: NDArray[np.intp]) -> Values:
+        """What a model tells of some rows."""
+        return np.array([model.times_us(self.measured[row].kernels).sum() / KILO for row in rows.tolist()])
+
+
+def read_compiled(
+    store: Path, device: str, cache: Path, predictor: Predictor | None = None, say: Say = lambda _: None
+) -> CompiledSet:
+    """The compiled workloads below ``store``; graphs that it lacks are made, and kept in ``cache``."""
+    place = find_device(device)
+    eager = predictor or find_predictor(None, place.id)
+    if not isinstance(eager, TellsUnits):
+        raise InputError(f"No predictor of units is fitted to {place.id}; fit one first: foretell train.")
+    rows = _measured(store)
+    if not rows:
+        raise DataError(f"Nothing compiled was measured below {store}; a plan of the kind compiled does it.")
+    traces, partitioner = _traces(store), Partitioner.shipped()
+    known = {architecture_of(row["spec"]) for row in measured_rows(store).values()}
+    kept, measured, told = list[Mapping[str, Any]](), list[Measured](), list[float]()
+    for row, graph in _with_graphs(store, cache, rows, say):
+        workload = workload_of(row, graph, Target(place))
+        latency = eager.predict(workload).latency_ms
+        kernels = find_kernels(workload, eager, lambda graph: parts_of(graph, partitioner))
+        if latency is None or not len(kernels):
+            continue
+        whole_us = row["compiled_ms"] * KILO
+        kept.append(row)
+        told.append(latency.value)
+        measured.append(Measured(kernels, whole_us, *_by_kind(traces.get(row["workload_id"], ()), whole_us)))
+        if len(kept) % 40 == 0:
+            say(f"{len(kept)} of {len(rows)} compiled workloads read")
+    if not kept:
+        raise DataError(f"None of {len(rows)} compiled workloads has a graph; make them: foretell data graphs.")
+    seen = np.array([architecture_of(row["spec"]) in known for row in kept], bool)
+    return CompiledSet(place.id, kept, measured, np.array(told), seen)
+
+
+def _measured(store: Path) -> list[Mapping[str, Any]]:
+    """The first good measurement of every workload."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for file in find_files(store):
+        if file.table == "compiled":
+            for row in read_columns(file, _COLUMNS).to_pylist():
+                if row["status"] == "ok":
+                    found.setdefault(row["workload_id"], row)
+    return list(found.values())
+
+
+def _traces(store: Path) -> dict[str, list[tuple[str, float]]]:
+    """By workload the names and times of its kernels; of a workload that was traced twice, the first."""
+    found: defaultdict[tuple[str, str], list[tuple[str, float]]] = defaultdict(list)
+    for file in find_files(store):
+        if file.table == "compiled_kernels":
+            columns = ("campaign_id", "workload_id", "name", "duration_us")
+            for campaign, workload, *kernel in zip(*read_columns(file, columns).select(columns).to_pydict().values()):
+                found[workload, campaign].append((kernel[0], kernel[1]))
+    first: dict[str, list[tuple[str, float]]] = {}
+    for (workload, _), kernels in found.items():
+        first.setdefault(workload, kernels)
+    return first
+
+
+def _by_kind(kernels: Sequence[tuple[str, float]], whole_us: float) -> tuple[float, float]:
+    """What libraries took and what generated kernels took; NaN where a trace is another run than the timed one."""
+    generated_us = sum(time_us for name, time_us in kernels if name.startswith(_GENERATED))
+    total_us = sum(time_us for _, time_us in kernels)
+    if abs(total_us / whole_us - 1.0) > _MOST_OFF:
+        return float("nan"), float("nan")
+    scale = whole_us / total_us
+    return (total_us - generated_us) * scale, generated_us * scale
+
+
+def _with_graphs(
+    store: Path, cache: Path, rows: Sequence[Mapping[str, Any]], say: Say
+) -> Iterator[tuple[Mapping[str, Any], Graph]]:
+    """Rows with their graphs: those of the store first, then those of the cache."""
+    waiting: defaultdict[GraphKey, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        waiting[GraphKey.of(row)].append(row)
+    for key, _, graph in read_graphs(store, list(waiting)):
+        yield from ((row, graph) for row in waiting.pop(key))
+    if not waiting:
+        return
+    say(f"{len(waiting)} graphs are not in {store}; they are kept in {cache / _GRAPHS}")
+    families = {key: str(own[0]["family"] or "") for key, own in waiting.items()}
+    collect_graphs(families, cache / _GRAPHS, tell=lambda done, total, *_: say(f"{done} of {total} graphs"))
+    write_graphs(cache / _GRAPHS, cache / _GRAPHS)
+    for key, _, graph in read_graphs(cache / _GRAPHS, list(waiting)):
+        yield from ((row, graph) for row in waiting.pop(key))
+
+
+def judge(found: CompiledSet, say: Say = lambda _: None) -> dict[str, Values]:
+    """The latency of every row, by fits that have not seen its architecture, and by baselines."""
+    fold, gains = found.fold, found.compiled_ms / found.eager_ms
+    told = {MODEL: np.full(len(fold), np.nan), MEAN: np.full(len(fold), np.nan), EAGER: found.told_eager_ms}
+    for number in np.unique(fold).tolist():
+        say(f"fold {number + 1} of {FOLDS}")
+        taught, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        if not len(taught):
+            raise DataError("All compiled workloads are of one fold; measure more architectures.")
+        told[MODEL][held] = found.latencies_ms(found.fit(taught), held)
+        told[MEAN][held] = found.told_eager_ms[held] * np.exp(np.log(gains[taught]).mean())
+    return told
+
+
+def helps_rightly(found: CompiledSet, latency_ms: Values) -> NDArray[np.bool_]:
+    """Of each row whether the sign of the gain is right; both latencies are told."""
+    return np.asarray((latency_ms < found.told_eager_ms) == (found.compiled_ms < found.eager_ms))
+
+
+def compare(found: CompiledSet, told: Mapping[str, Values]) -> list[Comparison]:
+    """All rows together, then by whether the predictor may know them, zoo, dtype and family."""
+    size = f"{len(found.rows)} workloads of {len({architecture_of(row['spec']) for row in found.rows})} architectures"
+    every = np.arange(len(found.rows))
+    tables = [_table(f"{size}, held out", {name: _figures(found, each, every) for name, each in told.items()}, "by")]
+    known = np.where(found.seen, "seen in eager mode", "never seen")
+    keys = {
+        "By whether eager mode was learned from the architecture": known.tolist(),
+        "By zoo": [row["spec"].partition(":")[0] for row in found.rows],
+        "By dtype": [row["dtype"] for row in found.rows],
+        "By batch": [f"{row['batch_size']}" for row in found.rows],
+        "By family, worst first": [row["family"] or "" for row in found.rows],
+    }
+    for title, names in keys.items():
+        column = np.array(names)
+        own = {name: np.flatnonzero(column == name) for name in np.unique(column).tolist()}
+        rows = {name: _figures(found, told[MODEL], each) for name, each in own.items()}
+        worst = dict(sorted(rows.items(), key=lambda row: -float(row[1]["mape"] or 0.0)))  # type: ignore[arg-type]
+        tables.append(_table(title, worst, ""))
+    return tables
+
+
+def _figures(found: CompiledSet, latency_ms: Values, rows: NDArray[np.intp]) -> dict[str, Cell]:
+    own = accuracy(found.compiled_ms[rows], latency_ms[rows])
+    right = helps_rightly(found, latency_ms)[rows]
+    gains = (found.compiled_ms / found.eager_ms - 1.0)[rows]
+    clear, slower = np.abs(gains) > GAIN, gains > GAIN
+    return {
+        "count": len(rows),
+        "mape": own.mape,
+        "median_ape": own.median_ape,
+        "within_10_percent": own.within_10_percent,
+        "sign": float(right.mean()),
+        "sign_of_gains": float(right[clear].mean()) if clear.any() else None,
+        "slower_found": float(right[slower].mean()) if slower.any() else None,
+        "eager_mape": accuracy(found.eager_ms[rows], found.told_eager_ms[rows]).mape,
+    }
+
+
+def _table(title: str, rows: Mapping[str, Mapping[str, Cell]], head: str) -> Comparison:
+    return Comparison(title, rows, ranked=False, shares=_RATES, head=head)
+
+
+def evaluate(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> list[Comparison]:
+    """Held-out tables."""
+    found = read_compiled(store, device, cache, say=say)
+    return compare(found, judge(found, say))
+
+
+def write_report(found: Sequence[Comparison], folder: Path) -> Path:
+    """The tables as Markdown."""
+    text = (
+        "# Latency under torch.compile\n\n"
+        "Architectures held out, five folds. Remade by `foretell evaluate compiled --report`.\n\n"
+        "`sign`: whether compiling makes it faster, both latencies predicted; `sign_of_gains`: the same where it makes "
+        f"more than {GAIN:.0%} of difference, `slower_found` where it makes it slower by more than that. `eager_mape` "
+        "is the error of the latency in eager mode, told by the shipped predictor, which has learned from some of the "
+        "architectures, mostly in other settings."
+    )
+    write_whole(folder / "compiled.md", page(text, found))
+    return folder / "compiled.md"
+
+
+def train(store: Path, device: str, cache: Path, out: Path, say: Say = lambda _: None) -> Path:
+    """Fit a model to all compiled workloads, and write it with its held-out errors."""
+    found = read_compiled(store, device, cache, say=say)
+    told_ms = judge(found, say)[MODEL]
+    error = conformal_quantile(np.abs(np.log(told_ms / found.compiled_ms)), Settings().miss)
+    model = replace(found.fit(np.arange(len(found.rows))), error=error)
+    every = np.arange(len(found.rows))
+    card = {"workloads": len(found.rows), "held_out": _figures(found, told_ms, every)}
+    return write_fitted(out, file_name(found.device), write(model, card))

@@ -1,0 +1,1 @@
+"""Records become examples: graphs, linked kernels, samples, labels."""

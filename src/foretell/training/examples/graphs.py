@@ -1,0 +1,243 @@
+"""Workflows: the graph of every measured model: the architecture that a campaign measured, read by a front-end.
+
+A graph depends on the architecture, the shape of a sample and the mode; batch and precision are applied to it later.
+Making one takes a second or more: what is made is kept in a journal, so that a sweep over all measured models can be
+stopped and continued, and is written as Parquet at its end.
+"""
+
+import hashlib
+import importlib.metadata
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from foretell.datasets.parquet_files import TableWriter, arrow_table, find_files, read_columns, rename
+from foretell.datasets.schema import TABLES
+from foretell.errors import ForetellError, ModelError
+from foretell.frontends.huggingface.tracing import as_if_run, bind_forward, cache_tensors, fill_cache
+from foretell.frontends.torch.export import TRACE_BATCH, graph_from_program
+from foretell.frontends.torch.program import TorchProgram, build_without_weights, one_line
+from foretell.graph import Graph
+from foretell.graph.ir.serde import from_document, to_document
+from foretell.profiling.campaign.journal import Journal, read_records, read_traces
+from foretell.profiling.workload import Workload, parse_spec, shape_text
+
+GRAPH_BATCH = 1  # of the graphs that are kept: `Graph.with_batch` gives any other
+_TABLE = "graphs"
+_MEASURED = ("measurements", "compiled")
+_KEY = ("spec", "input_shape", "mode")
+
+
+@dataclass(frozen=True, order=True)
+class GraphKey:
+    """What a graph depends on."""
+
+    spec: str
+    input_shape: tuple[int, ...]
+    mode: str
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "GraphKey":
+        """The key of a measured row."""
+        return cls(row["spec"], tuple(int(size) for size in row["input_shape"].split("x")), row["mode"])
+
+    def workload(self, batch_size: int) -> Workload:
+        """A workload of this key, in single precision."""
+        optimizer = "sgd" if self.mode == "training" else ""
+        return Workload(self.spec, batch_size, self.input_shape, "fp32", self.mode, optimizer)
+
+
+def make_graph(key: GraphKey) -> Graph:
+    """Build the architecture without weights, export it, and read its graph at batch 1."""
+    try:
+        program = _program(key)
+    except ForetellError:
+        raise
+    except Exception as error:  # the architecture's own code runs: anything may go wrong
+        raise ModelError(f"Cannot build {key.spec} without weights: {one_line(error)}") from error
+    graph = graph_from_program(program, batch_size=TRACE_BATCH, training=key.mode == "training")
+    return replace(graph.with_batch(GRAPH_BATCH), metadata={"torch": importlib.metadata.version("torch")})
+
+
+def _program(key: GraphKey) -> TorchProgram:
+    from foretell.profiling.steps import weight_dtype
+    from foretell.profiling.zoos.registry import build
+
+    workload = key.workload(TRACE_BATCH)
+    built = build_without_weights(lambda: build(key.spec))
+    built.model.to("meta")  # where a constructor needs the host, its buffers are still there
+    if key.mode in ("prefill", "decode"):
+        inputs = built.make_inputs(workload, "meta", None)
+        tokens = dict(inputs.kwargs)["input_ids"]
+        given = _bind_prefill(built.model, tokens) if key.mode == "prefill" else _bind_decode(built.model, tokens)
+        return TorchProgram(key.spec, built.model, (), given)
+    inputs = built.make_inputs(workload, "meta", weight_dtype(workload))
+    if parse_spec(key.spec).zoo not in ("hf", "llm"):
+        return TorchProgram(key.spec, built.model, inputs.args, dict(inputs.kwargs))
+    return TorchProgram(key.spec, built.model, (), _bind_whole(built.model, inputs.args, dict(inputs.kwargs)))
+
+
+def _bind_whole(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    tensors = {name: value for name, value in kwargs.items() if hasattr(value, "shape")}
+    options = {name: value for name, value in kwargs.items() if name not in tensors}
+    if args:
+        tensors[model.main_input_name] = args[0]
+    if getattr(model.config, "apply_spec_augment", False):
+        model.config.apply_spec_augment = False  # masks that are made on the host, from random numbers
+    bind_forward(model, tensors, lambda forward, given: forward(**given, **options))
+    return tensors
+
+
+def _bind_prefill(model: Any, tokens: Any) -> dict[str, Any]:
+    options = {"use_cache": True, "logits_to_keep": 1}
+    bind_forward(model, {"input_ids": tokens}, lambda forward, given: _kept(forward(**given, **options)))
+    return {"input_ids": tokens}
+
+
+def _bind_decode(model: Any, tokens: Any) -> dict[str, Any]:
+    with as_if_run(model):  # the prompt, run on the meta device, gives the cache its shapes
+        cache = model(input_ids=tokens, use_cache=True, logits_to_keep=1).past_key_values
+    token = tokens[:, :1].clone()
+    inputs = {"input_ids": token, "position_ids": token.clone()}
+    inputs |= {name: tensor.detach() for name, tensor in cache_tensors(cache).items()}
+
+    def step(forward: Any, given: dict[str, Any]) -> Any:
+        filled = fill_cache(cache, given)
+        tensors = {name: given[name] for name in ("input_ids", "position_ids")}
+        return _kept(forward(**tensors, past_key_values=filled, use_cache=True))
+
+    bind_forward(model, inputs, step)
+    return inputs
+
+
+def _kept(output: Any) -> dict[str, Any]:
+    return {"logits": output.logits, "cache": output.past_key_values}
+
+
+def without_origins(graph: Graph) -> Graph:
+    """The same graph, smaller on disk: an origin that only one node has ties nothing together."""
+    counts = Counter(node.origin for node in graph.nodes)
+    nodes = tuple(replace(node, origin="") if counts[node.origin] == 1 else node for node in graph.nodes)
+    return replace(graph, nodes=nodes)
+
+
+def measured_keys(store: Path) -> dict[GraphKey, str]:
+    """The graphs that the measurements below ``store`` need, with their families; those with traces come first."""
+    traced: set[str] = set()
+    rows: list[dict[str, Any]] = []
+    for file in find_files(store):
+        if file.table == "kernels":
+            traced |= set(read_columns(file, ("workload_id",)).column(0).unique().to_pylist())
+        elif file.table in _MEASURED:
+            rows += read_columns(file, ("workload_id", "status", "family", *_KEY)).to_pylist()
+    rows = [row for row in rows if row["status"] == "ok"]
+    rows.sort(key=lambda row: (row["workload_id"] not in traced, row["family"] or "", GraphKey.of(row)))
+    return {GraphKey.of(row): row["family"] or "" for row in rows}
+
+
+def collect_graphs(
+    keys: Mapping[GraphKey, str],
+    out: Path,
+    *,
+    done: Iterable[GraphKey] = (),
+    again: bool = False,
+    limit_s: int = 180,
+    tell: Callable[[int, int, GraphKey, str], None] = lambda *_: None,
+) -> Counter[str]:
+    """Make the graphs of ``keys`` that are neither ``done`` nor in the journal of ``out``; counts how they went.
+
+    With ``again``, those that failed before are tried once more.
+    """
+    counts: Counter[str] = Counter()
+    journal = Journal(out)
+    journal.open()
+    known = set(done) | {GraphKey.of(line) for line in read_records(out) if line["status"] == "ok" or not again}
+    try:
+        for number, (key, family) in enumerate(keys.items()):
+            if key in known:
+                continue
+            line: dict[str, Any] = {"kind": "graph", "spec": key.spec, "input_shape": shape_text(key.input_shape)}
+            line |= {"mode": key.mode, "family": family, "status": "ok", "error": None}
+            try:
+                with _time_limit(limit_s):
+                    graph = without_origins(make_graph(key))
+            except (ForetellError, TimeoutError) as error:
+                line |= {"status": "build_error", "error": str(error)[:300]}
+            else:
+                facts = {"graph_hash": graph.hash, "batch_size": graph.batch_size, "nodes": len(graph.nodes)}
+                facts |= {"parameters": graph.parameter_count, "torch": graph.metadata["torch"]}
+                journal.append_trace({**line, **facts, "kind": _TABLE, "document": to_document(graph)})
+            journal.append(line)
+            counts[line["status"]] += 1
+            tell(number + 1, len(keys), key, line["error"] or "")
+    finally:
+        journal.close()
+    return counts
+
+
+@contextmanager
+def _time_limit(seconds: int) -> Iterator[None]:
+    """Raise `TimeoutError` in the main thread when the time is over; elsewhere there is no limit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(*_: object) -> None:
+        raise TimeoutError(f"more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def stored_keys(folder: Path) -> set[GraphKey]:
+    """The graphs that the Parquet files below ``folder`` have."""
+    if not folder.exists():
+        return set()
+    return {GraphKey.of(row) for row in _stored(folder, _KEY)}
+
+
+def _stored(folder: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Rows of stored graphs; those of a campaign are what a compiler was given, and may have other nodes."""
+    for file in find_files(folder):
+        if file.table == _TABLE:
+            for row in read_columns(file, (*columns, "campaign_id")).to_pylist():
+                if not row["campaign_id"]:
+                    yield row
+
+
+def write_graphs(journal: Path, folder: Path) -> Path | None:
+    """Write the journal's graphs that ``folder`` does not have into one more file of it; neighbours resemble."""
+    stored = stored_keys(folder)
+    lines = [line for line in read_traces(journal) if line.get("kind") == _TABLE and GraphKey.of(line) not in stored]
+    if not lines:
+        return None
+    lines.sort(key=lambda line: (str(line["family"]), str(line["mode"]), GraphKey.of(line)))
+    folder.mkdir(parents=True, exist_ok=True)
+    table = TABLES[_TABLE]
+    columns = {name: [line.get(name) for line in lines] for name in table.columns}
+    with TableWriter(folder / f".{_TABLE}.part", table) as writer:
+        writer.write(arrow_table(table, columns))
+        partial = writer.finish()
+        path = folder / f"{_TABLE}-{hashlib.sha256(partial.read_bytes()).hexdigest()[:16]}.parquet"
+        rename(partial, path)
+    return path
+
+
+def read_graphs(folder: Path, keys: Sequence[GraphKey]) -> Iterator[tuple[GraphKey, str, Graph]]:
+    """The stored graphs of ``keys``, with their hashes, in the order of the files."""
+    wanted = set(keys)
+    for row in _stored(folder, (*_KEY, "graph_hash", "document")):
+        key = GraphKey.of(row)
+        if key in wanted:
+            wanted.discard(key)
+            yield key, row["graph_hash"], from_document(row["document"])

@@ -1,0 +1,219 @@
+"""Workflows: every traced kernel and the graph node it belongs to.
+
+A trace numbers the calls of a run; `calls.link_calls` finds the node of each. The table ``kernel_nodes`` keeps
+(workload, call) → node; ``node`` is −1 where none was found, −2 for the loss function and −3 for the optimizer, which
+are no nodes of the model.
+"""
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from foretell.datasets.parquet_files import TableFile, TableWriter, arrow_table, find_files, read_columns, rename
+from foretell.datasets.schema import TABLES
+from foretell.graph import Graph
+from foretell.graph.ir.alignment import NONE
+from foretell.training.examples.calls import LOSS, OPTIMIZER, Call, link_calls
+from foretell.training.examples.graphs import GraphKey, read_graphs
+
+_TABLE = "kernel_nodes"
+_TRACE = ("workload_id", "campaign_id", "op_index", "op", "module", "name_id", "duration_us", "hidden_us")
+# cuDNN spreads the groups of a convolution and the layers of a recurrent network over streams
+_SPREAD = re.compile(r"conv|lstm|gru|rnn", re.IGNORECASE)
+_SPREAD_KERNELS = 4  # of one name in a call; layouts are changed by up to three
+FATES = ("node", "loss", "optimizer", "untied", "no graph")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The calls of one traced workload that launched kernels, and how long their kernels took together.
+
+    ``busy_us`` counts only once what ran at the same time; NaN where kernels may have and the trace does not tell.
+    """
+
+    workload_id: str
+    campaign_id: str
+    key: GraphKey
+    family: str
+    calls: tuple[Call, ...]
+    durations_us: tuple[float, ...]
+    busy_us: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Link:
+    """A trace tied to a graph; ``nodes`` has a position, `NONE`, `LOSS` or `OPTIMIZER` for each call."""
+
+    trace: Trace
+    graph_hash: str
+    nodes: tuple[int, ...]
+
+    def shares(self) -> dict[str, float]:
+        """The share of kernel time that went each way."""
+        times: Counter[str] = Counter()
+        for node, duration_us in zip(self.nodes, self.trace.durations_us, strict=True):
+            times[_fate(node)] += duration_us  # type: ignore[assignment]
+        whole = math.fsum(self.trace.durations_us)
+        return {fate: times[fate] / whole if whole else 0.0 for fate in FATES}
+
+
+def _fate(node: int) -> str:
+    return {NONE: "untied", LOSS: "loss", OPTIMIZER: "optimizer"}.get(node, "node")
+
+
+@dataclass
+class Summary:
+    """Kernel time in microseconds by where it went, in all and by mode and family, and the reasons for the rest."""
+
+    total_us: Counter[str] = field(default_factory=Counter)
+    by_mode: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    by_family: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    by_phase: Counter[str] = field(default_factory=Counter)
+    untied: Counter[str] = field(default_factory=Counter)
+    worst: list[tuple[float, str, str]] = field(default_factory=list)
+
+    def add(self, trace: Trace, nodes: Sequence[int] | None) -> None:
+        """Count one trace; without ``nodes`` it has no graph."""
+        mine: Counter[str] = Counter()
+        for position, (call, duration_us) in enumerate(zip(trace.calls, trace.durations_us, strict=True)):
+            fate = "no graph" if nodes is None else _fate(nodes[position])
+            mine[fate] += duration_us  # type: ignore[assignment]
+            self.by_phase[f"{fate}, {call.phase}"] += duration_us  # type: ignore[assignment]
+            if fate == "untied":
+                self.untied[call.op] += duration_us  # type: ignore[assignment]
+        for counter in (self.total_us, self.by_mode[trace.key.mode], self.by_family[trace.family]):
+            counter.update(mine)
+        self.worst.append((1.0 - tied_share(mine), trace.key.mode, trace.key.spec))
+
+    def worst_first(self, count: int) -> list[tuple[float, str, str]]:
+        """The traces with the largest share of time that no node explains."""
+        return sorted(self.worst, reverse=True)[:count]
+
+
+def tied_share(times: Mapping[str, float]) -> float:
+    """The share of time that belongs to a node of the model.
+
+    >>> tied_share({"node": 97.0, "optimizer": 2.0, "untied": 1.0})
+    0.97
+    """
+    whole = math.fsum(times.values())
+    return times.get("node", 0.0) / whole if whole else 1.0
+
+
+def read_traces_of(store: Path) -> list[Trace]:
+    """The traces below ``store``, the first of each workload."""
+    files = find_files(store)
+    measured: dict[str, dict[str, Any]] = {}
+    for file in files:
+        if file.table == "measurements":
+            columns = ("workload_id", "spec", "input_shape", "mode", "family", "campaign_id")
+            for row in read_columns(file, columns).to_pylist():
+                measured.setdefault(row["workload_id"], row)
+    found: dict[str, Trace] = {}
+    for file in files:
+        if file.table == "kernels":
+            for workload_id, trace in _traces(file, measured):
+                found.setdefault(workload_id, trace)
+    return list(found.values())
+
+
+def _traces(file: TableFile, measured: Mapping[str, dict[str, Any]]) -> Iterable[tuple[str, Trace]]:
+    columns = read_columns(file, _TRACE).to_pydict()
+    rows = len(columns["workload_id"])
+    campaigns, hidden = columns.get("campaign_id") or [""] * rows, columns.get("hidden_us") or [None] * rows
+    runs: defaultdict[tuple[str, str], dict[int, _Launched]] = defaultdict(dict)
+    for workload_id, campaign_id, number, op, module, name, duration_us, hidden_us in zip(
+        columns["workload_id"], campaigns, columns["op_index"], columns["op"], columns["module"], columns["name_id"],
+        columns["duration_us"], hidden, strict=True,
+    ):  # fmt: skip
+        launched = runs[workload_id, campaign_id].setdefault(number, _Launched(Call(number, op, module)))
+        launched.add(name, duration_us, hidden_us)
+    for (workload_id, campaign_id), by_number in runs.items():
+        row = measured.get(workload_id)
+        if row is not None:
+            launched_in_order = [by_number[number] for number in sorted(by_number)]
+            yield (
+                workload_id,
+                Trace(
+                    workload_id=workload_id,
+                    campaign_id=campaign_id or row.get("campaign_id") or "",
+                    key=GraphKey.of(row),
+                    family=row["family"] or "",
+                    calls=tuple(launched.call for launched in launched_in_order),
+                    durations_us=tuple(launched.duration_us for launched in launched_in_order),
+                    busy_us=tuple(launched.busy_us() for launched in launched_in_order),
+                ),
+            )
+
+
+@dataclass
+class _Launched:
+    """What one call launched."""
+
+    call: Call
+    names: Counter[int] = field(default_factory=Counter)
+    duration_us: float = 0.0
+    hidden_us: float | None = 0.0
+
+    def add(self, name: int, duration_us: float, hidden_us: float | None) -> None:
+        self.names[name] += 1
+        self.duration_us += duration_us
+        self.hidden_us = None if hidden_us is None or self.hidden_us is None else self.hidden_us + hidden_us
+
+    def busy_us(self) -> float:
+        if self.hidden_us is not None:
+            return self.duration_us - self.hidden_us
+        spread = _SPREAD.search(self.call.op) and max(self.names.values()) >= _SPREAD_KERNELS
+        return math.nan if spread else self.duration_us
+
+
+def link_traces(
+    traces: Sequence[Trace],
+    graphs: Iterable[tuple[GraphKey, str, Graph]],
+    tell: Callable[[int, int], None] = lambda *_: None,
+) -> tuple[list[Link], Summary]:
+    """Tie every trace to its graph; one graph is in memory at a time."""
+    waiting: defaultdict[GraphKey, list[Trace]] = defaultdict(list)
+    for trace in traces:
+        waiting[trace.key].append(trace)
+    links, summary = [], Summary()
+    for key, graph_hash, graph in graphs:
+        for trace in waiting.pop(key, []):
+            link = Link(trace, graph_hash, tuple(link_calls(graph, trace.calls)))
+            links.append(link)
+            summary.add(trace, link.nodes)
+            tell(len(links), len(traces))
+    for left in waiting.values():
+        for trace in left:
+            summary.add(trace, None)
+    return links, summary
+
+
+def link_store(
+    store: Path, graphs: Path, tell: Callable[[int, int], None] = lambda *_: None
+) -> tuple[list[Link], Summary]:
+    """Tie the traces below ``store`` to the graphs below ``graphs``."""
+    traces = read_traces_of(store)
+    return link_traces(traces, read_graphs(graphs, [trace.key for trace in traces]), tell)
+
+
+def write_links(links: Sequence[Link], folder: Path) -> Path:
+    """Write the table ``kernel_nodes`` of ``folder``; it takes the place of an older one."""
+    columns: dict[str, list[object]] = {name: [] for name in TABLES[_TABLE].columns}
+    for link in sorted(links, key=lambda link: (link.trace.family, link.trace.key)):
+        for call, node in zip(link.trace.calls, link.nodes, strict=True):
+            columns["campaign_id"].append(link.trace.campaign_id)
+            columns["workload_id"].append(link.trace.workload_id)
+            columns["graph_hash"].append(link.graph_hash)
+            columns["op_index"].append(call.op_index)
+            columns["node"].append(node)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{_TABLE}.parquet"
+    with TableWriter(folder / f".{_TABLE}.part", TABLES[_TABLE]) as writer:
+        writer.write(arrow_table(TABLES[_TABLE], columns))
+        rename(writer.finish(), path)
+    return path

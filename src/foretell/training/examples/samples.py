@@ -1,0 +1,137 @@
+"""workflows: all measured workloads as samples, extracted once and kept: extraction takes minutes, reading seconds.
+
+The cache is named by the store's files, the facts of the device and the version of the features, so that it is known
+whether it is still true.
+"""
+
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from foretell.datasets.parquet_files import find_files
+from foretell.devices import find_device
+from foretell.errors import DataError
+from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting
+from foretell.features.versions import FEATURES_VERSION
+from foretell.files import write_whole
+from foretell.predictors.roofline import RooflinePredictor
+from foretell.predictors.sample import TRUTHS, Sample
+from foretell.records import Target
+from foretell.training.examples.workloads import Example, measured_rows, read_examples
+
+_TABLES = ("measurements", "kernels", "kernel_nodes", "graphs")
+BENCH = "synthetic-operators"
+Say = Callable[[str], None]
+
+
+def read_samples(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> list[Sample]:
+    """The samples of a device, from the cache where it is true; the cache is written whole or not at all."""
+    file = cache / f"samples-{device}-{fingerprint(store, device)}.npz"
+    if file.exists():
+        return _load(file)
+    failures: Counter[str] = Counter()
+    samples: list[Sample] = []
+    total = len(measured_rows(store))
+    for example in read_examples(store, Target(find_device(device)), failures):
+        other = example.row["device_name"]
+        if other and find_device(other).id != device:
+            failures[f"measured on {other}"] += 1
+            continue
+        if not len(example.units):
+            failures["nothing of them runs on the device"] += 1
+            continue
+        samples.append(sample_of(example))
+        if len(samples) % 100 == 0:
+            say(f"{len(samples)} of {total} workloads read")
+    for reason, number in failures.most_common(3):
+        say(f"{number} workloads have no features: {reason}")
+    if not samples:
+        raise DataError(f"{store} has no measured workload of {device}; name another folder with --store.")
+    _save(samples, file)
+    return samples
+
+
+def sample_of(example: Example) -> Sample:
+    """An example as arrays; equal units are merged and share their time."""
+    base = RooflinePredictor().predict(example.workload)
+    units = DistinctUnits.of(example.units)
+    unit_us = None
+    if example.unit_us is not None:
+        spent = np.zeros(len(units))
+        np.add.at(spent, units.member, example.unit_us)
+        unit_us = spent / units.counts
+    row = example.row
+    return Sample(
+        workload_id=row["workload_id"],
+        spec=row["spec"],
+        family=row["family"],
+        setting=Setting.of(example.workload, base.memory_mib.value if base.memory_mib else np.nan),
+        units=units,
+        unit_us=unit_us,
+        roofline_ms=base.latency_ms.value if base.latency_ms else np.nan,
+        roofline_w=base.power_w.value if base.power_w else np.nan,
+        truth={name: float("nan") if row[name] is None else float(row[name]) for name in TRUTHS},
+        captured=row["latency_source"] == "cuda-graph" and row["family"] != BENCH,
+    )
+
+
+def fingerprint(store: Path, device: str, **versions: int) -> str:
+    """A hash of the records, the device's facts and the features' version; ``versions`` of what else was made of them.
+
+    Bounds are features, and they follow from the facts of the catalogue: other facts are another fingerprint.
+    """
+    named = {"features": FEATURES_VERSION, **versions}
+    digest = hashlib.sha256(f"{POOLED_SCHEMA} {find_device(device)!r} {sorted(named.items())}".encode())
+    for file in sorted(find_files(store), key=lambda file: str(file.path)):
+        if file.table in _TABLES:
+            digest.update(f"{file.path.relative_to(store)}:{file.path.stat().st_size}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _save(samples: list[Sample], file: Path) -> None:
+    arrays = {
+        "sizes": np.array([len(sample.units) for sample in samples]),
+        "features": np.concatenate([sample.units.features for sample in samples]),
+        "counts": np.concatenate([sample.units.counts for sample in samples]),
+        "bound_us": np.concatenate([sample.units.bound_us for sample in samples]),
+        "unit_us": np.concatenate([np.full(len(s.units), np.nan) if s.unit_us is None else s.unit_us for s in samples]),
+        "facts": np.array([json.dumps(_facts(sample)) for sample in samples]),
+    }
+    data = io.BytesIO()
+    np.savez_compressed(data, allow_pickle=False, **arrays)
+    write_whole(file, data.getvalue())
+
+
+def _facts(sample: Sample) -> dict[str, object]:
+    setting = sample.setting
+    return {
+        "id": sample.workload_id, "spec": sample.spec, "family": sample.family, "mode": setting.mode,
+        "dtype": setting.dtype, "batch_size": setting.batch_size, "optimizer": setting.optimizer,
+        "memory_mib": setting.memory_mib, "roofline_ms": sample.roofline_ms, "roofline_w": sample.roofline_w,
+        "truth": sample.truth, "captured": sample.captured, "traced": sample.unit_us is not None,
+    }  # fmt: skip
+
+
+def _load(file: Path) -> list[Sample]:
+    with np.load(file, allow_pickle=False) as arrays:
+        stored = {name: arrays[name] for name in arrays.files}
+    ends = np.cumsum(stored["sizes"])
+    samples = []
+    for start, end, text in zip(ends - stored["sizes"], ends, stored["facts"].tolist(), strict=True):
+        facts, part = json.loads(text), slice(int(start), int(end))
+        setting = Setting(facts["mode"], facts["dtype"], facts["batch_size"], facts["optimizer"], facts["memory_mib"])
+        number = np.arange(len(stored["counts"][part]))
+        units = DistinctUnits(stored["features"][part], stored["counts"][part], stored["bound_us"][part], number)
+        samples.append(
+            Sample(
+                facts["id"], facts["spec"], facts["family"], setting, units,
+                stored["unit_us"][part] if facts["traced"] else None, facts["roofline_ms"], facts["roofline_w"],
+                facts["truth"], facts["captured"],
+            )
+        )  # fmt: skip
+    return samples

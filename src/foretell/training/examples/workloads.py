@@ -1,0 +1,132 @@
+"""Workflows: what predictors learn from: every measured workload as the features of its units, and what was measured.
+
+Where a workload was traced, the time of each unit is known too: the kernels that belong to its nodes, forward and
+backward apart.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.datasets.parquet_files import find_files, read_columns
+from foretell.errors import ForetellError
+from foretell.features import Units, extract_units
+from foretell.graph import Graph
+from foretell.records import Target, Workload
+from foretell.training.examples.calls import OPTIMIZER
+from foretell.training.examples.graphs import GraphKey, read_graphs
+from foretell.training.examples.link import Trace, read_traces_of
+
+_COLUMNS = (
+    "workload_id", "spec", "zoo", "family", "mode", "optimizer", "dtype", "batch_size", "input_shape", "status",
+    "latency_ms", "latency_source", "noisy", "memory_mib", "device_memory_mib", "power_w", "energy_j",
+    "host_latency_ms", "device_name",
+)  # fmt: skip
+_AUTOCAST = ("bf16", "fp16")
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A measured workload. ``unit_us`` is the traced time of each unit, or None where there is no trace."""
+
+    row: Row
+    workload: Workload
+    units: Units
+    unit_us: NDArray[np.float64] | None
+
+
+def read_examples(store: Path, target: Target, failures: Counter[str] | None = None) -> Iterator[Example]:
+    """Every measured workload below ``store`` that has a graph; one graph is in memory at a time.
+
+    Workloads whose graph does not take their batch are counted in ``failures`` by the reason.
+    """
+    rows = measured_rows(store)
+    traces = {trace.workload_id: trace for trace in read_traces_of(store)}
+    ties = _ties(store)
+    waiting: defaultdict[GraphKey, list[Row]] = defaultdict(list)
+    for row in rows.values():
+        waiting[GraphKey.of(row)].append(row)
+    for key, _, graph in read_graphs(store, list(waiting)):
+        for row in waiting.pop(key):
+            try:
+                yield _example(row, graph, target, traces.get(row["workload_id"]), ties)
+            except ForetellError as error:
+                if failures is None:
+                    raise
+                failures[str(error)] += 1
+
+
+def measured_rows(store: Path) -> dict[str, Row]:
+    """The first good measurement of every workload."""
+    rows: dict[str, Row] = {}
+    for file in find_files(store):
+        if file.table == "measurements":
+            for row in read_columns(file, _COLUMNS).to_pylist():
+                if row["status"] == "ok":
+                    rows.setdefault(row["workload_id"], row)
+    return rows
+
+
+def _ties(store: Path) -> dict[str, dict[int, int]]:
+    """By workload, the node of every traced call."""
+    ties: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    for file in find_files(store):
+        if file.table == "kernel_nodes":
+            columns = read_columns(file, ("workload_id", "op_index", "node")).to_pydict()
+            for workload_id, number, node in zip(*columns.values(), strict=True):
+                ties[workload_id][number] = node
+    return dict(ties)
+
+
+def workload_of(row: Row, graph: Graph, target: Target) -> Workload:
+    """The workload of a measured row; in training, half precision means autocast over the graph as it is."""
+    sized = graph.with_batch(row["batch_size"])
+    training = row["mode"] == "training"
+    return Workload(
+        sized if training else sized.with_dtype(row["dtype"]),
+        target,
+        row["dtype"],
+        row["mode"],
+        (row["optimizer"] or "sgd") if training else None,
+    )
+
+
+def _example(
+    row: Row, graph: Graph, target: Target, trace: Trace | None, ties: Mapping[str, Mapping[int, int]]
+) -> Example:
+    workload = workload_of(row, graph, target)
+    units = extract_units(workload)
+    if trace is None or trace.workload_id not in ties:
+        return Example(row, workload, units, None)
+    return Example(row, workload, units, unit_times(workload, units, trace, ties[trace.workload_id]))
+
+
+def unit_times(workload: Workload, units: Units, trace: Trace, nodes: Mapping[int, int]) -> NDArray[np.float64]:
+    """The traced microseconds of each unit; NaN where its kernels may have run at the same time."""
+    spent: Counter[tuple[str, int]] = Counter()
+    for call, busy_us in zip(trace.calls, trace.busy_us, strict=True):
+        node = nodes[call.op_index]
+        spent["optimizer" if node == OPTIMIZER else call.phase, node] += busy_us  # type: ignore[assignment]
+    positions = _positions(workload)
+    times = np.zeros(len(units))
+    for number, (phase, members) in enumerate(zip(units.phases, units.nodes, strict=True)):
+        keys = [OPTIMIZER] if phase == "optimizer" else [positions[member] for member in members]
+        times[number] = sum(spent[phase, key] for key in keys)
+    return times
+
+
+def _positions(workload: Workload) -> list[int]:
+    """Where each node of the graph that runs stands in the graph that was traced: autocast adds casts to it."""
+    graph = workload.graph
+    if workload.running_graph is graph:
+        return list(range(len(graph.nodes)))
+    known = {node.name: position for position, node in enumerate(graph.nodes)}
+    absent = len(graph.nodes)  # no call is tied to a cast that autocast made
+    return [known.get(node.name, absent) for node in workload.running_graph.nodes]

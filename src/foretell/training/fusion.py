@@ -1,0 +1,202 @@
+"""workflows: fit a partitioner to graphs whose kernels a compiler told; judge it on architectures it has not seen."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.datasets.parquet_files import TableFile, find_files, read_columns
+from foretell.datasets.splits import architecture_of
+from foretell.errors import DataError
+from foretell.files import write_whole
+from foretell.graph.ir.operators import OPERATORS
+from foretell.graph.ir.serde import from_document
+from foretell.predictors.fitted_files import write_fitted
+from foretell.predictors.fusion.baselines import PairFrequency, always, by_rules, never
+from foretell.predictors.fusion.edges import EDGE_COLUMNS, RUNTIMES, extract_edges
+from foretell.predictors.fusion.partitioner import SHIPPED, fit_edges, is_fused, write
+from foretell.training.judging.table import Comparison, page
+
+FOLDS = 5
+TREES = "partitioner"
+_SEEN_PATTERNS = 12
+_COMPARED = (TREES, "rules", "pair frequency")
+_RUNTIME, _SOURCE, _TARGET = (EDGE_COLUMNS.index(name) for name in ("runtime", "source_operator", "target_operator"))
+_NAMES = dict(enumerate(sorted(OPERATORS))) | {-1: "another"}
+
+Say = Callable[[str], None]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class LabelledEdges:
+    """All edges of many graphs: features, whether fused, and the fold and family of each; ``graphs`` by runtime."""
+
+    features: NDArray[np.float32]
+    fused: Flags
+    fold: NDArray[np.intp]
+    family: NDArray[np.str_]
+    graphs: Mapping[str, int]
+
+    def of(self, runtime: str) -> Flags:
+        """The edges under one runtime."""
+        return np.asarray(self.features[:, _RUNTIME] == RUNTIMES.index(runtime))
+
+
+@dataclass(frozen=True)
+class _Labelled:
+    runtime: str
+    spec: str
+    family: str
+    document: str
+    fused: Flags
+
+
+def read_edges(store: Path, say: Say = lambda _: None) -> LabelledEdges:
+    """The edges of all graphs below ``store`` whose fusion was collected."""
+    parts, fused, folds, families, graphs = [], [], [], [], defaultdict[str, int](int)
+    for each in labelled_graphs(store):
+        edges = extract_edges(from_document(each.document), each.runtime)
+        if len(edges) != len(each.fused):
+            raise DataError(f"{each.spec} has {len(edges)} edges and {len(each.fused)} labels; collect it again.")
+        parts.append(edges.features)
+        fused.append(each.fused)
+        folds += [fold_of(each.spec)] * len(edges)
+        families += [each.family] * len(edges)
+        graphs[each.runtime] += 1
+        if sum(graphs.values()) % 500 == 0:
+            say(f"{sum(graphs.values())} graphs read")
+    if not parts:
+        raise DataError(f"No fusion was collected below {store}; a plan of the kind fusion does: foretell collect.")
+    return LabelledEdges(
+        np.concatenate(parts), np.concatenate(fused), np.array(folds, np.intp), np.array(families), dict(graphs)
+    )
+
+
+def fold_of(spec: str) -> int:
+    """The fold of a model: that of its architecture."""
+    return int.from_bytes(hashlib.sha256(architecture_of(spec).encode()).digest()[:4], "big") % FOLDS
+
+
+def labelled_graphs(store: Path) -> Iterator[_Labelled]:
+    """Graphs and labels, folder by folder; the edges of a graph are stored in the order of `extract_edges`."""
+    files = find_files(store)
+    for folder in sorted({file.path.parent for file in files if file.table == "fusion_graphs"}):
+        own = [file for file in files if file.path.parent == folder]
+        documents = dict(_rows(own, "graphs", "graph_hash", "document"))
+        labels: defaultdict[str, list[tuple[int, int, bool]]] = defaultdict(list)
+        for fusion_id, *label in _rows(own, "fusion_edges", "fusion_id", "source", "target", "fused"):
+            labels[fusion_id].append(tuple(label))
+        wanted = ("fusion_id", "backend", "spec", "family", "graph_hash", "status")
+        for fusion_id, backend, spec, family, graph_hash, status in _rows(own, "fusion_graphs", *wanted):
+            if status == "ok":
+                if graph_hash not in documents:
+                    raise DataError(f"{folder} has no graph of {spec} under {backend}; collect it again.")
+                fused = np.array([label for *_, label in sorted(labels[fusion_id])], bool)
+                yield _Labelled(backend, spec, family or "", documents[graph_hash], fused)
+
+
+def _rows(files: Sequence[TableFile], table: str, *columns: str) -> Iterator[Any]:
+    """Some columns of a table, row by row."""
+    for file in files:
+        if file.table == table:
+            yield from zip(*read_columns(file, columns).select(columns).to_pydict().values(), strict=True)
+
+
+def judge(edges: LabelledEdges, say: Say = lambda _: None) -> dict[str, Flags]:
+    """What the partitioner and its baselines say of every edge, by fits that have not seen the architecture."""
+    found = {"never": never(edges.features), "always": always(edges.features), "rules": by_rules(edges.features)}
+    found |= {name: np.zeros(len(edges.fused), bool) for name in ("pair frequency", TREES)}
+    for fold in range(FOLDS):
+        say(f"fold {fold + 1} of {FOLDS}")
+        for runtime in edges.graphs:
+            own, held = edges.of(runtime), edges.fold == fold
+            taught, judged = own & ~held, own & held
+            if taught.any() and judged.any():
+                known = edges.features[taught], edges.fused[taught]
+                found["pair frequency"][judged] = PairFrequency(*known)(edges.features[judged])
+                found[TREES][judged] = is_fused(fit_edges(*known), edges.features[judged])
+    return found
+
+
+def scores(said: Flags, fused: Flags) -> dict[str, float | None]:
+    """Accuracy over all edges, precision and recall of the fused ones.
+
+    >>> scores(np.array([True, True, False, False]), np.array([True, False, False, False]))
+    {'accuracy': 0.75, 'precision': 0.5, 'recall': 1.0}
+    """
+    right = int((said & fused).sum())
+    return {
+        "accuracy": float((said == fused).mean()),
+        "precision": right / int(said.sum()) if said.any() else None,
+        "recall": right / int(fused.sum()) if fused.any() else None,
+    }
+
+
+def tables(edges: LabelledEdges, said: Mapping[str, Flags]) -> list[Comparison]:
+    """By runtime: all predictors, then the partitioner by family and by pattern."""
+    found = []
+    for runtime in RUNTIMES:
+        use = edges.of(runtime)
+        if not use.any():
+            continue
+        size = f"{edges.graphs[runtime]} graphs, {int(use.sum()):,} edges, {edges.fused[use].mean():.0%} fused"
+        rows = {name: scores(flags[use], edges.fused[use]) for name, flags in said.items()}
+        found.append(Comparison(f"{runtime}: {size}", rows))
+        by_family, by_pattern = _by_family(edges, said[TREES], use), _by_pattern(edges, said, use)
+        title = f"{runtime}, {TREES} by family, worst first"
+        found.append(Comparison(title, by_family, ranked=False, head="family"))
+        title, shares = f"{runtime}, edges told rightly by pattern", frozenset(("fused", *_COMPARED))
+        found.append(Comparison(title, by_pattern, ranked=False, shares=shares, head="pattern"))
+    return found
+
+
+def _by_family(edges: LabelledEdges, said: Flags, use: Flags) -> dict[str, dict[str, float | None]]:
+    rows = {}
+    for family in np.unique(edges.family[use]).tolist():
+        own = use & (edges.family == family)
+        rows[family] = scores(said[own], edges.fused[own]) | {"edges": int(own.sum())}
+    return dict(sorted(rows.items(), key=lambda row: row[1]["accuracy"] or 0.0))
+
+
+def _by_pattern(edges: LabelledEdges, said: Mapping[str, Flags], use: Flags) -> dict[str, dict[str, float | None]]:
+    """The commonest fused pairs of operators."""
+    pairs = edges.features[:, [_SOURCE, _TARGET]].astype(int)
+    kinds, counts = np.unique(pairs[use & edges.fused], axis=0, return_counts=True)
+    rows: dict[str, dict[str, float | None]] = {}
+    for place in np.argsort(-counts)[:_SEEN_PATTERNS].tolist():
+        own = use & (pairs == kinds[place]).all(axis=1)
+        name = "-".join(_NAMES[int(code)] for code in kinds[place])
+        right = {who: float((said[who][own] == edges.fused[own]).mean()) for who in _COMPARED}
+        rows[name] = {"edges": int(own.sum()), "fused": float(edges.fused[own].mean()), **right}
+    return rows
+
+
+def write_report(found: Sequence[Comparison], folder: Path) -> Path:
+    """The tables as Markdown."""
+    text = "# Which edges a compiler fuses\n\nArchitectures held out, five folds. "
+    text += "Remade by `foretell evaluate partitioner --report`."
+    write_whole(folder / "fusion.md", page(text, found))
+    return folder / "fusion.md"
+
+
+def evaluate(store: Path, _device: str, _cache: Path, say: Say = lambda _: None) -> list[Comparison]:
+    """Held-out tables; compilers decide the same for all devices, and nothing is kept."""
+    edges = read_edges(store, say)
+    return tables(edges, judge(edges, say))
+
+
+def train(store: Path, _device: str, _cache: Path, out: Path, say: Say = lambda _: None) -> Path:
+    """Fit a partitioner to all graphs, and write it with its held-out scores."""
+    edges = read_edges(store, say)
+    said = judge(edges, say)[TREES]
+    held_out = {runtime: scores(said[edges.of(runtime)], edges.fused[edges.of(runtime)]) for runtime in edges.graphs}
+    say("all")
+    card = {"graphs": edges.graphs, "edges": len(edges.fused), "held_out": held_out}
+    fits = {name: fit_edges(edges.features[edges.of(name)], edges.fused[edges.of(name)]) for name in edges.graphs}
+    return write_fitted(out, SHIPPED, write(fits, card))

@@ -1,0 +1,146 @@
+"""Evaluation: one predictor on one split with one seed: fit on one side, judge on another.
+
+A run is written down as soon as it ends, and is not repeated: an evaluation that was stopped goes on.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.datasets.splits import TEST, TRAIN, VALIDATION, Split, architecture_of, assign
+from foretell.errors import DataError
+from foretell.files import write_whole
+from foretell.predictors.sample import Sample
+from foretell.training.judging.metrics import accuracy, coverage, median_relative_width, over_seeds
+from foretell.training.judging.table import Cell, Comparison
+
+METRICS = ("latency_ms", "memory_mib", "energy_j", "power_w")
+MODES = ("all", "inference", "training", "prefill", "decode")
+SHARE = 0.15
+_FEW = 8
+
+Predicted = Mapping[str, NDArray[np.float64]]
+Answerer = Callable[[Sequence[Sample]], Predicted]
+Fitter = Callable[[Sequence[Sample], Sequence[Sample], int], Answerer]
+
+
+@dataclass(frozen=True)
+class Run:
+    """How one predictor did on one split: by metric and mode, the name and value of each figure."""
+
+    predictor: str
+    split: str
+    seed: int
+    sizes: Mapping[str, int]
+    figures: Mapping[str, Mapping[str, Mapping[str, float | None]]]
+
+
+def sides(samples: Sequence[Sample], split: str, seed: int) -> dict[str, list[Sample]]:
+    """The samples of each side; what only teaches units (a bench of operators) never judges anybody."""
+    rule = Split(split, validation=SHARE, test=SHARE, seed=seed)
+    records = {
+        "workload_id": [sample.workload_id for sample in samples],
+        "spec": [sample.spec for sample in samples],
+        "family": [sample.family for sample in samples],
+    }
+    parts: dict[str, list[Sample]] = {TRAIN: [], VALIDATION: [], TEST: []}
+    for side, sample in zip(assign(rule, records), samples, strict=True):
+        if side == TRAIN or sample.captured:
+            parts[side].append(sample)
+    return parts
+
+
+def judge(test: Sequence[Sample], predicted: Predicted) -> dict[str, dict[str, dict[str, float | None]]]:
+    """The figures of each metric, over all and by mode; a mode of a few workloads has none.
+
+    A predictor whose answers are NaN throughout a mode is not made for it: it is not judged there, nor over all, where
+    it would be compared with those that answer more. A NaN among numbers is an error.
+    """
+    modes = np.array([sample.setting.mode for sample in test])
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    for metric in METRICS:
+        if metric not in predicted:
+            continue
+        truth = np.array([sample.truth[metric] for sample in test])
+        known = np.isfinite(truth)
+        declined = _declined(metric, predicted[metric][known], modes[known])
+        for mode in MODES:
+            use = known & ((modes == mode) | (mode == "all"))
+            if use.sum() >= _FEW and mode not in declined:
+                found.setdefault(metric, {})[mode] = _figures(truth[use], metric, predicted, use)
+    return found
+
+
+def _declined(metric: str, values: NDArray[np.float64], modes: NDArray[np.str_]) -> set[str]:
+    """The modes that have no answer, and ``all`` where there are any."""
+    found = {str(mode) for mode in np.unique(modes) if np.isnan(values[modes == mode]).all()}
+    if found and found == set(modes.tolist()):
+        raise DataError(f"All {len(values)} predictions of {metric} are NaN; leave the metric out.")
+    return found | {"all"} if found else found
+
+
+def _figures(
+    truth: NDArray[np.float64], metric: str, predicted: Predicted, use: NDArray[np.bool_]
+) -> dict[str, float | None]:
+    values = predicted[metric][use]
+    figures: dict[str, float | None] = asdict(accuracy(truth, values))
+    if f"{metric}_low" in predicted:
+        low, high = predicted[f"{metric}_low"][use], predicted[f"{metric}_high"][use]
+        figures["coverage"] = coverage(truth, low, high)
+        figures["median_relative_width"] = median_relative_width(values, low, high)
+    if "distance" in predicted:
+        figures["warned"] = float(np.mean(predicted["distance"][use] > 1))
+    return figures
+
+
+def run_once(name: str, fitter: Fitter, samples: Sequence[Sample], split: str, seed: int, folder: Path) -> Run:
+    """One run, from its file where there is one."""
+    file = _file(name, split, seed, folder)
+    if file.exists():
+        return Run(**json.loads(file.read_text(encoding="utf-8")))
+    parts = sides(samples, split, seed)
+    answer = fitter(parts[TRAIN], parts[VALIDATION], seed)
+    predicted = answer(parts[TEST])
+    run = Run(name, split, seed, {side: len(part) for side, part in parts.items()}, judge(parts[TEST], predicted))
+    write_whole(file, json.dumps(asdict(run), indent=1).encode())
+    return run
+
+
+def is_known(name: str, split: str, seed: int, folder: Path) -> bool:
+    """Whether a run was made before."""
+    return _file(name, split, seed, folder).exists()
+
+
+def _file(name: str, split: str, seed: int, folder: Path) -> Path:
+    return folder / f"{name}-{split}-{seed}.json"
+
+
+def compare(runs: Sequence[Run], split: str, metric: str, mode: str) -> Comparison | None:
+    """Predictors side by side on one split, mean and spread over seeds; None where no run has it."""
+    rows: dict[str, dict[str, Cell]] = {}
+    for name in dict.fromkeys(run.predictor for run in runs):
+        found = [
+            run.figures[metric][mode]
+            for run in runs
+            if run.predictor == name and run.split == split and mode in run.figures.get(metric, {})
+        ]
+        if found:
+            rows[name] = {figure: _over(found, figure) for figure in found[0] if figure != "count"}
+    seeds = len({run.seed for run in runs if run.split == split})
+    title = f"{metric}, {mode}, split by {split}, {seeds} seed{'s' if seeds != 1 else ''}"
+    return Comparison(title, rows) if rows else None
+
+
+def _over(found: Sequence[Mapping[str, float | None]], figure: str) -> Cell:
+    values = [each.get(figure) for each in found]
+    known = [value for value in values if value is not None]
+    return over_seeds(known) if known else None
+
+
+def groups_of(samples: Sequence[Sample]) -> list[str]:
+    """The architecture of each sample."""
+    return [architecture_of(sample.spec) for sample in samples]

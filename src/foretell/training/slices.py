@@ -1,0 +1,300 @@
+"""workflows: fit a model of slices to measured ones, and judge it on architectures that it has not seen.
+
+Latency on a slice is that of the whole device times a ratio. The ratio is judged by itself, with the measured latency
+of the whole; then both together, the whole told by networks that have not seen the architecture either. Those are kept
+by ``foretell train``; where they are not, the shipped predictor tells the whole, and the report says so.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.datasets.parquet_files import find_files, read_columns
+from foretell.devices import Slice, find_device, parse_slice
+from foretell.errors import DataError, ForetellError
+from foretell.features.pooled import pool
+from foretell.files import write_whole
+from foretell.predictors import Predictor, best_predictor, find_predictor
+from foretell.predictors.fitted_files import write_fitted
+from foretell.predictors.sample import Sample
+from foretell.predictors.slices.fit import MeasuredSlices, fit_slices
+from foretell.predictors.slices.model import METHODS, SliceModel, file_name, write
+from foretell.predictors.unit.fit_model import Settings, conformal_quantile, folds_of, predict_samples
+from foretell.predictors.unit.model import shipped as shipped_units
+from foretell.predictors.unit.rows import UnitRows
+from foretell.records import Target
+from foretell.training.cross_fits import cross_fits
+from foretell.training.examples.graphs import GraphKey, read_graphs
+from foretell.training.examples.samples import read_samples
+from foretell.training.examples.workloads import measured_rows, workload_of
+from foretell.training.fusion import FOLDS, fold_of
+from foretell.training.judging.metrics import accuracy, mape
+from foretell.training.judging.protocol import groups_of
+from foretell.training.judging.table import Cell, Comparison, page
+from foretell.units import KILO
+
+SLICES, BOUNDS, EVENLY, WHOLE = "slices", "bounds of the slice", "by share of SMs", "whole device"
+HELD_OUT = "by networks that have not seen the architecture"
+SEEN = "by the shipped predictor, which has seen these architectures"
+_NETWORKS = "all-0"  # the networks by fold over all data, as ``foretell train`` keeps them
+_COLUMNS = ("workload_id", "method", "percent", "sm_count", "latency_ms", "status")
+_SHARES = frozenset(("ratio", "mape", *(f"{name}: mape" for name in (BOUNDS, EVENLY, WHOLE))))
+
+Say = Callable[[str], None]
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What is told of whole devices: the times of each sample's units, its latency, and by whom."""
+
+    unit_us: Sequence[Values]
+    latency_ms: Values
+    told: str
+
+
+@dataclass(frozen=True)
+class SliceSet:
+    """Measured slices with their samples, and what is told of the whole device."""
+
+    device: str
+    samples: Sequence[Sample]
+    measured: MeasuredSlices
+    percent: Values
+    whole: Whole
+
+    @property
+    def measured_ms(self) -> Values:
+        """Of each row the measured latency on the whole device."""
+        return np.array([sample.truth["latency_ms"] for sample in self.samples])[self.measured.sample]
+
+    @property
+    def told_ms(self) -> Values:
+        """Of each row the predicted latency on the whole device."""
+        return np.asarray(self.whole.latency_ms[self.measured.sample])
+
+    @property
+    def part(self) -> list[Slice]:
+        """Of each row its slice."""
+        device, measured = find_device(self.device), self.measured
+        rows = list(zip(measured.green.tolist(), measured.sms.astype(int).tolist(), strict=True))
+        known = {
+            row: replace(parse_slice(f"sms:{row[1]}", device), kind="sms" if row[0] else "mps") for row in set(rows)
+        }
+        return [known[row] for row in rows]
+
+    def fit(self, rows: NDArray[np.intp]) -> SliceModel:
+        """A model of slices that knows these rows."""
+        sms = find_device(self.device).sms
+        return fit_slices(self.samples, self.whole.unit_us, self.measured.of(rows), self.device, sms)
+
+    def ratios(self, model: SliceModel, rows: NDArray[np.intp]) -> Values:
+        """Latency on the slice over latency on the whole device, as a model tells it."""
+        sms, part, found = find_device(self.device).sms, self.part, np.zeros(len(rows))
+        for place, row in enumerate(rows.tolist()):
+            number = int(self.measured.sample[row])
+            units, unit_us = self.samples[number].units, self.whole.unit_us[number]
+            part_us = model.unit_times_us(units.features, unit_us, part[row], sms)
+            found[place] = float(part_us @ units.counts) / float(unit_us @ units.counts)
+        return found
+
+
+def read_slices(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> SliceSet:
+    """The measured slices below ``store`` of workloads that were measured on the whole device too."""
+    device = find_device(device).id
+    measured = _measured_slices(store)
+    if not measured:
+        raise DataError(f"No slice was measured below {store}; a plan of the kind slices does: foretell collect.")
+    everything = read_samples(store, device, cache, say)
+    known = {sample.workload_id: place for place, sample in enumerate(everything) if sample.captured}
+    rows = [row for row in measured if row["workload_id"] in known]
+    if not rows:
+        raise DataError(f"No workload with slices was measured on the whole {device} below {store}; collect it too.")
+    chosen = sorted({known[row["workload_id"]] for row in rows})
+    number = {everything[place].workload_id: position for position, place in enumerate(chosen)}
+    return SliceSet(
+        device,
+        [everything[place] for place in chosen],
+        MeasuredSlices(
+            np.array([number[row["workload_id"]] for row in rows], np.intp),
+            np.array([row["sm_count"] for row in rows], np.float64),
+            np.array([row["method"] != METHODS["mps"] for row in rows], bool),
+            np.array([row["latency_ms"] for row in rows], np.float64),
+        ),
+        np.array([row["percent"] for row in rows], np.float64),
+        _told(everything, chosen, device, cache),
+    )
+
+
+def _measured_slices(store: Path) -> list[Mapping[str, Any]]:
+    """The first good measurement of every slice."""
+    found: dict[tuple[str, str, int], Mapping[str, Any]] = {}
+    for file in find_files(store):
+        if file.table == "slices":
+            for row in read_columns(file, _COLUMNS).to_pylist():
+                if row["status"] == "ok" and row["method"] in METHODS.values():
+                    found.setdefault((row["workload_id"], row["method"], row["sm_count"]), row)
+    return list(found.values())
+
+
+def _told(everything: Sequence[Sample], chosen: Sequence[int], device: str, cache: Path) -> Whole:
+    """What kept networks tell of samples that they have not seen; else what the shipped predictor tells."""
+    rows = UnitRows.of(everything)
+    kept = sorted(cache.glob(f"networks-{device}-*/{_NETWORKS}.npz"), key=lambda file: -file.stat().st_mtime)
+    folds = folds_of(groups_of(everything), Settings())
+    for file in kept:
+        (fit,) = cross_fits(everything, {_NETWORKS: folds}, Settings(), {_NETWORKS: file}).values()
+        if len(fit.told.log_ratio) == len(rows.counts):
+            unit_us = np.exp(fit.told.log_ratio) * rows.bound_us
+            latency_ms = _corrected_ms(everything, rows, unit_us, folds)
+            return Whole([unit_us[rows.part(place)] for place in chosen], latency_ms[chosen], HELD_OUT)
+    model = shipped_units(device, best_predictor(device))
+    samples = [everything[place] for place in chosen]
+    times = [model.times_us(sample.units) for sample in samples]
+    return Whole(times, predict_samples(model, samples)["latency_ms"], SEEN)
+
+
+def _corrected_ms(samples: Sequence[Sample], rows: UnitRows, unit_us: Values, folds: NDArray[np.intp]) -> Values:
+    """Sums of units, corrected on the whole by trees that have not seen the fold."""
+    sums_us, settings = rows.sums(unit_us), Settings()
+    pooled = np.stack([pool(sample.units, unit_us[rows.part(i)], sample.setting) for i, sample in enumerate(samples)])
+    target = np.log(np.where(rows.whole, rows.latency_us, 1.0) / sums_us)
+    found = np.zeros(len(samples))
+    for fold in np.unique(folds):
+        taught, held = rows.whole & (folds != fold), folds == fold
+        if taught.any():
+            found[held] = settings.seeded(settings.whole).fit(pooled[taught], target[taught]).predict(pooled[held])
+    return np.asarray(sums_us * np.exp(found) / KILO)
+
+
+def judge(found: SliceSet, say: Say = lambda _: None) -> Values:
+    """The ratio of every row, by fits that have not seen its architecture."""
+    fold = np.array([fold_of(sample.spec) for sample in found.samples], np.intp)[found.measured.sample]
+    ratios = np.full(len(fold), np.nan)
+    for number in np.unique(fold).tolist():
+        say(f"fold {number + 1} of {FOLDS}")
+        taught, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        if not len(taught):
+            raise DataError("All slices are of one fold; measure slices of more architectures.")
+        ratios[held] = found.ratios(found.fit(taught), held)
+    return ratios
+
+
+def scale_bounds(found: SliceSet, store: Path, predictor: Predictor, say: Say = lambda _: None) -> Values:
+    """The ratio of every row as a predictor of whole devices tells it from the bounds of the slice."""
+    device, ratios = find_device(found.device), np.full(len(found.measured), np.nan)
+    of_sample: defaultdict[int, list[int]] = defaultdict(list)
+    for row, number in enumerate(found.measured.sample.tolist()):
+        of_sample[number].append(row)
+    rows, waiting = measured_rows(store), defaultdict[GraphKey, list[int]](list)
+    for number, sample in enumerate(found.samples):
+        waiting[GraphKey.of(rows[sample.workload_id])].append(number)
+    part, done = found.part, 0
+    for key, _, graph in read_graphs(store, list(waiting)):
+        for number in waiting[key]:
+            workload = workload_of(rows[found.samples[number].workload_id], graph, Target(device))
+            known: dict[int, float] = {}
+            whole_ms = _latency_ms(predictor, workload)
+            for row in of_sample[number]:
+                slice_ = part[row]
+                if slice_.sms not in known:
+                    target = Target(device, slice_)
+                    known[slice_.sms] = _latency_ms(predictor, replace(workload, target=target)) / whole_ms
+                ratios[row] = known[slice_.sms]
+            done += 1
+            if done % 20 == 0:
+                say(f"{done} of {len(found.samples)} workloads scaled by bounds")
+    return ratios
+
+
+def _latency_ms(predictor: Predictor, workload: Any) -> float:
+    latency_ms = predictor.predict(workload).latency_ms
+    return latency_ms.value if latency_ms is not None else np.nan
+
+
+def compare(found: SliceSet, ratios: Values, bounds: Values | None = None) -> list[Comparison]:
+    """All slices together, then by percentage, method and family; ``bounds`` are the ratios of `scale_bounds`."""
+    measured = found.measured
+    others = {} if bounds is None or not np.isfinite(bounds).all() else {BOUNDS: bounds}
+    others |= {EVENLY: find_device(found.device).sms / measured.sms, WHOLE: np.ones(len(measured))}
+
+    def figures(rows: NDArray[np.intp]) -> dict[str, Cell]:
+        truth_ms, told_ms = measured.latency_ms[rows], found.told_ms[rows]
+        cells: dict[str, Cell] = {"count": len(rows), "ratio": mape(truth_ms, (found.measured_ms * ratios)[rows])}
+        cells["mape"] = mape(truth_ms, told_ms * ratios[rows])
+        return cells | {f"{name}: mape": mape(truth_ms, told_ms * each[rows]) for name, each in others.items()}
+
+    everything = {
+        name: {
+            key: value
+            for key, value in asdict(accuracy(measured.latency_ms, found.told_ms * each)).items()
+            if key != "count"
+        }
+        for name, each in {SLICES: ratios, **others}.items()
+    }
+    size = f"{len(measured)} slices of {len(found.samples)} workloads"
+    tables = [Comparison(f"{size}; the whole told {found.whole.told}", everything)]
+    for green, name in enumerate(METHODS.values()):
+        own = np.flatnonzero(measured.green == bool(green))
+        if len(own):
+            rows = {f"{value:g}": figures(own[found.percent[own] == value]) for value in np.unique(found.percent[own])}
+            tables.append(_table(f"{name}, by percentage of the SMs", {**rows, "all": figures(own)}, "percent"))
+    family = np.array([sample.family for sample in found.samples])[measured.sample]
+    rows = {name: figures(np.flatnonzero(family == name)) for name in np.unique(family).tolist()}
+    worst = dict(sorted(rows.items(), key=lambda row: -float(row[1]["mape"] or 0.0)))  # type: ignore[arg-type]
+    return [*tables, _table("By family, worst first", worst, "family")]
+
+
+def _table(title: str, rows: Mapping[str, Mapping[str, Cell]], head: str) -> Comparison:
+    return Comparison(title, rows, ranked=False, shares=_SHARES, head=head)
+
+
+def evaluate(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> list[Comparison]:
+    """Held-out tables, beside how the bounds of the shipped predictor scale, where it answers."""
+    found = read_slices(store, device, cache, say)
+    ratios = judge(found, say)
+    try:
+        bounds: Values | None = scale_bounds(found, store, find_predictor(None, find_device(device).id), say)
+    except ForetellError as error:
+        say(f"not compared with {BOUNDS}: {error}")
+        bounds = None
+    return compare(found, ratios, bounds)
+
+
+def write_report(found: Sequence[Comparison], folder: Path) -> Path:
+    """The tables as Markdown."""
+    text = (
+        "# Latency on a part of a GPU\n\n"
+        "Architectures held out, five folds. Remade by `foretell evaluate slices --report`.\n\n"
+        "`ratio` is the error of latency on the slice over latency on the whole, with the measured latency of the "
+        f"whole; `mape` has that predicted, too. *{BOUNDS}*: the predictor of whole devices, given the peaks that the "
+        "slice leaves."
+    )
+    write_whole(folder / "slices.md", page(text, found))
+    return folder / "slices.md"
+
+
+def train(store: Path, device: str, cache: Path, out: Path, say: Say = lambda _: None) -> Path:
+    """Fit a model to all slices, and write it with its held-out errors."""
+    found = read_slices(store, device, cache, say)
+    ratios = judge(found, say)
+    truth_ms = found.measured.latency_ms
+    errors = np.abs(np.log(found.measured_ms * ratios / truth_ms))
+    share = np.round(found.measured.sms / find_device(found.device).sms, 1)
+    by_share = [(float(each), conformal_quantile(errors[share == each], Settings().miss)) for each in np.unique(share)]
+    model = replace(found.fit(np.arange(len(ratios))), errors=tuple(by_share))
+    card = {
+        "slices": len(ratios),
+        "workloads": len(found.samples),
+        "held_out": {
+            "ratio": mape(truth_ms, found.measured_ms * ratios),
+            "latency_ms": mape(truth_ms, found.told_ms * ratios),
+        },
+        "whole": found.whole.told,
+    }
+    return write_fitted(out, file_name(found.device), write(model, card))

@@ -1,0 +1,274 @@
+"""workflows: fit predictors to measured workloads, and judge them on what they have not seen."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.datasets.splits import TRAIN, VALIDATION
+from foretell.devices import find_device
+from foretell.errors import InputError
+from foretell.files import write_whole
+from foretell.predictors.sample import Sample
+from foretell.predictors.unit.fit_model import (
+    CrossFit,
+    Settings,
+    cross_fit_networks,
+    fit_unit_network,
+    fit_unit_trees,
+    folds_of,
+    predict_samples,
+)
+from foretell.predictors.unit.fit_network import FIT_VERSION
+from foretell.predictors.unit.model import UnitModel
+from foretell.registry import did_you_mean
+from foretell.training.cross_fits import cross_fits
+from foretell.training.examples.kernel_labels import LABELS_VERSION
+from foretell.training.examples.samples import fingerprint, read_samples
+from foretell.training.examples.unit_classes import read_unit_classes
+from foretell.training.judging.protocol import (
+    METRICS,
+    MODES,
+    Answerer,
+    Fitter,
+    Predicted,
+    Run,
+    compare,
+    groups_of,
+    is_known,
+    run_once,
+    sides,
+)
+from foretell.training.judging.table import page
+from foretell.units import seconds_from_ms
+
+Say = Callable[[str], None]
+# the title of a predictor from elsewhere → what fits it for a split and a seed
+Others = Mapping[str, Callable[[str, int], Fitter]]
+SPLITS = ("random", "architecture", "family")
+NETWORK, TREES = "unit-network", "unit-trees"
+# raise it when baselines, unit models, metrics or the protocol change: finished runs are made again
+JUDGING_VERSION = 1
+
+
+def _roofline(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+    del train, validation, seed
+
+    def answer(samples: Sequence[Sample]) -> Predicted:
+        latency_ms = np.array([sample.roofline_ms for sample in samples])
+        power_w = np.array([sample.roofline_w for sample in samples])
+        memory_mib = np.array([sample.setting.memory_mib for sample in samples])
+        energy_j = np.array([seconds_from_ms(time_ms) for time_ms in latency_ms]) * power_w
+        return {"latency_ms": latency_ms, "memory_mib": memory_mib, "power_w": power_w, "energy_j": energy_j}
+
+    return answer
+
+
+def _unit_trees(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+    samples = [*train, *validation]
+    trees = UnitModel.load(fit_unit_trees(samples, groups_of(samples), Settings(seed=seed)))
+    return lambda test: predict_samples(trees, test)
+
+
+def _unit_network(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+    samples, settings = [*train, *validation], Settings(seed=seed)
+    groups = groups_of(samples)
+    (fit,) = cross_fit_networks(samples, [folds_of(groups, settings)], settings)
+    return _with_network(samples, fit, settings)
+
+
+def _with_network(samples: Sequence[Sample], fit: CrossFit, settings: Settings) -> Answerer:
+    model = UnitModel.load(fit_unit_network(samples, groups_of(samples), fit, settings))
+    return lambda test: predict_samples(model, test)
+
+
+FITTERS: Mapping[str, Fitter] = {
+    "roofline": _roofline,
+    TREES: _unit_trees,
+    NETWORK: _unit_network,
+}
+
+
+def train(
+    store: Path,
+    device: str,
+    cache: Path,
+    out: Path,
+    *,
+    predictor: str = NETWORK,
+    seed: int = 0,
+    threads: int = 1,
+    only_networks: bool = False,
+    say: Say,
+) -> Path | None:
+    """Fit a predictor to everything measured on a device; the file is written with its checksum beside it.
+
+    Networks are kept in ``cache``; with ``only_networks`` nothing else is fitted: a machine with an accelerator does
+    that, and another one the rest.
+    """
+    if predictor not in (NETWORK, TREES):
+        raise InputError(f"{predictor!r} cannot be fitted and kept.{did_you_mean(predictor, (NETWORK, TREES))}")
+    device = find_device(device).id
+    samples = read_samples(store, device, cache, say)
+    settings, groups = Settings(device=device, seed=seed, threads=threads), groups_of(samples)
+    if predictor == TREES:
+        data = fit_unit_trees(samples, groups, settings, say)
+    else:
+        folds = {f"all-{seed}": folds_of(groups, settings)}
+        (fit,) = _cross_fits(samples, folds, settings, store, device, cache, say).values()
+        if only_networks:
+            return None
+        data = fit_unit_network(samples, groups, fit, settings, say)
+    file = out / f"{predictor}-{device}.zip"
+    write_whole(file, data)
+    index_file = out / "index.json"
+    index = json.loads(index_file.read_text(encoding="utf-8")) if index_file.exists() else {}
+    card = UnitModel.load(data).card
+    index.setdefault(device, {})[predictor] = {
+        "file": file.name,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "workloads": card["workloads"],
+        "held_out": card["held_out"],
+        "held_out_by_family": card["held_out_by_family"],
+    }
+    write_whole(index_file, (json.dumps(index, indent=1, sort_keys=True) + "\n").encode())
+    return file
+
+
+def network_folder(store: Path, device: str, cache: Path, **versions: int) -> Path:
+    """Where networks are kept: by the data and the versions of what they are made by."""
+    return cache / f"networks-{device}-{fingerprint(store, device, **versions)}"
+
+
+def _cross_fits(
+    samples: list[Sample], folds: Mapping[str, NDArray[np.intp]], settings: Settings, store: Path, device: str,
+    cache: Path, say: Say,
+) -> dict[str, CrossFit]:  # fmt: skip
+    files = _network_files(store, device, cache, folds)
+    return cross_fits(
+        samples, folds, settings, files, say, lambda: read_unit_classes(samples, store, device, cache, say)
+    )
+
+
+def _network_files(store: Path, device: str, cache: Path, names: Iterable[str]) -> dict[str, Path]:
+    folder = network_folder(store, device, cache, labels=LABELS_VERSION, units=FIT_VERSION)
+    return {name: folder / f"{name}.npz" for name in names}
+
+
+def evaluate(
+    names: Sequence[str],
+    store: Path,
+    device: str,
+    cache: Path,
+    runs: Path,
+    *,
+    splits: Sequence[str] = SPLITS,
+    seeds: Sequence[int] = range(5),
+    only_networks: bool = False,
+    others: Others | None = None,
+    say: Say,
+) -> list[Run]:
+    """Every predictor on every split with every seed; what is known from an earlier call is not repeated.
+
+    Networks of all splits and seeds are fitted first and kept in ``cache``; with ``only_networks``, only that.
+    ``others`` are predictors from elsewhere, to be judged beside ours on the same workloads.
+    """
+    others = others or {}
+    for name in names:
+        if name not in (*FITTERS, *others):
+            raise InputError(f"Unknown predictor {name!r}.{did_you_mean(name, (*FITTERS, *others))}")
+    check_splits(splits)
+    device = find_device(device).id
+    samples = read_samples(store, device, cache, say)
+    folder = run_folder(store, device, runs)
+    fitters: dict[tuple[str, str, int], Fitter] = {}
+    if NETWORK in names:
+        asked = [(split, seed) for seed in seeds for split in splits if not is_known(NETWORK, split, seed, folder)]
+        fitters |= _network_fitters(samples, asked, store, device, cache, say)
+    found = []
+    for seed in seeds if not only_networks else ():
+        for split in splits:
+            for name in names:
+                say(f"{name}, split by {split}, seed {seed}")
+                other = others[name](split, seed) if name in others else FITTERS[name]
+                fitter = fitters.get((name, split, seed), other)
+                found.append(run_once(name, fitter, samples, split, seed, folder))
+    return found
+
+
+def check_splits(splits: Sequence[str]) -> None:
+    """Refuse a split that does not exist."""
+    for split in splits:
+        if split not in SPLITS:
+            raise InputError(f"Unknown split {split!r}.{did_you_mean(split, SPLITS)}")
+
+
+def _network_fitters(
+    samples: list[Sample], asked: Sequence[tuple[str, int]], store: Path, device: str, cache: Path, say: Say
+) -> dict[tuple[str, str, int], Fitter]:
+    """For each split and seed, what fits the rest beside a network that knows the training side alone."""
+    folds = {f"{split}-{seed}": _folds_within(samples, split, seed) for split, seed in asked}
+    kept = _cross_fits(samples, folds, Settings(), store, device, cache, say)
+    ends = np.cumsum([len(sample.units) for sample in samples])
+    parts = {each.workload_id: np.arange(end - len(each.units), end) for each, end in zip(samples, ends, strict=True)}
+
+    def fitter(fit: CrossFit) -> Fitter:
+        def fit_rest(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+            taught = [*train, *validation]
+            rows = np.concatenate([parts[sample.workload_id] for sample in taught])
+            return _with_network(taught, CrossFit(fit.told.of(rows), fit.network), Settings(seed=seed))
+
+        return fit_rest
+
+    return {(NETWORK, split, seed): fitter(kept[f"{split}-{seed}"]) for split, seed in asked}
+
+
+def _folds_within(samples: Sequence[Sample], split: str, seed: int) -> NDArray[np.intp]:
+    """The fold of each sample of the training side, −1 for all others."""
+    parts = sides(samples, split, seed)
+    taught = [*parts[TRAIN], *parts[VALIDATION]]
+    folds = folds_of(groups_of(taught), Settings(seed=seed))
+    of_sample = {sample.workload_id: fold for sample, fold in zip(taught, folds, strict=True)}
+    return np.array([of_sample.get(sample.workload_id, -1) for sample in samples], dtype=np.intp)
+
+
+def run_folder(store: Path, device: str, runs: Path) -> Path:
+    """Where finished runs are kept: by the data, the device and the version of the judging."""
+    return runs / f"{device}-{fingerprint(store, device, judging=JUDGING_VERSION)}"
+
+
+def finished(store: Path, device: str, runs: Path) -> list[Run]:
+    """All runs on the data as it is, whichever call made them; predictors from elsewhere come last."""
+    folder = run_folder(store, find_device(device).id, runs)
+    found = [Run(**json.loads(file.read_text(encoding="utf-8"))) for file in folder.glob("*.json")]
+    ours = list(FITTERS)
+
+    def place(run: Run) -> tuple[int, int, str, int]:
+        name = run.predictor
+        return SPLITS.index(run.split), ours.index(name) if name in ours else len(ours), name, run.seed
+
+    return sorted(found, key=place)
+
+
+def write_report(runs: Sequence[Run], folder: Path) -> Path:
+    """All tables as Markdown and as JSON."""
+    tables = list(_tables(runs))
+    text = "# Predictors compared\n\nRemade by `foretell evaluate --report`."
+    write_whole(folder / "evaluation.md", page(text, tables))
+    write_whole(
+        folder / "evaluation.json", json.dumps([json.loads(table.to_json()) for table in tables], indent=1).encode()
+    )
+    return folder / "evaluation.md"
+
+
+def _tables(runs: Sequence[Run]) -> Iterator[Any]:
+    for split in dict.fromkeys(run.split for run in runs):
+        for metric in METRICS:
+            for mode in MODES:
+                table = compare(runs, split, metric, mode)
+                if table is not None:
+                    yield table

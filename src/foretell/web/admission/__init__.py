@@ -1,0 +1,1 @@
+"""What a request passes before it is answered: middleware, queue, uploads, worker processes."""

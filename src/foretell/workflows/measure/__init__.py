@@ -1,0 +1,1 @@
+"""Workflows that run something on this machine: profile, collect, calibrate, characterise, diagnose."""

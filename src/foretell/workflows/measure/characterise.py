@@ -1,0 +1,104 @@
+"""workflows: the ceilings of this machine: measured, kept beside the host calibration, preferred by the roofline."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foretell.devices import Device, find_device
+from foretell.devices.ceilings import Ceilings, load_ceilings, parse_row
+from foretell.errors import DataError, DeviceError
+from foretell.files import write_whole
+from foretell.frontends.cache import cache_folder
+from foretell.toml_rows import Row
+
+if TYPE_CHECKING:
+    from foretell.profiling.ceilings import MeasuredCeilings
+
+VERSION = 1
+
+
+def ceilings_path() -> Path:
+    """Where the ceilings of this machine are, or would be."""
+    return cache_folder() / "ceilings.json"
+
+
+def characterise(device: str | None = None) -> tuple[Ceilings, "MeasuredCeilings"]:
+    """Measure this machine's CPU or GPU and keep the result; what is known of its other devices stays."""
+    from foretell.profiling.ceilings import measure_ceilings
+
+    measured = measure_ceilings(device)
+    found = ceilings_of(measured)
+    known: dict[str, Ceilings] = {}
+    with suppress(DataError):  # whatever is wrong with the old file, it is replaced
+        known = dict(read_own_ceilings())
+    write_own_ceilings(known | {found.device: found})
+    return found, measured
+
+
+def ceilings_of(measured: "MeasuredCeilings") -> Ceilings:
+    """A measurement under the name that the catalogue has for its device."""
+    details = [f"torch {measured.torch}"]
+    details += [f"driver {measured.driver}"] if measured.driver else []
+    details += [f"{measured.threads} threads"] if measured.kind == "cpu" else []
+    return Ceilings(
+        device_id(measured),
+        measured.device_name,
+        measured.measured_at[:10],
+        f"foretell characterise, {', '.join(details)}",
+        measured.dram_gb_per_s,
+        measured.cache_gb_per_s,
+        dict(measured.tflops),
+    )
+
+
+def device_id(measured: "MeasuredCeilings") -> str:
+    """The catalogue's id; a GPU that it does not have keeps its own name."""
+    if measured.kind == "cpu":
+        return "cpu"
+    try:
+        return find_device(measured.device_name).id
+    except DeviceError:
+        return "-".join("".join(c if c.isalnum() else " " for c in measured.device_name.lower()).split())
+
+
+def write_own_ceilings(known: Mapping[str, Ceilings], path: Path | None = None) -> None:
+    """Keep what was measured here: whole or not at all."""
+    target = path or ceilings_path()
+    rows = {device: {key: value for key, value in asdict(each).items() if key != "device" and value is not None}
+            for device, each in known.items()}  # fmt: skip
+    try:
+        write_whole(target, json.dumps({"version": VERSION, "ceilings": rows}, indent=1).encode())
+    except OSError as error:
+        raise DataError(
+            f"Cannot keep the ceilings in {target}: {error.strerror}. Set FORETELL_CACHE to a writable folder."
+        ) from error
+
+
+def read_own_ceilings(path: Path | None = None) -> Mapping[str, Ceilings]:
+    """What was measured on this machine, by device id; nothing where nobody did."""
+    source = path or ceilings_path()
+    try:
+        values = json.loads(source.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise _damaged(source, str(error)) from error
+    if not isinstance(values, dict) or values.pop("version", None) != VERSION:
+        raise _damaged(source, f"not of version {VERSION}")
+    try:
+        rows = Row(str(source), values).allow("ceilings").rows("ceilings")
+        return {device: parse_row(device, row, {}) for device, row in rows.items()}
+    except DataError as error:
+        raise _damaged(source, str(error)) from error
+
+
+def known_ceilings(device: Device) -> Ceilings | None:
+    """What a device was measured to reach: here, or else by whoever shipped it; None where nobody did."""
+    return read_own_ceilings().get(device.id) or load_ceilings().get(device.id)
+
+
+def _damaged(path: Path, reason: str) -> DataError:
+    return DataError(f"The ceilings in {path} cannot be used ({reason}). Run again: foretell characterise")

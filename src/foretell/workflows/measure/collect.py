@@ -1,0 +1,219 @@
+"""workflows: run a plan's campaign, turn its journal into tables, and append them to a store."""
+
+import fcntl
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import DeviceError, InputError, MeasurementError
+from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.journal import RECORDS
+from foretell.profiling.campaign.plan import Plan, Workers, check_workers, read_plan
+from foretell.profiling.campaign.progress import Progress
+from foretell.registry import Registry, did_you_mean
+
+CAMPAIGNS = Registry(
+    "kind of campaign",
+    {
+        "measurements": "foretell.profiling.campaign.measurements:run",
+        "slices": "foretell.profiling.replays.slices:run",
+        "compiled": "foretell.profiling.replays.compiled:run",
+    },
+)
+DEFAULT_FOLDER = "campaigns"
+NO_LIMIT_S = 30 * 24 * 3600.0
+_DEVICES = ("cuda", "cpu")
+_LOOK_S = 1.0
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a campaign left behind. ``appended`` counts the rows that were new to the store, by table."""
+
+    out: Path
+    counts: dict[str, int]
+    rows: dict[str, int]
+    appended: dict[str, int]
+    interrupted: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``foretell collect --json`` prints."""
+        return {**vars(self), "out": str(self.out)}
+
+
+def collect(
+    plan: str | Path,
+    *,
+    out: str | Path | None = None,
+    store: str | Path | None = None,
+    seconds: float | None = None,
+    device: str = "cuda",
+    skip: Sequence[str | Path] = (),
+    workers: tuple[int, int] | None = None,
+    limit: int = 0,
+    again: int = 0,
+    unsure: str | None = None,
+    ray: str | None = None,
+    commit: str = "",
+    on_progress: OnProgress = lambda _: None,
+) -> Collected:
+    """Measure what a plan asks for. Called again with the same arguments it goes on; nothing is lost or doubled.
+
+    Args:
+        plan: A TOML file.
+        out: The folder of the journal and the tables; ``campaigns/NAME`` where absent.
+        store: A folder of Parquet files or ``postgresql://…`` that the tables are appended to.
+        seconds: When everything is to be written; the plan's own budget where absent.
+        device: cuda or cpu.
+        skip: Folders or Parquet files of what need not be measured.
+        workers: Processes that measure and processes that trace, in place of the plan's.
+        limit: Stop after so many measurements.
+        again: Measure so many of the skipped workloads once more.
+        unsure: A device; families that its predictor misjudges are measured more often.
+        ray: The address of a Ray cluster, or ``local``.
+        commit: The commit of the code, written into every record.
+        on_progress: Called about twice a second.
+
+    >>> collect("absent.toml")
+    Traceback (most recent call last):
+    ...
+    foretell.errors.InputError: Cannot read the plan absent.toml: No such file or directory.
+    """
+    from foretell.workflows.data import write_tables  # it brings numpy along, which predicting does not need
+
+    began = time.time()
+    wanted = read_plan(Path(plan))
+    if workers is not None:
+        wanted = replace(wanted, workers=Workers(*workers))
+        check_workers(wanted.workers)
+    if limit < 0 or again < 0:
+        raise InputError(f"A limit of {limit} and {again} repetitions make no sense: both are 0 or more.")
+    _check(wanted, device, seconds, ray, again)
+    folder = Path(out) if out is not None else Path(DEFAULT_FOLDER) / Path(plan).stem
+    places = tuple(Path(place) for place in skip)
+    if store is not None:
+        try_store(str(store))
+    budget_s = seconds or wanted.seconds or NO_LIMIT_S
+    errors = errors_by_family(unsure) if unsure is not None else {}
+    errand = Errand(wanted, folder, device, budget_s, began, places, commit, limit, again, on_progress, errors)
+    with _alone_in(folder):
+        counts, interrupted = _run(errand, ray)
+        rows = write_tables(folder) if (folder / RECORDS).exists() else {}
+        appended = append_to(str(store), folder) if store is not None and rows else {}
+    return Collected(folder, counts, rows, appended, interrupted)
+
+
+def _check(plan: Plan, device: str, seconds: float | None, ray: str | None, again: int) -> None:
+    if plan.kind not in CAMPAIGNS:
+        raise InputError(
+            f"Campaigns of the kind {plan.kind!r} belong to the laboratory: run python -m lab collect in a checkout."
+        )
+    if device not in _DEVICES:
+        raise DeviceError(f"Cannot measure on {device!r}.{did_you_mean(device, _DEVICES)}")
+    if seconds is not None and seconds <= 0:
+        raise InputError(f"A campaign of {seconds:g} s cannot measure anything.")
+    if ray is not None and plan.kind != "measurements":
+        raise InputError(f"A cluster runs plans of the kind 'measurements', not {plan.kind!r}.")
+    if again and (ray is not None or plan.kind != "measurements"):
+        raise InputError("Measuring again is for campaigns of the kind 'measurements' on one machine.")
+    if device == "cuda" and ray is None and not (shutil.which("nvidia-smi") or Path("/dev/nvidiactl").exists()):
+        raise DeviceError("There is no NVIDIA GPU on this machine. Use --device cpu, or --ray with a cluster.")
+
+
+def errors_by_family(device: str) -> dict[str, float]:
+    """How far the best predictor of a device is off, on architectures it has not seen, by family."""
+    from foretell.devices import find_device
+    from foretell.predictors import best_predictor
+    from foretell.predictors.fitted_files import shipped_index
+
+    place = find_device(device).id
+    fitted = shipped_index().get(place)
+    if fitted is None:
+        raise InputError(f"No predictor is fitted to {place}: nobody knows what it misjudges. Leave --unsure out.")
+    errors: dict[str, float] = fitted[best_predictor(place)]["held_out_by_family"]
+    return errors
+
+
+def _run(errand: Errand, ray: str | None) -> tuple[dict[str, int], bool]:
+    """How many workloads ended how, and whether somebody pressed Ctrl-C: what is finished then stays."""
+    try:
+        if ray is not None:
+            from foretell.profiling.campaign.ray_cluster import RayCampaign
+
+            return RayCampaign(errand, ray).run(), False
+        run: Callable[[Errand], dict[str, int]] = CAMPAIGNS.load(errand.plan.kind)
+        with nullcontext() if errand.plan.kind == "measurements" else _watched(errand):
+            return run(errand), False
+    except KeyboardInterrupt:
+        return {}, True
+
+
+@contextmanager
+def _watched(errand: Errand) -> Iterator[None]:
+    """Tell the progress of a campaign that does not tell it: by the lines that its journal gets."""
+    path, stop = errand.out / RECORDS, threading.Event()
+    before = _lines(path)
+
+    def watch() -> None:
+        while not stop.wait(_LOOK_S):
+            finished = max(_lines(path) - before - 1, 0)  # one line is the campaign's own
+            errand.on_progress(Progress(finished, 0, None, before, 0, errand.elapsed_s, errand.seconds))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Two campaigns in one folder would measure everything twice; the kernel frees the lock of one that dies."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise MeasurementError(f"Cannot write to {folder}: {error.strerror}. Choose another --out.") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise MeasurementError(f"Another campaign is writing to {folder}. Choose another --out.") from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def try_store(store: str) -> None:
+    """Find out now, before any time is spent, that a store cannot be used."""
+    from foretell.datasets import open_store
+
+    opened = open_store(store)
+    try:
+        opened.tables()
+        opened.query("SELECT 1")
+    finally:
+        opened.close()
+
+
+def append_to(store: str, folder: Path) -> dict[str, int]:
+    """Append a campaign's tables to a store; rows that are there already are not added again."""
+    if "://" not in store and Path(store).resolve() in (folder.resolve(), *folder.resolve().parents):
+        return {}  # the folder lies in the store: its tables are there already
+    from foretell.workflows.data import merge_stores
+
+    return merge_stores([str(folder)], store)

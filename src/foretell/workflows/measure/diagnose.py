@@ -1,0 +1,132 @@
+"""workflows: what is installed, which front-ends work, whether a GPU is seen."""
+
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+
+from foretell.devices import find_device
+from foretell.errors import DeviceError, MeasurementError
+from foretell.frontends.cache import cache_folder
+from foretell.frontends.converted.environments import find_environment
+from foretell.optional import available
+from foretell.profiling.trackers.ncu import find_ncu
+
+LIBRARIES = (
+    "numpy", "onnx", "onnxruntime", "rich", "typer", "torch", "torchvision", "timm", "transformers", "onnxscript",
+    "pyarrow", "duckdb", "psycopg", "ray",
+)  # fmt: skip
+NEEDS = {
+    "ONNX": ((), ""),
+    "exported programs (.pt2)": ((), ""),
+    "PyTorch modules, net.py:build, TorchScript": (("torch",), "torch"),
+    "timm:NAME": (("torch", "timm"), "vision"),
+    "torchvision:NAME": (("torch", "torchvision"), "vision"),
+    "hf:ID, config.json": (("torch", "transformers"), "hf"),
+}
+CONVERTED = {
+    "Keras (.keras, .h5), TensorFlow (saved_model/, .pb)": "keras",
+    "PaddlePaddle (.json, .pdmodel)": "paddle",
+    "JAX and Flax functions": "jax",
+}
+MEASURING = {
+    "foretell profile on cpu": (("torch",), "profile"),
+    "foretell profile --runtime onnxruntime": (("torch", "onnxruntime", "onnxscript"), "profile"),
+    "--store FOLDER, foretell data": (("pyarrow", "duckdb"), "data"),
+    "--store postgresql://…": (("pyarrow", "duckdb", "psycopg"), "postgres"),
+    "foretell collect --ray": (("torch", "ray"), "ray"),
+    "--energy (NVML)": (("pynvml",), "profile"),
+}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the machine has."""
+
+    foretell: str
+    python: str
+    platform: str
+    libraries: dict[str, str | None]
+    frontends: dict[str, str | None]  # None where it works, else what to do
+    measuring: dict[str, str | None]  # likewise
+    gpus: tuple[str, ...]
+    known_gpus: tuple[str, ...]
+    cache: str
+    cache_entries: int
+
+
+def diagnose() -> Diagnosis:
+    """Look around, without importing anything heavy."""
+    gpus = _gpus()
+    folder = cache_folder() / "graphs"
+    return Diagnosis(
+        foretell=_version("foretell") or "not installed",
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        libraries={name: _version(name) if available(name) else None for name in LIBRARIES},
+        frontends={name: _missing(needs, extra) for name, (needs, extra) in NEEDS.items()} | _converters(),
+        measuring=_measuring(bool(gpus)),
+        gpus=gpus,
+        known_gpus=tuple(_device_id(name) for name in gpus),
+        cache=str(folder),
+        cache_entries=sum(1 for _ in folder.glob("*.fgraph")) if folder.is_dir() else 0,
+    )
+
+
+def _converters() -> dict[str, str | None]:
+    """Models that a framework's own converter reads: which of the frameworks are there."""
+    return {
+        shown: None if find_environment(name) else f"foretell frontends install {name}"
+        for shown, name in CONVERTED.items()
+    }
+
+
+def _measuring(gpu: bool) -> dict[str, str | None]:
+    found = {name: _missing(needs, extra) for name, (needs, extra) in MEASURING.items()}
+    found["foretell profile on cuda"] = found["foretell profile on cpu"] if gpu else "no NVIDIA GPU is seen"
+    found["--occupancy (ncu)"] = None if _has_ncu() else "not found; NVIDIA Nsight Compute has it"
+    service = shutil.which("nvidia-cuda-mps-control")
+    found["--slice (nvidia-cuda-mps-control)"] = None if service else "not found; NVIDIA's driver has it"
+    return found
+
+
+def _has_ncu() -> bool:
+    try:
+        return bool(find_ncu())
+    except MeasurementError:
+        return False
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "present" if name in sys.modules else None
+
+
+def _missing(needs: tuple[str, ...], extra: str) -> str | None:
+    absent = [n for n in needs if not available(n)]
+    return f"pip install 'foretell[{extra}]'" if absent else None
+
+
+def _gpus() -> tuple[str, ...]:
+    """Names of the NVIDIA GPUs that the driver shows."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ()
+    try:
+        shown = subprocess.run(
+            [tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(line.strip() for line in shown.stdout.splitlines() if line.strip()) if shown.returncode == 0 else ()
+
+
+def _device_id(name: str) -> str:
+    try:
+        return find_device(name).id
+    except DeviceError:
+        return "not in the catalogue"

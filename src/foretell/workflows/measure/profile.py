@@ -1,0 +1,334 @@
+"""workflows: run one model here and tell what it took: latency, memory, energy, kernels."""
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from foretell.devices import find_device
+from foretell.errors import DeviceError, ForetellError, InputError, ModelError, UntrustedModelError
+from foretell.frontends.sources import recognise
+from foretell.profiling.isolation import count_alone, measure_alone
+from foretell.profiling.replays.mps import MpsDaemon
+from foretell.profiling.single import NO_DEVICE, RUNTIMES, ZOO_BUILDER, Request
+from foretell.profiling.workload import DTYPES
+from foretell.records import Estimate, KernelRun, Measurement, Prediction
+from foretell.registry import did_you_mean
+from foretell.units import per_second
+from foretell.workflows.predict import predict
+from foretell.workflows.workload import InputShape, check_batch_size, check_mode, check_optimizer, read_input_shape
+
+DEVICES = ("cpu", "cuda")
+FUSION_BY = "foretell.workflows.measure.fusion_worker:answer"
+FUSION_BACKENDS = ("inductor", "onnxruntime")
+TIMEOUT_S = 600.0
+_BUILDERS: Mapping[str, str] = {
+    "hf": "foretell.workflows.measure.foreign_models:build_huggingface",
+    "python": "foretell.workflows.measure.foreign_models:build_python",
+    "onnx": "foretell.workflows.measure.foreign_models:build_onnx",
+}
+_ZOOS = ("timm", "torchvision", "synthetic")
+_90_PERCENT = 1.645  # standard deviations of a normal distribution on either side
+_PLAIN_METRICS = ("memory_mib", "device_memory_mib", "process_peak_mib", "energy_j", "power_w")
+_NOT_FACTS = ("latency_ms", "host_latency_ms", "error", *_PLAIN_METRICS)
+
+
+def profile(
+    model: str | Path,
+    *,
+    device: str = "cpu",
+    batch_size: int = 1,
+    input_shape: InputShape = None,
+    dtype: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    runtime: str | None = None,
+    energy: bool = False,
+    kernels: bool = False,
+    fusion: str | None = None,
+    occupancy: bool = False,
+    slice: str | None = None,
+    threads: int = 1,
+    context: int | None = None,
+    trust: bool = False,
+    timeout_s: float = TIMEOUT_S,
+    store: str | Path | None = None,
+    on_stage: Callable[[str], None] = lambda _: None,
+) -> Measurement:
+    """Run a model on this machine, in a process of its own, and measure it.
+
+    Args:
+        model: A spec (``timm:resnet50``, ``synthetic:lenet?scale=1``, ``hf:gpt2``), a config.json, ``net.py:build`` or
+            an ONNX file.
+        device: cpu or cuda.
+        batch_size: Items a batch.
+        input_shape: Shape of the input without the batch; the model's own where absent.
+        dtype: fp32, fp16 or bf16; in training bf16 means autocast.
+        mode: inference, training, prefill or decode.
+        optimizer: sgd (momentum) or adamw, in training.
+        runtime: cuda-graph, eager or compiled on cuda; eager, compiled or onnxruntime on cpu. The first is the default.
+        energy: Read the GPU's energy counter while the model runs for a second.
+        kernels: Trace one run: kernels on a GPU, operators on a CPU.
+        fusion: Also tell which operators a compiler puts into one kernel: inductor or onnxruntime.
+        occupancy: Also count achieved occupancy with NVIDIA's profiler.
+        slice: A share of the GPU's multiprocessors: ``20%``.
+        threads: Of the host's processor, on cpu.
+        context: Tokens already in the cache, when decoding.
+        trust: Allow code that comes with the model to run.
+        timeout_s: How long to wait before the run is given up.
+        store: A folder or a ``postgresql://…`` address to append the measurement to.
+        on_stage: Called with what is being done.
+
+    A model that fails, hangs or does not fit gives a measurement whose ``status`` and ``error`` say so.
+
+    >>> profile("synthetic:lenet?scale=1", device="h200")
+    Traceback (most recent call last):
+    ...
+    foretell.errors.DeviceError: Cannot measure on 'h200'. Choose from: cpu, cuda.
+    """
+    if not isinstance(model, str | Path):
+        raise ModelError(
+            f"A {type(model).__name__} cannot be profiled as it is: models run in a process of their own. "
+            "Put a function that builds it into a file and name it: profile('net.py:build', input_shape=…, trust=True)."
+        )
+    request = make_request(
+        str(model), device=device, batch_size=batch_size, input_shape=input_shape, dtype=dtype, mode=mode,
+        optimizer=optimizer, runtime=runtime, energy=energy, kernels=kernels, threads=threads, context=context,
+        trust=trust, fusion=fusion,
+    )  # fmt: skip
+    if device == "cpu" and (occupancy or slice):
+        raise InputError("Occupancy and slices are a GPU's: use --device cuda.")
+    if store is not None and slice:
+        raise InputError("A slice is not stored from here: foretell collect stores slices in a table of their own.")
+    if store is not None and device == "cpu" and threads != 1:
+        raise InputError(f"Stored measurements of a processor use 1 thread, not {threads}: they are to be compared.")
+    if store is not None:
+        from foretell.workflows.measure.collect import try_store
+
+        try_store(str(store))
+    with _sliced(slice) as environment:
+        result = measure_alone(request, timeout_s=timeout_s, environment=environment, on_stage=on_stage)
+    if result["status"] == NO_DEVICE:
+        raise DeviceError(str(result["error"]))
+    if store is not None:
+        from foretell.workflows.measure.storing import store_single
+
+        store_single(store, stored_spec(request.model), request, result)
+    counted = count_alone(request, timeout_s=timeout_s) if occupancy and result["status"] == "ok" else None
+    return to_measurement(request, result, counted, slice)
+
+
+@contextmanager
+def _sliced(text: str | None) -> Iterator[Mapping[str, str]]:
+    """What a process needs in its environment to get a share of the GPU; the service that gives it, meanwhile."""
+    if text is None:
+        yield {}
+        return
+    percent = parse_percent(text)
+    with tempfile.TemporaryDirectory(prefix="foretell-mps-") as folder, MpsDaemon(Path(folder)) as daemon:
+        yield daemon.client(percent)
+
+
+def parse_percent(text: str) -> float:
+    """A share of a GPU as people write it.
+
+    >>> parse_percent("20%"), parse_percent("mps:12.5")
+    (20.0, 12.5)
+    """
+    try:
+        percent = float(text.removeprefix("mps:").removesuffix("%"))
+    except ValueError:
+        percent = 0.0
+    if not 0 < percent <= 100:
+        raise InputError(f"Cannot measure on the slice {text!r}. Give a share of the multiprocessors: 20%.")
+    return percent
+
+
+def make_request(
+    model: str,
+    *,
+    device: str,
+    batch_size: int,
+    input_shape: InputShape,
+    dtype: str,
+    mode: str,
+    optimizer: str | None,
+    runtime: str | None,
+    energy: bool,
+    kernels: bool,
+    threads: int,
+    context: int | None,
+    trust: bool,
+    fusion: str | None = None,
+) -> Request:
+    """Check what was asked for, before any process is started."""
+    if device not in DEVICES:
+        raise DeviceError(f"Cannot measure on {device!r}.{did_you_mean(device, DEVICES)}")
+    runtime = runtime or _usual_runtime(model, device)
+    check_mode(mode)
+    if dtype not in DTYPES:
+        raise InputError(f"Unknown dtype {dtype!r}.{did_you_mean(dtype, DTYPES)}")
+    if runtime not in RUNTIMES[device]:
+        raise InputError(f"There is no runtime {runtime!r} on {device}.{did_you_mean(runtime, RUNTIMES[device])}")
+    batch_size = check_batch_size(batch_size)
+    if threads < 1:
+        raise InputError(f"A run on {threads} threads is none: give 1 thread or more.")
+    optimizer = check_optimizer(optimizer, mode)
+    if mode == "training" and dtype == "fp16":
+        raise InputError("Training is measured in fp32 or with bf16 autocast, not in fp16.")
+    if energy and device == "cpu":
+        raise InputError("Energy is read from a GPU's counter: use --device cuda.")
+    builder = find_builder(model, runtime, trust=trust)
+    if mode in ("prefill", "decode") and not (model.startswith("hf:") or builder == _BUILDERS["hf"]):
+        raise InputError(f"The mode {mode!r} is for language models from hf:ID or a config.json; {model} is none.")
+    if fusion and fusion not in FUSION_BACKENDS:
+        raise InputError(f"Unknown compiler {fusion!r}.{did_you_mean(fusion, FUSION_BACKENDS)}")
+    if fusion and (builder != ZOO_BUILDER or mode != "inference"):
+        raise InputError("Fusion is read from the inference of timm:, torchvision:, hf:TYPE?… and synthetic: models.")
+    specs = read_input_shape(input_shape)
+    if builder == ZOO_BUILDER and len(specs) > 1:
+        raise InputError(f"{model} takes one input, {len(specs)} were given.")
+    named = [f"{each.name + '=' if each.name else ''}{each}{':' + each.dtype if each.dtype else ''}" for each in specs]
+    shape = specs[0].shape if specs else ()
+    if mode == "decode" and context:
+        shape = (context,)
+    return Request(
+        model, device, batch_size, shape, tuple(named), dtype, mode, optimizer or "", runtime, energy, kernels,
+        fusion or "", False, threads, context, trust, builder,
+        FUSION_BY if fusion else "",
+    )  # fmt: skip
+
+
+def _usual_runtime(model: str, device: str) -> str:
+    """The device's first, but for files that only one can run."""
+    return "onnxruntime" if device == "cpu" and model.lower().endswith(".onnx") else RUNTIMES[device][0]
+
+
+def find_builder(model: str, runtime: str, *, trust: bool) -> str:
+    """Which function builds a model in the child: ``module:function``."""
+    scheme, _, rest = model.partition(":")
+    if scheme in _ZOOS or (scheme == "hf" and "?" in rest):
+        return ZOO_BUILDER
+    kind = recognise(model)
+    if kind not in _BUILDERS:
+        raise ModelError(
+            f"{model} cannot be run here. A model to profile is timm:NAME, torchvision:NAME, hf:ID, config.json, "
+            "synthetic:KIND?…, net.py:build or an ONNX file."
+        )
+    if kind == "onnx" and runtime != "onnxruntime":
+        raise InputError(f"{Path(model).name} is an ONNX file: it runs on --device cpu --runtime onnxruntime.")
+    if kind == "python" and not Path(model.rpartition(":")[0]).is_file():
+        raise ModelError(f"There is no file {model.rpartition(':')[0]!r}.")
+    if kind == "python" and not trust:
+        raise UntrustedModelError(f"Profiling {model} runs its code. If you trust it, add --trust.")
+    return _BUILDERS[kind]
+
+
+def stored_spec(model: str) -> str:
+    """How a model is named in a store: a file by its content, since names of files are not unique."""
+    path = Path(model.rpartition(":")[0] if model.rpartition(":")[0].endswith(".py") else model)
+    if path.is_dir():
+        path /= "config.json"
+    if not path.is_file():
+        return model
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return f"file:{Path(model).name.replace(':', '.').replace('?', '_')}?sha256={digest}"
+
+
+def to_measurement(
+    request: Request,
+    result: Mapping[str, Any],
+    counted: Mapping[str, Any] | None = None,
+    slice: str | None = None,
+) -> Measurement:
+    """The child's answer as a record; ``counted`` is what a profiler said of a run of its own."""
+    values: Mapping[str, Any] = result.get("values") or {}
+    facts: dict[str, Any] = dict(result.get("facts") or {})
+    name = str(facts.get("device_name") or request.device)
+    metrics: dict[str, Estimate] = {
+        key: _once(float(values[key])) for key in _PLAIN_METRICS if values.get(key) is not None
+    }
+    if values.get("latency_ms") is not None:
+        latency = _spread(
+            float(values["latency_ms"]),
+            float(values.get("latency_cv") or 0.0),
+            float(values.get("latency_min_ms") or 0),
+        )
+        metrics["latency_ms"] = latency
+        metrics["throughput_per_s"] = Estimate(*(per_second(request.batch_size, each) for each in
+                                                 (latency.value, latency.high, latency.low)))  # fmt: skip
+    if request.device == "cuda" and values.get("host_latency_ms") is not None:
+        metrics["host_latency_ms"] = _once(float(values["host_latency_ms"]))
+    warnings = _warnings(values)
+    if counted is not None and counted["status"] == "ok":
+        metrics["occupancy"] = _once(float(counted["values"]["occupancy_weighted"]) / 100)
+        facts["occupancy_mean"] = float(counted["values"]["occupancy_mean"]) / 100
+    elif counted is not None:
+        warnings.append(f"Occupancy could not be counted: {counted['error']}")
+    fusion = dict(result.get("fusion") or {})
+    if fusion and fusion["status"] != "ok":
+        warnings.append(f"Fusion could not be read: {fusion.get('error')}")
+        fusion = {}
+    workload = result.get("workload") or {}
+    shape = tuple(workload.get("input_shape") or request.input_shape)
+    table = result.get("kernels") or {}
+    columns = [table.get(column, []) for column in ("name", "duration_us", "op", "module")]
+    runs = tuple(KernelRun(str(n), float(d), str(o), str(m)) for n, d, o, m in zip(*columns)) if table else ()
+    part = f"mps:{parse_percent(slice):g}" if slice else None
+    kept = {key: value for key, value in values.items() if key not in _NOT_FACTS and value is not None}
+    return Measurement(
+        model=request.model, device=name, slice=part, runtime=request.runtime, mode=request.mode,
+        batch_size=request.batch_size, dtype=request.dtype, status=str(result["status"]), error=result.get("error"),
+        optimizer=request.optimizer or None, input_shape=shape, kernels=runs, fusion=fusion, warnings=tuple(warnings),
+        facts=facts | kept | ({"threads": request.threads} if request.device == "cpu" else {}), **metrics,
+    )  # fmt: skip
+
+
+def _once(value: float) -> Estimate:
+    return Estimate(value, value, value)
+
+
+def _spread(value: float, cv: float, least: float) -> Estimate:
+    """An interval for nine of ten runs; no run was faster than ``least``."""
+    low = min(max(value * (1 - _90_PERCENT * cv), least), value)
+    return Estimate(value, low if low > 0 else value, value * (1 + _90_PERCENT * cv))
+
+
+def _warnings(values: Mapping[str, Any]) -> list[str]:
+    found = []
+    if values.get("noisy"):
+        found.append(f"The repetitions differ by {values['latency_cv']:.0%}: other work may run on this machine.")
+    if values.get("capture_error"):
+        reason = str(values["capture_error"]).rstrip(".")
+        found.append(f"No CUDA graph could be captured ({reason}): the latency is the sum of the kernels' durations.")
+    if values.get("output_finite") is False:
+        found.append("The output has infinite or undefined numbers: random weights overflow in this precision.")
+    if values.get("energy_error"):
+        found.append(str(values["energy_error"]))
+    return found
+
+
+def predict_beside(measurement: Measurement, *, trust: bool = False) -> Prediction | None:
+    """What the default predictor says of the same workload, where it knows the device and can read the model."""
+    try:
+        device = find_device(
+            str(measurement.facts.get("host_cpu") if measurement.device == "cpu" else measurement.device)
+        )
+        shape = "x".join(map(str, measurement.input_shape))
+        decoding = measurement.mode == "decode"
+        return predict(
+            measurement.model,
+            device=device,
+            slice=measurement.slice,
+            batch_size=measurement.batch_size,
+            input_shape=None if decoding else shape or None,
+            dtype=measurement.dtype,
+            mode=measurement.mode,
+            optimizer=measurement.optimizer,
+            context=measurement.input_shape[0] if decoding else None,
+            trust=trust,
+        )
+    except ForetellError:
+        return None

@@ -1,0 +1,196 @@
+"""Workflows: the one way in: what a user gave is checked here, and becomes a `Workload`.
+
+Everything that is cheap is checked before a model is read: reading one may take half a minute.
+"""
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from foretell.devices import Device, find_device, parse_slice
+from foretell.errors import InputError
+from foretell.frontends import MODES, InputSpec, ModelRequest, convert, parse_inputs
+from foretell.graph import Graph, parse_dtype
+from foretell.graph.cost.training import find_optimizer
+from foretell.predictors import Predictor, find_predictor
+from foretell.records import Target, Workload
+from foretell.registry import did_you_mean
+
+CUDA_GRAPH, EAGER, COMPILE = "cuda-graph", "eager", "compile"
+RUNTIMES = (CUDA_GRAPH, EAGER, COMPILE)
+MAX_BATCH = 2**20
+_AUTOCAST = ("fp16", "bf16")
+InputShape = str | Sequence[int] | Sequence[str] | Mapping[str, Sequence[int]] | None
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """How a model shall run, checked: where, at which batch size and precision, in which mode."""
+
+    target: Target
+    batch_size: int = 1
+    dtype: str = "fp32"
+    mode: str = "inference"
+    optimizer: str | None = None
+
+    def workload(self, graph: Graph) -> Workload:
+        """A graph at the configuration's batch size and precision.
+
+        Training in half precision means autocast, which keeps the weights in fp32: the graph is not cast then.
+        """
+        scaled = graph if graph.batch_size == self.batch_size else graph.with_batch(self.batch_size)
+        is_autocast = self.mode == "training" and self.dtype in _AUTOCAST
+        ready = scaled if is_autocast else scaled.with_dtype(self.dtype)
+        return Workload(ready, self.target, self.dtype, self.mode, self.optimizer)
+
+
+def read_configuration(
+    *,
+    device: str | Device = "h200",
+    slice: str | None = None,
+    runtime: str = CUDA_GRAPH,
+    batch_size: int = 1,
+    dtype: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+) -> Configuration:
+    """Check how a model shall run; no model is read.
+
+    >>> read_configuration(device="a100", batch_size=8, dtype="half").dtype
+    'fp16'
+    >>> read_configuration(batch_size=2.5)
+    Traceback (most recent call last):
+    ...
+    foretell.errors.InputError: The batch size is 2.5; it must be a whole number between 1 and 1048576.
+    """
+    check_mode(mode)
+    if runtime not in RUNTIMES:
+        raise InputError(f"Unknown runtime {runtime!r}.{did_you_mean(runtime, RUNTIMES)}")
+    place = device if isinstance(device, Device) else find_device(device)
+    part = parse_slice(slice, place) if slice else None
+    target = Target(place, part, EAGER if place.is_cpu else runtime)
+    size, number = check_batch_size(batch_size), parse_dtype(dtype)
+    return Configuration(target, size, number, mode, check_optimizer(optimizer, mode))
+
+
+def read_workload(
+    model: Any,
+    *,
+    device: str | Device = "h200",
+    slice: str | None = None,
+    runtime: str = CUDA_GRAPH,
+    batch_size: int = 1,
+    dtype: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    input_shape: InputShape = None,
+    context: int | None = None,
+    trust: bool = False,
+    allow_unknown: bool = False,
+    use_cache: bool = True,
+) -> Workload:
+    """Check what a user gave, read the model, and put both together.
+
+    >>> from foretell.testing import tiny_onnx
+    >>> workload = read_workload(tiny_onnx(), device="a100", batch_size=4, dtype="fp16")
+    >>> workload.batch_size, workload.dtype, workload.target.device.id
+    (4, 'fp16', 'a100-sxm-40gb')
+    """
+    configuration = read_configuration(
+        device=device, slice=slice, runtime=runtime, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer
+    )
+    graph = load_graph(
+        model, input_shape=input_shape, batch_size=configuration.batch_size, mode=mode, context=context, trust=trust,
+        allow_unknown=allow_unknown, use_cache=use_cache,
+    )  # fmt: skip
+    return configuration.workload(graph)
+
+
+def load_graph(
+    model: Any,
+    *,
+    input_shape: InputShape = None,
+    batch_size: int = 1,
+    dtype: str | None = None,
+    mode: str = "inference",
+    context: int | None = None,
+    trust: bool = False,
+    allow_unknown: bool = False,
+    use_cache: bool = True,
+) -> Graph:
+    """The graph of a model at a batch size, cast to ``dtype`` where one is given.
+
+    >>> from foretell.testing import tiny_onnx
+    >>> graph = load_graph(tiny_onnx(), batch_size=4)
+    >>> graph.batch_size, graph.parameter_count
+    (4, 248)
+    """
+    size = check_batch_size(batch_size)
+    check_mode(mode)
+    if context is not None and context < 1:
+        raise InputError(f"The context is {context}; it must be 1 token or more.")
+    wanted = parse_dtype(dtype) if dtype is not None else None
+    request = ModelRequest(
+        model, read_input_shape(input_shape), mode=mode, context=context, trust=trust, allow_unknown=allow_unknown
+    )
+    graph = convert(request, use_cache=use_cache).with_batch(size)
+    return graph if wanted is None else graph.with_dtype(wanted)
+
+
+def find_answerer(predictor: str | None, target: Target) -> Predictor:
+    """The predictor of a name, or the best one for the device; on a slice, one that knows slices."""
+    answerer = find_predictor(predictor, target.device.id)
+    if target.slice is not None:
+        from foretell.predictors.slices.model import on_slices  # with numpy: predicting shall start quickly
+
+        answerer = on_slices(answerer, target.device.id)
+    return answerer
+
+
+def check_batch_size(batch_size: object) -> int:
+    """The batch size, if it is a whole number that some machine could run."""
+    try:
+        if isinstance(batch_size, bool):
+            raise TypeError
+        size = operator.index(batch_size)  # type: ignore[arg-type]
+    except TypeError:
+        size = 0
+    if not 1 <= size <= MAX_BATCH:
+        raise InputError(f"The batch size is {batch_size}; it must be a whole number between 1 and {MAX_BATCH}.")
+    return size
+
+
+def check_mode(mode: str) -> None:
+    """Refuse a mode that does not exist."""
+    if mode not in MODES:
+        raise InputError(f"Unknown mode {mode!r}.{did_you_mean(mode, MODES)}")
+
+
+def check_optimizer(optimizer: str | None, mode: str) -> str | None:
+    """The optimizer of a training step, ``sgd`` where none was named; None in all other modes."""
+    if mode == "training":
+        optimizer = optimizer or "sgd"
+        find_optimizer(optimizer)
+    elif optimizer is not None:
+        raise InputError(f"An optimizer ({optimizer!r}) needs --mode training.")
+    return optimizer
+
+
+def read_input_shape(shape: InputShape) -> tuple[InputSpec, ...]:
+    """Inputs as people give them, without the batch: a shape, several ``--input`` texts, or a dictionary of shapes.
+
+    >>> read_input_shape((3, 224, 224)) == read_input_shape("3x224x224") == read_input_shape(["3x224x224"])
+    True
+    """
+    if not shape:
+        return ()
+    if isinstance(shape, str):
+        return parse_inputs([shape])
+    if isinstance(shape, Mapping):
+        return tuple(
+            parse_inputs(f"{name}={'x'.join(str(d) for d in sizes) or 'scalar'}" for name, sizes in shape.items())
+        )
+    if all(isinstance(d, str) for d in shape):
+        return parse_inputs([str(d) for d in shape])
+    return parse_inputs(["x".join(str(d) for d in shape)])

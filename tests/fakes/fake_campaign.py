@@ -1,0 +1,47 @@
+"""A campaign over models that do not exist, with workers that measure nothing: what is left is the bookkeeping."""
+
+import sys
+import time
+from pathlib import Path
+
+from foretell.datasets.journal_tables import write_tables
+from foretell.profiling.campaign import schedule
+from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.journal import read_records, read_traces
+from foretell.profiling.campaign.measurements import Campaign
+from foretell.profiling.campaign.plan import Limits, Measuring, Part, Plan, Workers
+from foretell.profiling.zoos.zoo import Entry
+
+PART = Part("fake", 1.0, ("synthetic",), dtypes=("fp32",), batch_sizes=(1, 2, 4), first_batch_sizes=(1,), per_model=3)
+PLAN = Plan(
+    seed=1,
+    parts=(PART,),
+    measuring=Measuring(energy_share=0.5, trace_share=0.5),
+    limits=Limits(timeout_s=0.7),
+    workers=Workers(measure=2, trace=1),
+)
+WORKER = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
+
+
+class FakeZoo:
+    names: tuple[str, ...] = tuple(f"model{number}" for number in range(40))
+
+    def entries(self, part, seed):
+        return [Entry(f"synthetic:{name}", name.rstrip("0123456789"), (4,)) for name in self.names]
+
+
+def run(
+    out, names=FakeZoo.names, seconds=30.0, skip=(), limit=0, again=0, on_progress=lambda _: None, began=None, plan=PLAN
+):
+    zoo = FakeZoo()
+    zoo.names = tuple(names)
+    schedule.load_zoo = lambda _: zoo
+    places = tuple(Path(path) for path in skip)
+    errand = Errand(plan, Path(out), "cpu", seconds, began or time.time(), places, "", limit, again, on_progress)
+    campaign = Campaign(errand, WORKER)
+    campaign.run()
+    return campaign, write_tables(Path(out), read_records(Path(out)), read_traces(Path(out)))
+
+
+if __name__ == "__main__":
+    run(sys.argv[1])

@@ -1,0 +1,164 @@
+"""Bytes, launches, tensor cores, and the sums people ask for."""
+
+from dataclasses import fields
+
+import pytest
+
+from foretell.graph import Cost, Graph, Node, Tensor, graph_costs
+from foretell.graph.cost.node_costs import total
+from foretell.testing import chain, one_node, tiny_graph
+
+
+def test_costs_add_and_multiply_field_by_field() -> None:
+    one = Cost(*range(1, 10))
+    assert one + one == one * 2 == total([one, one]) == Cost(*range(2, 20, 2))
+    assert total([]) == Cost()
+    assert one.bytes == one.bytes_read + one.bytes_written
+    assert len(fields(Cost)) == 9
+
+
+def test_the_tiny_network_by_hand() -> None:
+    table = graph_costs(tiny_graph(batch_size=2, channels=8))
+    conv, relu, pool, flat, fc = table.nodes
+    assert conv.macs == 2 * 8 * 14 * 14 * 27
+    assert conv.bytes_read == 4 * (2 * 3 * 16 * 16 + 8 * 27)
+    assert conv.bytes_written == 4 * 2 * 8 * 14 * 14
+    assert relu.bytes == 2 * conv.bytes_written
+    assert pool.bytes_written == 4 * 16
+    assert flat == Cost()
+    assert fc.macs == 2 * 8 * 4
+    assert table.total.parameters == 8 * 27 + 32 == tiny_graph().parameter_count
+    assert table.total.macs == conv.macs + fc.macs
+
+
+def test_a_tensor_read_twice_is_read_once() -> None:
+    graph = chain([Node("square", "Mul", ("x", "x"), ("y",))], {"x": (8,), "y": (8,)}, ["x"], ["y"])
+    assert graph_costs(graph).nodes[0].bytes_read == 32
+
+
+def test_a_gather_reads_rows_and_a_generator_nothing() -> None:
+    gather = graph_costs(one_node("Gather", [(1000, 16), (4,)], [(4, 16)], weights=[0])).nodes[0]
+    assert gather.bytes_read == 4 * 16 * 4 + 16
+    assert gather.parameters == 16000
+    assert graph_costs(one_node("Range", [], [(9,)])).nodes[0].bytes_read == 0
+
+
+def test_an_expanded_tensor_is_read_as_it_is_stored() -> None:
+    nodes = [Node("e", "Expand", ("x",), ("y",)), Node("a", "Relu", ("y",), ("z",))]
+    table = graph_costs(chain(nodes, {"x": (1, 8), "y": (64, 8), "z": (64, 8)}, ["x"], ["z"]))
+    assert table.nodes[0] == Cost()
+    assert table.nodes[1].bytes_read == 32
+    assert table.nodes[1].bytes_written == 64 * 32
+
+
+def test_a_reshape_of_a_transposed_tensor_copies() -> None:
+    nodes = [Node("t", "Transpose", ("x",), ("y",), {"perm": (1, 0)}), Node("r", "Reshape", ("y",), ("z",))]
+    table = graph_costs(chain(nodes, {"x": (4, 8), "y": (8, 4), "z": (32,)}, ["x"], ["z"]))
+    assert table.nodes[0].launches == 0
+    assert table.nodes[1] == Cost(bytes_read=128, bytes_written=128, activation_bytes=128, launches=1)
+
+
+def test_shared_and_idle_weights_count_once() -> None:
+    nodes = [Node("a", "MatMul", ("x", "w"), ("y",)), Node("b", "MatMul", ("y", "w"), ("z",))]
+    graph = chain(nodes, {"x": (2, 4), "w": (4, 4), "w_idle": (5,), "y": (2, 4), "z": (2, 4)}, ["x"], ["z"])
+    table = graph_costs(graph)
+    assert table.total.parameters == 21 == graph.parameter_count
+    assert [c.parameters for c in table.nodes] == [16, 0]
+    assert table.nodes[1].bytes_read == table.nodes[0].bytes_read
+
+
+def test_mixtures_read_only_the_experts_they_reach() -> None:
+    def cost(tokens: int) -> Cost:
+        graph = one_node("MoE", [(tokens, 8), (16, 8, 8)], [(tokens, 8)], weights=[1], experts=16, top_k=2)
+        return graph_costs(graph).nodes[0]
+
+    assert cost(1).bytes_read == 32 + 2 * 64 * 4
+    assert cost(100).bytes_read == 3200 + 16 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "group", "eligible"),
+    [
+        ("Conv", "fp32", 1, True),
+        ("Conv", "fp32", 2, False),
+        ("Conv", "fp16", 1, True),
+        ("MatMul", "fp32", 1, False),
+        ("MatMul", "bf16", 1, True),
+        ("MatMul", "fp64", 1, False),
+    ],
+)
+def test_tensor_cores(op: str, dtype: str, group: int, eligible: bool) -> None:
+    inputs = [(1, 2, 4, 4), (2, 2 // group, 1, 1)] if op == "Conv" else [(4, 4), (4, 4)]
+    graph = one_node(op, inputs, [(1, 2, 4, 4) if op == "Conv" else (4, 4)], dtype=dtype, group=group)
+    cost = graph_costs(graph).nodes[0]
+    assert cost.tensor_core_macs == (cost.macs if eligible else 0)
+
+
+def test_recurrences_launch_once_a_step() -> None:
+    assert (
+        graph_costs(one_node("LSTM", [(7, 2, 4), (1, 16, 4), (1, 16, 4)], [(7, 1, 2, 4)], hidden_size=4))
+        .nodes[0]
+        .launches
+        == 7
+    )
+    both = one_node(
+        "LSTM", [(7, 2, 4), (2, 16, 4), (2, 16, 4)], [(7, 2, 2, 4)], hidden_size=4, direction="bidirectional"
+    )
+    assert graph_costs(both).nodes[0].launches == 14
+    layered = one_node("GRU", [(2, 7, 4), (3, 2, 4)], [(2, 7, 4)], layers=3, batch_first=1)
+    assert graph_costs(layered).nodes[0].launches == 21
+
+
+def body(width: int) -> Graph:
+    return one_node("MatMul", [(2, 4), (4, width)], [(2, width)], weights=[1])
+
+
+def test_control_flow() -> None:
+    loop = graph_costs(one_node("Loop", [(2, 4)], [(2, 4)], bodies=(body(4),), trips=5)).nodes[0]
+    assert loop.macs == 5 * 32
+    assert loop.parameters == 16
+    branch = one_node("If", [(1,)], [(2, 8)], bodies=(body(4), body(8)))
+    cost = graph_costs(branch).nodes[0]
+    assert cost.macs == 64
+    assert cost.parameters == 48 == branch.parameter_count
+
+
+def test_sums_by_operator_and_module() -> None:
+    nodes = [
+        Node("a", "MatMul", ("x", "w1"), ("a",), module="block.0.fc"),
+        Node("b", "Relu", ("a",), ("b",), module="block.0.act"),
+        Node("c", "MatMul", ("b", "w2"), ("c",), module="block.1"),
+    ]
+    shapes = {"x": (2, 4), "w1": (4, 4), "w2": (4, 2), "a": (2, 4), "b": (2, 4), "c": (2, 2)}
+    table = graph_costs(chain(nodes, shapes, ["x"], ["c"]))
+    assert list(table.by_operator()) == ["MatMul", "Relu"]
+    assert table.by_operator()["MatMul"] == (2, table.nodes[0] + table.nodes[2])
+    modules = table.by_module()
+    assert list(modules) == ["block", "block.0", "block.0.fc", "block.0.act", "block.1"]
+    assert modules["block"][1].macs == table.total.macs
+    assert modules["block.0"][0] == 2
+    assert list(table.by_module(depth=1)) == ["block"]
+
+
+def test_unknown_operators_are_reported_not_zero() -> None:
+    graph = Graph.build(
+        "g", [Node("n", "Mystery", ("x",), ("y",), domain="org.example")],
+        {"x": Tensor("x", (4,), kind="input"), "y": Tensor("y", (4,))}, ["x"], ["y"],
+    )  # fmt: skip
+    table = graph_costs(graph)
+    assert table.unknown_operators == {"org.example.Mystery": 1.0}
+    assert table.coverage == 0.0
+    assert table.total.flops == 4
+
+
+def test_a_transposed_weight_belongs_to_the_product_not_to_the_view():
+    tensors = [
+        Tensor("x", (2, 8), kind="input", batch_axis=0),
+        Tensor("w", (4, 8), kind="parameter"),
+        Tensor("wt", (8, 4)),
+        Tensor("y", (2, 4)),
+    ]
+    nodes = [Node("t", "Transpose", ("w",), ("wt",), {"perm": (1, 0)}), Node("m", "MatMul", ("x", "wt"), ("y",))]
+    table = graph_costs(Graph.build("g", nodes, {t.name: t for t in tensors}, ["x"], ["y"], batch_size=2))
+    assert [c.parameters for c in table.nodes] == [0, 32]
+    assert table.total.parameters == 32

@@ -1,0 +1,143 @@
+"""A training step: backward by hand, the optimizer, and torch's own counter where it is installed."""
+
+from typing import Any
+
+import pytest
+
+from foretell.errors import InputError
+from foretell.graph import Cost, Graph, Node, training_step
+from foretell.graph.cost.node_costs import total
+from foretell.graph.cost.training import OPTIMIZERS, find_optimizer
+from foretell.testing import chain, one_node, tiny_graph
+
+
+def two_layers() -> Graph:
+    nodes = [
+        Node("a", "Gemm", ("x", "w1", "w1b"), ("h",)),
+        Node("r", "Relu", ("h",), ("r",)),
+        Node("b", "Gemm", ("r", "w2"), ("y",)),
+    ]
+    shapes = {"x": (4, 10), "w1": (10, 20), "w1b": (20,), "w2": (20, 5), "h": (4, 20), "r": (4, 20), "y": (4, 5)}
+    return chain(nodes, shapes, ["x"], ["y"])
+
+
+def test_backward_of_two_layers() -> None:
+    first, relu, second = training_step(two_layers()).backward
+    assert first.macs == 4 * 10 * 20  # the gradient of the weights alone: nobody asks for that of the input
+    assert second.macs == 2 * 4 * 20 * 5
+    assert relu.macs == 0
+    assert relu.bytes_read == 2 * 4 * 80  # the incoming gradient and the saved result
+    assert relu.bytes_written == 4 * 80
+    assert first.launches == 1
+    assert second.launches == 2
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers(name: str) -> None:
+    step = training_step(two_layers(), name)
+    update = find_optimizer(name)
+    assert step.optimizer.flops == 320 * update.flops
+    assert step.optimizer.bytes_read == 320 * 4 * update.reads
+    assert step.optimizer.bytes_written == 320 * 4 * update.writes
+    assert step.total == step.forward.total + total(step.backward) + step.optimizer
+    assert step.total.parameters == 320
+
+
+def test_unknown_optimizers_are_refused() -> None:
+    with pytest.raises(InputError, match="Unknown optimizer 'lion'"):
+        training_step(two_layers(), "lion")
+
+
+def test_what_has_no_parameters_has_no_backward() -> None:
+    step = training_step(one_node("Relu", [(4,)], [(4,)]))
+    assert step.backward == (Cost(),)
+    assert step.optimizer == Cost()
+
+
+def test_attention_recomputes_its_scores() -> None:
+    nodes = [Node("p", "MatMul", ("x", "w"), ("q",)), Node("a", "Attention", ("q", "q", "q"), ("y",))]
+    shapes = {"x": (2, 3, 8, 4), "w": (4, 4), "q": (2, 3, 8, 4), "y": (2, 3, 8, 4)}
+    step = training_step(chain(nodes, shapes, ["x"], ["y"]))
+    assert 2 * step.backward[1].macs == 5 * step.forward.nodes[1].macs
+
+
+def test_recurrences() -> None:
+    inputs = [(7, 2, 5), (1, 2, 3), (1, 2, 3), (12, 5), (12, 3)]
+    step = training_step(one_node("LSTM", inputs, [(7, 2, 3)], weights=[3, 4], layers=1))
+    assert step.backward[0].macs == 14 * (60 + 2 * 36)  # no gradient of the sequence
+
+
+def test_views_cost_what_their_copies_cost_and_loops_their_bodies() -> None:
+    step = training_step(tiny_graph())
+    assert step.backward[3] == Cost()
+    body = one_node("MatMul", [(2, 4), (4, 4)], [(2, 4)], weights=[1])
+    looped = training_step(one_node("Loop", [(2, 4)], [(2, 4)], weights=[0], bodies=(body,), trips=3))
+    assert looped.backward[0].macs == 2 * 3 * 32
+    assert looped.backward[0].parameters == 0
+
+
+# ── against torch ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def networks() -> dict[str, tuple[Any, tuple[int, ...]]]:
+    from torch import nn
+
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+            self.body = nn.Conv2d(8, 8, 3, padding=2, dilation=2)
+            self.norm = nn.BatchNorm2d(8)
+            self.up = nn.ConvTranspose2d(8, 4, 4, 2)
+            self.head = nn.Linear(4, 5)
+
+        def forward(self, x: Any) -> Any:
+            x = self.stem(x).relu()
+            x = x + self.norm(self.body(x)).relu()
+            return self.head(self.up(x).mean((2, 3)))
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project = nn.Linear(6, 8)  # so that the sequence needs a gradient
+            self.layers = nn.GRU(8, 12, 2, batch_first=True, bidirectional=True)
+            self.head = nn.Linear(24, 5)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.layers(self.project(x))[0][:, -1])
+
+    encoder = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    sequential = nn.Sequential(nn.Linear(6, 32), nn.GELU(), nn.Linear(32, 32), nn.LayerNorm(32), nn.Linear(32, 5))
+    return {
+        "convolutions": (Residual(), (3, 16, 16)),
+        "perceptron": (sequential, (6,)),
+        "transformer": (encoder, (9, 16)),
+        "recurrent": (Recurrent(), (7, 6)),
+    }
+
+
+@pytest.mark.parametrize("name", ["convolutions", "perceptron", "transformer", "recurrent"])
+@pytest.mark.filterwarnings("ignore")
+def test_flops_are_those_that_torch_counts(name: str) -> None:
+    """Forward exactly; backward exactly but for the first states of a recurrence, whose gradient cuDNN computes."""
+    torch = pytest.importorskip("torch")
+    counter = pytest.importorskip("torch.utils.flop_counter")
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from foretell.frontends.torch.export import graph_from_program
+    from foretell.frontends.torch.program import TorchProgram
+
+    module, shape = networks()[name]
+    module.train()
+    with sdpa_kernel(SDPBackend.MATH), counter.FlopCounterMode(display=False) as forward:
+        loss = module(torch.zeros(2, *shape)).sum()
+    with counter.FlopCounterMode(display=False) as backward:
+        loss.backward()
+    program = TorchProgram(name, module.to("meta"), (torch.empty(2, *shape, device="meta"),))
+    step = training_step(graph_from_program(program, batch_size=2, training=True))
+    assert 2 * step.forward.total.macs == forward.get_total_flops()
+    mine, theirs = 2 * total(step.backward).macs, backward.get_total_flops()
+    if name == "transformer":  # the math kernel keeps its scores, so four products against five
+        mine -= step.forward.by_operator()["Attention"][1].macs
+    first_states = 2 * 2 * 2 * 2 * 36 * 12 if name == "recurrent" else 0
+    assert mine == theirs + first_states

@@ -1,0 +1,165 @@
+"""Strides and shared storage, against torch where it is installed."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foretell.graph import Node
+from foretell.graph.ir.layout import (
+    Layout,
+    channels_last,
+    contiguous,
+    distinct_elements,
+    is_channels_last,
+    is_contiguous,
+    layouts,
+    viewed_strides,
+)
+from foretell.testing import chain, one_node
+
+
+def test_contiguous() -> None:
+    assert contiguous(()) == ()
+    assert contiguous((5,)) == (1,)
+    assert contiguous((2, 3, 4)) == (12, 4, 1)
+    assert is_contiguous((1, 4), (99, 1))
+    assert not is_contiguous((4, 2), (1, 4))
+
+
+def test_distinct_elements() -> None:
+    assert distinct_elements((2, 3), (3, 1)) == 6
+    assert distinct_elements((64, 3), (0, 1)) == 3
+    assert distinct_elements((0, 3), (0, 1)) == 0
+
+
+@st.composite
+def laid_out_tensors(draw: st.DrawFn) -> object:
+    """A torch tensor that was permuted, sliced and expanded."""
+    import torch
+
+    shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    tensor = torch.empty(shape)
+    for action in draw(st.lists(st.sampled_from(["permute", "slice", "expand", "unsqueeze"]), max_size=3)):
+        if action == "permute":
+            tensor = tensor.permute(draw(st.permutations(range(tensor.ndim))))
+        elif action == "slice":
+            axis = draw(st.integers(0, tensor.ndim - 1))
+            step = draw(st.integers(1, 2))
+            tensor = tensor[(slice(None),) * axis + (slice(0, None, step),)]
+        elif action == "expand" and 1 in tensor.shape:
+            tensor = tensor.expand([draw(st.integers(1, 3)) if d == 1 else d for d in tensor.shape])
+        elif action == "unsqueeze":
+            tensor = tensor.unsqueeze(draw(st.integers(0, tensor.ndim)))
+    return tensor
+
+
+@st.composite
+def factorings(draw: st.DrawFn, count: int) -> tuple[int, ...]:
+    """A shape of ``count`` elements."""
+    shape = []
+    while count > 1 and len(shape) < 5:
+        factor = draw(st.sampled_from([d for d in range(1, count + 1) if count % d == 0]))
+        shape.append(factor)
+        count //= factor
+    return (*shape, count) if count > 1 or not shape else tuple(shape)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_views_are_those_of_torch(data: st.DataObject) -> None:
+    pytest.importorskip("torch")
+    tensor = data.draw(laid_out_tensors())
+    new_shape = data.draw(factorings(tensor.numel()))  # type: ignore[attr-defined]
+    mine = viewed_strides(tuple(tensor.shape), tensor.stride(), new_shape)  # type: ignore[attr-defined]
+    try:
+        theirs = tensor.view(new_shape).stride()  # type: ignore[attr-defined]
+    except RuntimeError:
+        theirs = None
+    if mine is None or theirs is None:
+        assert mine == theirs
+    else:
+        assert [s for s, d in zip(mine, new_shape) if d != 1] == [s for s, d in zip(theirs, new_shape) if d != 1]
+    assert is_contiguous(tuple(tensor.shape), tensor.stride()) == tensor.is_contiguous()  # type: ignore[attr-defined]
+
+
+def test_views_share_storage_and_others_own_theirs() -> None:
+    nodes = [
+        Node("t", "Transpose", ("x",), ("t",), {"perm": (1, 0)}),
+        Node("s", "Slice", ("t",), ("s",), {"axes": (0,), "steps": (2,)}),
+        Node("r", "Relu", ("s",), ("r",)),
+        Node("i", "Relu", ("r",), ("i",), {"inplace": 1}),
+        Node("sel", "Select", ("i",), ("sel",), {"axis": 0}),
+        Node("e", "Expand", ("sel",), ("e",)),
+        Node("c", "Contiguous", ("t",), ("c",)),
+        Node("h", "Split", ("i",), ("h1", "h2"), {"axis": 0}),
+    ]
+    shapes = {
+        "x": (4, 6),
+        "t": (6, 4),
+        "s": (3, 4),
+        "r": (3, 4),
+        "i": (3, 4),
+        "sel": (4,),
+        "e": (5, 4),
+        "c": (6, 4),
+        "h1": (1, 4),
+        "h2": (2, 4),
+    }
+    found = layouts(chain(nodes, shapes, ["x"], ["e", "c", "h1", "h2"]))
+    assert found["t"] == Layout("x", (1, 6))
+    assert found["s"] == Layout("x", (2, 6))
+    assert found["r"] == Layout("r", (1, 3))  # an element-wise kernel keeps the order of axes, packed
+    assert found["i"] == found["r"]
+    assert found["sel"] == Layout("r", (3,))
+    assert found["e"] == Layout("r", (0, 3))
+    assert found["c"] == Layout("c", (4, 1))
+    assert found["h1"].storage == found["h2"].storage == "r"
+
+
+def test_fused_attention_writes_heads_last() -> None:
+    graph = one_node("Attention", [(2, 3, 5, 4)] * 3, [(2, 3, 5, 4)])
+    assert layouts(graph)["out0"].strides == (60, 4, 12, 1)
+    assert layouts(graph) is layouts(graph)
+
+
+def _permuted_image(*nodes: Node, **shapes: tuple[int, ...]) -> dict[str, Layout]:
+    """An image that lies channels-last after a permutation, and what is made of it."""
+    first = Node("permute", "Transpose", ("x",), ("image",), {"perm": (0, 3, 1, 2)})
+    known = {"x": (2, 8, 8, 16), "image": (2, 16, 8, 8), **shapes}
+    return dict(layouts(chain([first, *nodes], known, ["x"], [nodes[-1].outputs[0]])))
+
+
+def test_channels_last_strides() -> None:
+    assert channels_last((2, 3, 4, 5)) == (60, 1, 15, 3)
+    assert is_channels_last((2, 3, 4, 5), channels_last((2, 3, 4, 5)))
+    assert not is_channels_last((2, 3, 4, 5), contiguous((2, 3, 4, 5)))
+    assert not is_channels_last((2, 3), (3, 1))
+    assert is_channels_last((2, 3, 4, 5), (120, 1, 30, 6)), "a part of the channels lies so too"
+    assert not is_channels_last((2, 3, 1, 1), (3, 1, 3, 3)), "a pooled image lies both ways"
+
+
+def test_convolutions_norms_and_pooling_write_as_they_read() -> None:
+    found = _permuted_image(
+        Node("conv", "Conv", ("image", "w"), ("a",), {"pads": (1, 1, 1, 1)}),
+        Node("norm", "BatchNormalization", ("a", "ws", "wb", "wm", "wv"), ("n",)),
+        Node("pool", "MaxPool", ("n",), ("p",), {"kernel_shape": (2, 2), "strides": (2, 2)}),
+        w=(32, 16, 3, 3), a=(2, 32, 8, 8), n=(2, 32, 8, 8), ws=(32,), wb=(32,), wm=(32,), wv=(32,), p=(2, 32, 4, 4),
+    )  # fmt: skip
+    assert all(is_channels_last((2, 32, 8, 8), found[name].strides) for name in ("a", "n"))
+    assert found["p"].strides == channels_last((2, 32, 4, 4))
+
+
+def test_a_gain_before_the_image_does_not_change_how_it_lies() -> None:
+    found = _permuted_image(Node("scale", "Mul", ("wg", "image"), ("y",)), wg=(16, 1, 1), y=(2, 16, 8, 8))
+    assert found["y"].strides == channels_last((2, 16, 8, 8))
+
+
+def test_a_concatenation_lies_channels_last_only_where_all_parts_do() -> None:
+    both = _permuted_image(Node("cat", "Concat", ("image", "image"), ("y",), {"axis": 1}), y=(2, 32, 8, 8))
+    one = _permuted_image(Node("cat", "Concat", ("image", "w"), ("y",), {"axis": 1}), w=(2, 16, 8, 8), y=(2, 32, 8, 8))
+    assert both["y"].strides == channels_last((2, 32, 8, 8))
+    assert one["y"].strides == contiguous((2, 32, 8, 8))
+
+
+def test_some_channels_of_a_picture_of_one_point_lie_row_major():
+    assert not is_channels_last((11, 2, 1, 1), (3, 1, 1, 1))

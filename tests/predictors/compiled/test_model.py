@@ -1,0 +1,105 @@
+"""Latency under torch.compile: factors on eager times and on traffic, with an interval and what compiling gains."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from foretell.devices import find_device, parse_slice
+from foretell.errors import InputError, ModelError
+from foretell.features.pooled import DistinctUnits
+from foretell.predictors.compiled import model as compiled_model
+from foretell.predictors.compiled.kernels import COMPILED_COLUMNS
+from foretell.predictors.compiled.model import AS_EAGER, FUSED, ON_A_PART, CompiledModel, CompiledPredictor, write
+from foretell.predictors.roofline import RooflinePredictor
+from foretell.records import Target, Workload
+from foretell.testing import tiny_graph
+
+H200 = find_device("h200")
+WIDTH = len(COMPILED_COLUMNS)
+PARTS = ((0,), (1, 2, 3), (4,))
+
+
+class Doubling(RooflinePredictor):
+    """A predictor whose units take twice their bound."""
+
+    def unit_times_us(self, asked: Workload, units: DistinctUnits) -> np.ndarray:
+        del asked
+        return units.bound_us * 2
+
+
+def model(error: float = 0.2, **weights: float) -> CompiledModel:
+    return CompiledModel("h200", tuple(weights.get(name, 0.0) for name in COMPILED_COLUMNS), error)
+
+
+def workload(slice_: str | None = None) -> Workload:
+    return Workload(tiny_graph(64, 64), Target(H200, parse_slice(slice_, H200) if slice_ else None, "compile"))
+
+
+def predictor(**weights: float) -> CompiledPredictor:
+    return CompiledPredictor(Doubling(), model(**weights), lambda _: PARTS)
+
+
+def test_a_factor_makes_its_kernels_slower_and_no_others():
+    plain, slower = (predictor(**weights).predict(workload()) for weights in ({}, {"product": math.log(2)}))
+    shares = [{row.operator: row.latency_ms for row in each.breakdown} for each in (plain, slower)]
+    assert set(shares[0]) == {"Conv", "Gemm", FUSED}
+    assert shares[1]["Gemm"] == pytest.approx(2 * shares[0]["Gemm"])
+    assert shares[1][FUSED] == pytest.approx(shares[0][FUSED])
+    assert sum(shares[1].values()) == pytest.approx(slower.latency_ms.value)
+    assert sum(row.share for row in slower.breakdown) == pytest.approx(1.0)
+
+
+def test_the_interval_is_what_held_out_errors_were():
+    latency = predictor(error=0.3).predict(workload()).latency_ms
+    assert math.log(latency.high / latency.value) == pytest.approx(0.3)
+    assert math.log(latency.value / latency.low) == pytest.approx(0.3)
+
+
+def test_eager_mode_is_told_too_and_energy_follows_the_time():
+    eager, found = Doubling().predict(workload()), predictor(launch=1.0).predict(workload())
+    assert found.eager_latency_ms == eager.latency_ms
+    assert found.to_dict()["eager_latency_ms"]["value"] == eager.latency_ms.value
+    assert "eager_latency_ms" not in eager.to_dict()
+    assert found.energy_j.value == pytest.approx(eager.power_w.value * found.latency_ms.value / 1000)
+    assert found.throughput_per_s.value == pytest.approx(64 / found.latency_ms.value * 1000)
+    assert found.memory_mib == eager.memory_mib
+    assert found.runtime == "compile"
+    assert AS_EAGER in found.warnings
+
+
+def test_on_a_slice_the_gain_is_that_on_the_whole():
+    whole, part = predictor().predict(workload()), predictor().predict(workload("sms:66"))
+    assert part.eager_latency_ms.value > whole.eager_latency_ms.value
+    gains = [each.latency_ms.value / each.eager_latency_ms.value for each in (whole, part)]
+    assert gains[0] == pytest.approx(gains[1])
+    assert ON_A_PART in part.warnings
+
+
+def test_a_model_is_written_and_read():
+    fitted = model(product=0.25)
+    assert CompiledModel.load(write(fitted, {"workloads": 3})) == fitted
+    content = json.loads(write(fitted, {}))
+    for other in ({**content, "schema": "x"}, {**content, "fitted": {**content["fitted"], "weights": [1.0]}}):
+        with pytest.raises(ModelError, match="fit it again"):
+            CompiledModel.load(json.dumps(other).encode())
+    for damaged in (b"{}", b"\xff", b"[1]"):
+        with pytest.raises(ModelError, match="no fitted model of compiled times"):
+            CompiledModel.load(damaged)
+
+
+def test_what_cannot_answer_says_why(monkeypatch):
+    monkeypatch.setattr(compiled_model, "shipped", lambda device: model() if device == "h200" else None)
+    assert compiled_model.compiled(Doubling(), "h200", lambda _: PARTS).model == model()
+    with pytest.raises(InputError, match="not measured on a100"):
+        compiled_model.compiled(Doubling(), "a100", lambda _: PARTS)
+    with pytest.raises(InputError, match="leave out --predictor"):
+        compiled_model.compiled(RooflinePredictor(), "h200", lambda _: PARTS)
+
+
+def test_the_shipped_model_is_of_these_features():
+    found = compiled_model.shipped("h200")
+    assert found is not None
+    assert 0.0 < found.error < 0.6
+    assert compiled_model.shipped("t4") is None

@@ -1,0 +1,93 @@
+"""A GPU that nobody measured: its peaks and its SMs set the time, and the device that was measured is told as it is."""
+
+import gc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from foretell.devices import find_device, parse_slice
+from foretell.errors import InputError
+from foretell.features import extract_units
+from foretell.features.pooled import DistinctUnits
+from foretell.predictors import best_predictor, find_predictor, transfer
+from foretell.predictors.roofline import RooflinePredictor
+from foretell.predictors.transfer import LATENCY_HIGH, LATENCY_LOW, TransferPredictor
+from foretell.predictors.unit.model import shipped
+from foretell.records import Target, Workload
+from small.small_samples import blocks
+
+H200, A100 = find_device("h200"), find_device("a100")
+
+
+def workload(device: object = A100, batch: int = 256, part: str = "") -> Workload:
+    target = Target(device, parse_slice(part, device) if part else None)  # type: ignore[arg-type]
+    return Workload(blocks(batch, 4096), target)
+
+
+def latency_ms(asked: Workload) -> float:
+    told = TransferPredictor().predict(asked).latency_ms
+    assert told is not None
+    return told.value
+
+
+def test_it_answers_where_nothing_is_fitted() -> None:
+    assert best_predictor("h200") == "unit-network"
+    assert [best_predictor(name) for name in ("l4", "t4", "rtx-4090")] == ["transfer"] * 3
+    assert [best_predictor(name) for name in ("p100", "cpu", "somebody's")] == ["roofline"] * 3
+    assert isinstance(find_predictor(None, "a100-sxm-40gb"), TransferPredictor)
+
+
+def test_on_the_device_that_was_measured_units_take_what_its_network_tells() -> None:
+    asked = workload(H200)
+    units = DistinctUnits.of(extract_units(asked))
+    told = shipped("h200", "unit-network").times_us(units)
+    found = TransferPredictor().unit_times_us(asked, units)
+    assert (found >= told * (1 - 1e-9)).all()  # not below what the peaks allow
+    np.testing.assert_allclose(found, told, rtol=0.15)
+
+
+def test_peaks_and_sms_set_the_time() -> None:
+    whole = latency_ms(workload())
+    half = replace(A100, id="half", bandwidth_gb_per_s=A100.bandwidth_gb_per_s / 2)
+    slow = replace(A100, id="slow", boost_clock_mhz=A100.boost_clock_mhz / 2)
+    both = replace(half, id="both", boost_clock_mhz=slow.boost_clock_mhz)
+    assert whole < latency_ms(workload(half)) < 2 * whole
+    assert whole < latency_ms(workload(slow)) < 2 * whole
+    assert latency_ms(workload(H200)) < whole < latency_ms(workload(part="mig:1g.5gb"))
+    assert latency_ms(workload(both)) > max(latency_ms(workload(half)), latency_ms(workload(slow)))
+
+
+def test_the_rest_is_the_rooflines_and_it_says_so() -> None:
+    asked = workload()
+    told, base = TransferPredictor().predict(asked), RooflinePredictor().predict(asked)
+    assert (told.predictor, told.memory_mib, told.power_w) == ("transfer", base.memory_mib, base.power_w)
+    assert told.extrapolated
+    assert told.latency_ms is not None
+    assert told.energy_j is not None
+    assert told.power_w is not None
+    assert told.latency_ms.low == pytest.approx(LATENCY_LOW * told.latency_ms.value)
+    assert told.latency_ms.high == pytest.approx(LATENCY_HIGH * told.latency_ms.value)
+    assert told.energy_j.value == pytest.approx(told.power_w.value * told.latency_ms.value / 1e3)
+    assert "no measurement of NVIDIA A100" in told.warnings[0]
+    assert not any("analytic roofline until" in text for text in told.warnings)
+    assert sum(row.share for row in told.breakdown) == pytest.approx(1.0)
+    assert sum(row.latency_ms for row in told.breakdown) == pytest.approx(told.latency_ms.value)
+
+
+def test_a_sweep_asks_the_network_once_and_nothing_outlives_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = workload()
+    first = latency_ms(asked)
+    places = [key for key in transfer._kept if transfer._kept[key][0]() is asked.graph]
+    assert len(places) == 1
+    monkeypatch.setattr(transfer, "shipped", lambda *_: pytest.fail("asked again"))
+    assert latency_ms(asked) == first
+    assert latency_ms(replace(asked, target=Target(H200))) < first
+    del asked
+    gc.collect()
+    assert places[0] not in transfer._kept
+
+
+def test_it_is_for_gpus() -> None:
+    with pytest.raises(InputError, match="cpu is none: use --predictor roofline"):
+        TransferPredictor().predict(workload(find_device("cpu")))

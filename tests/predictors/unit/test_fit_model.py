@@ -1,0 +1,141 @@
+"""Fitting: what is known of some architectures tells of others, and intervals hold what they promise."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from foretell.errors import InputError
+from foretell.features.pooled import POOLED_COLUMNS
+from foretell.predictors.sample import Sample
+from foretell.predictors.unit.fit_model import Settings, conformal_quantile, fit_unit_trees, predict_samples
+from foretell.predictors.unit.model import CORRECTED, METRICS, UnitModel
+from small.small_samples import QUICK, architectures, small_samples, unit_times_us
+
+pytest.importorskip("lightgbm")
+
+HELD = ("tiny:w24", "tiny:w96", "tiny:w256")
+
+
+def parted() -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
+    samples = small_samples()
+    held = tuple(sample for sample in samples if sample.spec in HELD)
+    return tuple(sample for sample in samples if sample.spec not in HELD), held
+
+
+@pytest.fixture(scope="module")
+def fitted() -> bytes:
+    known, _ = parted()
+    return fit_unit_trees(known, architectures(known), QUICK)
+
+
+@pytest.fixture(scope="module")
+def trees(fitted: bytes) -> UnitModel:
+    return UnitModel.load(fitted)
+
+
+def truth(samples: tuple[Sample, ...], metric: str) -> np.ndarray:
+    return np.array([sample.truth[metric] for sample in samples])
+
+
+def test_architectures_that_were_never_seen_are_told(trees: UnitModel) -> None:
+    _, held = parted()
+    assert len(held) == 15
+    predicted = predict_samples(trees, held)
+    for metric, most in (("latency_ms", 0.08), ("memory_mib", 0.03), ("power_w", 0.06), ("energy_j", 0.10)):
+        errors = np.abs(predicted[metric] / truth(held, metric) - 1)
+        assert errors.mean() < most, metric
+        assert trees.card["held_out"][metric] < 2 * most, metric
+    base = np.array([sample.setting.memory_mib for sample in held])
+    assert np.abs(base / truth(held, "memory_mib") - 1).min() > 0.15, "the count alone must be off, or nothing is shown"
+
+
+def test_units_are_told_by_their_kind(trees: UnitModel) -> None:
+    _, held = parted()
+    for sample in held:
+        errors = trees.times_us(sample.units) / unit_times_us(sample.units) - 1
+        assert np.median(np.abs(errors)) < 0.15  # those without a trace are taken to be a tenth slower
+
+
+def test_intervals_hold_what_was_not_seen(trees: UnitModel) -> None:
+    _, held = parted()
+    predicted = predict_samples(trees, held)
+    for metric in METRICS:
+        low, value, high = (predicted[name] for name in (f"{metric}_low", metric, f"{metric}_high"))
+        assert ((low <= value) & (value <= high)).all()
+        assert ((low <= truth(held, metric)) & (truth(held, metric) <= high)).mean() >= 0.75, metric
+        assert np.median(high / low) < 1.6, metric
+
+
+def test_the_card_tells_what_it_was_fitted_to(trees: UnitModel) -> None:
+    known, _ = parted()
+    assert trees.card["workloads"] == sum(sample.captured for sample in known) == len(trees.known)
+    assert trees.card["traced"] == sum(sample.unit_us is not None for sample in known)
+    assert trees.card["columns"] == [*POOLED_COLUMNS, "distance"]
+    assert set(trees.card["quantiles"]) == set(METRICS)
+    assert set(trees.models) == {"unit", *CORRECTED, *(f"{name}_error" for name in METRICS)}
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_others(fitted: bytes) -> None:
+    known, _ = parted()
+    assert fit_unit_trees(known, architectures(known), QUICK) == fitted
+    other = UnitModel.load(fit_unit_trees(known, architectures(known), replace(QUICK, seed=1)))
+    assert other.card["seed"] == 1
+    assert other.card["quantiles"] != UnitModel.load(fitted).card["quantiles"]
+
+
+def test_it_says_where_it_is() -> None:
+    known, _ = parted()
+    said: list[str] = []
+    quick = replace(QUICK, **{name: replace(getattr(QUICK, name), rounds=1) for name in ("unit", "whole", "error")})
+    fit_unit_trees(known, architectures(known), quick, said.append)
+    assert [f"units, fold {number} of 3" for number in (1, 2, 3)] == said[:3]
+    assert said[-len(CORRECTED) :] == list(CORRECTED)
+
+
+def test_workloads_without_a_trace_teach_too(trees: UnitModel) -> None:
+    """Only the narrow are traced; replay times alone tell that the wide take thrice as long."""
+    known, held = parted()
+    assert any(sample.unit_us is None for sample in known)
+    slow = tuple(
+        replace(sample, truth={name: value * 3 for name, value in sample.truth.items()}, unit_us=None)
+        for sample in known
+    )
+    told = UnitModel.load(fit_unit_trees((*slow, *known[-4:]), architectures((*slow, *known[-4:])), QUICK))
+    ratio = predict_samples(told, held)["latency_ms"] / truth(held, "latency_ms")
+    assert np.median(ratio) == pytest.approx(3.0, rel=0.15)
+    plain, more = (each.times_us(held[-1].units).sum() for each in (trees, told))
+    assert more > 1.2 * plain, "a part of what replays take longer must reach the units"
+
+
+def test_a_bench_teaches_units_but_is_no_workload(trees: UnitModel) -> None:
+    known, _ = parted()
+    without = tuple(sample for sample in known if sample.captured)
+    other = UnitModel.load(fit_unit_trees(without, architectures(without), QUICK))
+    assert other.card["workloads"] == trees.card["workloads"]
+    assert other.card["traced"] == trees.card["traced"] - 4
+
+
+def test_too_little_is_refused() -> None:
+    few = small_samples()[:5]
+    with pytest.raises(InputError, match=r"Got 5 measured workloads, .* traced units; give more"):
+        fit_unit_trees(few, architectures(few), QUICK)
+    untraced = tuple(replace(sample, unit_us=None) for sample in small_samples())
+    with pytest.raises(InputError, match="60 measured workloads, 0 traced units"):
+        fit_unit_trees(untraced, architectures(untraced), QUICK)
+
+
+def test_conformal_quantiles() -> None:
+    scores = np.arange(1, 100)[::-1]
+    assert conformal_quantile(scores, 0.1) == 90.0  # ⌈100 · 0.9⌉
+    assert conformal_quantile(np.arange(1, 11), 0.1) == 10.0  # ⌈11 · 0.9⌉: one more than was known
+    assert conformal_quantile(scores, 0.001) == 99.0, "where there are too few, the largest known"
+    assert conformal_quantile(np.array([7.0]), 0.1) == 7.0
+    assert conformal_quantile(np.array([1.0, 2.0, 3.0]), 0.5) == 2.0
+    draw = np.random.default_rng(0).exponential(size=4000)
+    assert (draw[2000:] <= conformal_quantile(draw[:2000], 0.1)).mean() == pytest.approx(0.9, abs=0.03)
+
+
+def test_a_setting_gives_its_seed_and_threads_to_every_fit() -> None:
+    fit = Settings(seed=7, threads=3).seeded(QUICK.unit)
+    assert (fit.seed, fit.threads, fit.rounds) == (7, 3, QUICK.unit.rounds)

@@ -1,0 +1,127 @@
+"""A network on units: what numpy says is what any runtime says, and a spoilt file is refused."""
+
+import numpy as np
+import onnx
+import pytest
+
+from foretell.errors import ModelError
+from foretell.features.encoded import ENCODED_WIDTH, encode
+from foretell.predictors.unit.bins import Bins
+from foretell.predictors.unit.network import UnitNetwork, weight_names
+from foretell.predictors.unit.rows import UnitRows
+from small.small_samples import small_samples
+
+WIDTH, BLOCKS, MEMBERS, CODES, EMBEDDING = 72, 2, 3, 600, 4
+BINS = Bins(np.arange(30), np.linspace(-2, 8, 30, dtype=np.float32), np.linspace(0.5, 9, 30, dtype=np.float32))
+NUMBERS = ENCODED_WIDTH + len(BINS)
+
+
+def _shape(name: str) -> tuple[int, ...]:
+    shapes = {"embedding": (CODES, EMBEDDING), "enter": (NUMBERS, WIDTH), "enter_code": (EMBEDDING, WIDTH)}
+    shapes |= {"leave": (WIDTH, 3), "leave_bias": (1, 3)}
+    return shapes.get(name) or ((WIDTH, WIDTH) if name.rstrip("01") in ("up", "down") else (1, WIDTH))
+
+
+@pytest.fixture(scope="module")
+def network() -> UnitNetwork:
+    draw = np.random.default_rng(0)
+    weights = {
+        name: draw.normal(scale=0.1, size=(MEMBERS, *_shape(name))).astype(np.float16).astype(np.float32)
+        for name in weight_names(BLOCKS)
+    }
+    middle = draw.normal(size=NUMBERS).astype(np.float32)
+    return UnitNetwork(weights, BINS, middle, draw.uniform(0.5, 2, NUMBERS).astype(np.float32), 700.0)
+
+
+@pytest.fixture(scope="module")
+def rows() -> UnitRows:
+    return UnitRows.of(small_samples()[:12])
+
+
+def test_what_is_written_is_read(network: UnitNetwork, rows: UnitRows) -> None:
+    again = UnitNetwork.load(network.to_onnx())
+    assert (again.members, again.blocks, again.operators) == (MEMBERS, BLOCKS, CODES)
+    for name, wanted in network.weights.items():
+        step = np.abs(wanted).max(axis=1, keepdims=True) / 127 if min(wanted.shape[1:]) >= WIDTH else 0.0
+        assert (np.abs(again.weights[name] - wanted) <= 0.51 * step).all(), (
+            name
+        )  # half a step, and only where there is one
+    units = encode(rows.features)
+    first, second = (each.predict(units, rows.bound_us) for each in (network, again))
+    np.testing.assert_allclose(second.log_ratio, first.log_ratio, atol=0.05)
+    np.testing.assert_allclose(second.power_w, first.power_w, rtol=0.05)
+    twice = UnitNetwork.load(again.to_onnx()).predict(units, rows.bound_us)
+    np.testing.assert_allclose(twice.log_ratio, second.log_ratio, atol=1e-4)
+
+
+def test_a_file_without_bins_is_read(network: UnitNetwork, rows: UnitRows) -> None:
+    weights = dict(network.weights) | {"enter": network.weights["enter"][:, :ENCODED_WIDTH]}
+    plain = UnitNetwork(
+        weights, Bins.of(np.zeros((1, 0)), 0), network.middle[:ENCODED_WIDTH], network.spread[:ENCODED_WIDTH]
+    )
+    model = onnx.load_from_string(plain.to_onnx())
+    kept = [each for each in model.graph.initializer if each.name not in ("columns", "lows", "widths")]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    old = UnitNetwork.load(model.SerializeToString())
+    units = encode(rows.features)
+    found, wanted = (each.predict(units, rows.bound_us).log_ratio for each in (old, plain))
+    np.testing.assert_allclose(found, wanted, atol=0.05)
+
+
+def test_any_runtime_says_the_same(network: UnitNetwork, rows: UnitRows) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    units = encode(rows.features)
+    session = runtime.InferenceSession(network.to_onnx(), providers=["CPUExecutionProvider"])
+    given = {
+        "numbers": units.numbers,
+        "operators": units.operators,
+        "launches": (units.launches / rows.bound_us).astype(np.float32),
+    }
+    log_ratio, power_w = session.run(None, given)
+    told = UnitNetwork.load(network.to_onnx()).predict(units, rows.bound_us)
+    np.testing.assert_allclose(told.log_ratio, log_ratio, rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(told.power_w, power_w, rtol=2e-3)
+
+
+def test_a_network_may_know_nothing_of_power(network: UnitNetwork, rows: UnitRows) -> None:
+    weights = {name: each[..., :2] if name.startswith("leave") else each for name, each in network.weights.items()}
+    deaf = UnitNetwork.load(UnitNetwork(weights, BINS, network.middle, network.spread).to_onnx())
+    told = deaf.predict(encode(rows.features), rows.bound_us)
+    assert told.power_w is None
+    hearing = UnitNetwork.load(network.to_onnx())
+    wanted = hearing.predict(encode(rows.features), rows.bound_us).log_ratio
+    np.testing.assert_allclose(told.log_ratio, wanted, rtol=1e-6)
+
+
+def test_members_are_averaged(network: UnitNetwork, rows: UnitRows) -> None:
+    units = encode(rows.features)
+    alone = [
+        UnitNetwork(
+            {name: each[n : n + 1] for name, each in network.weights.items()}, BINS, network.middle, network.spread
+        )
+        for n in range(MEMBERS)
+    ]
+    told = [each.predict(units, rows.bound_us).log_ratio for each in alone]
+    assert np.std(told, axis=0).max() > 0.01, "members must differ, or nothing is shown"
+    found = network.predict(units, rows.bound_us).log_ratio
+    np.testing.assert_allclose(found, np.mean(told, axis=0), rtol=1e-5, atol=1e-5)
+
+
+def test_an_operator_beyond_the_known_ones_does_not_break_it(network: UnitNetwork, rows: UnitRows) -> None:
+    units = encode(rows.features)
+    units.operators[:] = 10_000
+    assert np.isfinite(network.predict(units, rows.bound_us).log_ratio).all()
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense"])
+def test_what_is_no_network_is_refused(data: bytes) -> None:
+    with pytest.raises(ModelError, match="no network on units"):
+        UnitNetwork.load(data)
+
+
+def test_a_network_of_other_features_is_refused(network: UnitNetwork) -> None:
+    weights = dict(network.weights) | {"enter": network.weights["enter"][:, :-1]}
+    other = UnitNetwork(weights, BINS, network.middle[:-1], network.spread[:-1])
+    with pytest.raises(ModelError, match="other features; fit it again"):
+        UnitNetwork.load(other.to_onnx())

@@ -1,0 +1,119 @@
+from collections import Counter
+from dataclasses import replace
+from itertools import islice, pairwise
+
+import pytest
+
+from foretell.errors import InputError
+from foretell.profiling.campaign.plan import Part, Plan
+from foretell.profiling.campaign.schedule import Group, Schedule, chosen_for, cost, group_of, interleave, make_schedule
+from foretell.profiling.zoos.zoo import Entry
+
+pytest.importorskip("torch")
+
+PART = Part("random", 1.0, ("synthetic",), models=66, per_model=3)
+
+
+def _groups(plan: Plan, done=()) -> list[Group]:
+    schedule = make_schedule(plan, done)
+    found = []
+    while (group := schedule.next()) is not None:
+        found.append(group)
+    return found
+
+
+def test_the_order_follows_from_the_seed():
+    assert _groups(Plan(1, (PART,))) == _groups(Plan(1, (PART,)))
+    assert _groups(Plan(1, (PART,))) != _groups(Plan(2, (PART,)))
+
+
+def test_the_beginning_has_every_family():
+    families = [group.workloads[0].family for group in islice(_groups(Plan(1, (PART,))), 11)]
+    assert len(set(families)) == 11
+
+
+def test_what_is_done_is_not_measured_again():
+    plan = Plan(1, (PART,))
+    groups = _groups(plan)
+    first, second = groups[0], groups[1]
+    done = {workload.id for workload in first.workloads} | {second.workloads[0].id}
+    left = _groups(plan, done)
+    assert first.spec not in {group.spec for group in left}
+    again = next(group for group in left if group.spec == second.spec)
+    assert again.workloads == second.workloads[1:]
+    assert again.wanted == second.wanted - 1
+    assert not {workload.id for group in left for workload in group.workloads} & done
+
+
+def test_workloads_are_distinct_and_a_small_one_comes_first():
+    groups = _groups(Plan(1, (PART,)))
+    ids = [workload.id for group in groups for workload in group.workloads]
+    assert len(ids) == len(set(ids))
+    for group in groups:
+        assert group.workloads[0].batch_size <= 8
+        wanted = group.workloads[: group.wanted]
+        changes = sum(a.dtype != b.dtype for a, b in pairwise(wanted))
+        assert changes <= len({workload.dtype for workload in wanted})
+
+
+def test_parts_take_turns_by_their_share():
+    groups = {
+        name: [Group(name, f"timm:{name}{number}", (), 1) for number in range(100)] for name in ("large", "small")
+    }
+    from collections import deque
+
+    schedule = Schedule({name: deque(queue) for name, queue in groups.items()}, {"large": 0.75, "small": 0.25})
+    given: Counter[str] = Counter()
+    for _ in range(80):
+        group = schedule.next()
+        assert group is not None
+        given[group.part] += 1
+        schedule.charge(group.part, 2.0)
+    assert given["large"] == 60
+
+
+def test_interleave_keeps_everything_once():
+    entries = [Entry(f"timm:{family}{number}", family, (3,)) for family in "abc" for number in range(ord(family) - 95)]
+    mixed = interleave(entries, "seed")
+    assert sorted(entry.spec for entry in mixed) == sorted(entry.spec for entry in entries)
+    assert len({entry.family for entry in mixed[:3]}) == 3
+
+
+def test_language_models_are_fitted_into_the_limits():
+    entry = Entry("hf:llama", "llm", (), parameters=7e9, cache_bytes_per_token=524288, max_sequence=4096)
+    part = Part(
+        "llm", 1.0, ("llm",), modes=("prefill", "decode"), dtypes=("bf16",), sequences=(32, 512, 8192), per_model=8
+    )
+    for workload in group_of(entry, part, Plan(1, (part,))).workloads:
+        assert workload.input_shape[0] < 4096
+        if workload.mode == "prefill":
+            assert 2 * 7e9 * cost(workload) / 4e14 <= 0.08
+        assert cost(workload) * 524288 <= 6 * 2**30
+
+
+def test_shares_do_not_depend_on_the_order():
+    plan = Plan(1, (PART,))
+    chosen = [chosen_for("energy", 0.3, plan, str(number)) for number in range(1000)]
+    assert 250 < sum(chosen) < 350
+    assert chosen == [chosen_for("energy", 0.3, plan, str(number)) for number in range(1000)]
+
+
+def test_models_of_which_nothing_is_measured_come_first():
+    plan = Plan(1, (PART,))
+    before = [group.spec for group in make_schedule(plan).groups["random"]]
+    seen = {("random", spec) for spec in before[:3]} | {("other", before[4])}
+    after = [group.spec for group in make_schedule(plan, seen=seen).groups["random"]]
+    assert after == before[3:] + before[:3]
+
+
+def test_a_family_that_no_zoo_has_is_named():
+    with pytest.raises(InputError, match=r"'synthetic-mpl'.*Did you mean 'synthetic-mlp'"):
+        make_schedule(Plan(1, (replace(PART, families=("synthetic-lenet", "synthetic-mpl")),)))
+
+
+def test_families_that_a_predictor_misjudges_come_up_more_often():
+    entries = [Entry(f"timm:{family}{number}", family, (3,)) for family in "abcd" for number in range(8)]
+    mixed = interleave(entries, "seed", {"a": 0.1, "b": 0.3, "c": 0.02})
+    first = [entry.family for entry in mixed[:9]]
+    assert (first.count("a"), first.count("b"), first.count("c"), first.count("d")) == (1, 3, 1, 4)
+    assert sorted(entry.spec for entry in mixed) == sorted(entry.spec for entry in entries)

@@ -1,0 +1,155 @@
+"""The real worker on the host, in this process; and one campaign through real child processes."""
+
+import json
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("pyarrow")
+
+from foretell.processes.child import PoisonedError
+from foretell.processes.device_lock import Turnstile
+from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.journal import read_records, read_traces
+from foretell.profiling.campaign.measurements import run
+from foretell.profiling.campaign.plan import Limits, Measuring, read_plan
+from foretell.profiling.campaign.schedule import Group
+from foretell.profiling.campaign.worker import Worker
+from foretell.profiling.runtimes.cpu import CpuRuntime
+from foretell.profiling.runtimes.cuda import CaptureError
+from foretell.profiling.workload import Workload
+
+QUICK = Measuring(warmups=2, replays=3, tries=1)
+LENET = tuple(Workload("synthetic:lenet?scale=1", batch, (1, 28, 28), "fp32") for batch in (1, 2, 4))
+
+
+@pytest.fixture
+def make_worker(tmp_path):
+    def make(limits=Limits(), **broken):  # noqa: B008 frozen
+        turnstile = Turnstile(tmp_path, 0)
+        turnstile.open()
+        said: list[dict[str, object]] = []
+        runtime = CpuRuntime(turnstile, QUICK)
+        for name, replacement in broken.items():
+            setattr(runtime, name, replacement)
+        return Worker(runtime, QUICK, limits, said.append), said
+
+    return make
+
+
+def _raise(error):
+    def fail(*_args, **_kwargs):
+        raise error
+
+    return fail
+
+
+def _run(worker, workloads=LENET, wanted=3, role="measure", spec=None):
+    group = Group("p", spec or workloads[0].spec, tuple(workloads), wanted, role)
+    worker.run_group(group, set(), time.time() + 60)
+
+
+def _statuses(said):
+    return [message["status"] for message in said if message["event"] == "record"]
+
+
+def test_one_build_serves_all_workloads_of_a_model(make_worker):
+    worker, said = make_worker()
+    _run(worker, wanted=2)
+    records = [message["values"] for message in said if message["event"] == "record"]
+    assert _statuses(said) == ["ok", "ok"]
+    assert records[0]["build_s"] > 0
+    assert records[1]["build_s"] == 0
+    assert all(record["latency_ms"] > 0 and record["repeats"] == 3 for record in records)
+    assert records[1]["module_macs"] == 2 * records[0]["module_macs"] > 0
+
+
+def test_a_model_that_cannot_be_built_is_a_record(make_worker):
+    worker, said = make_worker()
+    _run(worker, spec="synthetic:lennet")
+    assert _statuses(said) == ["build_error"] * 3
+
+
+def test_a_model_that_cannot_run_is_a_record_and_the_next_one_runs(make_worker):
+    worker, said = make_worker()
+    wrong = Workload(LENET[0].spec, 2, (3, 28, 28), "fp32")
+    _run(worker, [wrong, *LENET], wanted=2)
+    assert _statuses(said) == ["run_error", "ok", "ok"]
+
+
+def test_out_of_memory_is_a_record(make_worker):
+    worker, said = make_worker(measure=_raise(torch.cuda.OutOfMemoryError("CUDA out of memory")))
+    _run(worker)
+    assert _statuses(said) == ["oom"] * 3
+
+
+def test_what_cannot_be_captured_is_passed_on(make_worker):
+    worker, said = make_worker(measure=_raise(CaptureError("The step waits for the device.")))
+    _run(worker, wanted=2)
+    assert [message["event"] for message in said] == ["begin", "begin", "fallback", "begin", "fallback"]
+    worker, said = make_worker()
+    _run(worker, wanted=1, role="fallback")
+    assert [message["event"] for message in said] == ["begin", "begin", "trace", "record"]
+
+
+def test_a_broken_context_ends_the_worker(make_worker):
+    worker, said = make_worker(
+        measure=_raise(RuntimeError("CUDA error: an illegal memory access")), healthy=lambda: False
+    )
+    with pytest.raises(PoisonedError):
+        _run(worker)
+    assert _statuses(said) == ["cuda_error"]
+
+
+def test_what_would_take_too_long_is_left_out_and_a_spare_stands_in(make_worker):
+    worker, said = make_worker(limits=Limits(max_latency_ms=1e-4))
+    _run(worker, [LENET[0], Workload(LENET[0].spec, 4096, (1, 28, 28), "fp32"), LENET[0]], wanted=2)
+    assert _statuses(said)[:2] == ["ok", "skipped"]
+
+
+def test_too_many_parameters_are_left_out(make_worker):
+    worker, said = make_worker(limits=Limits(max_parameters=100))
+    _run(worker)
+    assert _statuses(said) == ["skipped"] * 3
+
+
+def test_after_the_time_nothing_is_begun(make_worker):
+    worker, said = make_worker()
+    worker.run_group(Group("p", LENET[0].spec, LENET, 3), set(), time.time() - 1)
+    assert _statuses(said) == []
+
+
+PLAN = """
+seed = 1
+[workers]
+measure = 1
+trace = 0
+[measuring]
+warmups = 1
+replays = 2
+tries = 1
+trace_share = 1.0
+[[part]]
+name = "lenet"
+share = 1
+zoos = ["synthetic"]
+families = ["synthetic-lenet"]
+batch_sizes = [1, 2, 4]
+per_model = 2
+dtypes = ["fp32"]
+"""
+
+
+def test_a_campaign_on_the_host(tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN)
+    out = tmp_path / "out"
+    plan = read_plan(tmp_path / "plan.toml")
+    counts = run(Errand(plan, out, "cpu", 90.0, time.time()))
+    assert counts == {"ok": 2, "traced": 2}
+    records = [record for record in read_records(out) if record["kind"] == "measurement"]
+    assert [record["status"] for record in records] == ["ok", "ok"]
+    assert {trace["workload_id"] for trace in read_traces(out)} == {record["workload_id"] for record in records}
+    summary = json.loads((out / "campaign.json").read_text())
+    assert summary["counts"] == counts
+    assert summary["restarts"] == 0

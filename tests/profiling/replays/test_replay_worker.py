@@ -1,0 +1,119 @@
+import time
+
+import pytest
+import torch
+
+from foretell.errors import MeasurementError
+from foretell.processes.child import PoisonedError
+from foretell.profiling.campaign.plan import Measuring
+from foretell.profiling.replays.captured import CpuReplays
+from foretell.profiling.replays.replay_worker import ReplayWorker
+from foretell.profiling.workload import Workload
+from small.measured import TINY
+
+SOON = {"stop_at": time.time() + 600}
+
+
+def workload(spec=TINY[0], batch=2):
+    return Workload(spec, batch, (16,), "fp32")
+
+
+class Fragile(CpuReplays):
+    """Fails where it is told to."""
+
+    failure: Exception | None = None
+    broken = False
+    held = 0
+
+    def capture(self, step):
+        if self.failure is not None:
+            raise self.failure
+        return super().capture(step)
+
+    def works(self):
+        return not self.broken
+
+    def reserved_bytes(self):
+        return self.held
+
+
+@pytest.fixture
+def crew():
+    said = []
+    runtime = Fragile(Measuring(warmups=1, tries=1))
+    return ReplayWorker(runtime, runtime._measuring, 1.0, said.append), runtime, said
+
+
+def prepare(worker, *workloads, **more):
+    worker.obey({"do": "prepare", "workloads": [each.to_json() for each in workloads], **SOON, **more})
+
+
+def test_what_is_prepared_can_be_timed_and_replayed_until_it_is_dropped(crew):
+    worker, _, said = crew
+    prepare(worker, workload(), workload(TINY[1]))
+    worker.obey({"do": "time", **SOON})
+    timed = [message for message in said if message["event"] == "timed"]
+    assert [message["id"] for message in timed] == [workload().id, workload(TINY[1]).id]
+    assert timed[0]["values"]["latency_ms"] > 0
+    prepared = next(message for message in said if message["event"] == "prepared")
+    assert prepared["values"]["macs"] == 2 * (16 * 16 + 16 * 8)
+    worker.obey({"do": "replay", "id": workload().id})
+    assert len(said[-1]["moments"]) > 20
+    start = time.time() + 0.01
+    worker.obey({"do": "replay", "id": workload().id, "start": start, "seconds": 0.02, "replay_ms": 0.05})
+    assert said[-1]["moments"][0] >= start
+    worker.obey({"do": "drop"})
+    said.clear()
+    worker.obey({"do": "time", **SOON})
+    assert said == []
+
+
+def test_no_more_than_wanted_is_prepared_and_nothing_after_the_time(crew):
+    worker, _, said = crew
+    prepare(worker, workload(), workload(TINY[1]), workload(TINY[2]), wanted=2)
+    assert sum(message["event"] == "prepared" for message in said) == 2
+    said.clear()
+    worker.obey({"do": "prepare", "workloads": [workload(TINY[3]).to_json()], "stop_at": time.time() - 1})
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [(RuntimeError("shapes do not fit"), "run_error"), (torch.cuda.OutOfMemoryError("no memory"), "oom")],
+)
+def test_a_step_that_fails_is_a_record_and_leaves_nothing_behind(crew, failure, status):
+    worker, runtime, said = crew
+    runtime.failure = failure
+    prepare(worker, workload())
+    assert said[-1]["status"] == status
+    assert str(failure) in said[-1]["values"]["error"]
+    runtime.failure = None
+    prepare(worker, workload(TINY[1]))
+    said.clear()
+    worker.obey({"do": "time", **SOON})
+    assert {message["id"] for message in said} == {workload(TINY[1]).id}
+
+
+def test_a_model_that_cannot_be_built_is_a_record(crew):
+    worker, _, said = crew
+    prepare(worker, workload("synthetic:mlp?act=relu&widths=x"))
+    assert said[-1]["status"] == "build_error"
+
+
+def test_a_full_process_takes_nothing_more(crew):
+    worker, runtime, said = crew
+    runtime.held = 2**31
+    prepare(worker, workload())
+    assert said[-1]["status"] == "skipped"
+
+
+def test_a_broken_context_ends_the_process(crew):
+    worker, runtime, _ = crew
+    runtime.failure, runtime.broken = RuntimeError("CUDA error: illegal access"), True
+    with pytest.raises(PoisonedError):
+        prepare(worker, workload())
+
+
+def test_an_unknown_command_is_refused(crew):
+    with pytest.raises(MeasurementError, match="Unknown command 'dance'"):
+        crew[0].obey({"do": "dance"})

@@ -1,0 +1,75 @@
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from foretell.profiling.runtimes.counted_worker import Counting, OccupancyWorker
+from foretell.profiling.workload import Workload
+
+torch = pytest.importorskip("torch")
+
+MLP = "synthetic:mlp?act=relu&widths=8-16-4"
+
+
+def _worker(said, **changes):
+    settings = {"device": "cpu", "kernels_max": 100, "run_s": 5, "limits": {}, **changes}
+    return OccupancyWorker(settings, said.append, Counting("cpu"))
+
+
+def _run(worker, workloads, wanted):
+    model = worker.build(workloads, wanted)
+    if model is not None:
+        worker.count(model, time.time() + 60)
+
+
+def test_each_workload_is_one_range_in_order():
+    said = []
+    workloads = [Workload(MLP, batch, (8,), "fp32") for batch in (1, 2, 4)]
+    _run(_worker(said), workloads, 2)
+    assert [event["id"] for event in said if event["event"] == "open"] == [each.id for each in workloads[:2]]
+    assert [event["id"] for event in said if event["event"] == "close"] == [each.id for each in workloads[:2]]
+
+
+def test_too_many_kernels_are_skipped_with_the_number():
+    said = []
+    _run(_worker(said, kernels_max=1), [Workload(MLP, 1, (8,), "fp32")], 1)
+    assert said[-1]["status"] == "skipped"
+    assert "kernels" in said[-1]["error"]
+    assert not [event for event in said if event["event"] == "open"]
+
+
+def test_a_model_that_cannot_be_built_or_run_is_a_record():
+    said = []
+    worker = _worker(said)
+    _run(worker, [Workload("synthetic:nothing?x=1", 1, (8,), "fp32")], 1)
+    _run(worker, [Workload(MLP, 1, (9,), "fp32")], 1)
+    assert [event["status"] for event in said if event["event"] == "record"] == ["build_error", "run_error"]
+
+
+def test_a_broken_context_ends_the_process(monkeypatch):
+    said = []
+    worker = _worker(said)
+    monkeypatch.setattr(worker, "_count", lambda *_: (_ for _ in ()).throw(RuntimeError("CUDA error: illegal")))
+    with pytest.raises(SystemExit):
+        _run(worker, [Workload(MLP, 1, (8,), "fp32")], 1)
+    assert said[-1]["status"] == "run_error"
+
+
+def test_the_worker_ends_when_its_time_is_over_or_its_campaign_is_gone():
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for campaign, kill_at in ((os.getpid(), time.time()), (gone.pid, time.time() + 60)):
+        script = f"from foretell.profiling.runtimes.counted_worker import _watch; _watch({campaign}, {kill_at})"
+        assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 4
+
+
+def test_one_process_at_a_time_has_the_turn_and_keeps_it_until_it_ends(tmp_path):
+    script = (
+        "import pathlib, sys, time; from foretell.profiling.runtimes.counted_worker import _take_turn;"
+        "_take_turn(pathlib.Path(sys.argv[1])); print(time.time(), flush=True); time.sleep(0.4)"
+    )
+    two = [subprocess.Popen([sys.executable, "-c", script, tmp_path / "turn"], stdout=subprocess.PIPE) for _ in "ab"]
+    first, second = sorted(float(process.communicate()[0]) for process in two)
+    assert second - first >= 0.4

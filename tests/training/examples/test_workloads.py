@@ -1,0 +1,69 @@
+from collections import Counter
+
+import pytest
+
+from foretell.devices import find_device
+from foretell.records import Target
+from foretell.training.examples.graphs import collect_graphs, measured_keys, write_graphs
+from foretell.training.examples.link import link_store, write_links
+from foretell.training.examples.workloads import measured_rows, read_examples
+from small.small_store import write_table
+from training.examples.test_link import SPEC
+
+pytest.importorskip("torch")
+pytest.importorskip("pyarrow")
+
+H200 = Target(find_device("h200"))
+KINDS = (
+    ("fp32", "inference", ""),
+    ("fp16", "inference", ""),
+    ("fp32", "training", "sgd"),
+    ("bf16", "training", "adamw"),
+)
+BACK = "autograd::engine::evaluate_function: "
+
+
+@pytest.fixture
+def store(tmp_path):
+    facts = {"campaign_id": "c", "spec": SPEC, "family": "mlp", "input_shape": "8", "batch_size": 4}
+    rows, kernels = [], []
+    for number, (dtype, mode, optimizer) in enumerate(KINDS):
+        workload = {"workload_id": f"w{number}", "dtype": dtype, "mode": mode, "optimizer": optimizer}
+        rows.append({**facts, **workload, "status": "ok", "latency_ms": 1.0})
+        calls = [("aten::linear", "0", 5.0), ("aten::relu", "1", 3.0), ("aten::linear", "2", 7.0)]
+        if mode == "training":
+            calls += [(f"{BACK}AddmmBackward0", "", 11.0), ("aten::_foreach_add_", "", 2.0)]
+        kernels += [
+            {"campaign_id": "c", "workload_id": f"w{number}", "sequence": index, "op_index": index, "op": op}
+            | {"module": module, "duration_us": duration_us, "name_id": 1}
+            for index, (op, module, duration_us) in enumerate(calls)
+        ]
+    rows += [{**rows[0], "status": "oom", "workload_id": "bad"}, {**rows[0], "workload_id": "untraced"}]
+    write_table(tmp_path / "one", "measurements", rows)
+    write_table(tmp_path / "one", "kernels", kernels)
+    collect_graphs(measured_keys(tmp_path), tmp_path / "journal")
+    write_graphs(tmp_path / "journal", tmp_path / "graphs")
+    links, _ = link_store(tmp_path, tmp_path)
+    write_links(links, tmp_path / "graphs")
+    return tmp_path
+
+
+def test_every_good_workload_becomes_an_example(store):
+    found = {example.row["workload_id"]: example for example in read_examples(store, H200)}
+    assert set(found) == {"w0", "w1", "w2", "w3", "untraced"} == set(measured_rows(store))
+    assert found["untraced"].unit_us is None
+    assert found["w0"].workload.batch_size == 4
+    assert found["w1"].workload.graph.tensors[found["w1"].workload.graph.outputs[0]].dtype == "fp16"
+
+
+def test_traced_time_goes_to_the_units_it_belongs_to(store):
+    found = {example.row["workload_id"]: example for example in read_examples(store, H200)}
+    plain = found["w0"]
+    assert dict(zip(plain.units.operators, plain.unit_us.tolist())) == {"Gemm": 7.0, "Relu": 3.0}
+    assert plain.unit_us.tolist() == [5.0, 3.0, 7.0]
+    for name in ("w2", "w3"):  # autocast adds casts in front of the nodes; their calls stay where they were
+        example = found[name]
+        by_phase = Counter()
+        for phase, spent in zip(example.units.phases, example.unit_us.tolist()):
+            by_phase[phase] += spent
+        assert by_phase == {"forward": 15.0, "backward": 11.0, "optimizer": 2.0}

@@ -1,0 +1,40 @@
+"""Networks for many splits at once, kept and not fitted again."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from foretell.predictors.unit.fit_model import folds_of
+from small.small_samples import QUICK, architectures, small_samples
+
+pytest.importorskip("torch")
+
+from dataclasses import replace
+
+from foretell.training import cross_fits as workflow
+
+SETTINGS = replace(QUICK, network=replace(QUICK.network, epochs=2))
+
+
+def test_what_is_kept_is_not_fitted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = small_samples()
+    folds = folds_of(architectures(samples), SETTINGS)
+    held = np.where(folds == 0, -1, folds)
+    asked = {"all": folds, "part": held}
+    files = {name: tmp_path / "kept" / f"{name}.npz" for name in asked}
+    said: list[str] = []
+    first = workflow.cross_fits(samples, asked, SETTINGS, files, said.append)
+    assert len([line for line in said if line.startswith("networks on units for")]) == 2
+    assert all(file.exists() for file in files.values())
+
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(workflow, "cross_fit_networks", never)
+    again = workflow.cross_fits(samples, asked, SETTINGS, files)
+    for name in asked:
+        np.testing.assert_allclose(again[name].told.log_ratio, first[name].told.log_ratio, rtol=1e-6)
+        np.testing.assert_allclose(again[name].told.power_w, first[name].told.power_w, rtol=1e-6)
+        assert again[name].network == first[name].network
+    assert np.abs(first["all"].told.log_ratio - first["part"].told.log_ratio).max() > 0

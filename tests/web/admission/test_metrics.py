@@ -1,0 +1,21 @@
+"""What is counted, and that the number of names stays small."""
+
+from foretell.web.admission.metrics import Metrics, route_of
+
+
+def test_requests_times_and_refusals() -> None:
+    metrics = Metrics()
+    metrics.count("/api/predict", 200, 0.03)
+    metrics.count("/api/predict", 422, 3.0)
+    metrics.refuse("size")
+    metrics.watch("workers_busy", "Busy.", lambda: 2.0)
+    page = metrics.page().decode()
+    assert 'foretell_requests_total{route="/api/predict",status="200"} 1.0' in page
+    assert 'foretell_request_seconds_bucket{le="0.05",route="/api/predict"} 1.0' in page
+    assert 'foretell_uploads_refused_total{reason="size"} 1.0' in page
+    assert "foretell_workers_busy 2.0" in page
+
+
+def test_paths_that_nobody_knows_share_a_name() -> None:
+    assert {route_of(path) for path in ("/x", "/y/z", "/", "//")} == {"page"}
+    assert {route_of(path) for path in ("/api/x", "/api/../y", "/api/")} == {"other"}

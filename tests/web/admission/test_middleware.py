@@ -1,0 +1,158 @@
+"""Tokens, sizes and slow clients, in front of an application that only reads."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from foretell.errors import ForetellError
+from foretell.web.admission.metrics import Metrics
+from foretell.web.admission.middleware import COOKIE, MAX_LINE, Gate, problem, problem_headers
+from foretell.web.refusals import BusyError
+from foretell.web.settings import Settings
+
+TOKEN = "a-long-token"
+METRICS = Metrics()
+
+
+async def reader(scope: Any, receive: Any, send: Any) -> None:
+    """Reads all of the body, and says how much it was."""
+    size = 0
+    while True:
+        message = await receive()
+        size += len(message.get("body", b""))
+        if not message.get("more_body", False):
+            break
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": str(size).encode()})
+
+
+def ask(
+    gate: Gate,
+    path: str = "/api/predict",
+    chunks: tuple[bytes, ...] = (b"",),
+    headers: dict[str, str] | None = None,
+    query: str = "",
+    method: str = "POST",
+    pause_s: float = 0.0,
+) -> tuple[int, dict[str, str], bytes]:
+    waiting = list(chunks)
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.sleep(pause_s)
+        body = waiting.pop(0)
+        return {"type": "http.request", "body": body, "more_body": bool(waiting)}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    pairs = [(name.encode(), value.encode("latin-1")) for name, value in (headers or {}).items()]
+    scope = {
+        "type": "http", "path": path, "method": method, "headers": pairs, "query_string": query.encode("latin-1"),
+    }  # fmt: skip
+    asyncio.run(gate(scope, receive, send))
+    found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], found, sent[1]["body"]
+
+
+def open_gate(**settings: Any) -> Gate:
+    return Gate(reader, Settings(**settings), METRICS)
+
+
+def test_what_is_small_passes_with_our_headers() -> None:
+    status, headers, body = ask(open_gate(), chunks=(b"abc", b"de"))
+    assert (status, body) == (200, b"5")
+    assert "default-src 'self'" in headers["content-security-policy"]
+
+
+def test_size_is_counted_while_it_comes_whatever_was_said() -> None:
+    gate = open_gate(max_upload_mib=0.5)
+    much = (b"x" * 400_000,) * 8
+    for headers in ({}, {"content-length": "3"}):
+        status, _, body = ask(gate, chunks=much, headers=headers)
+        assert status == 413
+        assert "0.5 MiB" in json.loads(body)["error"]
+    status, _, _ = ask(gate, chunks=(b"never read",), headers={"content-length": "3200000"})
+    assert status == 413
+    assert ask(gate, "/api/compare", much[:4])[0] == 200  # two files
+
+
+def test_the_page_gets_a_little_only() -> None:
+    assert ask(open_gate(), "/gradio_api/queue/join", (b"x" * 600_000,) * 2)[0] == 413
+
+
+def test_a_body_that_does_not_end_is_given_up() -> None:
+    status, _, body = ask(open_gate(timeout_s=0.05), chunks=(b"x",) * 100, pause_s=0.02)
+    assert status == 408
+    assert "0.05 s" in json.loads(body)["error"]
+
+
+def test_all_uploads_together_are_limited_and_forgotten_afterwards() -> None:
+    gate = open_gate(max_upload_mib=0.1)
+    gate.hold(10**6)
+    status, headers, _ = ask(gate, chunks=(b"x" * 900_000,))
+    assert status == 503
+    assert int(headers["retry-after"]) > 0
+    gate.hold(-(10**6))
+    assert ask(gate, chunks=(b"x" * 900_000,))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "headers", [{"authorization": f"Bearer {TOKEN}"}, {"authorization": f"bearer {TOKEN} "}],
+)  # fmt: skip
+def test_the_token_opens(headers: dict[str, str]) -> None:
+    assert ask(open_gate(token=TOKEN), headers=headers)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"authorization": "Bearer wrong-token"}, {"authorization": f"Basic {TOKEN}"}, {"authorization": TOKEN},
+     {"cookie": f"{COOKIE}={TOKEN}"}, {"cookie": f"{COOKIE}="}, {"cookie": ";;=\x7f"},
+     {"authorization": "Bearer \xff"}],
+)  # fmt: skip
+def test_nothing_else_does(headers: dict[str, str]) -> None:
+    gate = open_gate(token=TOKEN)
+    status, found, body = ask(gate, headers=headers)
+    assert status == 401
+    assert found["www-authenticate"] == "Bearer"
+    assert TOKEN not in body.decode()
+    assert ask(gate, "/", headers=headers, method="GET", query="token=wrong")[0] == 401
+    assert ask(gate, "/metrics", headers=headers, method="GET")[0] == 401
+
+
+def test_whoever_watches_needs_no_token() -> None:
+    assert ask(open_gate(token=TOKEN), "/healthz", method="GET")[0] == 200
+
+
+def test_a_token_in_the_address_becomes_a_cookie_and_leaves_the_address() -> None:
+    gate = open_gate(token=TOKEN)
+    status, headers, _ = ask(gate, "//example.org/", method="GET", query=f"a=1&token={TOKEN}&b=")
+    assert status == 303
+    assert headers["location"] == "/example.org/?a=1&b="
+    cookie = headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert TOKEN not in cookie
+    value = cookie.partition(";")[0]
+    assert ask(gate, headers={"cookie": f"other=1; {value}"})[0] == 200
+    assert ask(open_gate(token=TOKEN), headers={"cookie": value})[0] == 401  # another server
+    assert ask(gate, query=f"token={TOKEN}")[0] == 401  # not with a POST
+
+
+def test_websockets_are_closed() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(open_gate()({"type": "websocket", "path": "/"}, None, send))  # type: ignore[arg-type]
+    assert sent[0]["type"] == "websocket.close"
+
+
+def test_problems_are_one_short_line_of_any_text() -> None:
+    told = json.loads(problem("a\n b\ud800" + "x" * 2000))["error"]
+    assert told.startswith("a b\ud800x")
+    assert len(told) == MAX_LINE
+    assert "retry-after" in problem_headers(BusyError("x"))
+    assert "retry-after" not in problem_headers(ForetellError("x"))

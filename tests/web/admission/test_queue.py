@@ -1,0 +1,95 @@
+"""A bounded line, and equal questions answered once."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretell.errors import ModelError
+from foretell.web.admission.metrics import Metrics
+from foretell.web.admission.queue import Desk, KeptAnswers
+from foretell.web.admission.uploads import Upload, Uploads
+from foretell.web.questions import read_question
+from foretell.web.refusals import BusyError, RefusedError
+from foretell.web.settings import Settings
+
+
+class Pool:
+    """Answers with a number, or refuses."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    async def ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(message)
+        if message["fields"]["device"] == "none":
+            return {"error": "no such device", "status": 422}
+        return {"text": str(len(self.asked))}
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return Pool()
+
+
+@pytest.fixture
+def desk(pool: Pool) -> Any:
+    uploads = Uploads(100, lambda: 0.0)
+    yield Desk(Settings(workers=1, waiting=1), pool, uploads, Metrics())  # type: ignore[arg-type]
+    uploads.close()
+
+
+def ask(desk: Desk, model: str = "timm:x", brought: dict[str, Upload] | None = None, **values: Any) -> str:
+    return asyncio.run(desk.ask("predict", read_question("predict", {"model": model, **values}), brought))
+
+
+def upload(digest: str, name: str = "a.onnx", ident: str = "1") -> Upload:
+    return Upload(ident, Path("/private") / ident / name, digest, 3, 0.0)
+
+
+def test_equal_questions_are_asked_once(desk: Desk, pool: Pool) -> None:
+    assert ask(desk) == ask(desk) == "1"
+    assert ask(desk, batch_size=2) == "2"
+    assert len(pool.asked) == 2
+
+
+def test_files_are_equal_by_content_and_name(desk: Desk, pool: Pool) -> None:
+    for each in (upload("d"), upload("d"), upload("e"), upload("d", "b.onnx")):
+        ask(desk, "upload:1", {"model": each})
+    assert len(pool.asked) == 3
+    assert pool.asked[0]["files"] == {"model": "/private/1/a.onnx"}
+
+
+def test_errors_are_passed_on_and_not_kept(desk: Desk, pool: Pool) -> None:
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="no such device"):
+            ask(desk, device="none")
+    assert len(pool.asked) == 2
+
+
+def test_a_kept_file_is_found_and_another_is_not(desk: Desk, pool: Pool) -> None:
+    desk.uploads.keep(upload("d", ident="77"))
+    ask(desk, "upload:77")
+    assert pool.asked[0]["files"]["model"].endswith("77/a.onnx")
+    with pytest.raises(ModelError, match="again"):
+        ask(desk, "upload:78")
+
+
+def test_the_line_is_bounded(desk: Desk) -> None:
+    with desk.place(), desk.place():
+        with pytest.raises(BusyError), desk.place():
+            pass
+        assert desk.inside == 2
+    assert desk.inside == 0
+
+
+def test_answers_are_kept_up_to_a_size() -> None:
+    kept = KeptAnswers(10)
+    kept.put("a", "x" * 6)
+    kept.put("b", "y" * 4)
+    assert kept.get("a") == "x" * 6
+    kept.put("c", "z" * 3)  # b is the one that nobody asked for
+    assert [kept.get(key) is not None for key in "abc"] == [True, False, True]
+    kept.put("d", "w" * 11)
+    assert kept.get("d") is None

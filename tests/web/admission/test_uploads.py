@@ -1,0 +1,118 @@
+"""Files of others: named safely, limited, deleted."""
+
+import asyncio
+import io
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from foretell.errors import ModelError
+from foretell.web.admission.uploads import KEPT_S, SHELF_UPLOADS, Upload, Uploads, safe_name, sweep_forever
+from foretell.web.refusals import TooLargeError
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def uploads(clock: Clock) -> Iterator[Uploads]:
+    found = Uploads(100, clock)
+    yield found
+    found.close()
+    assert not found.folder.exists()
+
+
+def take(uploads: Uploads, data: bytes = b"abc", name: str = "a.onnx") -> Upload:
+    return asyncio.run(uploads.take(io.BytesIO(data), name))
+
+
+def files(uploads: Uploads) -> list[Path]:
+    return [path for path in uploads.folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("a.onnx", "a.onnx"), ("../../etc/x.ONNX", "x.onnx"), ("C:\\a b.pt2", "a_b.pt2"), ("..onnx", "model.onnx"),
+     ("\0\n.onnx", "_.onnx"), ("é.onnx", "_.onnx"), ("x" * 300 + ".onnx", "x" * 80 + ".onnx")],
+)  # fmt: skip
+def test_names_have_no_folder_and_only_plain_characters(given: str, kept: str) -> None:
+    assert safe_name(given) == kept
+
+
+@pytest.mark.parametrize("name", ["", "a", "a.txt", "a.onnx.exe", "a.pt", "onnx", "a.onnx/", "a.py"])
+def test_other_kinds_are_refused(name: str) -> None:
+    with pytest.raises(ModelError, match=r"\.onnx or \.pt2"):
+        safe_name(name)
+
+
+def test_nobody_else_reads_it_and_it_can_be_deleted(uploads: Uploads) -> None:
+    upload = take(uploads)
+    assert upload.path.read_bytes() == b"abc"
+    assert stat.S_IMODE(uploads.folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(upload.path.parent.stat().st_mode) == 0o700
+    upload.delete()
+    assert files(uploads) == []
+
+
+@pytest.mark.parametrize(("data", "error"), [(b"x" * 101, TooLargeError), (b"", ModelError)])
+def test_what_is_refused_is_not_kept(uploads: Uploads, data: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        take(uploads, data)
+    assert list(uploads.folder.iterdir()) == []
+
+
+def test_equal_files_have_equal_digests(uploads: Uploads) -> None:
+    one, two, other = take(uploads), take(uploads), take(uploads, b"abd")
+    assert one.digest == two.digest != other.digest
+    assert one.path != two.path
+
+
+def test_what_is_kept_goes_when_it_is_old(uploads: Uploads, clock: Clock) -> None:
+    upload = take(uploads)
+    uploads.keep(upload)
+    assert uploads.find(f"upload:{upload.ident}") == upload
+    clock.now = KEPT_S + 1
+    with pytest.raises(ModelError, match="upload it again"):
+        uploads.find(f"upload:{upload.ident}")
+    assert files(uploads) == []
+
+
+def test_the_oldest_go_where_there_is_no_room(uploads: Uploads) -> None:
+    kept = [take(uploads, b"x" * 100) for _ in range(SHELF_UPLOADS + 1)]
+    for upload in kept:
+        uploads.keep(upload)
+    assert len(files(uploads)) == SHELF_UPLOADS
+    assert not kept[0].path.exists()
+    assert uploads.drop(kept[1].ident)
+    assert not uploads.drop(kept[1].ident)
+
+
+@pytest.mark.parametrize("ident", ["..", "../x", "", "nobody"])
+def test_an_ident_is_no_path(uploads: Uploads, ident: str) -> None:
+    with pytest.raises(ModelError):
+        uploads.find(f"upload:{ident}")
+    assert not uploads.drop(ident)
+
+
+def test_it_is_swept_while_nobody_asks(uploads: Uploads, clock: Clock) -> None:
+    async def wait() -> None:
+        uploads.keep(await uploads.take(io.BytesIO(b"abc"), "a.onnx"))
+        clock.now = KEPT_S + 1
+        sweeping = asyncio.ensure_future(sweep_forever(uploads, 0.001))
+        while files(uploads):
+            await asyncio.sleep(0.001)
+        sweeping.cancel()
+
+    asyncio.run(asyncio.wait_for(wait(), 10))
+    assert files(uploads) == []

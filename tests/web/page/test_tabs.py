@@ -1,0 +1,77 @@
+"""Buttons of the page: what they ask, and that an error is an answer."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from foretell.web.page.tabs import MOST_DEVICES, Tabs, model_of, placed
+
+
+@pytest.fixture
+def press(client: TestClient) -> Callable[..., tuple[str, str]]:
+    """Press a button in the loop of the running server."""
+    tabs = Tabs(client.app.state.desk)  # type: ignore[attr-defined]
+    return lambda name, *inputs: client.portal.call(getattr(tabs, name), *inputs)  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def held(client: TestClient, onnx_bytes: bytes) -> str:
+    model: str = client.post("/api/uploads", files={"file": ("tiny.onnx", onnx_bytes)}).json()["model"]
+    return model
+
+
+def test_predict_compare_advise_and_report(press: Callable[..., tuple[str, str]], held: str) -> None:
+    page, text = press("predict", "", held, ["l4", "h200"], 3, "fp16", "inference", None, "")
+    assert "tiny.onnx" in page
+    found = json.loads(text)
+    assert (found["prediction"]["device"], found["prediction"]["batch_size"]) == ("l4", 3)
+    assert {(row["device"], row["dtype"]) for row in found["sweep"]} == {("l4", "fp16"), ("h200", "fp16")}
+    page, text = press("compare", "", held, "", held, "h200", 1, "fp32", "training")
+    assert json.loads(text)["models"][0]["mode"] == "training"
+    page, text = press("advise", "", held, "fp16", "5", "", None, "usd", "on-demand", ["l4"], False)
+    assert "tiny.onnx: l4" in page
+    assert json.loads(text)["choices"]
+    text, problem = press("report", "", held, ["l4"], 1, "fp32", "inference", "3x16x16", "mps:30")
+    assert problem == ""
+    assert "</html>" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "said"),
+    [
+        ("predict", ("", "", ["h200"], 1, "fp32", "inference", "", ""), "no model yet"),
+        ("predict", ("/etc/passwd", "", ["h200"], 1, "fp32", "inference", "", ""), "No file of the server"),
+        ("predict", ("timm:x", "", [], 1, "fp32", "inference", "", ""), "0 devices"),
+        ("predict", ("timm:x", "", ["h200"] * (MOST_DEVICES + 1), 1, "fp32", "inference", "", ""), "9 devices"),
+        ("predict", ("timm:x", "", ["h200"], -1, "fp32", "inference", "", ""), "batch_size"),
+        ("predict", ("timm:x", "", 5, 1, "fp32", "inference", "", ""), "no question"),
+        ("predict", ("timm:x", "", ["h200"]), "no question"),
+        ("compare", ("timm:x", "", "", "", "h200", 1, "fp32", "inference"), "no model yet"),
+        ("advise", ("timm:x", "", "fp16", "soon", "", "", "usd", "on-demand", [], False), "slo_ms"),
+    ],
+)
+def test_an_error_is_shown_kindly(
+    press: Callable[..., tuple[str, str]], name: str, inputs: tuple[Any, ...], said: str
+) -> None:
+    page, text = press(name, *inputs)
+    assert "That did not work" in page
+    assert said in page
+    assert text == ""
+
+
+def test_a_report_that_fails_is_no_file(press: Callable[..., tuple[str, str]]) -> None:
+    text, problem = press("report", "/etc/passwd", "", ["h200"], 1, "fp32", "inference", "", "")
+    assert text == ""
+    assert "No file of the server" in problem
+
+
+def test_fields() -> None:
+    assert model_of(" timm:x ", "") == "timm:x"
+    assert model_of("timm:x", "upload:1") == "upload:1"
+    assert placed("m", "h200", None, "fp32", "inference", "3x4 mask=5", " mps:30 ") == {
+        "model": "m", "device": "h200", "batch_size": 1, "dtype": "fp32", "mode": "inference",
+        "input_shape": ["3x4", "mask=5"], "slice": "mps:30",
+    }  # fmt: skip

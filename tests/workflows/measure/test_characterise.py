@@ -1,0 +1,99 @@
+"""Ceilings of this machine: kept by device, read back, preferred to what is shipped, or refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from foretell.devices import find_device
+from foretell.devices.ceilings import Ceilings
+from foretell.errors import DataError
+from foretell.profiling import ceilings as ceilings_measured
+from foretell.profiling.ceilings import MeasuredCeilings
+from foretell.workflows.measure.characterise import (
+    ceilings_of,
+    ceilings_path,
+    characterise,
+    known_ceilings,
+    read_own_ceilings,
+    write_own_ceilings,
+)
+
+CPU = MeasuredCeilings(
+    "cpu", "A processor", "desk", "2.13", "", "2026-11-15T10:00:00+00:00", 2, 32.0, 20.0, 128.0, 90.0, 8.0,
+    {"fp32": 0.2}, {"fp32": 1024}, 10.0,
+)  # fmt: skip
+GPU = replace(CPU, kind="cuda", device_name="NVIDIA H200", driver="580.1", tflops={"fp32": 50.0, "bf16": 700.0})
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FORETELL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def measuring(monkeypatch: pytest.MonkeyPatch, measured: MeasuredCeilings) -> Ceilings:
+    monkeypatch.setattr(ceilings_measured, "measure_ceilings", lambda device: measured)
+    return characterise()[0]
+
+
+def test_what_is_measured_is_kept_beside_what_others_reached(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    assert read_own_ceilings() == {}
+    cpu, gpu = measuring(monkeypatch, CPU), measuring(monkeypatch, GPU)
+    assert read_own_ceilings() == {"cpu": cpu, "h200": gpu}
+    assert [path.name for path in folder.iterdir()] == ["ceilings.json"]
+    slower = measuring(monkeypatch, replace(CPU, dram_gb_per_s=15.0, cache_gb_per_s=None))
+    assert read_own_ceilings() == {"cpu": slower, "h200": gpu}
+
+
+def test_a_measurement_has_its_device_date_and_how_it_was_made() -> None:
+    found = ceilings_of(GPU)
+    assert (found.device, found.date) == ("h200", "2026-11-15")
+    assert found.source == "foretell characterise, torch 2.13, driver 580.1"
+    assert ceilings_of(CPU).source == "foretell characterise, torch 2.13, 2 threads"
+    assert ceilings_of(replace(GPU, device_name="NVIDIA X-9 (beta)")).device == "nvidia-x-9-beta"
+
+
+def test_the_own_measurement_is_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = {"h200": Ceilings("h200", "NVIDIA H200", "2026-01-01", "shipped", 4000.0)}
+    monkeypatch.setattr("foretell.workflows.measure.characterise.load_ceilings", lambda: shipped)
+    h200 = find_device("h200")
+    assert known_ceilings(h200) is shipped["h200"]
+    write_own_ceilings({"h200": ceilings_of(GPU)})
+    assert known_ceilings(h200) == ceilings_of(GPU)
+    assert known_ceilings(find_device("t4")) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"version": 2, "ceilings": {}}',
+        '{"version": 1, "ceilings": {"cpu": {"name": "x"}}}',
+        '{"version": 1, "ceilings": {"cpu": {"name": "x", "date": "2026-01-01", "source": "s", "dram_gb_per_s": -1}}}',
+        '{"version": 1, "ceilings": 3}',
+        b"\xff\xfe".decode("latin-1"),
+    ],
+)
+def test_a_damaged_file_is_refused_and_replaced(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
+    folder.mkdir()
+    ceilings_path().write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError, match="Run again: foretell characterise"):
+        read_own_ceilings()
+    cpu = measuring(monkeypatch, CPU)
+    assert read_own_ceilings() == {"cpu": cpu}
+
+
+def test_a_folder_that_cannot_be_written_is_told(folder: Path) -> None:
+    folder.write_text("a file", encoding="utf-8")
+    with pytest.raises(DataError, match="FORETELL_CACHE"):
+        write_own_ceilings({})
+
+
+def test_what_was_not_measured_is_absent() -> None:
+    write_own_ceilings({"cpu": ceilings_of(replace(CPU, cache_gb_per_s=None))})
+    row = json.loads(ceilings_path().read_text(encoding="utf-8"))["ceilings"]["cpu"]
+    assert "cache_gb_per_s" not in row
+    assert read_own_ceilings()["cpu"].cache_gb_per_s is None
