@@ -32,7 +32,7 @@ FLOORS = [
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 # on the lowest floor the error tree is the root: what raises may import it
 ROOTS = {"registry": {"errors"}, "optional": {"errors"}}
-OUTSIDE = {"__init__", "__main__", "testing"}  # the public surface, and what only tests import
+OUTSIDE = {"__init__", "__main__", "testing"}  # the public routes, and what only tests import
 MOST_FILES = 14
 HEAVY = {"torch", "torchvision", "timm", "transformers"}
 HEAVY_ROOMS = {"frontends", "profiling", "predictors", "training"}
@@ -144,7 +144,7 @@ def test_imports_go_down_only(path: Path) -> None:
         assert "testing" not in targets, "only tests import foretell.testing"
     if room in OUTSIDE:
         return
-    assert "foretell" not in set(imported(tree_of(path))), "import from the room, not from the public surface"
+    assert "foretell" not in set(imported(tree_of(path))), "import from the room, not from the public routes"
     for target in targets:
         assert FLOOR[target] > FLOOR[room] or target in ROOTS.get(room, ()), f"{room} must not import {target}"
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from foretell.errors import MeasurementError
 from foretell.processes.messages import Message
 from foretell.profiling.campaign.done import done_keys
-from foretell.profiling.campaign.job import Errand
-from foretell.profiling.campaign.ledger import Ledger
+from foretell.profiling.campaign.job import Job
+from foretell.profiling.campaign.rows import CampaignRows
 from foretell.profiling.campaign.selection import Chosen, choose
 from foretell.profiling.replays.mps import MpsDaemon
-from foretell.profiling.replays.workers import WORKER, Crew
+from foretell.profiling.replays.workers import WORKER, ReplayWorkers
 from lab.campaigns.colocation_groups import Candidate, Together, draw_groups, group_id
 from lab.campaigns.colocation_stage import Stage
 
@@ -33,22 +33,22 @@ _MIN_REPEATS = 5
 _REPORT_EVERY = 40
 
 
-def run(errand: Errand, command: Sequence[str] = WORKER) -> dict[str, int]:
+def run(job: Job, command: Sequence[str] = WORKER) -> dict[str, int]:
     """Measure until the time or the plan is over; ``limit`` is a number of groups for each method."""
-    return ColocationCampaign(errand, command).run()
+    return ColocationCampaign(job, command).run()
 
 
 class ColocationCampaign:
     """One run of a plan on one device."""
 
-    def __init__(self, errand: Errand, command: Sequence[str]) -> None:
-        self._errand = errand
-        self._plan = errand.plan
-        self._out = errand.out
-        self._device = errand.device
-        self._stop_at = errand.before_end(errand.reserve_s(_RESERVE, _MAX_RESERVE_S))
+    def __init__(self, job: Job, command: Sequence[str]) -> None:
+        self._job = job
+        self._plan = job.plan
+        self._out = job.out
+        self._device = job.device
+        self._stop_at = job.before_end(job.reserve_s(_RESERVE, _MAX_RESERVE_S))
         self._command = command
-        self._ledger = Ledger(errand.out, TABLE)
+        self._rows = CampaignRows(job.out, TABLE)
         self._chosen: list[Chosen] = []
         self._groups: dict[str, dict[str, frozenset[str]]] = {}
 
@@ -56,14 +56,14 @@ class ColocationCampaign:
         """All methods, each with its share of the time."""
         self._out.mkdir(parents=True, exist_ok=True)
         columns = ("method", "group_id", "workload_id")
-        for method, group, workload_id in done_keys(self._errand.folders, TABLE, columns):
+        for method, group, workload_id in done_keys(self._job.folders, TABLE, columns):
             members = self._groups.setdefault(str(method), {})
             members[str(group)] = members.get(str(group), frozenset()) | {str(workload_id)}
         resumed = any(self._groups.values())
         self._chosen = choose(self._plan)
-        self._ledger.open(self._device, self._errand.commit, self._plan.colocation.processes)
+        self._rows.open(self._device, self._job.commit, self._plan.colocation.processes)
         methods = self._plan.colocation.methods
-        count = self._errand.limit or self._plan.colocation.groups
+        count = self._job.limit or self._plan.colocation.groups
         try:
             for number, method in enumerate(methods):
                 now = time.time()
@@ -77,11 +77,11 @@ class ColocationCampaign:
                     log.warning("%s: %s", method, error)
                 log.info("%s: %.0f s, %d groups", method, time.time() - now, len(known))
         finally:
-            self._ledger.close()
-        if not self._ledger.counts and not resumed:
+            self._rows.close()
+        if not self._rows.counts and not resumed:
             raise MeasurementError(f"No group could be measured. See {self._out / 'workers.log'}.")
         groups = {f"groups {method}": len(found) for method, found in self._groups.items()}
-        return dict(self._ledger.counts) | groups
+        return dict(self._rows.counts) | groups
 
     def _method(self, method: str, count: int, until: float) -> None:
         with (
@@ -90,15 +90,17 @@ class ColocationCampaign:
         ):
             settings: Message = {"device": self._device, "measuring": asdict(self._plan.measuring)}
             settings |= {"memory_gib": self._plan.colocation.memory_gib, "environment": more}
-            crew = Crew(Path(folder), settings, ["member"] * self._plan.colocation.processes, self._command)
-            stage = Stage(crew, self._chosen, until, self._plan)
+            replay_workers = ReplayWorkers(
+                Path(folder), settings, ["member"] * self._plan.colocation.processes, self._command
+            )
+            stage = Stage(replay_workers, self._chosen, until, self._plan)
             try:
-                with crew:
+                with replay_workers:
                     stage.prepare(self._partners(method, count))
                     stage.measure_alone()
                     self._together(stage, method, count, until)
             finally:
-                crew.keep_log(self._out)
+                replay_workers.keep_log(self._out)
 
     @contextmanager
     def _daemon(self, method: str, folder: str) -> Iterator[dict[str, str]]:
@@ -128,7 +130,7 @@ class ColocationCampaign:
             self._write(method, name, group, stage, *stage.replay(group, self._plan.colocation.together_s))
             known[name] = frozenset(each.workload_id for each in group)
             if len(known) % _REPORT_EVERY == 0:
-                log.info("%s: %d groups, rows %s", method, len(known), dict(self._ledger.counts))
+                log.info("%s: %d groups, rows %s", method, len(known), dict(self._rows.counts))
 
     def _wanted(self, stage: Stage, method: str, count: int) -> list[tuple[Candidate, ...]]:
         ready = {each.workload_id: each for each in stage.candidates}
@@ -162,4 +164,4 @@ class ColocationCampaign:
             if status == "ok" and repeats < _MIN_REPEATS:
                 status, error = "run_error", f"{repeats} replays beside the others, {_MIN_REPEATS} are needed"
             values["clock_mhz"] = stage.clocks.get(each.workload_id)
-            self._ledger.write(stage.chosen[each.workload_id], status, values | {"error": error})
+            self._rows.write(stage.chosen[each.workload_id], status, values | {"error": error})

@@ -8,7 +8,7 @@ from foretell.errors import MeasurementError
 from foretell.processes.messages import Message
 from foretell.profiling.campaign.plan import Plan
 from foretell.profiling.campaign.selection import Chosen
-from foretell.profiling.replays.workers import Crew, Death
+from foretell.profiling.replays.workers import Death, ReplayWorkers
 from lab.campaigns.colocation_groups import Candidate, Together, intensity, overlap, share_out, window_s
 
 log = logging.getLogger("foretell.profiling")
@@ -23,8 +23,8 @@ _MAX_RESTARTS = 6
 class Stage:
     """The processes of one method and what they have ready."""
 
-    def __init__(self, crew: Crew, chosen: Sequence[Chosen], until: float, plan: Plan) -> None:
-        self._crew = crew
+    def __init__(self, replay_workers: ReplayWorkers, chosen: Sequence[Chosen], until: float, plan: Plan) -> None:
+        self._replay_workers = replay_workers
         self._until = until
         self._plan = plan
         self._values: dict[str, Message] = {}
@@ -48,25 +48,25 @@ class Stage:
         """Have every process capture its share of all workloads, or of the members of the groups ``only``."""
         started = time.time()
         wanted = set[str]().union(*only)
-        shares = share_out(len(self.chosen), len(self._crew.alive), self._plan.seed)
+        shares = share_out(len(self.chosen), len(self._replay_workers.alive), self._plan.seed)
         names = list(self.chosen)
         work = [[names[position] for position in share] for share in shares]
         if wanted:
             work = [[name for name in share if name in wanted] for share in work]
         stop_at = started + _PREPARE_SHARE * (self._until - started)
-        waiting, restarts = [index for index in self._crew.alive if work[index]], 0
+        waiting, restarts = [index for index in self._replay_workers.alive if work[index]], 0
         while waiting:
             for index in waiting:
                 workloads = [self.chosen[name].workload.to_json() for name in work[index]]
-                self._crew.send(index, {"do": "prepare", "workloads": workloads, "stop_at": stop_at})
-            deaths = self._crew.wait(waiting, self._until, _SILENCE_S, self._hear)
+                self._replay_workers.send(index, {"do": "prepare", "workloads": workloads, "stop_at": stop_at})
+            deaths = self._replay_workers.wait(waiting, self._until, _SILENCE_S, self._hear)
             waiting = []
             for index, death in deaths.items():
                 self._bury(index, death)
                 work[index] = [name for name in work[index] if name != death.workload_id]
                 if restarts < _MAX_RESTARTS and time.time() < stop_at:
                     restarts += 1
-                    self._crew.restart(index)
+                    self._replay_workers.restart(index)
                     waiting.append(index)
         log.info("%d workloads ready after %.1f s", len(self._where), time.time() - started)
         if len(set(self._where.values())) < 2:
@@ -81,7 +81,7 @@ class Stage:
         """Replay every workload with nothing beside it."""
         started = time.time()
         for name, index in list(self._where.items()):
-            if index not in self._crew.alive or time.time() > self._until:
+            if index not in self._replay_workers.alive or time.time() > self._until:
                 continue
             found = self._alone(name, index)
             if found is not None:
@@ -123,8 +123,8 @@ class Stage:
     def _call(self, commands: Mapping[int, Message], seconds: float) -> dict[str, Message]:
         self._answers.clear()
         for index, command in commands.items():
-            self._crew.send(index, command)
-        deaths = self._crew.wait(commands, time.time() + seconds + 2 * _LATE_S, _LATE_S + seconds, self._hear)
+            self._replay_workers.send(index, command)
+        deaths = self._replay_workers.wait(commands, time.time() + seconds + 2 * _LATE_S, _LATE_S + seconds, self._hear)
         for index, death in deaths.items():
             self._bury(index, death)
             if death.workload_id is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from foretell.errors import MeasurementError
 from foretell.processes.messages import Message
 from foretell.profiling.campaign.done import done_keys
-from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import Journal, now_text
 from foretell.profiling.campaign.plan import Plan
 from foretell.profiling.campaign.pool import Pool, WorkerProcess
@@ -34,25 +34,25 @@ _MEMORY = Path("/dev/shm")
 _REPORT_S = 20.0
 
 
-def run(errand: Errand) -> dict[str, int]:
+def run(job: Job) -> dict[str, int]:
     """Compile until the time or the plan is over; returns how many models ended how."""
-    return FusionCampaign(errand).run()
+    return FusionCampaign(job).run()
 
 
 class FusionCampaign:
     """One run of a ``fusion`` plan."""
 
-    def __init__(self, errand: Errand, command: Sequence[str] = WORKER) -> None:
-        self._errand = errand
-        self._plan = errand.plan
-        self._out = errand.out
-        self._device = errand.device
+    def __init__(self, job: Job, command: Sequence[str] = WORKER) -> None:
+        self._job = job
+        self._plan = job.plan
+        self._out = job.out
+        self._device = job.device
         self._command = command
-        reserve_s = errand.reserve_s(0.05, 25.0)
-        self._stop_at = errand.before_end(reserve_s)
-        self._kill_at = errand.before_end(reserve_s / 2)
+        reserve_s = job.reserve_s(0.05, 25.0)
+        self._stop_at = job.before_end(reserve_s)
+        self._kill_at = job.before_end(reserve_s / 2)
         self.campaign_id = uuid.uuid4().hex[:12]
-        self._journal = Journal(errand.out)
+        self._journal = Journal(job.out)
         self._waiting: deque[Group] = deque()
         self._facts: dict[str, object] = {}
         self._late: set[int] = set()
@@ -71,11 +71,11 @@ class FusionCampaign:
             pool = Pool(Path(folder), settings, roles, self._command)
             try:
                 pool.start()  # the workers import their libraries while the plan is laid out
-                self._facts = describe(self._device, self._errand.commit)
+                self._facts = describe(self._device, self._job.commit)
                 header: dict[str, object] = {"kind": "campaign", "campaign_id": self.campaign_id}
                 header |= {"runtime": "+".join(self._plan.fusion.backends), "workers": len(roles)}
                 self._journal.append(header | self._facts)
-                done = {str(key) for (key,) in done_keys(self._errand.folders, _TABLE, ("fusion_id",))}
+                done = {str(key) for (key,) in done_keys(self._job.folders, _TABLE, ("fusion_id",))}
                 self._waiting.extend(lay_out(self._plan, done))
                 log.info("%d models to compile, %d are known", len(self._waiting), len(done))
                 self._loop(pool)
@@ -91,7 +91,7 @@ class FusionCampaign:
     def _loop(self, pool: Pool) -> None:
         reported, heard = time.time(), False
         while time.time() < self._kill_at:
-            running = time.time() < self._stop_at and not self._errand.enough(self.counts["ok"])
+            running = time.time() < self._stop_at and not self._job.enough(self.counts["ok"])
             for worker in pool.workers.values():
                 if running and worker.idle and self._waiting:
                     group = self._waiting.popleft()
@@ -163,7 +163,7 @@ class FusionCampaign:
 
     def report(self) -> None:
         """Say in one line how far the campaign is."""
-        elapsed_s = self._errand.elapsed_s
+        elapsed_s = self._job.elapsed_s
         rate = self.counts["ok"] / max(elapsed_s, 1.0) * 60
         log.info("%.0f s: %s; %.0f a minute; %d wait", elapsed_s, dict(self.counts), rate, len(self._waiting))
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from foretell.errors import MeasurementError
 from foretell.profiling.campaign.done import done_keys
-from foretell.profiling.campaign.job import Errand
-from foretell.profiling.campaign.ledger import Ledger
+from foretell.profiling.campaign.job import Job
+from foretell.profiling.campaign.rows import CampaignRows
 from foretell.profiling.campaign.schedule import Group, Schedule, make_schedule
 from foretell.profiling.campaign.selection import Chosen, choose
 from foretell.profiling.trackers.distinct_calls import expand
@@ -63,16 +63,16 @@ class _Child:
 class OccupancyCampaign:
     """One run of an ``occupancy`` plan."""
 
-    def __init__(self, errand: Errand) -> None:
-        self._errand = errand
-        self._plan = errand.plan
-        self._out = errand.out
-        self._device = errand.device
-        reserve_s = errand.reserve_s(0.12, 25.0)
-        self._stop_at = errand.before_end(reserve_s)
-        self._kill_at = errand.before_end(0.75 * reserve_s)
-        self._give_up_at = errand.before_end(0.45 * reserve_s)
-        self._ledger = Ledger(errand.out, _TABLE)
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._plan = job.plan
+        self._out = job.out
+        self._device = job.device
+        reserve_s = job.reserve_s(0.12, 25.0)
+        self._stop_at = job.before_end(reserve_s)
+        self._kill_at = job.before_end(0.75 * reserve_s)
+        self._give_up_at = job.before_end(0.45 * reserve_s)
+        self._rows = CampaignRows(job.out, _TABLE)
         self._schedule = Schedule({}, {})
         self._again: deque[Group] = deque()
         self._lost: Counter[str] = Counter()
@@ -86,21 +86,21 @@ class OccupancyCampaign:
         """Count until the time or the plan is over; returns how many workloads ended how."""
         self._ncu = find_ncu()
         processes, options = self._plan.occupancy.processes, " ".join(OPTIONS)
-        self._ledger.open(self._device, self._errand.commit, processes, runtime="ncu", ncu=options)
+        self._rows.open(self._device, self._job.commit, processes, runtime="ncu", ncu=options)
         try:
-            self._done = {str(key) for (key,) in done_keys(self._errand.folders, _TABLE, ("workload_id",))}
+            self._done = {str(key) for (key,) in done_keys(self._job.folders, _TABLE, ("workload_id",))}
             self._schedule = self._lay_out()
             log.info("%d models to count, %d workloads known", len(self._schedule), len(self._done))
             with tempfile.TemporaryDirectory(prefix="foretell-occupancy-") as folder:
                 self._loop(Path(folder))
         finally:
-            self._ledger.close()
+            self._rows.close()
         self.report()
         return dict(self._counts)
 
     @property
     def _counts(self) -> Counter[str]:
-        return self._ledger.counts
+        return self._rows.counts
 
     def _lay_out(self) -> Schedule:
         if not self._plan.selection.measured:
@@ -120,7 +120,7 @@ class OccupancyCampaign:
         started, reported = 0, time.time()
         try:
             while time.time() < self._give_up_at:
-                running = time.time() < self._stop_at and not self._errand.enough(self._counts["ok"])
+                running = time.time() < self._stop_at and not self._job.enough(self._counts["ok"])
                 for slot in range(self._plan.occupancy.processes):
                     if running and slot not in children:
                         groups = self._next_groups((started + 1) * _MORE)
@@ -148,8 +148,8 @@ class OccupancyCampaign:
         """Groups for one profiler: about ``per_process`` workloads, or ``most``."""
         groups: list[Group] = []
         room = min(most, self._plan.occupancy.per_process)
-        if self._errand.limit:
-            room = min(room, max(1, math.ceil(self._errand.limit / self._plan.occupancy.processes)))
+        if self._job.limit:
+            room = min(room, max(1, math.ceil(self._job.limit / self._plan.occupancy.processes)))
         while sum(group.wanted for group in groups) < room:
             group = self._again.popleft() if self._again else self._schedule.next()
             if group is None:
@@ -263,7 +263,7 @@ class OccupancyCampaign:
         """Write one record, once."""
         if workload_id not in self._done:
             self._done.add(workload_id)
-            self._ledger.write(self._known[workload_id], status, values)
+            self._rows.write(self._known[workload_id], status, values)
 
     def _write_counters(self, workload_id: str, kernels: Sequence[Counters], counted: int, profile_s: float) -> None:
         if workload_id in self._done:
@@ -277,7 +277,7 @@ class OccupancyCampaign:
             "grid": [list(kernel.grid) for kernel in kernels],
             "block": [list(kernel.block) for kernel in kernels],
         }
-        self._ledger.write_trace("occupancy_kernels", workload_id, columns)
+        self._rows.write_trace("occupancy_kernels", workload_id, columns)
         self._write(
             workload_id,
             "ok",
@@ -303,7 +303,7 @@ class OccupancyCampaign:
 
     def report(self) -> None:
         """Say in one line how far the campaign is."""
-        elapsed_s = self._errand.elapsed_s
+        elapsed_s = self._job.elapsed_s
         rate = self._counts["ok"] / max(elapsed_s, 1.0) * 60
         left = len(self._schedule)
         log.info("%.0f s: %s; %.0f a minute; %d models wait", elapsed_s, dict(self._counts), rate, left)
@@ -339,6 +339,6 @@ def _last_line(path: Path) -> str:
     return next((line.strip() for line in reversed(_lines(path)) if line.strip()), "")
 
 
-def run(errand: Errand) -> dict[str, int]:
+def run(job: Job) -> dict[str, int]:
     """Run an ``occupancy`` campaign; returns how many workloads ended how."""
-    return OccupancyCampaign(errand).run()
+    return OccupancyCampaign(job).run()

@@ -10,8 +10,8 @@ from foretell.errors import MeasurementError
 from foretell.profiling import host_calibration
 from foretell.profiling.host_calibration import HostSpeed
 
-CPU = HostSpeed("desk", "a cpu", "cpu", "2.13", "2026-11-15", 1.5)
-CUDA = HostSpeed("desk", "a cpu", "NVIDIA H200", "2.13", "2026-11-15", 1.5, (0.5, 0.5, 0.5), (1.0, 1.0))
+CPU = HostSpeed("queue", "a cpu", "cpu", "2.13", "2026-11-15", 1.5)
+CUDA = HostSpeed("queue", "a cpu", "NVIDIA H200", "2.13", "2026-11-15", 1.5, (0.5, 0.5, 0.5), (1.0, 1.0))
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_constants_are_shown_and_kept(
     assert "0.50 × the reference host" in shown
     assert "10.8 µs a call" in shown
     found = json.loads(run(capsys, "calibrate", "--json"))
-    assert (found["slowdown"], found["training_slowdown"], found["host"]) == (0.5, 1.0, "desk")
+    assert (found["slowdown"], found["training_slowdown"], found["host"]) == (0.5, 1.0, "queue")
     assert found["path"] == str(cache / "host-calibration.json")
     assert json.loads(Path(found["path"]).read_text(encoding="utf-8"))["slowdown"] == 0.5
 

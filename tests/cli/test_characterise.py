@@ -12,7 +12,7 @@ from foretell.profiling import ceilings as ceilings_measured
 from foretell.profiling.ceilings import MeasuredCeilings
 
 H200 = MeasuredCeilings(
-    "cuda", "NVIDIA H200", "desk", "2.13", "580.1", "2026-11-15T10:00:00+00:00", 2, 60.0, 4200.0, 960.0, 7000.0, 15.0,
+    "cuda", "NVIDIA H200", "queue", "2.13", "580.1", "2026-11-15T10:00:00+00:00", 2, 60.0, 4200.0, 960.0, 7000.0, 15.0,
     {"fp32": 50.175, "bf16": 700.0}, {"fp32": 8192, "bf16": 16384}, 18.0,
 )  # fmt: skip
 

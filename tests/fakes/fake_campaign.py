@@ -6,7 +6,7 @@ from pathlib import Path
 
 from foretell.datasets.journal_tables import write_tables
 from foretell.profiling.campaign import schedule
-from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import read_records, read_traces
 from foretell.profiling.campaign.measurements import Campaign
 from foretell.profiling.campaign.plan import Limits, Measuring, Part, Plan, Workers
@@ -37,8 +37,8 @@ def run(
     zoo.names = tuple(names)
     schedule.load_zoo = lambda _: zoo
     places = tuple(Path(path) for path in skip)
-    errand = Errand(plan, Path(out), "cpu", seconds, began or time.time(), places, "", limit, again, on_progress)
-    campaign = Campaign(errand, WORKER)
+    job = Job(plan, Path(out), "cpu", seconds, began or time.time(), places, "", limit, again, on_progress)
+    campaign = Campaign(job, WORKER)
     campaign.run()
     return campaign, write_tables(Path(out), read_records(Path(out)), read_traces(Path(out)))
 

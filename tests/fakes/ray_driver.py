@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from foretell.profiling.campaign import schedule
-from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.plan import Limits, Measuring, Part, Plan, Workers
 from foretell.profiling.campaign.ray_cluster import LOCAL, RayCampaign
 from foretell.profiling.zoos.zoo import Entry
@@ -38,7 +38,7 @@ def main(arguments):
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         cluster.add_node(num_cpus=1)
         address = cluster.address
-    counts = RayCampaign(Errand(PLAN, Path(out), "cpu", 100.0, time.time()), address, WORKER).run()
+    counts = RayCampaign(Job(PLAN, Path(out), "cpu", 100.0, time.time()), address, WORKER).run()
     if nodes:
         cluster.shutdown()
     sys.stdout.write(json.dumps(counts) + "\n")

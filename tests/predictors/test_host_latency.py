@@ -13,7 +13,7 @@ from foretell.records import Estimate, Prediction, Target, Workload
 from foretell.testing import one_node, tiny_graph
 
 TINY_MS = Estimate(0.01, 0.009, 0.012)
-OWN = HostCalibration("desk", "cpu", "gpu", "2.13", 0.5, 0.6, *host.spread_bounds(0.05), 1.0, "2026-11-15")
+OWN = HostCalibration("queue", "cpu", "gpu", "2.13", 0.5, 0.6, *host.spread_bounds(0.05), 1.0, "2026-11-15")
 
 
 def workload(graph: Graph | None = None, device: str = "h200", runtime: str = "eager", **given: str) -> Workload:
@@ -101,7 +101,7 @@ def test_eager_predictions_have_both_times_and_name_the_host() -> None:
     assert both.latency_ms is not None
     assert both.host_latency_ms.value > both.latency_ms.value
     assert both.warnings[-1] == host.ON_REFERENCE
-    assert "'desk'" in predict(workload(), OWN).warnings[-1]
+    assert "'queue'" in predict(workload(), OWN).warnings[-1]
 
 
 def test_graph_replays_have_no_eager_time_unless_the_host_is_known() -> None:

@@ -3,13 +3,13 @@ import sys
 import threading
 import time
 
-from foretell.processes.device_lock import HOLDING, Turnstile, open_state
+from foretell.processes.device_lock import HOLDING, DeviceLock, open_state
 
 
 def _open(folder, worker):
-    turnstile = Turnstile(folder, worker)
-    turnstile.open()
-    return turnstile
+    device_lock = DeviceLock(folder, worker)
+    device_lock.open()
+    return device_lock
 
 
 def test_many_prepare_and_one_times(tmp_path):
@@ -17,10 +17,10 @@ def test_many_prepare_and_one_times(tmp_path):
     inside, trouble, lock = set(), [], threading.Lock()
 
     def work(worker):
-        turnstile = _open(tmp_path, worker)
+        device_lock = _open(tmp_path, worker)
         for number in range(15):
             kind = "alone" if (number + worker) % 3 == 0 else "shared"
-            with getattr(turnstile, kind)():
+            with getattr(device_lock, kind)():
                 with lock:
                     others = {other for other in inside if other[0] != worker}
                     if others and (kind == "alone" or any(other[1] == "alone" for other in others)):
@@ -63,8 +63,8 @@ def test_who_prepares_steps_aside_for_who_wants_to_time(tmp_path):
 
 def test_a_dead_holder_blocks_nobody(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from foretell.processes.device_lock import Turnstile\n"
-        "t = Turnstile(Path(sys.argv[1]), 3); t.open()\n"
+        "import sys, time; from pathlib import Path; from foretell.processes.device_lock import DeviceLock\n"
+        "t = DeviceLock(Path(sys.argv[1]), 3); t.open()\n"
         "with t.alone():\n    print('in', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
@@ -84,17 +84,17 @@ def test_those_who_time_go_through_together_before_anyone_prepares_again(tmp_pat
     preparing = _open(tmp_path, 0)
 
     def timed(worker):
-        turnstile = _open(tmp_path, worker)
+        device_lock = _open(tmp_path, worker)
         gathered.wait(10)
-        with turnstile.alone():
+        with device_lock.alone():
             order.append("timed")
             time.sleep(0.02)
 
     def prepare():
-        turnstile = _open(tmp_path, 9)
-        while not turnstile.wanted():
+        device_lock = _open(tmp_path, 9)
+        while not device_lock.wanted():
             time.sleep(0.001)
-        with turnstile.shared():
+        with device_lock.shared():
             order.append("prepared")
 
     threads = [threading.Thread(target=timed, args=(worker,)) for worker in (1, 2, 3)]

@@ -35,7 +35,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def left_files(client: Any) -> Iterator[None]:
     """Fails where a request leaves a file."""
-    folder: Path = client.app.state.desk.uploads.folder
+    folder: Path = client.app.state.queue.uploads.folder
     before = sorted(folder.rglob("*"))
     yield
     assert sorted(folder.rglob("*")) == before

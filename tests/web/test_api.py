@@ -116,24 +116,24 @@ def test_the_others(client: TestClient) -> None:
 
 
 def test_a_full_house_says_when_to_come_back(client: TestClient, onnx_bytes: bytes) -> None:
-    desk = client.app.state.desk  # type: ignore[attr-defined]
-    inside, desk.inside = desk.inside, 10_000
+    queue = client.app.state.queue  # type: ignore[attr-defined]
+    inside, queue.inside = queue.inside, 10_000
     try:
         answer = client.post("/api/predict", files={"model": ("a.onnx", onnx_bytes)})
     finally:
-        desk.inside = inside
+        queue.inside = inside
     assert answer.status_code == 503
     assert int(answer.headers["retry-after"]) > 0
 
 
 def test_a_token_guards_all_of_it_and_the_folder_goes_at_the_end() -> None:
     app = make_app(Settings(host="0.0.0.0", token="a-long-token", workers=1), page=False)
-    folder: Path = app.state.desk.uploads.folder
+    folder: Path = app.state.queue.uploads.folder
     client = TestClient(app)  # not entered: no worker is needed to be refused
     assert client.get("/api/devices").status_code == 401
     assert client.get("/openapi.json").status_code == 401
     assert client.get("/api/devices", headers={"authorization": "Bearer a-long-token"}).status_code == 200
     assert client.get("/api/devices?token=a-long-token").status_code == 200  # redirected, with a cookie
     assert client.get("/api/devices").status_code == 200
-    app.state.desk.uploads.close()
+    app.state.queue.uploads.close()
     assert not folder.exists()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from foretell.advisors.placement import Wishes
+from foretell.advisors.placement import Requirements
 from foretell.records import Estimate
 from foretell.testing import tiny_onnx
 from foretell.workflows.advise import advise, advise_training
@@ -19,7 +19,7 @@ def test_an_interval_has_three_numbers_and_the_unknown_has_none() -> None:
 
 
 def test_a_placement_is_json_with_what_is_not_known_left_open() -> None:
-    found = advise(tiny_onnx(), Wishes(), devices=["h200", "v100-pcie-16gb"], mig=False)
+    found = advise(tiny_onnx(), Requirements(), devices=["h200", "v100-pcie-16gb"], mig=False)
     plain = placement(found)
     json.dumps(plain, allow_nan=False)
     assert len(plain["choices"]) == len(found.choices)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from foretell.advisors.placement import Wishes
+from foretell.advisors.placement import Requirements
 from foretell.devices import find_device
 from foretell.errors import InputError, ModelError, UnknownNameError
 from foretell.graph import Node
@@ -32,7 +32,7 @@ def test_it_says_what_the_other_commands_say() -> None:
     assert [row.prediction.batch_size for row in report.batches] == sorted({*BATCH_SIZES, 3})
     assert [row.prediction.device for row in report.devices] == ["a100-sxm-40gb", "t4"]
     assert report.devices[0].prediction.latency_ms == told.latency_ms
-    placement = advise(tiny_onnx(), Wishes(), devices=["a100", "t4"], dtype="fp16", mig=False)
+    placement = advise(tiny_onnx(), Requirements(), devices=["a100", "t4"], dtype="fp16", mig=False)
     assert report.advice is not None
     assert report.advice.rows[0].instance == placement.choices[0].offer.name
     assert report.advice.rows[0].usd == placement.choices[0].cost.usd_per_million
@@ -50,7 +50,7 @@ def test_the_model_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_device_of_the_report_is_among_the_compared() -> None:
-    report = gather(tiny_onnx(), device="p4", wishes=Wishes(slo_ms=1e-6))
+    report = gather(tiny_onnx(), device="p4", requirements=Requirements(slo_ms=1e-6))
     assert report.devices[0].prediction.device == "p4"
     told = {row.name for row in report.devices} | set(report.missing)
     assert {find_device(name).name for name in (*COMPARED, "p4")} <= told
@@ -119,8 +119,8 @@ def test_a_model_without_work_has_a_page() -> None:
 
 def test_a_training_keeps_no_limit() -> None:
     with pytest.raises(InputError, match="leave it out"):
-        gather(tiny_onnx(), device="a100", mode="training", wishes=Wishes(slo_ms=5))
-    report = gather(tiny_onnx(), device="l4", devices=["l4"], wishes=Wishes(slo_ms=5, rate_per_s=10))
+        gather(tiny_onnx(), device="a100", mode="training", requirements=Requirements(slo_ms=5))
+    report = gather(tiny_onnx(), device="l4", devices=["l4"], requirements=Requirements(slo_ms=5, rate_per_s=10))
     assert report.advice is not None
     assert report.advice.limits == ("a latency of 5 ms at most", "10 requests a second")
     assert "Asked for: a latency of 5 ms at most; 10 requests a second." in report_page(report)

@@ -59,7 +59,7 @@ Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Told:
+class Predicted:
     """What LILOU tells: of every traced unit its time and likeliest kernels, and of all units to be summed the time."""
 
     time_us: Values
@@ -88,14 +88,14 @@ def fit_fold(
     return {n: v.astype(np.float32) if v.dtype == np.float64 else v for n, v in found.items()}, facts_of(history)
 
 
-def read_fits(asked: Sequence[Asked], kept: UnitSet) -> dict[str, Told]:
+def read_fits(asked: Sequence[Asked], kept: UnitSet) -> dict[str, Predicted]:
     """What the kept networks tell, each of what it has not seen."""
     summed_fold = np.repeat(kept.summed_fold, kept.lengths)
-    found: dict[str, Told] = {}
+    found: dict[str, Predicted] = {}
     for each in asked:
         told = found.setdefault(
             each.name,
-            Told(np.zeros(len(kept.rows)), np.full((len(kept.rows), MOST), -1), np.zeros(len(kept.summed))),
+            Predicted(np.zeros(len(kept.rows)), np.full((len(kept.rows), MOST), -1), np.zeros(len(kept.summed))),
         )
         arrays, _ = read_told(each.file)
         held = kept.fold == each.fold
@@ -197,7 +197,7 @@ def _family(latency_ms: Values, told_ms: Mapping[str, Values]) -> dict[str, Cell
     return {"count": len(latency_ms), **errors}
 
 
-def class_table(kept: UnitSet, told: Mapping[str, Told], ours: Mapping[str, Mapping[str, Cell]]) -> Comparison:
+def class_table(kept: UnitSet, told: Mapping[str, Predicted], ours: Mapping[str, Mapping[str, Cell]]) -> Comparison:
     """Shares of units whose kernel is told rightly; ``ours`` are rows of the same units."""
     use = ~kept.bench
     rows: dict[str, Mapping[str, Cell]] = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from foretell.errors import MeasurementError
-from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import read_records
 from foretell.profiling.campaign.plan import Colocation, Measuring
 from lab.campaigns import colocation
@@ -17,7 +17,7 @@ SMALL = Colocation(processes=3, groups=4, together_s=0.2)
 
 
 def measure(plan, out, seconds=40.0, skip=(), limit=0, command=FAKE):
-    return colocation.run(Errand(plan, out, "cpu", seconds, time.time(), tuple(skip), "", limit), command)
+    return colocation.run(Job(plan, out, "cpu", seconds, time.time(), tuple(skip), "", limit), command)
 
 
 def rows_of(out):

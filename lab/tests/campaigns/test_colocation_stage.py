@@ -14,7 +14,7 @@ CHOSEN = [Chosen(Workload(f"synthetic:m{number}", 1 + number, (4,), "fp32"), "ti
 NAMES = [each.workload.id for each in CHOSEN]
 
 
-class FakeCrew:
+class FakeReplayWorkers:
     """Processes without processes: what they are sent decides what is heard."""
 
     def __init__(self, count=3, dies=()):
@@ -52,12 +52,12 @@ class FakeCrew:
         return deaths
 
 
-def stage_of(crew):
-    return Stage(crew, CHOSEN, time.time() + 60, Plan(1, (PART,)))
+def stage_of(replay_workers):
+    return Stage(replay_workers, CHOSEN, time.time() + 60, Plan(1, (PART,)))
 
 
 def test_every_process_prepares_its_share_and_is_measured_alone():
-    stage = stage_of(FakeCrew())
+    stage = stage_of(FakeReplayWorkers())
     stage.prepare([])
     stage.measure_alone()
     assert [each.workload_id for each in stage.candidates] == NAMES
@@ -67,46 +67,46 @@ def test_every_process_prepares_its_share_and_is_measured_alone():
 
 
 def test_only_the_members_of_wanted_groups_are_prepared():
-    stage = stage_of(FakeCrew())
+    stage = stage_of(FakeReplayWorkers())
     stage.prepare([frozenset(NAMES[:2]), frozenset(NAMES[1:3])])
     stage.measure_alone()
     assert {each.workload_id for each in stage.candidates} == {*NAMES[:3]}
 
 
 def test_a_process_that_dies_while_it_prepares_begins_again_without_what_it_died_of():
-    crew = FakeCrew(dies=[NAMES[0]])
-    stage = stage_of(crew)
+    replay_workers = FakeReplayWorkers(dies=[NAMES[0]])
+    stage = stage_of(replay_workers)
     stage.prepare([])
     stage.measure_alone()
-    assert len(crew.restarted) == 1
+    assert len(replay_workers.restarted) == 1
     assert {each.workload_id for each in stage.candidates} == {*NAMES[1:]}
 
 
 def test_members_are_called_up_for_the_same_moment():
-    crew = FakeCrew()
-    stage = stage_of(crew)
+    replay_workers = FakeReplayWorkers()
+    stage = stage_of(replay_workers)
     stage.prepare([])
     stage.measure_alone()
     group = sorted({each.process: each for each in stage.candidates}.values(), key=lambda each: each.process)
-    crew.log.clear()
+    replay_workers.log.clear()
     found, failed = stage.replay(group, 0.3)
     assert failed == {}
     assert [each.mean_ms for each in found.values()] == pytest.approx([1.0, 2.0, 3.0])
-    assert len({message["start"] for _, message in crew.log}) == 1
-    assert [message["replay_ms"] for _, message in crew.log] == pytest.approx([1.0, 2.0, 3.0])
+    assert len({message["start"] for _, message in replay_workers.log}) == 1
+    assert [message["replay_ms"] for _, message in replay_workers.log] == pytest.approx([1.0, 2.0, 3.0])
     assert {*stage.clocks.values()} == {5}
 
 
 def test_a_member_that_dies_takes_its_workloads_along_and_the_group_has_no_times():
-    crew = FakeCrew()
-    stage = stage_of(crew)
+    replay_workers = FakeReplayWorkers()
+    stage = stage_of(replay_workers)
     stage.prepare([])
     stage.measure_alone()
     first, second = sorted({each.process: each for each in stage.candidates}.values(), key=lambda each: each.process)[
         :2
     ]
     assert stage.has([first, second])
-    crew.dies = {first.workload_id}
+    replay_workers.dies = {first.workload_id}
     assert stage.replay([first, second], 0.3) == ({}, {0: ("crash", "exit code 9")})
     assert not stage.has([first, second])
     assert first.process not in {each.process for each in stage.candidates}
@@ -114,4 +114,4 @@ def test_a_member_that_dies_takes_its_workloads_along_and_the_group_has_no_times
 
 def test_one_process_is_no_group():
     with pytest.raises(MeasurementError, match="Fewer than two"):
-        stage_of(FakeCrew(count=1)).prepare([])
+        stage_of(FakeReplayWorkers(count=1)).prepare([])

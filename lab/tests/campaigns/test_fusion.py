@@ -8,7 +8,7 @@ import pytest
 from foretell.errors import MeasurementError
 from foretell.optional import available
 from foretell.profiling.campaign import schedule
-from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import read_records, read_traces
 from foretell.profiling.campaign.plan import Fusion, Limits, Part, Plan, read_plan
 from foretell.profiling.zoos.zoo import Entry
@@ -36,7 +36,7 @@ def campaign(tmp_path, monkeypatch):
         monkeypatch.setattr(schedule, "load_zoo", lambda _name: FakeZoo(names))
         part = Part("fake", 1.0, ("timm",), per_model=1)
         plan = Plan(1, (part,), "fusion", limits=Limits(timeout_s=1.0), fusion=Fusion(tuple(backends), 2))
-        return FusionCampaign(Errand(plan, out, "cpu", 60.0, time.time(), skip, "", limit), command).run()
+        return FusionCampaign(Job(plan, out, "cpu", 60.0, time.time(), skip, "", limit), command).run()
 
     return run
 

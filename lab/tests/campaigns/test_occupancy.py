@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from foretell.errors import MeasurementError
-from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import read_records, read_traces
 from foretell.profiling.campaign.plan import Limits, Occupancy, Part, Plan, read_plan
 from foretell.profiling.campaign.schedule import make_schedule
@@ -72,7 +72,7 @@ def fakes(monkeypatch, tmp_path):
 
 
 def _run(out, *, plan=PLAN, seconds=60.0, began=None, skip=(), limit=0):
-    return occupancy.run(Errand(plan, out, "cpu", seconds, began or time.time(), tuple(skip), "", limit))
+    return occupancy.run(Job(plan, out, "cpu", seconds, began or time.time(), tuple(skip), "", limit))
 
 
 def _records(out):

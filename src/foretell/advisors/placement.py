@@ -59,7 +59,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class Requirements:
     """What is wanted; None is no limit."""
 
     slo_ms: float | None = None
@@ -107,7 +107,7 @@ class Placement:
     front: tuple[Choice, ...] = field(default=())
 
 
-def place(candidates: Sequence[Candidate], offers: Sequence[Offer], wishes: Wishes) -> Placement:
+def place(candidates: Sequence[Candidate], offers: Sequence[Offer], requirements: Requirements) -> Placement:
     """Rank all candidates on all offers of their device; ties go to the lower latency, then to the smaller batch."""
     kept: dict[tuple[str, str], Choice] = {}
     everything: list[Choice] = []
@@ -115,18 +115,18 @@ def place(candidates: Sequence[Candidate], offers: Sequence[Offer], wishes: Wish
     places = dict.fromkeys(candidate.place for candidate in candidates)
     for name in places:
         own = [candidate for candidate in candidates if candidate.place == name]
-        possible, reason = _possible(own, wishes)
+        possible, reason = _possible(own, requirements)
         found = [choice for each in possible for offer in offers if offer.device == each.device
-                 if (choice := _choice(each, offer, wishes)) is not None]  # fmt: skip
-        affordable = [choice for choice in found if _is_affordable(choice, wishes)]
+                 if (choice := _choice(each, offer, requirements)) is not None]  # fmt: skip
+        affordable = [choice for choice in found if _is_affordable(choice, requirements)]
         if not possible:
             refused.append(Refused(name, reason))
         elif not found:
-            refused.append(Refused(name, _why_unranked(possible[0], offers, wishes)))
+            refused.append(Refused(name, _why_unranked(possible[0], offers, requirements)))
         elif not affordable:
             least = min((hourly for choice in found if (hourly := _usd_per_h(choice)) is not None), default=None)
             need = "an unknown price" if least is None else f"{least:.2f} $/h at least"
-            refused.append(Refused(name, f"budget: {need}; {wishes.budget_usd_per_h:g} $/h are allowed"))
+            refused.append(Refused(name, f"budget: {need}; {requirements.budget_usd_per_h:g} $/h are allowed"))
         for choice in affordable:
             everything.append(choice)
             key = name, choice.offer.name
@@ -149,22 +149,22 @@ def _order(choice: Choice) -> tuple[float, float, int, str, str]:
     return choice.value, candidate.latency_ms.value, candidate.batch_size, candidate.place, choice.offer.name
 
 
-def _possible(own: Sequence[Candidate], wishes: Wishes) -> tuple[list[Candidate], str]:
+def _possible(own: Sequence[Candidate], requirements: Requirements) -> tuple[list[Candidate], str]:
     """The candidates of one place that fit, are fast enough and not too large a batch; else what stands against it."""
-    sized = [each for each in own if wishes.max_batch is None or each.batch_size <= wishes.max_batch]
+    sized = [each for each in own if requirements.max_batch is None or each.batch_size <= requirements.max_batch]
     if not sized:
-        return [], f"batch: none of the batch sizes is at most {wishes.max_batch}"
+        return [], f"batch: none of the batch sizes is at most {requirements.max_batch}"
     fitting = [each for each in sized if _fits(each)]
     if not fitting:
         least = min(sized, key=lambda each: each.batch_size)
         need = f"{least.need_mib.high:,.0f}" if least.need_mib else "?"
         return [], f"memory: batch {least.batch_size} may need {need} MiB of {least.capacity_mib or 0:,.0f}"
-    fast = [each for each in fitting if wishes.slo_ms is None or each.latency_ms.value <= wishes.slo_ms]
+    fast = [each for each in fitting if requirements.slo_ms is None or each.latency_ms.value <= requirements.slo_ms]
     if not fast:
         best = min(fitting, key=lambda each: each.latency_ms.value)
         return (
             [],
-            f"latency: {best.latency_ms.value:.3g} ms at batch {best.batch_size}; the limit is {wishes.slo_ms:g} ms",
+            f"latency: {best.latency_ms.value:.3g} ms at batch {best.batch_size}; the limit is {requirements.slo_ms:g} ms",
         )
     return fast, ""
 
@@ -176,7 +176,7 @@ def _fits(candidate: Candidate) -> bool:
     return candidate.need_mib.high <= candidate.capacity_mib
 
 
-def _choice(candidate: Candidate, offer: Offer, wishes: Wishes) -> Choice | None:
+def _choice(candidate: Candidate, offer: Offer, requirements: Requirements) -> Choice | None:
     """The candidate on an offer; None where what it is ranked by is unknown."""
     replicas = offer.devices * candidate.copies
     cost = inference_cost(
@@ -184,25 +184,25 @@ def _choice(candidate: Candidate, offer: Offer, wishes: Wishes) -> Choice | None
         energy_j=candidate.energy_j, power_w=candidate.power_w, pue=offer.pue, g_co2e_per_kwh=offer.g_co2e_per_kwh,
     )  # fmt: skip
     fleet = None
-    if wishes.rate_per_s is not None:
+    if requirements.rate_per_s is not None:
         fleet = fleet_for_rate(
-            wishes.rate_per_s, candidate.latency_ms, candidate.batch_size, utilisation=wishes.utilisation,
+            requirements.rate_per_s, candidate.latency_ms, candidate.batch_size, utilisation=requirements.utilisation,
             replicas=replicas, usd_per_h=offer.usd_per_h,
         )  # fmt: skip
-    ranked: Estimate | None = getattr(cost, _FIELDS[wishes.objective])
-    if wishes.objective == "usd" and fleet is not None:
+    ranked: Estimate | None = getattr(cost, _FIELDS[requirements.objective])
+    if requirements.objective == "usd" and fleet is not None:
         ranked = fleet.usd_per_million  # whole instances, busy or not
     if ranked is None:
         return None
-    at_risk = wishes.slo_ms is not None and candidate.latency_ms.high > wishes.slo_ms
+    at_risk = requirements.slo_ms is not None and candidate.latency_ms.high > requirements.slo_ms
     return Choice(candidate, offer, cost, fleet, ranked.value, at_risk)
 
 
-def _is_affordable(choice: Choice, wishes: Wishes) -> bool:
-    if wishes.budget_usd_per_h is None:
+def _is_affordable(choice: Choice, requirements: Requirements) -> bool:
+    if requirements.budget_usd_per_h is None:
         return True
     hourly = _usd_per_h(choice)
-    return hourly is not None and hourly <= wishes.budget_usd_per_h
+    return hourly is not None and hourly <= requirements.budget_usd_per_h
 
 
 def _usd_per_h(choice: Choice) -> float | None:
@@ -212,7 +212,7 @@ def _usd_per_h(choice: Choice) -> float | None:
     return None if choice.fleet.usd_per_h is None else choice.fleet.usd_per_h.value
 
 
-def _why_unranked(candidate: Candidate, offers: Sequence[Offer], wishes: Wishes) -> str:
+def _why_unranked(candidate: Candidate, offers: Sequence[Offer], requirements: Requirements) -> str:
     if not any(offer.device == candidate.device for offer in offers):
         return f"price: nobody is known to rent out a {candidate.device}"
-    return f"{wishes.objective}: unknown for every instance with a {candidate.device}"
+    return f"{requirements.objective}: unknown for every instance with a {candidate.device}"

@@ -23,13 +23,13 @@ _COURTESY_S = 15.0  # a worker that died in a convoy would be let pass for ever
 _LOOK_S = 0.002
 
 
-class Turnstile:
+class DeviceLock:
     """One worker's view of the lock."""
 
     def __init__(self, folder: Path, worker: int) -> None:
         self._folder = folder
         self._worker = worker
-        self._gate = -1
+        self._admission = -1
         self._device = -1
         self._state: mmap.mmap | None = None
         self.waited_s = 0.0
@@ -37,7 +37,7 @@ class Turnstile:
     def open(self) -> None:
         """Open the lock's files; they are created where absent."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._gate = os.open(self._folder / "gate", flags, 0o600)
+        self._admission = os.open(self._folder / "gate", flags, 0o600)
         self._device = os.open(self._folder / "device", flags, 0o600)
         self._state = open_state(self._folder)
         self._set(FREE)
@@ -70,11 +70,11 @@ class Turnstile:
             self._join_convoy()
         else:
             self._let_pass()
-        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        fcntl.flock(self._admission, fcntl.LOCK_EX)
         try:
             fcntl.flock(self._device, kind)
         finally:
-            fcntl.flock(self._gate, fcntl.LOCK_UN)
+            fcntl.flock(self._admission, fcntl.LOCK_UN)
         self._set(HOLDING)
         self.waited_s += time.perf_counter() - started
 

@@ -206,22 +206,22 @@ class SingleRun:
     def _open(self) -> None:
         import torch
 
-        from foretell.processes.device_lock import Turnstile
+        from foretell.processes.device_lock import DeviceLock
 
         request = self._request
         torch.set_num_threads(request.threads)
-        turnstile = Turnstile(self._folder, 0)
-        turnstile.open()
+        device_lock = DeviceLock(self._folder, 0)
+        device_lock.open()
         if request.device == "cpu":
             from foretell.profiling.runtimes.cpu import CpuRuntime
 
-            self._runtime = CpuRuntime(turnstile, request.measuring)
+            self._runtime = CpuRuntime(device_lock, request.measuring)
         else:
             if not torch.cuda.is_available():
                 raise MeasurementError("PyTorch sees no NVIDIA GPU on this machine. Use --device cpu.")
             from foretell.profiling.runtimes.cuda import CudaRuntime
 
-            self._runtime = CudaRuntime(turnstile, request.measuring)
+            self._runtime = CudaRuntime(device_lock, request.measuring)
         self._runtime.open(tracing=False)
 
     def _prepare(self, source: Source, workload: Workload) -> None:
@@ -266,7 +266,7 @@ class SingleRun:
         request, started = self._request, time.perf_counter()
         kernels: Values | None = None
         if request.device == "cuda" and request.runtime == "eager":
-            clock = CpuRuntime(self._runtime._turnstile, request.measuring)
+            clock = CpuRuntime(self._runtime._device_lock, request.measuring)
             measured = clock.measure(_synchronised(self._step), energy=False) | {"latency_source": "wall-clock"}
         else:
             try:

@@ -33,7 +33,7 @@ from foretell.predictors.compiled.model import (
 from foretell.predictors.fitted_files import write_fitted
 from foretell.predictors.fusion.kernel_graph import split_cycles
 from foretell.predictors.fusion.partitioner import Partitioner
-from foretell.predictors.slices.model import TellsUnits
+from foretell.predictors.slices.model import UnitTimePredictor
 from foretell.predictors.unit.fit_model import Settings, conformal_quantile
 from foretell.records import Target
 from foretell.training.examples.graphs import GraphKey, collect_graphs, read_graphs, write_graphs
@@ -125,7 +125,7 @@ def read_compiled(
     """The compiled workloads below ``store``; graphs that it lacks are made, and kept in ``cache``."""
     place = find_device(device)
     eager = predictor or find_predictor(None, place.id)
-    if not isinstance(eager, TellsUnits):
+    if not isinstance(eager, UnitTimePredictor):
         raise InputError(f"No predictor of units is fitted to {place.id}; fit one first: foretell train.")
     rows = _measured(store)
     if not rows:

@@ -11,7 +11,7 @@ from foretell.files import write_whole
 from foretell.predictors.sample import Sample
 from foretell.predictors.unit.fit_model import CrossFit, Settings, cross_fit_networks
 from foretell.predictors.unit.fit_network import Classes, default_device
-from foretell.predictors.unit.network import Told
+from foretell.predictors.unit.network import UnitPredictions
 
 _AT_ONCE = {"cuda": 8, "cpu": 1}  # fits that share a device's memory
 
@@ -53,4 +53,4 @@ def _save(fit: CrossFit, file: Path) -> None:
 def _load(file: Path) -> CrossFit:
     with np.load(file, allow_pickle=False) as arrays:
         power_w = arrays["power_w"].astype(np.float64) if "power_w" in arrays else None
-        return CrossFit(Told(arrays["log_ratio"].astype(np.float64), power_w), arrays["network"].tobytes())
+        return CrossFit(UnitPredictions(arrays["log_ratio"].astype(np.float64), power_w), arrays["network"].tobytes())

@@ -31,7 +31,7 @@ _OPERATOR, _PHASE, _DTYPE = (COLUMNS.index(name) for name in ("operator", "phase
 _SHOWN_GROUPS = 16
 
 Say = Callable[[str], None]
-Told = NDArray[np.int64]  # of each row the five likeliest classes
+TopClasses = NDArray[np.int64]  # of each row the five likeliest classes
 
 
 def inputs_of(labels: KernelLabels) -> KernelInputs:
@@ -42,7 +42,7 @@ def inputs_of(labels: KernelLabels) -> KernelInputs:
 def judge(
     labels: KernelLabels, device: str, files: Sequence[Path], fits: Mapping[str, KernelFit] = FITS,
     say: Say = lambda _: None,
-) -> dict[str, Told]:  # fmt: skip
+) -> dict[str, TopClasses]:  # fmt: skip
     """What is told of every row by fits that have not seen its architecture; ``files`` keep what each fold told."""
     units = inputs_of(labels)
     told = {name: np.full((len(labels), MOST), -1, np.int64) for name in (NETWORK, COMMONEST)}
@@ -74,7 +74,7 @@ def _fit(
     )  # fmt: skip
 
 
-def _commonest(labels: KernelLabels, taught: NDArray[np.intp], held: NDArray[np.intp]) -> Told:
+def _commonest(labels: KernelLabels, taught: NDArray[np.intp], held: NDArray[np.intp]) -> TopClasses:
     """The commonest classes of the same operator, phase and type; of all units where there was none."""
     columns = labels.features[:, [_OPERATOR, _PHASE, _DTYPE]]
     _, group = np.unique(columns, axis=0, return_inverse=True)
@@ -87,7 +87,7 @@ def _commonest(labels: KernelLabels, taught: NDArray[np.intp], held: NDArray[np.
     return np.asarray(first[group.ravel()[held]])
 
 
-def scores(labels: KernelLabels, told: Told, rows: NDArray[np.bool_]) -> dict[str, Cell]:
+def scores(labels: KernelLabels, told: TopClasses, rows: NDArray[np.bool_]) -> dict[str, Cell]:
     """The shares that are right, by units and by time."""
     right = told[rows] == labels.label[rows][:, None]
     weights = (labels.counts[rows], labels.time_us[rows])
@@ -95,7 +95,7 @@ def scores(labels: KernelLabels, told: Told, rows: NDArray[np.bool_]) -> dict[st
     return dict(zip(_FIGURES, found, strict=True))
 
 
-def tables(labels: KernelLabels, told: Mapping[str, Told]) -> list[Comparison]:
+def tables(labels: KernelLabels, told: Mapping[str, TopClasses]) -> list[Comparison]:
     """Inference and training: against the baseline, then by library and algorithm of the kernel that ran."""
     found: list[Comparison] = []
     models = ~labels.bench
@@ -118,7 +118,7 @@ def tables(labels: KernelLabels, told: Mapping[str, Told]) -> list[Comparison]:
     return found
 
 
-def _against(name: str, labels: KernelLabels, told: Mapping[str, Told], use: NDArray[np.bool_]) -> Comparison:
+def _against(name: str, labels: KernelLabels, told: Mapping[str, TopClasses], use: NDArray[np.bool_]) -> Comparison:
     """The classifier and its baseline on some rows."""
     number = len(np.unique(labels.label[use]))
     title = f"{name}: {int(labels.counts[use].sum()):,} units, {number} classes"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from foretell.advisors.placement import Wishes
+from foretell.advisors.placement import Requirements
 from foretell.errors import ModelError
 from foretell.frontends.sources import recognise
 from foretell.rendering.html.report import report_page
@@ -66,18 +66,18 @@ def _advise(values: Fields) -> str:
     if values["train"]:
         more = {name: values[name] for name in ("batch_size", "optimizer")}
         return _json(plain.training(advise_training(model, steps, renting, **shared, **more), steps))
-    wishes = _wishes(values, objective=values["by"], max_batch=values["max_batch"])
-    return _json(plain.placement(advise(model, wishes, renting, mig=values["mig"], **shared)))
+    requirements = _requirements(values, objective=values["by"], max_batch=values["max_batch"])
+    return _json(plain.placement(advise(model, requirements, renting, mig=values["mig"], **shared)))
 
 
-def _wishes(values: Fields, **more: Any) -> Wishes:
-    return Wishes(values["slo_ms"], values["rate"], values["budget"], **more)
+def _requirements(values: Fields, **more: Any) -> Requirements:
+    return Requirements(values["slo_ms"], values["rate"], values["budget"], **more)
 
 
 def _report(values: Fields) -> str:
-    model, wishes = values.pop("model"), _wishes(values)
+    model, requirements = values.pop("model"), _requirements(values)
     rest = {name: value for name, value in values.items() if name not in ("slo_ms", "rate", "budget")}
-    return report_page(gather(model, wishes=wishes, name=_name(model), **rest))
+    return report_page(gather(model, requirements=requirements, name=_name(model), **rest))
 
 
 def _name(model: str) -> str:

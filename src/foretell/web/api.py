@@ -18,12 +18,12 @@ from foretell.devices import all_devices
 from foretell.errors import ForetellError
 from foretell.units import bytes_from_mib
 from foretell.web.admission.metrics import CONTENT_TYPE, Metrics
-from foretell.web.admission.middleware import Gate, problem, problem_headers
+from foretell.web.admission.middleware import AdmissionMiddleware, problem, problem_headers
 from foretell.web.admission.pool import Pool
-from foretell.web.admission.queue import Desk
+from foretell.web.admission.queue import RequestQueue
 from foretell.web.admission.uploads import KEPT_S, Uploads, sweep_forever
 from foretell.web.forms import asked, read_file
-from foretell.web.page.routes import Surface
+from foretell.web.page.routes import GradioRoutes
 from foretell.web.questions import QUESTIONS, UPLOAD
 from foretell.web.refusals import status_of
 from foretell.web.schema import FILE_BODY, answer_of, body_of, problems
@@ -40,10 +40,10 @@ def make_app(settings: Settings, *, page: bool = True) -> FastAPI:
     empty = uploads.folder / "empty"
     empty.mkdir()
     pool = Pool(settings, empty)
-    desk = Desk(settings, pool, uploads, metrics)
+    queue = RequestQueue(settings, pool, uploads, metrics)
     metrics.watch("workers_busy", "Workers that read a model now.", lambda: float(pool.busy))
     metrics.watch("workers_restarted", "Workers that were replaced.", lambda: float(pool.restarts))
-    metrics.watch("requests_inside", "Requests that wait for an answer.", lambda: float(desk.inside))
+    metrics.watch("requests_inside", "Requests that wait for an answer.", lambda: float(queue.inside))
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
@@ -66,15 +66,15 @@ def make_app(settings: Settings, *, page: bool = True) -> FastAPI:
         redoc_url=None,
         lifespan=running,
     )
-    app.state.desk, app.state.pool = desk, pool
+    app.state.queue, app.state.pool = queue, pool
     _tell_errors(app)
-    _add_routes(app, desk, pool, metrics)
+    _add_routes(app, queue, pool, metrics)
     if page:
         from foretell.web.page.page import add_page
 
-        add_page(app, desk, settings)
-        app.add_middleware(Surface)
-    app.add_middleware(Gate, settings=settings, metrics=metrics)
+        add_page(app, queue, settings)
+        app.add_middleware(GradioRoutes)
+    app.add_middleware(AdmissionMiddleware, settings=settings, metrics=metrics)
     return app
 
 
@@ -92,7 +92,7 @@ def _tell_errors(app: FastAPI) -> None:
         return Response(problem("; ".join(str(each["msg"]) for each in error.errors())), 422, None, _JSON)
 
 
-def _add_routes(app: FastAPI, desk: Desk, pool: Pool, metrics: Metrics) -> None:
+def _add_routes(app: FastAPI, queue: RequestQueue, pool: Pool, metrics: Metrics) -> None:
     @app.get("/healthz", summary="Whether the server is there")
     async def healthz() -> dict[str, Any]:
         return {"status": "ok", "version": app.version, "workers": len(pool.pids)}
@@ -112,25 +112,25 @@ def _add_routes(app: FastAPI, desk: Desk, pool: Pool, metrics: Metrics) -> None:
     @app.post("/api/uploads", status_code=201, openapi_extra=FILE_BODY, responses=problems())
     async def upload(request: Request) -> dict[str, Any]:
         """Keep a model for some minutes, to ask about it as upload:ID."""
-        with desk.place():
-            kept = await read_file(request, desk.uploads)
-            desk.uploads.keep(kept)
+        with queue.place():
+            kept = await read_file(request, queue.uploads)
+            queue.uploads.keep(kept)
         return {"model": UPLOAD + kept.ident, "name": kept.path.name, "bytes": kept.size_bytes, "kept_s": KEPT_S}
 
     @app.delete("/api/uploads/{ident}", status_code=204, responses=problems(401))
     async def forget(ident: str) -> None:
         """Delete a kept model; one that is not there is no error."""
-        desk.uploads.drop(ident)
+        queue.uploads.drop(ident)
 
     for kind in QUESTIONS:
-        _add_question(app, desk, kind)
+        _add_question(app, queue, kind)
 
 
-def _add_question(app: FastAPI, desk: Desk, kind: str) -> None:
+def _add_question(app: FastAPI, queue: RequestQueue, kind: str) -> None:
     async def ask(request: Request) -> Response:
-        with desk.place():
-            async with asked(request, kind, desk.uploads) as (question, brought):
-                text = await desk.ask(kind, question, brought)
+        with queue.place():
+            async with asked(request, kind, queue.uploads) as (question, brought):
+                text = await queue.ask(kind, question, brought)
         return HTMLResponse(text) if kind == "report" else Response(text, media_type=_JSON)
 
     app.post(

@@ -83,7 +83,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
         try:
             _Server(config, lambda: say(f"http://{f'[{host}]' if ':' in host else host}:{port}")).run([line])
         finally:
-            app.state.desk.uploads.close()
+            app.state.queue.uploads.close()
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from foretell.advisors.carbon import CarbonFacts, load_carbon
 from foretell.advisors.costs import TrainingCost, training_cost
-from foretell.advisors.placement import Candidate, Offer, Placement, Refused, Wishes, place
+from foretell.advisors.placement import Candidate, Offer, Placement, Refused, Requirements, place
 from foretell.advisors.prices import Price, load_prices, select_prices
 from foretell.devices import Device, Slice, find_device, parse_slice
 from foretell.errors import InputError
@@ -55,7 +55,7 @@ class TrainingAdvice:
 
 def advise(
     model: Any,
-    wishes: Wishes,
+    requirements: Requirements,
     renting: Renting | None = None,
     *,
     devices: Sequence[str | Device] = (ALL,),
@@ -68,19 +68,19 @@ def advise(
     """Which device, MIG slice, batch size and instance serve a model best.
 
     >>> from foretell.testing import tiny_onnx
-    >>> found = advise(tiny_onnx(), Wishes(slo_ms=5), devices=["h200", "l4"], mig=False)
+    >>> found = advise(tiny_onnx(), Requirements(slo_ms=5), devices=["h200", "l4"], mig=False)
     >>> found.choices[0].candidate.device, found.choices[0].at_risk
     ('l4', False)
     """
     renting = renting or Renting()
-    limit = wishes.max_batch or _LARGEST_BATCH
+    limit = requirements.max_batch or _LARGEST_BATCH
     batch_sizes = [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]
     found = [device for each in devices for device in places_of(each)]
     graph = load_graph(model, input_shape=input_shape, trust=trust, use_cache=use_cache)
     targets = [Target(device, part) for device in found for part in (None, *(_parts(device) if mig else ()))]
     points = sweep_targets(graph, targets, [parse_dtype(dtype)], batch_sizes)
     candidates = [candidate for point in points for candidate in _candidates(point)]
-    return place(candidates, _offers(found, renting), wishes)
+    return place(candidates, _offers(found, renting), requirements)
 
 
 def advise_training(

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from foretell.advisors.placement import Choice, Wishes
+from foretell.advisors.placement import Choice, Requirements
 from foretell.devices import Device, find_device
 from foretell.errors import ForetellError, GraphError, InputError, ModelError
 from foretell.graph import Graph
@@ -56,7 +56,7 @@ def gather(
     optimizer: str | None = None,
     context: int | None = None,
     devices: Sequence[str | Device] | None = None,
-    wishes: Wishes | None = None,
+    requirements: Requirements | None = None,
     renting: Renting | None = None,
     name: str | None = None,
     trust: bool = False,
@@ -77,7 +77,7 @@ def gather(
         context: Tokens already in the cache, when decoding.
         devices: Those to compare and to advise on; ``all`` means every GPU. Where absent, a few are compared, and the
             advice looks at all.
-        wishes: What the advice is to keep: a latency, a rate, a budget.
+        requirements: What the advice is to keep: a latency, a rate, a budget.
         renting: Where instances are looked for.
         name: What the model is called on the page; else what it was given as.
         trust: Allow code that comes with the model to run.
@@ -92,8 +92,8 @@ def gather(
     """
     place = device if isinstance(device, Device) else find_device(device)
     compared = _compared(place, devices)
-    wishes, renting = wishes or Wishes(), renting or Renting()
-    if mode == "training" and _limits(wishes):
+    requirements, renting = requirements or Requirements(), renting or Renting()
+    if mode == "training" and _limits(requirements):
         raise InputError("A training has no limit of latency, rate, budget or batch: leave it out.")
     tell("Reading the model")
     graph = load_graph(
@@ -121,12 +121,12 @@ def gather(
     rows = _devices(graph, compared, batch_size, dtype, setting, missing)
     tell("Looking for places to run it")
     everywhere = (ALL,) if devices is None else devices
-    advice = _told(missing, ADVICE, lambda: _advice(graph, everywhere, prediction, wishes, renting))
+    advice = _told(missing, ADVICE, lambda: _advice(graph, everywhere, prediction, requirements, renting))
     options = {
         "--device": place.id, "--batch-size": batch_size, "--input": _input_texts(input_shape),
         "--dtype": prediction.dtype, "--mode": mode if mode != "inference" else None, "--optimizer": optimizer,
-        "--context": context, "--devices": ",".join(_id(each) for each in devices or ()), "--slo-ms": wishes.slo_ms,
-        "--rate": wishes.rate_per_s, "--budget": wishes.budget_usd_per_h, "--max-batch": wishes.max_batch,
+        "--context": context, "--devices": ",".join(_id(each) for each in devices or ()), "--slo-ms": requirements.slo_ms,
+        "--rate": requirements.rate_per_s, "--budget": requirements.budget_usd_per_h, "--max-batch": requirements.max_batch,
         "--clouds": ",".join(renting.clouds),
         "--region": renting.region, "--country": renting.country, "--pue": renting.pue,
         "--market": renting.market if renting.market == "spot" else None, "--prices": renting.prices,
@@ -225,7 +225,7 @@ def _advice(
     graph: Graph,
     devices: Sequence[str | Device],
     prediction: Prediction,
-    wishes: Wishes,
+    requirements: Requirements,
     renting: Renting,
 ) -> AdviceTable:
     if prediction.mode == "training":
@@ -236,7 +236,7 @@ def _advice(
         rows = [_trained(each) for each in trained.choices]
         refused = tuple((each.place, each.reason) for each in trained.refused)
         return AdviceTable(f"{STEPS:,} steps", _best(rows), refused)
-    placement = advise(graph, wishes, renting, devices=devices, dtype=prediction.dtype, mig=False)
+    placement = advise(graph, requirements, renting, devices=devices, dtype=prediction.dtype, mig=False)
     front = [
         FrontPoint(
             each.candidate.latency_ms.value, each.value, f"{each.candidate.place}, batch {each.candidate.batch_size}"
@@ -245,16 +245,16 @@ def _advice(
     ]
     rows = [_served(choice) for choice in placement.choices]
     refused = tuple((each.place, each.reason) for each in placement.refused)
-    return AdviceTable("a million inferences", _best(rows), refused, tuple(front), _limits(wishes))
+    return AdviceTable("a million inferences", _best(rows), refused, tuple(front), _limits(requirements))
 
 
-def _limits(wishes: Wishes) -> tuple[str, ...]:
+def _limits(requirements: Requirements) -> tuple[str, ...]:
     """What was asked for, in words."""
     limits = (
-        (wishes.slo_ms, "a latency of {:g} ms at most"),
-        (wishes.rate_per_s, "{:g} requests a second"),
-        (wishes.budget_usd_per_h, "{:g} $/h at most"),
-        (wishes.max_batch, "batches of {:g} at most"),
+        (requirements.slo_ms, "a latency of {:g} ms at most"),
+        (requirements.rate_per_s, "{:g} requests a second"),
+        (requirements.budget_usd_per_h, "{:g} $/h at most"),
+        (requirements.max_batch, "batches of {:g} at most"),
     )
     return tuple(text.format(limit) for limit, text in limits if limit is not None)
 

@@ -1,20 +1,20 @@
 import time
 from pathlib import Path
 
-from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.plan import Plan
 
 
 def test_it_keeps_a_share_of_the_time_but_not_too_much():
-    errand = Errand(Plan(1, ()), Path("out"), "cpu", 100.0, 1000.0, (Path("a"), Path("b")))
-    assert errand.reserve_s(0.05, 25.0) == 5.0
-    assert errand.reserve_s(0.5, 25.0) == 25.0
-    assert errand.before_end(5.0) == 1095.0
-    assert errand.folders == (Path("a"), Path("b"), Path("out"))
+    job = Job(Plan(1, ()), Path("out"), "cpu", 100.0, 1000.0, (Path("a"), Path("b")))
+    assert job.reserve_s(0.05, 25.0) == 5.0
+    assert job.reserve_s(0.5, 25.0) == 25.0
+    assert job.before_end(5.0) == 1095.0
+    assert job.folders == (Path("a"), Path("b"), Path("out"))
 
 
 def test_it_tells_how_long_it_takes_and_when_enough_is_measured():
-    errand = Errand(Plan(1, ()), Path("out"), "cpu", 100.0, time.time() - 10, limit=3)
-    assert 10 <= errand.elapsed_s < 100
-    assert [errand.enough(count) for count in (2, 3, 4)] == [False, True, True]
-    assert not Errand(Plan(1, ()), Path("out"), "cpu", 100.0, 0.0).enough(1_000_000)
+    job = Job(Plan(1, ()), Path("out"), "cpu", 100.0, time.time() - 10, limit=3)
+    assert 10 <= job.elapsed_s < 100
+    assert [job.enough(count) for count in (2, 3, 4)] == [False, True, True]
+    assert not Job(Plan(1, ()), Path("out"), "cpu", 100.0, 0.0).enough(1_000_000)

@@ -8,40 +8,40 @@ import pytest
 
 from foretell.errors import MeasurementError
 from foretell.profiling.campaign.schedule import Group
-from foretell.profiling.campaign.task_worker import Station
+from foretell.profiling.campaign.task_worker import TaskWorker
 from foretell.profiling.workload import Workload
 
 WORKER = (sys.executable, str(Path(__file__).parents[2] / "fakes" / "quick_worker.py"))
 
 
 @pytest.fixture
-def station(tmp_path):
-    made = Station(tmp_path, {"device": "cpu"}, WORKER, timeout_s=0.5, number=7)
+def task_worker(tmp_path):
+    made = TaskWorker(tmp_path, {"device": "cpu"}, WORKER, timeout_s=0.5, number=7)
     yield made
     made.close()
 
 
-def measure(station, name, *, trace=False):
+def measure(task_worker, name, *, trace=False):
     workload = Workload(f"synthetic:{name}", 1, (4,), "fp32")
     group = Group("p", workload.spec, (workload,), 1)
-    return station.measure(group, energy=False, trace=trace, stop_at=time.time() + 60)
+    return task_worker.measure(group, energy=False, trace=trace, stop_at=time.time() + 60)
 
 
-def test_a_worker_outlives_its_tasks_and_its_death_ends_one(station):
-    assert measure(station, "fine").status == "ok"
-    traced = measure(station, "fine", trace=True)
+def test_a_worker_outlives_its_tasks_and_its_death_ends_one(task_worker):
+    assert measure(task_worker, "fine").status == "ok"
+    traced = measure(task_worker, "fine", trace=True)
     assert (traced.status, traced.kernels["name"]) == ("ok", ["gemm"])
-    crashed = measure(station, "crash")
+    crashed = measure(task_worker, "crash")
     assert (crashed.status, crashed.values["error"]) == ("crash", "exit code -6")
-    assert measure(station, "hang").status == "timeout"
-    assert measure(station, "fails", trace=True).to_json()["kernels"] is None
-    fallback = measure(station, "fallback")
+    assert measure(task_worker, "hang").status == "timeout"
+    assert measure(task_worker, "fails", trace=True).to_json()["kernels"] is None
+    fallback = measure(task_worker, "fallback")
     assert (fallback.status, fallback.values["latency_source"]) == ("ok", "fallback")
     assert fallback.values["error"] == "The step waits."
 
 
 def test_a_worker_that_never_starts_is_an_error(tmp_path):
-    station = Station(tmp_path, {}, (sys.executable, "-c", "raise SystemExit(4)"), timeout_s=5)
+    task_worker = TaskWorker(tmp_path, {}, (sys.executable, "-c", "raise SystemExit(4)"), timeout_s=5)
     with pytest.raises(MeasurementError, match="code 4"):
-        measure(station, "fine")
-    station.close()
+        measure(task_worker, "fine")
+    task_worker.close()

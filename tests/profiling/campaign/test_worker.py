@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 
 from foretell.processes.child import PoisonedError
-from foretell.processes.device_lock import Turnstile
-from foretell.profiling.campaign.job import Errand
+from foretell.processes.device_lock import DeviceLock
+from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import read_records, read_traces
 from foretell.profiling.campaign.measurements import run
 from foretell.profiling.campaign.plan import Limits, Measuring, read_plan
@@ -27,10 +27,10 @@ LENET = tuple(Workload("synthetic:lenet?scale=1", batch, (1, 28, 28), "fp32") fo
 @pytest.fixture
 def make_worker(tmp_path):
     def make(limits=Limits(), **broken):  # noqa: B008 frozen
-        turnstile = Turnstile(tmp_path, 0)
-        turnstile.open()
+        device_lock = DeviceLock(tmp_path, 0)
+        device_lock.open()
         said: list[dict[str, object]] = []
-        runtime = CpuRuntime(turnstile, QUICK)
+        runtime = CpuRuntime(device_lock, QUICK)
         for name, replacement in broken.items():
             setattr(runtime, name, replacement)
         return Worker(runtime, QUICK, limits, said.append), said
@@ -145,7 +145,7 @@ def test_a_campaign_on_the_host(tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN)
     out = tmp_path / "out"
     plan = read_plan(tmp_path / "plan.toml")
-    counts = run(Errand(plan, out, "cpu", 90.0, time.time()))
+    counts = run(Job(plan, out, "cpu", 90.0, time.time()))
     assert counts == {"ok": 2, "traced": 2}
     records = [record for record in read_records(out) if record["kind"] == "measurement"]
     assert [record["status"] for record in records] == ["ok", "ok"]

@@ -3,7 +3,14 @@ import time
 import pytest
 
 from foretell.profiling.campaign.plan import Measuring
-from foretell.profiling.replays.captured import CpuReplays, NoTurnstile, chunk_of, replays_for, time_replays, wait_until
+from foretell.profiling.replays.captured import (
+    CpuReplays,
+    NoDeviceLock,
+    chunk_of,
+    replays_for,
+    time_replays,
+    wait_until,
+)
 from foretell.profiling.steps import Step
 
 
@@ -57,6 +64,6 @@ def test_runs_back_to_back_leave_a_moment_between_each_two():
 
 
 def test_nobody_waits_where_a_campaign_says_who_times():
-    one, other = NoTurnstile(), NoTurnstile()
+    one, other = NoDeviceLock(), NoDeviceLock()
     with one.alone(), other.alone(), other.shared():
         assert not one.wanted()

@@ -8,7 +8,7 @@ import pytest
 
 from foretell.errors import MeasurementError
 from foretell.profiling.campaign import schedule
-from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import read_records, read_traces
 from foretell.profiling.campaign.plan import Compiled, Limits, Part, Plan, read_plan
 from foretell.profiling.replays import compiled
@@ -37,7 +37,7 @@ def campaign(tmp_path, monkeypatch):
 
     def run(names, plan=PLAN, *, out=tmp_path / "out", seconds=60.0, skip=(), limit=0, command=COMMAND):
         monkeypatch.setattr(schedule, "load_zoo", lambda _name: FakeZoo(names))
-        return CompiledCampaign(Errand(plan, out, "cpu", seconds, time.time(), skip, "", limit), command).run()
+        return CompiledCampaign(Job(plan, out, "cpu", seconds, time.time(), skip, "", limit), command).run()
 
     return run
 

@@ -41,7 +41,7 @@ def workload(spec=TINY[0], batch=2):
     return Workload(spec, batch, (16,), "fp32")
 
 
-class Crew:
+class ReplayWorkers:
     """A worker in this process and what it said."""
 
     def __init__(self, compiler=compile_quickly, limits=None, compiled=None):
@@ -66,48 +66,48 @@ def _graphs():
 
 
 def test_what_is_compiled_is_kept_until_it_is_timed_and_traced():
-    crew = Crew()
-    crew.prepare(workload(), workload(TINY[1]))
-    assert [message["id"] for message in crew.heard("kept")] == [workload().id, workload(TINY[1]).id]
-    assert crew.heard("kept")[0]["values"]["graph_breaks"] == 0
-    assert crew.heard("kept")[0]["values"]["compile_s"] > 0
+    replay_workers = ReplayWorkers()
+    replay_workers.prepare(workload(), workload(TINY[1]))
+    assert [message["id"] for message in replay_workers.heard("kept")] == [workload().id, workload(TINY[1]).id]
+    assert replay_workers.heard("kept")[0]["values"]["graph_breaks"] == 0
+    assert replay_workers.heard("kept")[0]["values"]["compile_s"] > 0
     graphs = _graphs()
-    crew.worker.obey({"do": "trace", **SOON})
-    assert not crew.heard("traced")  # nothing is timed yet
-    crew.worker.obey({"do": "time", **SOON})
-    crew.worker.obey({"do": "tracer"})
-    crew.worker.obey({"do": "trace", **SOON})
-    timed, traced = crew.heard("timed"), crew.heard("traced")
+    replay_workers.worker.obey({"do": "trace", **SOON})
+    assert not replay_workers.heard("traced")  # nothing is timed yet
+    replay_workers.worker.obey({"do": "time", **SOON})
+    replay_workers.worker.obey({"do": "tracer"})
+    replay_workers.worker.obey({"do": "trace", **SOON})
+    timed, traced = replay_workers.heard("timed"), replay_workers.heard("traced")
     assert [message["id"] for message in timed] == [message["id"] for message in traced]
     assert timed[0]["values"]["eager_ms"] > 0
     assert timed[0]["values"]["compiled_ms"] > 0
     kernels = traced[0]["kernels"]
     assert {len(column) for column in kernels.values()} == {len(kernels["name"])}
     assert _graphs() == graphs  # neither timing nor tracing compiles again
-    crew.said.clear()
-    crew.worker.obey({"do": "time", **SOON})
-    assert crew.said == []
+    replay_workers.said.clear()
+    replay_workers.worker.obey({"do": "time", **SOON})
+    assert replay_workers.said == []
 
 
 def test_models_of_one_class_are_all_compiled_for_their_own_sizes():
-    crew = Crew()
+    replay_workers = ReplayWorkers()
     graphs = _graphs()
     many = [
         workload(f"synthetic:mlp?act=relu&widths=16-{width}-8", batch) for width in range(20, 26) for batch in (1, 3)
     ]
-    crew.prepare(*many)  # more than the compiler's default allows, and of other sizes each
+    replay_workers.prepare(*many)  # more than the compiler's default allows, and of other sizes each
     assert _graphs() - graphs == len(many)
-    crew.worker.obey({"do": "time", **SOON})
-    assert len(crew.heard("timed")) == len(many)
+    replay_workers.worker.obey({"do": "time", **SOON})
+    assert len(replay_workers.heard("timed")) == len(many)
     assert _graphs() - graphs == len(many)
 
 
 def test_nothing_is_measured_after_the_time():
-    crew = Crew()
-    crew.prepare(workload())
-    crew.said.clear()
-    crew.worker.obey({"do": "time", "stop_at": time.time() - 1})
-    assert crew.said == []
+    replay_workers = ReplayWorkers()
+    replay_workers.prepare(workload())
+    replay_workers.said.clear()
+    replay_workers.worker.obey({"do": "time", "stop_at": time.time() - 1})
+    assert replay_workers.said == []
 
 
 @pytest.mark.parametrize(
@@ -122,44 +122,44 @@ def test_a_model_that_does_not_compile_is_a_record_and_leaves_nothing_behind(fai
     def fail(_model):
         raise failure
 
-    crew = Crew(fail)
-    crew.prepare(workload())
-    (message,) = crew.heard("failed")
+    replay_workers = ReplayWorkers(fail)
+    replay_workers.prepare(workload())
+    (message,) = replay_workers.heard("failed")
     assert message["status"] == status
     assert str(failure) in message["values"]["error"]
-    crew.worker.obey({"do": "time", **SOON})
-    assert not crew.heard("timed")
+    replay_workers.worker.obey({"do": "time", **SOON})
+    assert not replay_workers.heard("timed")
 
 
 def test_a_step_that_cannot_be_captured_is_a_record():
-    crew = Crew(lambda model: model)
-    crew.prepare(workload())
-    assert crew.heard("kept")[0]["values"]["graph_breaks"] is None  # nothing was compiled: nobody knows
-    crew.runtime.failure = CaptureError("The step waits for the device.")
-    crew.worker.obey({"do": "time", **SOON})
-    (message,) = crew.heard("failed")
+    replay_workers = ReplayWorkers(lambda model: model)
+    replay_workers.prepare(workload())
+    assert replay_workers.heard("kept")[0]["values"]["graph_breaks"] is None  # nothing was compiled: nobody knows
+    replay_workers.runtime.failure = CaptureError("The step waits for the device.")
+    replay_workers.worker.obey({"do": "time", **SOON})
+    (message,) = replay_workers.heard("failed")
     assert message["status"] == "run_error"
     assert "waits for the device" in message["values"]["error"]
 
 
 def test_models_that_cannot_be_built_or_are_too_large_are_records():
-    crew = Crew(lambda model: model, Limits(max_parameters=100))
-    crew.prepare(workload("synthetic:mlp?act=relu&widths=x"), workload())
-    assert [message["status"] for message in crew.heard("failed")] == ["build_error", "skipped"]
+    replay_workers = ReplayWorkers(lambda model: model, Limits(max_parameters=100))
+    replay_workers.prepare(workload("synthetic:mlp?act=relu&widths=x"), workload())
+    assert [message["status"] for message in replay_workers.heard("failed")] == ["build_error", "skipped"]
 
 
 def test_a_trace_that_fails_leaves_the_times(monkeypatch):
-    crew = Crew(lambda model: model)
-    crew.prepare(workload())
-    crew.worker.obey({"do": "time", **SOON})
+    replay_workers = ReplayWorkers(lambda model: model)
+    replay_workers.prepare(workload())
+    replay_workers.worker.obey({"do": "time", **SOON})
 
     def fail(*_):
         raise RuntimeError("no tracer")
 
-    monkeypatch.setattr(crew.runtime, "trace", fail)
-    crew.worker.obey({"do": "tracer"})
-    crew.worker.obey({"do": "trace", **SOON})
-    (message,) = crew.heard("traced")
+    monkeypatch.setattr(replay_workers.runtime, "trace", fail)
+    replay_workers.worker.obey({"do": "tracer"})
+    replay_workers.worker.obey({"do": "trace", **SOON})
+    (message,) = replay_workers.heard("traced")
     assert (message["kernels"], message["error"]) == (None, "RuntimeError: no tracer")
 
 
@@ -168,37 +168,37 @@ def test_a_signal_ends_a_compilation_and_nothing_is_said_of_it():
         os.kill(os.getpid(), signal.SIGUSR1)
         time.sleep(100)
 
-    crew = Crew(compile_for_ever)
+    replay_workers = ReplayWorkers(compile_for_ever)
 
     def interrupt(_number, _frame):
-        if crew.worker.preparing:
+        if replay_workers.worker.preparing:
             raise InterruptedPreparation
 
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        crew.prepare(workload())
+        replay_workers.prepare(workload())
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert [message["event"] for message in crew.said] == ["begin"]
-    assert not crew.worker.preparing
+    assert [message["event"] for message in replay_workers.said] == ["begin"]
+    assert not replay_workers.worker.preparing
 
 
 def test_a_process_with_enough_models_is_full():
-    crew = Crew(lambda model: model, compiled=Compiled(per_process=1))
-    assert not crew.worker.is_full()
-    crew.prepare(workload())
-    assert crew.worker.is_full()
+    replay_workers = ReplayWorkers(lambda model: model, compiled=Compiled(per_process=1))
+    assert not replay_workers.worker.is_full()
+    replay_workers.prepare(workload())
+    assert replay_workers.worker.is_full()
 
 
 def test_a_broken_context_ends_the_process():
-    crew = Crew(lambda model: model)
-    crew.prepare(workload())
-    crew.runtime.failure, crew.runtime.broken = RuntimeError("CUDA error: illegal access"), True
+    replay_workers = ReplayWorkers(lambda model: model)
+    replay_workers.prepare(workload())
+    replay_workers.runtime.failure, replay_workers.runtime.broken = RuntimeError("CUDA error: illegal access"), True
     with pytest.raises(PoisonedError):
-        crew.worker.obey({"do": "time", **SOON})
-    assert crew.heard("failed")[0]["status"] == "run_error"
+        replay_workers.worker.obey({"do": "time", **SOON})
+    assert replay_workers.heard("failed")[0]["status"] == "run_error"
 
 
 def test_an_unknown_command_is_refused():
     with pytest.raises(MeasurementError, match="Unknown command 'dance'"):
-        Crew().worker.obey({"do": "dance"})
+        ReplayWorkers().worker.obey({"do": "dance"})

@@ -38,7 +38,7 @@ class Fragile(CpuReplays):
 
 
 @pytest.fixture
-def crew():
+def replay_workers():
     said = []
     runtime = Fragile(Measuring(warmups=1, tries=1))
     return ReplayWorker(runtime, runtime._measuring, 1.0, said.append), runtime, said
@@ -48,8 +48,8 @@ def prepare(worker, *workloads, **more):
     worker.obey({"do": "prepare", "workloads": [each.to_json() for each in workloads], **SOON, **more})
 
 
-def test_what_is_prepared_can_be_timed_and_replayed_until_it_is_dropped(crew):
-    worker, _, said = crew
+def test_what_is_prepared_can_be_timed_and_replayed_until_it_is_dropped(replay_workers):
+    worker, _, said = replay_workers
     prepare(worker, workload(), workload(TINY[1]))
     worker.obey({"do": "time", **SOON})
     timed = [message for message in said if message["event"] == "timed"]
@@ -68,8 +68,8 @@ def test_what_is_prepared_can_be_timed_and_replayed_until_it_is_dropped(crew):
     assert said == []
 
 
-def test_no_more_than_wanted_is_prepared_and_nothing_after_the_time(crew):
-    worker, _, said = crew
+def test_no_more_than_wanted_is_prepared_and_nothing_after_the_time(replay_workers):
+    worker, _, said = replay_workers
     prepare(worker, workload(), workload(TINY[1]), workload(TINY[2]), wanted=2)
     assert sum(message["event"] == "prepared" for message in said) == 2
     said.clear()
@@ -81,8 +81,8 @@ def test_no_more_than_wanted_is_prepared_and_nothing_after_the_time(crew):
     ("failure", "status"),
     [(RuntimeError("shapes do not fit"), "run_error"), (torch.cuda.OutOfMemoryError("no memory"), "oom")],
 )
-def test_a_step_that_fails_is_a_record_and_leaves_nothing_behind(crew, failure, status):
-    worker, runtime, said = crew
+def test_a_step_that_fails_is_a_record_and_leaves_nothing_behind(replay_workers, failure, status):
+    worker, runtime, said = replay_workers
     runtime.failure = failure
     prepare(worker, workload())
     assert said[-1]["status"] == status
@@ -94,26 +94,26 @@ def test_a_step_that_fails_is_a_record_and_leaves_nothing_behind(crew, failure, 
     assert {message["id"] for message in said} == {workload(TINY[1]).id}
 
 
-def test_a_model_that_cannot_be_built_is_a_record(crew):
-    worker, _, said = crew
+def test_a_model_that_cannot_be_built_is_a_record(replay_workers):
+    worker, _, said = replay_workers
     prepare(worker, workload("synthetic:mlp?act=relu&widths=x"))
     assert said[-1]["status"] == "build_error"
 
 
-def test_a_full_process_takes_nothing_more(crew):
-    worker, runtime, said = crew
+def test_a_full_process_takes_nothing_more(replay_workers):
+    worker, runtime, said = replay_workers
     runtime.held = 2**31
     prepare(worker, workload())
     assert said[-1]["status"] == "skipped"
 
 
-def test_a_broken_context_ends_the_process(crew):
-    worker, runtime, _ = crew
+def test_a_broken_context_ends_the_process(replay_workers):
+    worker, runtime, _ = replay_workers
     runtime.failure, runtime.broken = RuntimeError("CUDA error: illegal access"), True
     with pytest.raises(PoisonedError):
         prepare(worker, workload())
 
 
-def test_an_unknown_command_is_refused(crew):
+def test_an_unknown_command_is_refused(replay_workers):
     with pytest.raises(MeasurementError, match="Unknown command 'dance'"):
-        crew[0].obey({"do": "dance"})
+        replay_workers[0].obey({"do": "dance"})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from foretell.errors import MeasurementError
-from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import read_records
 from foretell.profiling.campaign.plan import Measuring, Slices
 from foretell.profiling.replays import slices
@@ -18,7 +18,7 @@ SLICES = Slices(percents=(10, 100), batch=2, sm_counts=(33, 66), green_workloads
 
 
 def measure(plan, out, device="cpu", seconds=30.0, skip=(), limit=0, command=FAKE):
-    return slices.run(Errand(plan, out, device, seconds, time.time(), tuple(skip), "abc", limit), command)
+    return slices.run(Job(plan, out, device, seconds, time.time(), tuple(skip), "abc", limit), command)
 
 
 def rows_of(out):

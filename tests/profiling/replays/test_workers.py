@@ -2,7 +2,7 @@ import sys
 import time
 from pathlib import Path
 
-from foretell.profiling.replays.workers import Crew, Death
+from foretell.profiling.replays.workers import Death, ReplayWorkers
 from foretell.profiling.workload import Workload
 
 FAKE = (sys.executable, str(Path(__file__).parents[2] / "fakes" / "fake_replay_worker.py"))
@@ -18,48 +18,48 @@ def workload_id(name):
 
 def test_commands_are_obeyed_and_whoever_dies_or_hangs_is_named(tmp_path):
     heard = []
-    crew = Crew(tmp_path, {}, ["10", "20", "30"], FAKE)
-    with crew:
+    replay_workers = ReplayWorkers(tmp_path, {}, ["10", "20", "30"], FAKE)
+    with replay_workers:
         for index, name in enumerate(("fine", "crash", "hang")):
-            crew.send(index, prepare(name))
+            replay_workers.send(index, prepare(name))
         until = time.time() + 30
-        deaths = crew.wait([0, 1, 2], until, 0.5, lambda index, message: heard.append((index, message["id"])))
+        deaths = replay_workers.wait([0, 1, 2], until, 0.5, lambda index, message: heard.append((index, message["id"])))
         assert heard == [(0, workload_id("fine"))]
         assert deaths == {
             1: Death("crash", "exit code 9", workload_id("crash")),
             2: Death("timeout", "silent for 0 s", workload_id("hang")),
         }
-        assert crew.alive == [0]
-        crew.restart(1)
-        assert crew.alive == [0, 1]
-        crew.send(1, prepare("fine"))
-        assert crew.wait([1], until, 5.0, lambda index, message: heard.append((index, message["id"]))) == {}
+        assert replay_workers.alive == [0]
+        replay_workers.restart(1)
+        assert replay_workers.alive == [0, 1]
+        replay_workers.send(1, prepare("fine"))
+        assert replay_workers.wait([1], until, 5.0, lambda index, message: heard.append((index, message["id"]))) == {}
         assert heard[-1] == (1, workload_id("fine"))
 
 
 def test_all_processes_have_ended_when_the_crew_is_left(tmp_path):
-    with Crew(tmp_path, {}, ["10"], FAKE) as crew:
-        crew.send(0, prepare("fine"))
-        crew.wait([0], time.time() + 30, 5.0, lambda index, message: None)
-        (worker,) = crew._pool.workers.values()
+    with ReplayWorkers(tmp_path, {}, ["10"], FAKE) as replay_workers:
+        replay_workers.send(0, prepare("fine"))
+        replay_workers.wait([0], time.time() + 30, 5.0, lambda index, message: None)
+        (worker,) = replay_workers._pool.workers.values()
         assert worker.process.poll() is None
     assert worker.process.returncode == 0  # it went by itself
 
 
 def test_a_command_that_takes_too_long_is_late(tmp_path):
-    with Crew(tmp_path, {}, ["10"], FAKE) as crew:
-        crew.send(0, prepare("hang"))
-        (death,) = crew.wait([0], time.time() + 0.3, 60.0, lambda index, message: None).values()
+    with ReplayWorkers(tmp_path, {}, ["10"], FAKE) as replay_workers:
+        replay_workers.send(0, prepare("hang"))
+        (death,) = replay_workers.wait([0], time.time() + 0.3, 60.0, lambda index, message: None).values()
         assert death.status == "timeout"
         assert "in time" in death.error
-        assert crew.alive == []
+        assert replay_workers.alive == []
 
 
 def test_what_processes_said_is_kept(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (tmp_path / "workers.log").write_bytes(b"one\n")
-    crew = Crew(tmp_path, {}, [], FAKE)
-    crew.keep_log(out)
-    crew.keep_log(out)
+    replay_workers = ReplayWorkers(tmp_path, {}, [], FAKE)
+    replay_workers.keep_log(out)
+    replay_workers.keep_log(out)
     assert (out / "workers.log").read_text() == "one\none\n"

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from foretell.processes.device_lock import Turnstile
+from foretell.processes.device_lock import DeviceLock
 from foretell.profiling.campaign.plan import Measuring
 from foretell.profiling.runtimes import cpu as runtime_cpu
 from foretell.profiling.runtimes.cpu import CpuRuntime
@@ -29,13 +29,13 @@ class Clock:
 
 @pytest.fixture
 def measure(tmp_path, monkeypatch):
-    turnstile = Turnstile(tmp_path, 0)
-    turnstile.open()
+    device_lock = DeviceLock(tmp_path, 0)
+    device_lock.open()
 
     def run(durations_ms):
         clock = Clock(durations_ms)
         monkeypatch.setattr(runtime_cpu, "time", clock)
-        runtime = CpuRuntime(turnstile, Measuring(replays=3, tries=3, max_cv=0.05))
+        runtime = CpuRuntime(device_lock, Measuring(replays=3, tries=3, max_cv=0.05))
         return runtime.measure(Step(clock.run, lambda: None), energy=False), clock
 
     return run
@@ -58,15 +58,15 @@ def test_the_steadiest_of_noisy_tries_is_kept(measure):
 
 
 def test_warming_up_runs_as_often_as_asked_and_looks_at_the_output(tmp_path):
-    turnstile = Turnstile(tmp_path, 0)
-    turnstile.open()
+    device_lock = DeviceLock(tmp_path, 0)
+    device_lock.open()
     layer, runs = torch.nn.Linear(4, 2), []
 
     def run():
         runs.append(1)
         return layer(torch.full((1, 4), float("inf")))
 
-    record, cost = CpuRuntime(turnstile, Measuring()).warm_up(Step(run, lambda: None), 3)
+    record, cost = CpuRuntime(device_lock, Measuring()).warm_up(Step(run, lambda: None), 3)
     assert len(runs) == 3
     assert record["output_finite"] is False
     assert record["process_peak_mib"] > 10

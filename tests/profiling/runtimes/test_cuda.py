@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from foretell.errors import MeasurementError
-from foretell.processes.device_lock import Turnstile
+from foretell.processes.device_lock import DeviceLock
 from foretell.profiling.campaign.plan import Measuring
 from foretell.profiling.runtimes.cuda import CaptureError, CudaRuntime
 from foretell.profiling.steps import Step
@@ -75,9 +75,9 @@ def device(monkeypatch):
 
 @pytest.fixture
 def runtime(device, tmp_path):
-    turnstile = Turnstile(tmp_path, 0)
-    turnstile.open()
-    opened = CudaRuntime(turnstile, Measuring())
+    device_lock = DeviceLock(tmp_path, 0)
+    device_lock.open()
+    opened = CudaRuntime(device_lock, Measuring())
     opened.open(tracing=False)
     return opened
 

@@ -8,7 +8,7 @@ import pytest
 
 from foretell.errors import ForetellError
 from foretell.web.admission.metrics import Metrics
-from foretell.web.admission.middleware import COOKIE, MAX_LINE, Gate, problem, problem_headers
+from foretell.web.admission.middleware import COOKIE, MAX_LINE, AdmissionMiddleware, problem, problem_headers
 from foretell.web.refusals import BusyError
 from foretell.web.settings import Settings
 
@@ -29,7 +29,7 @@ async def reader(scope: Any, receive: Any, send: Any) -> None:
 
 
 def ask(
-    gate: Gate,
+    admission: AdmissionMiddleware,
     path: str = "/api/predict",
     chunks: tuple[bytes, ...] = (b"",),
     headers: dict[str, str] | None = None,
@@ -52,13 +52,13 @@ def ask(
     scope = {
         "type": "http", "path": path, "method": method, "headers": pairs, "query_string": query.encode("latin-1"),
     }  # fmt: skip
-    asyncio.run(gate(scope, receive, send))
+    asyncio.run(admission(scope, receive, send))
     found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return sent[0]["status"], found, sent[1]["body"]
 
 
-def open_gate(**settings: Any) -> Gate:
-    return Gate(reader, Settings(**settings), METRICS)
+def open_gate(**settings: Any) -> AdmissionMiddleware:
+    return AdmissionMiddleware(reader, Settings(**settings), METRICS)
 
 
 def test_what_is_small_passes_with_our_headers() -> None:
@@ -68,15 +68,15 @@ def test_what_is_small_passes_with_our_headers() -> None:
 
 
 def test_size_is_counted_while_it_comes_whatever_was_said() -> None:
-    gate = open_gate(max_upload_mib=0.5)
+    admission = open_gate(max_upload_mib=0.5)
     much = (b"x" * 400_000,) * 8
     for headers in ({}, {"content-length": "3"}):
-        status, _, body = ask(gate, chunks=much, headers=headers)
+        status, _, body = ask(admission, chunks=much, headers=headers)
         assert status == 413
         assert "0.5 MiB" in json.loads(body)["error"]
-    status, _, _ = ask(gate, chunks=(b"never read",), headers={"content-length": "3200000"})
+    status, _, _ = ask(admission, chunks=(b"never read",), headers={"content-length": "3200000"})
     assert status == 413
-    assert ask(gate, "/api/compare", much[:4])[0] == 200  # two files
+    assert ask(admission, "/api/compare", much[:4])[0] == 200  # two files
 
 
 def test_the_page_gets_a_little_only() -> None:
@@ -90,13 +90,13 @@ def test_a_body_that_does_not_end_is_given_up() -> None:
 
 
 def test_all_uploads_together_are_limited_and_forgotten_afterwards() -> None:
-    gate = open_gate(max_upload_mib=0.1)
-    gate.hold(10**6)
-    status, headers, _ = ask(gate, chunks=(b"x" * 900_000,))
+    admission = open_gate(max_upload_mib=0.1)
+    admission.hold(10**6)
+    status, headers, _ = ask(admission, chunks=(b"x" * 900_000,))
     assert status == 503
     assert int(headers["retry-after"]) > 0
-    gate.hold(-(10**6))
-    assert ask(gate, chunks=(b"x" * 900_000,))[0] == 200
+    admission.hold(-(10**6))
+    assert ask(admission, chunks=(b"x" * 900_000,))[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_the_token_opens(headers: dict[str, str]) -> None:
      {"authorization": "Bearer \xff"}],
 )  # fmt: skip
 def test_nothing_else_does(headers: dict[str, str]) -> None:
-    gate = open_gate(token=TOKEN)
-    status, found, body = ask(gate, headers=headers)
+    admission = open_gate(token=TOKEN)
+    status, found, body = ask(admission, headers=headers)
     assert status == 401
     assert found["www-authenticate"] == "Bearer"
     assert TOKEN not in body.decode()
-    assert ask(gate, "/", headers=headers, method="GET", query="token=wrong")[0] == 401
-    assert ask(gate, "/metrics", headers=headers, method="GET")[0] == 401
+    assert ask(admission, "/", headers=headers, method="GET", query="token=wrong")[0] == 401
+    assert ask(admission, "/metrics", headers=headers, method="GET")[0] == 401
 
 
 def test_whoever_watches_needs_no_token() -> None:
@@ -127,17 +127,17 @@ def test_whoever_watches_needs_no_token() -> None:
 
 
 def test_a_token_in_the_address_becomes_a_cookie_and_leaves_the_address() -> None:
-    gate = open_gate(token=TOKEN)
-    status, headers, _ = ask(gate, "//example.org/", method="GET", query=f"a=1&token={TOKEN}&b=")
+    admission = open_gate(token=TOKEN)
+    status, headers, _ = ask(admission, "//example.org/", method="GET", query=f"a=1&token={TOKEN}&b=")
     assert status == 303
     assert headers["location"] == "/example.org/?a=1&b="
     cookie = headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert TOKEN not in cookie
     value = cookie.partition(";")[0]
-    assert ask(gate, headers={"cookie": f"other=1; {value}"})[0] == 200
+    assert ask(admission, headers={"cookie": f"other=1; {value}"})[0] == 200
     assert ask(open_gate(token=TOKEN), headers={"cookie": value})[0] == 401  # another server
-    assert ask(gate, query=f"token={TOKEN}")[0] == 401  # not with a POST
+    assert ask(admission, query=f"token={TOKEN}")[0] == 401  # not with a POST
 
 
 def test_websockets_are_closed() -> None:

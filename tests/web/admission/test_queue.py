@@ -8,7 +8,7 @@ import pytest
 
 from foretell.errors import ModelError
 from foretell.web.admission.metrics import Metrics
-from foretell.web.admission.queue import Desk, KeptAnswers
+from foretell.web.admission.queue import KeptAnswers, RequestQueue
 from foretell.web.admission.uploads import Upload, Uploads
 from foretell.web.questions import read_question
 from foretell.web.refusals import BusyError, RefusedError
@@ -34,54 +34,54 @@ def pool() -> Pool:
 
 
 @pytest.fixture
-def desk(pool: Pool) -> Any:
+def queue(pool: Pool) -> Any:
     uploads = Uploads(100, lambda: 0.0)
-    yield Desk(Settings(workers=1, waiting=1), pool, uploads, Metrics())  # type: ignore[arg-type]
+    yield RequestQueue(Settings(workers=1, waiting=1), pool, uploads, Metrics())  # type: ignore[arg-type]
     uploads.close()
 
 
-def ask(desk: Desk, model: str = "timm:x", brought: dict[str, Upload] | None = None, **values: Any) -> str:
-    return asyncio.run(desk.ask("predict", read_question("predict", {"model": model, **values}), brought))
+def ask(queue: RequestQueue, model: str = "timm:x", brought: dict[str, Upload] | None = None, **values: Any) -> str:
+    return asyncio.run(queue.ask("predict", read_question("predict", {"model": model, **values}), brought))
 
 
 def upload(digest: str, name: str = "a.onnx", ident: str = "1") -> Upload:
     return Upload(ident, Path("/private") / ident / name, digest, 3, 0.0)
 
 
-def test_equal_questions_are_asked_once(desk: Desk, pool: Pool) -> None:
-    assert ask(desk) == ask(desk) == "1"
-    assert ask(desk, batch_size=2) == "2"
+def test_equal_questions_are_asked_once(queue: RequestQueue, pool: Pool) -> None:
+    assert ask(queue) == ask(queue) == "1"
+    assert ask(queue, batch_size=2) == "2"
     assert len(pool.asked) == 2
 
 
-def test_files_are_equal_by_content_and_name(desk: Desk, pool: Pool) -> None:
+def test_files_are_equal_by_content_and_name(queue: RequestQueue, pool: Pool) -> None:
     for each in (upload("d"), upload("d"), upload("e"), upload("d", "b.onnx")):
-        ask(desk, "upload:1", {"model": each})
+        ask(queue, "upload:1", {"model": each})
     assert len(pool.asked) == 3
     assert pool.asked[0]["files"] == {"model": "/private/1/a.onnx"}
 
 
-def test_errors_are_passed_on_and_not_kept(desk: Desk, pool: Pool) -> None:
+def test_errors_are_passed_on_and_not_kept(queue: RequestQueue, pool: Pool) -> None:
     for _ in range(2):
         with pytest.raises(RefusedError, match="no such device"):
-            ask(desk, device="none")
+            ask(queue, device="none")
     assert len(pool.asked) == 2
 
 
-def test_a_kept_file_is_found_and_another_is_not(desk: Desk, pool: Pool) -> None:
-    desk.uploads.keep(upload("d", ident="77"))
-    ask(desk, "upload:77")
+def test_a_kept_file_is_found_and_another_is_not(queue: RequestQueue, pool: Pool) -> None:
+    queue.uploads.keep(upload("d", ident="77"))
+    ask(queue, "upload:77")
     assert pool.asked[0]["files"]["model"].endswith("77/a.onnx")
     with pytest.raises(ModelError, match="again"):
-        ask(desk, "upload:78")
+        ask(queue, "upload:78")
 
 
-def test_the_line_is_bounded(desk: Desk) -> None:
-    with desk.place(), desk.place():
-        with pytest.raises(BusyError), desk.place():
+def test_the_line_is_bounded(queue: RequestQueue) -> None:
+    with queue.place(), queue.place():
+        with pytest.raises(BusyError), queue.place():
             pass
-        assert desk.inside == 2
-    assert desk.inside == 0
+        assert queue.inside == 2
+    assert queue.inside == 0
 
 
 def test_answers_are_kept_up_to_a_size() -> None:

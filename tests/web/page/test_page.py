@@ -31,7 +31,7 @@ found["statuses"] = [
     page.post("/gradio_api/upload", files={"files": ("a.onnx", b"x")}).status_code,
     page.post("/gradio_api/queue/join", json=asked).status_code,
 ]
-app.state.desk.uploads.close()
+app.state.queue.uploads.close()
 print(json.dumps(found))
 """
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from foretell.errors import InputError
-from foretell.web.page.routes import QUEUE, Surface, clean, is_open
+from foretell.web.page.routes import QUEUE, GradioRoutes, clean, is_open
 from foretell.web.refusals import TooLargeError
 
 
@@ -30,7 +30,7 @@ def ask(path: str, method: str = "GET", body: bytes = b"") -> tuple[int, bytes]:
     scope = {"type": "http", "path": path, "method": method, "headers": []}
     if body:
         scope["headers"] = [(b"content-length", str(len(body)).encode())]
-    asyncio.run(Surface(app)(scope, receive, send))
+    asyncio.run(GradioRoutes(app)(scope, receive, send))
     return sent[0]["status"], reached[0] if reached else b""
 
 

@@ -13,7 +13,7 @@ from foretell.web.page.tabs import MOST_DEVICES, Tabs, model_of, placed
 @pytest.fixture
 def press(client: TestClient) -> Callable[..., tuple[str, str]]:
     """Press a button in the loop of the running server."""
-    tabs = Tabs(client.app.state.desk)  # type: ignore[attr-defined]
+    tabs = Tabs(client.app.state.queue)  # type: ignore[attr-defined]
     return lambda name, *inputs: client.portal.call(getattr(tabs, name), *inputs)  # type: ignore[union-attr]
 
 

@@ -18,7 +18,7 @@ from foretell.workflows.measure.calibrate import (
     write_calibration,
 )
 
-CPU = HostSpeed("desk", "cpu", "cpu", "2.13", "2026-11-15", 1.5)
+CPU = HostSpeed("queue", "cpu", "cpu", "2.13", "2026-11-15", 1.5)
 CUDA = replace(CPU, device="NVIDIA H200", inference=(0.5, 0.6, 0.7), training=(0.8, 0.9, 1.0))
 
 

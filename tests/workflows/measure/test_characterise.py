@@ -21,7 +21,7 @@ from foretell.workflows.measure.characterise import (
 )
 
 CPU = MeasuredCeilings(
-    "cpu", "A processor", "desk", "2.13", "", "2026-11-15T10:00:00+00:00", 2, 32.0, 20.0, 128.0, 90.0, 8.0,
+    "cpu", "A processor", "queue", "2.13", "", "2026-11-15T10:00:00+00:00", 2, 32.0, 20.0, 128.0, 90.0, 8.0,
     {"fp32": 0.2}, {"fp32": 1024}, 10.0,
 )  # fmt: skip
 GPU = replace(CPU, kind="cuda", device_name="NVIDIA H200", driver="580.1", tflops={"fp32": 50.0, "bf16": 700.0})

@@ -77,7 +77,7 @@ def test_ctrl_c_keeps_what_is_measured(plan, tmp_path):
 def test_a_plan_may_have_a_time_budget(plan, tmp_path, monkeypatch):
     plan.write_text("seconds = 77\n" + quick_collect.PLAN)
     given = []
-    monkeypatch.setattr(campaign, "run", lambda errand: given.append(errand.seconds) or {})
+    monkeypatch.setattr(campaign, "run", lambda job: given.append(job.seconds) or {})
     collect(plan, out=tmp_path, device="cpu")
     collect(plan, out=tmp_path, device="cpu", seconds=5)
     plan.write_text(quick_collect.PLAN)
@@ -90,9 +90,9 @@ def test_every_kind_of_campaign_is_there_and_its_progress_is_seen(kind, plan, tm
     real = workflow.CAMPAIGNS.load(kind)
     seen, told = [], threading.Event()
 
-    def run(errand):
-        seen.append(errand)
-        (errand.out / "journal.jsonl").write_text('{"kind":"campaign","campaign_id":"c"}\n')
+    def run(job):
+        seen.append(job)
+        (job.out / "journal.jsonl").write_text('{"kind":"campaign","campaign_id":"c"}\n')
         assert told.wait(10)
         return {"ok": 1}
 
@@ -101,8 +101,8 @@ def test_every_kind_of_campaign_is_there_and_its_progress_is_seen(kind, plan, tm
     plan.write_text(f'kind = "{kind}"\n' + quick_collect.PLAN)
     done = collect(plan, out=tmp_path / "out", device="cpu", skip=["x"], limit=3, on_progress=lambda _: told.set())
     assert (done.counts, done.rows) == ({"ok": 1}, {"campaigns": 1})
-    (errand,) = seen
-    assert (errand.plan.kind, errand.device, errand.skip, errand.limit) == (kind, "cpu", (Path("x"),), 3)
+    (job,) = seen
+    assert (job.plan.kind, job.device, job.skip, job.limit) == (kind, "cpu", (Path("x"),), 3)
 
 
 def test_two_campaigns_do_not_share_a_folder(plan, tmp_path):

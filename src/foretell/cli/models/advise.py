@@ -62,7 +62,7 @@ def run(
     as_json: options.Json = False,
 ) -> None:
     """Tell where to serve MODEL, or to train it: device, slice, batch size, instance, and what it costs."""
-    from foretell.advisors.placement import Wishes
+    from foretell.advisors.placement import Requirements
     from foretell.workflows.advise import Renting, advise, advise_training
 
     renting = Renting(options.words(clouds), region, country, market, pue, prices)  # type: ignore[arg-type]
@@ -77,9 +77,9 @@ def run(
             trained = advise_training(model, steps, renting, batch_size=batch_size, optimizer=optimizer, **shared)
         _show_training(trained, model, steps, most, as_json=as_json)
         return
-    wishes = Wishes(slo_ms, rate, budget, max_batch, objective=objective)  # type: ignore[arg-type]
+    requirements = Requirements(slo_ms, rate, budget, max_batch, objective=objective)  # type: ignore[arg-type]
     with working(f"Looking for a place for {model}"):
-        placement = advise(model, wishes, renting, mig=mig, **shared)
+        placement = advise(model, requirements, renting, mig=mig, **shared)
     if as_json:
         from foretell.workflows import plain
 

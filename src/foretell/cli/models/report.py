@@ -66,7 +66,7 @@ def run(
     no_cache: options.NoCache = False,
 ) -> None:
     """Write all that can be told of MODEL as one HTML page that needs no network."""
-    from foretell.advisors.placement import Wishes
+    from foretell.advisors.placement import Requirements
     from foretell.rendering.html.report import report_page
     from foretell.workflows.advise import Renting
     from foretell.workflows.report import gather
@@ -82,7 +82,7 @@ def run(
             optimizer=optimizer,
             context=context,
             devices=options.words(devices) or None,
-            wishes=Wishes(slo_ms, rate, budget, max_batch),
+            requirements=Requirements(slo_ms, rate, budget, max_batch),
             renting=Renting(options.words(clouds), region, country, market, pue, prices),  # type: ignore[arg-type]
             trust=trust,
             allow_unknown=allow_unknown,

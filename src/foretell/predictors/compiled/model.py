@@ -27,7 +27,7 @@ from foretell.predictors.compiled.kernels import (
 )
 from foretell.predictors.fitted_files import read_shipped
 from foretell.predictors.protocol import Predictor
-from foretell.predictors.slices.model import TellsUnits, energy_of, on_whole
+from foretell.predictors.slices.model import UnitTimePredictor, energy_of, on_whole
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import ms, per_second, seconds_from_us
 
@@ -91,7 +91,7 @@ def shipped(device: str) -> CompiledModel | None:
     return None if data is None else CompiledModel.load(data)
 
 
-def find_kernels(workload: Workload, eager: TellsUnits, find_parts: FindParts) -> CompiledKernels:
+def find_kernels(workload: Workload, eager: UnitTimePredictor, find_parts: FindParts) -> CompiledKernels:
     """The kernels of a workload on a whole device, with what they would take in eager mode."""
     lowered = replace(workload, graph=lower(workload.graph))
     units = extract_units(lowered)
@@ -103,7 +103,7 @@ def find_kernels(workload: Workload, eager: TellsUnits, find_parts: FindParts) -
 class CompiledPredictor:
     """A predictor of eager mode, and what its times become under ``torch.compile``."""
 
-    def __init__(self, eager: TellsUnits, model: CompiledModel, find_parts: FindParts) -> None:
+    def __init__(self, eager: UnitTimePredictor, model: CompiledModel, find_parts: FindParts) -> None:
         self.eager = eager
         self.model = model
         self.find_parts = find_parts
@@ -140,7 +140,7 @@ def compiled(predictor: Predictor, device: str, find_parts: FindParts) -> Compil
         raise InputError(
             f"torch.compile was not measured on {device}: use --device h200, or leave out --runtime compile."
         )
-    if not isinstance(predictor, TellsUnits):
+    if not isinstance(predictor, UnitTimePredictor):
         raise InputError("The times under torch.compile need a predictor that tells units: leave out --predictor.")
     return CompiledPredictor(predictor, model, find_parts)
 

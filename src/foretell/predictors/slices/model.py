@@ -32,7 +32,7 @@ Values = NDArray[np.float64]
 
 
 @runtime_checkable
-class TellsUnits(Predictor, Protocol):
+class UnitTimePredictor(Predictor, Protocol):
     """A predictor that tells the times of units, too."""
 
     def unit_times_us(self, workload: Workload, units: DistinctUnits) -> Values:
@@ -119,7 +119,7 @@ class SlicedPredictor:
     Whatever is no slice, or one of a kind that was not measured (MIG), the predictor itself answers.
     """
 
-    def __init__(self, whole: TellsUnits, model: SliceModel) -> None:
+    def __init__(self, whole: UnitTimePredictor, model: SliceModel) -> None:
         self.whole = whole
         self.model = model
 
@@ -166,7 +166,11 @@ class SlicedPredictor:
 def on_slices(predictor: Predictor, device: str) -> Predictor:
     """The predictor with the model of slices that ships for a device; as it is where there is none to be had."""
     model = shipped(device)
-    return SlicedPredictor(predictor, model) if model is not None and isinstance(predictor, TellsUnits) else predictor
+    return (
+        SlicedPredictor(predictor, model)
+        if model is not None and isinstance(predictor, UnitTimePredictor)
+        else predictor
+    )
 
 
 def on_whole(workload: Workload) -> Workload:

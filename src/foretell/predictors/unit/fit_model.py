@@ -18,7 +18,7 @@ from foretell.predictors.sample import Sample
 from foretell.predictors.trees import Booster, TreeFit, to_onnx
 from foretell.predictors.unit.fit_network import Classes, NetworkFit, default_device, fit_networks
 from foretell.predictors.unit.model import CORRECTED, METRICS, NETWORK, UnitModel, nearest, tree_rows, write
-from foretell.predictors.unit.network import Told
+from foretell.predictors.unit.network import UnitPredictions
 from foretell.predictors.unit.rows import UnitRows
 from foretell.units import KILO
 
@@ -100,7 +100,7 @@ class CrossFit:
     Rows of a fold are told by a network that has not seen the fold; those of no fold, by all members of the last one.
     """
 
-    told: Told
+    told: UnitPredictions
     network: bytes
 
 
@@ -132,7 +132,9 @@ def cross_fit_networks(
     return found
 
 
-def _put_together(held: Sequence[Told], members: Sequence[Told], fold: NDArray[np.intp]) -> Told:
+def _put_together(
+    held: Sequence[UnitPredictions], members: Sequence[UnitPredictions], fold: NDArray[np.intp]
+) -> UnitPredictions:
     """Of each row what the network of its fold tells; where it has none, the mean of all members."""
 
     def chosen(by_fold: Sequence[Values], by_member: Sequence[Values]) -> Values:
@@ -140,7 +142,7 @@ def _put_together(held: Sequence[Told], members: Sequence[Told], fold: NDArray[n
 
     log_ratio = chosen([each.log_ratio for each in held], [each.log_ratio for each in members])
     powers = [[each.power_w for each in group if each.power_w is not None] for group in (held, members)]
-    return Told(log_ratio, chosen(*powers) if powers[0] else None)
+    return UnitPredictions(log_ratio, chosen(*powers) if powers[0] else None)
 
 
 def fit_unit_network(

@@ -19,7 +19,7 @@ from foretell.errors import InputError
 from foretell.features.encoded import encode
 from foretell.optional import require
 from foretell.predictors.unit.bins import Bins
-from foretell.predictors.unit.network import KERNEL_LIMITS, Told, UnitNetwork, scaled, weight_names
+from foretell.predictors.unit.network import KERNEL_LIMITS, UnitNetwork, UnitPredictions, scaled, weight_names
 from foretell.predictors.unit.rows import UnitRows
 
 FIT_VERSION = 1  # raise it when fitting changes: kept networks are fitted again
@@ -76,7 +76,7 @@ class Fitted:
         self._arrays = arrays
         self._data = data
 
-    def told(self) -> Iterator[Told]:
+    def told(self) -> Iterator[UnitPredictions]:
         """What each network in turn tells of all rows it was fitted among."""
         torch, data = self._data.torch, self._data
         networks = len(self._arrays["embedding"])
@@ -89,7 +89,7 @@ class Fitted:
                     time_us, power_w, _ = _times_and_power(torch, own, data, part)
                     ratios.append(torch.log(time_us[0] / data.bound_us[part]).double().cpu().numpy())
                     powers += [power_w[0].double().cpu().numpy()] if power_w is not None else []
-            yield Told(np.concatenate(ratios), np.concatenate(powers) if powers else None)
+            yield UnitPredictions(np.concatenate(ratios), np.concatenate(powers) if powers else None)
 
     def network(self, members: list[int]) -> UnitNetwork:
         """Some of the networks as one that averages them."""

@@ -36,15 +36,15 @@ def weight_names(blocks: int) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Told:
+class UnitPredictions:
     """What a network tells of each unit: the logarithm of its time over its bound, and the power meanwhile, if any."""
 
     log_ratio: NDArray[np.float64]
     power_w: NDArray[np.float64] | None
 
-    def of(self, rows: NDArray[np.intp]) -> "Told":
+    def of(self, rows: NDArray[np.intp]) -> "UnitPredictions":
         """What is told of some rows."""
-        return Told(self.log_ratio[rows], None if self.power_w is None else self.power_w[rows])
+        return UnitPredictions(self.log_ratio[rows], None if self.power_w is None else self.power_w[rows])
 
 
 class UnitNetwork:
@@ -78,7 +78,7 @@ class UnitNetwork:
         """How many codes of operators are known."""
         return int(self.weights["embedding"].shape[1])
 
-    def predict(self, units: Encoded, bound_us: NDArray[np.float64]) -> Told:
+    def predict(self, units: Encoded, bound_us: NDArray[np.float64]) -> UnitPredictions:
         """Every unit's time over its bound, and its power."""
         log_ratio, power_w = np.zeros(len(units)), np.zeros(len(units))
         for start in range(0, len(units), _SLICE):
@@ -93,7 +93,7 @@ class UnitNetwork:
                 if self.most_w is not None:
                     bent = np.clip(told[:, 2], -_STEEPEST, _STEEPEST)
                     power_w[part] += self.most_w / (1.0 + np.exp(-bent)) / self.members
-        return Told(log_ratio, power_w if self.most_w is not None else None)
+        return UnitPredictions(log_ratio, power_w if self.most_w is not None else None)
 
     def _forward(self, member: int, numbers: NDArray[np.float32], codes: NDArray[np.int64]) -> NDArray[np.float32]:
         own = {name: array[member] for name, array in self.weights.items()}

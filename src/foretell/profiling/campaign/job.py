@@ -10,7 +10,7 @@ from foretell.profiling.campaign.progress import Progress
 
 
 @dataclass(frozen=True)
-class Errand:
+class Job:
     """All kinds of campaigns take the same one. ``began`` is a ``time.time()``; a ``limit`` of 0 is none.
 
     ``again`` workloads of what ``skip`` has are measured once more: that tells how well they repeat. ``errors`` are a

@@ -18,7 +18,7 @@ from typing import Any
 from foretell.errors import MeasurementError
 from foretell.processes.messages import Message
 from foretell.profiling.campaign.done import TRIED_AGAIN, done_measurements
-from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import Journal, record_of
 from foretell.profiling.campaign.pool import WORKER, Pool, WorkerProcess
 from foretell.profiling.campaign.progress import Progress
@@ -39,17 +39,17 @@ _AGAIN_SHARE = 0.25
 class Campaign:
     """One run of a plan on one device."""
 
-    def __init__(self, errand: Errand, command: Sequence[str] = WORKER) -> None:
-        self._errand = errand
-        self._plan = errand.plan
-        self._out = errand.out
-        self._device = errand.device
+    def __init__(self, job: Job, command: Sequence[str] = WORKER) -> None:
+        self._job = job
+        self._plan = job.plan
+        self._out = job.out
+        self._device = job.device
         self._command = command
-        reserve_s = errand.reserve_s(0.2, 16.0)
-        self._stop_at = errand.before_end(reserve_s)
-        self._kill_at = errand.before_end(reserve_s / 2)
+        reserve_s = job.reserve_s(0.2, 16.0)
+        self._stop_at = job.before_end(reserve_s)
+        self._kill_at = job.before_end(reserve_s / 2)
         self.campaign_id = uuid.uuid4().hex[:12]
-        self._journal = Journal(errand.out)
+        self._journal = Journal(job.out)
         self._schedule = Schedule({}, {})
         self._traces: deque[Group] = deque()
         self._known: dict[str, Workload] = {}
@@ -75,12 +75,12 @@ class Campaign:
         settings["limits"] = asdict(self._plan.limits)
         with tempfile.TemporaryDirectory(prefix="foretell-campaign-") as folder:
             pool = Pool(Path(folder), settings, roles, self._command)
-            facts = describe(self._device, self._errand.commit)
+            facts = describe(self._device, self._job.commit)
             try:
                 pool.start()  # the workers import their libraries while the plan is laid out
                 self._header = self._make_header(facts, len(roles))
                 repeated = self._resume()
-                self._schedule = make_schedule(self._plan, self._done, self._seen, self._errand.errors)
+                self._schedule = make_schedule(self._plan, self._done, self._seen, self._job.errors)
                 self._trace_only()
                 if repeated:
                     self._schedule.groups[AGAIN], self._schedule.shares[AGAIN] = deque(repeated), _AGAIN_SHARE
@@ -113,13 +113,13 @@ class Campaign:
     def _resume(self) -> list[Group]:
         """Take over what is done; returns what shall be measured once more all the same."""
         rows: list[dict[str, Any]] = []
-        for path in self._errand.skip:
+        for path in self._job.skip:
             found, traced = done_measurements(path)
             rows += found
             self._traced |= traced
         own, traced = done_measurements(self._out)
         mine = {row["workload_id"] for row in own}
-        chosen = choose_again(rows, self._errand.again, mine)
+        chosen = choose_again(rows, self._job.again, mine)
         rows += own
         self._traced |= traced
         untraced: dict[str, list[Workload]] = {}
@@ -154,7 +154,7 @@ class Campaign:
             if pool.restarts > _MAX_RESTARTS:
                 log.warning("%d workers have died: the campaign ends early", pool.restarts)
                 break
-            running = time.time() < self._stop_at and not self._errand.enough(self.counts["ok"])
+            running = time.time() < self._stop_at and not self._job.enough(self.counts["ok"])
             for worker in pool.workers.values():
                 group = self._next(pool, worker) if running and worker.idle else None
                 if group is not None:
@@ -166,7 +166,7 @@ class Campaign:
                 break
             if pool.restarts >= 2 * len(pool.workers) and not self._heard:
                 raise MeasurementError(f"No worker gets ready. See {self._out / 'workers.log'}.")
-            if self._errand.elapsed_s > _PATIENCE_S and not (self.counts["ok"] or self.counts["traced"]):
+            if self._job.elapsed_s > _PATIENCE_S and not (self.counts["ok"] or self.counts["traced"]):
                 log.warning("nothing could be measured in %.0f s: the campaign ends", _PATIENCE_S)
                 break
             for worker, message in pool.listen(0.1):
@@ -183,18 +183,18 @@ class Campaign:
                 self.report()
             if time.time() - shown > _PROGRESS_S:
                 shown = time.time()
-                self._errand.on_progress(self._progress(pool))
-        self._errand.on_progress(self._progress(pool))
+                self._job.on_progress(self._progress(pool))
+        self._job.on_progress(self._progress(pool))
 
     def _progress(self, pool: Pool) -> Progress:
         left = sum(group.wanted for queue in self._schedule.groups.values() for group in queue)
         for worker in pool.workers.values():
             if worker.group is not None and worker.group.role == "measure":
                 left += max(worker.group.wanted - len(worker.finished), 0)
-        if self._errand.limit:
-            left = min(left, max(self._errand.limit - self.counts["ok"], 0))
+        if self._job.limit:
+            left = min(left, max(self._job.limit - self.counts["ok"], 0))
         failed = self._finished - self.counts["ok"]
-        elapsed_s, budget_s = self._errand.elapsed_s, self._errand.seconds
+        elapsed_s, budget_s = self._job.elapsed_s, self._job.seconds
         return Progress(self._finished, failed, left, self._known_before, self.counts["traced"], elapsed_s, budget_s)
 
     def _next(self, pool: Pool, worker: WorkerProcess) -> Group | None:
@@ -298,7 +298,7 @@ class Campaign:
 
     def report(self) -> None:
         """Say in one line how far the campaign is."""
-        elapsed_s = self._errand.elapsed_s
+        elapsed_s = self._job.elapsed_s
         rate = self.counts["ok"] / elapsed_s * 60
         ended = ", ".join(f"{count} {status}" for status, count in self.counts.items()) or "nothing measured"
         used = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self._schedule.used_s.items()) or "none"
@@ -306,7 +306,7 @@ class Campaign:
         log.info("%.0f s: %s; %.0f a minute%s; time by part: %s", elapsed_s, ended, rate, waiting, used)
 
     def _write_summary(self, facts: dict[str, object], restarts: int) -> None:
-        elapsed_s = self._errand.elapsed_s
+        elapsed_s = self._job.elapsed_s
         summary = {"campaign_id": self.campaign_id, "elapsed_s": elapsed_s, "counts": dict(self.counts)}
         summary |= {"restarts": restarts, "used_s": dict(self._schedule.used_s), "left": len(self._schedule)}
         summary |= {"untraced": sum(len(group.workloads) for group in self._traces), "facts": facts}
@@ -329,9 +329,9 @@ def choose_again(rows: Iterable[dict[str, Any]], count: int, done: set[str]) -> 
     return [Group(AGAIN, spec, tuple(workloads), len(workloads)) for spec, workloads in specs.items()]
 
 
-def run(errand: Errand) -> dict[str, int]:
+def run(job: Job) -> dict[str, int]:
     """Run a ``measurements`` campaign; returns how many workloads ended how."""
-    campaign = Campaign(errand)
+    campaign = Campaign(job)
     counts = campaign.run()
     campaign.report_reasons()
     campaign.report()

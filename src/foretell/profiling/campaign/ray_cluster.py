@@ -22,7 +22,7 @@ from foretell.optional import require
 from foretell.processes.device_lock import MAX_WORKERS
 from foretell.processes.messages import Message
 from foretell.profiling.campaign.done import TRIED_AGAIN, done_measurements
-from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import Journal, record_of
 from foretell.profiling.campaign.pool import WORKER
 from foretell.profiling.campaign.progress import Progress
@@ -34,7 +34,7 @@ from foretell.profiling.campaign.schedule import (
     group_to_json,
     make_schedule,
 )
-from foretell.profiling.campaign.task_worker import Station
+from foretell.profiling.campaign.task_worker import TaskWorker
 from foretell.profiling.environment import describe
 
 log = logging.getLogger("foretell.profiling")
@@ -51,19 +51,19 @@ class RayCampaign:
 
     def __init__(
         self,
-        errand: Errand,
+        job: Job,
         address: str = LOCAL,
         command: Sequence[str] = WORKER,
     ) -> None:
-        self._errand = errand
-        self._plan = errand.plan
-        self._device = errand.device
+        self._job = job
+        self._plan = job.plan
+        self._device = job.device
         self._address = address
         self._command = tuple(command)
-        reserve_s = errand.reserve_s(0.2, 16.0)
-        self._stop_at = errand.before_end(reserve_s)
-        self._kill_at = errand.before_end(reserve_s / 2)
-        self._journal = Journal(errand.out)
+        reserve_s = job.reserve_s(0.2, 16.0)
+        self._stop_at = job.before_end(reserve_s)
+        self._kill_at = job.before_end(reserve_s / 2)
+        self._journal = Journal(job.out)
         self._key = uuid.uuid4().hex[:12]
         self._schedule = Schedule({}, {})
         self._ready: deque[Group] = deque()
@@ -78,13 +78,13 @@ class RayCampaign:
         """Measure until the time or the plan is over; returns how many workloads ended how."""
         self._journal.open()
         try:
-            for path in self._errand.folders:
+            for path in self._job.folders:
                 rows, traced = done_measurements(path)
-                failed = TRIED_AGAIN if path != self._errand.out else ()
+                failed = TRIED_AGAIN if path != self._job.out else ()
                 self._done |= {row["workload_id"] for row in rows if row["status"] not in failed}
                 self._traced |= traced
             self._known_before = len(self._done)
-            self._schedule = make_schedule(self._plan, self._done, errors=self._errand.errors)
+            self._schedule = make_schedule(self._plan, self._done, errors=self._job.errors)
             log.info("%d models to measure, %d workloads known", len(self._schedule), len(self._done))
             if not len(self._schedule):
                 return {}
@@ -103,20 +103,20 @@ class RayCampaign:
         pending: dict[Any, Group] = {}
         slots = self._slots(ray)
         while time.time() < self._kill_at:
-            running = time.time() < self._stop_at and not self._errand.enough(self.counts["ok"] + len(pending))
+            running = time.time() < self._stop_at and not self._job.enough(self.counts["ok"] + len(pending))
             while running and len(pending) < slots:
                 group = self._next()
                 if group is None:
                     break
-                pending[task.remote(self._job(group))] = group
-                running = not self._errand.enough(self.counts["ok"] + len(pending))
+                pending[task.remote(self._task(group))] = group
+                running = not self._job.enough(self.counts["ok"] + len(pending))
             if not pending:
                 break
             finished, _ = ray.wait(list(pending), num_returns=1, timeout=_WAIT_S)
             for reference in finished:
                 self._keep(pending.pop(reference), *_answer(ray, reference))
             slots = self._slots(ray)  # machines come and go
-            self._errand.on_progress(self._progress(len(pending)))
+            self._job.on_progress(self._progress(len(pending)))
         for reference in pending:
             with suppress(Exception):  # it may have ended by itself meanwhile
                 ray.cancel(reference, force=True)
@@ -139,7 +139,7 @@ class RayCampaign:
             self._spares[group.part, group.spec] = single[group.wanted :]
         return self._ready.popleft()
 
-    def _job(self, group: Group) -> Message:
+    def _task(self, group: Group) -> Message:
         workload_id = group.workloads[0].id
         measuring = self._plan.measuring
         settings = {"device": self._device, "preload": [], "measuring": asdict(measuring)}
@@ -149,7 +149,7 @@ class RayCampaign:
             "key": self._key,
             "settings": settings,
             "command": list(self._command),
-            "commit": self._errand.commit,
+            "commit": self._job.commit,
             "timeout_s": self._plan.limits.timeout_s,
             "group": group_to_json(group, set()),
             "energy": chosen_for("energy", measuring.energy_share, self._plan, workload_id),
@@ -195,7 +195,7 @@ class RayCampaign:
         left = sum(group.wanted for queue in self._schedule.groups.values() for group in queue)
         left += len(self._ready) + pending
         failed = finished - self.counts["ok"]
-        elapsed_s, budget_s = self._errand.elapsed_s, self._errand.seconds
+        elapsed_s, budget_s = self._job.elapsed_s, self._job.seconds
         return Progress(finished, failed, left, self._known_before, self.counts["traced"], elapsed_s, budget_s)
 
 
@@ -229,7 +229,7 @@ def _answer(ray: Any, reference: Any) -> tuple[Mapping[str, Any], Mapping[str, A
     return answer["facts"], answer["outcome"]
 
 
-_stations: dict[str, tuple[Station, dict[str, object]]] = {}
+_stations: dict[str, tuple[TaskWorker, dict[str, object]]] = {}
 
 
 def measure_task(job: Message) -> Message:
@@ -239,11 +239,11 @@ def measure_task(job: Message) -> Message:
     if key not in _stations:
         folder = Path(tempfile.gettempdir()) / f"foretell-ray-{key}"
         folder.mkdir(exist_ok=True, mode=0o700)
-        number = os.getpid() % MAX_WORKERS  # tasks of one machine share a turnstile: one at a time measures
-        station = Station(folder, job["settings"], job["command"], float(job["timeout_s"]), number)
-        atexit.register(station.close)
-        _stations[key] = station, describe(device, str(job["commit"]))
-    station, facts = _stations[key]
+        number = os.getpid() % MAX_WORKERS  # tasks of one machine share a device_lock: one at a time measures
+        task_worker = TaskWorker(folder, job["settings"], job["command"], float(job["timeout_s"]), number)
+        atexit.register(task_worker.close)
+        _stations[key] = task_worker, describe(device, str(job["commit"]))
+    task_worker, facts = _stations[key]
     group, _ = group_from_json(job["group"])
-    outcome = station.measure(group, energy=job["energy"], trace=job["trace"], stop_at=job["stop_at"])
+    outcome = task_worker.measure(group, energy=job["energy"], trace=job["trace"], stop_at=job["stop_at"])
     return {"facts": facts, "outcome": outcome.to_json()}

@@ -29,7 +29,7 @@ class Outcome:
         return json.loads(json.dumps(vars(self)))  # type: ignore[no-any-return]
 
 
-class Station:
+class TaskWorker:
     """A pool of one worker; a worker that dies is replaced when the next workload comes."""
 
     def __init__(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.processes.child import POISONED, PoisonedError, die_with_parent, settle, short, take_output
-from foretell.processes.device_lock import Turnstile
+from foretell.processes.device_lock import DeviceLock
 from foretell.processes.messages import Message
 from foretell.profiling.campaign.plan import Limits, Measuring
 from foretell.profiling.campaign.schedule import Group, cost, group_from_json, settings_from_json
@@ -174,14 +174,14 @@ class Worker:
         self._say({"event": "record", "id": workload.id, "status": status, "values": values})
 
 
-def _make_runtime(device: str, turnstile: Turnstile, measuring: Measuring) -> Any:
+def _make_runtime(device: str, device_lock: DeviceLock, measuring: Measuring) -> Any:
     if device == "cpu":
         from foretell.profiling.runtimes.cpu import CpuRuntime
 
-        return CpuRuntime(turnstile, measuring)
+        return CpuRuntime(device_lock, measuring)
     from foretell.profiling.runtimes.cuda import CudaRuntime
 
-    return CudaRuntime(turnstile, measuring)
+    return CudaRuntime(device_lock, measuring)
 
 
 def main(arguments: list[str]) -> int:
@@ -193,9 +193,9 @@ def main(arguments: list[str]) -> int:
     import torch
 
     torch.set_num_threads(1)
-    turnstile = Turnstile(Path(settings["folder"]), settings["worker"])
-    turnstile.open()
-    runtime = _make_runtime(settings["device"], turnstile, measuring)
+    device_lock = DeviceLock(Path(settings["folder"]), settings["worker"])
+    device_lock.open()
+    runtime = _make_runtime(settings["device"], device_lock, measuring)
     runtime.open(tracing=settings["role"] == "trace")
     preload(settings["preload"])
     settle()
@@ -204,13 +204,13 @@ def main(arguments: list[str]) -> int:
     for line in sys.stdin:
         message = json.loads(line)
         group, energy = group_from_json(message["group"])
-        started, waited = time.perf_counter(), turnstile.waited_s
+        started, waited = time.perf_counter(), device_lock.waited_s
         try:
             worker.run_group(group, energy, message["stop_at"])
         except PoisonedError:
             say({"event": "poisoned"})
             os._exit(POISONED)
-        busy_s = time.perf_counter() - started - (turnstile.waited_s - waited)
+        busy_s = time.perf_counter() - started - (device_lock.waited_s - waited)
         say({"event": "done", "busy_s": busy_s})
     return 0
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from foretell.processes.device_lock import Turnstile
+from foretell.processes.device_lock import DeviceLock
 from foretell.profiling.campaign.plan import Measuring
 from foretell.profiling.first_run import spread
 from foretell.profiling.runtimes.cpu import CpuRuntime
@@ -34,7 +34,7 @@ _IN_FLIGHT = 2
 _SPIN_S = 0.002
 
 
-class NoTurnstile(Turnstile):
+class NoDeviceLock(DeviceLock):
     """For processes that are told when to time: nothing is locked."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class CudaReplays(CudaRuntime):
     """One process on one GPU, or on a share of it."""
 
     def __init__(self, measuring: Measuring) -> None:
-        super().__init__(NoTurnstile(), measuring)
+        super().__init__(NoDeviceLock(), measuring)
         self._main: Any = None
 
     def open(self, *, tracing: bool = False) -> None:  # noqa: ARG002 nothing is traced here
@@ -207,7 +207,7 @@ class CpuReplays(CpuRuntime):
     """The same on the host's processor, where a replay is a run: for tests of the choreography, not for results."""
 
     def __init__(self, measuring: Measuring) -> None:
-        super().__init__(NoTurnstile(), measuring)
+        super().__init__(NoDeviceLock(), measuring)
 
     def open(self, *, tracing: bool = False) -> None:
         """Nothing has to be created."""

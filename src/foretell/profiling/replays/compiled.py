@@ -21,10 +21,10 @@ from pathlib import Path
 from foretell.errors import MeasurementError
 from foretell.processes.messages import Message
 from foretell.profiling.campaign.done import done_keys
-from foretell.profiling.campaign.job import Errand
-from foretell.profiling.campaign.ledger import Ledger
+from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.plan import Plan
 from foretell.profiling.campaign.pool import Pool, WorkerProcess
+from foretell.profiling.campaign.rows import CampaignRows
 from foretell.profiling.campaign.schedule import Group, make_schedule
 from foretell.profiling.campaign.selection import Chosen
 from foretell.units import ms, seconds_from_us
@@ -45,23 +45,23 @@ _SILENCE_S = 40.0
 _BUSY = Group("", "", (), 0)
 
 
-def run(errand: Errand, command: Sequence[str] = WORKER) -> dict[str, int]:
+def run(job: Job, command: Sequence[str] = WORKER) -> dict[str, int]:
     """Compile and measure until the time or the plan is over; returns how many workloads ended how."""
-    return CompiledCampaign(errand, command).run()
+    return CompiledCampaign(job, command).run()
 
 
 class CompiledCampaign:
     """One run of a ``compiled`` plan."""
 
-    def __init__(self, errand: Errand, command: Sequence[str] = WORKER) -> None:
-        self._errand = errand
-        self._plan = errand.plan
+    def __init__(self, job: Job, command: Sequence[str] = WORKER) -> None:
+        self._job = job
+        self._plan = job.plan
         self._command = command
-        reserve_s = errand.reserve_s(0.05, 15.0)
-        self._stop_at = errand.before_end(reserve_s)
-        self._kill_at = errand.before_end(reserve_s / 2)
-        self._measure_at = errand.before_end(self._plan.compiled.measure_share * errand.seconds)
-        self._ledger = Ledger(errand.out, TABLE)
+        reserve_s = job.reserve_s(0.05, 15.0)
+        self._stop_at = job.before_end(reserve_s)
+        self._kill_at = job.before_end(reserve_s / 2)
+        self._measure_at = job.before_end(self._plan.compiled.measure_share * job.seconds)
+        self._rows = CampaignRows(job.out, TABLE)
         self._waiting: deque[Chosen] = deque()
         self._known: dict[str, Chosen] = {}
         self._given: dict[int, tuple[str, float]] = {}
@@ -78,17 +78,17 @@ class CompiledCampaign:
 
     def run(self) -> dict[str, int]:
         """Both phases."""
-        plan, errand = self._plan, self._errand
-        settings: Message = {"device": errand.device, "measuring": asdict(plan.measuring)}
+        plan, job = self._plan, self._job
+        settings: Message = {"device": job.device, "measuring": asdict(plan.measuring)}
         settings |= {"limits": asdict(plan.limits), "compiled": asdict(plan.compiled)}
         settings["preload"] = sorted({zoo for part in plan.parts for zoo in part.zoos})
         roles = ["compile"] * plan.compiled.processes
-        self._ledger.open(errand.device, errand.commit, len(roles), runtime="compiled")
+        self._rows.open(job.device, job.commit, len(roles), runtime="compiled")
         with tempfile.TemporaryDirectory(prefix="foretell-compiled-", ignore_cleanup_errors=True) as folder:
             pool = Pool(Path(folder), settings, roles, self._command)
             try:
                 pool.start()  # the workers import their libraries while the plan is laid out
-                done = {str(key) for (key,) in done_keys(errand.folders, TABLE, ("workload_id",))}
+                done = {str(key) for (key,) in done_keys(job.folders, TABLE, ("workload_id",))}
                 self._waiting.extend(lay_out(plan, done))
                 log.info("%d models to compile, %d are known", len(self._waiting), len(done))
                 while self._prepare(pool) and self._measure(pool):
@@ -97,10 +97,10 @@ class CompiledCampaign:
                 pool.stop()
                 for workload_id in list(self._timed):
                     self._write(workload_id, None)
-                self._ledger.close()
-                pool.keep_log(errand.out)
+                self._rows.close()
+                pool.keep_log(job.out)
         self.report()
-        return dict(self._ledger.counts)
+        return dict(self._rows.counts)
 
     def _prepare(self, pool: Pool) -> bool:
         """Compile until it is time to measure, or until nothing is left to compile; whether there is any to measure."""
@@ -113,7 +113,7 @@ class CompiledCampaign:
             if not busy and not (self._waiting and self._room(pool) and self._hands(pool)):
                 break
             if not self._heard and pool.restarts >= min(2 * len(pool.workers), _MAX_RESTARTS):
-                raise MeasurementError(f"No worker gets ready. See {self._errand.out / 'workers.log'}.")
+                raise MeasurementError(f"No worker gets ready. See {self._job.out / 'workers.log'}.")
             self._listen(pool, self._plan.limits.timeout_s)
         self._preparing = False
         return any(self._kept.values()) or any(worker.group is not None for worker in pool.workers.values())
@@ -132,7 +132,7 @@ class CompiledCampaign:
     def _room(self, pool: Pool) -> bool:
         """Whether what was asked for is not yet compiled or being compiled."""
         begun = sum(map(len, self._kept.values())) + sum(worker.group is not None for worker in pool.workers.values())
-        return not self._errand.enough(self._ledger.counts["ok"] + begun)
+        return not self._job.enough(self._rows.counts["ok"] + begun)
 
     def _hands(self, pool: Pool) -> bool:
         """Whether any process will take another workload: those that are ready, and those that are starting."""
@@ -157,12 +157,12 @@ class CompiledCampaign:
 
         Returns whether anything was measured.
         """
-        before = self._ledger.counts.total()
+        before = self._rows.counts.total()
         self._interrupt(pool)
         frozen = frozenset(self._frozen)
         log.info(
             "%.0f s: %d compiled, %d processes still compile",
-            self._errand.elapsed_s, sum(map(len, self._kept.values())), len(frozen),
+            self._job.elapsed_s, sum(map(len, self._kept.values())), len(frozen),
         )  # fmt: skip
         self._rounds(pool, lambda worker: worker.index not in frozen)
         for worker in pool.workers.values():
@@ -171,7 +171,7 @@ class CompiledCampaign:
         self._frozen.clear()
         self._wait(pool, frozen, self._plan.limits.timeout_s)
         self._rounds(pool, lambda worker: worker.index in frozen)
-        return self._ledger.counts.total() > before
+        return self._rows.counts.total() > before
 
     def _interrupt(self, pool: Pool) -> None:
         """End all compilations; processes that do not obey are stopped."""
@@ -277,7 +277,7 @@ class CompiledCampaign:
 
     def _fail(self, workload_id: str, status: str, values: Message) -> None:
         facts = self._facts.get(workload_id, {})
-        self._ledger.write(self._known[workload_id], status, facts | values)
+        self._rows.write(self._known[workload_id], status, facts | values)
 
     def _write(self, workload_id: str, kernels: Message | None) -> None:
         """A workload's row, and the kernels of its compiled run where they are known."""
@@ -285,8 +285,8 @@ class CompiledCampaign:
         if kernels and kernels["name"]:
             total_us = math.fsum(kernels["duration_us"])
             values |= {"kernels": len(kernels["name"]), "kernel_ms": ms(seconds_from_us(total_us))}
-            self._ledger.write_trace(KERNELS, workload_id, kernels)
-        self._ledger.write(self._known[workload_id], "ok", values)
+            self._rows.write_trace(KERNELS, workload_id, kernels)
+        self._rows.write(self._known[workload_id], "ok", values)
 
     def _give_back(self, worker: WorkerProcess) -> None:
         """What a process did not come to is for another."""
@@ -319,9 +319,9 @@ class CompiledCampaign:
     def report(self) -> None:
         """Say in one line how far the campaign is."""
         kept = sum(map(len, self._kept.values()))
-        counts = dict(self._ledger.counts)
+        counts = dict(self._rows.counts)
         full, waiting = len(self._full), len(self._waiting)
-        log.info("%.0f s: %s; %d kept, %d processes full, %d wait", self._errand.elapsed_s, counts, kept, full, waiting)
+        log.info("%.0f s: %s; %d kept, %d processes full, %d wait", self._job.elapsed_s, counts, kept, full, waiting)
 
 
 def _signal(worker: WorkerProcess, number: int) -> None:

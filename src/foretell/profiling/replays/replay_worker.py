@@ -1,4 +1,4 @@
-"""Profiling: a child process that keeps workloads captured and obeys the commands of a crew."""
+"""Profiling: a child process that keeps workloads captured and obeys the commands of a replay_workers."""
 
 import gc
 import itertools
@@ -238,7 +238,7 @@ def _open(settings: Message, say: Callable[[Message], None]) -> ReplayWorker:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve a crew: settings as JSON in the only argument, commands on standard input."""
+    """Serve a replay_workers: settings as JSON in the only argument, commands on standard input."""
     die_with_parent()
     settings = json.loads(arguments[0])
     # the driver reads these when the first context is made, and torch may make one as soon as it is imported

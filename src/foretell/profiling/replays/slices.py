@@ -15,11 +15,11 @@ from pathlib import Path
 from foretell.errors import MeasurementError
 from foretell.processes.messages import Message
 from foretell.profiling.campaign.done import done_keys
-from foretell.profiling.campaign.job import Errand
-from foretell.profiling.campaign.ledger import Ledger
+from foretell.profiling.campaign.job import Job
+from foretell.profiling.campaign.rows import CampaignRows
 from foretell.profiling.campaign.selection import Chosen, choose
 from foretell.profiling.replays.mps import MpsDaemon
-from foretell.profiling.replays.workers import WORKER, Crew, Death
+from foretell.profiling.replays.workers import WORKER, Death, ReplayWorkers
 
 log = logging.getLogger("foretell.profiling")
 
@@ -33,22 +33,22 @@ _MAX_RESTARTS = 8
 _MEMORY_GIB = 9.0
 
 
-def run(errand: Errand, command: Sequence[str] = WORKER) -> dict[str, int]:
+def run(job: Job, command: Sequence[str] = WORKER) -> dict[str, int]:
     """Measure until the time or the plan is over; ``limit`` is a number of workloads."""
-    return SliceCampaign(errand, command).run()
+    return SliceCampaign(job, command).run()
 
 
 class SliceCampaign:
     """One run of a plan on one device."""
 
-    def __init__(self, errand: Errand, command: Sequence[str]) -> None:
-        self._errand = errand
-        self._plan = errand.plan
-        self._out = errand.out
-        self._device = errand.device
-        self._stop_at = errand.before_end(errand.reserve_s(_RESERVE, _MAX_RESERVE_S))
+    def __init__(self, job: Job, command: Sequence[str]) -> None:
+        self._job = job
+        self._plan = job.plan
+        self._out = job.out
+        self._device = job.device
+        self._stop_at = job.before_end(job.reserve_s(_RESERVE, _MAX_RESERVE_S))
         self._command = command
-        self._ledger = Ledger(errand.out, TABLE)
+        self._rows = CampaignRows(job.out, TABLE)
         self._known: dict[str, Chosen] = {}
         self._done: set[tuple[object, ...]] = set()
         self._total = 0
@@ -57,11 +57,11 @@ class SliceCampaign:
         """Both methods, one after the other."""
         self._out.mkdir(parents=True, exist_ok=True)
         for method, share in (("mps", "percent"), ("green-context", "sm_count")):
-            keys = done_keys(self._errand.folders, TABLE, ("workload_id", "method", share))
+            keys = done_keys(self._job.folders, TABLE, ("workload_id", "method", share))
             self._done |= {key for key in keys if key[1] == method}
-        chosen = choose(self._plan, self._errand.limit)
+        chosen = choose(self._plan, self._job.limit)
         self._known = {each.workload.id: each for each in chosen}
-        self._ledger.open(self._device, self._errand.commit, len(self._plan.slices.percents))
+        self._rows.open(self._device, self._job.commit, len(self._plan.slices.percents))
         started = time.time()
         try:
             for method in self._plan.slices.methods:
@@ -72,12 +72,12 @@ class SliceCampaign:
                     self._green(chosen) if green else self._mps(chosen, self._stop_at - share_s)
                 except MeasurementError as error:
                     log.warning("%s: %s", method, error)
-                log.info("%s: %.0f s, rows %s", method, time.time() - started, dict(self._ledger.counts))
+                log.info("%s: %.0f s, rows %s", method, time.time() - started, dict(self._rows.counts))
         finally:
-            self._ledger.close()
-        if not self._ledger.counts and not self._done:
+            self._rows.close()
+        if not self._rows.counts and not self._done:
             raise MeasurementError(f"No slice could be measured. See {self._out / 'workers.log'}.")
-        return dict(self._ledger.counts)
+        return dict(self._rows.counts)
 
     def _mps(self, chosen: Sequence[Chosen], stop_at: float) -> None:
         percents = [float(percent) for percent in self._plan.slices.percents]
@@ -88,9 +88,9 @@ class SliceCampaign:
             return
         with _folder("foretell-mps-") as folder, self._daemon(Path(folder)) as client:
             environments = {f"{percent:g}": client(percent) for percent in percents}
-            with self._crew(Path(folder), list(environments), environments=environments) as crew:
+            with self._replay_workers(Path(folder), list(environments), environments=environments) as replay_workers:
                 keep = _Keep(self, "mps", lambda index, _: percents[index])
-                _Rounds(crew, keep, todo, stop_at).run(chosen, self._plan.slices.batch)
+                _Rounds(replay_workers, keep, todo, stop_at).run(chosen, self._plan.slices.batch)
 
     def _green(self, chosen: Sequence[Chosen]) -> None:
         counts = [int(count) for count in self._plan.slices.sm_counts]
@@ -105,10 +105,10 @@ class SliceCampaign:
         todo = [left[index::processes] for index in range(processes)]
         with (
             _folder("foretell-green-") as folder,
-            self._crew(Path(folder), ["green"] * processes, sm_counts=counts) as crew,
+            self._replay_workers(Path(folder), ["green"] * processes, sm_counts=counts) as replay_workers,
         ):
             keep = _Keep(self, "green-context", lambda _, sm_count: self._percent(sm_count))
-            _Rounds(crew, keep, todo, self._stop_at).run(left, self._plan.slices.batch)
+            _Rounds(replay_workers, keep, todo, self._stop_at).run(left, self._plan.slices.batch)
 
     def _percent(self, sm_count: int) -> float:
         return round(100.0 * sm_count / self._total, 2) if self._total else 0.0
@@ -122,15 +122,15 @@ class SliceCampaign:
             yield daemon.client
 
     @contextmanager
-    def _crew(self, folder: Path, roles: Sequence[str], **more: object) -> Iterator[Crew]:
+    def _replay_workers(self, folder: Path, roles: Sequence[str], **more: object) -> Iterator[ReplayWorkers]:
         settings: Message = {"device": self._device, "measuring": asdict(self._plan.measuring)}
         settings |= {"memory_gib": _MEMORY_GIB, **more}
-        crew = Crew(folder, settings, roles, self._command)
+        replay_workers = ReplayWorkers(folder, settings, roles, self._command)
         try:
-            with crew:
-                yield crew
+            with replay_workers:
+                yield replay_workers
         finally:
-            crew.keep_log(self._out)
+            replay_workers.keep_log(self._out)
 
     def heard_total(self, total: int) -> None:
         """How many multiprocessors the whole device has."""
@@ -143,7 +143,7 @@ class SliceCampaign:
             return
         self._done.add(key)
         row = {"method": method, "percent": percent, "sm_count": None, **values}
-        self._ledger.write(self._known[workload_id], status, row)
+        self._rows.write(self._known[workload_id], status, row)
 
     @property
     def on_gpu(self) -> bool:
@@ -204,8 +204,10 @@ class _Keep:
 class _Rounds:
     """Prepare a few workloads in all processes, time them in one process after the other, drop them; again."""
 
-    def __init__(self, crew: Crew, keep: _Keep, todo: Sequence[Sequence[Chosen]], stop_at: float) -> None:
-        self._crew = crew
+    def __init__(
+        self, replay_workers: ReplayWorkers, keep: _Keep, todo: Sequence[Sequence[Chosen]], stop_at: float
+    ) -> None:
+        self._replay_workers = replay_workers
         self._keep = keep
         self._todo = todo
         self._stop_at = stop_at
@@ -230,28 +232,28 @@ class _Rounds:
     def _round(self, work: Sequence[Sequence[Chosen]]) -> None:
         self._prepare(work)
         self._keep.check_limits()
-        for index in self._crew.alive:
+        for index in self._replay_workers.alive:
             if work[index]:
-                self._crew.send(index, {"do": "time", "stop_at": self._stop_at})
+                self._replay_workers.send(index, {"do": "time", "stop_at": self._stop_at})
                 self._bury(self._wait([index]), work)
-        for index in self._crew.alive:
-            self._crew.send(index, {"do": "drop"})
-        self._bury(self._wait(self._crew.alive), work)
+        for index in self._replay_workers.alive:
+            self._replay_workers.send(index, {"do": "drop"})
+        self._bury(self._wait(self._replay_workers.alive), work)
 
     def _prepare(self, work: Sequence[Sequence[Chosen]]) -> None:
-        waiting = [index for index in self._crew.alive if work[index]]
+        waiting = [index for index in self._replay_workers.alive if work[index]]
         blamed: set[tuple[int, str]] = set()
         while waiting:
             for index in waiting:
                 workloads = [each.workload for each in work[index] if (index, each.workload.id) not in blamed]
                 message = {"do": "prepare", "workloads": [each.to_json() for each in workloads]}
-                self._crew.send(index, message | {"stop_at": self._stop_at})
+                self._replay_workers.send(index, message | {"stop_at": self._stop_at})
             deaths = self._wait(waiting)
             blamed |= {(index, death.workload_id) for index, death in deaths.items() if death.workload_id is not None}
             waiting = [index for index in self._bury(deaths, work) if time.time() < self._stop_at]
 
     def _wait(self, indices: Sequence[int]) -> dict[int, Death]:
-        return self._crew.wait(indices, self._stop_at + _MAX_RESERVE_S / 4, _SILENCE_S, self._keep.hear)
+        return self._replay_workers.wait(indices, self._stop_at + _MAX_RESERVE_S / 4, _SILENCE_S, self._keep.hear)
 
     def _bury(self, deaths: dict[int, Death], work: Sequence[Sequence[Chosen]]) -> list[int]:
         """Blame the workloads that processes died of, and start others in their place."""
@@ -262,8 +264,8 @@ class _Rounds:
                 self._keep.failed(index, death.workload_id, death.status, death.error)
             if self._restarts < _MAX_RESTARTS and time.time() < self._stop_at:
                 self._restarts += 1
-                self._crew.restart(index)
+                self._replay_workers.restart(index)
                 fresh.append(index)
-        if not self._crew.alive:
+        if not self._replay_workers.alive:
             raise MeasurementError("No process is left.")
         return [index for index in fresh if work[index]]

@@ -37,7 +37,7 @@ class Death:
     workload_id: str | None
 
 
-class Crew:
+class ReplayWorkers:
     """A context: all its processes have ended when it is left."""
 
     def __init__(self, folder: Path, settings: Message, roles: Sequence[str], command: Sequence[str] = WORKER) -> None:
@@ -45,7 +45,7 @@ class Crew:
         self._roles = roles
         self._dead: set[int] = set()
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "ReplayWorkers":
         self._pool.start()
         return self
 

@@ -8,7 +8,7 @@ import statistics
 import time
 from typing import Any
 
-from foretell.processes.device_lock import Turnstile
+from foretell.processes.device_lock import DeviceLock
 from foretell.profiling.campaign.plan import Measuring
 from foretell.profiling.first_run import Cost, is_finite, run_first, spread
 from foretell.profiling.steps import Step
@@ -24,8 +24,8 @@ class CpuRuntime:
     device = "cpu"
     name = "cpu"
 
-    def __init__(self, turnstile: Turnstile, measuring: Measuring) -> None:
-        self._turnstile = turnstile
+    def __init__(self, device_lock: DeviceLock, measuring: Measuring) -> None:
+        self._device_lock = device_lock
         self._measuring = measuring
 
     def open(self, *, tracing: bool) -> None:
@@ -43,7 +43,7 @@ class CpuRuntime:
 
     def warm_up(self, step: Step, runs: int) -> tuple[Record, Cost]:
         """Run until caches are filled."""
-        with self._turnstile.shared():
+        with self._device_lock.shared():
             output, cost = run_first(step.run, lambda: None)
             for _ in range(runs - 1):
                 step.run()
@@ -53,7 +53,7 @@ class CpuRuntime:
     def measure(self, step: Step, *, energy: bool, eager: bool = True) -> Record:  # noqa: ARG002 no counter, no graph
         """Time uncaptured runs, alone."""
         best: Record = {}
-        with self._turnstile.alone():
+        with self._device_lock.alone():
             started = time.perf_counter()
             for attempt in range(1, self._measuring.tries + 1):
                 times = []
@@ -79,11 +79,11 @@ class CpuRuntime:
 
     def trace(self, step: Step, model: Any, runs: int) -> list[KernelTable]:
         """The outermost operators of each run, in place of kernels."""
-        return trace_kernels(step.run, model, runs, cuda=False, alone=self._turnstile.alone)
+        return trace_kernels(step.run, model, runs, cuda=False, alone=self._device_lock.alone)
 
     def shared(self) -> Any:
         """Use the processor beside others."""
-        return self._turnstile.shared()
+        return self._device_lock.shared()
 
     def healthy(self) -> bool:
         """A processor that answers is healthy."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from foretell.errors import MeasurementError
-from foretell.processes.device_lock import Turnstile
+from foretell.processes.device_lock import DeviceLock
 from foretell.profiling.campaign.plan import Measuring
 from foretell.profiling.first_run import Cost, is_finite, run_first, spread
 from foretell.profiling.steps import Step
@@ -39,8 +39,8 @@ class CudaRuntime:
     device = "cuda"
     name = "cuda-graph"
 
-    def __init__(self, turnstile: Turnstile, measuring: Measuring) -> None:
-        self._turnstile = turnstile
+    def __init__(self, device_lock: DeviceLock, measuring: Measuring) -> None:
+        self._device_lock = device_lock
         self._measuring = measuring
         self._nvml = Nvml()
         self._has_nvml = False
@@ -53,7 +53,7 @@ class CudaRuntime:
             self._has_nvml = True
         except MeasurementError:
             self._has_nvml = False
-        with self._turnstile.alone():
+        with self._device_lock.alone():
             before = self._nvml.used_mib() if self._has_nvml else None
             torch.cuda.init()
             # everything runs on one stream of its own: it can be captured, and all memory comes from one pool
@@ -85,16 +85,16 @@ class CudaRuntime:
         """Run without a graph: everything is loaded, chosen and allocated, and the peak of memory is seen."""
 
         def between() -> None:
-            if self._turnstile.wanted():
+            if self._device_lock.wanted():
                 torch.cuda.synchronize()
-                self._turnstile.step_aside()
+                self._device_lock.step_aside()
 
-        with self._turnstile.shared():
+        with self._device_lock.shared():
             baseline = torch.cuda.memory_allocated()
             output, cost = run_first(step.run, between)
             torch.cuda.synchronize()
         for _ in range(runs - 1):
-            with self._turnstile.shared():
+            with self._device_lock.shared():
                 del output
                 output = step.run()
                 torch.cuda.synchronize()
@@ -102,7 +102,7 @@ class CudaRuntime:
         cost.peak_bytes = float(peak - baseline)
         record: Record = {"memory_mib": mib(peak), "reserved_mib": mib(torch.cuda.max_memory_reserved())}
         record |= self._driver_memory()
-        with self._turnstile.shared():
+        with self._device_lock.shared():
             finite = is_finite(output)  # this needs memory of its own: only now, when the peaks are read
         return record | {"output_finite": finite, "baseline_mib": mib(baseline)}, cost
 
@@ -122,11 +122,11 @@ class CudaRuntime:
 
     def measure(self, step: Step, *, energy: bool, eager: bool = True) -> Record:
         """Capture, then time alone: many replays, and if asked for a few runs as they are and the replays' energy."""
-        with self._turnstile.shared():
+        with self._device_lock.shared():
             self._refuse_synchronising(step)
             graph, output = self._capture(step)
         try:
-            with self._turnstile.alone():
+            with self._device_lock.alone():
                 started = time.perf_counter()
                 record = (self._eager(step) if eager else {}) | self._replays(graph)
                 if energy and self._has_nvml:
@@ -245,11 +245,11 @@ class CudaRuntime:
     def trace(self, step: Step, model: Any, runs: int) -> list[KernelTable]:
         """The kernels of ``runs`` uncaptured runs."""
         torch.cuda.synchronize()
-        return trace_kernels(step.run, model, runs, cuda=True, alone=self._turnstile.alone)
+        return trace_kernels(step.run, model, runs, cuda=True, alone=self._device_lock.alone)
 
     def measure_uncaptured(self, step: Step, model: Any) -> tuple[Record, KernelTable]:
         """The way round a failed capture: device latency as the sum of the kernels' durations."""
-        with self._turnstile.alone():
+        with self._device_lock.alone():
             started = time.perf_counter()
             record = self._eager(step)
             record["alone_s"] = time.perf_counter() - started
@@ -264,7 +264,7 @@ class CudaRuntime:
 
     def shared(self) -> Any:
         """Use the device beside others."""
-        return self._turnstile.shared()
+        return self._device_lock.shared()
 
     def healthy(self) -> bool:
         """Whether this process can still compute, give memory back and capture; after some errors it cannot."""

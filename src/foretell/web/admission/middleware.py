@@ -42,7 +42,7 @@ HEADERS = {
 }
 
 
-class Gate:
+class AdmissionMiddleware:
     """Wraps the application."""
 
     def __init__(self, app: App, settings: Settings, metrics: Metrics) -> None:
@@ -132,12 +132,12 @@ class Gate:
 class _Body:
     """The bytes of a request as they come, counted and timed."""
 
-    def __init__(self, receive: Receive, gate: Gate, scope: Scope) -> None:
+    def __init__(self, receive: Receive, admission: AdmissionMiddleware, scope: Scope) -> None:
         self._receive = receive
-        self._gate = gate
+        self._admission = admission
         self._scope = scope
-        self._most = gate.largest_body(scope["path"])
-        self._until = time.monotonic() + gate.patience_s
+        self._most = admission.largest_body(scope["path"])
+        self._until = time.monotonic() + admission.patience_s
         self._complete = False
         self.received = 0
 
@@ -145,7 +145,7 @@ class _Body:
         """Refuse at once what says itself that it is too large."""
         said = dict(self._scope["headers"]).get(b"content-length", b"0")
         if said.isdigit() and int(said) > self._most:
-            raise self._gate.refuse_size()
+            raise self._admission.refuse_size()
 
     async def receive(self) -> Message:
         """The next message, as an application asks for it."""
@@ -154,14 +154,14 @@ class _Body:
         try:
             message = await asyncio.wait_for(self._receive(), max(0.0, self._until - time.monotonic()))
         except TimeoutError as error:
-            raise self._gate.refuse_pace() from error
+            raise self._admission.refuse_pace() from error
         if message["type"] == "http.request":
             size = len(message.get("body", b""))
             self.received += size
             self._complete = not message.get("more_body", False)
             if self.received > self._most:
-                raise self._gate.refuse_size()
-            self._gate.hold(size)
+                raise self._admission.refuse_size()
+            self._admission.hold(size)
         return message
 
 

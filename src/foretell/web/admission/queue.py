@@ -48,7 +48,7 @@ class KeptAnswers:
             self._bytes -= len(self._answers.popitem(last=False)[1])
 
 
-class Desk:
+class RequestQueue:
     """One for the API and the page."""
 
     def __init__(self, settings: Settings, pool: Pool, uploads: Uploads, metrics: Metrics) -> None:

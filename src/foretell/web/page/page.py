@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from foretell.devices import all_devices
-from foretell.web.admission.queue import Desk
+from foretell.web.admission.queue import RequestQueue
 from foretell.web.page import cards as show
 from foretell.web.page import style
 from foretell.web.page.tabs import MOST_DEVICES, Tabs
@@ -18,13 +18,13 @@ _AT_ONCE = 32
 _SESSIONS = 200  # whose last answers are kept in memory
 
 
-def add_page(app: FastAPI, desk: Desk, settings: Settings) -> None:
+def add_page(app: FastAPI, queue: RequestQueue, settings: Settings) -> None:
     """Put the page at the root of the application."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    os.environ["GRADIO_TEMP_DIR"] = str(desk.uploads.folder / "page")
+    os.environ["GRADIO_TEMP_DIR"] = str(queue.uploads.folder / "page")
     import gradio
 
-    blocks = make_page(Tabs(desk), settings)
+    blocks = make_page(Tabs(queue), settings)
     theme = gradio.themes.Default(
         primary_hue="blue",
         neutral_hue="slate",

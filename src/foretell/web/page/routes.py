@@ -20,7 +20,7 @@ _LARGEST = 64 * KIB
 _FIELDS = ("data", "fn_index", "trigger_id", "session_hash")
 
 
-class Surface:
+class GradioRoutes:
     """Lets the page's own requests through, and 404 for the rest."""
 
     def __init__(self, app: App) -> None:

@@ -1,4 +1,4 @@
-"""web: what happens when a button of the page is pressed: questions to the desk, HTML and JSON back."""
+"""web: what happens when a button of the page is pressed: questions to the queue, HTML and JSON back."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from foretell.errors import ForetellError, InputError
-from foretell.web.admission.queue import Desk
+from foretell.web.admission.queue import RequestQueue
 from foretell.web.page import cards as show
 from foretell.web.questions import UPLOAD, read_question
 
@@ -19,8 +19,8 @@ Values = dict[str, Any]
 class Tabs:
     """The tabs of the page; an error is an answer, too."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, queue: RequestQueue) -> None:
+        self._queue = queue
 
     async def predict(self, spec: str, held: str, devices: list[str], *rest: Any) -> tuple[str, str]:
         """One prediction in detail, and a sweep over the devices and the batch sizes."""
@@ -54,8 +54,8 @@ class Tabs:
             return show.show_problem("The page sent something that is no question. Reload it and try again."), ""
 
     async def _ask(self, kind: str, values: Values) -> str:
-        with self._desk.place():
-            return await self._desk.ask(kind, read_question(kind, values))
+        with self._queue.place():
+            return await self._queue.ask(kind, read_question(kind, values))
 
     async def _predict(self, model: str, devices: list[str], *rest: Any) -> tuple[str, str]:
         if not 1 <= len(devices) <= MOST_DEVICES:
@@ -81,7 +81,7 @@ class Tabs:
         asked: Values = {"model": model, "dtype": dtype, "by": by, "market": market, "mig": mig}
         asked |= {name: value for name, value in (("slo_ms", slo_ms), ("rate", rate), ("budget", budget)) if value}
         found = json.loads(await self._ask("advise", {**asked, "devices": devices or ["all"]}))
-        name = self._desk.uploads.find(model).path.name if model.startswith(UPLOAD) else model
+        name = self._queue.uploads.find(model).path.name if model.startswith(UPLOAD) else model
         return show.show_advice(found, name), json.dumps(found, indent=1)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import DeviceError, InputError, MeasurementError
-from foretell.profiling.campaign.job import Errand
+from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import RECORDS
 from foretell.profiling.campaign.plan import Plan, Workers, check_workers, read_plan
 from foretell.profiling.campaign.progress import Progress
@@ -103,9 +103,9 @@ def collect(
         try_store(str(store))
     budget_s = seconds or wanted.seconds or NO_LIMIT_S
     errors = errors_by_family(unsure) if unsure is not None else {}
-    errand = Errand(wanted, folder, device, budget_s, began, places, commit, limit, again, on_progress, errors)
+    job = Job(wanted, folder, device, budget_s, began, places, commit, limit, again, on_progress, errors)
     with _alone_in(folder):
-        counts, interrupted = _run(errand, ray)
+        counts, interrupted = _run(job, ray)
         rows = write_tables(folder) if (folder / RECORDS).exists() else {}
         appended = append_to(str(store), folder) if store is not None and rows else {}
     return Collected(folder, counts, rows, appended, interrupted)
@@ -142,30 +142,30 @@ def errors_by_family(device: str) -> dict[str, float]:
     return errors
 
 
-def _run(errand: Errand, ray: str | None) -> tuple[dict[str, int], bool]:
+def _run(job: Job, ray: str | None) -> tuple[dict[str, int], bool]:
     """How many workloads ended how, and whether somebody pressed Ctrl-C: what is finished then stays."""
     try:
         if ray is not None:
             from foretell.profiling.campaign.ray_cluster import RayCampaign
 
-            return RayCampaign(errand, ray).run(), False
-        run: Callable[[Errand], dict[str, int]] = CAMPAIGNS.load(errand.plan.kind)
-        with nullcontext() if errand.plan.kind == "measurements" else _watched(errand):
-            return run(errand), False
+            return RayCampaign(job, ray).run(), False
+        run: Callable[[Job], dict[str, int]] = CAMPAIGNS.load(job.plan.kind)
+        with nullcontext() if job.plan.kind == "measurements" else _watched(job):
+            return run(job), False
     except KeyboardInterrupt:
         return {}, True
 
 
 @contextmanager
-def _watched(errand: Errand) -> Iterator[None]:
+def _watched(job: Job) -> Iterator[None]:
     """Tell the progress of a campaign that does not tell it: by the lines that its journal gets."""
-    path, stop = errand.out / RECORDS, threading.Event()
+    path, stop = job.out / RECORDS, threading.Event()
     before = _lines(path)
 
     def watch() -> None:
         while not stop.wait(_LOOK_S):
             finished = max(_lines(path) - before - 1, 0)  # one line is the campaign's own
-            errand.on_progress(Progress(finished, 0, None, before, 0, errand.elapsed_s, errand.seconds))
+            job.on_progress(Progress(finished, 0, None, before, 0, job.elapsed_s, job.seconds))
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

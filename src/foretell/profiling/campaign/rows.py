@@ -13,7 +13,7 @@ from foretell.profiling.environment import describe
 log = logging.getLogger("foretell.profiling")
 
 
-class Ledger:
+class CampaignRows:
     """Writes rows of one table."""
 
     def __init__(self, out: Path, table: str) -> None:
