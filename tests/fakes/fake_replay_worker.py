@@ -1,4 +1,4 @@
-"""A member of a replay_workers that measures nothing: it answers at once, and dies, hangs or fails where a spec says so."""
+"""A replay worker that measures nothing: it answers at once, and dies, hangs or fails where a spec says so."""
 
 import json
 import os

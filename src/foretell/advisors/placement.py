@@ -164,7 +164,8 @@ def _possible(own: Sequence[Candidate], requirements: Requirements) -> tuple[lis
         best = min(fitting, key=lambda each: each.latency_ms.value)
         return (
             [],
-            f"latency: {best.latency_ms.value:.3g} ms at batch {best.batch_size}; the limit is {requirements.slo_ms:g} ms",
+            f"latency: {best.latency_ms.value:.3g} ms at batch {best.batch_size}; "
+            f"the limit is {requirements.slo_ms:g} ms",
         )
     return fast, ""
 

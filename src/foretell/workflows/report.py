@@ -125,8 +125,9 @@ def gather(
     options = {
         "--device": place.id, "--batch-size": batch_size, "--input": _input_texts(input_shape),
         "--dtype": prediction.dtype, "--mode": mode if mode != "inference" else None, "--optimizer": optimizer,
-        "--context": context, "--devices": ",".join(_id(each) for each in devices or ()), "--slo-ms": requirements.slo_ms,
-        "--rate": requirements.rate_per_s, "--budget": requirements.budget_usd_per_h, "--max-batch": requirements.max_batch,
+        "--context": context, "--devices": ",".join(_id(device) for device in devices or ()),
+        "--slo-ms": requirements.slo_ms, "--rate": requirements.rate_per_s,
+        "--budget": requirements.budget_usd_per_h, "--max-batch": requirements.max_batch,
         "--clouds": ",".join(renting.clouds),
         "--region": renting.region, "--country": renting.country, "--pue": renting.pue,
         "--market": renting.market if renting.market == "spot" else None, "--prices": renting.prices,
