@@ -22,7 +22,6 @@ from foretell.errors import DataError
 from foretell.features.edges import RUNTIMES, edges_of
 from foretell.features.units import COLUMNS, PHASES
 from foretell.files import write_whole
-from foretell.graph.serde import from_document
 from foretell.predictors.lilou_features import NodeTable, describe_device, describe_nodes, describe_units
 from foretell.predictors.sample import Sample
 from foretell.workflows.fusion import fold_of, labelled_graphs
@@ -117,7 +116,7 @@ def _read_edges(store: Path, say: Say) -> EdgeSet:
     tables, pairs, facts, families = [], [], [], list[str]()
     fused, origins = list[Flags](), list[Flags]()
     for each in labelled_graphs(store):
-        graph = from_document(each.document)
+        graph = each.graph
         ends = np.array(edges_of(graph), np.int64).reshape(-1, 2)
         if len(ends) != len(each.fused):
             raise DataError(f"{each.spec} has {len(ends)} edges and {len(each.fused)} labels; collect it again.")
