@@ -90,6 +90,14 @@ def test_merge_and_tables(store: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "no journal" in run(capsys, "data", "tables", store, code=2)
 
 
+def test_repack_says_what_each_table_takes(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "measurements" in run(capsys, "data", "repack", "--store", store)
+    found = json.loads(run(capsys, "data", "repack", "--store", store, "--json"))["measurements"]
+    assert found["before_bytes"] == found["after_bytes"] > 0
+    assert found["rows"] == 1
+    assert "no store at" in run(capsys, "data", "repack", "--store", f"{store}-nowhere", code=2)
+
+
 def test_a_damaged_file_is_one_line(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     [path] = Path(store).glob("*.parquet")
     path.write_bytes(path.read_bytes()[:100])

@@ -22,7 +22,6 @@ from foretell.errors import DataError
 from foretell.features.units import COLUMNS, PHASES
 from foretell.features.versions import FEATURES_VERSION
 from foretell.files import write_whole
-from foretell.graph.ir.serde import from_document
 from foretell.predictors.fusion.edges import RUNTIMES, edges_of
 from foretell.predictors.sample import Sample
 from foretell.training.examples.kernel_labels import KernelLabels, read_labels
@@ -113,7 +112,7 @@ def _read_edges(store: Path, say: Say) -> EdgeSet:
     tables, pairs, facts, families = [], [], [], list[str]()
     fused, origins = list[Flags](), list[Flags]()
     for each in labelled_graphs(store):
-        graph = from_document(each.document)
+        graph = each.graph
         ends = np.array(edges_of(graph), np.int64).reshape(-1, 2)
         if len(ends) != len(each.fused):
             raise DataError(f"{each.spec} has {len(ends)} edges and {len(each.fused)} labels; collect it again.")

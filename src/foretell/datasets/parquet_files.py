@@ -1,4 +1,8 @@
-"""Datasets: the Parquet files of a folder: found, checked, and written whole or not at all. Needs pyarrow alone."""
+"""Datasets: the Parquet files of a folder: found, checked, and written whole or not at all. Needs pyarrow alone.
+
+How a column of numbers is encoded is chosen for zstd, which finds runs of bytes that repeat: the packed bits of a
+dictionary hide them. Texts have one, though they would be smaller without: questions about them are answered faster.
+"""
 
 import os
 import re
@@ -9,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from foretell.datasets.graphs.columns import INTEGERS
+from foretell.datasets.graphs.stored import DOCUMENT, GRAPH, StoredGraphs, graph_type, with_columns
 from foretell.datasets.schema import SCHEMA_VERSION, TABLES, Table
 from foretell.errors import DataError
 from foretell.optional import require
@@ -16,14 +22,22 @@ from foretell.units import MIB
 
 _NAME = re.compile(rf"({'|'.join(TABLES)})(-[0-9a-f]{{8,64}})?\.parquet")
 _VERSION = b"schema_version"
-_LONG_TEXTS = ("document",)  # no two are equal: a dictionary of them only costs
-_COUNTING = ("sequence", "op_index")  # they grow by little from row to row: differences are small
+# they grow by little from row to row: differences are small
+_COUNTING = frozenset({"sequence", "op_index", "node", "source", "target"})
+# small numbers in patterns: their upper bytes are nothing, and go apart from the lower
+_SPLIT = frozenset({"grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "group"})
+_PLAIN = frozenset({"document", "name_id", "shared_bytes", "occupancy_pct", "name"})
 _REMEDY = "Restore it from a copy (git checkout) or move it away; nothing was changed."
 
 
 def pyarrow() -> Any:
     """The library that holds columns."""
     return require("pyarrow", extra="data", purpose="Reading and writing tables")
+
+
+def open_parquet(path: Path) -> Any:
+    """A file's Parquet reader, to be closed."""
+    return _parquet().ParquetFile(path)
 
 
 def _parquet() -> Any:
@@ -104,6 +118,11 @@ def read_columns(file: TableFile, columns: Sequence[str]) -> Any:
         raise DataError(f"{file.path} is damaged ({_first_line(error)}). {_REMEDY}") from error
 
 
+def read_graphs(file: TableFile) -> StoredGraphs:
+    """The graphs of a file of any version, in the order of its rows."""
+    return StoredGraphs(read_columns(file, (GRAPH, DOCUMENT)), str(file.path))
+
+
 def arrow_schema(table: Table) -> Any:
     """The Arrow schema of a table, marked with the version."""
     arrow = pyarrow()
@@ -144,25 +163,30 @@ def fitted(table: Table, data: Any) -> Any:
 class TableWriter:
     """One Parquet file in the making: rows go to a partial file that takes its name when all are on the disk."""
 
-    def __init__(self, partial: Path, table: Table, level: int = 9) -> None:
+    def __init__(self, partial: Path, table: Table, schema: Any = None) -> None:
         self._partial = partial
         self._table = table
-        self._level = level
+        self._schema = schema  # of an older version, where rows shall keep it
         self._writer: Any = None
 
     def __enter__(self) -> "TableWriter":
-        counting = {name: "DELTA_BINARY_PACKED" for name in self._table.columns if name in _COUNTING}
-        dictionary = [name for name in self._table.columns if name not in (*_LONG_TEXTS, *counting)]
-        texts = any(name in _LONG_TEXTS for name in self._table.columns)
+        schema = self._schema or arrow_schema(self._table)
+        encodings = {name: "DELTA_BINARY_PACKED" for name in schema.names if name in _COUNTING}
+        encodings |= {name: "BYTE_STREAM_SPLIT" for name in schema.names if name in _SPLIT}
+        dictionary = [name for name in schema.names if name not in _PLAIN and name not in encodings]
+        if DOCUMENT in schema.names:
+            schema = schema.append(pyarrow().field(GRAPH, graph_type()))
+            encodings |= {f"{GRAPH}.{name}.list.element": "BYTE_STREAM_SPLIT" for name in INTEGERS}
         try:
             self._writer = _parquet().ParquetWriter(
                 self._partial,
-                arrow_schema(self._table),
+                schema,
                 compression="zstd",
-                compression_level=19 if texts else 9,
+                compression_level=19 if DOCUMENT in schema.names else 15,
                 use_dictionary=dictionary,
-                column_encoding=counting or None,
-                data_page_size=8 * MIB if texts else MIB,
+                column_encoding=encodings or None,
+                data_page_size=8 * MIB,
+                dictionary_pagesize_limit=8 * MIB,
                 write_page_checksum=True,
             )
         except OSError as error:
@@ -172,7 +196,7 @@ class TableWriter:
     def write(self, data: Any) -> None:
         """Add rows."""
         try:
-            self._writer.write_table(data)
+            self._writer.write_table(with_columns(data) if DOCUMENT in data.column_names else data)
         except OSError as error:
             raise unwritable(self._partial.parent, error) from error
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from foretell.datasets.graphs.stored import DOCUMENT, GRAPH, documents_of, graph_sql
 from foretell.datasets.parquet_files import (
     TableFile,
     TableWriter,
@@ -34,6 +35,7 @@ from foretell.errors import DataError
 from foretell.optional import require
 
 MEMORY_LIMIT, THREADS = "2GB", 2
+_DOCUMENT = "graph_document"  # the function that makes a graph's columns a document
 _SQL_TYPES: Mapping[str, str] = {
     "string": "VARCHAR", "bool": "BOOLEAN", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT",
     "float32": "FLOAT", "float64": "DOUBLE",
@@ -54,7 +56,7 @@ class ParquetStore:
         """Add the rows whose key is not there yet, as one new file; returns how many those were."""
         check_table(table)
         rows = fitted(TABLES[table], data)
-        with self._locked():
+        with self.locked():
             new = self._only_new(table, rows)
             if new.num_rows:
                 self._write(table, new)
@@ -111,7 +113,7 @@ class ParquetStore:
         return self._known
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Alone among those who append; whatever ends the process ends the lock."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -180,10 +182,18 @@ class ParquetStore:
         spill = tempfile.mkdtemp(prefix="foretell-duckdb-")
         settings = {"memory_limit": MEMORY_LIMIT, "threads": THREADS, "temp_directory": spill}
         database = duckdb.connect(config=settings)
-        weakref.finalize(database, shutil.rmtree, spill, ignore_errors=True)
+        database.create_function(
+            _DOCUMENT, documents_of, [graph_sql(duckdb)], "VARCHAR", type="arrow", null_handling="special"
+        )
+        weakref.finalize(self, _forget, database, spill)  # DuckDB complains at the end of a process if it is left open
         database.execute("SET enable_progress_bar = false")
         self._stale = True
         return database
+
+
+def _forget(database: Any, spill: str) -> None:
+    database.close()
+    shutil.rmtree(spill, ignore_errors=True)
 
 
 def _complaint(text: str) -> str:
@@ -212,6 +222,8 @@ def _select(table: str, files: Sequence[TableFile], **instead: str) -> str:
     columns = []
     for name, kind in TABLES[table].columns.items():
         value = instead.get(name) or (f'"{name}"' if name in present else "NULL")
+        if name == DOCUMENT and GRAPH in present:
+            value = f'coalesce("{DOCUMENT}", {_DOCUMENT}("{GRAPH}"))'
         columns.append(f'CAST({value} AS {_SQL_TYPES[kind]}) AS "{name}"')
     selected = f"SELECT {', '.join(columns)}"
     if not files:

@@ -42,12 +42,12 @@ def merge(source: Store, target: Store, at_once: int = 0) -> dict[str, int]:
     A merge that is cut short is finished by doing it again: what has arrived is not added twice.
     """
     return {
-        table: sum(target.append(table, piece) for piece in source.rows(table, at_once=at_once or _piece(table)))
+        table: sum(target.append(table, piece) for piece in source.rows(table, at_once=at_once or rows_at_once(table)))
         for table in source.tables()
     }
 
 
-def _piece(table: str) -> int:
+def rows_at_once(table: str) -> int:
     """How many rows are moved at once: a graph's document takes as much as a thousand kernels."""
     return DOCUMENTS_AT_ONCE if "document" in TABLES[table].columns else ROWS_AT_ONCE
 

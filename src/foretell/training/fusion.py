@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.datasets.parquet_files import TableFile, find_files, read_columns
+from foretell.datasets.parquet_files import TableFile, find_files, read_columns, read_graphs
 from foretell.datasets.splits import architecture_of
 from foretell.errors import DataError
 from foretell.files import write_whole
+from foretell.graph import Graph
 from foretell.graph.ir.operators import OPERATORS
-from foretell.graph.ir.serde import from_document
 from foretell.predictors.fitted_files import write_fitted
 from foretell.predictors.fusion.baselines import PairFrequency, always, by_rules, never
 from foretell.predictors.fusion.edges import EDGE_COLUMNS, RUNTIMES, extract_edges
@@ -53,7 +53,7 @@ class _Labelled:
     runtime: str
     spec: str
     family: str
-    document: str
+    graph: Graph
     fused: Flags
 
 
@@ -61,7 +61,7 @@ def read_edges(store: Path, say: Say = lambda _: None) -> LabelledEdges:
     """The edges of all graphs below ``store`` whose fusion was collected."""
     parts, fused, folds, families, graphs = [], [], [], [], defaultdict[str, int](int)
     for each in labelled_graphs(store):
-        edges = extract_edges(from_document(each.document), each.runtime)
+        edges = extract_edges(each.graph, each.runtime)
         if len(edges) != len(each.fused):
             raise DataError(f"{each.spec} has {len(edges)} edges and {len(each.fused)} labels; collect it again.")
         parts.append(edges.features)
@@ -88,17 +88,24 @@ def labelled_graphs(store: Path) -> Iterator[_Labelled]:
     files = find_files(store)
     for folder in sorted({file.path.parent for file in files if file.table == "fusion_graphs"}):
         own = [file for file in files if file.path.parent == folder]
-        documents = dict(_rows(own, "graphs", "graph_hash", "document"))
+        graphs = {
+            graph_hash: (stored, place)
+            for file in own
+            if file.table == "graphs"
+            for stored in (read_graphs(file),)
+            for place, (graph_hash,) in enumerate(_rows([file], "graphs", "graph_hash"))
+        }
         labels: defaultdict[str, list[tuple[int, int, bool]]] = defaultdict(list)
         for fusion_id, *label in _rows(own, "fusion_edges", "fusion_id", "source", "target", "fused"):
             labels[fusion_id].append(tuple(label))
         wanted = ("fusion_id", "backend", "spec", "family", "graph_hash", "status")
         for fusion_id, backend, spec, family, graph_hash, status in _rows(own, "fusion_graphs", *wanted):
             if status == "ok":
-                if graph_hash not in documents:
+                if graph_hash not in graphs:
                     raise DataError(f"{folder} has no graph of {spec} under {backend}; collect it again.")
                 fused = np.array([label for *_, label in sorted(labels[fusion_id])], bool)
-                yield _Labelled(backend, spec, family or "", documents[graph_hash], fused)
+                stored, place = graphs[graph_hash]
+                yield _Labelled(backend, spec, family or "", stored[place], fused)
 
 
 def _rows(files: Sequence[TableFile], table: str, *columns: str) -> Iterator[Any]:

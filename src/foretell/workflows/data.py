@@ -8,6 +8,7 @@ from typing import Any
 from foretell.datasets import journal_tables
 from foretell.datasets.card import Card, make_card
 from foretell.datasets.card_text import to_markdown
+from foretell.datasets.graphs.repacking import repack
 from foretell.datasets.opening import open_store
 from foretell.datasets.parquet_files import unwritable
 from foretell.datasets.store import Store, merge
@@ -66,6 +67,16 @@ def query(sql: str, where: str = DEFAULT_STORE) -> tuple[list[str], list[dict[st
         return list(answer.column_names), answer.to_pylist()
     finally:
         store.close()
+
+
+def repack_store(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Write the files of a folder again, as small as today's are; rows, bytes before and bytes after of each table."""
+    open_existing(str(folder))
+    sizes: dict[str, tuple[int, int, int]] = {}
+    for file in repack(folder):
+        rows, before, after = sizes.get(file.table, (0, 0, 0))
+        sizes[file.table] = (rows + file.rows, before + file.before_bytes, after + file.after_bytes)
+    return sizes
 
 
 def merge_stores(sources: Sequence[str], where: str) -> dict[str, int]:

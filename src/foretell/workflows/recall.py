@@ -5,12 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from foretell.datasets.parquet_files import find_files, read_columns
+from foretell.datasets.parquet_files import find_files, read_columns, read_graphs
 from foretell.devices import find_device
 from foretell.errors import DataError
 from foretell.graph import Graph
 from foretell.graph.ir.passes import normalise
-from foretell.graph.ir.serde import from_document
 from foretell.records import Estimate, Prediction, Workload
 from foretell.training.examples.graphs import GRAPH_BATCH, GraphKey
 from foretell.units import per_second
@@ -63,9 +62,9 @@ def _same(store: Path, graph: Graph, mode: str) -> Iterator[GraphKey]:
             if not row["campaign_id"] and row["mode"] == mode and row["parameters"] == graph.parameter_count
         ]
         if alike:
-            documents = read_columns(file, ("document",)).column(0)
+            stored = read_graphs(file)
             for place in alike:
-                if normalise(from_document(documents[place].as_py())).hash == wanted:
+                if normalise(stored[place]).hash == wanted:
                     yield GraphKey.of(rows[place])
 
 

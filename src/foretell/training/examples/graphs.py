@@ -16,14 +16,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from foretell.datasets.parquet_files import TableWriter, arrow_table, find_files, read_columns, rename
+from foretell.datasets import parquet_files
+from foretell.datasets.parquet_files import TableFile, TableWriter, arrow_table, find_files, read_columns, rename
 from foretell.datasets.schema import TABLES
 from foretell.errors import ForetellError, ModelError
 from foretell.frontends.huggingface.tracing import as_if_run, bind_forward, cache_tensors, fill_cache
 from foretell.frontends.torch.export import TRACE_BATCH, graph_from_program
 from foretell.frontends.torch.program import TorchProgram, build_without_weights, one_line
 from foretell.graph import Graph
-from foretell.graph.ir.serde import from_document, to_document
+from foretell.graph.ir.serde import to_document
 from foretell.profiling.campaign.journal import Journal, read_records, read_traces
 from foretell.profiling.workload import Workload, parse_spec, shape_text
 
@@ -203,16 +204,16 @@ def stored_keys(folder: Path) -> set[GraphKey]:
     """The graphs that the Parquet files below ``folder`` have."""
     if not folder.exists():
         return set()
-    return {GraphKey.of(row) for row in _stored(folder, _KEY)}
+    return {key for _, rows in _stored(folder) for _, key, _ in rows}
 
 
-def _stored(folder: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Rows of stored graphs; those of a campaign are what a compiler was given, and may have other nodes."""
+def _stored(folder: Path) -> Iterator[tuple[TableFile, list[tuple[int, GraphKey, str]]]]:
+    """By file the place, key and hash of stored graphs; those of a campaign are a compiler's, with other nodes."""
     for file in find_files(folder):
         if file.table == _TABLE:
-            for row in read_columns(file, (*columns, "campaign_id")).to_pylist():
-                if not row["campaign_id"]:
-                    yield row
+            rows = read_columns(file, (*_KEY, "graph_hash", "campaign_id")).to_pylist()
+            own = [(place, row) for place, row in enumerate(rows) if not row["campaign_id"]]
+            yield file, [(place, GraphKey.of(row), row["graph_hash"]) for place, row in own]
 
 
 def write_graphs(journal: Path, folder: Path) -> Path | None:
@@ -236,8 +237,10 @@ def write_graphs(journal: Path, folder: Path) -> Path | None:
 def read_graphs(folder: Path, keys: Sequence[GraphKey]) -> Iterator[tuple[GraphKey, str, Graph]]:
     """The stored graphs of ``keys``, with their hashes, in the order of the files."""
     wanted = set(keys)
-    for row in _stored(folder, (*_KEY, "graph_hash", "document")):
-        key = GraphKey.of(row)
-        if key in wanted:
-            wanted.discard(key)
-            yield key, row["graph_hash"], from_document(row["document"])
+    for file, rows in _stored(folder):
+        found = [row for row in rows if row[1] in wanted]
+        graphs = parquet_files.read_graphs(file) if found else ()
+        for place, key, graph_hash in found:
+            if key in wanted:
+                wanted.discard(key)
+                yield key, graph_hash, graphs[place]

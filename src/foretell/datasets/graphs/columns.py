@@ -1,0 +1,209 @@
+"""Datasets: graphs as columns: operators, tensors, edges and names of each in lists, a sixth of compressed JSON.
+
+A row is one graph and can be read without any other. Tensors are numbered in the order in which the nodes mention them:
+an edge is then the distance back to where its tensor was first mentioned, 0 for a new one, and equal layers have equal
+edges. Distinct operators (with their attributes) and types of tensors are listed once; nodes and tensors have places in
+these lists. Names are templates (`name_templates`). Layers that repeat give runs of numbers that repeat, within a graph
+and from one graph to the next, and that is what zstd finds. A graph with bodies has no such row.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.datasets.graphs.name_templates import TemplateReader, TemplateWriter
+from foretell.errors import GraphError
+from foretell.graph import Graph, Node, Tensor
+from foretell.graph.ir.serde import KINDS
+
+_ABSENT = -1
+INTEGERS = (
+    "node_operator",  # the place of each node's operator in `operators`
+    "node_module",  # how far back among the distinct modules; 0: the next new one
+    "module_template", "module_numbers", "node_template", "node_numbers", "origin_template", "origin_numbers",
+    "edges",  # of all nodes, inputs before outputs: how far back among the tensors; 0: new, -1: absent
+    "inputs", "outputs",  # the same, for those of the graph
+    "tensor_type", "tensor_template", "tensor_numbers",  # in the order of the edges
+    "tensor_order",  # the tensors as the graph orders them, each less the one before less 1; null: sorted by name
+)  # fmt: skip
+TEXTS = ("templates", "operators", "types", "warnings")
+
+Columns = dict[str, Any]
+Numbers = NDArray[np.int32]
+
+
+def pack(graph: Graph) -> Columns:
+    """A graph as one row; raises `ValueError` where columns cannot hold it."""
+    if any(node.bodies for node in graph.nodes):
+        raise ValueError("A graph with bodies is no single list of nodes.")
+    tensors: dict[str, int] = {}
+    modules: dict[str, int] = {}
+    operators: dict[str, int] = {}
+    edges: list[int] = []
+    readers: dict[str, str] = {}  # tensor → the module that mentions it first, where it reads it
+    for node in graph.nodes:
+        for name in node.inputs:
+            if name and name not in tensors:
+                readers[name] = node.module
+            edges.append(_back(tensors, name) if name else _ABSENT)
+        edges += [_back(tensors, name) if name else _ABSENT for name in node.outputs]
+    outputs = [_back(tensors, name) for name in graph.outputs]
+    inputs = [_back(tensors, name) for name in graph.inputs]
+    for name in graph.tensors:
+        _back(tensors, name)
+    types: dict[str, int] = {}
+    writer = TemplateWriter()
+    columns: Columns = {
+        "name": graph.name, "batch_size": graph.batch_size, "metadata": _json(dict(graph.metadata)),
+        "warnings": list(graph.warnings), "edges": edges, "inputs": inputs, "outputs": outputs,
+        "node_operator": [operators.setdefault(_operator_text(node), len(operators)) for node in graph.nodes],
+        "node_module": [_back(modules, node.module) for node in graph.nodes],
+        "tensor_type": [types.setdefault(_type_text(graph.tensors[name]), len(types)) for name in tensors],
+        "tensor_order": _order(list(graph.tensors), tensors),
+        "operators": list(operators), "types": list(types),
+    }  # fmt: skip
+    made = [node.outputs[0] if node.outputs else "" for node in graph.nodes]
+    names = {
+        "module": [(name, "") for name in modules],
+        "tensor": [(name, readers.get(name, "")) for name in tensors],
+        "node": [(node.name, known) for node, known in zip(graph.nodes, made, strict=True)],
+        "origin": [(node.origin, known) for node, known in zip(graph.nodes, made, strict=True)],
+    }
+    for what, texts in names.items():
+        columns[f"{what}_template"], columns[f"{what}_numbers"] = writer.write(texts)
+    return columns | {"templates": list(writer.templates)}
+
+
+def _back(numbers: dict[str, int], name: str) -> int:
+    """How far back ``name`` was numbered; 0: it is new, and gets the next number."""
+    if name in numbers:
+        return len(numbers) - numbers[name]
+    numbers[name] = len(numbers)
+    return 0
+
+
+def _order(names: list[str], numbers: Mapping[str, int]) -> list[int] | None:
+    if names == sorted(names):
+        return None
+    order = [numbers[name] for name in names]
+    return [after - before - 1 for before, after in zip([-1, *order], order)]
+
+
+def _operator_text(node: Node) -> str:
+    attributes = {name: list(value) if isinstance(value, tuple) else value for name, value in node.attributes.items()}
+    return _json([node.op, node.domain, node.origin_op, len(node.inputs), len(node.outputs), attributes])
+
+
+@lru_cache(maxsize=1 << 14)
+def _operator(text: str) -> tuple[str, str, str, int, int, Mapping[str, Any]]:
+    op, domain, origin_op, inputs, outputs, attributes = json.loads(text)
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in attributes.items()}
+    return op, domain, origin_op, inputs, outputs, values
+
+
+def _type_text(tensor: Tensor) -> str:
+    axis = "-" if tensor.batch_axis is None else tensor.batch_axis
+    return f"{'x'.join(map(str, tensor.shape))} {tensor.dtype} {tensor.kind} {axis}"
+
+
+@lru_cache(maxsize=1 << 16)
+def _type(text: str) -> tuple[tuple[int, ...], str, Any, int | None]:
+    shape, dtype, kind, axis = text.split(" ")
+    if kind not in KINDS:
+        raise ValueError(f"{kind!r} is no kind of tensor.")
+    return tuple(map(int, shape.split("x"))) if shape else (), dtype, kind, None if axis == "-" else int(axis)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def unpack(columns: Columns) -> Graph:
+    """The graph of one row, whose numbers are arrays; raises `GraphError` where the row is damaged."""
+    try:
+        graph = _unpacked(columns)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        if isinstance(error, GraphError):
+            raise
+        raise GraphError(f"The columns of the graph {columns.get('name')!r} are damaged.") from error
+    graph.validate()
+    return graph
+
+
+def _unpacked(columns: Columns) -> Graph:
+    operators = [_operator(text) for text in columns["operators"]]
+    types = [_type(text) for text in columns["types"]]
+    texts = TemplateReader(columns["templates"])
+
+    def names(what: str, known: Iterable[str]) -> list[str]:
+        return texts.read(columns[f"{what}_template"], columns[f"{what}_numbers"], known)
+
+    node_operator, node_count = columns["node_operator"].tolist(), len(columns["node_operator"])
+    read = np.array([operators[place][3] for place in node_operator], np.int64)
+    touched = read + np.array([operators[place][4] for place in node_operator], np.int64)
+    edges, ends = columns["edges"], np.cumsum(touched)
+    if touched.sum() != edges.size:
+        raise ValueError("The nodes have more edges or fewer than their operators.")
+    modules = names("module", [""] * len(columns["module_template"]))
+    node_module = [modules[place] for place in _places(columns["node_module"], len(modules)).tolist()]
+    owner = np.repeat(np.arange(node_count), touched)
+    is_read = np.arange(edges.size) - np.repeat(ends - touched, touched) < np.repeat(read, touched)
+    first = edges == 0
+    readers = [
+        node_module[node] if reads else "" for node, reads in zip(owner[first].tolist(), is_read[first].tolist())
+    ]
+    count = len(columns["tensor_type"])
+    every = _places(np.concatenate([edges, columns["outputs"], columns["inputs"]]), count).tolist()
+    tensor_names = names("tensor", readers + [""] * (count - len(readers)))
+    tensors = [
+        Tensor(name, *types[place]) for name, place in zip(tensor_names, columns["tensor_type"].tolist(), strict=True)
+    ]
+    tensor_names.append("")  # for absent ones, at -1
+    mentioned = [tensor_names[place] for place in every]
+    between = [0, *ends.tolist()]
+    middle = [start + inputs for start, inputs in zip(between, read.tolist())]
+    made = [mentioned[start] if start < end else "" for start, end in zip(middle, between[1:])]
+    nodes = tuple(
+        Node(
+            name, operator[0], tuple(mentioned[start:half]), tuple(mentioned[half:end]), dict(operator[5]),
+            operator[1], module, origin, operator[2],
+        )
+        for name, origin, module, operator, start, half, end in zip(
+            names("node", made), names("origin", made), node_module, [operators[place] for place in node_operator],
+            between[:-1], middle, between[1:], strict=True,
+        )
+    )  # fmt: skip
+    outputs_end = edges.size + len(columns["outputs"])
+    return Graph(
+        columns["name"],
+        nodes,
+        {tensor.name: tensor for tensor in _ordered(tensors, columns["tensor_order"])},
+        tuple(mentioned[outputs_end:]),
+        tuple(mentioned[edges.size : outputs_end]),
+        columns["batch_size"],
+        tuple(columns["warnings"]),
+        json.loads(columns["metadata"]),
+    )
+
+
+def _places(back: Numbers, count: int) -> NDArray[np.int64]:
+    """The numbers that `_back` gave, of ``count`` things at most; -1 where one is absent."""
+    new = back == 0
+    before = np.cumsum(new) - new
+    places = np.where(back == _ABSENT, _ABSENT, before - back)
+    if back.size and (places.max() >= count or back.min() < _ABSENT or (places < 0)[back != _ABSENT].any()):
+        raise ValueError("An edge leads to nothing.")
+    return places
+
+
+def _ordered(tensors: list[Tensor], order: Numbers | None) -> list[Tensor]:
+    if order is None:
+        return sorted(tensors, key=lambda tensor: tensor.name)
+    places = np.cumsum(order.astype(np.int64) + 1) - 1
+    if not np.array_equal(np.sort(places), np.arange(len(tensors))):
+        raise ValueError("The order of the tensors leaves some out.")
+    return [tensors[place] for place in places.tolist()]

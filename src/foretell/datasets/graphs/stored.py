@@ -1,0 +1,141 @@
+"""Datasets: the graphs of a table: written as columns (`graph_columns`) where these give the same document back.
+
+A row has its graph in ``graph``, or as JSON in ``document``: files of versions 1 to 3 have only documents, and a
+document that columns do not bring back exactly (a graph with bodies, or what is no graph) stays one.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from foretell.datasets.graphs.columns import INTEGERS, TEXTS, Columns, Numbers, pack, unpack
+from foretell.errors import DataError, GraphError
+from foretell.graph import Graph
+from foretell.graph.ir.serde import from_document, to_document
+from foretell.optional import require
+
+GRAPH, DOCUMENT = "graph", "document"
+_SINGLE = ("name", "batch_size", "metadata")
+
+
+def graph_type() -> Any:
+    """The Arrow type of a graph."""
+    arrow = _arrow()
+    fields = [("name", arrow.string()), ("batch_size", arrow.int32()), ("metadata", arrow.string())]
+    fields += [(name, arrow.list_(arrow.string())) for name in TEXTS]
+    fields += [(name, arrow.list_(arrow.int32())) for name in INTEGERS]
+    return arrow.struct(fields)
+
+
+def graph_sql(duckdb: Any) -> Any:
+    """The type of a graph in DuckDB."""
+    fields = {"name": "VARCHAR", "batch_size": "INTEGER", "metadata": "VARCHAR"}
+    fields |= dict.fromkeys(TEXTS, "VARCHAR[]") | dict.fromkeys(INTEGERS, "INTEGER[]")
+    return duckdb.struct_type(fields)
+
+
+def with_columns(data: Any) -> Any:
+    """A table of graphs whose documents are columns now, in ``graph``; what those cannot hold is still a text."""
+    arrow = _arrow()
+    documents = data.column(DOCUMENT).to_pylist()
+    graphs = [_exactly(document) for document in documents]
+    left = [None if graph else document for graph, document in zip(graphs, documents, strict=True)]
+    place = data.column_names.index(DOCUMENT)
+    data = data.set_column(place, DOCUMENT, arrow.array(left, arrow.string()))
+    return data.append_column(GRAPH, arrow.array(graphs, graph_type()))
+
+
+def _exactly(document: str | None) -> Columns | None:
+    """The columns of a document, or None where they would not give the same document back."""
+    if document is None:
+        return None
+    try:
+        columns = pack(from_document(document))
+        again = unpack(columns | {name: _array(columns[name]) for name in INTEGERS})
+        return columns if json.loads(to_document(again)) == json.loads(document) else None
+    except (GraphError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+def _array(values: list[int] | None) -> Numbers | None:
+    return None if values is None else np.array(values, np.int32)
+
+
+class StoredGraphs:
+    """The graphs of a table that has ``graph``, ``document`` or both; each is made when it is asked for.
+
+    ``where`` is what an error names.
+    """
+
+    def __init__(self, data: Any, where: str) -> None:
+        self._data = data
+        self._where = where
+
+    def __len__(self) -> int:
+        return int(self._data.num_rows)
+
+    def __getitem__(self, place: int) -> Graph:
+        try:
+            if self._has_columns(place):
+                return unpack(self._columns(place))
+            return from_document(self._documents[place].as_py() or "")
+        except GraphError as error:
+            raise DataError(f"Row {place} of {self._where} is no graph: {error}") from error
+
+    def document(self, place: int) -> str | None:
+        """A graph as JSON; None where the row has none."""
+        if self._has_columns(place):
+            return to_document(self[place])
+        return self._documents[place].as_py()  # type: ignore[no-any-return]
+
+    def _has_columns(self, place: int) -> bool:
+        return self._graphs is not None and bool(self._graphs[place].is_valid)
+
+    def _columns(self, place: int) -> Columns:
+        columns: Columns = {name: self._graphs.field(name)[place].as_py() for name in _SINGLE}
+        for name, (offsets, values) in self._lists.items():
+            part = values[offsets[place] : offsets[place + 1]]
+            columns[name] = part.to_pylist() if name in TEXTS else part
+        if not self._graphs.field("tensor_order")[place].is_valid:
+            columns["tensor_order"] = None
+        return columns
+
+    @cached_property
+    def _graphs(self) -> Any:
+        return _one_array(self._data, GRAPH)
+
+    @cached_property
+    def _documents(self) -> Any:
+        found = _one_array(self._data, DOCUMENT)
+        return _arrow().nulls(len(self), _arrow().string()) if found is None else found
+
+    @cached_property
+    def _lists(self) -> Mapping[str, tuple[Any, Any]]:
+        """By column where the list of each row starts, and all values."""
+        found = {}
+        for name in (*TEXTS, *INTEGERS):
+            lists = self._graphs.field(name)
+            values = lists.values if name in TEXTS else lists.values.to_numpy()
+            found[name] = (lists.offsets.to_numpy(), values)
+        return found
+
+
+def documents_of(graphs: Any) -> Any:
+    """The graphs of an Arrow column as JSON texts; null where there is none."""
+    arrow = _arrow()
+    stored = StoredGraphs(arrow.table({GRAPH: graphs}), "the store")
+    return arrow.array([stored.document(place) for place in range(len(stored))], arrow.string())
+
+
+def _one_array(data: Any, name: str) -> Any:
+    if name not in data.column_names:
+        return None
+    column = data.column(name)
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _arrow() -> Any:
+    return require("pyarrow", extra="data", purpose="Reading and writing tables")
