@@ -116,3 +116,28 @@ def test_wishes_that_cannot_be_meant_are_refused() -> None:
         Wishes(slo_ms=-1)
     with pytest.raises(InputError, match="rank by 'beauty'"):
         Wishes(objective="beauty")  # type: ignore[arg-type]
+
+
+def test_with_a_rate_dollars_are_those_of_whole_instances_busy_or_not() -> None:
+    """By the time it is busy `a` is the cheaper one, but a whole instance of it serves this rate at twice the price."""
+    fast, slow = candidate("a", ms=1.0), candidate("b", ms=10.0)
+    offers = [offer("a", 4.0), offer("b", 2.0)]
+    busy = place([fast, slow], offers, Wishes()).choices
+    assert [choice.candidate.device for choice in busy] == ["a", "b"]
+    rated = place([fast, slow], offers, Wishes(rate_per_s=50)).choices
+    assert [choice.candidate.device for choice in rated] == ["b", "a"]
+    assert [choice.value for choice in rated] == pytest.approx([2.0 / (50 * 3600) * 1e6, 4.0 / (50 * 3600) * 1e6])
+    energetic = [
+        candidate(name, ms=ms, energy_j=about(joule)) for name, ms, joule in (("a", 1.0, 1.0), ("b", 10.0, 2.0))
+    ]
+    by_energy = place(energetic, offers, Wishes(rate_per_s=50, objective="energy")).choices
+    assert [choice.candidate.device for choice in by_energy] == ["a", "b"], "energy is that of the work alone"
+
+
+def test_the_front_has_one_of_equals() -> None:
+    same = [candidate("a", ms=1.0), candidate("b", ms=1.0), candidate("c", batch=2, ms=2.0)]
+    found = place(same, [offer(name, 4.0) for name in "abc"], Wishes())
+    assert len(found.choices) == 3
+    assert [choice.candidate.device for choice in found.front] == ["a"], "none of the others beats it in anything"
+    cheaper = place(same, [offer("a", 4.0), offer("b", 3.0), offer("c", 4.0)], Wishes())
+    assert [choice.candidate.device for choice in cheaper.front] == ["b"], "of two that take equally long the cheaper"

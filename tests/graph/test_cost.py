@@ -162,3 +162,29 @@ def test_a_transposed_weight_belongs_to_the_product_not_to_the_view():
     table = graph_costs(Graph.build("g", nodes, {t.name: t for t in tensors}, ["x"], ["y"], batch_size=2))
     assert [c.parameters for c in table.nodes] == [0, 32]
     assert table.total.parameters == 32
+
+
+def test_what_is_written_in_place_or_viewed_is_no_new_activation() -> None:
+    nodes = [
+        Node("a", "Relu", ("x",), ("a",)),
+        Node("b", "Relu", ("a",), ("b",), {"inplace": 1}),
+        Node("v", "Reshape", ("b",), ("v",)),
+    ]
+    table = graph_costs(chain(nodes, {"x": (8,), "a": (8,), "b": (8,), "v": (2, 4)}, ["x"], ["v"]))
+    assert [c.activation_bytes for c in table.nodes] == [32, 0, 0]
+    assert [c.bytes_written for c in table.nodes] == [32, 32, 0]
+    assert table.total.activation_bytes == 32
+
+
+def test_folding_patches_reads_and_adds_every_patch() -> None:
+    """Col2Im writes less than it reads: overlapping patches are summed."""
+    cost = graph_costs(one_node("Col2Im", [(1, 3 * 9, 16)], [(1, 3, 6, 6)])).nodes[0]
+    assert (cost.bytes_read, cost.bytes_written) == (4 * 27 * 16, 4 * 3 * 36)
+    assert cost.flops == 27 * 16
+
+
+def test_a_movement_reads_what_it_writes_and_a_concatenation_all_parts() -> None:
+    padded = graph_costs(one_node("Pad", [(1, 1, 8, 8)], [(1, 1, 4, 4)])).nodes[0]
+    assert padded.bytes_read == padded.bytes_written == 64
+    joined = graph_costs(one_node("Concat", [(2, 4), (3, 4)], [(5, 4)])).nodes[0]
+    assert joined.bytes_read == 4 * 20

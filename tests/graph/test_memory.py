@@ -124,3 +124,43 @@ def test_a_pool_finds_the_indices_of_its_maxima_too():
     maxima = one_node("MaxPool", [(1, 64, 32, 32)], [(1, 64, 16, 16)], kernel_shape=(2, 2))
     indices = 64 * 16 * 16 * 8
     assert inference_peak(maxima).bytes == inference_peak(plain).bytes + indices
+
+
+def test_a_recurrence_of_one_layer_has_nothing_between_layers() -> None:
+    graph = one_node("LSTM", [(64, 2, 4), (1, 2, 8), (1, 2, 8)], [(64, 2, 8)])
+    assert working_blocks(graph, graph.nodes[0], layouts(graph)) == []
+    first = one_node("LSTM", [(2, 64, 4), (1, 2, 8), (1, 2, 8)], [(2, 64, 8)], batch_first=1, layers=1)
+    assert working_blocks(first, first.nodes[0], layouts(first)) == [2 * 64 * 4 * 4]
+
+
+@pytest.mark.parametrize(
+    ("op", "perm", "copies"),
+    [
+        ("MatMul", (1, 0, 2), 0),  # one leading axis: there is nothing to fold
+        ("Gemm", (1, 0, 2), 1),  # a linear layer folds the rows too
+        ("Gemm", (0, 1, 2), 0),
+    ],
+)
+def test_of_rank_three_only_a_linear_layer_copies(op: str, perm: tuple[int, ...], copies: int) -> None:
+    turned = {(0, 1, 2): (3, 5, 8), (1, 0, 2): (5, 3, 8)}[perm]
+    nodes = [Node("t", "Transpose", ("x",), ("t",), {"perm": perm}), Node("m", op, ("t", "w"), ("y",))]
+    weight = (8, 4) if op == "Gemm" else (5, 8, 4)
+    graph = chain(nodes, {"x": (3, 5, 8), "t": turned, "w": weight, "y": (*turned[:2], 4)}, ["x"], ["y"])
+    assert sum(working_blocks(graph, graph.nodes[1], layouts(graph))) == copies * Tensor("", turned).bytes
+
+
+def test_the_outermost_module_that_was_handed_a_tensor_holds_it() -> None:
+    nodes = [
+        Node("a", "Relu", ("x",), ("a",)),
+        Node("b", "Relu", ("a",), ("b",), module="outer.inner"),
+        Node("c", "Relu", ("b",), ("c",), module="outer.inner"),
+        Node("d", "Relu", ("c",), ("d",), module="outer"),
+        Node("e", "Relu", ("d",), ("e",), module="outer"),
+        Node("f", "Relu", ("e",), ("f",)),
+    ]
+    graph = chain(nodes, dict.fromkeys(["x", *"abcdef"], ONE), ["x"], ["f"])
+    ends = {name: position for position, names in deaths(graph, layouts(graph)).items() for name in names}
+    assert ends["a"] == 4  # `outer` was handed it, and returns after `e`
+    assert ends["b"] == 2  # made and read within one module: dead after its reader
+    assert ends["c"] == 3
+    assert ends["x"] == ends["f"] == len(nodes)

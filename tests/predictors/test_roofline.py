@@ -3,9 +3,20 @@
 import pytest
 
 from foretell.devices import all_devices, effective, find_device, parse_slice
-from foretell.graph import Graph, Node, graph_costs
+from foretell.graph import Cost, Graph, Node, graph_costs
 from foretell.predictors import PREDICTORS
-from foretell.predictors.roofline import RooflinePredictor, peak_memory_mib, timeline, uncalibrated
+from foretell.predictors.roofline import (
+    BASE_SHARE_OF_TDP,
+    COMPUTE_POWER_SLOPE,
+    MEMORY_POWER_SLOPE,
+    RooflinePredictor,
+    Slot,
+    mean_power_w,
+    peak_memory_mib,
+    reached,
+    timeline,
+    uncalibrated,
+)
 from foretell.records import Prediction, Target, Workload
 from foretell.testing import chain, one_node, tiny_graph
 
@@ -132,3 +143,51 @@ def test_matrix_libraries_keep_a_workspace_a_thread() -> None:
 
     assert peak("MatMul", "inference") - peak("Mul", "inference") == pytest.approx(32 + 1)
     assert peak("MatMul", "training") - peak("Mul", "training") == pytest.approx(2 * 32 + 1)  # backward has its own
+
+
+def test_power_follows_how_much_of_the_peaks_is_in_use() -> None:
+    """What a GPU draws at rest, and for each share of a peak its slope, of what is left up to the TDP."""
+    hardware = effective(find_device("h200"), None)
+    of_compute, of_memory = reached(hardware.device)
+    tdp_w = hardware.device.tdp_w
+    rest_w = tdp_w * BASE_SHARE_OF_TDP
+
+    def drawn_w(compute_ms: float, memory_ms: float, latency_ms: float) -> float:
+        return mean_power_w([Slot("any", Cost(), compute_ms, memory_ms, 0.0)], latency_ms, hardware)
+
+    assert drawn_w(0.0, 0.0, 10.0) == pytest.approx(rest_w)
+    a_tenth_of_compute = drawn_w(1.0, 0.0, 10.0) - rest_w
+    a_tenth_of_memory = drawn_w(0.0, 1.0, 10.0) - rest_w
+    assert a_tenth_of_compute == pytest.approx((tdp_w - rest_w) * COMPUTE_POWER_SLOPE * 0.1 * of_compute)
+    assert a_tenth_of_memory == pytest.approx((tdp_w - rest_w) * MEMORY_POWER_SLOPE * 0.1 * of_memory)
+    assert drawn_w(1.0, 1.0, 10.0) == pytest.approx(rest_w + a_tenth_of_compute + a_tenth_of_memory)
+    assert drawn_w(2.0, 0.0, 10.0) - rest_w == pytest.approx(2 * a_tenth_of_compute)
+    assert drawn_w(10.0, 10.0, 10.0) == pytest.approx(tdp_w)
+
+
+def test_a_slice_draws_for_its_own_sms_only() -> None:
+    device = find_device("h200")
+    busy = [Slot("any", Cost(), 1.0, 1.0, 0.0)]
+    rest_w = device.tdp_w * BASE_SHARE_OF_TDP
+    whole_w = mean_power_w(busy, 1.0, effective(device, None)) - rest_w
+    part_w = mean_power_w(busy, 1.0, effective(device, parse_slice("sms:33", device))) - rest_w
+    assert part_w == pytest.approx(whole_w / 4)
+
+
+def test_intervals_have_the_published_widths() -> None:
+    found = predict(big_product(), dtype="fp16")
+    latency, memory, power, energy = found.latency_ms, found.memory_mib, found.power_w, found.energy_j
+    assert latency is not None
+    assert memory is not None
+    assert power is not None
+    assert energy is not None
+    assert (latency.low, latency.high) == pytest.approx((latency.value / 2, latency.value * 2))
+    assert (memory.low, memory.high) == pytest.approx((memory.value * 0.95, memory.value * 1.25))
+    assert power.low == pytest.approx(power.value * 0.7)
+    assert power.high == pytest.approx(min(power.value * 1.4, find_device("h200").tdp_w))
+    assert energy.value == pytest.approx(power.value * latency.value / 1000)
+    assert energy.low == pytest.approx(power.low * latency.low / 1000), "the least power for the shortest time"
+    assert energy.high == pytest.approx(power.value * 1.4 * latency.high / 1000)
+    rate = found.throughput_per_s
+    assert rate is not None
+    assert rate.value == pytest.approx(1000 / latency.value)

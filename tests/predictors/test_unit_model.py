@@ -11,7 +11,7 @@ import pytest
 
 from foretell.devices import find_device, parse_slice
 from foretell.errors import ModelError
-from foretell.features import extract_units
+from foretell.features import COLUMNS, Units, extract_units
 from foretell.features.pooled import DistinctUnits, pool
 from foretell.predictors.roofline import CONTEXT_MIB, RooflinePredictor
 from foretell.predictors.unit_model import (
@@ -20,7 +20,9 @@ from foretell.predictors.unit_model import (
     UnitModel,
     UnitPredictor,
     UnitTreesPredictor,
+    mean_power_w,
     nearest,
+    operator_shares,
     shipped,
     tree_rows,
     write,
@@ -303,3 +305,50 @@ def test_trees_of_one_device_do_not_answer_for_another(trees: UnitModel) -> None
     elsewhere = replace(workload(), target=Target(find_device("t4")))
     with pytest.raises(ModelError, match="fitted to h200, not to t4"):
         UnitPredictor(fitted).predict(elsewhere)
+
+
+def some_units(counts: list[float], columns: dict[str, list[float]] | None = None) -> DistinctUnits:
+    """Units of which only what is named is known."""
+    features = np.zeros((len(counts), len(COLUMNS)), dtype=np.float32)
+    for name, values in (columns or {}).items():
+        features[:, COLUMNS.index(name)] = values
+    return DistinctUnits(features, np.array(counts), np.ones(len(counts)), np.arange(len(counts)))
+
+
+def test_mean_power_goes_by_the_time_of_every_repeat() -> None:
+    units = some_units([1.0, 3.0])
+    assert mean_power_w(units, np.array([2.0, 2.0]), np.array([100.0, 500.0])) == pytest.approx(400.0)
+    assert mean_power_w(units, np.array([6.0, 2.0]), np.array([100.0, 500.0])) == pytest.approx(300.0)
+
+
+@pytest.mark.parametrize(("distance", "count"), [(0.99, 0), (1.0, 0), (1.01, 1), (7.0, 1)])
+def test_what_is_farther_than_usual_is_doubted(
+    trees: UnitModel, monkeypatch: pytest.MonkeyPatch, distance: float, count: int
+) -> None:
+    monkeypatch.setattr(UnitModel, "distances", lambda self, rows: np.full(len(rows), distance))
+    found = doubts(UnitPredictor(trees).predict(workload()), FAR_DOUBT)
+    assert len(found) == count
+    assert all(f"({distance:.1f} times the usual distance)" in doubt for doubt in found)
+
+
+@pytest.mark.parametrize(
+    ("compute_us", "memory_us", "launch_us", "bound"),
+    [
+        # kernels reach half of the peak of compute, and less than a third of the bandwidth
+        (10.0, 9.0, 0.0, "memory"),
+        (10.0, 5.0, 0.0, "compute"),
+        (10.0, 9.0, 29.0, "memory"),
+        (10.0, 5.0, 19.0, "compute"),
+        (10.0, 5.0, 21.0, "launch"),
+        (10.0, 9.0, 31.0, "launch"),
+    ],
+)
+def test_what_limits_is_weighed_at_what_kernels_reach(
+    compute_us: float, memory_us: float, launch_us: float, bound: str
+) -> None:
+    features = np.zeros((1, len(COLUMNS)), dtype=np.float32)
+    features[0, COLUMNS.index("log_compute_us")] = np.log2(compute_us)
+    features[0, COLUMNS.index("log_memory_us")] = np.log2(memory_us)
+    units = Units(("Any",), ("forward",), ((0,),), features, np.array([max(compute_us, memory_us) + launch_us]))
+    (row,) = operator_shares(units, np.array([1.0]), 1.0)
+    assert row.bound == bound
