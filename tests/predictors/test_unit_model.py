@@ -28,6 +28,7 @@ from foretell.predictors.unit_model import (
     write,
 )
 from foretell.predictors.unit_model_training import fit_unit_trees, predict_samples
+from foretell.predictors.unit_network import Told
 from foretell.records import Prediction, Target, Workload
 from foretell.testing import one_node
 from predictors.small_samples import H200, QUICK, architectures, blocks, small_samples, workload
@@ -352,3 +353,133 @@ def test_what_limits_is_weighed_at_what_kernels_reach(
     units = Units(("Any",), ("forward",), ((0,),), features, np.array([max(compute_us, memory_us) + launch_us]))
     (row,) = operator_shares(units, np.array([1.0]), 1.0)
     assert row.bound == bound
+
+
+class Fixed:
+    """Trees, or a network, that always tell the same."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        return np.full(len(features), self.value)
+
+
+def fixed_model(trees: UnitModel, **told: float) -> UnitModel:
+    """A model whose trees tell these logarithms; those that are not named tell zero."""
+    quantiles = dict.fromkeys(METRICS, 2.0)
+    models = {name: Fixed(told.get(name, 0.0)) for name in trees.models}
+    return UnitModel(models, {**trees.card, "quantiles": quantiles}, trees.known)  # type: ignore[arg-type]
+
+
+def test_corrections_are_logarithms_of_ratios(trees: UnitModel) -> None:
+    sample = small_samples()[3]
+
+    def answer(**told: float) -> dict[str, float]:
+        found = fixed_model(trees, **told).answer(sample.units, sample.setting, 200.0)
+        return {name: estimate.value for name, estimate in found.estimates.items()}
+
+    plain = answer()
+    twice = answer(latency_ms=np.log(2), memory_mib=np.log(3), power_w=np.log(0.5))
+    ratios = {name: twice[name] / plain[name] for name in METRICS}
+    assert ratios == pytest.approx({"latency_ms": 2, "memory_mib": 3, "power_w": 0.5, "energy_j": 1.0})
+    slower = answer(unit=np.log(4))
+    assert slower["latency_ms"] == pytest.approx(4 * plain["latency_ms"])
+    assert slower["energy_j"] == pytest.approx(4 * plain["energy_j"])
+
+
+def test_an_interval_is_as_wide_as_the_expected_error_times_its_quantile(trees: UnitModel) -> None:
+    sample = small_samples()[3]
+
+    def width(expected: float) -> tuple[float, float]:
+        told = {f"{name}_error": float(np.log(expected)) for name in METRICS}
+        found = fixed_model(trees, **told).answer(sample.units, sample.setting, 200.0).estimates["latency_ms"]
+        return found.low / found.value, found.high / found.value
+
+    assert width(0.1) == pytest.approx((np.exp(-0.2), np.exp(0.2)))
+    assert width(0.5) == pytest.approx((np.exp(-1.0), np.exp(1.0)))
+    assert width(50.0) == pytest.approx((1 / 20, 20)), "no wider than a factor of twenty"
+
+
+class FixedNetwork:
+    """A network that tells one ratio and one power for every unit."""
+
+    def predict(self, encoded: object, bound_us: np.ndarray) -> Told:
+        return Told(np.full(len(bound_us), np.log(3.0)), np.linspace(100.0, 300.0, len(bound_us)))
+
+
+def test_a_network_tells_time_and_power(trees: UnitModel) -> None:
+    models = {name: tree for name, tree in fixed_model(trees).models.items() if name not in ("unit", "power_w")}
+    card = {**trees.card, "quantiles": dict.fromkeys(METRICS, 1.0)}
+    model = UnitModel(models, card, trees.known, FixedNetwork())  # type: ignore[arg-type]
+    sample = next(sample for sample in small_samples() if sample.units.counts.max() > 1 and len(sample.units) > 1)
+    np.testing.assert_allclose(model.times_us(sample.units), 3 * sample.units.bound_us)
+    answer = model.answer(sample.units, sample.setting, 1e9)
+    told_w = np.linspace(100.0, 300.0, len(sample.units))
+    spent_us = sample.units.bound_us * sample.units.counts
+    assert answer.estimates["power_w"].value == pytest.approx((spent_us * told_w).sum() / spent_us.sum())
+    assert answer.estimates["latency_ms"].value == pytest.approx(3 * spent_us.sum() / 1000)
+
+
+def test_power_is_capped_at_what_the_device_may_draw(trees: UnitModel) -> None:
+    tdp_w = H200.device.tdp_w
+    modest = UnitPredictor(fixed_model(trees, power_w=-1.0, power_w_error=-3.0)).predict(workload()).power_w
+    assert modest is not None
+    assert modest.low < modest.value < modest.high < tdp_w
+    greedy = UnitPredictor(fixed_model(trees, power_w=9.0, power_w_error=-9.0)).predict(workload()).power_w
+    assert greedy is not None
+    assert (greedy.low, greedy.value, greedy.high) == (tdp_w, tdp_w, tdp_w)
+    wide = UnitPredictor(fixed_model(trees, power_w_error=0.0)).predict(workload()).power_w
+    assert wide is not None
+    assert wide.low < wide.value < wide.high == tdp_w
+
+
+def test_distances_are_in_units_of_what_is_usual(trees: UnitModel) -> None:
+    scale = {"middle": [1.0, 2.0], "spread": [2.0, 4.0], "far": 5.0}
+    model = UnitModel(trees.models, {**trees.card, "distance": scale}, np.array([[0.0, 0.0]], dtype=np.float32))
+    found = model.distances(np.array([[1.0, 2.0], [1.0 + 2 * 3, 2.0 + 4 * 4]], dtype=np.float32))
+    assert found == pytest.approx([0.0, 1.0])  # the second is 3 and 4 spreads away: 5 in all
+
+
+def test_shares_of_units_are_scaled_to_the_whole() -> None:
+    names, phases = ("Conv", "Relu", "Conv", "Conv"), ("forward", "forward", "forward", "backward")
+    features = np.zeros((4, len(COLUMNS)), dtype=np.float32)
+    units = Units(names, phases, ((0,), (1,), (2,), (2,)), features, np.ones(4))
+    rows = operator_shares(units, np.array([1.0, 2.0, 2.0, 5.0]), 20.0)
+    found = [(row.operator, row.count, row.latency_ms, row.share) for row in rows]
+    assert found == [("Conv (backward)", 1, 10.0, 0.5), ("Conv", 2, 6.0, 0.3), ("Relu", 1, 4.0, 0.2)]
+
+
+def test_what_limits_is_summed_over_the_units_of_an_operator() -> None:
+    features = np.zeros((2, len(COLUMNS)), dtype=np.float32)
+    features[:, COLUMNS.index("log_compute_us")] = np.log2([100.0, 1.0])
+    features[:, COLUMNS.index("log_memory_us")] = np.log2([1.0, 10.0])
+    units = Units(("A", "A"), ("forward", "forward"), ((0,), (1,)), features, np.array([101.0, 11.0]))
+    (row,) = operator_shares(units, np.array([1.0, 9.0]), 1.0)
+    assert row.bound == "compute"  # 202 µs against 37, and 2 of launches
+
+
+def test_far_and_sliced_are_two_doubts(trees: UnitModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UnitModel, "distances", lambda self, rows: np.full(len(rows), 2.5))
+    part = replace(workload(), target=Target(H200.device, parse_slice("mps:50", H200.device)))
+    found = UnitPredictor(trees).predict(part).warnings
+    assert found[-2].startswith("Unlike what was measured (2.5 times the usual distance)")
+    assert found[-1].startswith(SLICE_DOUBT)
+
+
+def test_a_card_without_a_device_answers_for_all(trees: UnitModel) -> None:
+    anywhere = UnitModel(trees.models, {**trees.card, "device": ""}, trees.known)
+    nameless = UnitModel(trees.models, {k: v for k, v in trees.card.items() if k != "device"}, trees.known)
+    elsewhere = replace(workload(), target=Target(find_device("t4")))
+    for model in (anywhere, nameless):
+        assert UnitPredictor(model).predict(elsewhere).device == "t4"
+        distinct = DistinctUnits.of(extract_units(elsewhere))
+        np.testing.assert_array_equal(UnitPredictor(model).unit_times_us(elsewhere, distinct), model.times_us(distinct))
+
+
+def test_nearest_counts_no_more_than_there_are_and_never_below_zero() -> None:
+    known = np.array([[3.0, 4.0]] * 2, dtype=np.float32)
+    assert nearest(np.array([[0.0, 0.0], [3.0, 4.0]], dtype=np.float32), known) == pytest.approx([5.0, 0.0])
+    large = np.full((6, 3), 1e4, dtype=np.float32) + np.arange(6, dtype=np.float32)[:, None] * 1e-3
+    assert np.isfinite(nearest(large, large)).all()
+    assert NEIGHBOURS == 5
