@@ -204,6 +204,7 @@ def test_whole_numbers_have_no_gradients() -> None:
     ("op", "shape", "attributes", "count"),
     [
         ("BatchNormalization", (4, 32, 8, 8), {}, 32),
+        ("BatchNormalization", (4, 32), {}, 32),
         ("BatchNormalization", (4,), {}, 1),
         ("InstanceNormalization", (4, 32, 8, 8), {}, 4 * 32),
         ("GroupNormalization", (4, 32, 8, 8), {"num_groups": 8}, 4 * 8),

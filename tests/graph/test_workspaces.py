@@ -278,3 +278,7 @@ def test_the_gradient_of_scores_has_the_precision_of_the_mask() -> None:
     assert backward_blocks(half, half.nodes[-1], frozenset({"n"})) == [2 * 4 * 16 * 16 * 2]
     windows = attention((2, 3, 4, 16, 8))
     assert backward_blocks(windows, windows.nodes[-1], frozenset()) == [2 * 3 * 4 * 16 * 16 * 4]
+
+
+def test_a_mask_adds_nothing_to_an_attention_that_is_not_fused() -> None:
+    assert blocks(attention((2, 3, 4, 64, 8), (64, 64))) == blocks(attention((2, 3, 4, 64, 8)))

@@ -362,3 +362,25 @@ def test_an_interval_of_power_ends_at_the_tdp() -> None:
     assert found is not None
     assert found.high == find_device("h200").tdp_w < 1.4 * found.value
     assert found.value <= found.high
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8", "fp4", "int8"])
+def test_every_short_number_has_its_own_rate(dtype: str) -> None:
+    device = find_device("b200")
+    graph = one_node("MatMul", [(4096, 4096), (4096, 4096)], [(4096, 4096)], weights=[1], dtype=dtype)
+    (slot,) = timeline(Workload(graph, Target(device)), graph_costs(graph))
+    rate = device.peak_tflops(dtype, tensor_cores=True) * 1e12
+    assert rate > device.peak_tflops("fp32", tensor_cores=True) * 1e12
+    assert slot.compute_ms == pytest.approx(2 * 4096**3 / (rate * reached(device)[0]) * 1000)
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_workspaces_of_convolutions_are_counted_on_gpus(mode: str) -> None:
+    """A convolution that copies its input and its weights: what it takes beside them is in the peak of a GPU alone."""
+    graph = one_node("Conv", [(8, 64, 64, 64), (16, 64, 3, 3)], [(8, 16, 32, 32)], weights=[1], dtype="fp16")
+    on_gpu, on_cpu = (
+        peak_memory_mib(Workload(graph, Target(find_device(name)), "fp16", mode), graph_costs(graph))
+        for name in ("h200", "cpu")
+    )
+    input_mib = 2 * 8 * 64**3 / 2**20
+    assert on_gpu - on_cpu > 0.5 * input_mib
