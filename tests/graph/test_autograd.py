@@ -273,3 +273,11 @@ def test_no_gradient_passes_through_a_cast_or_a_reshape_that_copies_back() -> No
     graph = chain(nodes, {"x": (4, 8, 2), "t": (8, 4, 2), "r": (8, 4, 2, 1), "u": (1, 8, 4, 2)}, ["x"], ["r", "u"])
     assert not gradient_passes(graph, nodes[1], "t", layouts(graph)), "the result does not lie row-major"
     assert gradient_passes(graph, nodes[2], "t", layouts(graph))
+
+
+def test_absent_operands_are_not_saved_and_a_mask_is_not_copied() -> None:
+    assert saved(Node("n", "LSTM", ("h", "", "g"), ("y", ""))) == ("h", "g", "y")
+    shape = (2, 3, 5, 7, 16)
+    graph = one_node("Attention", [*[shape] * 3, (7, 7)], [shape], weights=[0], dtype="bf16")
+    scores, operand = 2 * 3 * 5 * 7 * 7 * 4, 2 * 3 * 5 * 7 * 16 * 4
+    assert extra_saved_blocks(graph, graph.nodes[0], needing_gradients(graph)) == [scores, *[operand] * 3]

@@ -346,3 +346,8 @@ def test_numbers_smaller_than_a_byte_share_one() -> None:
     tensors = [Tensor("x", (16,), "int4", "input"), Tensor("y", (16,), "fp16")]
     graph = Graph.build("g", [Node("c", "Cast", ("x",), ("y",))], {t.name: t for t in tensors}, ["x"], ["y"])
     assert (graph_costs(graph).nodes[0].bytes_read, graph_costs(graph).nodes[0].bytes_written) == (8, 32)
+
+
+def test_a_convolution_of_one_channel_that_says_nothing_of_groups_has_a_matrix() -> None:
+    cost = graph_costs(one_node("Conv", [(1, 1, 4, 4), (4, 1, 1, 1)], [(1, 4, 4, 4)])).nodes[0]
+    assert cost.tensor_core_macs == cost.macs > 0

@@ -293,3 +293,14 @@ def test_a_module_that_is_entered_twice_holds_only_while_it_runs() -> None:
     ]
     ends = ends_of(nodes, ["e"])
     assert (ends["a"], ends["b"], ends["c"], ends["d"]) == (2, 2, 3, 4)
+
+
+def test_modules_of_one_name_in_different_places_are_not_the_same() -> None:
+    """`first.body` and `second.body` share nothing: what the second is handed, it holds until it returns."""
+    nodes = [
+        Node("a", "Relu", ("x",), ("a",), module="first.body"),
+        Node("b", "Relu", ("a",), ("b",), module="second.body"),
+        Node("c", "Relu", ("b",), ("c",), module="second.tail"),
+        Node("d", "Relu", ("c",), ("d",), module="second"),
+    ]
+    assert ends_of(nodes, ["d"])["a"] == 3

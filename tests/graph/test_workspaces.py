@@ -282,3 +282,9 @@ def test_the_gradient_of_scores_has_the_precision_of_the_mask() -> None:
 
 def test_a_mask_adds_nothing_to_an_attention_that_is_not_fused() -> None:
     assert blocks(attention((2, 3, 4, 64, 8), (64, 64))) == blocks(attention((2, 3, 4, 64, 8)))
+
+
+@pytest.mark.parametrize("groups", [2, 64])
+def test_a_depthwise_convolution_is_never_copied_however_much_there_is_to_do(groups: int) -> None:
+    image = (1024 // groups * 4, groups, 64, 64)
+    assert convolution(image, (groups, 1, 9, 9), image, group=groups) == 0
