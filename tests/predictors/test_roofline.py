@@ -334,9 +334,9 @@ def test_a_graph_that_fits_exactly_is_not_refused() -> None:
 
 def test_shares_are_sums_by_operator_and_name_what_bounds_most_of_the_time() -> None:
     slots = [
-        Slot("A", Cost(), 1.0, 0.0, 0.0),
-        Slot("B", Cost(), 0.0, 4.0, 1.0),
         Slot("A", Cost(), 0.0, 1.5, 0.0),
+        Slot("B", Cost(), 0.0, 4.0, 1.0),
+        Slot("A", Cost(), 1.0, 0.0, 0.0),
         Slot("A", Cost(), 0.75, 0.0, 0.75),
     ]
     first, second = shares(slots)

@@ -70,7 +70,7 @@ def doubts(prediction: Prediction, start: str) -> list[str]:
 def test_what_is_written_is_read(file: bytes, trees: UnitModel) -> None:
     parts = parts_of(file)
     models = {name.removesuffix(".onnx"): data for name, data in parts.items() if name.endswith(".onnx")}
-    again = write(dict(reversed(models.items())), trees.card, trees.known)
+    again = write(dict(reversed(models.items())), dict(reversed(trees.card.items())), trees.known)
     assert again == file, "the same trees are the same bytes, in whatever order they come"
     predicted = predict_samples(UnitModel.load(again), small_samples()[:6])
     for name, values in predict_samples(trees, small_samples()[:6]).items():
@@ -149,8 +149,9 @@ def test_nearest_is_the_mean_over_a_few() -> None:
 
 
 def test_an_operator_nobody_knows_is_a_category_of_its_own() -> None:
-    features = np.array([[-1.0, -1.0], [3.0, 2.0]], dtype=np.float32)
+    features = np.array([[-1.0, -1.0], [3.0, 2.0], [0.0, 1.0]], dtype=np.float32)
     rows = tree_rows(features)
+    np.testing.assert_array_equal(rows[2], features[2])
     assert rows[0, 0] > 400
     assert rows[0, 1] == -1
     np.testing.assert_array_equal(rows[1], features[1])
