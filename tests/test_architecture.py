@@ -259,28 +259,3 @@ def test_what_import_loads_names_no_heavy_library_at_its_top(loaded_by_import: s
             tops = [s for s in at_import(tree_of(path)) if isinstance(s, ast.Import | ast.ImportFrom)]
             names = {name.split(".")[0] for s in tops for name in imported(s)}
             assert not names & HEAVY, module
-
-
-def _defined(tree: ast.Module) -> Iterator[str]:
-    """The names that a module has at its top."""
-    for statement in tree.body:
-        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-            yield statement.name
-        elif isinstance(statement, ast.Import | ast.ImportFrom):
-            yield from (alias.asname or alias.name for alias in statement.names)
-        elif isinstance(statement, ast.Assign | ast.AnnAssign):
-            yield from (node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
-
-
-def test_what_tests_take_from_each_other_is_there() -> None:
-    """A test file that cannot be imported is skipped, not failed: an optional library may be what is missing."""
-    tests = Path(__file__).parent
-    for path in sorted(tests.rglob("*.py")):
-        for statement in ast.walk(tree_of(path)):
-            if not isinstance(statement, ast.ImportFrom) or not statement.module:
-                continue
-            source = tests.joinpath(*statement.module.split(".")).with_suffix(".py")
-            if source.exists():
-                names = set(_defined(tree_of(source)))
-                missing = {alias.name for alias in statement.names} - names
-                assert not missing, f"{path.name} takes {missing} from {source.name}"

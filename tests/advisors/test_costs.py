@@ -190,3 +190,58 @@ def test_what_cannot_be_is_refused_in_one_line(call, message):
         call()
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: inference_cost(1, 1.5),
+        lambda: inference_cost(1, 1, replicas=2.5),
+        lambda: training_cost(1, 1.5),
+        lambda: training_cost(1, 1, devices=1.5),
+        lambda: fleet_for_rate(1, 1, 0, utilisation=1),
+        lambda: fleet_for_rate(1, 1, 1, utilisation=1, replicas=0),
+        lambda: fleet_for_rate(1, 0, 1, utilisation=1),
+        lambda: fleet_for_rate(math.inf, 1, 1, utilisation=1),
+        lambda: fleet_for_rate(1, 1, 1, utilisation=1, usd_per_h=math.nan),
+        lambda: inference_cost(1, 1, pue=math.inf),
+        lambda: inference_cost(1, 1, usd_per_h=math.inf),
+        lambda: inference_cost(1, 1, g_co2e_per_kwh=math.inf),
+        lambda: inference_cost(Estimate(3, 4, 5), 1),
+        lambda: inference_cost(Estimate(6, 4, 5), 1),
+        lambda: inference_cost(Estimate(4, 0, 5), 1),
+        lambda: inference_cost(Estimate(4, 3, math.inf), 1),
+        lambda: inference_cost(1, 1, energy_j=-1),
+        lambda: inference_cost(1, 1, power_w=0),
+        lambda: training_cost(0, 1),
+    ],
+)
+def test_more_that_cannot_be_is_refused(call):
+    with pytest.raises(InputError):
+        call()
+
+
+def test_what_is_on_a_limit_is_allowed():
+    assert inference_cost(Estimate(1, 1, 1), 1, pue=1, g_co2e_per_kwh=0, usd_per_h=0, replicas=1).unknown
+    assert fleet_for_rate(1, 1, 1, utilisation=1).instances.value == 1
+    assert training_cost(1, 1, devices=1).hours.value == pytest.approx(1 / 3.6e6)
+    assert training_cost(1, 1.0).hours == training_cost(1, 1).hours
+
+
+def test_the_interval_of_a_fleet_has_a_price_at_both_ends():
+    fleet = fleet_for_rate(100, Estimate(15, 11, 31), 1, utilisation=0.5, usd_per_h=3)
+    assert fleet.instances == Estimate(3, 3, 7)
+    assert fleet.usd_per_h == Estimate(9, 9, 21)
+    assert fleet.usd_per_million == Estimate(*(pytest.approx(usd / (100 * 3600) * 1e6) for usd in (9, 9, 21)))
+    assert fleet.unknown == {}
+
+
+def test_energy_has_an_interval_of_its_own():
+    cost = inference_cost(36, 10, energy_j=Estimate(9, 4.5, 18), pue=2, g_co2e_per_kwh=500)
+    assert cost.device_kwh_per_million == Estimate(*(pytest.approx(end) for end in (0.25, 0.125, 0.5)))
+    assert cost.kwh_per_million == Estimate(*(pytest.approx(end) for end in (0.5, 0.25, 1.0)))
+    assert cost.kg_co2e_per_million == Estimate(*(pytest.approx(end) for end in (0.25, 0.125, 0.5)))
+    training = training_cost(Estimate(1000, 900, 1200), 3600, power_w=Estimate(100, 50, 200), devices=3)
+    assert training.device_kwh == Estimate(*(pytest.approx(end) for end in (0.3, 0.135, 0.72)))
+    assert training.unknown["kwh"] == "the PUE is unknown"
+    assert training_cost(1, 1).unknown["device_kwh"] == "the power is unknown"

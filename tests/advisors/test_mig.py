@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -185,3 +186,59 @@ def test_dippm_has_open_ends(memory_mib: float, profile: str | None) -> None:
 )
 def test_dippm_gives_what_its_table_5_prints(memory_mib: float, profile: str) -> None:
     assert dippm_mig(memory_mib) == profile
+
+
+def test_a_latency_without_a_limit_is_refused_too() -> None:
+    with pytest.raises(InputError, match="go together"):
+        choose_mig(A100, 1000, latency_ms_on=takes(g1=1))
+
+
+def test_the_reason_says_no_more_than_is_so() -> None:
+    assert choose_mig(A100, 1000).reason == "its 4,864 MiB hold the predicted 1,000 MiB"
+    assert choose_mig(A100, Estimate(1000, 900, 1200)).reason == (
+        "its 4,864 MiB hold the predicted 1,000 MiB (up to 1,200)"
+    )
+    timed = choose_mig(A100, 1000, latency_ms_on=takes(g1=40), latency_limit_ms=80)
+    assert timed.reason == "its 4,864 MiB hold the predicted 1,000 MiB; it takes 40 ms; the limit is 80 ms"
+    tight = choose_mig(A100, Estimate(4864, 4800, 5000))
+    assert tight.reason.endswith("; 1g.5gb would hold the prediction, but not the upper end of its interval")
+    over = choose_mig(A100, Estimate(4865, 4800, 5000))
+    assert "would hold" not in over.reason
+    several = choose_mig(A100, Estimate(4000, 3000, 12000))
+    assert "; 1g.5gb, 1g.10gb, 2g.10gb would hold the prediction" in several.reason
+
+
+def test_the_largest_profile_is_taken_up_to_its_last_mebibyte() -> None:
+    assert choose_mig(A100, Estimate(40192, 40000, 50000)).profile == "7g.40gb"
+    assert choose_mig(A100, Estimate(40192.5, 40000, 50000)).profile is None
+    whole = choose_mig(A100, Estimate(100, 90, 40192))
+    assert whole.profile == "7g.40gb"
+    assert "no profile holds" not in whole.reason
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "text"), [(99.96, "100 ms"), (100, "100 ms"), (1234.5, "1,234 ms"), (0.01234, "0.0123 ms")]
+)
+def test_latencies_have_three_digits_or_none_behind_the_point(latency_ms: float, text: str) -> None:
+    found = choose_mig(A100, 1000, latency_ms_on=takes(g1=latency_ms), latency_limit_ms=10**6)
+    assert f"it takes {text};" in found.reason
+
+
+def test_the_fastest_of_those_that_hold_it_is_named() -> None:
+    latency = takes(g1=5, g2=20, g3=9, g4=12, g7=10)
+    found = choose_mig(A100, 11000, latency_ms_on=latency, latency_limit_ms=4)
+    assert found.reason == "latency: the fastest profile that holds it, 3g.20gb, takes 9 ms; the limit is 4 ms"
+    assert [trial.memory_mib for trial in found.considered][:2] == pytest.approx([4864, 9850.88])
+    assert found.considered[-1].latency_ms == Estimate(10, 5, 20)
+
+
+@pytest.mark.parametrize("need", [Estimate(0, 0, 5), Estimate(-1, -2, 5), Estimate(6, 4, 5)])
+def test_an_estimate_that_cannot_be_is_refused(need: Estimate) -> None:
+    with pytest.raises(InputError, match="it must be a number above 0"):
+        choose_mig(A100, need)
+
+
+def test_a_profile_has_no_more_than_its_device() -> None:
+    profile = A100.mig_profiles[-1]
+    small = replace(A100, memory_gib=1.0)
+    assert usable_mib(profile, small) == 1024

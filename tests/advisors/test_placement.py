@@ -118,3 +118,135 @@ def test_wishes_that_cannot_be_meant_are_refused() -> None:
         Requirements(slo_ms=-1)
     with pytest.raises(InputError, match="rank by 'beauty'"):
         Requirements(objective="beauty")  # type: ignore[arg-type]
+
+
+def test_with_a_rate_dollars_are_those_of_whole_instances_busy_or_not() -> None:
+    """By the time it is busy `a` is the cheaper one, but a whole instance of it serves this rate at twice the price."""
+    fast, slow = candidate("a", ms=1.0), candidate("b", ms=10.0)
+    offers = [offer("a", 4.0), offer("b", 2.0)]
+    busy = place([fast, slow], offers, Requirements()).choices
+    assert [choice.candidate.device for choice in busy] == ["a", "b"]
+    rated = place([fast, slow], offers, Requirements(rate_per_s=50)).choices
+    assert [choice.candidate.device for choice in rated] == ["b", "a"]
+    assert [choice.value for choice in rated] == pytest.approx([2.0 / (50 * 3600) * 1e6, 4.0 / (50 * 3600) * 1e6])
+    energetic = [
+        candidate(name, ms=ms, energy_j=about(joule)) for name, ms, joule in (("a", 1.0, 1.0), ("b", 10.0, 2.0))
+    ]
+    by_energy = place(energetic, offers, Requirements(rate_per_s=50, objective="energy")).choices
+    assert [choice.candidate.device for choice in by_energy] == ["a", "b"], "energy is that of the work alone"
+
+
+def test_the_front_has_one_of_equals() -> None:
+    same = [candidate("a", ms=1.0), candidate("b", ms=1.0), candidate("c", batch=2, ms=2.0)]
+    found = place(same, [offer(name, 4.0) for name in "abc"], Requirements())
+    assert len(found.choices) == 3
+    assert [choice.candidate.device for choice in found.front] == ["a"], "none of the others beats it in anything"
+    cheaper = place(same, [offer("a", 4.0), offer("b", 3.0), offer("c", 4.0)], Requirements())
+    assert [choice.candidate.device for choice in cheaper.front] == ["b"], "of two that take equally long the cheaper"
+
+
+def test_wishes_at_their_limits() -> None:
+    for name in ("slo_ms", "rate_per_s", "budget_usd_per_h", "max_batch"):
+        with pytest.raises(InputError, match=f"Got {name} = 0; it must be above 0, or left out"):
+            Requirements(**{name: 0})
+        assert getattr(Requirements(**{name: 1}), name) == 1
+    assert Requirements() == Requirements(None, None, None, None, 0.7, "usd")
+
+
+def test_what_fits_exactly_fits_and_what_is_unknown_is_given_the_benefit_of_the_doubt() -> None:
+    for need, capacity in ((Estimate(90, 80, 100), 100.0), (None, 1.0), (Estimate(90, 80, 100), None)):
+        assert place([candidate(need_mib=need, capacity_mib=capacity)], [offer()], Requirements()).choices
+    found = place([candidate(batch=4, need_mib=Estimate(1500, 1400, 1600), capacity_mib=1000.0),
+                   candidate(batch=2, need_mib=Estimate(1100, 1000, 1200), capacity_mib=1000.0)],
+                  [offer()], Requirements())  # fmt: skip
+    assert found.refused[0].reason == "memory: batch 2 may need 1,200 MiB of 1,000"
+
+
+def test_batches_up_to_the_largest_allowed() -> None:
+    batches = [candidate(batch=batch, ms=1.0) for batch in (1, 2, 4)]
+    (choice,) = place(batches, [offer()], Requirements(max_batch=2)).choices
+    assert choice.candidate.batch_size == 2
+
+
+def test_the_fastest_batch_is_named_where_all_are_too_slow() -> None:
+    slow = [candidate(batch=8, ms=30.0), candidate(batch=1, ms=20.0), candidate(batch=2, ms=25.0)]
+    found = place(slow, [offer()], Requirements(slo_ms=10))
+    assert found.refused[0].reason == "latency: 20 ms at batch 1; the limit is 10 ms"
+    assert not found.choices
+    assert found.front == ()
+
+
+def test_a_choice_is_at_risk_only_beyond_the_limit() -> None:
+    def at_risk(slo_ms: float | None) -> bool:
+        (choice,) = place(
+            [Candidate("h200", None, "fp16", 1, Estimate(9, 8, 10))], [offer()], Requirements(slo_ms)
+        ).choices
+        return choice.at_risk
+
+    assert (at_risk(None), at_risk(10), at_risk(9.9)) == (False, False, True)
+
+
+def test_ties_go_to_the_faster_then_to_the_smaller_batch_then_by_name() -> None:
+    def first(*candidates: Candidate, offers: tuple[Offer, ...]) -> tuple[str, int, str]:
+        choice = place(candidates, offers, Requirements(objective="energy")).choices[0]
+        return choice.candidate.place, choice.candidate.batch_size, choice.offer.name
+
+    one = about(1.0)
+    faster = candidate("b", ms=1.0, energy_j=one), candidate("a", ms=2.0, energy_j=one)
+    assert first(*faster, offers=(offer("a"), offer("b"))) == ("b", 1, "b-1")
+    smaller = candidate("a", 2, 1.0, energy_j=about(2.0)), candidate("b", 1, 1.0, energy_j=one)
+    assert first(*smaller, offers=(offer("a"), offer("b"))) == ("b", 1, "b-1")
+    named = candidate("b", energy_j=one), candidate("a", energy_j=one)
+    assert first(*named, offers=(offer("b"), offer("a"))) == ("a", 1, "a-1")
+    rented = offer("a", name="z"), offer("a", name="m")
+    assert first(candidate("a", energy_j=one), offers=rented) == ("a", 1, "m")
+
+
+def test_of_each_place_and_instance_one_choice_is_kept() -> None:
+    candidates = [candidate(batch=batch, ms=ms) for batch, ms in ((1, 1.0), (4, 2.0))]
+    offers = [offer(usd=4.0, name="one"), offer(usd=20.0, name="eight", devices=8), offer("other", name="none")]
+    found = place(candidates, offers, Requirements())
+    assert [(c.offer.name, c.candidate.batch_size) for c in found.choices] == [("eight", 4), ("one", 4)]
+    assert found.choices[0].value == pytest.approx(20.0 / 8 * 2.0 / 4 / 3.6)
+    assert found.choices[0].fleet is None
+    assert [(c.offer.name, c.candidate.batch_size) for c in found.front] == [("eight", 1), ("eight", 4)]
+
+
+def test_a_fleet_counts_copies_and_the_share_of_time_it_may_be_busy() -> None:
+    part = candidate(ms=10.0, slice="mig:1g.18gb", copies=7)
+
+    def instances(**requirements: float) -> float:
+        (choice,) = place([part], [offer(devices=2)], Requirements(rate_per_s=2800, **requirements)).choices
+        assert choice.fleet is not None
+        return choice.fleet.instances.value
+
+    assert instances(utilisation=1.0) == 2  # 14 copies of 100 a second each
+    assert instances(utilisation=0.5) == 4
+    assert instances() == 3  # 0.7
+
+
+@pytest.mark.parametrize(("budget", "chosen"), [(3.99, 0), (4.0, 1), (5.0, 1)])
+def test_a_budget_that_is_met_exactly_is_met(budget: float, chosen: int) -> None:
+    found = place([candidate()], [offer(usd=4.0), offer(usd=9.0, name="dear")], Requirements(budget_usd_per_h=budget))
+    assert len(found.choices) == chosen
+    if not chosen:
+        assert found.refused[0].reason == "budget: 4.00 $/h at least; 3.99 $/h are allowed"
+
+
+def test_an_unknown_price_keeps_no_budget() -> None:
+    requirements = Requirements(budget_usd_per_h=5.0, objective="energy")
+    found = place([candidate(energy_j=about(1.0))], [offer(usd=None)], requirements)
+    assert found.refused[0].reason == "budget: an unknown price; 5 $/h are allowed"
+    rated = place([candidate(energy_j=about(1.0))], [offer(usd=None)], Requirements(rate_per_s=1, objective="energy"))
+    assert len(rated.choices) == 1
+    busy = place([candidate(energy_j=about(1.0))], [offer(usd=None)], Requirements(None, 1.0, 5.0, objective="energy"))
+    assert busy.refused[0].reason == "budget: an unknown price; 5 $/h are allowed"
+
+
+def test_energy_comes_from_power_where_it_is_not_told() -> None:
+    found = place([candidate(ms=36.0, batch=10, power_w=about(250.0))], [offer()], Requirements(objective="energy"))
+    assert found.choices[0].value == pytest.approx(0.25)
+    nothing = place([candidate()], [offer()], Requirements(objective="energy"))
+    assert nothing.refused[0].reason == "energy: unknown for every instance with a h200"
+    no_grid = place([candidate(energy_j=about(1.0))], [offer(pue=1.1)], Requirements(objective="carbon"))
+    assert no_grid.refused[0].reason == "carbon: unknown for every instance with a h200"

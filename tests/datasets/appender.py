@@ -57,7 +57,7 @@ def kill(where: str, times: int, log: Path) -> None:
     chance = random.Random(3)
     log.touch()
     for turn in range(times):
-        before, until = log.stat().st_size, time.monotonic() + 30
+        before, until = log.stat().st_size, time.monotonic() + 120
         process = os.fork()
         if process == 0:
             append_for_ever(where, log)

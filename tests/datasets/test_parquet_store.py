@@ -41,7 +41,7 @@ def counts(store: ParquetStore) -> tuple[int, int]:
 
 def test_two_processes_lose_and_double_nothing(tmp_path: Path) -> None:
     processes = [appender(tmp_path / "store", first, first + 6) for first in (0, 3)]
-    said = [process.communicate(timeout=60)[0].split() for process in processes]
+    said = [process.communicate(timeout=300)[0].split() for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     added = [int(number) for words in said for number in words[1::2]]
     assert sum(added) == 9 * 30, "what both append is added by one of them"
@@ -51,7 +51,7 @@ def test_two_processes_lose_and_double_nothing(tmp_path: Path) -> None:
 def test_killed_twenty_times_at_any_moment(tmp_path: Path) -> None:
     where, log = tmp_path / "store", tmp_path / "log"
     process = appender(where, "--kill", 20, log)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     lines = [tuple(map(int, line.split())) for line in said.splitlines()]
     assert len(lines) == 20
@@ -68,7 +68,7 @@ def test_killed_twenty_times_at_any_moment(tmp_path: Path) -> None:
 
 def test_killed_at_every_step_of_an_append(tmp_path: Path) -> None:
     process = appender(tmp_path, "--die")
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 0
     steps = sorted(path.name for path in tmp_path.iterdir())
     assert steps == ["close", "fsync", "replace", "replaced", "write"]
@@ -86,7 +86,7 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path) -> None:
     ParquetStore(where).append("measurements", numbered_rows(0))
     before = {path.name: path.read_bytes() for path in where.iterdir()}
     process = appender(where, 1, 2, 3000)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=300)
     assert process.returncode == 2
     assert said.startswith(f"Cannot write to {where}: ")
     assert "Nothing was changed" in said

@@ -2,13 +2,13 @@
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from foretell.datasets.journal_tables import write_tables
-from foretell.profiling.campaign import schedule
 from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import read_records, read_traces
-from foretell.profiling.campaign.measurements import Campaign
+from foretell.profiling.campaign.measurements import Campaign, schedule
 from foretell.profiling.campaign.plan import Limits, Measuring, Part, Plan, Workers
 from foretell.profiling.zoos.zoo import Entry
 
@@ -17,9 +17,10 @@ PLAN = Plan(
     seed=1,
     parts=(PART,),
     measuring=Measuring(energy_share=0.5, trace_share=0.5),
-    limits=Limits(timeout_s=0.7),
+    limits=Limits(timeout_s=600.0),
     workers=Workers(measure=2, trace=1),
 )
+IMPATIENT = replace(PLAN, limits=Limits(timeout_s=3.0))  # where a worker hangs
 WORKER = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
 
 
@@ -31,7 +32,15 @@ class FakeZoo:
 
 
 def run(
-    out, names=FakeZoo.names, seconds=30.0, skip=(), limit=0, again=0, on_progress=lambda _: None, began=None, plan=PLAN
+    out,
+    names=FakeZoo.names,
+    seconds=600.0,
+    skip=(),
+    limit=0,
+    again=0,
+    on_progress=lambda _: None,
+    began=None,
+    plan=PLAN,
 ):
     zoo = FakeZoo()
     zoo.names = tuple(names)

@@ -5,8 +5,11 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from foretell.profiling.workload import workload_from_json
+
+HANGING_S = 600
 
 
 class Interrupted(BaseException):
@@ -18,6 +21,7 @@ class Fake:
         self.kept = {}
         self.timed = set()
         self.log = os.path.join(settings["folder"], "turns")
+        self.deaf, self.traced = (Path(settings["folder"]) / name for name in ("deaf", "traced"))
         self.room = settings["compiled"]["per_process"]
         self.preparing = False
 
@@ -27,27 +31,41 @@ class Fake:
 
     def prepare(self, message):
         workload = workload_from_json(message["workload"])
-        say({"event": "begin", "id": workload.id})
         name = workload.spec
-        if "crash" in name:
-            os.abort()
         if "hang" in name or "slow" in name:
             try:
                 self.preparing = True
-                time.sleep(100)
+                say({"event": "begin", "id": workload.id})
+                time.sleep(HANGING_S)
             except Interrupted:
                 return
         if "deaf" in name:
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-            time.sleep(1.5)
+            self.deaf.write_text(str(os.getpid()))
+        say({"event": "begin", "id": workload.id})
+        if "crash" in name:
+            os.abort()
+        if "deaf" in name:
+            self.wait_for_others()
         if "broken" in name:
             say({"event": "failed", "id": workload.id, "status": "build_error", "values": {"error": "no such layer"}})
             return
         self.kept[workload.id] = name
         say({"event": "kept", "id": workload.id, "values": {"compile_s": 1.5, "graph_breaks": None}})
 
+    def wait_for_others(self):
+        """Compile until another process has been traced: only then may a process that does not listen go on."""
+        until = time.monotonic() + HANGING_S
+        while not self.traced.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        self.deaf.unlink()
+
     def alone(self):
-        """Fails where two processes measure at once."""
+        """Fails where two processes measure at once, or one that does not listen still runs."""
+        until = time.monotonic() + HANGING_S
+        while self.deaf.exists() and not stands_still(self.deaf.read_text()):  # a signal takes a moment to arrive
+            assert time.monotonic() < until
+            time.sleep(0.01)
         handle = os.open(self.log, os.O_CREAT | os.O_EXCL)
         time.sleep(0.01)
         os.close(handle)
@@ -82,6 +100,11 @@ class Fake:
             say({"event": "traced", "id": workload_id, "kernels": kernels, "error": None})
             del self.kept[workload_id]
         self.timed.clear()
+        self.traced.touch()
+
+
+def stands_still(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def say(message):

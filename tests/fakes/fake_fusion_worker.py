@@ -28,7 +28,7 @@ if __name__ == "__main__":
         if "crash" in workload.spec:
             os.abort()
         if "hang" in workload.spec:
-            time.sleep(100)
+            time.sleep(600)
         record = {"event": "record", "id": workload.id, "details": None}
         if "broken" in workload.spec:
             say(record | {"status": "build_error", "values": {"error": "no such layer"}})

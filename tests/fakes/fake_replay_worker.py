@@ -27,7 +27,7 @@ class Fake:
             if "crash" in workload.spec:
                 os._exit(9)
             if "hang" in workload.spec:
-                time.sleep(100)
+                time.sleep(600)
             if "oom" in workload.spec:
                 say({"event": "prepared", "id": workload.id, "status": "oom", "values": {"error": "no memory"}})
                 continue

@@ -29,7 +29,7 @@ def run(group, energy):
         if "crash" in workload.spec and workload.batch_size == 1:
             os.abort()
         if "hang" in workload.spec and workload.batch_size == 1:
-            time.sleep(100)
+            time.sleep(600)
         if group.role == "trace":
             say({"event": "trace", "id": workload.id, "kernels": KERNELS})
         elif "fallback" in workload.spec and group.role == "measure":

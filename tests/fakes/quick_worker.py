@@ -47,7 +47,7 @@ def answer(workload, role):
     if "crash" in spec:
         os.abort()
     if "hang" in spec:
-        time.sleep(60)
+        time.sleep(600)
     if role == "trace":
         say({"event": "trace", "id": identity(workload), "kernels": KERNELS})
     elif "fallback" in spec and role == "measure":

@@ -30,7 +30,7 @@ def main(arguments):
     model = request["model"]
     say({"event": "stage", "stage": "building the model"})
     if model == "hang":
-        time.sleep(100)
+        time.sleep(600)
     if model == "abort":
         os.abort()
     if model == "killed":

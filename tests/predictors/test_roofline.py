@@ -1,11 +1,28 @@
 """The roofline: answers for every device, never absurd, and says what it does not know."""
 
+from dataclasses import replace
+
 import pytest
 
 from foretell.devices import all_devices, effective, find_device, parse_slice
-from foretell.graph import Graph, Node, graph_costs
+from foretell.graph import Cost, Graph, Node, graph_costs
 from foretell.predictors import PREDICTORS
-from foretell.predictors.roofline import RooflinePredictor, peak_memory_mib, timeline, uncalibrated
+from foretell.predictors.roofline import (
+    BASE_SHARE_OF_TDP,
+    COMPUTE_EFFICIENCY,
+    COMPUTE_POWER_SLOPE,
+    CONTEXT_MIB,
+    MEMORY_EFFICIENCY,
+    MEMORY_POWER_SLOPE,
+    RooflinePredictor,
+    Slot,
+    mean_power_w,
+    peak_memory_mib,
+    reached,
+    shares,
+    timeline,
+    uncalibrated,
+)
 from foretell.records import Prediction, Target, Workload
 from foretell.testing import chain, one_node, tiny_graph
 
@@ -132,3 +149,238 @@ def test_matrix_libraries_keep_a_workspace_a_thread() -> None:
 
     assert peak("MatMul", "inference") - peak("Mul", "inference") == pytest.approx(32 + 1)
     assert peak("MatMul", "training") - peak("Mul", "training") == pytest.approx(2 * 32 + 1)  # backward has its own
+
+
+def test_power_follows_how_much_of_the_peaks_is_in_use() -> None:
+    """What a GPU draws at rest, and for each share of a peak its slope, of what is left up to the TDP."""
+    hardware = effective(find_device("h200"), None)
+    of_compute, of_memory = reached(hardware.device)
+    tdp_w = hardware.device.tdp_w
+    rest_w = tdp_w * BASE_SHARE_OF_TDP
+
+    def drawn_w(compute_ms: float, memory_ms: float, latency_ms: float) -> float:
+        return mean_power_w([Slot("any", Cost(), compute_ms, memory_ms, 0.0)], latency_ms, hardware)
+
+    assert drawn_w(0.0, 0.0, 10.0) == pytest.approx(rest_w)
+    a_tenth_of_compute = drawn_w(1.0, 0.0, 10.0) - rest_w
+    a_tenth_of_memory = drawn_w(0.0, 1.0, 10.0) - rest_w
+    assert a_tenth_of_compute == pytest.approx((tdp_w - rest_w) * COMPUTE_POWER_SLOPE * 0.1 * of_compute)
+    assert a_tenth_of_memory == pytest.approx((tdp_w - rest_w) * MEMORY_POWER_SLOPE * 0.1 * of_memory)
+    assert drawn_w(1.0, 1.0, 10.0) == pytest.approx(rest_w + a_tenth_of_compute + a_tenth_of_memory)
+    assert drawn_w(2.0, 0.0, 10.0) - rest_w == pytest.approx(2 * a_tenth_of_compute)
+    assert drawn_w(10.0, 10.0, 10.0) == pytest.approx(tdp_w)
+
+
+def test_a_slice_draws_for_its_own_sms_only() -> None:
+    device = find_device("h200")
+    busy = [Slot("any", Cost(), 1.0, 1.0, 0.0)]
+    rest_w = device.tdp_w * BASE_SHARE_OF_TDP
+    whole_w = mean_power_w(busy, 1.0, effective(device, None)) - rest_w
+    part_w = mean_power_w(busy, 1.0, effective(device, parse_slice("sms:33", device))) - rest_w
+    assert part_w == pytest.approx(whole_w / 4)
+
+
+def test_intervals_have_the_published_widths() -> None:
+    found = predict(big_product(), dtype="fp16")
+    latency, memory, power, energy = found.latency_ms, found.memory_mib, found.power_w, found.energy_j
+    assert latency is not None
+    assert memory is not None
+    assert power is not None
+    assert energy is not None
+    assert (latency.low, latency.high) == pytest.approx((latency.value / 2, latency.value * 2))
+    assert (memory.low, memory.high) == pytest.approx((memory.value * 0.95, memory.value * 1.25))
+    assert power.low == pytest.approx(power.value * 0.7)
+    assert power.high == pytest.approx(min(power.value * 1.4, find_device("h200").tdp_w))
+    assert energy.value == pytest.approx(power.value * latency.value / 1000)
+    assert energy.low == pytest.approx(power.low * latency.low / 1000), "the least power for the shortest time"
+    assert energy.high == pytest.approx(power.value * 1.4 * latency.high / 1000)
+    rate = found.throughput_per_s
+    assert rate is not None
+    assert rate.value == pytest.approx(1000 / latency.value)
+
+
+@pytest.mark.parametrize(
+    ("compute_ms", "memory_ms", "launch_ms", "latency_ms", "bound"),
+    [
+        (3.0, 2.0, 1.0, 4.0, "compute"),
+        (2.0, 3.0, 1.0, 4.0, "memory"),
+        (2.0, 3.0, 3.0, 6.0, "memory"),
+        (1.0, 2.0, 3.0, 5.0, "launch"),
+        (0.0, 0.0, 1.0, 1.0, "launch"),
+    ],
+)
+def test_a_unit_takes_the_longer_of_its_two_sides_and_its_launch(
+    compute_ms: float, memory_ms: float, launch_ms: float, latency_ms: float, bound: str
+) -> None:
+    slot = Slot("any", Cost(), compute_ms, memory_ms, launch_ms)
+    assert (slot.latency_ms, slot.bound) == (latency_ms, bound)
+
+
+def test_a_unit_is_timed_at_the_share_of_the_peaks_that_kernels_reach() -> None:
+    """A product of half precision on tensor cores, and an activation whose arithmetic runs beside them."""
+    hardware = effective(find_device("h200"), None)
+    nodes = [Node("m", "MatMul", ("x", "w"), ("m",)), Node("t", "Tanh", ("m",), ("y",))]
+    shapes = {"x": (512, 1024), "w": (1024, 2048), "m": (512, 2048), "y": (512, 2048)}
+    graph = chain(nodes, shapes, ["x"], ["y"]).with_dtype("fp16")
+    product, activation = timeline(Workload(graph, Target(find_device("h200")), "fp16"), graph_costs(graph))
+    flops, moved = 2 * 512 * 1024 * 2048, 2 * (512 * 1024 + 1024 * 2048 + 512 * 2048)
+    assert product.compute_ms == pytest.approx(flops / (989.4e12 * COMPUTE_EFFICIENCY) * 1000)
+    assert product.memory_ms == pytest.approx(moved / (hardware.bandwidth_gb_per_s * 1e9 * MEMORY_EFFICIENCY) * 1000)
+    assert product.launch_ms == pytest.approx(hardware.device.launch_overhead_us / 1000)
+    vector = hardware.peak_tflops("fp16", tensor_cores=False) * 1e12
+    assert activation.compute_ms == pytest.approx(6 * 512 * 2048 / (vector * COMPUTE_EFFICIENCY) * 1000)
+    single = graph.with_dtype("fp32")
+    (product, _) = timeline(Workload(single, Target(find_device("h200"))), graph_costs(single))
+    assert product.compute_ms == pytest.approx(flops / (66.9e12 * COMPUTE_EFFICIENCY) * 1000)
+
+
+def test_whole_numbers_run_at_the_rate_of_single_precision() -> None:
+    def compute_ms(dtype: str) -> float:
+        graph = one_node("Tanh", [(1 << 20,)], [(1 << 20,)], dtype=dtype)
+        (slot,) = timeline(Workload(graph, Target(find_device("h200"))), graph_costs(graph))
+        return slot.compute_ms
+
+    assert compute_ms("int64") == compute_ms("bool") == compute_ms("fp32")
+    assert compute_ms("fp64") > compute_ms("fp32") > compute_ms("fp16")
+
+
+def test_recurrences_leave_a_gap_for_every_launch() -> None:
+    graph = one_node("GRU", [(7, 2, 4), (1, 2, 4), (12, 4), (12, 4)], [(7, 2, 4)], weights=[2, 3])
+    (slot,) = timeline(Workload(graph, Target(find_device("h200"))), graph_costs(graph))
+    assert slot.launch_ms == pytest.approx(7 * find_device("h200").launch_overhead_us / 1000)
+
+
+def test_what_costs_nothing_is_not_on_the_timeline_and_absent_outputs_are_passed_over() -> None:
+    nodes = [
+        Node("s", "TopK", ("x",), ("", "i")),
+        Node("v", "Reshape", ("i",), ("v",)),
+        Node("r", "Relu", ("v",), ("y",)),
+    ]
+    graph = chain(nodes, {"x": (8,), "i": (8,), "v": (2, 4), "y": (2, 4)}, ["x"], ["y"])
+    names = [s.operator for s in timeline(Workload(graph, Target(find_device("h200"))), graph_costs(graph))]
+    assert names == ["TopK", "Relu"]
+    step = Workload(graph, Target(find_device("h200")), mode="training")
+    assert [s.operator for s in timeline(step, graph_costs(graph))] == ["TopK", "Relu"], "nothing to learn"
+
+
+def test_training_without_a_name_takes_momentum() -> None:
+    graph, target = tiny_graph(), Target(find_device("h200"))
+    plain, named, other = (Workload(graph, target, "fp32", "training", name) for name in (None, "sgd", "adamw"))
+    costs = graph_costs(graph)
+    assert list(timeline(plain, costs)) == list(timeline(named, costs)) != list(timeline(other, costs))
+    assert peak_memory_mib(plain, costs) == peak_memory_mib(named, costs)
+
+
+def test_what_kernels_reach_follows_what_the_peaks_ask_of_an_sm() -> None:
+    h200 = find_device("h200")
+    assert reached(h200) == (COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY)
+    assert reached(find_device("cpu")) == (COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY)
+    assert reached(replace(h200, id="mine", boost_clock_mhz=None)) == (COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY)
+    same = reached(replace(h200, id="mine"))
+    assert same == pytest.approx((COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY))
+    more_sms = reached(replace(h200, id="mine", sms=4 * h200.sms))  # each has a quarter to do
+    assert more_sms[0] == pytest.approx(1 / (1 / 0.95 + (1 / 0.5 - 1 / 0.95) / 2))
+    assert more_sms[1] == pytest.approx(1 / (1 / 0.9 + (1 / 0.3 - 1 / 0.9) / 4))
+    assert reached(replace(h200, id="mine", boost_clock_mhz=4 * h200.boost_clock_mhz)) == pytest.approx(more_sms)  # type: ignore[operator]
+
+
+def test_memory_on_a_cpu_has_no_workspaces() -> None:
+    def peak(device: str, op: str = "MatMul", mode: str = "inference") -> float:
+        graph = chain([Node("n", op, ("x", "w"), ("y",))], dict.fromkeys("xwy", (16, 16)), ["x"], ["y"])
+        return peak_memory_mib(Workload(graph, Target(find_device(device)), "fp32", mode), graph_costs(graph))
+
+    assert peak("cpu") == pytest.approx(3 * 1024 / 2**20)
+    assert peak("cpu", mode="training") > peak("cpu")
+    assert peak("a100") - peak("a100", "Mul") == pytest.approx(8.125 + 1)
+    assert peak("a100", mode="training") - peak("a100", "Mul", "training") == pytest.approx(2 * 8.125 + 1)
+    for op in ("Gemm", "FusedMatMul"):
+        assert peak("h200", op) == peak("h200")
+    summed = one_node("Einsum", [(16, 16), (16, 16)], [(16, 16)], equation="ij,jk->ik")
+    assert peak_memory_mib(Workload(summed, Target(find_device("h200"))), graph_costs(summed)) > 33
+    paired = one_node("Bilinear", [(2, 4), (2, 4), (4, 4, 4)], [(2, 4)])
+    assert peak_memory_mib(Workload(paired, Target(find_device("h200"))), graph_costs(paired)) > 33
+
+
+def test_a_context_is_counted_on_gpus_alone() -> None:
+    found = predict(tiny_graph())
+    assert found.memory_mib is not None
+    assert found.device_memory_mib == found.memory_mib + CONTEXT_MIB
+    assert predict(tiny_graph(), "cpu").device_memory_mib is None
+
+
+def test_what_is_said_of_the_model_and_of_the_place() -> None:
+    found = predict(tiny_graph(batch_size=3), "a100", "mig:3g.20gb", mode="training", optimizer="adamw")
+    assert (found.model, found.device, found.slice) == ("tiny", "a100-sxm-40gb", "mig:3g.20gb")
+    assert (found.runtime, found.mode, found.batch_size) == ("cuda-graph", "training", 3)
+    assert (found.dtype, found.optimizer, found.predictor) == ("fp32", "adamw", "roofline")
+    cost = graph_costs(tiny_graph(batch_size=3)).total
+    assert found.facts == {
+        "parameters": cost.parameters, "macs": cost.macs, "flops": cost.flops, "memory_capacity_mib": 19.5 * 1024,
+    }  # fmt: skip
+    rate, latency = found.throughput_per_s, found.latency_ms
+    assert rate is not None
+    assert latency is not None
+    assert (rate.low, rate.high) == pytest.approx((3000 / latency.high, 3000 / latency.low))
+
+
+def test_a_graph_that_fits_exactly_is_not_refused() -> None:
+    graph = one_node("Relu", [(1 << 28,)], [(1 << 28,)])  # two tensors of 1 GiB
+    for memory_gib, fits in ((2.0, True), (1.99, False)):
+        place = replace(find_device("t4"), memory_gib=memory_gib)
+        found = RooflinePredictor().predict(Workload(graph, Target(place)))
+        assert any("will not fit" in text for text in found.warnings) is not fits
+    assert any("Needs about 2.0 GiB; t4 has 2.0 GiB here" in text for text in found.warnings)
+
+
+def test_shares_are_sums_by_operator_and_name_what_bounds_most_of_the_time() -> None:
+    slots = [
+        Slot("A", Cost(), 0.0, 1.5, 0.0),
+        Slot("B", Cost(), 0.0, 4.0, 1.0),
+        Slot("A", Cost(), 1.0, 0.0, 0.0),
+        Slot("A", Cost(), 0.75, 0.0, 0.75),
+    ]
+    first, second = shares(slots)
+    assert (first.operator, first.count, first.latency_ms, first.share, first.bound) == ("B", 1, 5.0, 5 / 9, "memory")
+    assert (second.operator, second.count, second.latency_ms, second.share) == ("A", 3, 4.0, 4 / 9)
+    assert second.bound == "compute"  # 2.5 of 4 ms, though its longest unit is bound by memory
+    assert shares([]) == ()
+    (idle,) = shares([Slot("A", Cost(), 0.0, 0.0, 0.0)])
+    assert (idle.share, idle.latency_ms) == (0.0, 0.0)
+
+
+def test_an_empty_launch_takes_a_launch() -> None:
+    found = predict(one_node("Reshape", [(4,)], [(2, 2)]))
+    assert found.latency_ms is not None
+    assert found.latency_ms.value == pytest.approx(find_device("h200").launch_overhead_us / 1000)
+    assert found.power_w is not None
+    assert found.power_w.value == pytest.approx(find_device("h200").tdp_w * BASE_SHARE_OF_TDP)
+    assert found.breakdown == ()
+
+
+def test_an_interval_of_power_ends_at_the_tdp() -> None:
+    found = predict(big_product(8192), dtype="fp16").power_w
+    assert found is not None
+    assert found.high == find_device("h200").tdp_w < 1.4 * found.value
+    assert found.value <= found.high
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8", "fp4", "int8"])
+def test_every_short_number_has_its_own_rate(dtype: str) -> None:
+    device = find_device("b200")
+    graph = one_node("MatMul", [(4096, 4096), (4096, 4096)], [(4096, 4096)], weights=[1], dtype=dtype)
+    (slot,) = timeline(Workload(graph, Target(device)), graph_costs(graph))
+    rate = device.peak_tflops(dtype, tensor_cores=True) * 1e12
+    assert rate > device.peak_tflops("fp32", tensor_cores=True) * 1e12
+    assert slot.compute_ms == pytest.approx(2 * 4096**3 / (rate * reached(device)[0]) * 1000)
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_workspaces_of_convolutions_are_counted_on_gpus(mode: str) -> None:
+    """A convolution that copies its input and its weights: what it takes beside them is in the peak of a GPU alone."""
+    graph = one_node("Conv", [(8, 64, 64, 64), (16, 64, 3, 3)], [(8, 16, 32, 32)], weights=[1], dtype="fp16")
+    on_gpu, on_cpu = (
+        peak_memory_mib(Workload(graph, Target(find_device(name)), "fp16", mode), graph_costs(graph))
+        for name in ("h200", "cpu")
+    )
+    input_mib = 2 * 8 * 64**3 / 2**20
+    assert on_gpu - on_cpu > 0.5 * input_mib

@@ -34,7 +34,7 @@ def test_many_prepare_and_one_times(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert not trouble
     assert not any(thread.is_alive() for thread in threads)
 
@@ -56,7 +56,7 @@ def test_who_prepares_steps_aside_for_who_wants_to_time(tmp_path):
         while not order:  # it may still be on its way to the gate
             mine.step_aside()
         order.append("went on")
-    thread.join(10)
+    thread.join(120)
     assert order == ["timed", "went on"]
     assert not mine.wanted()
 
@@ -65,7 +65,7 @@ def test_a_dead_holder_blocks_nobody(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from foretell.processes.device_lock import DeviceLock\n"
         "t = DeviceLock(Path(sys.argv[1]), 3); t.open()\n"
-        "with t.alone():\n    print('in', flush=True); time.sleep(60)"
+        "with t.alone():\n    print('in', flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -85,7 +85,7 @@ def test_those_who_time_go_through_together_before_anyone_prepares_again(tmp_pat
 
     def timed(worker):
         device_lock = _open(tmp_path, worker)
-        gathered.wait(10)
+        gathered.wait(120)
         with device_lock.alone():
             order.append("timed")
             time.sleep(0.02)
@@ -102,10 +102,10 @@ def test_those_who_time_go_through_together_before_anyone_prepares_again(tmp_pat
     with preparing.shared():
         for thread in threads:
             thread.start()
-        gathered.wait(10)
+        gathered.wait(120)
         while not preparing.wanted():
             time.sleep(0.001)
         assert not order
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert order == ["timed", "timed", "timed", "prepared"]

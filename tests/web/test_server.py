@@ -41,7 +41,7 @@ def address(monkeypatch_module: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]
     host, port = said[0].removeprefix("http://").split(":")
     yield host, int(port)
     made[0].should_exit = True
-    thread.join(20)
+    thread.join(120)
     assert not thread.is_alive()
 
 
@@ -53,7 +53,7 @@ def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
 
 def test_it_answers_where_it_said(address: tuple[str, int]) -> None:
     assert address[0] == "127.0.0.1"
-    connection = http.client.HTTPConnection(*address, timeout=10)
+    connection = http.client.HTTPConnection(*address, timeout=120)
     connection.request("GET", "/healthz")
     answer = connection.getresponse()
     assert json.loads(answer.read())["status"] == "ok"
@@ -63,13 +63,13 @@ def test_it_answers_where_it_said(address: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("head", [b"", b"GET / HTTP/1.1\r\nHo", b"POST /api/predict HTTP/1.1\r\nhost: x\r\ncontent-"])
 def test_whoever_does_not_finish_a_head_is_hung_up_on(address: tuple[str, int], head: bytes) -> None:
-    with socket.create_connection(address, timeout=10) as line:
+    with socket.create_connection(address, timeout=120) as line:
         line.sendall(head)
         assert line.recv(100) == b""
 
 
 def test_whoever_does_not_finish_a_body_is_told_why(address: tuple[str, int]) -> None:
-    with socket.create_connection(address, timeout=10) as line:
+    with socket.create_connection(address, timeout=120) as line:
         line.sendall(b"POST /api/predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
         said = b""
         while part := line.recv(1000):
@@ -79,7 +79,7 @@ def test_whoever_does_not_finish_a_body_is_told_why(address: tuple[str, int]) ->
 
 
 def test_the_timer_rests_when_a_request_is_complete(address: tuple[str, int]) -> None:
-    connection = http.client.HTTPConnection(*address, timeout=10)
+    connection = http.client.HTTPConnection(*address, timeout=120)
     for _ in range(2):  # longer together than the patience with one request
         connection.request("GET", "/healthz")
         assert connection.getresponse().read()

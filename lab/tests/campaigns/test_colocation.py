@@ -16,7 +16,7 @@ FAKE = (sys.executable, str(Path(__file__).parents[3] / "tests" / "fakes" / "fak
 SMALL = Colocation(processes=3, groups=4, together_s=0.2)
 
 
-def measure(plan, out, seconds=40.0, skip=(), limit=0, command=FAKE):
+def measure(plan, out, seconds=600.0, skip=(), limit=0, command=FAKE):
     return colocation.run(Job(plan, out, "cpu", seconds, time.time(), tuple(skip), "", limit), command)
 
 
@@ -95,7 +95,7 @@ def test_nothing_ready_is_said(tmp_path):
 def test_real_processes_replay_real_steps_side_by_side(tmp_path):
     some = Colocation(("time-slicing",), (2,), groups=2, processes=2, together_s=0.15)
     plan = plan_of(tmp_path / "earlier", TINY[:4], colocation=some, measuring=Measuring(warmups=1, tries=1))
-    counts = measure(plan, tmp_path / "out", seconds=60.0, command=colocation.WORKER)
+    counts = measure(plan, tmp_path / "out", seconds=600.0, command=colocation.WORKER)
     assert counts == {"ok": 4, "groups time-slicing": 2}
     for row in rows_of(tmp_path / "out"):
         assert row["solo_ms"] > 0

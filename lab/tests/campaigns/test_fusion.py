@@ -32,11 +32,11 @@ class FakeZoo:
 def campaign(tmp_path, monkeypatch):
     """Runs a plan over models of the given names; returns how they ended."""
 
-    def run(names, backends=("inductor",), *, out=tmp_path / "out", skip=(), limit=0, command=COMMAND):
+    def run(names, backends=("inductor",), *, out=tmp_path / "out", skip=(), limit=0, command=COMMAND, silent_s=600.0):
         monkeypatch.setattr(schedule, "load_zoo", lambda _name: FakeZoo(names))
         part = Part("fake", 1.0, ("timm",), per_model=1)
-        plan = Plan(1, (part,), "fusion", limits=Limits(timeout_s=1.0), fusion=Fusion(tuple(backends), 2))
-        return FusionCampaign(Job(plan, out, "cpu", 60.0, time.time(), skip, "", limit), command).run()
+        plan = Plan(1, (part,), "fusion", limits=Limits(timeout_s=silent_s), fusion=Fusion(tuple(backends), 2))
+        return FusionCampaign(Job(plan, out, "cpu", 600.0, time.time(), skip, "", limit), command).run()
 
     return run
 
@@ -61,7 +61,7 @@ def test_every_model_is_compiled_once_by_every_backend(campaign, tmp_path):
 
 def test_deaths_hangs_and_refusals_are_recorded_and_retired_workers_replaced(campaign, tmp_path):
     names = ["net1", "crash1", "hang1", "broken1", "retire1", "retire2", "net2", "net3"]
-    campaign(names)
+    campaign(names, silent_s=3.0)
     assert _statuses(tmp_path / "out") == {
         "net ok": 3, "crash crash": 1, "hang timeout": 1, "broken build_error": 1, "retire ok": 2,
     }  # fmt: skip

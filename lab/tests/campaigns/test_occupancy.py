@@ -24,7 +24,7 @@ PLAN = Plan(
     seed=3,
     parts=(PART,),
     kind="occupancy",
-    limits=Limits(timeout_s=3.0),
+    limits=Limits(timeout_s=600.0),
     occupancy=Occupancy(kernels_max=900, processes=2, per_process=3),
 )
 ALL = len(make_schedule(PLAN))
@@ -47,7 +47,7 @@ for group in settings["groups"]:
     if mode == "crash" and odd:
         os._exit(139)
     if mode == "hang" and odd:
-        time.sleep(60)
+        time.sleep(600)
     if mode == "oom" and odd:
         say(event="record", id=workload.id, status="oom", error="OutOfMemoryError")
         continue
@@ -71,7 +71,7 @@ def fakes(monkeypatch, tmp_path):
     return monkeypatch
 
 
-def _run(out, *, plan=PLAN, seconds=60.0, began=None, skip=(), limit=0):
+def _run(out, *, plan=PLAN, seconds=600.0, began=None, skip=(), limit=0):
     return occupancy.run(Job(plan, out, "cpu", seconds, began or time.time(), tuple(skip), "", limit))
 
 
@@ -107,7 +107,7 @@ def test_a_finished_folder_is_not_counted_again(fakes, tmp_path):
 def test_what_goes_wrong_is_recorded_and_the_rest_is_counted(fakes, tmp_path, mode, status):
     fakes.setenv("FAKE_WORKER", mode)
     four = replace(PLAN.occupancy, processes=4)
-    counts = _run(tmp_path / "out", plan=replace(PLAN, limits=Limits(timeout_s=1.5), occupancy=four))
+    counts = _run(tmp_path / "out", plan=replace(PLAN, limits=Limits(timeout_s=3.0), occupancy=four))
     odd = {line["workload_id"] for line in _records(tmp_path / "out") if int(str(line["workload_id"]), 16) % 3 == 0}
     assert odd
     assert {line["workload_id"] for line in _records(tmp_path / "out") if line["status"] == status} == odd
@@ -129,9 +129,9 @@ def test_a_torn_table_loses_only_its_last_range_which_is_counted_again(fakes, tm
 
 def test_everything_has_ended_by_the_deadline(fakes, tmp_path):
     fakes.setenv("FAKE_WORKER", "hang")
-    began = time.time() - 16.0  # a long campaign near its end has more seconds in reserve than a short one
-    _run(tmp_path / "out", seconds=20.0, began=began)
-    assert time.time() < began + 20.0
+    began = time.time() - 51.0  # a long campaign near its end has more seconds in reserve than a short one
+    _run(tmp_path / "out", seconds=60.0, began=began)
+    assert time.time() < began + 60.0
     assert next(read_records(tmp_path / "out"))["kind"] == "campaign"
 
 

@@ -58,7 +58,7 @@ def elsewhere(source: Callable[[int], Any], folder: Path, *, own: bool = False) 
     """What a function says in a new process."""
     told = write_object(source, folder, "This", own=own)
     command = [sys.executable, "-I", "-c", READ, str(folder), json.dumps(told["search"])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-500:]
     return done.stdout.strip()
 

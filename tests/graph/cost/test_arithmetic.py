@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from foretell.errors import GraphError
-from foretell.graph import Cost, graph_costs
+from foretell.graph import Cost, Graph, Node, Tensor, graph_costs
 from foretell.graph.cost.arithmetic import first_layer_macs
 from foretell.graph.ir.node import Attribute
 from foretell.testing import Shape, one_node
@@ -69,8 +69,37 @@ CONTRACTIONS: list[tuple[str, list[Shape | None], Shape, tuple[int, ...], dict[s
     # a mixture: top-k experts of three matrices each
     ("MoE", [(10, 8), (4, 16, 8), (4, 16, 8), (4, 8, 16)], (10, 8), (1, 2, 3), {"experts": 4, "top_k": 2}, 10 * 2 * 3 * 128),
     ("MoE", [(10, 8), (10, 4), (4, 8, 16), (4, 16), (4, 16, 8)], (10, 8), (2, 3, 4), {"k": 2}, 10 * 2 * 2 * 128),
+    # one direction after the other; a layer without its matrices; an absent bias
+    ("RNN", [(7, 2, 5), (1, 2, 3), (3, 5), (3, 3), (3,), None], (7, 2, 3), (2, 3, 4), {}, 14 * (15 + 9)),
+    ("RNN", [(7, 2, 5), (1, 3, 5), (1, 3, 3), (1, 6)], (7, 1, 2, 3), (1, 2, 3), {"hidden_size": 3}, 14 * (15 + 9)),
+    ("Gemm", [(7,), (7, 3)], (3,), (1,), {"transA": 1}, 7 * 3),
+    ("Gemm", [(2, 7, 5), (7, 3)], (2, 5, 3), (1,), {"transA": 1}, 10 * 7 * 3),
+    # sizes: heads in the third axis from the end, whatever is before; without heads there is one
+    ("Attention", [(3, 2, 4, 9, 8), (3, 2, 4, 11, 8), (3, 2, 4, 11, 6)], (3, 2, 4, 9, 6), (), {}, 6 * 4 * 9 * 11 * 14),
+    ("Attention", [(4, 9, 8), (4, 11, 8), (4, 11, 8)], (4, 9, 8), (), {}, 4 * 9 * 11 * 16),
+    ("Attention", [(9, 8), (11, 8), (11, 8)], (9, 8), (), {}, 9 * 11 * 16),
+    ("Attention", [(1, 4, 2, 8), (1, 4, 2, 8), (1, 4, 2, 8), (2, 32), (1, 4, 30, 8)], (1, 4, 2, 8), (), {}, 4 * 2 * 32 * 16),
+    ("Attention", [(1, 4, 2, 8), (1, 4, 2, 8), (1, 4, 2, 8), (2, 2), (7, 9)], (1, 4, 2, 8), (), {}, 4 * 2 * 2 * 16),
+    ("Attention", [(2, 9, 32), (2, 11, 32)], (2, 9, 32), (), {"q_num_heads": 4}, 2 * 4 * 9 * 11 * 16),
+    ("Attention", [(2, 9, 32), (2, 11, 16), (2, 11, 8)], (2, 9, 16), (), {"q_num_heads": 4, "kv_num_heads": 2}, 2 * 4 * 9 * 11 * (8 + 4)),
+    ("MultiHeadAttention", [(2, 9, 2, 3, 8)], (2, 9, 16), (), {"num_heads": 2}, 2 * 2 * 81 * 16),
+    ("MultiHeadAttention", [(1, 1, 32), (1, 1, 32), (1, 1, 32), None, None, None, (1, 4, 5, 8)], (1, 1, 32), (), {"num_heads": 4}, 4 * 6 * 16),
+    ("MultiHeadAttention", [(2, 9, 32), (2, 11, 4, 2, 6)], (2, 9, 32), (), {"num_heads": 4}, 2 * 4 * 99 * (8 + 6)),
+    ("GroupQueryAttention", [(1, 3, 32), (1, 3, 16), (1, 3, 16), (1, 2, 20, 8)], (1, 3, 32), (), {"num_heads": 4, "kv_num_heads": 2}, 4 * 3 * 23 * 16),
+    ("ContribAttention", [(2, 1, 16), (16, 48), None, None, (4, 7)], (2, 1, 16), (1,), {"num_heads": 4}, 2 * 16 * 48 + 2 * 2 * 1 * 16),
+    ("PackedAttention", [(9, 16), (16, 48), (48,), (1, 9), (2, 2, 4, 7, 4)], (9, 16), (1,), {"num_heads": 4}, 9 * 16 * 48 + 2 * 9 * 9 * 16),
+    ("LinearAttention", [(2, 4, 9, 8), (2, 4, 9, 8), (2, 4, 9, 6)], (2, 4, 9, 6), (), {}, 2 * 2 * 4 * 9 * 48),
+    ("MoE", [(10, 8), (4, 16, 8)], (10, 8), (1,), {}, 10 * 128),  # experts are counted off the weights, one a token
+    ("MoE", [(2, 5, 8), None, (4, 16, 8)], (2, 5, 8), (2,), {"k": 3}, 10 * 3 * 128),
+    # an ellipsis on one side, none at all, letters that meet twice, and axes of one that are stretched
+    ("Einsum", [(7, 2, 3), (3, 4)], (7, 2, 4), (), {"equation": "...ij,jk->...ik"}, 7 * 2 * 3 * 4),
+    ("Einsum", [(6, 7, 3), (3, 4)], (6, 7, 4), (), {"equation": "...j,jk"}, 6 * 7 * 3 * 4),
+    ("Einsum", [(6, 3), (6, 3), (6, 5)], (5,), (), {"equation": "bi,bi,bj"}, 6 * 3 + 6 * 5),
+    ("Einsum", [(1, 3), (4, 3)], (4,), (), {"equation": "bi,bi->b"}, 4 * 3),
+    ("Einsum", [(4, 3), (1, 3)], (4,), (), {"equation": "bi,bi->b"}, 4 * 3),
+    ("Einsum", [(2, 3), (3, 4), (4, 5), (5, 6)], (2, 6), (), {"equation": "ai,ij,jk,kl->al"}, 24 + 40 + 60),
 ]  # fmt: skip
-CONTRIB = {"MultiHeadAttention", "GroupQueryAttention", "ContribAttention"}
+CONTRIB = {"MultiHeadAttention", "GroupQueryAttention", "ContribAttention", "PackedAttention"}
 
 
 @pytest.mark.parametrize(("op", "inputs", "output", "weights", "attributes", "macs"), CONTRACTIONS)
@@ -138,6 +167,47 @@ def test_first_layer_of_a_recurrence() -> None:
         ("Transpose", [(2, 3)], (3, 2), {"perm": (1, 0)}, 0),
         ("Concat", [(2, 3), (2, 3)], (2, 6), {"axis": 1}, 0),
         ("Attention", [(2, 4, 9, 8), (2, 4, 11, 8), (2, 4, 11, 6)], (2, 4, 9, 6), {}, 2 * 4 * 99 * (2 * 14 + 7)),
+        (
+            "ContribAttention",
+            [(2, 9, 16), (16, 48)],
+            (2, 9, 16),
+            {"num_heads": 4},
+            2 * (18 * 16 * 48 + 2 * 18 * 9 * 16) + 7 * 18 * 9 * 4,
+        ),
+        (
+            "PackedAttention",
+            [(9, 16), (16, 48)],
+            (9, 16),
+            {"num_heads": 2},
+            2 * (9 * 16 * 48 + 2 * 81 * 16) + 7 * 81 * 2,
+        ),
+        ("LinearAttention", [(2, 4, 9, 8)] * 3, (2, 4, 9, 8), {}, 2 * 2 * 2 * 4 * 9 * 64),
+        ("LSTM", [(7, 2, 5), (1, 12, 5), (1, 12, 3)], (7, 1, 2, 3), {"hidden_size": 3}, 2 * 14 * (60 + 36)),
+        # a bias is added once to each number of the result
+        ("Gemm", [(5, 7), (7, 3), (3,)], (5, 3), {}, 2 * 105 + 15),
+        ("Gemm", [(5, 7), (7, 3)], (5, 3), {}, 2 * 105),
+        ("ConvTranspose", [(1, 2, 3, 3), (2, 4, 1, 1), (4,)], (1, 4, 3, 3), {}, 2 * 18 * 4 + 36),
+        ("FusedConv", [(1, 2, 3, 3), (4, 2, 1, 1), (4,)], (1, 4, 3, 3), {}, 2 * 36 * 2 + 36),
+        ("Bilinear", [(2, 4), (2, 5), (3, 4, 5)], (2, 3), {}, 2 * 2 * 3 * 4 * 5),
+        ("RoiAlign", [(1, 2, 6, 6), (3, 4), (3,)], (3, 2, 2, 2), {}, 24 * 12),
+        ("RoiAlign", [(1, 2, 6, 6), (3, 4), (3,)], (3, 2, 2, 2), {"kernel_shape": (4, 4)}, 24 * 16),
+        ("Sort", [(4, 1)], (4, 1), {}, 4),
+        ("Sort", [()], (), {}, 1),
+        ("Sort", [(2, 3, 8)], (2, 3, 8), {}, 48 * 3),
+        ("ReduceSum", [(3, 2), (50,)], (3,), {}, 50),
+        ("Resize", [(1, 1, 4)], (1, 1, 8), {"mode": "linear"}, 3 * 8),
+        ("Resize", [(4, 4)], (8, 8), {"mode": "linear"}, 3 * 64),
+        ("Resize", [(1, 1, 2, 2, 2)], (1, 1, 4, 4, 4), {"mode": "linear"}, 15 * 64),
+        ("Resize", [(1, 1, 2, 2)], (1, 1, 4, 4), {}, 0),
+        ("DFT", [(1, 16, 2)], (1, 8, 2), {}, 5 * 32 * 4),
+        ("DFT", [(9,)], (9,), {}, 5 * 9),
+        ("STFT", [(2, 8)], (2, 3, 5, 2), {}, 5 * 60 * 3),
+        ("Inverse", [(2, 3, 3)], (2, 3, 3), {}, 18 * 3),
+        ("NonMaxSuppression", [(2, 10, 4)], (5, 3), {}, 8 * 100),
+        ("NonMaxSuppression", [(4,), (3,)], (5, 3), {}, 8 * 3),
+        ("LRN", [(1, 4, 2, 2)], (1, 4, 2, 2), {}, 16 * 14),
+        ("SelectiveScan", [(2, 6, 4), (2, 6, 4), (4, 16)], (2, 6, 4), {}, 48 * (9 * 16 + 2)),
+        ("SelectiveScan", [(2, 6, 4), (2, 6, 4)], (2, 6, 4), {}, 48 * 11),
     ],
 )
 def test_floating_point_operations(
@@ -152,3 +222,46 @@ def test_floating_point_operations(
 def test_what_cannot_be_costed_is_said(op: str, inputs: list[Shape]) -> None:
     with pytest.raises(GraphError, match="cannot be costed"):
         cost_of(op, inputs, (1, 1), equation="abcde,fg->h")
+
+
+def test_the_largest_output_counts() -> None:
+    graph = one_node("Mystery", [(4,)], [(4,), (9,), (2,)])
+    assert graph_costs(graph).nodes[0].flops == 9
+
+
+def packed_recurrence(op: str, states: int) -> Graph:
+    """Five items of different lengths in one row, and how many of them there are at each step."""
+    hidden = 3 * {"LSTM": 4, "GRU": 3}[op]
+    tensors = [
+        Tensor("x", (12, 5), kind="input"),
+        Tensor("sizes", (4,), "int64", "input"),
+        *(Tensor(f"state{number}", (2, 5, 3), kind="input") for number in range(states)),
+        Tensor("w1", (hidden, 5), kind="parameter"),
+        Tensor("w2", (hidden, 3), kind="parameter"),
+        Tensor("w3", (hidden,), kind="parameter"),
+        Tensor("y", (12, 3)),
+    ]
+    names = tuple(tensor.name for tensor in tensors)
+    inputs = [name for name in names if not name.startswith(("w", "y"))]
+    node = Node("r", op, names[:-1], ("y",), {"layers": 1})
+    return Graph.build("packed", [node], {tensor.name: tensor for tensor in tensors}, inputs, ["y"])
+
+
+@pytest.mark.parametrize(("op", "states"), [("LSTM", 2), ("GRU", 1)])
+def test_a_packed_sequence_has_its_batch_sizes_before_the_states(op: str, states: int) -> None:
+    graph = packed_recurrence(op, states)
+    gates = {"LSTM": 4, "GRU": 3}[op]
+    assert graph_costs(graph).nodes[0].macs == 12 * gates * 3 * (5 + 3)
+    assert first_layer_macs(graph, graph.nodes[0]) == 12 * gates * 3 * 5
+
+
+def test_the_first_layer_of_one_layer_is_its_first_matrix() -> None:
+    graph = one_node("RNN", [(7, 2, 5), (1, 2, 3), (3, 5), (3, 3), (3,), (3,)], [(7, 2, 3)], weights=range(2, 6))
+    assert first_layer_macs(graph, graph.nodes[0]) == 14 * 15
+    deep = one_node(
+        "RNN", [(7, 2, 5), (3, 2, 3), (3, 5), (3, 3), (3, 3), (3, 3), (3, 3), (3, 3)], [(7, 2, 3)],
+        weights=range(2, 8), layers=3,
+    )  # fmt: skip
+    assert first_layer_macs(deep, deep.nodes[0]) == 14 * 15
+    both = one_node("LSTM", [(7, 2, 5), (2, 12, 5), (2, 12, 3)], [(7, 2, 2, 3)], weights=(1, 2), hidden_size=3)
+    assert first_layer_macs(both, both.nodes[0]) == 14 * 2 * 60

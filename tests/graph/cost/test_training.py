@@ -141,3 +141,93 @@ def test_flops_are_those_that_torch_counts(name: str) -> None:
         mine -= step.forward.by_operator()["Attention"][1].macs
     first_states = 2 * 2 * 2 * 2 * 36 * 12 if name == "recurrent" else 0
     assert mine == theirs + first_states
+
+
+def test_bytes_of_the_backward_of_two_layers() -> None:
+    first, _, second = training_step(two_layers()).backward
+    # the gradient of the result once for each product, what was saved, and the weights
+    assert first.bytes_read == 4 * (4 * 20) + 4 * (4 * 10) + 4 * (10 * 20)
+    assert first.bytes_written == 4 * (10 * 20 + 20)
+    assert second.bytes_read == 2 * 4 * (4 * 5) + 4 * (4 * 20) + 4 * (20 * 5)
+    assert second.bytes_written == 4 * (4 * 20 + 20 * 5)
+    assert first.flops == 2 * 4 * 10 * 20 + 4 * 20  # and the bias
+    assert second.flops == 2 * second.macs
+    assert first.tensor_core_macs == second.tensor_core_macs == 0
+    short = training_step(two_layers().with_dtype("bf16")).backward
+    assert [cost.tensor_core_macs for cost in short] == [first.macs, 0, second.macs]
+
+
+def test_an_elementwise_backward_takes_twice_the_operations() -> None:
+    nodes = [Node("a", "Mul", ("x", "w"), ("h",)), Node("b", "Gelu", ("h",), ("y",))]
+    product, activation = training_step(chain(nodes, dict.fromkeys("xwhy", (32,)), ["x"], ["y"])).backward
+    assert (product.flops, activation.flops) == (2 * 32, 2 * 8 * 32)
+    assert (product.bytes_read, product.bytes_written) == (2 * 128, 128)
+    assert (activation.bytes_read, activation.bytes_written) == (2 * 128, 128)
+    assert (product.launches, activation.launches) == (1, 1)
+
+
+def test_an_attention_backward_takes_five_products_for_two() -> None:
+    nodes = [Node("p", "MatMul", ("x", "w"), ("q",)), Node("a", "Attention", ("q", "q", "q"), ("y",))]
+    shapes = {"x": (2, 3, 8, 4), "w": (4, 4), "q": (2, 3, 8, 4), "y": (2, 3, 8, 4)}
+    graph = chain(nodes, shapes, ["x"], ["y"]).with_dtype("fp16")
+    step = training_step(graph)
+    forward, backward = step.forward.nodes[1], step.backward[1]
+    assert (backward.macs, backward.flops) == (forward.macs * 5 // 2, forward.flops * 5 // 2)
+    assert backward.tensor_core_macs == backward.macs > 0
+    assert backward.bytes_read == 2 * 192 + 2 * (2 * 192)  # the gradient; the operand, once, and the result
+    assert backward.bytes_written == 2 * 192
+    assert backward.launches == 2
+
+
+def test_recurrences_take_two_products_a_step() -> None:
+    nodes = [Node("p", "MatMul", ("x", "w"), ("s",)), Node("r", "GRU", ("s", "h", "w1", "w2"), ("y",))]
+    shapes = {"x": (7, 2, 4), "w": (4, 5), "s": (7, 2, 5), "h": (1, 2, 3), "w1": (9, 5), "w2": (9, 3), "y": (7, 2, 3)}
+    step = training_step(chain(nodes, shapes, ["x", "h"], ["y"]))
+    assert step.backward[1].macs == 2 * 14 * 9 * (5 + 3)
+    assert step.backward[1].launches == 14
+
+
+def test_products_of_more_than_two_operands() -> None:
+    nodes = [Node("p", "Mul", ("x", "w"), ("h",)), Node("b", "Bilinear", ("h", "h2", "w3"), ("y",))]
+    shapes = {"x": (2, 4), "w": (2, 4), "h": (2, 4), "h2": (2, 4), "w3": (3, 4, 4), "y": (2, 3)}
+    graph = chain(nodes, shapes, ["x", "h2"], ["y"])
+    step = training_step(graph)
+    assert step.backward[1].macs == 2 * step.forward.nodes[1].macs  # of `h` and of the weight
+    assert step.backward[1].launches == 2
+    mixture = one_node("MoE", [(10, 8), (4, 16, 8), (4, 8, 16)], [(10, 8)], weights=[1, 2], experts=4, top_k=2)
+    step = training_step(mixture)
+    assert step.backward[0].macs == step.forward.nodes[0].macs  # of the weights alone
+    whole = one_node("MoE", [(10, 8), (4, 16, 8), (4, 8, 16)], [(10, 8)], weights=[0, 1, 2], experts=4, top_k=2)
+    step = training_step(whole)
+    assert step.backward[0].macs == 2 * step.forward.nodes[0].macs
+    summed = one_node("Einsum", [(2, 3), (3, 4), (4, 5)], [(2, 5)], weights=[0, 1, 2], equation="ai,ij,jk->ak")
+    assert training_step(summed).backward[0].macs == 3 * (24 + 40)
+
+
+def test_views_that_copy_are_copied_back() -> None:
+    nodes = [
+        Node("a", "Mul", ("x", "w"), ("h",)),
+        Node("t", "Transpose", ("h",), ("t",), {"perm": (1, 0)}),
+        Node("r", "Reshape", ("t",), ("y",)),
+    ]
+    step = training_step(chain(nodes, {"x": (4, 8), "w": (4, 8), "h": (4, 8), "t": (8, 4), "y": (32,)}, ["x"], ["y"]))
+    assert step.backward[1] == Cost()
+    assert step.backward[2] == Cost(bytes_read=128, bytes_written=128, launches=1)
+
+
+def test_a_loop_takes_its_body_twice_more() -> None:
+    body = one_node("MatMul", [(2, 4), (4, 4)], [(2, 4)], weights=[1])
+    step = training_step(one_node("Loop", [(2, 4)], [(2, 4)], weights=[0], bodies=(body,), trips=3))
+    forward, backward = step.forward.nodes[0], step.backward[0]
+    assert (backward.bytes_read, backward.launches) == (2 * forward.bytes_read, 2 * forward.launches)
+    assert (backward.parameters, backward.parameter_bytes, backward.activation_bytes) == (0, 0, 0)
+
+
+def test_the_published_optimizers() -> None:
+    """Momentum: a state; read weight, gradient and state; write weight and state. AdamW has one more state."""
+    sgd, adamw = find_optimizer("sgd"), find_optimizer("adamw")
+    assert (sgd.flops, sgd.states, sgd.reads, sgd.writes, sgd.temporaries) == (4, 1, 3, 2, 0)
+    assert (adamw.flops, adamw.states, adamw.reads, adamw.writes, adamw.temporaries) == (14, 2, 4, 3, 1)
+    step = training_step(two_layers())
+    assert step.optimizer == Cost(flops=4 * 320, bytes_read=3 * 4 * 320, bytes_written=2 * 4 * 320, launches=1)
+    assert training_step(two_layers()) == training_step(two_layers(), "sgd")

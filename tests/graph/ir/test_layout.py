@@ -163,3 +163,91 @@ def test_a_concatenation_lies_channels_last_only_where_all_parts_do() -> None:
 
 def test_some_channels_of_a_picture_of_one_point_lie_row_major():
     assert not is_channels_last((11, 2, 1, 1), (3, 1, 1, 1))
+
+
+def test_each_view_by_hand() -> None:
+    def strides(op: str, shape: tuple[int, ...], out: tuple[int, ...], **attributes: int | tuple[int, ...]) -> object:
+        graph = one_node(op, [shape], [out], **attributes)
+        found = layouts(graph)["out0"]
+        return found.strides if found.storage == "in0" else None
+
+    assert strides("Squeeze", (4, 1, 6), (4, 6)) == (6, 1)
+    assert strides("Unsqueeze", (4, 6), (4, 1, 6))[::2] == (6, 1)  # type: ignore[index]
+    assert strides("Flatten", (2, 3, 4), (2, 12)) == (12, 1)
+    assert strides("Reshape", (2, 6), (3, 4)) == (4, 1)
+    assert strides("Reshape", (), (1, 1)) == (1, 1)
+    assert strides("Reshape", (0, 4), (2, 0)) == (0, 1)
+    assert strides("Transpose", (2, 3, 4), (4, 3, 2)) == (1, 4, 12)
+    assert strides("Transpose", (2, 3, 4), (2, 4, 3), perm=(0, 2, 1)) == (12, 1, 4)
+    assert strides("Expand", (1, 4), (3, 2, 4)) == (0, 0, 1)
+    assert strides("Expand", (2, 4), (1, 2, 4)) == (0, 4, 1)
+    assert strides("Expand", (2, 4), (2, 4)) == (4, 1)
+    assert strides("Slice", (4, 6), (2, 3), axes=(0, 1), steps=(2, -2)) == (12, 2)
+    assert strides("Slice", (4, 6), (2, 6), axes=(0,)) == (6, 1)
+    assert strides("Select", (2, 3, 4), (2, 4), axis=1) == (12, 1)
+    assert strides("Select", (2, 3, 4), (2, 3), axis=-1) == (12, 4)
+    assert strides("Select", (2, 3, 4), (3, 4)) == (4, 1)
+    assert strides("Contiguous", (2, 3), (2, 3)) == (3, 1)
+    assert strides("Identity", (2, 3), (2, 3)) == (3, 1)
+    assert strides("Unfold", (2, 8), (2, 2, 4)) == (8, 4, 1)
+    assert strides("Relu", (2, 3), (2, 3)) is None
+
+
+def test_what_works_in_place_on_another_shape_makes_something_new() -> None:
+    nodes = [Node("a", "Add", ("x", "z"), ("a",), {"inplace": 1}), Node("b", "Add", ("z", "x"), ("b",), {"inplace": 1})]
+    found = layouts(chain(nodes, {"x": (4, 8), "z": (8,), "a": (4, 8), "b": (4, 8)}, ["x", "z"], ["a", "b"]))
+    assert found["a"] == Layout("x", (8, 1))
+    assert found["b"] == Layout("b", (8, 1))
+
+
+def test_an_element_wise_result_lies_as_the_first_operand_of_its_shape() -> None:
+    nodes = [
+        Node("t", "Transpose", ("x",), ("t",), {"perm": (1, 0)}),
+        Node("a", "Add", ("t", "z"), ("a",)),
+        Node("b", "Add", ("z", "t"), ("b",)),
+        Node("e", "Expand", ("o",), ("e",)),
+        Node("c", "Add", ("e", "z"), ("c",)),
+    ]
+    shapes = {"x": (4, 6), "t": (6, 4), "z": (6, 4), "a": (6, 4), "b": (6, 4), "o": (6, 1), "e": (6, 4), "c": (6, 4)}
+    found = layouts(chain(nodes, shapes, ["x", "z", "o"], ["a", "b", "c"]))
+    assert found["a"].strides == (1, 6)
+    assert found["b"].strides == (4, 1)
+    assert found["c"].strides == (4, 1), "what is stretched has no order of its own"
+
+
+def test_pictures_of_three_axes_and_volumes() -> None:
+    volume = (2, 3, 4, 5, 6)
+    assert channels_last(volume) == (360, 1, 90, 18, 3)
+    assert is_channels_last(volume, channels_last(volume))
+    assert not is_channels_last(volume, contiguous(volume))
+    assert not is_channels_last((2, 3, 4), (12, 1, 3)), "a sequence has no such layout"
+    assert not is_channels_last((2, 1, 4, 5), channels_last((2, 1, 4, 5))), "one channel lies both ways"
+    assert not is_channels_last((2, 3, 4, 5), (60, 1, 3, 12)), "rows before columns"
+    assert not is_channels_last((2, 3, 4, 5), (3, 1, 30, 6)), "pictures among each other"
+    assert not is_channels_last((2, 3, 4, 5), (60, 0, 15, 3)), "channels that are all the same"
+    assert is_channels_last((1, 3, 4, 5), (7, 1, 15, 3)), "one picture may lie anywhere"
+    assert is_channels_last((2, 3, 1, 5), (15, 1, 99, 3))
+    assert is_channels_last((2, 2, 2, 2), (8, 1, 4, 2))
+
+
+@pytest.mark.parametrize(
+    ("op", "out", "keeps"),
+    [
+        ("ConvTranspose", (2, 16, 8, 8), True), ("FusedConv", (2, 16, 8, 8), True), ("Resize", (2, 16, 16, 16), True),
+        ("Pad", (2, 16, 10, 10), True), ("AveragePool", (2, 16, 4, 4), True), ("Tile", (2, 16, 8, 16), False),
+        ("AdaptiveAveragePool", (2, 16, 2), False), ("Relu", (2, 16, 8, 8), True), ("Softmax", (2, 16, 8, 8), False),
+    ],
+)  # fmt: skip
+def test_which_operators_write_as_they_read(op: str, out: tuple[int, ...], keeps: bool) -> None:
+    found = _permuted_image(Node("n", op, ("image",), ("y",)), y=out)
+    assert found["y"].storage == "y"
+    assert found["y"].strides == (channels_last(out) if keeps else contiguous(out))
+
+
+def test_only_fused_attention_of_four_axes_turns_its_result() -> None:
+    assert layouts(one_node("Attention", [(3, 5, 4)] * 3, [(3, 5, 4)]))["out0"].strides == (20, 4, 1)
+    mixed = one_node("Attention", [(2, 5, 12)] * 3, [(2, 3, 5, 4)])
+    assert layouts(mixed)["out0"].strides == contiguous((2, 3, 5, 4))
+    assert layouts(one_node("Range", [], [(5,)]))["out0"] == Layout("out0", (1,))
+    absent = one_node("Concat", [None, (2, 3)], [(2, 3)])
+    assert layouts(absent)["out0"] == Layout("out0", (3, 1))

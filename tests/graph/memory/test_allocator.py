@@ -1,8 +1,11 @@
 """The caching allocator, request by request; sizes in MiB unless said otherwise."""
 
+import random
+from itertools import pairwise
+
 import pytest
 
-from foretell.graph.memory.allocator import BLOCK_BYTES, CachingAllocator, Tape
+from foretell.graph.memory.allocator import BLOCK_BYTES, Block, CachingAllocator, Tape
 from foretell.units import MIB
 
 
@@ -73,3 +76,102 @@ def test_small_and_large_blocks_do_not_mix() -> None:
     allocator.give(allocator.take(20 * MIB))
     allocator.take(MIB)
     assert allocator.reserved_bytes == 22 * MIB
+
+
+def walk(block: Block) -> list[Block]:
+    """All blocks of a segment, from the first on."""
+    while block.before is not None:
+        block = block.before
+    found = [block]
+    while found[-1].after is not None:
+        found.append(found[-1].after)
+    return found
+
+
+def test_blocks_tile_their_segment_whatever_is_taken_and_given() -> None:
+    """A thousand requests at random: neighbours touch, know each other, and never two of them are free."""
+    draw = random.Random(0)
+    allocator, held = CachingAllocator(), []
+    for _ in range(1000):
+        if held and draw.random() < 0.5:
+            allocator.give(held.pop(draw.randrange(len(held))))
+        else:
+            held.append(allocator.take(draw.choice([1, 4000, MIB // 2, MIB, 2 * MIB, 7 * MIB, 12 * MIB + 1])))
+        assert allocator.allocated_bytes == sum(block.size for block in held)
+    seen: dict[int, Block] = {}
+    for one in held:
+        blocks = walk(one)
+        for block, after in pairwise(blocks):
+            assert after.before is block
+            assert block.address + block.size == after.address
+            assert block.pool is after.pool
+            assert not (block.free and after.free)
+        seen |= {block.address: block for block in blocks}
+    addresses = sorted(seen.values(), key=lambda block: block.address)
+    assert all(a.address + a.size <= b.address for a, b in pairwise(addresses)), "no two blocks overlap"
+    for block in held:
+        allocator.give(block)
+    reserved = allocator.reserved_bytes
+    assert allocator.allocated_bytes == 0
+    whole = [allocator.take(2 * MIB) for _ in range(10)]
+    assert allocator.reserved_bytes == reserved, "what was given back is handed out again"
+    assert {block.free for block in whole} == {False}
+
+
+def test_a_middle_block_merges_with_both_sides() -> None:
+    allocator = CachingAllocator()
+    blocks = [allocator.take(4 * MIB) for _ in range(5)]
+    allocator.give(blocks[1])
+    allocator.give(blocks[3])
+    allocator.give(blocks[2])
+    assert allocator.take(12 * MIB).address == 4 * MIB
+    assert [block.size for block in walk(blocks[0])] == [4 * MIB, 12 * MIB, 4 * MIB]
+
+
+def test_the_first_of_equal_blocks_is_taken() -> None:
+    allocator = CachingAllocator()
+    blocks = [allocator.take(4 * MIB) for _ in range(5)]
+    for block in (blocks[3], blocks[1]):
+        allocator.give(block)
+    assert allocator.take(4 * MIB).address == 4 * MIB
+
+
+@pytest.mark.parametrize(("left_bytes", "is_split"), [(MIB, False), (MIB + 512, True)])
+def test_a_rest_of_more_than_a_mebibyte_is_worth_a_block(left_bytes: int, is_split: bool) -> None:
+    allocator = CachingAllocator()
+    block = allocator.take(20 * MIB - left_bytes)
+    assert (block.after is not None) == is_split
+    assert block.size == (20 * MIB - left_bytes if is_split else 20 * MIB)
+
+
+def test_among_small_blocks_every_rest_is_kept() -> None:
+    allocator = CachingAllocator()
+    first = allocator.take(MIB)
+    second = allocator.take(MIB - 512)
+    assert second.address == MIB
+    assert second.after is not None
+    assert second.after.size == 512
+    assert allocator.take(512) is second.after
+    assert allocator.reserved_bytes == 2 * MIB
+    assert (first.size, second.size) == (MIB, MIB - 512)
+
+
+def test_requests_at_the_limits_of_their_segments() -> None:
+    def reserved(size_bytes: int) -> int:
+        allocator = CachingAllocator()
+        allocator.take(size_bytes)
+        return allocator.reserved_bytes // MIB
+
+    assert [reserved(size) for size in (MIB, MIB + 1, 10 * MIB - 512, 10 * MIB, 20 * MIB + 1)] == [2, 20, 20, 10, 22]
+
+
+def test_a_peak_belongs_to_the_first_node_that_reaches_it() -> None:
+    tape = Tape()
+    for name in ("before", "first", "again"):
+        tape.begin(name)
+        tape.pass_through([BLOCK_BYTES] if name == "before" else [2 * BLOCK_BYTES])
+    assert tape.peak() == (2 * BLOCK_BYTES, "first")
+    assert CachingAllocator().replay(tape) == (2 * BLOCK_BYTES, "first")
+    assert [tape.node_at(event) for event in range(6)] == ["before", "before", "first", "first", "again", "again"]
+    assert tape.node_at(-1) == ""
+    assert tape.count == 3

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foretell.graph import Node
+from foretell.graph import Graph, Node, Tensor
 from foretell.graph.ir.layout import layouts
 from foretell.graph.memory.allocator import rounded
 from foretell.graph.memory.autograd import (
@@ -130,3 +130,154 @@ def test_gradients_that_pass_through(
 ) -> None:
     graph = one_node(op, [(4, 8)], [out], **attributes)
     assert gradient_passes(graph, graph.nodes[0], "in0", layouts(graph)) is passes
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "kept"),
+    [
+        ("MatMul", ("h", "g"), ("g",)),  # the other one needs no gradient
+        ("MatMul", ("g", "h"), ("g",)),
+        ("Einsum", ("h", "g"), ("h", "g")),
+        ("Bilinear", ("h", "g", "w"), ("h", "g")),
+        ("MoE", ("h", "w"), ("h",)),
+        ("Addcmul", ("h", "g", "g"), ("g",)),
+        ("Lerp", ("g", "g", "h"), ("g",)),
+        ("Div", ("h",), ()),  # by a number
+        ("Where", ("h", "h", "g"), ()),  # what it chooses by is no boolean here: nothing is kept
+        ("LSTM", ("h", "g"), ("h", "g", "y")),
+        ("RMSNormalization", ("h", "wb"), ("h",)),
+        ("LogSoftmax", ("h",), ("y",)),
+        ("Max", ("h", "g"), ("h", "g")),
+    ],
+)
+def test_more_saved_activations(op: str, inputs: tuple[str, ...], kept: tuple[str, ...]) -> None:
+    assert saved(Node("n", op, inputs, ("y",))) == kept
+
+
+@pytest.mark.parametrize(
+    ("op", "kept", "cloned"),
+    [
+        ("Clip", ("y",), 0), ("Elu", ("y",), 0), ("Tanh", ("y",), 0), ("Exp", ("y",), 0), ("Sqrt", ("y",), 0),
+        ("Selu", ("y",), 0), ("Celu", ("y",), 0), ("ThresholdedRelu", ("y",), 0), ("Sigmoid", ("y",), 0),
+        ("Rsqrt", ("y",), 0), ("Gelu", (), 1), ("HardSwish", (), 1), ("Mish", (), 1), ("Add", (), 0),
+    ],
+)  # fmt: skip
+def test_in_place_operators_keep_their_result_or_a_clone(op: str, kept: tuple[str, ...], cloned: int) -> None:
+    shape = (4, 32, 8, 8)
+    assert saved(Node("n", op, ("h",), ("y",), {"inplace": 1})) == kept
+    assert extra(op, shape, inplace=1) == cloned * 4 * 32 * 64 * 4
+    assert extra(op, shape) == 0
+
+
+@pytest.mark.parametrize(("op", "kept"), [("Mul", ("g",)), ("Div", ("g",))])
+def test_products_in_place_clone_nothing(op: str, kept: tuple[str, ...]) -> None:
+    node = Node("n", op, ("h", "g"), ("y",), {"inplace": 1})
+    assert saved(node) == kept
+    graph = chain([FIRST, Node("second", "Sigmoid", ("x",), ("g",)), node], SHAPES, ["x"], ["y"])
+    assert extra_saved_blocks(graph, node, needing_gradients(graph)) == []
+
+
+def test_a_choice_keeps_what_it_chose_by() -> None:
+    tensors = [
+        Tensor("x", (4,), kind="input"), Tensor("w", (4,), kind="parameter"), Tensor("h", (4,)),
+        Tensor("mask", (4,), "bool"), Tensor("y", (4,)),
+    ]  # fmt: skip
+    nodes = [
+        Node("a", "Mul", ("x", "w"), ("h",)),
+        Node("m", "Greater", ("x", "w"), ("mask",)),
+        Node("c", "Where", ("mask", "h", "x"), ("y",)),
+    ]
+    graph = Graph.build("g", nodes, {t.name: t for t in tensors}, ["x"], ["y"])
+    needing = needing_gradients(graph)
+    assert needing == {"w", "h", "y"}, "no gradient flows to what is no number"
+    assert saved_for_backward(graph, nodes[2], needing) == ("mask",)
+    assert not differentiates(nodes[1], needing)
+
+
+def test_whole_numbers_have_no_gradients() -> None:
+    tensors = [Tensor("x", (4,), kind="input"), Tensor("w", (4,), "int64", "parameter"), Tensor("y", (4,))]
+    node = Node("a", "Mul", ("x", "w"), ("y",))
+    assert needing_gradients(Graph.build("g", [node], {t.name: t for t in tensors}, ["x"], ["y"])) == set()
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "attributes", "count"),
+    [
+        ("BatchNormalization", (4, 32, 8, 8), {}, 32),
+        ("BatchNormalization", (4, 32), {}, 32),
+        ("BatchNormalization", (4,), {}, 1),
+        ("InstanceNormalization", (4, 32, 8, 8), {}, 4 * 32),
+        ("GroupNormalization", (4, 32, 8, 8), {"num_groups": 8}, 4 * 8),
+        ("GroupNormalization", (4, 32, 8, 8), {}, 4 * 32),
+        ("LayerNormalization", (4, 32, 8, 8), {}, 4 * 32 * 8),
+        ("LayerNormalization", (4, 32, 8, 8), {"shape": (8, 8)}, 4 * 32),
+        ("RMSNormalization", (4, 32), {"shape": (32,)}, 4),
+    ],
+)
+def test_a_normalisation_keeps_two_numbers_for_every_mean(
+    op: str, shape: tuple[int, ...], attributes: dict[str, int | tuple[int, ...]], count: int
+) -> None:
+    node = Node("n", op, ("h",), ("y",), attributes)
+    graph = chain(
+        [Node("a", "Mul", ("x", "w"), ("h",)), node], dict.fromkeys(["x", "w", "h", "y"], shape), ["x"], ["y"]
+    )
+    assert extra_saved_blocks(graph, node, needing_gradients(graph)) == [count * 4] * 2
+    assert extra_saved_blocks(graph, node, frozenset()) == []
+
+
+@pytest.mark.parametrize(("op", "numbers"), [("LSTM", 6), ("GRU", 5), ("RNN", 2), ("GRUCell", 0)])
+def test_a_recurrence_keeps_gates_and_states_of_every_layer(op: str, numbers: int) -> None:
+    for layers in (1, 3):
+        graph = one_node(op, [(7, 2, 5), (1, 2, 3), (12, 5)], [(7, 2, 3)], weights=[2], layers=layers)
+        assert extra_saved_blocks(graph, graph.nodes[0], needing_gradients(graph)) == [numbers * 7 * 2 * 3 * 4 * layers]
+    single = one_node(op, [(7, 2, 5), (1, 2, 3), (12, 5)], [(7, 2, 3)], weights=[2])
+    assert extra_saved_blocks(single, single.nodes[0], needing_gradients(single)) == [numbers * 7 * 2 * 3 * 4]
+
+
+def test_a_pool_that_gives_its_indices_keeps_no_others() -> None:
+    for op in ("MaxPool", "AdaptiveMaxPool"):
+        one = one_node(op, [(1, 1, 4, 4)], [(1, 1, 2, 2)], weights=[0])
+        assert extra_saved_blocks(one, one.nodes[0], needing_gradients(one)) == [4 * 8]
+        two = one_node(op, [(1, 1, 4, 4)], [(1, 1, 2, 2), (1, 1, 2, 2)], weights=[0])
+        assert extra_saved_blocks(two, two.nodes[0], needing_gradients(two)) == []
+
+
+def test_a_fused_attention_keeps_a_number_a_row_and_a_padded_mask() -> None:
+    graph = one_node("Attention", [(2, 4, 19, 8)] * 3 + [(1, 4, 19, 19)], [(2, 4, 19, 8)], weights=[0])
+    assert extra_saved_blocks(graph, graph.nodes[0], needing_gradients(graph)) == [2 * 4 * 19 * 4, 4 * 19 * 24 * 4]
+
+
+@pytest.mark.parametrize(
+    ("op", "outputs", "passes"),
+    [
+        ("Sub", [(4, 8)], True), ("Sum", [(4, 8)], True), ("CopyTo", [(4, 8)], True), ("Identity", [(4, 8)], True),
+        ("Dropout", [(4, 8)], True), ("Mul", [(4, 8)], False), ("Split", [(2, 8), (2, 8)], False),
+        ("Squeeze", [(4, 8)], True), ("Select", [(8,)], False), ("Unfold", [(4, 2, 4)], False),
+        ("Diagonal", [(4,)], False), ("Dropout", [(4, 9)], False),
+    ],
+)  # fmt: skip
+def test_more_gradients_that_pass_through(op: str, outputs: list[tuple[int, ...]], passes: bool) -> None:
+    graph = one_node(op, [(4, 8)], outputs)
+    assert gradient_passes(graph, graph.nodes[0], "in0", layouts(graph)) is passes
+
+
+def test_no_gradient_passes_through_a_cast_or_a_reshape_that_copies_back() -> None:
+    tensors = [Tensor("x", (4,), kind="input"), Tensor("y", (4,), "fp16")]
+    cast = Graph.build("g", [Node("i", "Identity", ("x",), ("y",))], {t.name: t for t in tensors}, ["x"], ["y"])
+    assert not gradient_passes(cast, cast.nodes[0], "x", layouts(cast))
+    nodes = [
+        Node("t", "Transpose", ("x",), ("t",), {"perm": (1, 0, 2)}),
+        Node("r", "Reshape", ("t",), ("r",)),
+        Node("u", "Unsqueeze", ("t",), ("u",)),
+    ]
+    graph = chain(nodes, {"x": (4, 8, 2), "t": (8, 4, 2), "r": (8, 4, 2, 1), "u": (1, 8, 4, 2)}, ["x"], ["r", "u"])
+    assert not gradient_passes(graph, nodes[1], "t", layouts(graph)), "the result does not lie row-major"
+    assert gradient_passes(graph, nodes[2], "t", layouts(graph))
+
+
+def test_absent_operands_are_not_saved_and_a_mask_is_not_copied() -> None:
+    assert saved(Node("n", "LSTM", ("h", "", "g"), ("y", ""))) == ("h", "g", "y")
+    shape = (2, 3, 5, 7, 16)
+    graph = one_node("Attention", [*[shape] * 3, (7, 7)], [shape], weights=[0], dtype="bf16")
+    scores, operand = 2 * 3 * 5 * 7 * 7 * 4, 2 * 3 * 5 * 7 * 16 * 4
+    assert extra_saved_blocks(graph, graph.nodes[0], needing_gradients(graph)) == [scores, *[operand] * 3]

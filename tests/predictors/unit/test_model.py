@@ -11,7 +11,7 @@ import pytest
 
 from foretell.devices import find_device, parse_slice
 from foretell.errors import ModelError
-from foretell.features import extract_units
+from foretell.features import COLUMNS, Units, extract_units
 from foretell.features.pooled import DistinctUnits, pool
 from foretell.predictors.roofline import CONTEXT_MIB, RooflinePredictor
 from foretell.predictors.unit.fit_model import fit_unit_trees, predict_samples
@@ -21,11 +21,14 @@ from foretell.predictors.unit.model import (
     UnitModel,
     UnitPredictor,
     UnitTreesPredictor,
+    mean_power_w,
     nearest,
+    operator_shares,
     shipped,
     tree_rows,
     write,
 )
+from foretell.predictors.unit.network import UnitPredictions
 from foretell.records import Prediction, Target, Workload
 from foretell.testing import one_node
 from small.small_samples import H200, QUICK, architectures, blocks, small_samples, workload
@@ -67,7 +70,7 @@ def doubts(prediction: Prediction, start: str) -> list[str]:
 def test_what_is_written_is_read(file: bytes, trees: UnitModel) -> None:
     parts = parts_of(file)
     models = {name.removesuffix(".onnx"): data for name, data in parts.items() if name.endswith(".onnx")}
-    again = write(dict(reversed(models.items())), trees.card, trees.known)
+    again = write(dict(reversed(models.items())), dict(reversed(trees.card.items())), trees.known)
     assert again == file, "the same trees are the same bytes, in whatever order they come"
     predicted = predict_samples(UnitModel.load(again), small_samples()[:6])
     for name, values in predict_samples(trees, small_samples()[:6]).items():
@@ -146,8 +149,9 @@ def test_nearest_is_the_mean_over_a_few() -> None:
 
 
 def test_an_operator_nobody_knows_is_a_category_of_its_own() -> None:
-    features = np.array([[-1.0, -1.0], [3.0, 2.0]], dtype=np.float32)
+    features = np.array([[-1.0, -1.0], [3.0, 2.0], [0.0, 1.0]], dtype=np.float32)
     rows = tree_rows(features)
+    np.testing.assert_array_equal(rows[2], features[2])
     assert rows[0, 0] > 400
     assert rows[0, 1] == -1
     np.testing.assert_array_equal(rows[1], features[1])
@@ -303,3 +307,180 @@ def test_trees_of_one_device_do_not_answer_for_another(trees: UnitModel) -> None
     elsewhere = replace(workload(), target=Target(find_device("t4")))
     with pytest.raises(ModelError, match="fitted to h200, not to t4"):
         UnitPredictor(fitted).predict(elsewhere)
+
+
+def some_units(counts: list[float], columns: dict[str, list[float]] | None = None) -> DistinctUnits:
+    """Units of which only what is named is known."""
+    features = np.zeros((len(counts), len(COLUMNS)), dtype=np.float32)
+    for name, values in (columns or {}).items():
+        features[:, COLUMNS.index(name)] = values
+    return DistinctUnits(features, np.array(counts), np.ones(len(counts)), np.arange(len(counts)))
+
+
+def test_mean_power_goes_by_the_time_of_every_repeat() -> None:
+    units = some_units([1.0, 3.0])
+    assert mean_power_w(units, np.array([2.0, 2.0]), np.array([100.0, 500.0])) == pytest.approx(400.0)
+    assert mean_power_w(units, np.array([6.0, 2.0]), np.array([100.0, 500.0])) == pytest.approx(300.0)
+
+
+@pytest.mark.parametrize(("distance", "count"), [(0.99, 0), (1.0, 0), (1.01, 1), (7.0, 1)])
+def test_what_is_farther_than_usual_is_doubted(
+    trees: UnitModel, monkeypatch: pytest.MonkeyPatch, distance: float, count: int
+) -> None:
+    monkeypatch.setattr(UnitModel, "distances", lambda self, rows: np.full(len(rows), distance))
+    found = doubts(UnitPredictor(trees).predict(workload()), FAR_DOUBT)
+    assert len(found) == count
+    assert all(f"({distance:.1f} times the usual distance)" in doubt for doubt in found)
+
+
+@pytest.mark.parametrize(
+    ("compute_us", "memory_us", "launch_us", "bound"),
+    [
+        # kernels reach half of the peak of compute, and less than a third of the bandwidth
+        (10.0, 9.0, 0.0, "memory"),
+        (10.0, 5.0, 0.0, "compute"),
+        (10.0, 9.0, 29.0, "memory"),
+        (10.0, 5.0, 19.0, "compute"),
+        (10.0, 5.0, 21.0, "launch"),
+        (10.0, 9.0, 31.0, "launch"),
+    ],
+)
+def test_what_limits_is_weighed_at_what_kernels_reach(
+    compute_us: float, memory_us: float, launch_us: float, bound: str
+) -> None:
+    features = np.zeros((1, len(COLUMNS)), dtype=np.float32)
+    features[0, COLUMNS.index("log_compute_us")] = np.log2(compute_us)
+    features[0, COLUMNS.index("log_memory_us")] = np.log2(memory_us)
+    units = Units(("Any",), ("forward",), ((0,),), features, np.array([max(compute_us, memory_us) + launch_us]))
+    (row,) = operator_shares(units, np.array([1.0]), 1.0)
+    assert row.bound == bound
+
+
+class Fixed:
+    """Trees, or a network, that always tell the same."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        return np.full(len(features), self.value)
+
+
+def fixed_model(trees: UnitModel, **told: float) -> UnitModel:
+    """A model whose trees tell these logarithms; those that are not named tell zero."""
+    quantiles = dict.fromkeys(METRICS, 2.0)
+    models = {name: Fixed(told.get(name, 0.0)) for name in trees.models}
+    return UnitModel(models, {**trees.card, "quantiles": quantiles}, trees.known)  # type: ignore[arg-type]
+
+
+def test_corrections_are_logarithms_of_ratios(trees: UnitModel) -> None:
+    sample = small_samples()[3]
+
+    def answer(**told: float) -> dict[str, float]:
+        found = fixed_model(trees, **told).answer(sample.units, sample.setting, 200.0)
+        return {name: estimate.value for name, estimate in found.estimates.items()}
+
+    plain = answer()
+    twice = answer(latency_ms=np.log(2), memory_mib=np.log(3), power_w=np.log(0.5))
+    ratios = {name: twice[name] / plain[name] for name in METRICS}
+    assert ratios == pytest.approx({"latency_ms": 2, "memory_mib": 3, "power_w": 0.5, "energy_j": 1.0})
+    slower = answer(unit=np.log(4))
+    assert slower["latency_ms"] == pytest.approx(4 * plain["latency_ms"])
+    assert slower["energy_j"] == pytest.approx(4 * plain["energy_j"])
+
+
+def test_an_interval_is_as_wide_as_the_expected_error_times_its_quantile(trees: UnitModel) -> None:
+    sample = small_samples()[3]
+
+    def width(expected: float) -> tuple[float, float]:
+        told = {f"{name}_error": float(np.log(expected)) for name in METRICS}
+        found = fixed_model(trees, **told).answer(sample.units, sample.setting, 200.0).estimates["latency_ms"]
+        return found.low / found.value, found.high / found.value
+
+    assert width(0.1) == pytest.approx((np.exp(-0.2), np.exp(0.2)))
+    assert width(0.5) == pytest.approx((np.exp(-1.0), np.exp(1.0)))
+    assert width(50.0) == pytest.approx((1 / 20, 20)), "no wider than a factor of twenty"
+
+
+class FixedNetwork:
+    """A network that tells one ratio and one power for every unit."""
+
+    def predict(self, encoded: object, bound_us: np.ndarray) -> UnitPredictions:
+        return UnitPredictions(np.full(len(bound_us), np.log(3.0)), np.linspace(100.0, 300.0, len(bound_us)))
+
+
+def test_a_network_tells_time_and_power(trees: UnitModel) -> None:
+    models = {name: tree for name, tree in fixed_model(trees).models.items() if name not in ("unit", "power_w")}
+    card = {**trees.card, "quantiles": dict.fromkeys(METRICS, 1.0)}
+    model = UnitModel(models, card, trees.known, FixedNetwork())  # type: ignore[arg-type]
+    sample = next(sample for sample in small_samples() if sample.units.counts.max() > 1 and len(sample.units) > 1)
+    np.testing.assert_allclose(model.times_us(sample.units), 3 * sample.units.bound_us)
+    answer = model.answer(sample.units, sample.setting, 1e9)
+    told_w = np.linspace(100.0, 300.0, len(sample.units))
+    spent_us = sample.units.bound_us * sample.units.counts
+    assert answer.estimates["power_w"].value == pytest.approx((spent_us * told_w).sum() / spent_us.sum())
+    assert answer.estimates["latency_ms"].value == pytest.approx(3 * spent_us.sum() / 1000)
+
+
+def test_power_is_capped_at_what_the_device_may_draw(trees: UnitModel) -> None:
+    tdp_w = H200.device.tdp_w
+    modest = UnitPredictor(fixed_model(trees, power_w=-1.0, power_w_error=-3.0)).predict(workload()).power_w
+    assert modest is not None
+    assert modest.low < modest.value < modest.high < tdp_w
+    greedy = UnitPredictor(fixed_model(trees, power_w=9.0, power_w_error=-9.0)).predict(workload()).power_w
+    assert greedy is not None
+    assert (greedy.low, greedy.value, greedy.high) == (tdp_w, tdp_w, tdp_w)
+    wide = UnitPredictor(fixed_model(trees, power_w_error=0.0)).predict(workload()).power_w
+    assert wide is not None
+    assert wide.low < wide.value < wide.high == tdp_w
+
+
+def test_distances_are_in_units_of_what_is_usual(trees: UnitModel) -> None:
+    scale = {"middle": [1.0, 2.0], "spread": [2.0, 4.0], "far": 5.0}
+    model = UnitModel(trees.models, {**trees.card, "distance": scale}, np.array([[0.0, 0.0]], dtype=np.float32))
+    found = model.distances(np.array([[1.0, 2.0], [1.0 + 2 * 3, 2.0 + 4 * 4]], dtype=np.float32))
+    assert found == pytest.approx([0.0, 1.0])  # the second is 3 and 4 spreads away: 5 in all
+
+
+def test_shares_of_units_are_scaled_to_the_whole() -> None:
+    names, phases = ("Conv", "Relu", "Conv", "Conv"), ("forward", "forward", "forward", "backward")
+    features = np.zeros((4, len(COLUMNS)), dtype=np.float32)
+    units = Units(names, phases, ((0,), (1,), (2,), (2,)), features, np.ones(4))
+    rows = operator_shares(units, np.array([1.0, 2.0, 2.0, 5.0]), 20.0)
+    found = [(row.operator, row.count, row.latency_ms, row.share) for row in rows]
+    assert found == [("Conv (backward)", 1, 10.0, 0.5), ("Conv", 2, 6.0, 0.3), ("Relu", 1, 4.0, 0.2)]
+
+
+def test_what_limits_is_summed_over_the_units_of_an_operator() -> None:
+    features = np.zeros((2, len(COLUMNS)), dtype=np.float32)
+    features[:, COLUMNS.index("log_compute_us")] = np.log2([100.0, 1.0])
+    features[:, COLUMNS.index("log_memory_us")] = np.log2([1.0, 10.0])
+    units = Units(("A", "A"), ("forward", "forward"), ((0,), (1,)), features, np.array([101.0, 11.0]))
+    (row,) = operator_shares(units, np.array([1.0, 9.0]), 1.0)
+    assert row.bound == "compute"  # 202 µs against 37, and 2 of launches
+
+
+def test_far_and_sliced_are_two_doubts(trees: UnitModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UnitModel, "distances", lambda self, rows: np.full(len(rows), 2.5))
+    part = replace(workload(), target=Target(H200.device, parse_slice("mps:50", H200.device)))
+    found = UnitPredictor(trees).predict(part).warnings
+    assert found[-2].startswith("Unlike what was measured (2.5 times the usual distance)")
+    assert found[-1].startswith(SLICE_DOUBT)
+
+
+def test_a_card_without_a_device_answers_for_all(trees: UnitModel) -> None:
+    anywhere = UnitModel(trees.models, {**trees.card, "device": ""}, trees.known)
+    nameless = UnitModel(trees.models, {k: v for k, v in trees.card.items() if k != "device"}, trees.known)
+    elsewhere = replace(workload(), target=Target(find_device("t4")))
+    for model in (anywhere, nameless):
+        assert UnitPredictor(model).predict(elsewhere).device == "t4"
+        distinct = DistinctUnits.of(extract_units(elsewhere))
+        np.testing.assert_array_equal(UnitPredictor(model).unit_times_us(elsewhere, distinct), model.times_us(distinct))
+
+
+def test_nearest_counts_no_more_than_there_are_and_never_below_zero() -> None:
+    known = np.array([[3.0, 4.0]] * 2, dtype=np.float32)
+    assert nearest(np.array([[0.0, 0.0], [3.0, 4.0]], dtype=np.float32), known) == pytest.approx([5.0, 0.0])
+    large = np.full((6, 3), 1e4, dtype=np.float32) + np.arange(6, dtype=np.float32)[:, None] * 1e-3
+    assert np.isfinite(nearest(large, large)).all()
+    assert NEIGHBOURS == 5

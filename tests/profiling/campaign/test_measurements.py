@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from foretell.errors import MeasurementError
-from foretell.profiling.campaign import schedule
 from foretell.profiling.campaign.journal import read_records, read_traces
-from foretell.profiling.campaign.measurements import choose_again
+from foretell.profiling.campaign.measurements import choose_again, schedule
 from foretell.profiling.campaign.schedule import load_zoo
 
 pytest.importorskip("pyarrow")
@@ -56,7 +55,7 @@ def test_a_plan_is_measured_once_and_traced_in_part(tmp_path):
 
 def test_deaths_hangs_and_broken_contexts_are_recorded_and_the_rest_goes_on(tmp_path):
     names = ["fine1", "crash1", "hang1", "poison1", "fallback1", "fine2"]
-    _, rows = fake_campaign.run(tmp_path, names, seconds=40)
+    _, rows = fake_campaign.run(tmp_path, names, plan=fake_campaign.IMPATIENT)
     counted = _statuses(tmp_path)
     assert counted["fine ok"] == 6
     assert counted["crash crash"] == 1
@@ -86,11 +85,11 @@ def test_skipping_continues_a_plan(tmp_path):
 def test_what_crashed_or_hung_elsewhere_is_tried_again_once(tmp_path):
     names = ["fine1", "crash1", "hang1"]
     first, second = tmp_path / "first", tmp_path / "second"
-    fake_campaign.run(first, names)
+    fake_campaign.run(first, names, plan=fake_campaign.IMPATIENT)
     failed = [line for line in read_records(first) if line.get("status") in ("crash", "timeout")]
     assert len(failed) == 2
     assert fake_campaign.run(first, names)[0].counts == {}  # in its own journal it stays done
-    fake_campaign.run(second, names, skip=[first])
+    fake_campaign.run(second, names, skip=[first], plan=fake_campaign.IMPATIENT)
     assert set(_measured(second)) == {line["workload_id"] for line in failed}
     assert fake_campaign.run(second, names, skip=[first])[0].counts == {}
 
@@ -113,9 +112,9 @@ def test_killed_at_random_moments_nothing_is_lost_or_doubled(tmp_path):
 
 def test_it_ends_in_time(tmp_path):
     names = [f"model{number}" for number in range(2_000)]
-    began = time.time() - 6.0
-    _, rows = fake_campaign.run(tmp_path, names, seconds=10.0, began=began)  # two seconds are left to measure
-    assert time.time() - began < 10.0 + 1.0
+    began = time.time() - 92.0
+    _, rows = fake_campaign.run(tmp_path, names, seconds=112.0, began=began)  # four seconds are left to measure
+    assert time.time() - began < 112.0
     assert 0 < rows["measurements"] < 6_000
 
 

@@ -8,7 +8,7 @@ from foretell.profiling.replays.mps import MpsDaemon
 
 CONTROL = """#!/bin/sh
 if [ "$1" = "-d" ]; then
-    sleep 60 &
+    sleep 600 &
     echo $! > "$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"
     echo started >> "$CUDA_MPS_LOG_DIRECTORY/control.log"
 else
@@ -43,7 +43,7 @@ def daemon_of(folder):
 
 
 def gone(process):
-    until = time.monotonic() + 5
+    until = time.monotonic() + 120
     while lives(process) and time.monotonic() < until:
         time.sleep(0.01)
     return not lives(process)
@@ -77,15 +77,17 @@ def test_an_error_inside_ends_the_daemon_too(tmp_path, monkeypatch):
 
 def test_a_daemon_that_does_not_obey_is_killed(tmp_path, monkeypatch):
     folder = control(tmp_path, monkeypatch, end=":")
-    with MpsDaemon(folder, patience_s=0.6):
+    with MpsDaemon(folder, patience_s=120) as daemon:
         process = daemon_of(folder)
+        daemon._patience_s = 0.6  # with its end alone
     assert gone(process)
 
 
 def test_a_control_that_hangs_costs_a_bounded_time(tmp_path, monkeypatch):
-    folder = control(tmp_path, monkeypatch, end="exec sleep 30")
-    with MpsDaemon(folder, patience_s=0.6):
+    folder = control(tmp_path, monkeypatch, end="exec sleep 600")
+    with MpsDaemon(folder, patience_s=120) as daemon:
         process = daemon_of(folder)
+        daemon._patience_s = 0.6  # with its end alone
     assert gone(process)
 
 

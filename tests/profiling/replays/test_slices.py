@@ -17,7 +17,7 @@ FAKE = (sys.executable, str(Path(__file__).parents[2] / "fakes" / "fake_replay_w
 SLICES = Slices(percents=(10, 100), batch=2, sm_counts=(33, 66), green_workloads=3, green_processes=1)
 
 
-def measure(plan, out, device="cpu", seconds=30.0, skip=(), limit=0, command=FAKE):
+def measure(plan, out, device="cpu", seconds=600.0, skip=(), limit=0, command=FAKE):
     return slices.run(Job(plan, out, device, seconds, time.time(), tuple(skip), "abc", limit), command)
 
 
@@ -68,7 +68,7 @@ def test_a_workload_that_kills_or_fails_costs_its_own_rows_alone(tmp_path):
 
 
 def test_a_process_that_hangs_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(slices, "_SILENCE_S", 0.5)
+    monkeypatch.setattr(slices, "_SILENCE_S", 3.0)
     specs = (TINY[0], "synthetic:hang")
     plan = plan_of(tmp_path / "earlier", specs, slices=replace(SLICES, methods=("mps",), percents=(50,)))
     assert measure(plan, tmp_path / "out") == {"ok": 1, "timeout": 1}
@@ -80,7 +80,7 @@ def test_the_campaign_ends_soon_after_its_time_is_over(tmp_path, monkeypatch):
     began = time.time()
     with pytest.raises(MeasurementError, match="No slice could be measured"):
         measure(plan, tmp_path / "out", seconds=1.0)
-    assert time.time() - began < 25  # a process that hangs is waited for, but not for its hundred seconds
+    assert time.time() - began < 300  # a process that hangs is waited for, but not for its ten minutes
 
 
 def test_shares_that_all_see_the_whole_device_are_refused(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ def test_long_work_says_so_once_where_there_is_no_terminal(capsys, monkeypatch):
     with progress.working("Reading mo\x1bdel.onnx"):
         for thread in threading.enumerate():
             if isinstance(thread, threading.Timer):
-                thread.join(timeout=10)
+                thread.join(timeout=120)
     assert capsys.readouterr().err == "foretell: still reading mo�del.onnx …\n"
 
 

@@ -21,9 +21,9 @@ import json, os, sys, time
 print('{"event": "ready"}', flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
-    if asked["kind"] == "sleep": time.sleep(60)
+    if asked["kind"] == "sleep": time.sleep(600)
     if asked["kind"] == "die": os._exit(3)
-    if asked["kind"] == "eat": eaten = bytearray(b"x" * (300 << 20)); time.sleep(60)
+    if asked["kind"] == "eat": eaten = bytearray(b"x" * (300 << 20)); time.sleep(600)
     print(json.dumps({"text": f"{os.getpid()} {os.getcwd()}", "tainted": asked["kind"] == "taint"}), flush=True)
 """
 
@@ -37,7 +37,7 @@ def with_pool(work: Callable[[Pool], Awaitable[Any]], folder: Path, **settings: 
         finally:
             await pool.stop()
 
-    return asyncio.run(asyncio.wait_for(main(), 30))
+    return asyncio.run(asyncio.wait_for(main(), 300))
 
 
 async def echo(pool: Pool, kind: str = "echo") -> tuple[int, str]:
@@ -58,7 +58,7 @@ def test_one_process_answers_again_and_again_from_an_empty_folder(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("kind", "error", "settings"),
-    [("sleep", TooSlowError, {"timeout_s": 1.0}), ("die", RefusedError, {}),
+    [("sleep", TooSlowError, {"timeout_s": 3.0}), ("die", RefusedError, {}),
      ("eat", RefusedError, {"memory_mib": 100.0})],
 )  # fmt: skip
 def test_a_worker_that_misbehaves_is_replaced(

@@ -114,5 +114,5 @@ def test_it_is_swept_while_nobody_asks(uploads: Uploads, clock: Clock) -> None:
             await asyncio.sleep(0.001)
         sweeping.cancel()
 
-    asyncio.run(asyncio.wait_for(wait(), 10))
+    asyncio.run(asyncio.wait_for(wait(), 120))
     assert files(uploads) == []

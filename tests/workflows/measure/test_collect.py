@@ -93,7 +93,7 @@ def test_every_kind_of_campaign_is_there_and_its_progress_is_seen(kind, plan, tm
     def run(job):
         seen.append(job)
         (job.out / "journal.jsonl").write_text('{"kind":"campaign","campaign_id":"c"}\n')
-        assert told.wait(10)
+        assert told.wait(120)
         return {"ok": 1}
 
     monkeypatch.setattr(sys.modules[real.__module__], "run", run)
