@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from foretell.datasets.journal_tables import write_tables
+from foretell.profiling.campaign import schedule
 from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import read_records, read_traces
-from foretell.profiling.campaign.measurements import Campaign, schedule
+from foretell.profiling.campaign.measurements import Campaign
 from foretell.profiling.campaign.plan import Limits, Measuring, Part, Plan, Workers
 from foretell.profiling.zoos.zoo import Entry
 

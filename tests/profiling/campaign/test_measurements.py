@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from foretell.errors import MeasurementError
+from foretell.profiling.campaign import schedule
 from foretell.profiling.campaign.journal import read_records, read_traces
-from foretell.profiling.campaign.measurements import choose_again, schedule
+from foretell.profiling.campaign.measurements import choose_again
 from foretell.profiling.campaign.schedule import load_zoo
 
 pytest.importorskip("pyarrow")
