@@ -3,8 +3,8 @@
 python benchmarks/other_gpus.py TABLES [--products FOLDER] [--models 120] [--report]   needs foretell[vision], pandas
 
 TABLES has timm's results as Parquet: infer_rtx3090, infer_rtx4090, train_rtx3090 (model, batch, image size, step time).
-They ran with autocast, channels first, cuDNN choosing by trial; foretell is asked for half precision. `transfer` answers
-by default; beside it the roofline, and that with the shares of the peaks that are reached on an H200.
+They ran with autocast, channels first, cuDNN choosing by trial; foretell is asked for half precision. `transfer`
+answers by default; beside it the roofline, and that with the shares of the peaks that are reached on an H200.
 
 FOLDER has aiconfigurator's times of products in bf16 as Parquet: {a100_sxm,b200_sxm,h100_sxm,h200_sxm,l40s}_gemm (m, n,
 k, latency in ms); shapes that all have, some at random, the median of what several frameworks took.
