@@ -1,10 +1,10 @@
-"""What foretell tells of GPUs that it has never measured, against timm's published results.
+"""What foretell predicts for GPUs that it has never measured, against timm's published results.
 
 python benchmarks/other_gpus.py TABLES [--products FOLDER] [--models 120] [--report]   needs foretell[vision], pandas
 
 TABLES has timm's results as Parquet: infer_rtx3090, infer_rtx4090, train_rtx3090 (model, batch, image size, step time).
-They ran with autocast, channels first, cuDNN choosing by trial; foretell is asked for half precision. `carried` answers
-by default; beside it the roofline, and that with the shares of the peaks that are reached on an H200.
+They ran with autocast, channels first, cuDNN choosing by trial; foretell is asked for half precision. `transfer`
+answers by default; beside it the roofline, and that with the shares of the peaks that are reached on an H200.
 
 FOLDER has aiconfigurator's times of products in bf16 as Parquet: {a100_sxm,b200_sxm,h100_sxm,h200_sxm,l40s}_gemm (m, n,
 k, latency in ms); shapes that all have, some at random, the median of what several frameworks took.
@@ -23,8 +23,7 @@ from foretell.devices import find_device
 from foretell.errors import ForetellError
 from foretell.files import write_whole
 from foretell.graph import Graph, Node, Tensor
-from foretell.predictors import find_predictor, roofline
-from foretell.predictors import transfer as carried
+from foretell.predictors import find_predictor, roofline, transfer
 from foretell.records import Target, Workload
 from foretell.training.judging.table import Comparison, page
 
@@ -33,7 +32,7 @@ RUNS = (
     ("rtx-4090", "infer_rtx4090", "infer-amp-nchw-pt291-cu128-4090", "inference"),
     ("rtx-3090", "train_rtx3090", "train-amp-nchw-pt112-cu113-rtx3090", "training"),
 )
-CARRIED, ROOFLINE = carried.CarriedPredictor.name, roofline.RooflinePredictor.name
+TRANSFER, ROOFLINE = transfer.TransferPredictor.name, roofline.RooflinePredictor.name
 SHARES = (roofline.COMPUTE_EFFICIENCY, roofline.MEMORY_EFFICIENCY)
 PRODUCTS = {"a100_sxm": "a100-sxm-80gb", "b200_sxm": "b200", "h100_sxm": "h100-sxm", "h200_sxm": "h200", "l40s": "l40s"}
 SHAPES = 250
@@ -76,7 +75,7 @@ def product_table(folder: Path) -> Comparison:
         off = np.abs(told - 1.0)
         found[device] = {
             "products": len(chosen), "mape": float(off[:, 0].mean()), "median_ape": float(np.median(off[:, 0])),
-            "told / measured": float(np.median(told[:, 0])), "roofline: mape": float(off[:, 1].mean()),
+            "predicted / measured": float(np.median(told[:, 0])), "roofline: mape": float(off[:, 1].mean()),
         }  # fmt: skip
     shares = frozenset({"mape", "median_ape", "roofline: mape"})
     return Comparison(
@@ -111,7 +110,7 @@ def main() -> None:
         for model, batch, size, step_ms in rows(asked.tables, file, run, asked.models):
             try:
                 of = model, batch, size, device, mode
-                now = [predict_ms(name, *of) for name in (CARRIED, ROOFLINE)]
+                now = [predict_ms(name, *of) for name in (TRANSFER, ROOFLINE)]
                 with patch.object(roofline, "reached", lambda _: SHARES):
                     before = predict_ms(ROOFLINE, *of)
             except (ForetellError, RuntimeError) as error:  # timm of today has not every model of then
@@ -122,7 +121,7 @@ def main() -> None:
         off = np.abs(ratio - 1.0).mean(axis=0)
         found[f"{device}, {mode}"] = {
             "models": len(ratio), "mape": float(off[0]), "median_ape": float(np.median(np.abs(ratio[:, 0] - 1.0))),
-            "told / measured": float(np.median(ratio[:, 0])), "in the interval": _inside(1 / ratio[:, 0]),
+            "predicted / measured": float(np.median(ratio[:, 0])), "in the interval": _inside(1 / ratio[:, 0]),
             "roofline: mape": float(off[1]), "roofline as on an H200: mape": float(off[2]),
         }  # fmt: skip
     errors = ("mape", "median_ape", "in the interval", "roofline: mape", "roofline as on an H200: mape")
@@ -130,7 +129,7 @@ def main() -> None:
     table = Comparison("Step time against timm's tables", found, ranked=False, shares=shares, head="device")
     tables = [table, *([product_table(asked.products)] if asked.products else [])]
     text = (
-        "# GPUs that were never measured\n\n`carried`, the default there, against [timm's published results]"
+        "# GPUs that were never measured\n\n`transfer`, the default there, against [timm's published results]"
         "(https://github.com/huggingface/pytorch-image-models/tree/main/results) (autocast, channels first, batches of "
         "up to 1024), models taken at random. Beside it the roofline, and that with the shares of the peaks that "
         "are reached on an H200. "
@@ -143,7 +142,7 @@ def main() -> None:
 
 def _inside(needed: np.ndarray) -> float:
     """The share of measurements, over what was told, that the interval holds."""
-    return float(((needed >= carried.LATENCY_LOW) & (needed <= carried.LATENCY_HIGH)).mean())
+    return float(((needed >= transfer.LATENCY_LOW) & (needed <= transfer.LATENCY_HIGH)).mean())
 
 
 if __name__ == "__main__":
