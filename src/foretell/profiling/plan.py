@@ -11,7 +11,7 @@ from foretell.errors import InputError
 from foretell.profiling.workload import DTYPES, MODES, OPTIMIZERS
 from foretell.registry import did_you_mean
 
-ZOOS = ("timm", "torchvision", "hf", "llm", "synthetic")
+ZOOS = ("timm", "torchvision", "hf", "llm", "synthetic", "wild")
 KINDS = ("measurements", "slices", "colocation", "occupancy", "fusion", "compiled")
 
 

@@ -1,0 +1,1 @@
+"""Profiling: zoos that are more than one file."""
