@@ -161,7 +161,7 @@ class _SelectiveLoop(Module):
             u = F.silu(self.conv[i](u.transpose(1, 2))[..., : x.shape[1]].transpose(1, 2))
             delta, b, c = self.choose[i](u).split([1, 16, 16], dim=-1)
             delta = F.softplus(self.step[i](delta))
-            keep = torch.exp(-torch.einsum("bld,dn->bldn", delta, self.rate[i]))
+            keep = torch.exp(-torch.einsum("bld,dn->bldn", delta, self.rate[i].exp()))
             bring = torch.einsum("bld,bln,bld->bldn", delta, b, u)
             state, outputs = torch.zeros_like(bring[:, 0]), []
             for t in range(x.shape[1]):

@@ -179,11 +179,9 @@ class _Branches(Module):
         for own, mix in zip(self.own, self.mix):
             maps = [m + F.relu(layer(m)) for m, layer in zip(maps, own)]
             every = []
-            for target in maps:
-                size = target.shape[-2:]
-                every.append(
-                    torch.cat([F.interpolate(m, size=size, mode="bilinear", align_corners=False) for m in maps], 1)
-                )
+            for size in [m.shape[-2:] for m in maps]:
+                same = [F.interpolate(m, size=size, mode="bilinear", align_corners=False) for m in maps]
+                every.append(torch.cat(same, 1))
             maps = [F.relu(layer(m)) for layer, m in zip(mix, every)]
         heat = self.head(maps[0])
         b, k, h, w = heat.shape
