@@ -1,7 +1,8 @@
 """Datasets: the tables, their typed columns and their keys, as plain data.
 
 Version 2 gives kernels the campaign that traced them and kernel names a number that is the same everywhere (a hash of
-the name). Files of version 1 are read: there both are local to a folder.
+the name). Files of version 1 are read: there both are local to a folder. Version 3 tells what of a kernel is hidden
+behind others, version 4 the state of the process that measured.
 
 >>> TABLES["slices"].key
 ('campaign_id', 'workload_id', 'method', 'percent')
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 # Arrow's names of types; a store translates them into its own.
 STRING, BOOL, INT16, INT32, INT64, FLOAT32, FLOAT64 = "string", "bool", "int16", "int32", "int64", "float32", "float64"
 
@@ -95,6 +96,7 @@ _MEASUREMENTS = {
     "energy_runs": INT32,
     "energy_error": STRING,
     "output_finite": BOOL,
+    "process_state": STRING,
     "parameters": INT64,
     "module_macs": FLOAT64,
     "module_outputs": FLOAT64,

@@ -1,6 +1,6 @@
 """Profiling: what the campaign and its workers say to each other, one JSON object a line.
 
-campaign → worker    {"group": {...}}                     measure or trace these workloads
+campaign → worker    {"group": {...}, "trace": [...]}     measure or trace these workloads; trace these once measured
 worker → campaign    {"event": "ready", ...}              imports are done
                      {"event": "begin", "id": ...}        a workload has been begun: who dies now, dies of it
                      {"event": "record", ...}             a measurement, or why there is none

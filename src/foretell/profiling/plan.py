@@ -43,10 +43,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Workers:
-    """How many processes share the device: ``measure`` take timings, ``trace`` record kernels."""
+    """How many processes share the device: ``measure`` take timings, ``trace`` record kernels.
+
+    Where ``fresh``, each workload is measured, and then traced, in a process of its own.
+    """
 
     measure: int = 5
     trace: int = 2
+    fresh: bool = True
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def test_the_largest_size_is_built(entry):
 @pytest.mark.parametrize("entry", sweep())
 def test_every_output_has_the_batch_first(entry):
     _, step = on_meta(entry, "inference", batch=3)
-    assert all(tensor.shape[0] == 3 and tensor.ndim > 1 for tensor in tensors(step.run()))
+    assert all(tensor.shape[0] == 3 for tensor in tensors(step.run()))
 
 
 @pytest.mark.parametrize("entry", sweep())
@@ -103,9 +103,7 @@ def test_every_network_becomes_a_graph_of_known_operators(entry):
     assert graph.with_batch(2).batch_size == 2
 
 
-@pytest.mark.parametrize(
-    "name", ["molecules", "selective-loop", *map(slow, ("atoms", "capacity-experts", "retention"))]
-)
+@pytest.mark.parametrize("name", ["molecules", "selective-loop", *map(slow, ("atoms", "flow", "retention"))])
 @pytest.mark.parametrize(("mode", "dtype", "optimizer"), [("inference", "bf16", ""), ("training", "fp32", "adamw")])
 def test_numbers_stay_finite(name, mode, dtype, optimizer):
     entry = SMALLEST[name]
