@@ -80,8 +80,8 @@ class Station:
     ) -> None:
         worker = self._ready_worker()
         ids = {workload.id for workload in group.workloads}
-        message = {"group": group_to_json(group, ids if energy else set()), "stop_at": stop_at}
-        self._pool.give(worker, group, message | {"trace": sorted(ids) if trace else []})
+        task = {"group": group_to_json(group, ids if energy else set()), "stop_at": stop_at}
+        self._pool.give(worker, group, task | {"trace": sorted(ids) if trace else []})
         hung = False
         while True:
             for _, message in self._pool.listen(_LISTEN_S):
