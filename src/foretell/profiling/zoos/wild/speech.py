@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foretell.profiling.zoos.registry import Module, network, numbers
+from foretell.profiling.zoos.named_networks import Module, network, numbers
 
 
 @network(

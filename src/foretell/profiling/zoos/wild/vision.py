@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foretell.profiling.zoos.registry import Module, network, numbers
+from foretell.profiling.zoos.named_networks import Module, network, numbers
 
 
 class _Block(Module):

@@ -11,7 +11,7 @@ from foretell.profiling.zoo import Built, Entry, Inputs
 from foretell.registry import did_you_mean
 
 if TYPE_CHECKING:
-    from foretell.profiling.zoos.registry import Network
+    from foretell.profiling.zoos.named_networks import Network
 
 _FILES = (
     "autoencoders",
@@ -58,7 +58,7 @@ def judges(family: str) -> bool:
 
 def networks() -> "Mapping[str, Network]":
     """All wild networks, by name."""
-    from foretell.profiling.zoos.registry import registered
+    from foretell.profiling.zoos.named_networks import registered
 
     for file in _FILES:
         importlib.import_module(f"foretell.profiling.zoos.wild.{file}")

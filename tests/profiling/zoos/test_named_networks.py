@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from foretell.profiling.zoos import registry
-from foretell.profiling.zoos.registry import Module, integers, network, numbers, registered
+from foretell.profiling.zoos import named_networks as registry
+from foretell.profiling.zoos.named_networks import Module, integers, network, numbers, registered
 
 
 def test_a_name_is_taken_once(monkeypatch):
