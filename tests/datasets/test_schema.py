@@ -33,9 +33,8 @@ def test_version_1_is_still_covered() -> None:
         mine = TABLES[table].columns
         changed = {field.name for field in schema if mine.get(field.name) != field.type}
         assert changed <= {"name_id"}, "an old column lost its place or its type"
-    assert set(TABLES["measurements"].columns) == set(
-        parquet.read_schema(DATA / "2026-11-15-1/measurements.parquet").names
-    )
+    old = set(parquet.read_schema(DATA / "2026-11-15-1/measurements.parquet").names)
+    assert set(TABLES["measurements"].columns) - old == {"process_state"}
 
 
 def test_numbers_of_names_fit_and_differ() -> None:

@@ -2,7 +2,8 @@
 
 Version 2 gives kernels the campaign that traced them and kernel names a number that is the same everywhere (a hash of
 the name). Files of version 1 are read: there both are local to a folder. From version 4 on files have graphs as
-columns, in ``graph``; as a table they have a ``document`` in every version.
+columns, in ``graph``; as a table they have a ``document`` in every version. From version 5 on measurements have the
+state of the process that took them.
 
 >>> TABLES["slices"].key
 ('campaign_id', 'workload_id', 'method', 'percent')
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 # Arrow's names of types; a store translates them into its own.
 STRING, BOOL, INT16, INT32, INT64, FLOAT32, FLOAT64 = "string", "bool", "int16", "int32", "int64", "float32", "float64"
 
@@ -96,6 +97,7 @@ _MEASUREMENTS = {
     "energy_runs": INT32,
     "energy_error": STRING,
     "output_finite": BOOL,
+    "process_state": STRING,
     "parameters": INT64,
     "module_macs": FLOAT64,
     "module_outputs": FLOAT64,

@@ -100,6 +100,10 @@ class DeviceLock:
         finally:
             self._leave()
 
+    def rest(self) -> None:
+        """Say that this worker does nothing: a copy of it that has ended can no longer say so."""
+        self._set(FREE)
+
     def wanted(self) -> bool:
         """Whether others are about to have the device alone."""
         return self._count(IN_CONVOY) > 0

@@ -209,7 +209,7 @@ def test_both_forms_are_one_table_and_can_be_appended_to(tmp_path: Path) -> None
     assert store.query("SELECT spec FROM graphs WHERE document LIKE '%linear_2%'").to_pydict() == {"spec": ["new 3"]}
     store.close()
     files = {file.version: read_graphs(file) for file in find_files(tmp_path)}
-    assert [files[3][0], files[4][0], files[4][1]] == [chain(1), chain(2), chain(3)]
+    assert [files[3][0], files[SCHEMA_VERSION][0], files[SCHEMA_VERSION][1]] == [chain(1), chain(2), chain(3)]
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

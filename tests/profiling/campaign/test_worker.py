@@ -1,6 +1,8 @@
 """The real worker on the host, in this process; and one campaign through real child processes."""
 
 import json
+import os
+import signal
 import time
 
 import pytest
@@ -9,7 +11,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 
 from foretell.processes.child import PoisonedError
-from foretell.processes.device_lock import DeviceLock
+from foretell.processes.device_lock import FREE, DeviceLock, open_state
+from foretell.processes.forked import EndedError
 from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import read_records, read_traces
 from foretell.profiling.campaign.measurements import run
@@ -18,6 +21,7 @@ from foretell.profiling.campaign.schedule import Group
 from foretell.profiling.campaign.worker import Worker
 from foretell.profiling.runtimes.cpu import CpuRuntime
 from foretell.profiling.runtimes.cuda import CaptureError
+from foretell.profiling.trackers.kernels import KernelTable
 from foretell.profiling.workload import Workload
 
 QUICK = Measuring(warmups=2, replays=3, tries=1)
@@ -120,6 +124,93 @@ def test_after_the_time_nothing_is_begun(make_worker):
     assert _statuses(said) == []
 
 
+@pytest.fixture
+def make_fresh(tmp_path):
+    """A worker that forks; what its copies say is read from a file."""
+
+    def make(limits=Limits(), **broken):  # noqa: B008 frozen
+        device_lock = DeviceLock(tmp_path, 0)
+        device_lock.open()
+        runtime = CpuRuntime(device_lock, QUICK)
+        # threads of earlier tests do not live on in a copy: it must not wait for them
+        runtime.open = lambda **_: torch.set_num_threads(1)
+        for name, replacement in broken.items():
+            setattr(runtime, name, replacement)
+        path = tmp_path / "said.jsonl"
+        path.write_text("")
+
+        def say(message):
+            with path.open("a") as file:
+                file.write(json.dumps(message | {"pid": os.getpid()}) + "\n")
+
+        worker = Worker(runtime, QUICK, limits, say, device_lock)
+        worker.try_device()
+        return worker, lambda: [json.loads(line) for line in path.read_text().splitlines()]
+
+    return make
+
+
+def _traced_on(*streams):
+    table = KernelTable(name=["gemm"] * len(streams), stream=list(streams))
+    return lambda *_: [table]
+
+
+def test_each_workload_has_a_fresh_process(make_fresh):
+    worker, said = make_fresh()
+    _run(worker, wanted=2)
+    records = [message for message in said() if message["event"] == "record"]
+    assert [record["status"] for record in records] == ["ok", "ok"]
+    assert len({record["pid"] for record in records} - {os.getpid()}) == 2
+    assert all(record["values"]["latency_ms"] > 0 for record in records)
+    assert "process_state" not in records[0]["values"], "nothing was traced: nobody knows"
+
+
+@pytest.mark.parametrize(
+    ("streams", "state"), [((7, 7), "clean"), ((7, 13), "second-stream"), ((-1,), None), ((), None)]
+)
+def test_streams_of_what_was_timed_tell_the_state_of_the_process(make_fresh, streams, state):
+    worker, said = make_fresh(trace=_traced_on(*streams))
+    group = Group("p", LENET[0].spec, LENET[:1], 1)
+    worker.run_group(group, set(), time.time() + 60, {LENET[0].id})
+    *_, traced, record = said()
+    assert (traced["event"], traced["pid"]) == ("trace", record["pid"])
+    assert record["values"].get("process_state") == state
+
+
+def test_in_a_process_with_a_past_one_stream_tells_nothing(make_worker):
+    worker, said = make_worker(trace=_traced_on(7))
+    _run(worker, LENET[:1], role="fallback")
+    assert "process_state" not in said[-1]["values"]
+    worker, said = make_worker(trace=_traced_on(7, 8))
+    _run(worker, LENET[:1], role="fallback")
+    assert said[-1]["values"]["process_state"] == "second-stream"
+
+
+def test_a_trace_that_fails_costs_no_measurement(make_fresh):
+    worker, said = make_fresh(trace=_raise(RuntimeError("no profiler")))
+    worker.run_group(Group("p", LENET[0].spec, LENET[:1], 1), set(), time.time() + 60, {LENET[0].id})
+    assert _statuses(said()) == ["ok"]
+
+
+def test_a_process_that_dies_costs_its_workload_alone(make_fresh, tmp_path):
+    worker, said = make_fresh(measure=lambda *_args, **_kwargs: os.kill(os.getpid(), signal.SIGKILL))
+    _run(worker)
+    crashed = [message["values"]["error"] for message in said() if message["event"] == "record"]
+    assert crashed == ["exit code -9"] * 3
+    assert open_state(tmp_path)[0] == FREE
+
+
+def test_what_a_process_learnt_of_the_cost_is_kept(make_fresh):
+    worker, said = make_fresh(limits=Limits(max_latency_ms=1e-4))
+    _run(worker, [LENET[0], Workload(LENET[0].spec, 4096, (1, 28, 28), "fp32")], wanted=2)
+    assert _statuses(said()) == ["ok", "skipped"]
+
+
+def test_a_device_that_does_not_answer_ends_the_worker(make_fresh):
+    with pytest.raises(EndedError):
+        make_fresh(open=_raise(RuntimeError("no device")))
+
+
 PLAN = """
 seed = 1
 [workers]
@@ -141,8 +232,9 @@ dtypes = ["fp32"]
 """
 
 
-def test_a_campaign_on_the_host(tmp_path):
-    (tmp_path / "plan.toml").write_text(PLAN)
+@pytest.mark.parametrize("fresh", ["true", "false"])
+def test_a_campaign_on_the_host(tmp_path, fresh):
+    (tmp_path / "plan.toml").write_text(PLAN.replace("trace = 0", f"trace = 0\nfresh = {fresh}"))
     out = tmp_path / "out"
     plan = read_plan(tmp_path / "plan.toml")
     counts = run(Job(plan, out, "cpu", 90.0, time.time()))

@@ -207,7 +207,8 @@ _enter("select", "Select", axis="dim")
 _enter("unbind", "Select", axis="dim")
 _enter("split split_with_sizes chunk tensor_split unsafe_split unsafe_chunk hsplit vsplit", "Split", axis="dim")
 _enter(
-    "alias detach lift_fresh lift_fresh_copy view_as_real view_as_complex real imag positive conj resolve_conj",
+    "alias detach lift_fresh lift_fresh_copy view_as_real view_as_complex real imag positive conj _conj "
+    "resolve_conj _neg_view resolve_neg",
     "Identity",
 )
 _enter("unfold", "Unfold")

@@ -72,7 +72,7 @@ class Campaign:
         roles = ["measure"] * self._plan.workers.measure + ["trace"] * self._plan.workers.trace
         zoos = sorted({zoo for part in self._plan.parts for zoo in part.zoos})
         settings: Message = {"device": self._device, "preload": zoos, "measuring": asdict(self._plan.measuring)}
-        settings["limits"] = asdict(self._plan.limits)
+        settings |= {"limits": asdict(self._plan.limits), "fresh": self._plan.workers.fresh}
         with tempfile.TemporaryDirectory(prefix="foretell-campaign-") as folder:
             pool = Pool(Path(folder), settings, roles, self._command)
             facts = describe(self._device, self._job.commit)
@@ -207,7 +207,8 @@ class Campaign:
         share = self._plan.measuring.energy_share
         ids = [workload.id for workload in group.workloads]
         energy = {each for each in ids if group.part == AGAIN or chosen_for("energy", share, self._plan, each)}
-        return {"group": group_to_json(group, energy), "stop_at": self._stop_at}
+        traced = [each for each in ids if self._plan.workers.fresh and self._wants_trace(each)]
+        return {"group": group_to_json(group, energy), "stop_at": self._stop_at, "trace": traced}
 
     def _hear(self, worker: WorkerProcess, message: Message) -> None:
         event, group = message["event"], worker.group

@@ -11,7 +11,7 @@ from foretell.errors import InputError
 from foretell.profiling.workload import DTYPES, MODES, OPTIMIZERS
 from foretell.registry import did_you_mean
 
-ZOOS = ("timm", "torchvision", "hf", "llm", "synthetic")
+ZOOS = ("timm", "torchvision", "hf", "llm", "synthetic", "wild")
 KINDS = ("measurements", "slices", "colocation", "occupancy", "fusion", "compiled")
 
 
@@ -43,10 +43,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Workers:
-    """How many processes share the device: ``measure`` take timings, ``trace`` record kernels."""
+    """How many processes share the device: ``measure`` take timings, ``trace`` record kernels.
+
+    Where ``fresh``, each workload is measured, and then traced, in a process of its own.
+    """
 
     measure: int = 5
     trace: int = 2
+    fresh: bool = True
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 One JSON object a line is said:
 
-campaign → worker    {"group": {...}}                     measure or trace these workloads
+campaign → worker    {"group": {...}, "trace": [...]}     measure or trace these workloads; trace these once measured
 worker → campaign    {"event": "ready", ...}              imports are done
                      {"event": "begin", "id": ...}        a workload has been begun: who dies now, dies of it
                      {"event": "record", ...}             a measurement, or why there is none

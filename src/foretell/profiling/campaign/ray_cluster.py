@@ -142,8 +142,8 @@ class RayCampaign:
     def _task(self, group: Group) -> Message:
         workload_id = group.workloads[0].id
         measuring = self._plan.measuring
-        settings = {"device": self._device, "preload": [], "measuring": asdict(measuring)}
-        settings["limits"] = asdict(self._plan.limits)
+        settings: Message = {"device": self._device, "preload": [], "measuring": asdict(measuring)}
+        settings |= {"limits": asdict(self._plan.limits), "fresh": self._plan.workers.fresh}
         wants_trace = chosen_for("trace", measuring.trace_share, self._plan, workload_id)
         return {
             "key": self._key,

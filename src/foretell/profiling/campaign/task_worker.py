@@ -38,13 +38,15 @@ class TaskWorker:
         self._pool = Pool(folder, settings, ["measure"], command, first=number)
         self._number = number
         self._timeout_s = timeout_s
+        self._fresh = bool(settings.get("fresh", False))
         self._alive = False
 
     def measure(self, group: Group, *, energy: bool, trace: bool, stop_at: float) -> Outcome:
         """Measure the one workload of ``group``, and trace it if asked for and if it ran."""
         outcome = Outcome()
         started = time.perf_counter()
-        self._run(group, outcome, energy=energy, stop_at=stop_at)
+        # in a fresh process a trace follows the timing; in one that is kept it would slow what comes next
+        self._run(group, outcome, energy=energy, trace=trace and self._fresh, stop_at=stop_at)
         if outcome.status == "fallback":
             reason = outcome.values
             self._run(Group(group.part, group.spec, group.workloads, 1, "fallback"), outcome, stop_at=stop_at)
@@ -73,10 +75,13 @@ class TaskWorker:
                 worker.process.kill()
         return worker
 
-    def _run(self, group: Group, outcome: Outcome, *, energy: bool = False, stop_at: float) -> None:
+    def _run(
+        self, group: Group, outcome: Outcome, *, energy: bool = False, trace: bool = False, stop_at: float
+    ) -> None:
         worker = self._ready_worker()
         ids = {workload.id for workload in group.workloads}
-        self._pool.give(worker, group, {"group": group_to_json(group, ids if energy else set()), "stop_at": stop_at})
+        task = {"group": group_to_json(group, ids if energy else set()), "stop_at": stop_at}
+        self._pool.give(worker, group, task | {"trace": sorted(ids) if trace else []})
         hung = False
         while True:
             for _, message in self._pool.listen(_LISTEN_S):

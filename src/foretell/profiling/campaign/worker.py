@@ -1,6 +1,7 @@
 """Profiling: a child process that measures groups of workloads until its input ends.
 
-Whatever goes wrong inside a workload becomes a record; what breaks the process breaks this process alone.
+Whatever goes wrong inside a workload becomes a record; what breaks the process breaks this process alone. Where each
+workload is to have a fresh process, this one imports and builds, never touches the device, and forks.
 """
 
 import gc
@@ -8,27 +9,44 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from foretell.processes.child import POISONED, PoisonedError, die_with_parent, settle, short, take_output
 from foretell.processes.device_lock import DeviceLock
+from foretell.processes.forked import EndedError, run_forked
 from foretell.processes.messages import Message
 from foretell.profiling.campaign.plan import Limits, Measuring
 from foretell.profiling.campaign.schedule import Group, cost, group_from_json, settings_from_json
+from foretell.profiling.trackers.kernels import KernelTable
 from foretell.profiling.workload import Workload, fraction
 from foretell.profiling.zoos.registry import preload
 
 _TRACE_WARMUPS = 2
 
 
-class Worker:
-    """Builds models, measures their workloads, and says what came out."""
+CLEAN, SECOND_STREAM = "clean", "second-stream"
 
-    def __init__(self, runtime: Any, measuring: Measuring, limits: Limits, say: Callable[[Message], None]) -> None:
+
+class Worker:
+    """Builds models, measures their workloads, and says what came out.
+
+    With a ``device_lock`` each workload has a fresh process, which passes through it.
+    """
+
+    def __init__(
+        self,
+        runtime: Any,
+        measuring: Measuring,
+        limits: Limits,
+        say: Callable[[Message], None],
+        device_lock: DeviceLock | None = None,
+    ) -> None:
         self._runtime = runtime
+        self._device_lock = device_lock
         self._measuring = measuring
         self._limits = limits
         self._say = say
@@ -36,8 +54,14 @@ class Worker:
         self._weights: Any = None
         self._cost: Any = None
 
-    def run_group(self, group: Group, energy: set[str], stop_at: float) -> None:
-        """Measure the workloads of one model until enough of them have succeeded."""
+    def try_device(self) -> None:
+        """Open the device once in a process of its own: whether it answers, and what a context takes of its memory."""
+        if self._device_lock is not None:
+            answer = self._fork(self._device_lock, lambda: False, tracing=False)
+            self._runtime.context_mib = answer["context_mib"]
+
+    def run_group(self, group: Group, energy: set[str], stop_at: float, trace: Container[str] = ()) -> None:
+        """Measure the workloads of one model until enough of them have succeeded; ``trace`` names those to trace."""
         from foretell.profiling.skeleton import Weights
         from foretell.profiling.zoos.registry import build
 
@@ -63,16 +87,58 @@ class Worker:
                     self._record(workload, "skipped", error=f"{parameters} parameters")
                     continue
                 self._say({"event": "begin", "id": workload.id})
+                too_much = self._too_much(workload) if group.role == "measure" else None
+                if too_much is not None:
+                    self._record(workload, "skipped", error=too_much)
+                    continue
                 facts: Message = {"build_s": build_s, "parameters": parameters}
-                left -= self._one(workload, group.role, energy=workload.id in energy, facts=facts)
+                chosen = (workload.id in energy, workload.id in trace)
+                left -= self._in_its_process(workload, group.role, chosen, facts)
                 build_s = 0.0
         finally:
             self._drop()
 
+    def _in_its_process(self, workload: Workload, role: str, chosen: tuple[bool, bool], facts: Message) -> bool:
+        """One workload here, or in a fresh copy of this process; whether it counts as measured."""
+        energy, trace = chosen
+        if self._device_lock is None:
+            return self._one(workload, role, energy=energy, trace=trace, facts=facts)
+
+        from foretell.profiling.first_run import Cost
+
+        def work() -> bool:
+            return self._one(workload, role, energy=energy, trace=trace, facts=facts)
+
+        try:
+            answer = self._fork(self._device_lock, work, tracing=role != "measure")
+        except EndedError as error:
+            self._record(workload, "crash", error=str(error))
+            return False
+        self._cost = Cost(**answer["cost"]) if answer["cost"] else None
+        self._device_lock.waited_s += answer["waited_s"]
+        return bool(answer["counted"])
+
+    def _fork(self, device_lock: DeviceLock, work: Callable[[], bool], *, tracing: bool) -> Message:
+        def work_there() -> Message:
+            device_lock.open()  # a lock that is inherited would outlive its holder
+            waited_s = device_lock.waited_s
+            self._runtime.open(tracing=tracing)
+            counted, cost = work(), self._cost
+            answer = {"counted": counted, "cost": asdict(cost) if cost is not None else None}
+            waited_s = device_lock.waited_s - waited_s
+            return answer | {"context_mib": self._runtime.context_mib, "waited_s": waited_s}
+
+        try:
+            answer: Message = run_forked(work_there, device_lock.shared)
+        finally:
+            device_lock.rest()
+        return answer
+
     def _drop(self) -> None:
-        with suppress(RuntimeError), self._runtime.shared():
-            self._weights.release()
-            self._runtime.clear()
+        if self._device_lock is None:
+            with suppress(RuntimeError), self._runtime.shared():
+                self._weights.release()
+                self._runtime.clear()
         self._built = self._weights = None
         gc.collect()
 
@@ -86,16 +152,11 @@ class Worker:
             return f"about {latency_ms:.0f} ms"
         return f"about {memory_gib:.0f} GiB" if memory_gib > self._limits.max_memory_gib else None
 
-    def _one(self, workload: Workload, role: str, *, energy: bool, facts: Message) -> bool:
+    def _one(self, workload: Workload, role: str, *, energy: bool, trace: bool, facts: Message) -> bool:
         """One workload; whether it counts as measured."""
         import torch
 
         from foretell.profiling.runtimes.cuda import CaptureError
-
-        too_much = self._too_much(workload) if role == "measure" else None
-        if too_much is not None:
-            self._record(workload, "skipped", error=too_much)
-            return False
 
         started = time.perf_counter()
         step, record, status, reason = None, facts, "ok", ""
@@ -106,10 +167,12 @@ class Worker:
             if role == "fallback":
                 more, table = self._runtime.measure_uncaptured(step, self._built.model)
                 self._say({"event": "trace", "id": workload.id, "kernels": table.to_json()})
+                more |= self._state(table)
             else:
                 eager = fraction("eager", workload.id) < self._measuring.eager_share
                 more = self._runtime.measure(step, energy=energy, eager=eager)
             record = seen | more | facts | {"measure_s": time.perf_counter() - started}
+            record |= self._trace_timed(workload, step) if trace and role == "measure" else {}
         except CaptureError as error:
             status, reason = "fallback", short(error)
         except torch.cuda.OutOfMemoryError as error:
@@ -125,7 +188,7 @@ class Worker:
             self._record(workload, "ok", **record)
         else:
             self._record(workload, status, error=reason, **facts)
-        if status != "ok":
+        if status != "ok" and self._device_lock is None:
             self._check_health()  # only here: while an error is handled, its traceback keeps tensors alive
         return status in ("ok", "fallback")
 
@@ -153,6 +216,25 @@ class Worker:
         table = self._runtime.trace(step, self._built.model, 1)[0]
         self._say({"event": "trace", "id": workload.id, "kernels": table.to_json()})
         return True
+
+    def _trace_timed(self, workload: Workload, step: Any) -> Message:
+        """Trace what has just been timed; its streams tell in which state of the process that was."""
+        try:
+            self._runtime.start_tracer()
+            table = self._runtime.trace(step, self._built.model, 1)[0]
+        except Exception:  # noqa: BLE001 the measurement stands without its trace
+            return {}
+        self._say({"event": "trace", "id": workload.id, "kernels": table.to_json()})
+        return self._state(table)
+
+    def _state(self, table: KernelTable) -> Message:
+        """Which of its two states a process is in: replays are slower where kernels have run on a second stream.
+
+        One stream tells the state of a fresh process alone: in another, earlier workloads may have used more.
+        """
+        if table.streams() > 1:
+            return {"process_state": SECOND_STREAM}
+        return {"process_state": CLEAN} if table.streams() == 1 and self._device_lock is not None else {}
 
     def _close(self, step: Any) -> None:
         if step is not None:
@@ -190,23 +272,28 @@ def main(arguments: list[str]) -> int:
     settings = json.loads(arguments[0])
     say = take_output()
     measuring, limits = settings_from_json(settings)
+    # libraries ask whether there is a device as they are imported: the driver must not be loaded before a fork
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     import torch
 
     torch.set_num_threads(1)
     device_lock = DeviceLock(Path(settings["folder"]), settings["worker"])
     device_lock.open()
     runtime = _make_runtime(settings["device"], device_lock, measuring)
-    runtime.open(tracing=settings["role"] == "trace")
+    fresh = bool(settings.get("fresh", False))
+    if not fresh:
+        runtime.open(tracing=settings["role"] == "trace")
     preload(settings["preload"])
     settle()
-    worker = Worker(runtime, measuring, limits, say)
+    worker = Worker(runtime, measuring, limits, say, device_lock if fresh else None)
+    worker.try_device()
     say({"event": "ready", "pid": os.getpid()})
     for line in sys.stdin:
         message = json.loads(line)
         group, energy = group_from_json(message["group"])
         started, waited = time.perf_counter(), device_lock.waited_s
         try:
-            worker.run_group(group, energy, message["stop_at"])
+            worker.run_group(group, energy, message["stop_at"], message.get("trace", ()))
         except PoisonedError:
             say({"event": "poisoned"})
             os._exit(POISONED)

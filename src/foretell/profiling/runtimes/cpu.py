@@ -27,9 +27,13 @@ class CpuRuntime:
     def __init__(self, device_lock: DeviceLock, measuring: Measuring) -> None:
         self._device_lock = device_lock
         self._measuring = measuring
+        self.context_mib: float | None = None
 
     def open(self, *, tracing: bool) -> None:
         """Nothing has to be created."""
+
+    def start_tracer(self) -> None:
+        """Operators are traced without anything to load."""
 
     def clear(self) -> None:
         """There is no allocator to empty."""

@@ -44,28 +44,36 @@ class CudaRuntime:
         self._measuring = measuring
         self._nvml = Nvml()
         self._has_nvml = False
-        self._context_mib: float | None = None
+        self.context_mib: float | None = None  # of another process of this kind, where one has been opened
 
     def open(self, *, tracing: bool) -> None:
-        """Create the context, alone, so that its memory can be told; start the tracer where it is needed."""
+        """Create the context, the first alone, so that its memory can be told; start the tracer where it is needed."""
         try:
             self._nvml.open()
             self._has_nvml = True
         except MeasurementError:
             self._has_nvml = False
-        with self._device_lock.alone():
-            before = self._nvml.used_mib() if self._has_nvml else None
+        known = self.context_mib is not None
+        with self._device_lock.shared() if known else self._device_lock.alone():
+            before = self._nvml.used_mib() if self._has_nvml and not known else None
             torch.cuda.init()
             # everything runs on one stream of its own: it can be captured, and all memory comes from one pool
             torch.cuda.set_stream(torch.cuda.Stream())
             torch.zeros(1, device=self.device)
             torch.cuda.synchronize()
             if before is not None:
-                self._context_mib = (self._nvml.used_mib() or 0.0) - before - mib(torch.cuda.memory_reserved())
-            if tracing:
-                with torch.profiler.profile(activities=[*torch.profiler.supported_activities()]):
-                    torch.zeros(1, device=self.device).add_(1)
-                    torch.cuda.synchronize()
+                self.context_mib = (self._nvml.used_mib() or 0.0) - before - mib(torch.cuda.memory_reserved())
+        if tracing:
+            self.start_tracer()
+
+    def start_tracer(self) -> None:
+        """Have the profiler load what it needs, which takes a second the first time."""
+        with (
+            self._device_lock.shared(),
+            torch.profiler.profile(activities=[*torch.profiler.supported_activities()]),
+        ):
+            torch.zeros(1, device=self.device).add_(1)
+            torch.cuda.synchronize()
 
     def clear(self) -> None:
         """Empty the allocator and the workspaces of cuBLAS."""
@@ -113,9 +121,9 @@ class CudaRuntime:
         record: Record = {"nvml_used_mib": used, "nvml_idle_mib": None if used is None else used - reserved}
         if own is not None:
             return record | {"device_memory_mib": own, "device_memory_source": "nvml-process"}
-        if self._context_mib is not None:
+        if self.context_mib is not None:
             return record | {
-                "device_memory_mib": reserved + self._context_mib,
+                "device_memory_mib": reserved + self.context_mib,
                 "device_memory_source": "reserved+context",
             }
         return record

@@ -20,6 +20,7 @@ from foretell.units import ms, seconds_from_us
 MODULE, RUN = "module:", "run:"
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+_NO_STREAM = -1
 
 
 @dataclass
@@ -41,10 +42,15 @@ class KernelTable:
     op: list[str] = field(default_factory=list)
     leaf_op: list[str] = field(default_factory=list)
     module: list[str] = field(default_factory=list)
+    stream: list[int] = field(default_factory=list)
 
     def total_ms(self) -> float:
         """How long any kernel ran: the sum of all durations but for what is hidden behind others."""
         return ms(seconds_from_us(sum(self.duration_us) - sum(self.hidden_us)))
+
+    def streams(self) -> int:
+        """How many streams the kernels ran on; 0 where the trace does not tell."""
+        return len(set(self.stream) - {_NO_STREAM})
 
     def to_json(self) -> dict[str, object]:
         """The columns as plain JSON values."""
@@ -90,6 +96,7 @@ def parse_trace(trace: Mapping[str, Any], runs: int = 1) -> list[KernelTable]:
         table.op.append(origin.op)
         table.leaf_op.append(origin.leaf_op)
         table.module.append(origin.module)
+        table.stream.append(int(details.get("stream", _NO_STREAM)))
     return tables
 
 

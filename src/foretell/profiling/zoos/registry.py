@@ -1,7 +1,7 @@
 """Profiling: where models come from. A zoo lists architectures as specs and builds any of them again from its spec.
 
 >>> sorted(ZOOS)
-['hf', 'llm', 'synthetic', 'timm', 'torchvision']
+['hf', 'llm', 'synthetic', 'timm', 'torchvision', 'wild']
 """
 
 from collections.abc import Iterable
@@ -20,6 +20,7 @@ ZOOS = Registry(
         "hf": "foretell.profiling.zoos.huggingface:EncoderZoo",
         "llm": "foretell.profiling.zoos.huggingface:CausalZoo",
         "synthetic": "foretell.profiling.zoos.synthetic:SyntheticZoo",
+        "wild": "foretell.profiling.zoos.wild.zoo:WildZoo",
     },
 )
 

@@ -14,7 +14,7 @@ from typing import Any
 from foretell.errors import DeviceError, InputError, MeasurementError
 from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import RECORDS
-from foretell.profiling.campaign.plan import Plan, Workers, check_workers, read_plan
+from foretell.profiling.campaign.plan import Plan, check_workers, read_plan
 from foretell.profiling.campaign.progress import Progress
 from foretell.registry import Registry, did_you_mean
 
@@ -92,7 +92,8 @@ def collect(
     began = time.time()
     wanted = read_plan(Path(plan))
     if workers is not None:
-        wanted = replace(wanted, workers=Workers(*workers))
+        measure, trace = workers
+        wanted = replace(wanted, workers=replace(wanted.workers, measure=measure, trace=trace))
         check_workers(wanted.workers)
     if limit < 0 or again < 0:
         raise InputError(f"A limit of {limit} and {again} repetitions make no sense: both are 0 or more.")

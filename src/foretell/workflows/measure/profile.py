@@ -29,7 +29,7 @@ _BUILDERS: Mapping[str, str] = {
     "python": "foretell.workflows.measure.foreign_models:build_python",
     "onnx": "foretell.workflows.measure.foreign_models:build_onnx",
 }
-_ZOOS = ("timm", "torchvision", "synthetic")
+_ZOOS = ("timm", "torchvision", "synthetic", "wild")
 _90_PERCENT = 1.645  # standard deviations of a normal distribution on either side
 _PLAIN_METRICS = ("memory_mib", "device_memory_mib", "process_peak_mib", "energy_j", "power_w")
 _NOT_FACTS = ("latency_ms", "host_latency_ms", "error", *_PLAIN_METRICS)
