@@ -14,7 +14,7 @@ from pathlib import Path
 
 import foretell
 from foretell.advisors.placement import Requirements
-from foretell.workflows.advise import advise
+from foretell.workflows.advise import advise_serving
 from foretell.workflows.sweep import Point, sweep
 
 MODELS = (
@@ -90,7 +90,7 @@ def by_hand(points: list[Point], slo_ms: float | None, by: str) -> list[Row]:
 def check(model: str, points: list[Point], slo_ms: float | None, by: str) -> tuple[bool, str]:
     """Whether the first choice is the best row, and a line for the table."""
     rows = by_hand(points, slo_ms, by)
-    found = advise(model, Requirements(slo_ms=slo_ms, max_batch=max(BATCHES), objective=by), dtype="fp16")  # type: ignore[arg-type]
+    found = advise_serving(model, Requirements(slo_ms=slo_ms, max_batch=max(BATCHES), objective=by), dtype="fp16")  # type: ignore[arg-type]
     limit = "–" if slo_ms is None else f"{slo_ms:.3g}"
     if not rows or not found.choices:
         return not rows and not found.choices, f"| {model} | {by} | {limit} | 0 | nothing fits | | |"

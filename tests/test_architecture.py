@@ -26,7 +26,7 @@ FLOORS = [
     {"frontends", "profiling", "datasets", "features"},
     {"records"},
     {"graph", "devices"},
-    {"processes", "toml_rows"},
+    {"processes", "readable", "toml_rows"},
     {"errors", "units", "registry", "optional", "files"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

@@ -1,4 +1,4 @@
-"""foretell: tells how a deep-learning model will run before anyone runs it."""
+"""foretell: predicts how a deep-learning model will run before anyone runs it."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -10,40 +10,62 @@ from foretell.records import Estimate, Measurement, Prediction, Target, Workload
 from foretell.workflows import devices, load_graph, predict
 
 if TYPE_CHECKING:
+    from foretell.advisors.placement import Advice
+    from foretell.workflows.advise import advise
+    from foretell.workflows.compare import ModelComparison, compare
+    from foretell.workflows.inspect import Inspection, inspect
     from foretell.workflows.measure.collect import collect
     from foretell.workflows.measure.profile import profile
-    from foretell.workflows.sweep import sweep
+    from foretell.workflows.sweep import Sweep, sweep
 
 __all__ = [
+    "Advice",
     "Device",
     "Estimate",
     "ForetellError",
     "Graph",
+    "Inspection",
     "Measurement",
+    "ModelComparison",
     "Prediction",
+    "Sweep",
     "Target",
     "Workload",
+    "advise",
     "collect",
+    "compare",
     "devices",
+    "inspect",
     "load_graph",
     "predict",
     "profile",
     "sweep",
 ]
 
-
-# verbs that are less often used are imported when they are asked for: predicting shall start quickly
-_VERBS = {
+# what is less often used is imported when it is asked for: predicting shall start quickly
+_LATER = {
+    "Advice": "foretell.advisors.placement",
+    "Inspection": "foretell.workflows.inspect",
+    "ModelComparison": "foretell.workflows.compare",
+    "Sweep": "foretell.workflows.sweep",
+    "advise": "foretell.workflows.advise",
     "collect": "foretell.workflows.measure.collect",
+    "compare": "foretell.workflows.compare",
+    "inspect": "foretell.workflows.inspect",
     "profile": "foretell.workflows.measure.profile",
     "sweep": "foretell.workflows.sweep",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """A verb that nothing has imported yet."""
-    if name in _VERBS:
-        verb = getattr(importlib.import_module(_VERBS[name]), name)
-        globals()[name] = verb
-        return verb
+    """A name of `__all__` that nothing has imported yet."""
+    if name in _LATER:
+        value = getattr(importlib.import_module(_LATER[name]), name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, and nothing of the inside."""
+    return list(__all__)

@@ -1,6 +1,6 @@
 """What flows between the rooms: workloads in, predictions and measurements out. Frozen, with a unit in every name."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from foretell.devices import Device, Hardware, Slice, effective
 from foretell.graph import Graph
 from foretell.graph.ir.passes import autocast
+from foretell.readable import Readable, spell
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ class Estimate:
     value: float
     low: float
     high: float
+
+    def to_dict(self) -> dict[str, float]:
+        """The value and the ends of its interval."""
+        return {"value": self.value, "low": self.low, "high": self.high}
 
     def scaled(self, factor: float) -> "Estimate":
         """The same estimate in another unit."""
@@ -130,8 +135,33 @@ METRICS = (
 )
 
 
-@dataclass(frozen=True)
-class Prediction:
+_PLACE = ("model", "device", "slice", "runtime", "mode", "batch_size", "dtype")
+
+
+def flat_metrics(record: "Prediction | Measurement") -> dict[str, float | None]:
+    """All metrics for a table: the value and both ends; None where a metric is not known."""
+    flat: dict[str, float | None] = {}
+    for name in METRICS:
+        estimate: Estimate | None = getattr(record, name)
+        known = (None, None, None) if estimate is None else (estimate.value, estimate.low, estimate.high)
+        flat |= zip((name, f"{name}_low", f"{name}_high"), known, strict=True)
+    return flat
+
+
+def _placed(record: "Prediction | Measurement") -> str:
+    where = f"{record.device} {record.slice}" if record.slice else record.device
+    return f"{record.model} on {where}, {record.mode}, batch {record.batch_size}, {record.dtype}"
+
+
+def _metric_lines(record: "Prediction | Measurement") -> Iterator[tuple[str, str]]:
+    for name in METRICS:
+        estimate: Estimate | None = getattr(record, name)
+        if estimate is not None:
+            yield name, spell(estimate)
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction(Readable):
     """How a workload will run. A metric that the predictor does not know is None, never 0.
 
     ``mig`` is the smallest MIG profile that will do, None where none does; ``mig_reason`` says why, and is None where
@@ -169,6 +199,23 @@ class Prediction:
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, float] = field(default_factory=dict)
 
+    def heading(self) -> str:
+        """The model, where it would run and how."""
+        return f"Prediction: {_placed(self)}"
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """The metrics that are known, who predicted them, and what to doubt."""
+        yield from _metric_lines(self)
+        if self.mig is not None:
+            yield "mig", self.mig
+        yield "predictor", self.predictor + (", extrapolated" if self.extrapolated else "")
+        yield from (("warning", warning) for warning in self.warnings)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row: each metric with its interval; what is not known is None."""
+        row = {name: getattr(self, name) for name in _PLACE}
+        return [row | {"predictor": self.predictor, "extrapolated": self.extrapolated} | flat_metrics(self)]
+
     def to_dict(self) -> dict[str, Any]:
         """The object that ``foretell predict --json`` prints: absent metrics are absent."""
         head = ("model", "device", "slice", "runtime", "mode", "batch_size", "dtype", "source")
@@ -178,7 +225,7 @@ class Prediction:
         for name in (*METRICS, "eager_latency_ms"):
             estimate = getattr(self, name)
             if estimate is not None:
-                result[name] = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+                result[name] = estimate.to_dict()
         if self.mig_reason is not None:
             result["mig_profile"] = {"name": self.mig, "reason": self.mig_reason}
         result["extrapolated"] = self.extrapolated
@@ -208,8 +255,8 @@ class KernelRun:
     module: str
 
 
-@dataclass(frozen=True)
-class Measurement:
+@dataclass(frozen=True, repr=False)
+class Measurement(Readable):
     """How a workload ran. What was not measured is None, never 0; ``status`` says why nothing was.
 
     The interval of a latency is the spread of its repetitions; readings that were taken once have none.
@@ -245,6 +292,22 @@ class Measurement:
         """Whether there is a measurement."""
         return self.status == "ok"
 
+    def heading(self) -> str:
+        """The model, where it ran and how."""
+        return f"Measurement: {_placed(self)}"
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """The metrics that were measured, or why none was."""
+        yield from _metric_lines(self)
+        if not self.ok:
+            yield "status", f"{self.status}: {self.error}" if self.error else self.status
+        yield from (("warning", warning) for warning in self.warnings)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row: each metric with its interval; what was not measured is None."""
+        row = {name: getattr(self, name) for name in _PLACE}
+        return [row | {"status": self.status} | flat_metrics(self)]
+
     def to_dict(self) -> dict[str, Any]:
         """The object that ``foretell profile --json`` prints: the keys of a prediction, absent metrics absent."""
         head = ("model", "device", "slice", "runtime", "mode", "batch_size", "dtype")
@@ -257,7 +320,7 @@ class Measurement:
         for name in (*METRICS, "process_peak_mib"):
             estimate: Estimate | None = getattr(self, name)
             if estimate is not None:
-                result[name] = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+                result[name] = estimate.to_dict()
         if self.kernels:
             result["kernels"] = [
                 {"name": k.name, "duration_us": k.duration_us, "operator": k.operator, "module": k.module}

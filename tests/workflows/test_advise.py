@@ -7,7 +7,7 @@ import pytest
 from foretell.advisors.placement import Requirements
 from foretell.errors import InputError
 from foretell.testing import tiny_onnx
-from foretell.workflows.advise import OWN, Renting, advise, advise_training
+from foretell.workflows.advise import OWN, Renting, advise_serving, advise_training
 from foretell.workflows.predict import predict
 
 MINE = """
@@ -27,7 +27,7 @@ bill = "our bill"
 
 
 def test_the_first_choice_is_the_cheapest_of_the_predicted_table() -> None:
-    found = advise(tiny_onnx(), Requirements(max_batch=8), devices=["h200", "l4"], mig=False)
+    found = advise_serving(tiny_onnx(), Requirements(max_batch=8), devices=["h200", "l4"], mig=False)
     assert {choice.candidate.device for choice in found.choices} == {"h200", "l4"}
     values = []
     for choice in found.choices:
@@ -44,12 +44,12 @@ def test_the_first_choice_is_the_cheapest_of_the_predicted_table() -> None:
 
 
 def test_slices_are_packed_and_their_energy_is_not_known() -> None:
-    found = advise(tiny_onnx(), Requirements(max_batch=1), devices=["h200"])
+    found = advise_serving(tiny_onnx(), Requirements(max_batch=1), devices=["h200"])
     copies = {choice.candidate.slice: choice.candidate.copies for choice in found.choices}
     assert copies == {None: 1, "mig:1g.18gb": 7, "mig:1g.35gb": 4, "mig:2g.35gb": 3, "mig:3g.71gb": 2}
     part = next(choice for choice in found.choices if choice.candidate.slice)
     assert part.cost.kwh_per_million is None
-    by_energy = advise(tiny_onnx(), Requirements(max_batch=1, objective="energy"), devices=["h200"])
+    by_energy = advise_serving(tiny_onnx(), Requirements(max_batch=1, objective="energy"), devices=["h200"])
     assert {choice.candidate.slice for choice in by_energy.choices} == {None}
 
 
@@ -57,23 +57,23 @@ def test_own_prices_and_clouds_count(tmp_path: Path) -> None:
     file = tmp_path / "prices.toml"
     file.write_text(MINE, encoding="utf-8")
     renting = Renting(clouds=["mine"], prices=file, country="France", pue=1.5)
-    found = advise(tiny_onnx(), Requirements(max_batch=1), renting, devices=["t4", "l4"])
+    found = advise_serving(tiny_onnx(), Requirements(max_batch=1), renting, devices=["t4", "l4"])
     (choice,) = found.choices
     assert choice.offer.name == "mine rack (cellar)"
     assert choice.offer.pue == 1.5
     assert choice.cost.kg_co2e_per_million is not None
     assert [each.place for each in found.refused] == ["l4"]
     with pytest.raises(InputError, match="No prices of the cloud 'mien'"):
-        advise(tiny_onnx(), Requirements(), Renting(clouds=["mien"], prices=file), devices=["t4"])
+        advise_serving(tiny_onnx(), Requirements(), Renting(clouds=["mien"], prices=file), devices=["t4"])
     with pytest.raises(InputError, match="Unknown market 'sport'"):
-        advise(tiny_onnx(), Requirements(), Renting(market="sport"), devices=["t4"])  # type: ignore[arg-type]
+        advise_serving(tiny_onnx(), Requirements(), Renting(market="sport"), devices=["t4"])  # type: ignore[arg-type]
 
 
 def test_a_device_that_nobody_rents_out_can_be_ranked_by_energy() -> None:
-    found = advise(tiny_onnx(), Requirements(objective="energy", max_batch=1), devices=["rtx-2080-ti"])
+    found = advise_serving(tiny_onnx(), Requirements(objective="energy", max_batch=1), devices=["rtx-2080-ti"])
     assert found.choices[0].offer.name == OWN
     assert (
-        advise(tiny_onnx(), Requirements(max_batch=1), devices=["rtx-2080-ti"])
+        advise_serving(tiny_onnx(), Requirements(max_batch=1), devices=["rtx-2080-ti"])
         .refused[0]
         .reason.startswith("usd: unknown")
     )

@@ -13,7 +13,7 @@ from foretell.rendering.html.report import report_page
 from foretell.rendering.html.report_content import ADVICE, KERNELS, ROOFLINE
 from foretell.testing import chain, tiny_onnx
 from foretell.workflows import report as workflow
-from foretell.workflows.advise import Renting, advise
+from foretell.workflows.advise import Renting, advise_serving
 from foretell.workflows.predict import predict
 from foretell.workflows.report import BATCH_SIZES, COMPARED, gather
 from foretell.workflows.sweep import Point, sweep
@@ -32,7 +32,7 @@ def test_it_says_what_the_other_commands_say() -> None:
     assert [row.prediction.batch_size for row in report.batches] == sorted({*BATCH_SIZES, 3})
     assert [row.prediction.device for row in report.devices] == ["a100-sxm-40gb", "t4"]
     assert report.devices[0].prediction.latency_ms == told.latency_ms
-    placement = advise(tiny_onnx(), Requirements(), devices=["a100", "t4"], dtype="fp16", mig=False)
+    placement = advise_serving(tiny_onnx(), Requirements(), devices=["a100", "t4"], dtype="fp16", mig=False)
     assert report.advice is not None
     assert report.advice.rows[0].instance == placement.choices[0].offer.name
     assert report.advice.rows[0].usd == placement.choices[0].cost.usd_per_million
@@ -143,7 +143,7 @@ def test_advice_that_cannot_be_given_is_left_out(monkeypatch: pytest.MonkeyPatch
     def broken(*_: Any, **__: Any) -> None:
         raise ModelError("no advice today")
 
-    monkeypatch.setattr(workflow, "advise", broken)
+    monkeypatch.setattr(workflow, "advise_serving", broken)
     report = gather(tiny_onnx(), device="a100", devices=["a100"])
     assert report.advice is None
     assert report.missing[ADVICE] == "no advice today"

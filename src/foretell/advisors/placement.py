@@ -6,16 +6,18 @@ the upper end is beyond the limit it is marked as a risk). What is left is ranke
 million inferences. Of each place the best batch size is kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from foretell.advisors.costs import Fleet, InferenceCost, fleet_for_rate, inference_cost
 from foretell.errors import InputError
+from foretell.readable import Readable, spell
 from foretell.records import Estimate
 
 Objective = Literal["usd", "energy", "carbon"]
 OBJECTIVES: tuple[Objective, ...] = ("usd", "energy", "carbon")
+_SHOWN = 5
 _FIELDS = {
     "usd": "usd_per_million",
     "energy": "device_kwh_per_million",
@@ -89,6 +91,35 @@ class Choice:
     value: float
     at_risk: bool
 
+    @property
+    def summary(self) -> str:
+        """The instance, the latency and what a million items cost, in one line."""
+        cost = self.cost.usd_per_million
+        usd = f", {spell(cost)} $ a million" if cost is not None else ""
+        return f"{self.offer.name}: {spell(self.candidate.latency_ms)} ms{usd}{', at risk' if self.at_risk else ''}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything about the choice, quantities with their intervals; None where one is not known."""
+        candidate, cost = self.candidate, self.cost
+        return {
+            "device": candidate.device, "slice": candidate.slice, "dtype": candidate.dtype,
+            "batch_size": candidate.batch_size, "instance": self.offer.name, "devices": self.offer.devices,
+            "copies": candidate.copies, "usd_per_h": self.offer.usd_per_h, "note": self.offer.note,
+            "latency_ms": _interval(candidate.latency_ms), "usd_per_million": _interval(cost.usd_per_million),
+            "kwh_per_million": _interval(cost.kwh_per_million),
+            "kg_co2e_per_million": _interval(cost.kg_co2e_per_million),
+            "instances": _interval(self.fleet.instances if self.fleet else None), "at_risk": self.at_risk,
+            "calibrated": candidate.calibrated, "unknown": dict(cost.unknown),
+        }  # fmt: skip
+
+    def to_row(self) -> dict[str, Any]:
+        """The same, flat: the values of quantities without their intervals."""
+        return {
+            name: value["value"] if isinstance(value, dict) and "value" in value else value
+            for name, value in self.to_dict().items()
+            if name != "unknown"
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -98,16 +129,42 @@ class Refused:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+def _interval(estimate: Estimate | None) -> dict[str, float] | None:
+    return None if estimate is None else estimate.to_dict()
+
+
+@dataclass(frozen=True, repr=False)
+class Advice(Readable):
     """The choices from the best on, what fell out, and the choices that none beats in both latency and value."""
 
     choices: tuple[Choice, ...]
     refused: tuple[Refused, ...]
     front: tuple[Choice, ...] = field(default=())
 
+    def heading(self) -> str:
+        """How many choices there are."""
+        return f"Advice: {len(self.choices)} choices, {len(self.refused)} places refused"
 
-def place(candidates: Sequence[Candidate], offers: Sequence[Offer], requirements: Requirements) -> Placement:
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """The five best choices, then why places were refused."""
+        for choice in self.choices[:_SHOWN]:
+            yield f"{choice.candidate.place}, batch {choice.candidate.batch_size}", choice.summary
+        yield from ((refused.place, f"refused: {refused.reason}") for refused in self.refused[:_SHOWN])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row a choice, the best first."""
+        return [choice.to_row() for choice in self.choices]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``foretell advise --json`` prints."""
+        return {
+            "choices": [choice.to_dict() for choice in self.choices],
+            "front": [choice.to_dict() for choice in self.front],
+            "refused": [{"place": refused.place, "reason": refused.reason} for refused in self.refused],
+        }
+
+
+def place(candidates: Sequence[Candidate], offers: Sequence[Offer], requirements: Requirements) -> Advice:
     """Rank all candidates on all offers of their device; ties go to the lower latency, then to the smaller batch."""
     kept: dict[tuple[str, str], Choice] = {}
     everything: list[Choice] = []
@@ -132,7 +189,7 @@ def place(candidates: Sequence[Candidate], offers: Sequence[Offer], requirements
             key = name, choice.offer.name
             if key not in kept or _order(choice) < _order(kept[key]):
                 kept[key] = choice
-    return Placement(tuple(sorted(kept.values(), key=_order)), tuple(refused), pareto_front(everything))
+    return Advice(tuple(sorted(kept.values(), key=_order)), tuple(refused), pareto_front(everything))
 
 
 def pareto_front(choices: Sequence[Choice]) -> tuple[Choice, ...]:

@@ -10,8 +10,8 @@ from foretell.errors import ModelError
 from foretell.frontends.sources import recognise
 from foretell.rendering.html.report import report_page
 from foretell.web.questions import ALLOWED
-from foretell.workflows import plain
-from foretell.workflows.advise import Renting, advise, advise_training
+from foretell.workflows.advise import Renting, advise_serving, advise_training
+from foretell.workflows.compare import compare
 from foretell.workflows.predict import predict
 from foretell.workflows.report import gather
 from foretell.workflows.sweep import sweep
@@ -48,9 +48,7 @@ def _predict(values: Fields) -> str:
 
 
 def _compare(values: Fields) -> str:
-    models = values.pop("model"), values.pop("other")
-    told = [predict(model, **values) for model in models]
-    return _json({"models": [each.to_dict() for each in told], "times": plain.times(*told)})
+    return _json(compare(values.pop("model"), values.pop("other"), **values).to_dict())
 
 
 def _sweep(values: Fields) -> str:
@@ -65,9 +63,9 @@ def _advise(values: Fields) -> str:
     shared = {name: values[name] for name in ("devices", "dtype", "input_shape", "use_cache")}
     if values["train"]:
         more = {name: values[name] for name in ("batch_size", "optimizer")}
-        return _json(plain.training(advise_training(model, steps, renting, **shared, **more), steps))
+        return _json(advise_training(model, steps, renting, **shared, **more).to_dict())
     requirements = _requirements(values, objective=values["by"], max_batch=values["max_batch"])
-    return _json(plain.placement(advise(model, requirements, renting, mig=values["mig"], **shared)))
+    return _json(advise_serving(model, requirements, renting, mig=values["mig"], **shared).to_dict())
 
 
 def _requirements(values: Fields, **more: Any) -> Requirements:

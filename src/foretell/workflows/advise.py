@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 from foretell.advisors.carbon import CarbonFacts, load_carbon
 from foretell.advisors.costs import TrainingCost, training_cost
-from foretell.advisors.placement import Candidate, Offer, Placement, Refused, Requirements, place
+from foretell.advisors.placement import Advice, Candidate, Objective, Offer, Refused, Requirements, place
 from foretell.advisors.prices import Price, load_prices, select_prices
 from foretell.devices import Device, Slice, find_device, parse_slice
 from foretell.errors import InputError
 from foretell.graph import parse_dtype
-from foretell.records import Prediction, Target
+from foretell.readable import Readable, spell
+from foretell.records import Estimate, Prediction, Target
 from foretell.registry import did_you_mean
 from foretell.workflows.sweep import ALL, Point, places_of, sweep, sweep_targets
 from foretell.workflows.workload import InputShape, load_graph
@@ -21,6 +22,7 @@ Market = Literal["on-demand", "spot"]
 MARKETS: tuple[Market, ...] = ("on-demand", "spot")
 OWN = "not rented"
 _LARGEST_BATCH = 256
+_SHOWN = 5
 _MIG = "mig:"
 
 
@@ -45,15 +47,109 @@ class TrainingChoice:
     cost: TrainingCost
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingAdvice:
-    """The choices from the cheapest on, and what fell out."""
+@dataclass(frozen=True, repr=False)
+class TrainingAdvice(Readable):
+    """The choices from the cheapest on, and what fell out, for a training of some steps."""
 
     choices: tuple[TrainingChoice, ...]
     refused: tuple[Refused, ...]
+    steps: int
+
+    def heading(self) -> str:
+        """How many steps, on how many choices."""
+        return f"Training advice: {self.steps:,} steps, {len(self.choices)} choices"
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """The five cheapest choices."""
+        for choice in self.choices[:_SHOWN]:
+            usd = f", {spell(choice.cost.usd)} $" if choice.cost.usd is not None else ""
+            yield f"{choice.prediction.device}, {choice.offer.name}", f"{spell(choice.cost.hours)} h{usd}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row a choice, the cheapest first."""
+        return [
+            {name: value["value"] if isinstance(value, dict) and "value" in value else value
+             for name, value in choice.items() if name != "unknown"}
+            for choice in self.to_dict()["choices"]
+        ]  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``foretell advise --train --json`` prints."""
+        choices = [
+            {
+                "device": choice.prediction.device, "instance": choice.offer.name,
+                "batch_size": choice.prediction.batch_size, "step_ms": _interval(choice.prediction.latency_ms),
+                "hours": _interval(choice.cost.hours), "usd": _interval(choice.cost.usd),
+                "kwh": _interval(choice.cost.kwh), "kg_co2e": _interval(choice.cost.kg_co2e),
+                "unknown": dict(choice.cost.unknown),
+            }
+            for choice in self.choices
+        ]  # fmt: skip
+        refused = [{"place": refused.place, "reason": refused.reason} for refused in self.refused]
+        return {"steps": self.steps, "choices": choices, "refused": refused}
+
+
+def _interval(estimate: Estimate | None) -> dict[str, float] | None:
+    return None if estimate is None else estimate.to_dict()
 
 
 def advise(
+    model: Any,
+    *,
+    slo_ms: float | None = None,
+    rate: float | None = None,
+    budget: float | None = None,
+    max_batch: int | None = None,
+    by: Objective = "usd",
+    clouds: Sequence[str] = (),
+    region: str | None = None,
+    country: str | None = None,
+    market: Market = "on-demand",
+    pue: float | None = None,
+    prices: Path | str | None = None,
+    devices: Sequence[str | Device] = (ALL,),
+    dtype: str = "fp16",
+    mig: bool = True,
+    input_shape: InputShape = None,
+    trust: bool = False,
+    use_cache: bool = True,
+) -> Advice:
+    """Which device, MIG slice, batch size and instance serve a model best.
+
+    Args:
+        model: As `foretell.predict` takes it.
+        slo_ms: The longest latency allowed.
+        rate: Requests a second.
+        budget: Dollars an hour for all instances.
+        max_batch: The largest batch size, 256 where absent.
+        by: Rank by ``usd``, ``energy`` or ``carbon``.
+        clouds: Names of clouds; all where there are none.
+        region: A cloud's region.
+        country: Whose grid counts for carbon, in place of the region's.
+        market: ``on-demand`` or ``spot``.
+        pue: Energy of the data centre over that of the devices.
+        prices: A file of your own prices.
+        devices: Names of the catalogue; ``all`` means every GPU in it.
+        dtype: fp32, fp16, bf16, …
+        mig: Try MIG slices too.
+        input_shape: Shape of the input without the batch.
+        trust: Allow code that comes with the model to run.
+        use_cache: Keep the converted graph for the next call.
+
+    >>> from foretell.testing import tiny_onnx
+    >>> advice = advise(tiny_onnx(), slo_ms=5, devices=["h200", "l4"], mig=False)
+    >>> advice.choices[0].candidate.device, advice.choices[0].at_risk
+    ('l4', False)
+    """
+    requirements = Requirements(slo_ms, rate, budget, max_batch, objective=by)
+    renting = Renting(clouds, region, country, market, pue, prices)
+    return advise_serving(
+        model, requirements, renting, devices=devices, dtype=dtype, mig=mig, input_shape=input_shape, trust=trust,
+        use_cache=use_cache,
+    )  # fmt: skip
+
+
+def advise_serving(
     model: Any,
     requirements: Requirements,
     renting: Renting | None = None,
@@ -64,14 +160,8 @@ def advise(
     input_shape: InputShape = None,
     trust: bool = False,
     use_cache: bool = True,
-) -> Placement:
-    """Which device, MIG slice, batch size and instance serve a model best.
-
-    >>> from foretell.testing import tiny_onnx
-    >>> found = advise(tiny_onnx(), Requirements(slo_ms=5), devices=["h200", "l4"], mig=False)
-    >>> found.choices[0].candidate.device, found.choices[0].at_risk
-    ('l4', False)
-    """
+) -> Advice:
+    """`advise`, with what is wanted and where is rented as records."""
     renting = renting or Renting()
     limit = requirements.max_batch or _LARGEST_BATCH
     batch_sizes = [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]
@@ -119,7 +209,7 @@ def advise_training(
                 choices.append(TrainingChoice(told, offer, cost))
     choices.sort(key=lambda each: (each.cost.usd is None, each.cost.usd.value if each.cost.usd else 0.0,
                                    each.cost.hours.value))  # fmt: skip
-    return TrainingAdvice(tuple(choices), tuple(refused))
+    return TrainingAdvice(tuple(choices), tuple(refused), steps)
 
 
 def _parts(device: Device) -> list[Slice]:

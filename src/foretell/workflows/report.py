@@ -27,7 +27,7 @@ from foretell.rendering.html.report_content import (
     Row,
 )
 from foretell.units import mib
-from foretell.workflows.advise import Renting, TrainingChoice, advise, advise_training
+from foretell.workflows.advise import Renting, TrainingChoice, advise_serving, advise_training
 from foretell.workflows.predict import predict
 from foretell.workflows.report_provenance import provenance, remaking_command
 from foretell.workflows.roofline import roofline
@@ -237,7 +237,7 @@ def _advice(
         rows = [_trained(each) for each in trained.choices]
         refused = tuple((each.place, each.reason) for each in trained.refused)
         return AdviceTable(f"{STEPS:,} steps", _best(rows), refused)
-    placement = advise(graph, requirements, renting, devices=devices, dtype=prediction.dtype, mig=False)
+    placement = advise_serving(graph, requirements, renting, devices=devices, dtype=prediction.dtype, mig=False)
     front = [
         FrontPoint(
             each.candidate.latency_ms.value, each.value, f"{each.candidate.place}, batch {each.candidate.batch_size}"

@@ -1,18 +1,20 @@
 """workflows: one model over batch sizes, precisions, devices and slices; the graph is made once."""
 
+import builtins
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from foretell.devices import Device, all_devices, find_device
 from foretell.errors import InputError
 from foretell.files import write_whole
 from foretell.graph import Graph, parse_dtype
 from foretell.optional import require
-from foretell.records import Prediction, Target, Workload
+from foretell.readable import Readable, spell
+from foretell.records import Prediction, Target, Workload, flat_metrics
 from foretell.workflows.workload import (
     Configuration,
     InputShape,
@@ -25,6 +27,7 @@ from foretell.workflows.workload import (
 
 ALL = "all"
 MOST_POINTS = 20_000
+_SHOWN = 20
 _METRICS = ("latency_ms", "throughput_per_s", "memory_mib", "device_memory_mib", "energy_j", "power_w")
 
 
@@ -37,17 +40,53 @@ class Point:
 
     def to_row(self) -> dict[str, Any]:
         """Flat, for a table: each metric with its interval; what is not known is None."""
-        told = self.prediction
-        row: dict[str, Any] = {name: getattr(told, name) for name in ("model", "device", "slice", "dtype", "mode")}
-        row |= {"batch_size": told.batch_size, "fits": self.fits, "predictor": told.predictor}
-        for name in _METRICS:
-            estimate = getattr(told, name)
-            row |= {
-                name: estimate and estimate.value,
-                f"{name}_low": estimate and estimate.low,
-                f"{name}_high": estimate and estimate.high,
-            }
-        return row
+        prediction, names = self.prediction, ("model", "device", "slice", "dtype", "mode")
+        row: dict[str, Any] = {name: getattr(prediction, name) for name in names}
+        row |= {"batch_size": prediction.batch_size, "fits": self.fits, "predictor": prediction.predictor}
+        shown = [name + end for name in _METRICS for end in ("", "_low", "_high")]
+        metrics = flat_metrics(prediction)
+        return row | {name: metrics[name] for name in shown}
+
+
+class Sweep(Readable, Sequence[Point]):
+    """The points of a sweep, in the order they were asked for: a list that can be read again and again."""
+
+    def __init__(self, points: Iterable[Point]) -> None:
+        self._points = tuple(points)
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    @overload
+    def __getitem__(self, place: int) -> Point: ...
+    @overload
+    def __getitem__(self, place: builtins.slice) -> "Sweep": ...
+    def __getitem__(self, place: int | builtins.slice) -> "Point | Sweep":
+        found = self._points[place]
+        return Sweep(found) if isinstance(found, tuple) else found
+
+    def heading(self) -> str:
+        """How many points there are, and of which model."""
+        return f"Sweep: {len(self)} points{f' of {self[0].prediction.model}' if self._points else ''}"
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """The latency of each point, the first twenty of them."""
+        for point in self._points[:_SHOWN]:
+            prediction = point.prediction
+            place = f"{prediction.device} {prediction.slice or ''}".strip()
+            latency = "?" if prediction.latency_ms is None else f"{spell(prediction.latency_ms)} ms"
+            fits = ", does not fit" if point.fits is False else ""
+            yield f"{place}, batch {prediction.batch_size}, {prediction.dtype}", latency + fits
+        if len(self) > _SHOWN:
+            yield "…", f"{len(self) - _SHOWN} more"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row a point."""
+        return [point.to_row() for point in self]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All points as rows."""
+        return {"points": self.rows()}
 
 
 def sweep(
@@ -65,7 +104,7 @@ def sweep(
     trust: bool = False,
     allow_unknown: bool = False,
     use_cache: bool = True,
-) -> Iterator[Point]:
+) -> Sweep:
     """Predict a model everywhere: for every device and slice, precision and batch size, in this order.
 
     Args:
@@ -84,7 +123,7 @@ def sweep(
         use_cache: Keep the converted graph for the next call.
 
     >>> from foretell.testing import tiny_onnx
-    >>> points = list(sweep(tiny_onnx(), devices=["h200", "a100"], batch_sizes=[1, 8]))
+    >>> points = sweep(tiny_onnx(), devices=["h200", "a100"], batch_sizes=[1, 8])
     >>> [(point.prediction.device, point.prediction.batch_size, point.fits) for point in points]
     [('h200', 1, True), ('h200', 8, True), ('a100-sxm-40gb', 1, True), ('a100-sxm-40gb', 8, True)]
     """
@@ -103,7 +142,7 @@ def sweep(
         model, input_shape=input_shape, mode=mode, context=context, trust=trust, allow_unknown=allow_unknown,
         use_cache=use_cache,
     )  # fmt: skip
-    return sweep_targets(graph, targets, numbers, sizes, mode, optimizer, predictor)
+    return Sweep(sweep_targets(graph, targets, numbers, sizes, mode, optimizer, predictor))
 
 
 def places_of(device: str | Device) -> list[Device]:

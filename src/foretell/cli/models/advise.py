@@ -15,7 +15,7 @@ from foretell.rendering.terminal.progress import working
 from foretell.units import seconds_from_ms
 
 if TYPE_CHECKING:
-    from foretell.advisors.placement import Choice, Placement
+    from foretell.advisors.placement import Advice, Choice
     from foretell.workflows.advise import TrainingAdvice
 
 _SHOWN_REASONS, _SHOWN_FRONT = 6, 8
@@ -63,7 +63,7 @@ def run(
 ) -> None:
     """Tell where to serve MODEL, or to train it: device, slice, batch size, instance, and what it costs."""
     from foretell.advisors.placement import Requirements
-    from foretell.workflows.advise import Renting, advise, advise_training
+    from foretell.workflows.advise import Renting, advise_serving, advise_training
 
     renting = Renting(options.words(clouds), region, country, market, pue, prices)  # type: ignore[arg-type]
     shared: dict[str, Any] = {
@@ -79,16 +79,14 @@ def run(
         return
     requirements = Requirements(slo_ms, rate, budget, max_batch, objective=objective)  # type: ignore[arg-type]
     with working(f"Looking for a place for {model}"):
-        placement = advise(model, requirements, renting, mig=mig, **shared)
+        placement = advise_serving(model, requirements, renting, mig=mig, **shared)
     if as_json:
-        from foretell.workflows import plain
-
-        typer.echo(json.dumps(plain.placement(placement), indent=1))
+        typer.echo(json.dumps(placement.to_dict(), indent=1))
         return
     _show(placement, model, most)
 
 
-def _show(placement: "Placement", model: str, most: int) -> None:
+def _show(placement: "Advice", model: str, most: int) -> None:
     if not placement.choices:
         typer.echo(f"{printable(model)}: no place will do")
     else:
@@ -140,9 +138,7 @@ def _usd(choice: "Choice") -> str:
 
 def _show_training(advice: "TrainingAdvice", model: str, steps: int, most: int, *, as_json: bool) -> None:
     if as_json:
-        from foretell.workflows.plain import training
-
-        typer.echo(json.dumps(training(advice, steps), indent=1))
+        typer.echo(json.dumps(advice.to_dict(), indent=1))
         return
     rows = [
         [

@@ -1,15 +1,17 @@
 """cli: ``foretell compare``."""
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foretell.cli import options
-from foretell.records import Prediction
 from foretell.rendering.terminal.numbers import ABSENT, number
 from foretell.rendering.terminal.printable import printable
 from foretell.rendering.terminal.progress import working
+
+if TYPE_CHECKING:
+    from foretell.workflows.compare import ModelComparison
 
 
 def run(
@@ -29,54 +31,49 @@ def run(
     as_json: options.Json = False,
 ) -> None:
     """Predict MODEL and OTHER in the same place, and how many times as much OTHER takes."""
-    from foretell.workflows.predict import predict
+    from foretell.workflows.compare import compare
 
-    told: list[Prediction] = []
-    for model in (first, second):
-        with working(f"Reading {model}"):
-            told.append(
-                predict(
-                    model,
-                    device=device,
-                    batch_size=batch_size,
-                    dtype=dtype,
-                    mode=mode,
-                    slice=part,
-                    input_shape=inputs,
-                    trust=trust,
-                    allow_unknown=allow_unknown,
-                    use_cache=not no_cache,
-                )
-            )
+    with working(f"Reading {first} and {second}"):
+        comparison = compare(
+            first,
+            second,
+            device=device,
+            batch_size=batch_size,
+            dtype=dtype,
+            mode=mode,
+            slice=part,
+            input_shape=inputs,
+            trust=trust,
+            allow_unknown=allow_unknown,
+            use_cache=not no_cache,
+        )
     if as_json:
-        from foretell.workflows.plain import times
-
-        typer.echo(json.dumps({"models": [each.to_dict() for each in told], "times": times(*told)}, indent=1))
+        typer.echo(json.dumps(comparison.to_dict(), indent=1))
         return
-    _show(told, (first, second))
+    _show(comparison, (first, second))
 
 
-def _show(told: list[Prediction], models: tuple[str, str]) -> None:
+def _show(comparison: "ModelComparison", models: tuple[str, str]) -> None:
     from rich import box
     from rich.table import Table
 
     from foretell.rendering.terminal.prediction import console
-    from foretell.workflows.plain import COMPARED, times, value_of
+    from foretell.workflows.compare import COMPARED, value_of
 
-    one = told[0]
+    predictions = one, other = comparison.first, comparison.second
     where = f"{one.device}{f' {one.slice}' if one.slice else ''} · {one.mode} · batch {one.batch_size} · {one.dtype}"
     table = Table(box=box.SIMPLE_HEAD, title=where, title_justify="left")
     table.add_column("")
     for model in models:
         table.add_column(printable(model), justify="right")
     table.add_column("times", justify="right")
-    more = times(*told)
+    times = comparison.times
 
     for name in COMPARED:
-        values = [value_of(each, name) for each in told]
+        values = [value_of(prediction, name) for prediction in predictions]
         if any(value is not None for value in values):
-            shown = (*values, more.get(name))
+            shown = (*values, times.get(name))
             table.add_row(name, *(ABSENT if value is None else number(value) for value in shown))
     console().print(table)
-    for warning in dict.fromkeys(text for each in told for text in each.warnings):
+    for warning in dict.fromkeys(text for prediction in (one, other) for text in prediction.warnings):
         typer.echo(f"note: {printable(warning)}", err=True)

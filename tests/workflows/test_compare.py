@@ -8,19 +8,18 @@ import pytest
 from foretell.advisors.placement import Requirements
 from foretell.records import Estimate
 from foretell.testing import tiny_onnx
-from foretell.workflows.advise import advise, advise_training
-from foretell.workflows.plain import COMPARED, interval, placement, times, training, value_of
+from foretell.workflows.advise import advise_serving, advise_training
+from foretell.workflows.compare import COMPARED, ModelComparison, value_of
 from foretell.workflows.predict import predict
 
 
-def test_an_interval_has_three_numbers_and_the_unknown_has_none() -> None:
-    assert interval(Estimate(2.0, 1.0, 3.0)) == {"value": 2.0, "low": 1.0, "high": 3.0}
-    assert interval(None) is None
+def test_an_interval_has_three_numbers() -> None:
+    assert Estimate(2.0, 1.0, 3.0).to_dict() == {"value": 2.0, "low": 1.0, "high": 3.0}
 
 
 def test_a_placement_is_json_with_what_is_not_known_left_open() -> None:
-    found = advise(tiny_onnx(), Requirements(), devices=["h200", "v100-pcie-16gb"], mig=False)
-    plain = placement(found)
+    found = advise_serving(tiny_onnx(), Requirements(), devices=["h200", "v100-pcie-16gb"], mig=False)
+    plain = found.to_dict()
     json.dumps(plain, allow_nan=False)
     assert len(plain["choices"]) == len(found.choices)
     assert plain["choices"][0]["latency_ms"]["value"] == found.choices[0].candidate.latency_ms.value
@@ -30,7 +29,7 @@ def test_a_placement_is_json_with_what_is_not_known_left_open() -> None:
 
 def test_a_training_has_its_steps_and_hours() -> None:
     found = advise_training(tiny_onnx(), 100, devices=["h200"], batch_size=4)
-    plain = training(found, 100)
+    plain = found.to_dict()
     json.dumps(plain, allow_nan=False)
     assert plain["steps"] == 100
     assert plain["choices"][0]["hours"]["value"] == pytest.approx(
@@ -41,7 +40,7 @@ def test_a_training_has_its_steps_and_hours() -> None:
 def test_how_many_times_as_much_leaves_out_what_one_does_not_know() -> None:
     first = predict(tiny_onnx(), batch_size=1)
     second = replace(predict(tiny_onnx(), batch_size=64), power_w=None)
-    found = times(first, second)
+    found = ModelComparison(first, second).times
     assert found["macs"] == 64
     assert found["parameters"] == 1
     assert "power_w" in COMPARED
