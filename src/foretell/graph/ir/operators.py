@@ -1,37 +1,37 @@
-"""graph: what every operator is: how it moves data, what arithmetic it does, what its backward pass keeps.
+"""Graph: the table of operators: how each moves data, how much arithmetic it does, what it saves for backward.
 
-The vocabulary is ONNX's (opset 23 and older, the newer ones where they are plain, and the contrib operators that
-ONNX Runtime's optimiser writes), plus a few operators of PyTorch that ONNX has no name for. Floating-point operations
-of element-wise functions are counted by convention: see ``docs/units.md``.
+The vocabulary is that of ONNX: opset 23 and older, some newer operators, and the contrib operators that ONNX Runtime's
+optimiser writes. A few operators of PyTorch that ONNX has no name for are added. Floating-point operations of
+element-wise functions are counted by convention: see ``docs/units.md``.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 OpKind = Literal[
-    "view",  # a new look at the same storage: no kernel, unless the layout forbids it
-    "free",  # known before the run, or done on the host: no device work
-    "elementwise",  # every output element from the matching input elements
-    "reduction",  # every input element read once, fewer written
-    "movement",  # copies without arithmetic: writes its output, reads as much
-    "generator",  # writes its output from nothing
-    "normalisation",  # statistics over an axis, then element-wise
-    "pooling",  # a window of the input for every output element
-    "contraction",  # multiply-accumulate: convolution, matrix product
+    "view",  # shares the storage of its input: no kernel, unless the strides do not allow a view
+    "free",  # computed before the run, or on the host: no work for the device
+    "elementwise",  # computes each output element from the matching input elements
+    "reduction",  # reads every input element once and writes fewer
+    "movement",  # copies without arithmetic: reads as much as it writes
+    "generator",  # writes its output without reading anything
+    "normalisation",  # computes statistics over axes, then works element-wise
+    "pooling",  # reads a window of the input for every output element
+    "contraction",  # multiply-accumulates: convolution, matrix product
     "attention",  # two contractions around a softmax, in one kernel
-    "recurrent",  # contractions once a time step
-    "gather",  # reads only what it picks
-    "scatter",  # copies its first input and writes over parts of it
-    "sort",  # n log n
+    "recurrent",  # contractions in every time step
+    "gather",  # reads only the elements that it picks
+    "scatter",  # copies its first input and overwrites parts of it
+    "sort",  # n log n operations
     "control",  # runs sub-graphs
-    "unknown",
+    "unknown",  # not in this table
 ]
 Saved = Literal["inputs", "output", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """The entry of one operator. ``flops`` is per output element (per input element for reductions)."""
+    """The entry of one operator. ``flops`` counts per output element, for reductions per input element."""
 
     kind: OpKind
     flops: float = 0.0
@@ -43,6 +43,7 @@ OPERATORS: dict[str, Operator] = {}
 
 
 def _enter(names: str, kind: OpKind, flops: float = 0.0, saves: Saved = "inputs") -> None:
+    """Add operators to the table; ``names`` are separated by spaces."""
     for name in names.split():
         OPERATORS[name] = Operator(kind, flops, saves)
 
@@ -59,7 +60,7 @@ _enter(
     "free",
     saves="nothing",
 )
-# element-wise: cheap ones take 1, compositions what they are made of, transcendental functions 4 an evaluation
+# element-wise: 1 for a cheap operation, 4 for a transcendental function; compositions add up what they are made of
 _enter("Add Sub Sum Mean Neg Cast CastLike CopyTo", "elementwise", 1, "nothing")
 _enter("Mul Div Max Min Abs Sign Where PRelu LeakyRelu Relu6 Mod Pow2 Addcmul Lerp", "elementwise", 1)
 _enter("Relu", "elementwise", 1, "output")
@@ -92,8 +93,9 @@ _enter("CumSum CumProd", "reduction", 1, "nothing")
 _enter("NonZero Compress Unique", "reduction", 1, "nothing")
 _enter("NegativeLogLikelihoodLoss", "reduction", 1)
 _enter("SoftmaxCrossEntropyLoss", "reduction", 6)
-_enter("Det Inverse", "reduction", 1)  # cost.py multiplies by the matrix' side
-_enter("NonMaxSuppression", "reduction", 1)  # cost.py counts pairs
+# the 1 of the next two is a placeholder: cost/arithmetic.py multiplies by the side of the matrix, or counts pairs
+_enter("Det Inverse", "reduction", 1)
+_enter("NonMaxSuppression", "reduction", 1)
 
 _enter(
     "Concat ConcatFromSequence Tile Pad DepthToSpace SpaceToDepth ReverseSequence Roll Flip CenterCropPad Copy Trilu "
@@ -102,7 +104,7 @@ _enter(
     saves="nothing",
 )
 _enter("Upsample", "movement", saves="nothing")
-_enter("Resize", "elementwise", 7, "nothing")  # cost.py: by interpolation mode
+_enter("Resize", "elementwise", 7, "nothing")  # cost/arithmetic.py counts by interpolation mode
 _enter("GridSample AffineGrid", "elementwise", 12)
 _enter("Col2Im", "movement", 1, "nothing")
 _enter("ConstantOfShape Range EyeLike RandomNormal RandomUniform", "generator", 0, "nothing")
@@ -120,7 +122,7 @@ _enter(
     "RMSNormalization SimplifiedLayerNormalization SkipSimplifiedLayerNormalization LpNormalization", "normalisation", 5
 )
 _enter("Softmax LogSoftmax Hardmax", "normalisation", 7, "output")
-_enter("LRN", "normalisation", 6)  # cost.py adds the window
+_enter("LRN", "normalisation", 6)  # cost/arithmetic.py adds the window
 
 _enter("MaxPool AveragePool LpPool MaxRoiPool AdaptiveAveragePool AdaptiveMaxPool QLinearAveragePool", "pooling")
 _enter("GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearGlobalAveragePool", "reduction", 1, "nothing")
@@ -137,8 +139,8 @@ _enter(
     "contraction",
 )
 _enter("DynamicQuantizeMatMul Einsum MoE GroupedMatMul Bilinear", "contraction")
-_enter("SelectiveScan", "normalisation", 20)  # arithmetic.py: 9 a state element
-_enter("DFT STFT TfIdfVectorizer", "reduction", 1, "nothing")  # cost.py: 5 n log2 n
+_enter("SelectiveScan", "normalisation", 20)  # cost/arithmetic.py counts 9 for each element of the state
+_enter("DFT STFT TfIdfVectorizer", "reduction", 1, "nothing")  # cost/arithmetic.py counts 5 n log2 n for DFT and STFT
 _enter(
     "Attention MultiHeadAttention GroupQueryAttention LinearAttention FlexAttention PackedAttention ContribAttention",
     "attention",
@@ -148,15 +150,15 @@ _enter("Gather GatherElements GatherND EmbeddingBag", "gather", saves="nothing")
 _enter("Scatter ScatterElements ScatterND TensorScatter IndexFill", "scatter", saves="nothing")
 _enter("TopK Sort", "sort", saves="nothing")
 _enter("If Loop Scan SequenceMap", "control")
-# on strings and images, always on the host
+# operators on strings and encoded images always run on the host
 _enter("StringConcat StringNormalizer StringSplit RegexFullMatch ImageDecoder", "free", saves="nothing")
 
 
-DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})  # those whose operators mean what the table says
+DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})  # the domains whose operators the table describes
 
 
 def lookup(op: str, domain: str = "") -> Operator:
-    """The entry of ``op``; an operator nobody has entered, or of a foreign domain, is of the kind ``unknown``.
+    """Return the entry of ``op``. An operator that is not in the table, or of another domain, has kind ``unknown``.
 
     >>> lookup("Conv").kind, lookup("NoSuchThing").kind, lookup("Conv", "org.example").kind
     ('contraction', 'unknown', 'unknown')
