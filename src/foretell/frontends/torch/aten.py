@@ -1,7 +1,7 @@
-"""frontends: programs of ATen calls → Graph. Needs no torch: calls come from an exported program or from its file.
+"""Frontends: turns a program of ATen calls into a graph. The calls come from ``torch.export`` or from a .pt2 file.
 
-`aten_operators` has a line for every operator. What it does not have stays under its own name
-and is reported as unknown.
+This module does not import torch. `foretell.frontends.torch.aten_operators` maps each ATen operator to an operator of
+the graph. An operator that is not in its table keeps its own name and is reported as unknown.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from foretell.graph.ir.operators import lookup
 
 @dataclass(frozen=True)
 class AtenProgram:
-    """A whole program: its calls and all its tensors, inputs and outputs by name."""
+    """A whole program: its calls, all its tensors, and the names of its inputs and outputs."""
 
     name: str
     calls: tuple[AtenCall, ...]
@@ -30,7 +30,7 @@ class AtenProgram:
 
 
 def assemble(program: AtenProgram) -> Graph:
-    """The graph of a program, with batch axes marked."""
+    """Return the graph of a program, with batch axes marked."""
     nodes = [node for call in program.calls if (node := _node(call, program.tensors)) is not None]
     used = (
         {name for node in nodes for name in (*node.inputs, *node.outputs)} | set(program.inputs) | set(program.outputs)
@@ -50,7 +50,7 @@ def assemble(program: AtenProgram) -> Graph:
 
 
 def canonical_operator(target: str) -> str:
-    """The operator that an ATen target becomes, "" where it is not known.
+    """Return the operator that an ATen target becomes; "" if it is unknown.
 
     >>> canonical_operator("aten.scaled_dot_product_attention.default"), canonical_operator("aten.relu_.default")
     ('Attention', 'Relu')
@@ -60,10 +60,11 @@ def canonical_operator(target: str) -> str:
 
 
 def _node(call: AtenCall, tensors: Mapping[str, Tensor]) -> Node | None:
+    """The node of a call, or None if it does no work."""
     row, inplace = find_row(call.target)
     outputs = tuple(o if o in tensors else "" for o in call.outputs)
     if (row is not None and not row.op) or not any(outputs):
-        return None
+        return None  # runs nothing on the device, such as sym_size, or returns no tensor
     inputs = list(references(call.arguments.values()))
     attributes: dict[str, Attribute] = {}
     if row is None:

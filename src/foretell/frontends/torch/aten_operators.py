@@ -1,6 +1,7 @@
-"""frontends: what every ATen operator becomes: one line an operator, plus refinements that a line cannot say.
+"""Frontends: the table that maps ATen operators to operators of the graph, one line for each.
 
-Operators that are not here stay under their own name, of the domain ``aten``, and are reported as unknown.
+Where a line is not enough, a refinement function adjusts the node. An operator that is not in the table keeps its own
+name in the domain ``aten`` and is reported as unknown.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from foretell.graph.ir.node import Attribute
 
 
 class Ref(str):
-    """The name of a tensor, where a call takes one as an argument."""
+    """The name of a tensor that is an argument of a call, as opposed to a plain string."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class AtenCall:
-    """One call: ``target`` like ``aten.conv2d.default``, arguments by the names of the operator's schema."""
+    """One call. ``target`` is such as ``aten.conv2d.default``; arguments have the names of the operator's schema."""
 
     name: str
     target: str
@@ -32,7 +33,7 @@ class AtenCall:
 
 @dataclass(frozen=True)
 class Refinement:
-    """What a refinement sees, and what it may change: the inputs and the attributes of the node to be."""
+    """What a refinement function sees. It may change the inputs and the attributes of the future node."""
 
     call: AtenCall
     tensors: Mapping[str, Tensor]
@@ -42,7 +43,7 @@ class Refinement:
 
 @dataclass(frozen=True)
 class Row:
-    """The operator of the graph that an ATen operator becomes, and which arguments become attributes."""
+    """The operator of the graph that an ATen operator becomes, and the arguments that become attributes."""
 
     op: str
     attributes: tuple[tuple[str, str], ...] = ()
@@ -53,17 +54,18 @@ _TABLE: dict[str, Row] = {}
 
 
 def _enter(names: str, op: str, refine: Any = None, **attributes: str) -> None:
+    """Add rows to the table. ``names`` are separated by spaces; ``attributes`` map attributes to arguments."""
     for name in names.split():
         _TABLE[name] = Row(op, tuple(attributes.items()), refine)
 
 
 def find_row(target: str) -> tuple[Row | None, bool]:
-    """The row of a target and whether it works in place."""
+    """Return the row of a target, and whether the target works in place (``relu_``)."""
     parts = target.removeprefix("torch.ops.").split(".")
     namespace, name = (parts[0], parts[1]) if len(parts) > 1 else ("", parts[0])
     key = name if namespace in ("aten", "prims", "") else f"{namespace}.{name}"
     overload = ".".join(parts[1:3]) if len(parts) > 2 else name
-    if overload in _TABLE:
+    if overload in _TABLE:  # an overload may have a row of its own: it comes first
         return _TABLE[overload], False
     if key in _TABLE:
         return _TABLE[key], False
@@ -74,7 +76,7 @@ def find_row(target: str) -> tuple[Row | None, bool]:
 
 
 def references(values: Iterable[Any]) -> Iterable[str]:
-    """The tensors among arguments, in order, lists included."""
+    """The tensors among arguments, in order, also those inside lists."""
     for value in values:
         if isinstance(value, Ref):
             yield str(value)
@@ -82,7 +84,7 @@ def references(values: Iterable[Any]) -> Iterable[str]:
             yield from references(value)
 
 
-# ── refinements: what a plain row cannot say ──────────────────────────────────────────────────────────────────────────
+# ── refinements ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _rank(step: Refinement) -> int:
@@ -91,7 +93,7 @@ def _rank(step: Refinement) -> int:
 
 
 def _permuted(step: Refinement) -> None:
-    """``permute``, ``transpose`` and their kin all become Transpose with a full permutation."""
+    """``permute``, ``transpose``, ``movedim`` and others all become Transpose with a full permutation."""
     rank, name = _rank(step), step.call.target.removeprefix("torch.ops.").split(".")[1].rstrip("_")
     perm = list(range(rank))
     if name == "permute":
@@ -102,9 +104,9 @@ def _permuted(step: Refinement) -> None:
         perm[first], perm[second] = perm[second], perm[first]
     elif name == "movedim":
         sources = _listed(step.call.arguments["source"])
-        wanted = [d % rank for d in _listed(step.call.arguments["destination"])]
+        destinations = [d % rank for d in _listed(step.call.arguments["destination"])]
         perm = [d for d in perm if d not in {s % rank for s in sources}]
-        for source, destination in sorted(zip(sources, wanted), key=lambda pair: pair[1]):
+        for source, destination in sorted(zip(sources, destinations), key=lambda pair: pair[1]):
             perm.insert(destination, source % rank)
     elif name in ("t", "mT", "adjoint", "mH"):
         perm = [*perm[:-2], *perm[:-3:-1]]
@@ -136,16 +138,18 @@ def _cast(step: Refinement) -> str | None:
 
 
 def _bias_last(step: Refinement) -> None:
+    """``addmm(bias, a, b)`` has its bias first; Gemm has it last."""
     step.inputs.append(step.inputs.pop(0))
 
 
-def _dropped(step: Refinement) -> str | None:
+def _dropout(step: Refinement) -> str | None:
+    """In training a dropout computes a mask; at inference it does nothing."""
     active = step.call.arguments.get("train") or step.call.arguments.get("training")
     return "DropoutMask" if active and step.call.arguments.get("p", 0.5) else None
 
 
 def _pooled(step: Refinement) -> str | None:
-    """An adaptive pool to one element is a global pool."""
+    """An adaptive pool with one output element is a global pool."""
     size = _listed(step.call.arguments.get("output_size", 0))
     if all(s == 1 for s in size):
         return "GlobalMaxPool" if "max" in step.call.target else "GlobalAveragePool"
@@ -157,7 +161,7 @@ def _recurrent(step: Refinement) -> None:
 
 
 def _two_tensors(step: Refinement) -> str | None:
-    """``max`` and ``min`` of two step.tensors are element-wise; of one, a reduction."""
+    """``max`` and ``min`` of two tensors are element-wise; of one tensor they are reductions."""
     if len(step.inputs) > 1:
         return "Max" if "max" in step.call.target else "Min"
     return None
@@ -177,13 +181,15 @@ def _resized(step: Refinement) -> None:
     )
 
 
-def _attended(step: Refinement) -> None:
+def _masked(step: Refinement) -> None:
+    """Note whether an attention has a mask tensor."""
     mask = step.call.arguments.get("attn_mask")
     if isinstance(mask, Ref):
         step.attributes["mask"] = 1
 
 
-def _mixed(step: Refinement) -> None:
+def _counted_experts(step: Refinement) -> None:
+    """The number of experts is the first size of their stacked weights."""
     stacked = next(
         (step.tensors[i].shape[0] for i in step.inputs[1:] if i in step.tensors and len(step.tensors[i].shape) == 3), 1
     )
@@ -191,7 +197,7 @@ def _mixed(step: Refinement) -> None:
 
 
 def _copied_into(step: Refinement) -> None:
-    """``copy_`` writes its second argument over its first, which is not read."""
+    """``copy_`` overwrites its first argument with its second; the first is not read."""
     step.attributes["inplace"] = 1
 
 
@@ -216,7 +222,7 @@ _enter("contiguous", "Contiguous")
 _enter("clone copy", "Copy")
 _enter("copy_", "CopyTo", _copied_into)
 _enter("to _to_copy type_as convert_element_type float half bfloat16 double long int bool", "Cast", _cast)
-_enter("dropout native_dropout feature_dropout alpha_dropout feature_alpha_dropout", "Dropout", _dropped)
+_enter("dropout native_dropout feature_dropout alpha_dropout feature_alpha_dropout", "Dropout", _dropout)
 _enter(
     "zeros ones full empty zeros_like ones_like full_like empty_like new_zeros new_ones new_full "
     "new_empty scalar_tensor fill fill_ zero_ empty_permuted "
@@ -360,14 +366,14 @@ _enter("matmul mm bmm mv dot vdot chain_matmul linalg_matmul __matmul__", "MatMu
 _enter("einsum", "Einsum", equation="equation")
 _enter("bilinear", "Bilinear")
 _enter("_grouped_mm _scaled_grouped_mm transformers.grouped_mm_fallback", "GroupedMatMul")
-_enter("foretell.moe_experts", "MoE", _mixed, top_k="top_k")
-_enter("scaled_dot_product_attention", "Attention", _attended, is_causal="is_causal", enable_gqa="enable_gqa")
+_enter("foretell.moe_experts", "MoE", _counted_experts, top_k="top_k")
+_enter("scaled_dot_product_attention", "Attention", _masked, is_causal="is_causal", enable_gqa="enable_gqa")
 _enter(
     "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_efficient_attention "
     "_scaled_dot_product_cudnn_attention _scaled_dot_product_attention_math",
     "Attention",
-    _attended,
+    _masked,
     is_causal="is_causal",
 )
 _enter("foretell.selective_scan", "SelectiveScan")
@@ -426,7 +432,7 @@ _enter(
     "DFT",
 )
 _enter("stft istft", "STFT")
-# told at conversion, done on the host, or checks: nothing runs on the device
+# sizes, checks and host-side calls: nothing runs on the device
 _enter(
     "sym_size sym_stride sym_numel size item _local_scalar_dense _assert_async _assert_scalar "
     "_assert_tensor_metadata sym_constrain_range "

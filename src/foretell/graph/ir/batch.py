@@ -10,9 +10,9 @@ Operators without a rule keep the axis if the rank stays the same. Element-wise 
 broadcasting does.
 
 Two cases have no input to follow. A tensor made from nothing (``zeros(batch, …)``) and an expanded weight show the
-batch only as a size. Front-ends therefore trace with a batch of 11, a size that no layer has by itself, so that a
-multiple of 11 gives the batch away. And an operand that must agree with its neighbours (a piece of a Concat, the first
-state of an LSTM) is given their axis afterwards, together with the views it came from.
+batch only as a size. Front-ends therefore trace with a batch of 11, a size that hardly any layer has by itself: there,
+a multiple of 11 is taken for the batch. And an operand that must agree with its neighbours (a piece of a Concat, the
+first state of an LSTM) is given their axis afterwards, together with the views it came from.
 
 Limits: a tensor has one batch axis at most. An axis that merges the batch with a dimension in front of it counts as the
 batch axis. With batch size 1 nothing can be recognised by its size. An axis that the batch size does not divide is not
@@ -100,7 +100,7 @@ def _axis_by_size(graph: Graph, node: Node, out: Tensor, kind: str) -> int | Non
     if size == 1:
         return None
     if kind == "generator":
-        # no layer has a size such as 11 by itself, so a multiple of it comes from the batch; multiples of 8 do not
+        # hardly any layer has a multiple of 11 by itself, so it comes from the batch; a multiple of 8 could be anything
         distinctive = all(size % factor for factor in (2, 3, 5, 7))
         return next((i for i, d in enumerate(out.shape) if d == size or (distinctive and d and d % size == 0)), None)
     if node.op in ("Expand", "Tile"):
