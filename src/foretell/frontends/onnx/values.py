@@ -1,7 +1,13 @@
-"""frontends: small integer values that shapes are made of, computed while reading an ONNX graph.
+"""Frontends: computes the small values that decide shapes while an ONNX graph is read.
 
-Exporters compute shapes inside the graph (Shape → Gather → Concat → Reshape). These rules run that arithmetic on numpy
-arrays of at most `MAX_ELEMENTS` elements; a node they cannot run keeps its value unknown.
+Idea: exporters compute shapes inside the graph (Shape → Gather → Concat → Reshape). The shape of a Reshape is known
+only if that arithmetic is done. `evaluate` runs one node on NumPy arrays if all its inputs are known;
+`foretell.frontends.onnx.shapes` calls it for every node and keeps the results. It is constant folding, but only for
+values that are small enough to be a shape.
+
+Limits: arrays have at most `MAX_ELEMENTS` elements, so no weight is ever computed with. A file may be malicious, so
+every rule checks the size of its result before it allocates it, and a node that fails is left unknown instead of
+raising an error. Only the operators of the table at the end are known; they are those that occur in shape arithmetic.
 """
 
 import math
@@ -17,7 +23,7 @@ Attributes = Mapping[str, Any]
 
 
 def evaluate(op: str, inputs: Sequence[Array | None], attributes: Attributes) -> list[Array] | None:
-    """The outputs of a node whose inputs are known, or None where the value cannot or should not be computed."""
+    """Return the outputs of a node whose inputs are known; None if they cannot or should not be computed."""
     rule = _RULES.get(op)
     if rule is None or sum(i.size for i in inputs if i is not None) > 4 * MAX_ELEMENTS:
         return None
@@ -54,7 +60,8 @@ def _elementwise(function: Callable[..., Any]) -> Callable[[list[Array | None], 
 
 def _divide(a: Array, b: Array) -> Array:
     if np.issubdtype(a.dtype, np.integer):
-        return np.asarray(np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))).astype(a.dtype)  # exact, towards zero
+        # ONNX rounds towards zero, NumPy's // rounds down; a division of floats would not be exact
+        return np.asarray(np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))).astype(a.dtype)
     return np.asarray(a / b)
 
 
@@ -71,7 +78,7 @@ def _slice(inputs: list[Array | None], attributes: Attributes) -> Array:
     for axis, start, end, step in zip(axes, starts, ends, steps):
         stop: int | None = int(end)
         if int(step) < 0 and int(end) < -data.shape[int(axis)]:
-            stop = None
+            stop = None  # down to the first element; Python would read the number as counted from the end
         index[int(axis)] = slice(int(start), stop, int(step))
     return np.asarray(data[tuple(index)])
 
@@ -100,10 +107,10 @@ def _reshape(inputs: list[Array | None], attributes: Attributes) -> Array:
 
 def _expand(inputs: list[Array | None], _attributes: Attributes) -> Array:
     data, shape = _need(inputs[0]), [int(d) for d in _need(inputs[1]).ravel()]
-    wanted = np.broadcast_shapes(data.shape, tuple(shape))
-    if math.prod(wanted) > MAX_ELEMENTS:
+    expanded = np.broadcast_shapes(data.shape, tuple(shape))
+    if math.prod(expanded) > MAX_ELEMENTS:
         raise ValueError("too large")
-    return np.broadcast_to(data, wanted)
+    return np.broadcast_to(data, expanded)
 
 
 def _constant_of_shape(inputs: list[Array | None], attributes: Attributes) -> Array:
@@ -116,6 +123,7 @@ def _constant_of_shape(inputs: list[Array | None], attributes: Attributes) -> Ar
 
 def _range(inputs: list[Array | None], _attributes: Attributes) -> Array:
     start, limit, delta = (_need(i).ravel()[0] for i in inputs)
+    # "not … <=" instead of ">": a NaN must be refused, too
     if not abs((float(limit) - float(start)) / float(delta)) <= MAX_ELEMENTS:
         raise ValueError("too large")
     return np.arange(start, limit, delta, dtype=_need(inputs[0]).dtype)
