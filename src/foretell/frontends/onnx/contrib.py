@@ -193,7 +193,7 @@ class _Call:
 def contrib_shapes(
     node: NodeProto, attributes: Mapping[str, Any], known: Mapping[str, Known], infer: Infer
 ) -> dict[str, Known] | None:
-    """Shapes and element types of a contrib operator's outputs, or None where no rule applies."""
+    """Return the shapes and element types of a contrib operator's outputs; None if there is no rule for it."""
     call = _Call(attributes, tuple(known.get(i) if i else None for i in node.input))
     if not call.has(0):
         return None
