@@ -158,6 +158,6 @@ def _recognise_content(path: Path, start: bytes) -> str:
 
 def _pickled(path: Path) -> UntrustedModelError:
     return UntrustedModelError(
-        f"{path.name} is a pickle, or is named like one. Opening a pickle can run any code, so foretell never does. "
+        f"{path.name} is a pickle, or is named like one. Opening a pickle can run any code, so it is never opened. "
         "Save the model with torch.export.save (.pt2), torch.jit.save or as ONNX."
     )
