@@ -104,6 +104,7 @@ def _device(name: str, row: Mapping[str, Any], limits: Mapping[str, tuple[SmLimi
     # the file lists fields by source; the record looks up the source of a field
     sources = {field: key for key, fields in row["sources"].items() for field in fields}
     facts = {k: v for k, v in row.items() if k not in {"sources", "mig", "aliases", "price_keys"}}
+    # the file calls the profiles "mig"; the record has them as mig_profiles
     if "mig" in row:
         sources["mig_profiles"] = sources.pop("mig")
     capability = row.get("compute_capability")

@@ -87,6 +87,7 @@ def parse_slice(text: str, device: Device) -> Slice:
         return _mps(text, plain.removeprefix("mps:").strip().removesuffix("%"), device)
     if plain.startswith("sms:"):
         return _sms(text, plain.removeprefix("sms:").strip(), device)
+    # a bare profile name, as nvidia-smi prints it
     if _PROFILE.fullmatch(plain):
         return _mig(text, plain, device)
     raise DeviceError(f"Unknown slice {text!r}. Write mps:PERCENT, mig:PROFILE or sms:COUNT, such as mps:30 or sms:8.")

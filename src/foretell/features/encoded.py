@@ -58,16 +58,20 @@ class Encoded:
 def encode(features: Numbers) -> Encoded:
     """Encode rows of `foretell.features.COLUMNS` for a network."""
     columns = {name: features[:, position].astype(np.float64) for name, position in _AT.items()}
+    # logarithms and shares as they are; counts as logarithms, with the sign of an absent −1
     parts = [columns[name] for name in _PLAIN]
     parts += [np.sign(columns[name]) * np.log2(1.0 + np.abs(columns[name])) for name in _COUNTS]
+    # vectorised loads and tensor cores want sizes that are multiples of small powers of two
     for name in _DIVIDED:
         size = np.maximum(columns[name], 0.0)
         parts += [(size > 0) & (size % divisor == 0) for divisor in _DIVISORS]
     sizes = {name: _size(columns[name]) for name in (*_TILED, "log_many")}
+    # the share of a tile that is useful, for every tile size that libraries have
     for name in _TILED:
         parts += [sizes[name] / np.maximum(np.ceil(sizes[name] / tile) * tile, 1.0) for tile in _TILE_SIZES]
     # waves = tiles / SMs, so the number of SMs follows from the two columns
     sms = _size(columns["log_tiles"]) / np.maximum(columns["waves"], 1e-6)
+    # how full the last wave is: 133 tiles on 132 SMs take as long as 264
     for height, width in _TILES:
         tiles = np.ceil(sizes["log_m"] / height) * np.ceil(sizes["log_n"] / width) * sizes["log_many"]
         waves = tiles / np.maximum(np.round(sms), 1.0)
@@ -75,6 +79,7 @@ def encode(features: Numbers) -> Encoded:
     parts += [columns[name] != -1.0 for name in _PRESENT]
     for name, codes in _CODED.items():
         parts += [columns[name] == code for code in range(codes)]
+    # an unknown operator is −1 in the columns and 0 here; the launches are no longer a logarithm
     return Encoded(
         np.stack(parts, axis=1).astype(np.float32),
         np.maximum(columns["operator"] + 1, 0).astype(np.int64),

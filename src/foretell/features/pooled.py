@@ -86,6 +86,7 @@ def pool(units: DistinctUnits, unit_us: NDArray[np.float64], setting: Setting) -
     kind, phase = rows[:, _AT["kind"]].astype(int), rows[:, _AT["phase"]].astype(int)
     short = unit_us < _SHORT_US
     parameters, outputs = np.exp2(rows[:, _AT["log_parameter_bytes"]]), np.exp2(rows[:, _AT["log_written_bytes"]])
+    # the spread of the units' times, on a logarithmic scale
     logs = np.log(unit_us)
     mean_log = float((logs * counts).sum()) / number
     values = [

@@ -23,6 +23,7 @@ class Reuse:
         self._moved = 0
         self._written_at: dict[str, int] = {}
         self._base: dict[str, str] = {}
+        # views: a read of the view is a read of its base
         launching = set(running)
         for position, node in enumerate(graph.nodes):
             if position not in launching and node.inputs and node.inputs[0]:

@@ -127,6 +127,7 @@ def _matrices(m: float, n: float, k: float, many: float, sms: int) -> Sizes:
 def _product(first: Tensor, second: Tensor, output: Tensor, cost: Cost, sms: int) -> Sizes:
     """A matrix product; K follows from its MACs, which also works for quantised and fused variants."""
     columns = output.shape[-1]
+    # a second operand of two axes is shared by all rows; with more axes the product is batched
     many = math.prod(second.shape[:-2]) if len(second.shape) > 2 else 1
     rows = output.elements / max(columns * many, 1)
     inner = cost.macs / max(output.elements, 1)
@@ -160,6 +161,7 @@ def _convolution(node: Node, image: Tensor, weight: Tensor, output: Tensor, sms:
 def _attention(node: Node, inputs: list[Tensor], sms: int) -> Sizes:
     query, key = inputs[0].shape, (inputs[1] if len(inputs) > 1 else inputs[0]).shape
     heads, queries, keys, size = math.prod(query[:-2]), query[-2], key[-2], query[-1]
+    # 0: no mask, 1: causal, 2: a tensor
     masked = 2.0 if len(inputs) > 3 else float(bool(node.integer("is_causal", 0)))
     return _matrices(queries, keys, size, heads, sms) | {
         "log_heads": _log(heads),

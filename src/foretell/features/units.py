@@ -96,6 +96,7 @@ def extract_units(workload: Workload) -> Units:
     hardware = workload.target.hardware
     units = tuple(_units(workload, graph))
     rows, bounds = [], []
+    # reuse distances depend on the order of units, so units are described and run one by one
     running = (position for unit in units for position in unit.nodes)
     reuse = Reuse(graph, running, sum(unit.cost.bytes for unit in units))
     for unit in units:
@@ -153,6 +154,7 @@ def _dtype(graph: Graph, node: Node) -> str:
 
 def _least_us(unit: _Unit, hardware: Hardware) -> tuple[float, float]:
     """The least time that the arithmetic and the memory traffic of a unit need, in µs."""
+    # other integers and booleans are taken to run at the rate of fp32
     dtype = unit.dtype if unit.dtype in ("fp64", "fp32", "bf16", "fp16", "fp8", "int8") else "fp32"
     cost, on_tensor_cores = unit.cost, 2 * unit.cost.tensor_core_macs
     compute_s = on_tensor_cores / flops_per_s(hardware.peak_tflops(dtype, tensor_cores=True))

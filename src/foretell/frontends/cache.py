@@ -18,14 +18,15 @@ MAX_ENTRIES = 2000  # the least recently used ones beyond this are deleted
 
 def cache_folder() -> Path:
     """Return ``$FORETELL_CACHE``, else ``$XDG_CACHE_HOME/foretell``, else ``~/.cache/foretell``."""
-    own = os.environ.get("FORETELL_CACHE")
-    if own:
-        return Path(own)
+    folder = os.environ.get("FORETELL_CACHE")
+    if folder:
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foretell"
 
 
 def entry_path(frontend: str, fingerprint: str, request: ModelRequest) -> Path:
     """Return the path at which the graph of a request is cached, whether it exists or not."""
+    # trust is not among them: a cached graph is read without running the model's code
     options = (
         request.inputs,
         request.mode == "training",

@@ -134,6 +134,7 @@ def _recognise_path(source: str) -> str:
         raise
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise ModelError(f"Cannot read {source!r}: {getattr(error, 'strerror', None) or error}.") from error
+    # a .json may be a Paddle program or a Hugging Face config
     return recognise_foreign_file(path, start) or ("hf" if path.suffix == ".json" else _recognise_content(path, start))
 
 

@@ -143,6 +143,7 @@ def run_bounded(command: Sequence[str], folder: Path, name: str, bounds: Bounds,
     finally:
         _end(process)
     code = process.returncode
+    # a library may crash at exit, after the result is complete
     if code == 0 or (folder / "result.json").exists():
         return
     last = tail.decode(errors="replace").strip().splitlines()[-1:] or [""]

@@ -78,8 +78,8 @@ class Environment:
 
 def environments_folder() -> Path:
     """Return ``$FORETELL_FRONTENDS``, else ``frontends`` in the cache folder."""
-    own = os.environ.get("FORETELL_FRONTENDS")
-    return Path(own) if own else cache_folder() / "frontends"
+    folder = os.environ.get("FORETELL_FRONTENDS")
+    return Path(folder) if folder else cache_folder() / "frontends"
 
 
 def find_environment(name: str, *, running_first: bool = False) -> Environment | None:

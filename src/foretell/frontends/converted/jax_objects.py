@@ -102,6 +102,7 @@ def _write_array(jax: Any, array: Any) -> Any:
     """Return how an array is pickled. JAX's own way depends on its version and copies all weights in memory."""
     import numpy as np
 
+    # random keys are no plain numbers; their data and the name of their generator are
     if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
         rebuild = partial(jax.random.wrap_key_data, impl=str(jax.random.key_impl(array)))
         return rebuild, (np.asarray(jax.random.key_data(array)),)

@@ -60,21 +60,22 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}".rstrip(": .")
 
 
-def convert_function(function: Any, given: list[Any], examples: Any, refuse: Refuse) -> Any:
+def convert_function(function: Any, user_inputs: list[Any], examples: Any, refuse: Refuse) -> Any:
     """Convert a function; its inputs are those that the user gave, or have the shapes of the examples."""
     if not callable(function):
         raise refuse("model", f"{type(function).__name__} is neither a function nor a module of Flax.")
     jax = importlib.import_module("jax")
     jax2onnx = importlib.import_module("jax2onnx")
     names: list[str] = []
-    if given:
-        specs = [jax.ShapeDtypeStruct(("B", *shape), _dtype(dtype)) for _, shape, dtype in given]
-        names = [name or f"x{position}" for position, (name, _, _) in enumerate(given)]
+    if user_inputs:
+        specs = [jax.ShapeDtypeStruct(("B", *shape), _dtype(dtype)) for _, shape, dtype in user_inputs]
+        names = [name or f"x{position}" for position, (name, _, _) in enumerate(user_inputs)]
     elif examples is not None:
         several = isinstance(examples, list | tuple)
         specs = [_open(jax, example) for example in (examples if several else (examples,))]
     else:
         raise refuse("input", "its inputs are not known. Give them, without the batch: --input 224x224x3")
+    # a module of Flax NNX may be in training mode
     if hasattr(function, "eval") and hasattr(function, "train"):
         function.eval()
     options = {"input_names": names} if names else {}

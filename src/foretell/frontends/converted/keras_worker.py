@@ -162,13 +162,14 @@ def _specs_of(examples: Any) -> list[Any]:
     ]
 
 
-def _model_function(tf: Any, model: Any, given: list[Any], refuse: Refuse) -> Any:
+def _model_function(tf: Any, model: Any, user_inputs: list[Any], refuse: Refuse) -> Any:
     """A Keras model as a function with fixed inputs and an open batch."""
     keras = importlib.import_module("keras")
     model.trainable = True  # the weights of a frozen layer count as trained; running statistics stay untrained
-    specs = _keras_specs(tf, model, given, refuse)
+    specs = _keras_specs(tf, model, user_inputs, refuse)
 
     def call(*tensors: Any) -> Any:
+        # a functional model may take its inputs as a dictionary or a nested list
         structure = getattr(model, "_inputs_struct", None)
         if structure is not None:
             return model(keras.tree.pack_sequence_as(structure, list(tensors)), training=False)
@@ -177,15 +178,15 @@ def _model_function(tf: Any, model: Any, given: list[Any], refuse: Refuse) -> An
     return tf.function(call, input_signature=specs).get_concrete_function()
 
 
-def _keras_specs(tf: Any, model: Any, given: list[Any], refuse: Refuse) -> list[Any]:
+def _keras_specs(tf: Any, model: Any, user_inputs: list[Any], refuse: Refuse) -> list[Any]:
     """The inputs of the model; open dimensions get the sizes that the user gave."""
     inputs = getattr(model, "inputs", None)
     if not inputs:
-        if not given:
+        if not user_inputs:
             raise refuse("input", "its inputs are not known. Give them, without the batch: --input 224x224x3")
-        return [tf.TensorSpec((None, *shape), _tf_dtype(dtype), name) for name, shape, dtype in given]
-    by_name = {name: shape for name, shape, _ in given if name}
-    unnamed = iter([shape for name, shape, _ in given if not name])
+        return [tf.TensorSpec((None, *shape), _tf_dtype(dtype), name) for name, shape, dtype in user_inputs]
+    by_name = {name: shape for name, shape, _ in user_inputs if name}
+    unnamed = iter([shape for name, shape, _ in user_inputs if not name])
     specs = []
     for entry in inputs:
         name = re.sub(r"[^\w.]", "_", entry.name)
@@ -262,6 +263,7 @@ def _to_onnx(
     renamed = {f"{weight}:0": names[weight] for weight in weights}
     inputs_to_weights(proto.graph, renamed)
     _plain_input_names(proto.graph)
+    # if no variable is marked as trainable, as in a frozen graph, every weight counts as trained
     trained = any(v.trainable for v in variables.values())
     return proto, {names[w] for w in weights if trained and w in variables and not variables[w].trainable}
 
@@ -283,6 +285,7 @@ def _open_weights(tf: Any, graph_def: Any) -> list[str]:
             filled.append(node.name)
             continue
         weights.append(node.name)
+        # a copy: clearing the attributes would clear the shape, too
         size = type(value.tensor_shape)()
         size.CopyFrom(value.tensor_shape)
         node.op = "Placeholder"

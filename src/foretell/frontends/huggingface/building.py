@@ -114,6 +114,7 @@ def model_factory(source: HfConfig, config: Any, *, generates: bool) -> Callable
         choices = []
     else:
         choices = [auto.AutoModelForCausalLM, auto.AutoModelForImageTextToText]
+    # a config with code of its own names the auto classes that it supports
     remote = getattr(config, "auto_map", None) or {}
     matches = (choice for choice in choices if type(config) in choice._model_mapping or choice.__name__ in remote)
     return next(matches, auto.AutoModel).from_config  # type: ignore[no-any-return]
@@ -143,6 +144,7 @@ def _prefill(model_inputs: ModelInputs) -> tuple[dict[str, Any], list[str]]:
 
 def _decode(model_inputs: ModelInputs) -> tuple[dict[str, Any], list[str]]:
     context = model_inputs.sizes.context or model_inputs.sizes.sequence or DEFAULT_PROMPT
+    # one token; asking for context + 1 first checks that the model has that many positions
     steps = model_inputs.tokens(context + 1, target=True)[:, :1].clone()
     options: dict[str, Any] = {"use_cache": True} | _last_logits(model_inputs)
     if model_inputs.is_encoder_decoder:

@@ -51,6 +51,7 @@ def load_config(spec: str) -> HfConfig:
     """
     ident = spec.removeprefix("hf:")
     path = Path(ident).expanduser()
+    # hf:PATH also works for a local folder or file
     if not spec.startswith("hf:") or path.is_dir() or path.suffix == ".json":
         return _from_path(path)
     cached = _cached(ident)

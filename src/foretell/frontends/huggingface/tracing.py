@@ -39,6 +39,7 @@ def bind_forward(model: Any, inputs: Mapping[str, Any], call: Call) -> None:
         return dict(_tensors(output, "", input_ids))
 
     by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    # torch.export reads the names of the inputs from the signature
     forward.__signature__ = inspect.Signature([inspect.Parameter(name, by_name) for name in inputs])  # type: ignore[attr-defined]
     model.forward = forward
 

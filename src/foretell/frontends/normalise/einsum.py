@@ -12,6 +12,7 @@ def lower_einsum(draft: Draft) -> None:
         if node.op == "Einsum" and len(node.inputs) == 2:
             terms, _, result = node.text("equation").replace(" ", "").partition("->")
             left, _, right = terms.partition(",")
+            # an ellipsis or a diagonal ("ii") is left alone
             if not (result + left + right).isalpha() or len(set(left)) < len(left) or len(set(right)) < len(right):
                 continue
             if draft.is_weight(node.inputs[1]):

@@ -98,6 +98,7 @@ def _put_batch_norm(draft: Draft, chain: list[Node], source: str, weights: list[
     fits = rank >= 2 and draft.shape(output) == shape and shape[axis] == size
     if not fits or not 1 <= len(weights) <= 4 or any(draft.tensors[w].elements != size for w in weights):
         return
+    # of the weights, the framework marks running statistics as buffers; without marks the subtracted one is the mean
     rest = [w for w in weights if w != variance]
     untrained = [w for w in rest if draft.tensors[w].kind == "buffer"]
     mean = untrained[0] if untrained else _subtracted(draft, chain, rest)
@@ -108,6 +109,7 @@ def _put_batch_norm(draft: Draft, chain: list[Node], source: str, weights: list[
     if axis == 1:
         draft.replace(chain, "BatchNormalization", (source, *parts), output)
         return
+    # channels-last: put the norm between transposes, which layouts.py removes later
     order = (0, rank - 1, *range(1, rank - 1))
     back = (0, *range(2, rank), 1)
     turned = draft.tensor(source, tuple(shape[a] for a in order), "activation")
@@ -145,7 +147,7 @@ def _join_layer_norm(draft: Draft, root: Node) -> None:
     shape, rank = draft.shape(source), len(draft.shape(source))
     axes = sorted(a % rank for a in mean.integers("axes") or range(rank))
     if axes != list(range(rank - len(axes), rank)):
-        return
+        return  # not over the last axes: no layer norm
     size = 1
     for axis in axes:
         size *= shape[axis]
@@ -169,18 +171,18 @@ def _normalised(draft: Draft, root: Node) -> tuple[str, Node, bool] | None:
     base = square.inputs[0]
     centre = draft.made_by(base, "Sub")
     if centre is not None:
-        own = _upwards(draft, centre.inputs[1], "ReduceMean")
-        if own is not None and own.inputs[0] == centre.inputs[0]:
+        own_mean = _upwards(draft, centre.inputs[1], "ReduceMean")
+        if own_mean is not None and own_mean.inputs[0] == centre.inputs[0]:
             return centre.inputs[0], mean, True
     means = [r for r in draft.readers(base) if r.op == "ReduceMean"]
     return base, mean, bool(means)  # the variance as E[x²] − E[x]²
 
 
-def _upwards(draft: Draft, name: str, wanted: str) -> Node | None:
+def _upwards(draft: Draft, name: str, op: str) -> Node | None:
     """The nearest node of an operator above a tensor; additions of numbers, clips and reshapes are passed."""
     for _ in range(6):
         node = draft.maker(name)
-        if node is None or node.op == wanted:
+        if node is None or node.op == op:
             return node
         if node.op not in ("Add", "Sub", "Max", "Clip", "Relu", "Reshape", "Squeeze", "Unsqueeze", "Cast", "Abs"):
             return None

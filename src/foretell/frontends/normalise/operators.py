@@ -51,6 +51,7 @@ def _mean(draft: Draft, node: Node) -> None:
 
 def _activation(draft: Draft, anchor: Node, op: str, ops: frozenset[str], least: int, numbers: int = 0) -> None:
     """Join an activation: nodes that read one tensor and at least ``numbers`` scalars, and nothing else."""
+    # try the anchor's inputs as the activation's input, then what lies further up
     tried: dict[str, None] = {}
     waiting = [i for i in anchor.inputs if i and not draft.is_weight(i)]
     for _ in range(8):
@@ -127,6 +128,7 @@ def _linear(draft: Draft, product: Node) -> None:
         ):
             bias = draft.weight(addends[0], (columns,))
             joined.append(added)
+    # PyTorch stores a linear layer's weight as (out, in); a shared matrix must stay as it is
     transposed = draft.tensor(matrix, (columns, rows)) if draft.only_reader(matrix) is product else ""
     inputs = (source, transposed or matrix, *((bias,) if bias else ()))
     attributes = {"transB": 1} if transposed else {}

@@ -124,6 +124,7 @@ def _fold_weight(draft: Draft, name: str) -> None:
         )
         if shared or target.elements != sum(draft.tensors[s].elements for s in sources) or name in draft.outputs:
             return
+    # one new weight of the final shape; the old ones and the nodes between disappear, as nobody reads them
     draft.redirect(name, draft.tensor(sorted(sources)[0], target.shape, kind))
 
 
@@ -132,6 +133,7 @@ def drop_wrapping(draft: Draft) -> None:
     for gather in [n for n in draft.nodes.values() if n.op == "Gather" and len(n.inputs) > 1]:
         sources: dict[str, None] = {}
         ops: set[str] = set()
+        # walk up from the indices: where(i < 0, i + n, i) comes from one tensor
         waiting, steps = [gather.inputs[1]], 0
         while waiting and steps < 32:
             current, steps = waiting.pop(), steps + 1

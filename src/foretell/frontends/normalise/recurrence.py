@@ -51,6 +51,7 @@ def _join(draft: Draft, loop: Node, op: str, gates: int) -> None:
     source = inputs[0]
     size, width = draft.shape(read[0])[-1], draft.shape(source)[-1]
     weights = [draft.tensors[i] for i in dict.fromkeys(loop.inputs) if draft.is_weight(i)]
+    # weights may be inputs of the loop or lie in its body
     weights += [t for t in loop.bodies[0].tensors.values() if t.kind == "parameter"]
     trained = [t for t in weights if t.kind == "parameter" and t.elements > 1]
     biases = [t for t in trained if t.elements in (size, gates * size, 2 * gates * size) and _is_row(t, size, gates)]

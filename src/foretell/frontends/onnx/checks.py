@@ -124,6 +124,7 @@ def _check_location(tensor: TensorProto) -> None:
             raise ModelError(
                 f"The model is damaged: the location {location!r} of the data of weight {tensor.name!r} is not text."
             )
+        # both separators and drive letters: the file may be opened on another system
         parts = re.split(r"[\\/]", location)
         absolute = os.path.isabs(location) or location.startswith("\\") or re.match(r"^[A-Za-z]:", location)
         if not location or absolute or ".." in parts or "\0" in location:

@@ -233,6 +233,7 @@ def _by_standard_form(node: NodeProto, call: _Call, infer: Infer) -> dict[str, K
     standard.input.extend(node.input if all_inputs else node.input[: 3 if standard.op_type == "Conv" else 1])
     standard.attribute.extend(a for a in node.attribute if a.name in _STANDARD_ATTRIBUTES)
     is_channels_last = node.op_type == "NhwcMaxPool" or bool(call.attributes.get("channels_last"))
+    # most standard operators do not take 8-bit integers: infer with floats, then restore the type
     quantised = call.kind in (TensorProto.UINT8, TensorProto.INT8)
     described = (
         _channels_first(call.shape) if is_channels_last else call.shape,
@@ -258,6 +259,7 @@ def _broadcast(call: _Call) -> list[Known]:
 
 
 def _concatenated(call: _Call) -> list[Known]:
+    # after the output's scale and zero point come triples of tensor, scale and zero point
     pieces = [call.shape_of(i) for i in range(2, len(call.operands), 3)]
     joined, axis = list(pieces[0]), int(call.attributes["axis"])
     joined[axis] = sum(p[axis] for p in pieces)
@@ -293,6 +295,7 @@ def _multi_head(call: _Call) -> list[Known]:
 
 def _group_query(call: _Call) -> list[Known]:
     shape, heads, groups = call.shape, int(call.attributes["num_heads"]), int(call.attributes["kv_num_heads"])
+    # without separate keys, queries, keys and values are packed side by side
     size = shape[-1] // (heads if call.has(1) else heads + 2 * groups)
     tokens = shape[1] + (call.shape_of(3)[2] if call.has(3) else 0)
     cache = ((shape[0], groups, tokens, size), call.kind)

@@ -105,6 +105,7 @@ def _enter_inputs(
     states, axes = len(node.input) - scanned, _scan_axes(attributes, "input", scanned)
     for position, entry in enumerate(body.input):
         source = node.input[position] if position < len(node.input) else ""
+        # a Loop hands its body the iteration number and the condition first
         if node.op_type == "Loop" and position < 2:
             inner.enter(entry.name, (), TensorProto.INT64 if position == 0 else TensorProto.BOOL)
         elif source in shapes.known:
@@ -120,6 +121,7 @@ def _enter_inputs(
 
 def _enter_outputs(node: NodeProto, body: GraphProto, shapes: Shapes, inner: Shapes, trips: int) -> None:
     """Give the outputs of a control node their shapes: states keep theirs, stacked outputs gain an axis of trips."""
+    # the first output of a Loop's body is the condition
     produced = [o.name for o in body.output][1 if node.op_type == "Loop" else 0 :]
     scanned = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
     states = {"If": len(produced), "Loop": len(node.input) - 2}.get(node.op_type, len(node.input) - scanned)

@@ -177,6 +177,7 @@ def _read_node(node: NodeProto, shapes: Shapes, reader: NodeReader) -> Node | No
     if node.op_type in CONTROL:
         return read_control(node, attributes, shapes, reader, _read_body)
     if node.op_type in SEQUENCE_OPERATORS:
+        # sequences disappear here: what is left is an operator on tensors, or nothing
         plain = lower(node, attributes, shapes)
         if plain is None:
             return None
@@ -203,6 +204,7 @@ def _sorted(protos: Iterable[NodeProto]) -> list[NodeProto]:
         not_yet_made.difference_update(node.output)
     else:
         return nodes
+    # sort_nodes needs graph nodes; their names are the positions of the protos
     plain = [Node(str(i), n.op_type, names, tuple(n.output)) for i, (n, names) in enumerate(zip(nodes, names_read))]
     try:
         return [nodes[int(n.name)] for n in sort_nodes(tuple(plain))]

@@ -127,6 +127,7 @@ def _resolve(
         known = dim if isinstance(dim, int) else size or _evaluate(dim, symbols)
         if known:
             shape.append(known)
+        # one axis may stay open: the batch, or the first axis if none is called so
         elif None not in shape and ((dim == batch and batch) or axis == 0):
             shape.append(None)
         else:

@@ -90,6 +90,7 @@ class NodeReader:
             self.shapes.enter(name, tuple(value.dims), value.values.data_type)
             self.constants[name] = value.values.data_type
             return
+        # the attribute is value_int, value_ints, value_float, value_floats, value_string or value_strings
         array = np.asarray(value, dtype=np.int64 if "int" in "".join(attributes) else None)
         if array.dtype == object or array.dtype.kind in "US":
             self.shapes.enter(name, array.shape, TensorProto.STRING)
@@ -131,9 +132,11 @@ class NodeReader:
         plain: dict[str, Attribute] = {k: v for k, raw in attributes.items() if (v := _plain(raw)) is not None}
         self._move_to_attributes(node.op_type, inputs, plain)
         op = self._operator(node, inputs, plain)
+        # absent optional inputs at the end are dropped, those in the middle keep their place
         while inputs and not inputs[-1]:
             inputs.pop()
         module, origin, origin_op = _provenance(node)
+        # ONNX does not require names, nor that they are unique
         name = node.name if node.name and node.name not in self.names else next(iter(outputs), node.name)
         self.names.add(name)
         domain = "" if node.domain in (*STANDARD, BLOCKED) and canonical_name(node) is not None else node.domain
@@ -146,6 +149,7 @@ class NodeReader:
         bias = _QUANTISED_WEIGHTS.get(node.op_type)
         if bias is not None and bias < len(node.input) and node.input[bias] in self.constants:
             self.quantised.add(node.input[bias])
+        # packed weights are stored as bytes; their real shape is in the attributes
         if node.op_type == "MatMulNBits" and node.input[1] in self.constants:
             sizes = {a.name: a.i for a in node.attribute}
             kind = _PACKED.get(sizes.get("bits", 4), TensorProto.UINT8)
@@ -185,6 +189,7 @@ class NodeReader:
             and self.shapes.known[node.input[0]][1] == self.shapes.known[node.output[0]][1]
         ):
             return "Identity"
+        # without axes, a Slice counts from the first axis
         if op == "Slice" and "axes" not in plain and "starts" in plain:
             starts = plain["starts"]
             plain["axes"] = tuple(range(len(starts))) if isinstance(starts, tuple) else (0,)

@@ -133,6 +133,7 @@ class Shapes:
 
     def _inferred(self, node: NodeProto, attributes: dict[str, Any]) -> tuple[Known | None, ...]:
         """The shapes of all outputs. Equal nodes with equal inputs are inferred once: models repeat their blocks."""
+        # everything that the result depends on: shapes, small values, attributes, and which outputs are present
         operands = tuple((self.known.get(i), self._shape_data(i)) for i in node.input)
         key = (
             node.op_type, node.domain, tuple(sorted(a.SerializeToString() for a in node.attribute)),
@@ -198,6 +199,7 @@ class Shapes:
                 return None
             sizes = [int(s) for s in value.ravel()]
         if not sizes:
+            # equal pieces; the last one may be smaller
             size = -(-shape[axis] // pieces)
             sizes = [max(min(size, shape[axis] - i * size), 0) for i in range(pieces)]
         if len(sizes) != pieces or sum(sizes) != shape[axis] or attributes.get("num_outputs", pieces) != pieces:
@@ -219,6 +221,7 @@ def read_attributes(node: NodeProto) -> dict[str, Any]:
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
         if isinstance(value, TensorProto) and node.op_type != "Constant":
+            # a large tensor attribute is not needed, and its data may be absent
             small = value.data_location != TensorProto.EXTERNAL and math.prod(value.dims) <= MAX_ELEMENTS
             value = numpy_helper.to_array(value) if small and value.data_type != TensorProto.STRING else None
         values[attribute.name] = value

@@ -24,6 +24,7 @@ Attributes = Mapping[str, Any]
 
 def evaluate(op: str, inputs: Sequence[Array | None], attributes: Attributes) -> list[Array] | None:
     """Return the outputs of a node whose inputs are known; None if they cannot or should not be computed."""
+    # inputs are limited, too: an operator such as Gather may read a large one
     rule = _RULES.get(op)
     if rule is None or sum(i.size for i in inputs if i is not None) > 4 * MAX_ELEMENTS:
         return None
@@ -67,7 +68,7 @@ def _divide(a: Array, b: Array) -> Array:
 
 def _slice(inputs: list[Array | None], attributes: Attributes) -> Array:
     data = _need(inputs[0])
-    if "starts" in attributes:
+    if "starts" in attributes:  # before opset 10
         starts, ends = attributes["starts"], attributes["ends"]
         axes, steps = tuple(attributes.get("axes", range(len(starts)))), (1,) * len(starts)
     else:
@@ -117,6 +118,7 @@ def _constant_of_shape(inputs: list[Array | None], attributes: Attributes) -> Ar
     shape = [int(d) for d in _need(inputs[0]).ravel()]
     if math.prod(shape) > MAX_ELEMENTS or any(d < 0 for d in shape):
         raise ValueError("too large")
+    # the value is a tensor of one element; its dtype is that of the result
     value = attributes.get("value", np.zeros(1, np.float32))
     return np.full(shape, np.ravel(value)[0])
 
@@ -165,6 +167,7 @@ def _cast(inputs: list[Array | None], attributes: Attributes) -> Array:
 
 
 def _clip(inputs: list[Array | None], attributes: Attributes) -> Array:
+    # since opset 11 the limits are inputs, before they were attributes
     limits = [inputs[i] if len(inputs) > i else None for i in (1, 2)]
     low, high = (limit if limit is not None else attributes.get(key) for limit, key in zip(limits, ("min", "max")))
     data = _need(inputs[0])

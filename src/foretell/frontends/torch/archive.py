@@ -19,6 +19,7 @@ def archive_kind(path: Path) -> str:
             names = archive.namelist()
     except _DAMAGE:
         return "other"
+    # all members lie in one top folder, whose name is arbitrary
     inner = [n.partition("/")[2] for n in names]
     if any(n.startswith("models/") and n.endswith(".json") for n in inner):
         return "pt2"
@@ -40,6 +41,7 @@ def read_members(path: Path, prefix: str, suffix: str, max_bytes: int) -> dict[s
                 inner_name = member.filename.partition("/")[2]
                 if not (inner_name.startswith(prefix) and inner_name.endswith(suffix)):
                     continue
+                # sizes come from the directory of the archive: nothing is unpacked before it is checked
                 left -= member.file_size
                 if left < 0 or member.file_size > max(MAX_RATIO * member.compress_size, MAX_FREE_BYTES):
                     raise ModelError(f"{path.name} unpacks to {member.file_size} bytes or more, which is too large.")

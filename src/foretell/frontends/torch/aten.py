@@ -35,6 +35,7 @@ def assemble(program: AtenProgram) -> Graph:
     used = (
         {name for node in nodes for name in (*node.inputs, *node.outputs)} | set(program.inputs) | set(program.outputs)
     )
+    # weights that no call reads stay: they take memory
     tensors = {n: t for n, t in program.tensors.items() if n in used or t.kind in ("parameter", "buffer")}
     graph = Graph.build(
         program.name,
@@ -68,6 +69,7 @@ def _node(call: AtenCall, tensors: Mapping[str, Tensor]) -> Node | None:
     inputs = list(references(call.arguments.values()))
     attributes: dict[str, Attribute] = {}
     if row is None:
+        # an unknown operator keeps its namespace as the domain, so that nothing takes it for a known one
         parts = call.target.removeprefix("torch.ops.").split(".")
         return Node(
             call.name,
@@ -86,6 +88,7 @@ def _node(call: AtenCall, tensors: Mapping[str, Tensor]) -> Node | None:
     op = row.op
     if row.refine is not None:
         op = row.refine(Refinement(call, tensors, inputs, attributes)) or op
+    # an in-place scatter counts as a copy: only element-wise operators are known to reuse the storage of their input
     if inplace and lookup(op).kind == "elementwise":
         attributes["inplace"] = 1
     return Node(

@@ -69,6 +69,7 @@ def find_row(target: str) -> tuple[Row | None, bool]:
         return _TABLE[overload], False
     if key in _TABLE:
         return _TABLE[key], False
+    # a trailing underscore means in place; a name such as __and__ is an operator of Python
     plain = key.rstrip("_")
     if key.endswith("_") and not key.endswith("__") and plain in _TABLE:
         return _TABLE[plain], True
@@ -203,6 +204,7 @@ def _copied_into(step: Refinement) -> None:
 
 # ── the tables ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+# views: whether a reshape can be a view, or must copy, is decided later by the strides (graph/ir/layout.py)
 _enter("view reshape _unsafe_view view_as reshape_as unflatten _reshape_alias flatten ravel", "Reshape")
 _enter("squeeze", "Squeeze")
 _enter("unsqueeze", "Unsqueeze")
@@ -218,11 +220,13 @@ _enter(
 )
 _enter("unfold", "Unfold")
 _enter("diagonal diag linalg_diagonal", "Diagonal")
+# copies, casts and dropout
 _enter("contiguous", "Contiguous")
 _enter("clone copy", "Copy")
 _enter("copy_", "CopyTo", _copied_into)
 _enter("to _to_copy type_as convert_element_type float half bfloat16 double long int bool", "Cast", _cast)
 _enter("dropout native_dropout feature_dropout alpha_dropout feature_alpha_dropout", "Dropout", _dropout)
+# tensors that are made without an input; random numbers have one entry, because all distributions cost about the same
 _enter(
     "zeros ones full empty zeros_like ones_like full_like empty_like new_zeros new_ones new_full "
     "new_empty scalar_tensor fill fill_ zero_ empty_permuted "
@@ -235,6 +239,7 @@ _enter(
     "randn rand randint randperm rand_like randn_like randint_like normal uniform bernoulli multinomial", "RandomNormal"
 )
 
+# element-wise: variants that cost the same share one operator, so a subtraction is an Add and a remainder a Div
 _enter("add sub rsub sum_to_size", "Add")
 _enter("mul square multiply outer", "Mul")
 _enter("div floor_divide true_divide divide remainder fmod", "Div")
@@ -256,6 +261,7 @@ _enter("atan atan2 arctan", "Atan")
 _enter("sinh", "Sinh")
 _enter("cosh", "Cosh")
 _enter("tanh", "Tanh")
+# activations
 _enter("sigmoid special_expit", "Sigmoid")
 _enter("relu", "Relu")
 _enter("relu6 hardtanh clamp clamp_min clamp_max clip", "Clip")
@@ -278,6 +284,7 @@ _enter("hardshrink softshrink", "Shrink")
 _enter("where masked_fill nan_to_num", "Where")
 _enter("maximum fmax", "Max")
 _enter("minimum fmin", "Min")
+# comparisons and logic
 _enter("eq", "Equal")
 _enter("ne", "Not")
 _enter("lt", "Less")
@@ -297,6 +304,7 @@ _enter("round trunc frac", "Round")
 _enter("addcmul addcdiv", "Addcmul")
 _enter("lerp", "Lerp")
 
+# reductions
 _enter("mean", "ReduceMean", axes="dim", keepdims="keepdim")
 _enter("sum nansum", "ReduceSum", axes="dim", keepdims="keepdim")
 _enter("amax", "ReduceMax", axes="dim", keepdims="keepdim")
@@ -327,6 +335,7 @@ _enter("nll_loss nll_loss_nd nll_loss2d", "NegativeLogLikelihoodLoss")
 _enter("cross_entropy_loss", "SoftmaxCrossEntropyLoss")
 _enter("torchvision.nms", "NonMaxSuppression")
 
+# normalisation and softmax
 _enter(
     "batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm",
     "BatchNormalization",
@@ -339,6 +348,7 @@ _enter("rms_norm _fused_rms_norm", "RMSNormalization", shape="normalized_shape")
 _enter("softmax _softmax special_softmax _safe_softmax", "Softmax", axis="dim")
 _enter("log_softmax _log_softmax special_log_softmax", "LogSoftmax", axis="dim")
 
+# pooling
 _enter(
     "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices max_pool1d_with_indices",
     "MaxPool",
@@ -355,6 +365,7 @@ _enter("adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d", "AdaptiveM
 _enter("torchvision.roi_align", "RoiAlign")
 _enter("max_unpool2d max_unpool3d", "MaxUnpool")
 
+# convolutions, matrix products, attention and recurrent layers
 _CONV = {"strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
 _enter("conv1d conv2d conv3d convolution _convolution cudnn_convolution", "Conv", _convolved, **_CONV)
 _enter("conv_transpose1d conv_transpose2d conv_transpose3d", "ConvTranspose", **_CONV)
@@ -384,6 +395,7 @@ _enter("lstm_cell", "LSTMCell")
 _enter("gru_cell", "GRUCell")
 _enter("rnn_tanh_cell rnn_relu_cell", "RNNCell")
 
+# indexing
 _enter("embedding", "Gather")
 _enter("index_select", "Gather", axis="dim")
 _enter("gather take_along_dim", "GatherElements", axis="dim")
@@ -397,6 +409,7 @@ _enter(
 _enter("slice_scatter select_scatter diagonal_scatter", "ScatterND")
 _enter("index_fill", "IndexFill")
 
+# joining, padding and rearranging
 _enter("cat concat concatenate stack hstack vstack column_stack dstack", "Concat", axis="dim")
 _enter(
     "pad constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d "
@@ -422,6 +435,7 @@ _enter(
 )
 _enter("grid_sampler grid_sampler_2d grid_sampler_3d", "GridSample")
 _enter("affine_grid_generator", "AffineGrid")
+# sorting, one-hot vectors and Fourier transforms
 _enter("topk kthvalue", "TopK")
 _enter("sort argsort msort", "Sort")
 _enter("one_hot", "OneHot")

@@ -225,6 +225,7 @@ class _Reader:
         return self._walk(inner, dict(zip(placeholders, operands)), prefix)
 
     def _named(self, node: Any, arguments: list[Any], environment: dict[Any, Any]) -> dict[str, Any]:
+        # positional arguments get the names of the schema, so that refinements can find them by name
         schema = getattr(node.target, "_schema", None)
         keywords = {k: self._value(v, environment) for k, v in node.kwargs.items()}
         if schema is None:
@@ -288,6 +289,7 @@ def _flat_names(outputs: Any) -> Iterable[str]:
 
 
 def _module_path(node: Any) -> str:
+    # the innermost module; "@1" marks the second call of the same module
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed(stack.values()))[0] if stack else ""
     return ".".join(part.partition("@")[0] for part in str(path).split("."))

@@ -91,6 +91,7 @@ def _program(content: dict[str, Any], name: str) -> AtenProgram:
             if kind == "user_input":
                 inputs.append(key)
     tensors = {key: _tensor(key, meta, kinds.get(key, "activation")) for key, meta in graph["tensor_values"].items()}
+    # a file does not say which axis is the batch: the first axis of the first input is taken for it
     batch_size = next((t.shape[0] for key in inputs if (t := tensors[key]).shape), 1)
     for key in inputs:
         t = tensors[key]
@@ -100,6 +101,7 @@ def _program(content: dict[str, Any], name: str) -> AtenProgram:
     for node in graph["nodes"]:
         outputs = tuple(name for output in node["outputs"] for name in _names(output))
         arguments = {a["name"]: _value(a["arg"]) for a in node["inputs"]}
+        # "key,path,class;key,path,class;…" from the outermost to the innermost module
         stack = str((node.get("metadata") or {}).get("nn_module_stack", ""))
         path = stack.split(";")[-1].split(",")[1] if "," in stack else ""
         calls.append(

@@ -70,6 +70,7 @@ def load_function(path: Path, function: str) -> Any:
     if spec is None or spec.loader is None:
         raise ModelError(f"Cannot read {path}.")
     module = importlib.util.module_from_spec(spec)
+    # the file may import its neighbours
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
@@ -143,6 +144,7 @@ def _on_meta(torch: Any, module: Any) -> Any:
 
 def _arguments(torch: Any, module: Any, specs: tuple[InputSpec, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     accepted = inspect.signature(module.forward).parameters
+    # a forward with **kwargs takes any name
     open_ended = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
     args, kwargs = [], {}
     for spec in specs:

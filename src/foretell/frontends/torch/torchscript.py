@@ -62,6 +62,7 @@ class TorchScriptFrontend:
         except Exception as error:
             shapes = [tuple(i.shape) for i in inputs]
             raise ModelError(f"PyTorch could not run {path.name} with inputs {shapes}: {one_line(error)}") from error
+        # the export lifts the script's tensors as constants; those that are parameters are found by identity
         names = {id(p): n for n, p in script.named_parameters()}
         parameters = {key: names[id(value)] for key, value in exported.constants.items() if id(value) in names}
         return graph_from_exported(
@@ -79,6 +80,7 @@ class TorchScriptFrontend:
             ) from error
 
     def _inputs(self, torch: Any, script: Any, request: ModelRequest) -> tuple[Any, ...]:
+        # the first input of the graph is the module itself
         names = [i.debugName().partition(".")[0] for i in script.graph.inputs()][1:]
         if not request.inputs:
             raise InputError(

@@ -44,6 +44,7 @@ class TorchvisionFrontend:
             raise ModelError(f"torchvision has no model {name!r}.{did_you_mean(name, models.list_models())}")
         shape = image_shape(request, self._default_shape(name))
         accepted = inspect.signature(models.get_model_builder(name)).parameters
+        # segmentation models would download the weights of their backbone
         arguments: dict[str, Any] = {"weights_backbone": None} if "weights_backbone" in accepted else {}
         if name in ("inception_v3", "googlenet"):
             arguments = {"init_weights": False}  # None would warn, and fill weights that nobody needs

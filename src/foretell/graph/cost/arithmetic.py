@@ -37,10 +37,12 @@ def _shape(tensor: Tensor | None) -> tuple[int, ...]:
 
 def _conv_macs(node: Node, inputs: Operands, output: Tensor) -> int:
     weight = _shape(inputs[3] if node.op == "QLinearConv" else inputs[1])
+    # the weight is (out channels, in channels / groups, *window): its tail is what one output element sums over
     return output.elements * math.prod(weight[1:])
 
 
 def _conv_transpose_macs(_node: Node, inputs: Operands, _output: Tensor) -> int:
+    # the weight is (in channels, out channels / groups, *window): each input element is spread over its tail
     return math.prod(_shape(inputs[0])) * math.prod(_shape(inputs[1])[1:])
 
 
@@ -65,6 +67,7 @@ def einsum_indices(node: Node, shapes: list[tuple[int, ...]]) -> tuple[list[list
         return operands, _expanded(result, len(result.replace("...", "")) + hidden)
     # without an arrow the result has every letter that occurs once, in alphabetical order, behind the ellipsis
     counts = Counter(c for letters in operands for c in letters)
+    # the Greek letters of an ellipsis are not ASCII; they are in front already
     return operands, [*_expanded("...", hidden), *sorted(c for c, n in counts.items() if n == 1 and c.isascii())]
 
 
@@ -115,6 +118,7 @@ def first_layer_macs(graph: Graph, node: Node) -> int:
     rows = math.prod(_shape(inputs[0])[:-1])
     if "hidden_size" in node.attributes:
         return rows * matrices[0].elements
+    # PyTorch lists the matrices by layer and direction, the input weights of each first
     directions = node.integer("directions", 1)
     per_layer = len(matrices) // max(node.integer("layers", 1) * directions, 1)
     return rows * sum(matrices[i * per_layer].elements for i in range(directions))
@@ -136,6 +140,7 @@ def _heads(node: Node, tensor: Tensor | None, attribute: str) -> tuple[int, int,
     if len(shape) == 3 and attribute in node.attributes:
         heads = node.integer(attribute, 1)
         return shape[0], heads, shape[1], shape[2] // heads
+    # further leading axes count as batch
     lead = math.prod(shape[:-3]) if len(shape) > 3 else 1
     return lead, shape[-3] if len(shape) > 2 else 1, shape[-2], shape[-1]
 
@@ -193,6 +198,7 @@ def _linear_attention_macs(node: Node, inputs: Operands, _output: Tensor) -> int
 
 def mixture(node: Node, inputs: Operands) -> tuple[int, int]:
     """Return (number of experts, experts per token) of a mixture of experts; ONNX Runtime calls the second ``k``."""
+    # the weights of all experts are stacked along the first axis
     stacked = next((t.shape[0] for t in inputs[1:] if t is not None and len(t.shape) == 3), 1)
     return max(node.integer("experts", stacked), 1), node.integer("top_k", node.integer("k", 1))
 
@@ -231,6 +237,7 @@ def other_flops(node: Node, entry: Operator, operands: Operands, outputs: list[T
     inputs = [t for t in operands if t is not None]
     out = outputs[0].elements
     if entry.kind in ("contraction", "recurrent"):
+        # the gates of a recurrent cell are small beside its products and are not counted
         bias = node.op in ("Conv", "Gemm", "ConvTranspose", "FusedConv") and len(inputs) > 2
         return out if bias else 0
     if entry.kind == "attention":
@@ -238,6 +245,7 @@ def other_flops(node: Node, entry: Operator, operands: Operands, outputs: list[T
     if entry.kind == "pooling":
         return int(out * max(entry.flops, _window(node, inputs, out)))
     if entry.kind == "sort":
+        # comparisons: n log2 n along the last axis
         read = inputs[0].elements
         return int(read * max(1.0, math.log2(max(inputs[0].shape[-1:] or (2,)))))
     rule = _FLOPS.get(node.op)
@@ -266,6 +274,7 @@ def _window(node: Node, inputs: list[Tensor], out: int) -> float:
     kernel = node.integers("kernel_shape")
     if kernel:
         return math.prod(kernel)
+    # an adaptive pool has no fixed window: on average it reads this many elements for one
     return inputs[0].elements / max(out, 1)
 
 
@@ -273,11 +282,13 @@ def _resize_flops(node: Node, inputs: list[Tensor], out: int) -> int:
     mode, spatial = node.text("mode", "nearest"), max(len(inputs[0].shape) - 2, 1)
     if mode == "nearest":
         return 0
+    # interpolation reads 2 (linear) or 4 (cubic) neighbours along each axis: one product for each, and their sum
     taps = int(math.pow(4 if mode == "cubic" else 2, spatial))
     return (2 * taps - 1) * out
 
 
 def _fourier_flops(_node: Node, inputs: list[Tensor], out: int) -> int:
+    # Cooley and Tukey: 5 n log2 n operations
     length = max(inputs[0].shape[1:2] or (2,))
     return int(5 * max(inputs[0].elements, out) * math.log2(max(length, 2)))
 
@@ -287,6 +298,7 @@ def _square_matrix_flops(_node: Node, inputs: list[Tensor], _out: int) -> int:
 
 
 def _box_pairs_flops(_node: Node, inputs: list[Tensor], _out: int) -> int:
+    # the overlap of every pair of boxes, for every class: about eight operations each
     boxes = inputs[0].shape[-2] if len(inputs[0].shape) > 1 else 1
     classes = inputs[1].elements // max(boxes, 1) if len(inputs) > 1 else 1
     return 8 * boxes * boxes * max(classes, 1)

@@ -115,6 +115,7 @@ class CostTable:
 
 
 def _prefixes(path: str, depth: int | None) -> tuple[str, ...]:
+    # "a.b.c" → "a", "a.b", "a.b.c"
     parts = path.split(".") if path else []
     return tuple(".".join(parts[:n]) for n in range(1, min(len(parts), depth or len(parts)) + 1))
 
@@ -204,9 +205,12 @@ def _bytes_read(
     if entry.kind == "generator":
         return 0
     if entry.kind == "gather":
+        # the rows that are picked, not the whole table; the indices in full
         return min(outputs[0].bytes, sizes[0]) + sum(sizes[1:])
+    # a Pad or a Tile may write more than it reads; a Slice-like copy reads no more than it writes
     if entry.kind == "movement" and node.op not in ("Concat", "Col2Im"):
         return min(sum(sizes), outputs[0].bytes)
+    # a mixture of experts reads only the weights of experts that a token reaches
     if node.op == "GroupedMatMul":
         return sizes[0] + int(sizes[1] * _reached_share(inputs[1].shape[0], _rows(inputs[0]))) + sum(sizes[2:])
     if node.op == "MoE":
@@ -236,6 +240,7 @@ def _rows(tensor: Tensor) -> int:
 def _launches(node: Node, entry: Operator, inputs: list[Tensor]) -> int:
     if entry.kind != "recurrent":
         return 1
+    # ONNX names the direction, PyTorch counts; every step of every layer and direction starts a kernel
     directions = 2 if node.text("direction") == "bidirectional" else node.integer("directions", 1)
     return max(1, time_steps(node, inputs[0])) * node.integer("layers", 1) * directions
 

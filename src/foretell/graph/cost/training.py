@@ -86,6 +86,7 @@ def _backward_cost(graph: Graph, node: Node, forward: Cost, needing: frozenset[s
         return Cost()
     kind = lookup(node.op, node.domain).kind
     if kind == "view":
+        # a view costs nothing in either direction; where the forward had to copy, the backward copies, too
         return Cost(bytes_read=forward.bytes_read, bytes_written=forward.bytes_written, launches=forward.launches)
     if kind == "control":
         doubled = forward * 2  # the usual ratio of backward to forward; the body is not looked into
@@ -105,6 +106,7 @@ def _backward_cost(graph: Graph, node: Node, forward: Cost, needing: frozenset[s
             launches=forward.launches * products,
         )
     if kind == "attention":
+        # forward: q·kᵀ and p·v; backward: both gradients of each, and q·kᵀ once more
         macs = forward.macs * 5 // 2
         eligible = forward.tensor_core_macs * 5 // 2
         return Cost(
@@ -125,5 +127,6 @@ def _backward_macs(graph: Graph, node: Node, forward: Cost, needing: frozenset[s
         skipped = 0 if node.inputs[0] in needing else first_layer_macs(graph, node)
         return 2 * forward.macs - skipped, 2
     operands = node.inputs if node.op in ("Einsum", "Bilinear", "MoE") else node.inputs[:2]
+    # the weights of all experts together count as one operand
     products = sum(i in needing for i in operands) if node.op != "MoE" else 1 + (node.inputs[0] in needing)
     return forward.macs * products, products

@@ -79,6 +79,7 @@ def _output_axis(graph: Graph, node: Node, index: int, axes: Mapping[str, int | 
     kind = lookup(node.op, node.domain).kind
     if kind == "free":
         return None
+    # the first input that carries the batch decides
     position = next((i for i, name in enumerate(node.inputs) if name and axes.get(name) is not None), None)
     axis = axes[node.inputs[position]] if position is not None else None
     if position is None or axis is None:
@@ -105,6 +106,7 @@ def _axis_by_size(graph: Graph, node: Node, out: Tensor, kind: str) -> int | Non
         return next((i for i, d in enumerate(out.shape) if d == size or (distinctive and d and d % size == 0)), None)
     if node.op in ("Expand", "Tile"):
         source = graph.tensors[node.inputs[0]].shape
+        # the batch is where the expanded tensor has become larger than its source
         padded = (1,) * (len(out.shape) - len(source)) + source
         return next((i for i, (d, s) in enumerate(zip(out.shape, padded)) if d != s and d % size == 0), None)
     return None
@@ -150,7 +152,7 @@ def _reshaped(step: _Step) -> int | None:
 
 def _reduced(step: _Step) -> int | None:
     rank, node = len(step.source.shape), step.node
-    if len(step.out.shape) == rank:
+    if len(step.out.shape) == rank:  # keepdims: the batch axis survives unless it was reduced to 1
         return step.axis if step.out.shape[step.axis] == step.source.shape[step.axis] else None
     default_axes = (node.integer("axis", 0),) if "axis" in node.attributes else tuple(range(rank))
     removed = {a % rank for a in node.integers("axes") or default_axes}
@@ -170,6 +172,7 @@ def _selected(step: _Step) -> int | None:
 def _gathered(step: _Step) -> int | None:
     graph, node = step.graph, step.node
     along = node.integer("axis", 0) % max(len(graph.tensors[node.inputs[0]].shape), 1)
+    # the axes of the indices take the place of the axis that they index
     if step.position == 1:
         return along + step.axis
     rank = len(graph.tensors[node.inputs[1]].shape) if len(node.inputs) > 1 and node.inputs[1] else 0
@@ -233,6 +236,7 @@ _RULES: dict[str, Callable[[_Step], int | None]] = {
 def _required_axes(graph: Graph, node: Node, axes: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
     """Inputs that must carry the batch because others do: the other pieces of a Concat, the first states of an LSTM."""
     if node.op == "Concat":
+        # pieces that are joined along the batch axis itself need not carry the batch
         axis = axes.get(node.outputs[0])
         if axis is not None and axis != node.integer("axis", 0) % max(len(graph.tensors[node.outputs[0]].shape), 1):
             yield from ((name, axis) for name in node.inputs)

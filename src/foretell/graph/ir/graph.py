@@ -66,6 +66,7 @@ class Graph:
             tensor.validate()
         if self.batch_size < 1:
             raise GraphError(f"The batch size is {self.batch_size}; it must be 1 or more.")
+        # everything but an activation exists before the first node runs
         ready = {t.name for t in self.tensors.values() if t.kind != "activation"}
         for node in self.nodes:
             for name in node.inputs:
@@ -108,14 +109,14 @@ class Graph:
     @cached_property
     def parameter_count(self) -> int:
         """The number of trainable elements. Shared weights count once; the bodies of If, Loop and Scan count, too."""
-        own = sum(t.elements for t in self.tensors.values() if t.kind == "parameter")
-        return own + sum(body.parameter_count for node in self.nodes for body in node.bodies)
+        outer = sum(t.elements for t in self.tensors.values() if t.kind == "parameter")
+        return outer + sum(body.parameter_count for node in self.nodes for body in node.bodies)
 
     @cached_property
     def state_bytes(self) -> int:
         """Bytes of everything that stays in memory between runs: parameters, buffers, constants."""
-        own = sum(t.bytes for t in self.tensors.values() if t.kind in ("parameter", "buffer", "constant"))
-        return own + sum(body.state_bytes for node in self.nodes for body in node.bodies)
+        outer = sum(t.bytes for t in self.tensors.values() if t.kind in ("parameter", "buffer", "constant"))
+        return outer + sum(body.state_bytes for node in self.nodes for body in node.bodies)
 
     @cached_property
     def operator_counts(self) -> Mapping[str, int]:
@@ -163,6 +164,7 @@ class Graph:
         if tensor.batch_axis is None:
             return tensor
         shape = list(tensor.shape)
+        # the axis may hold a multiple of the batch, such as batch × windows
         per_item, rest = divmod(shape[tensor.batch_axis], self.batch_size)
         if rest:
             raise InputError(
@@ -176,10 +178,10 @@ class Graph:
         """Return the model as ``model.to(dtype)`` casts it: every tensor of the model's own dtype gets the new one."""
         if dtype not in FLOAT_DTYPES:
             raise InputError(f"Unknown dtype {dtype!r}. Choose from: {', '.join(sorted(FLOAT_DTYPES))}.")
-        own = self.dtype
-        if own == dtype:
+        model_dtype = self.dtype
+        if model_dtype == dtype:
             return self
-        tensors = {n: replace(t, dtype=dtype) if t.dtype == own else t for n, t in self.tensors.items()}
+        tensors = {n: replace(t, dtype=dtype) if t.dtype == model_dtype else t for n, t in self.tensors.items()}
         nodes = tuple(
             replace(n, bodies=tuple(b.with_dtype(dtype) for b in n.bodies)) if n.bodies else n for n in self.nodes
         )
@@ -189,6 +191,7 @@ class Graph:
     def dtype(self) -> str:
         """The floating-point dtype of most of its parameters, by bytes; of its activations if it has no parameters."""
         for kinds in (("parameter",), ("input", "activation", "buffer", "constant")):
+            # by bytes: a model with fp16 matrices and a few fp32 norms is an fp16 model
             weight: Counter[str] = Counter()
             for tensor in self.tensors.values():
                 if tensor.is_float and tensor.kind in kinds:

@@ -51,6 +51,7 @@ def group_operator(nodes: list[Node]) -> str:
     ops = [n.op for n in nodes]
     if "Softmax" in ops and sum(op in ("MatMul", "Gemm") for op in ops) >= 2:
         return "Attention"
+    # from the heaviest kind to the lightest
     order = (
         "recurrent",
         "attention",

@@ -48,12 +48,14 @@ def _enter(names: str, kind: OpKind, flops: float = 0.0, saves: Saved = "inputs"
         OPERATORS[name] = Operator(kind, flops, saves)
 
 
+# views: PyTorch only changes shape and strides; Dropout is the identity at inference
 _enter(
     "Identity Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Select Dropout Contiguous BitCast "
     "Unfold Diagonal",
     "view",
     saves="nothing",
 )
+# computed at conversion or on the host
 _enter(
     "Constant Shape Size SequenceLength OptionalHasElement Optional OptionalGetElement SequenceConstruct SequenceEmpty "
     "SequenceAt SequenceInsert SequenceErase SplitToSequence",
@@ -63,6 +65,7 @@ _enter(
 # element-wise: 1 for a cheap operation, 4 for a transcendental function; compositions add up what they are made of
 _enter("Add Sub Sum Mean Neg Cast CastLike CopyTo", "elementwise", 1, "nothing")
 _enter("Mul Div Max Min Abs Sign Where PRelu LeakyRelu Relu6 Mod Pow2 Addcmul Lerp", "elementwise", 1)
+# ReLU, square roots, exponentials and sigmoids save their result: their derivative is written in terms of it
 _enter("Relu", "elementwise", 1, "output")
 _enter("Clip ThresholdedRelu HardSigmoid", "elementwise", 1)
 _enter(
@@ -86,6 +89,7 @@ _enter(
 )
 _enter("Bernoulli RandomNormalLike RandomUniformLike Multinomial", "elementwise", 4, "nothing")
 
+# reductions: counted per input element; a plain sum needs nothing for its backward but the shape
 _enter("ReduceMean ReduceSum ReduceL1 ReduceMax ReduceMin ArgMax ArgMin ReduceAny", "reduction", 1, "nothing")
 _enter("ReduceL2 ReduceSumSquare ReduceProd ReduceLogSum ReduceVariance", "reduction", 2)
 _enter("ReduceLogSumExp", "reduction", 5)
@@ -97,6 +101,7 @@ _enter("SoftmaxCrossEntropyLoss", "reduction", 6)
 _enter("Det Inverse", "reduction", 1)
 _enter("NonMaxSuppression", "reduction", 1)
 
+# copies
 _enter(
     "Concat ConcatFromSequence Tile Pad DepthToSpace SpaceToDepth ReverseSequence Roll Flip CenterCropPad Copy Trilu "
     "Im2Col",
@@ -107,10 +112,12 @@ _enter("Upsample", "movement", saves="nothing")
 _enter("Resize", "elementwise", 7, "nothing")  # cost/arithmetic.py counts by interpolation mode
 _enter("GridSample AffineGrid", "elementwise", 12)
 _enter("Col2Im", "movement", 1, "nothing")
+# tensors that are made without an input
 _enter("ConstantOfShape Range EyeLike RandomNormal RandomUniform", "generator", 0, "nothing")
 _enter("OneHot", "generator", 1, "nothing")
 _enter("HannWindow HammingWindow BlackmanWindow MelWeightMatrix", "generator", 6, "nothing")
 
+# at inference a batch norm is one multiply and one add; the other norms compute their statistics, too
 _enter("BatchNormalization", "normalisation", 2)
 _enter(
     "LayerNormalization GroupNormalization InstanceNormalization MeanVarianceNormalization SkipLayerNormalization",
@@ -124,11 +131,13 @@ _enter(
 _enter("Softmax LogSoftmax Hardmax", "normalisation", 7, "output")
 _enter("LRN", "normalisation", 6)  # cost/arithmetic.py adds the window
 
+# pooling: cost/arithmetic.py counts the window; a global pool is a reduction
 _enter("MaxPool AveragePool LpPool MaxRoiPool AdaptiveAveragePool AdaptiveMaxPool QLinearAveragePool", "pooling")
 _enter("GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearGlobalAveragePool", "reduction", 1, "nothing")
 _enter("RoiAlign", "pooling", 12)
 _enter("MaxUnpool", "scatter", 0, "nothing")
 
+# contractions: cost/arithmetic.py counts their multiply-accumulates
 _enter(
     "Conv ConvTranspose ConvInteger QLinearConv DeformConv FusedConv NhwcConv NhwcFusedConv CausalConvWithState",
     "contraction",
@@ -146,6 +155,7 @@ _enter(
     "attention",
 )
 _enter("LSTM GRU RNN LSTMCell GRUCell RNNCell", "recurrent")
+# data-dependent access: only the elements that are picked or overwritten count
 _enter("Gather GatherElements GatherND EmbeddingBag", "gather", saves="nothing")
 _enter("Scatter ScatterElements ScatterND TensorScatter IndexFill", "scatter", saves="nothing")
 _enter("TopK Sort", "sort", saves="nothing")

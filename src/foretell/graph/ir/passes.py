@@ -41,6 +41,7 @@ def remove_identities(graph: Graph) -> Graph:
     nodes, graph_outputs = [], frozenset(graph.outputs)
     for node in graph.nodes:
         inputs = tuple(aliases.get(i, i) for i in node.inputs)
+        # a Dropout whose mask is read, and an Identity that makes an output of the graph, must stay
         if (
             node.op in ("Identity", "Dropout")
             and inputs
@@ -70,6 +71,7 @@ def fold_constants(graph: Graph) -> Graph:
             folded.update(o for o in node.outputs if o)
         else:
             nodes.append(node)
+    # of the folded tensors only those survive that a remaining node reads
     read = {i for node in nodes for i in node.inputs}
     tensors: dict[str, Tensor] = {}
     for name, tensor in graph.tensors.items():
@@ -102,12 +104,14 @@ def autocast(graph: Graph, dtype: str) -> Graph:
             if not name or tensors[name].dtype not in _AUTOCAST_DTYPES or tensors[name].dtype == op_dtype:
                 continue
             if name not in cached:
+                # the name of the node keeps repeated casts of one activation apart
                 cast = f"{name}@{op_dtype}" if tensors[name].kind == "parameter" else f"{name}@{op_dtype}:{node.name}"
                 tensors[cast] = replace(tensors[name], name=cast, dtype=str(op_dtype), kind="activation")
                 nodes.append(Node(cast, "Cast", (name,), (cast,), {"to": str(op_dtype)}, module=node.module))
                 if tensors[name].kind == "parameter":
                     cached[name] = cast
             inputs[position] = cached.get(name, cast)
+        # an explicit cast of the model keeps its dtype
         for name in node.outputs:
             if name and tensors[name].dtype in _AUTOCAST_DTYPES and node.op not in ("Cast", "CastLike"):
                 tensors[name] = replace(
@@ -119,6 +123,7 @@ def autocast(graph: Graph, dtype: str) -> Graph:
 
 def _promoted(node: Node, inputs: list[Tensor], dtype: str) -> str:
     """The dtype of an operator that autocast leaves alone: the widest of its tensors. A norm follows its input."""
+    # scalars do not take part in type promotion, unless there is nothing else
     deciding = (
         inputs[:1] if lookup(node.op, node.domain).kind == "normalisation" else [t for t in inputs if t.shape] or inputs
     )

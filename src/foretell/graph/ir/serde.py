@@ -55,6 +55,7 @@ def from_bytes(data: bytes) -> Graph:
                 "Convert the model again."
             )
         graph = _unpacked(content)
+    # a damaged or hostile file can break anywhere: all of it is one error to the user
     except (
         zlib.error,
         json.JSONDecodeError,

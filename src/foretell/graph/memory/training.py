@@ -75,6 +75,7 @@ class _Walk:
         return frozenset(s for s in storages if self.graph.tensors[s].kind == "activation")
 
     def forward(self) -> None:
+        # _drop keeps a storage that dies here if a backward still needs it; backward drops it later
         dies, tape = deaths(self.graph, self.laid_out), self.tape
         for position, node in enumerate(self.graph.nodes):
             tape.begin(node.name)
@@ -112,6 +113,7 @@ class _Walk:
                 gradient = self._allocate(fp32_bytes)
                 tape.give(temporary)
                 tape.give(saved)
+                # the gradient is cast back to the dtype of the output
                 if self.size[name] != fp32_bytes:
                     self._release(gradient)
                     gradient = self._allocate(self.size[name])
@@ -132,6 +134,7 @@ class _Walk:
             for storage in self.saved[position]:
                 self.holders[storage] -= 1
                 self._drop(storage)
+        # what is left was freed by no backward, such as an output that needs no gradient
         for number in dict.fromkeys((*self.gradients.values(), *self.numbers.values())):
             tape.give(number)
 
@@ -151,6 +154,7 @@ class _Walk:
         largest = max(self.size[o] for o in node.outputs if o)
         for name in dict.fromkeys(i for i in node.inputs if i in self.needing):
             is_parameter = self.graph.tensors[name].kind == "parameter"
+            # an addition hands the very same gradient to both operands: one block, one more user
             if not is_parameter and len(incoming) == 1 and gradient_passes(self.graph, node, name, self.laid_out):
                 self.users[incoming[0]] += 1
                 made.append((name, incoming[0]))
