@@ -86,6 +86,7 @@ def _alignment(size: int) -> float:
 
 
 def _operands(inputs: list[Tensor], first: Tensor, output: Tensor, laid_out: Mapping[str, Layout]) -> Sizes:
+    """The columns that every unit has: sizes, layouts and dtypes of its operands."""
     strides = laid_out[first.name].strides
     strided = sum(not is_contiguous(tensor.shape, laid_out[tensor.name].strides) for tensor in inputs)
     shape = first.shape
@@ -109,6 +110,7 @@ def _operands(inputs: list[Tensor], first: Tensor, output: Tensor, laid_out: Map
 
 
 def _matrices(m: float, n: float, k: float, many: float, sms: int) -> Sizes:
+    """The columns of a matrix product M × N × K that is repeated ``many`` times."""
     tiles = math.ceil(m / _TILE) * math.ceil(n / _TILE) * many
     waves = tiles / max(sms, 1)
     return {
@@ -159,6 +161,7 @@ def _convolution(node: Node, image: Tensor, weight: Tensor, output: Tensor, sms:
 
 
 def _attention(node: Node, inputs: list[Tensor], sms: int) -> Sizes:
+    """An attention, described by the product of queries and keys."""
     query, key = inputs[0].shape, (inputs[1] if len(inputs) > 1 else inputs[0]).shape
     heads, queries, keys, size = math.prod(query[:-2]), query[-2], key[-2], query[-1]
     # 0: no mask, 1: causal, 2: a tensor
@@ -174,6 +177,7 @@ def _attention(node: Node, inputs: list[Tensor], sms: int) -> Sizes:
 
 
 def _recurrence(node: Node, first: Tensor, output: Tensor) -> Sizes:
+    """A recurrent layer, described by the product of one time step."""
     directions = 2 if node.text("direction") == "bidirectional" else node.integer("directions", 1)
     steps = max(time_steps(node, first), 1)
     return {

@@ -100,6 +100,7 @@ def recognise(source: Any) -> str:
 
 
 def _recognise_object(source: Any) -> str:
+    """The front-end for a model object."""
     # the names of its classes tell the framework of an object without importing that framework
     kinds = {f"{c.__module__.partition('.')[0]}.{c.__name__}" for c in type(source).__mro__}
     if "torch.Module" in kinds:
@@ -113,6 +114,7 @@ def _recognise_object(source: Any) -> str:
 
 
 def _recognise_path(source: str) -> str:
+    """The front-end for a path."""
     path = Path(source)
     try:
         if not path.exists():
@@ -139,6 +141,7 @@ def _recognise_path(source: str) -> str:
 
 
 def _recognise_content(path: Path, start: bytes) -> str:
+    """The front-end for a file, by its first bytes and its suffix."""
     if not start:
         raise ModelError(f"{path.name} is empty.")
     if start.startswith(serde.MAGIC):

@@ -78,6 +78,7 @@ def read_bounds() -> Bounds:
 
 
 def _number(variable: str, default: float) -> float:
+    """A positive number from an environment variable."""
     text = os.environ.get(variable, "")
     try:
         value = float(text) if text else default

@@ -77,6 +77,7 @@ def strip_weights(graph: Any) -> None:
 
 
 def _strip(tensor: Any) -> None:
+    """Remove the data of one tensor if it is large; the ONNX front-end needs shape and dtype only."""
     elements = 1
     for size in tensor.dims:
         elements *= size

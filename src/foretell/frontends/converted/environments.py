@@ -92,6 +92,7 @@ def find_environment(name: str, *, running_first: bool = False) -> Environment |
 
 
 def _own(framework: Framework) -> Environment | None:
+    """The separate environment of a framework, if it was installed completely."""
     folder = environments_folder() / framework.name
     python = _python(folder)
     try:
@@ -159,6 +160,7 @@ def remove(name: str) -> bool:
 
 
 def _run(command: tuple[str, ...], variables: dict[str, str], name: str) -> None:
+    """Run a command to its end; raise an error with the most useful line of its output if it fails."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -25,6 +25,7 @@ class JaxFrontend:
 
 
 def _load_object(request: ModelRequest) -> Graph:
+    """Convert a function or module object of the running program."""
     name = str(getattr(request.source, "__name__", None) or type(request.source).__name__)
     require("cloudpickle", extra="jax", purpose=_PURPOSE)
     # the running Python has the versions of JAX that the object was made with, so it is the better choice

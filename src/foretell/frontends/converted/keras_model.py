@@ -67,6 +67,7 @@ def _convert(request: ModelRequest, path: Path, kind: str, purpose: str, folder:
 
 
 def _load_object(request: ModelRequest) -> Graph:
+    """Convert a Keras model object: save it, then convert the file."""
     need_environment(_ENVIRONMENT, KerasFrontend.purpose)
     with private_folder() as folder:
         path = folder / "given.keras"
@@ -81,6 +82,7 @@ def _load_object(request: ModelRequest) -> Graph:
 
 
 def _load_function(request: ModelRequest) -> Graph:
+    """Convert a concrete function: save it as a SavedModel, then convert the folder."""
     need_environment(_ENVIRONMENT, TensorFlowFrontend.purpose)
     from importlib import import_module
 
@@ -99,6 +101,7 @@ def _load_function(request: ModelRequest) -> Graph:
 
 
 def _fingerprint(request: ModelRequest, purpose: str) -> str | None:
+    """The content of a source and the versions of the converter; None for objects."""
     if not isinstance(request.source, str):
         return None
     if is_python(request.source):

@@ -132,6 +132,7 @@ def _check_operators(path: Path, kind: str, refuse: Refuse) -> None:
 
 
 def _keras_function(tf: Any, path: Path, task: dict[str, Any], folder: Path, refuse: Refuse) -> Any:
+    """Load a Keras file and return its model as a function."""
     keras = importlib.import_module("keras")
     link = folder / f"source.{task['format']}"  # Keras recognises formats by the suffix
     link.symlink_to(path.resolve())
@@ -206,6 +207,7 @@ def _tf_dtype(name: str | None) -> str:
 
 
 def _signature(tf: Any, path: Path, refuse: Refuse) -> Any:
+    """Load a SavedModel and return its default signature."""
     try:
         loaded = tf.saved_model.load(str(path))
     except (OSError, ValueError, KeyError, AttributeError, tf.errors.OpError) as error:
@@ -222,6 +224,7 @@ def _signature(tf: Any, path: Path, refuse: Refuse) -> Any:
 
 
 def _frozen_file(tf: Any, path: Path, refuse: Refuse) -> tuple[Any, list[str], list[str]]:
+    """Read a frozen graph; its inputs are placeholders, its outputs are nodes that nobody reads."""
     graph_def = tf.compat.v1.GraphDef.FromString(path.read_bytes())
     read = {name.lstrip("^").partition(":")[0] for node in graph_def.node for name in node.input}
     inputs = [f"{n.name}:0" for n in graph_def.node if n.op in ("Placeholder", "PlaceholderWithDefault")]
@@ -247,6 +250,7 @@ def _from_function(tf: Any, function: Any) -> tuple[Any, set[str]]:
 def _to_onnx(
     tf: Any, graph_def: Any, inputs: list[str], outputs: list[str], variables: dict[str, Any]
 ) -> tuple[Any, set[str]]:
+    """Convert a graph whose weights are constants; returns the model and the weights that are not trained."""
     converter = importlib.import_module("tf2onnx.convert")
     optimizer = importlib.import_module("tf2onnx.optimizer.back_to_back_optimizer")
     optimizer._func_map.pop(("Conv", "BatchNormalization"), None)  # would fold the norm, which frameworks run
@@ -358,6 +362,7 @@ def _plain_input_names(graph: Any) -> None:
 
 
 def _rename(graph: Any, names: dict[str, str]) -> None:
+    """Rename tensors where they are read, also in sub-graphs, and as outputs."""
     for node in graph.node:
         for position, name in enumerate(node.input):
             if name in names:

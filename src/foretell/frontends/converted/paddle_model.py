@@ -54,6 +54,7 @@ def _program(path: Path) -> Path:
 
 
 def _load_layer(request: ModelRequest) -> Graph:
+    """Convert a layer object: save it in evaluation mode, then convert the program."""
     name = type(request.source).__name__
     need_environment("paddle", _PURPOSE)
     if not request.inputs:

@@ -65,6 +65,7 @@ def build_program(
 
 
 def _check(mode: str, dtype: str, **counts: int | None) -> None:
+    """Raise if an option is not allowed."""
     if mode not in MODES:
         raise InputError(f"Unknown mode {mode!r}.{did_you_mean(mode, MODES)}")
     if dtype not in DTYPES:
@@ -75,6 +76,7 @@ def _check(mode: str, dtype: str, **counts: int | None) -> None:
 
 
 def _build(source: HfConfig, mode: str, dtype: Any, trust: bool) -> Any:
+    """Build the model on the meta device, in the mode in which it runs."""
     torch = require("torch", extra="hf")
     with quiet():
         config = transformers_config(source, trust=trust)
@@ -121,6 +123,7 @@ def model_factory(source: HfConfig, config: Any, *, generates: bool) -> Callable
 
 
 def _whole(model_inputs: ModelInputs) -> tuple[dict[str, Any], list[str]]:
+    """Bind the forward for one run of the whole model; returns its inputs and notes."""
     inputs = model_inputs.source()
     if model_inputs.is_encoder_decoder:
         inputs["decoder_input_ids"] = model_inputs.tokens(model_inputs.target_length(), target=True)
@@ -131,6 +134,7 @@ def _whole(model_inputs: ModelInputs) -> tuple[dict[str, Any], list[str]]:
 
 
 def _prefill(model_inputs: ModelInputs) -> tuple[dict[str, Any], list[str]]:
+    """Bind the forward for reading a prompt into a cache; returns its inputs and notes."""
     inputs = model_inputs.source(DEFAULT_PROMPT)
     if model_inputs.is_encoder_decoder:
         inputs["decoder_input_ids"] = model_inputs.tokens(1, target=True)
@@ -143,6 +147,7 @@ def _prefill(model_inputs: ModelInputs) -> tuple[dict[str, Any], list[str]]:
 
 
 def _decode(model_inputs: ModelInputs) -> tuple[dict[str, Any], list[str]]:
+    """Bind the forward for one token on top of a filled cache; the tensors of the cache are inputs."""
     context = model_inputs.sizes.context or model_inputs.sizes.sequence or DEFAULT_PROMPT
     # one token; asking for context + 1 first checks that the model has that many positions
     steps = model_inputs.tokens(context + 1, target=True)[:, :1].clone()

@@ -111,6 +111,7 @@ def _from_path(path: Path) -> HfConfig:
 
 
 def _parse(file: Path) -> dict[str, Any]:
+    """Read a config.json and check its sizes, before anything is built from it."""
     try:
         if file.stat().st_size > MAX_CONFIG_BYTES:
             raise ModelError(f"{file} is larger than {MAX_CONFIG_BYTES // MIB} MiB: not a config.json")
@@ -192,6 +193,7 @@ def _cached(ident: str) -> Path | None:
 
 
 def _download(ident: str) -> Path:
+    """Fetch a config.json from the hub; raise an error with advice if that fails."""
     hub = require("huggingface_hub", extra="hf")
     try:
         _probe(hub.constants)

@@ -115,6 +115,7 @@ class ModelInputs:
         return min([default, *(limit for limit in limits if isinstance(limit, int) and limit > 0)])
 
     def _features(self) -> Any:
+        """Speech as spectrogram features, in the form that the config describes."""
         config = self.model.config
         width = getattr(config, "input_feat_per_channel", None) or getattr(config, "feature_projection_input_dim", None)
         if width is not None:

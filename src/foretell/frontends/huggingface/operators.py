@@ -19,6 +19,7 @@ SCHEMA = (
 
 @cache
 def _selective_scan() -> Any:
+    """Register the custom operator once."""
     torch = require("torch", extra="hf")
 
     def never_run(*_: Any) -> Any:

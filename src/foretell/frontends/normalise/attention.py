@@ -15,6 +15,7 @@ def join_attention(draft: Draft) -> None:
 
 
 def _join(draft: Draft, softmax: Node) -> None:
+    """Replace the nodes around one softmax by an Attention, if they form one on tensors of four axes."""
     values = draft.only_reader(softmax.outputs[0])
     if values is None or values.op != "MatMul" or values.inputs[0] != softmax.outputs[0]:
         return
@@ -61,6 +62,7 @@ def _scores(draft: Draft, name: str, reader: Node) -> tuple[Node, list[Node], li
 
 
 def _leads_to_product(draft: Draft, name: str) -> bool:
+    """Whether a tensor comes from a product through masks and scales: it holds the scores, not a mask."""
     for _ in range(6):
         node = draft.maker(name)
         if node is None:

@@ -80,6 +80,7 @@ class Draft:
     def tensor(self, like: str, shape: tuple[int, ...], kind: TensorKind | None = None) -> str:
         """Add a tensor with the dtype of another; returns its name."""
         self._fresh += 1
+        # "weight~3": the name of the original and a number that is still free
         stem = like.partition("~")[0]
         name = f"{stem}~{self._fresh}"
         while name in self.tensors:

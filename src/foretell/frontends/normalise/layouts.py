@@ -65,6 +65,7 @@ def _transpose_input(draft: Draft, name: str) -> None:
 
 
 def _reaches_transpose(draft: Draft, name: str) -> bool:
+    """Whether a tensor reaches a transpose to NCHW through element-wise operators and pads."""
     waiting, seen = [name], {name}
     while waiting and len(seen) < 64:
         current = waiting.pop()
@@ -84,6 +85,7 @@ def _push_down(draft: Draft, transpose: Node) -> list[Node]:
     source, nhwc_tensor = transpose.inputs[0], transpose.outputs[0]
     moved: list[Node] = []
     for reader in draft.readers(nhwc_tensor):
+        # there and back again: the reader can have the original
         if _is_to_nchw(reader):
             _drop_pair(draft, source, reader)
         elif _flattens(draft, reader, nhwc_tensor):
@@ -121,6 +123,7 @@ def _move_behind(draft: Draft, node: Node) -> list[Node]:
         return []
     attributes: dict[str, Attribute] = dict(node.attributes)
     rank = len(draft.shape(target))
+    # an axis or pads that were given for NHWC are translated to NCHW
     if node.op in _BY_AXIS and node.op != "Split":
         attributes["axis"] = _nhwc_order(rank)[node.integer("axis", -1) % rank]
     elif node.op == "Pad":
@@ -144,6 +147,7 @@ def _nchw_operand(draft: Draft, name: str, rank: int, node: Node) -> str | None:
     if not name or not draft.shape(name) or draft.tensors[name].elements == 1:
         return name
     shape = draft.shape(name)
+    # a weight is broadcast from the right: fill its shape up before its axes are permuted
     if draft.is_weight(name):
         aligned = (1,) * (rank - len(shape)) + shape
         return draft.weight(name, tuple(aligned[a] for a in _nchw_order(rank))[1:] if aligned[0] == 1 else aligned)
@@ -158,6 +162,7 @@ def _nchw_operand(draft: Draft, name: str, rank: int, node: Node) -> str | None:
 
 
 def _move_behind_reduction(draft: Draft, node: Node) -> list[Node]:
+    """Move a transpose behind a reduction, or drop it if only batch and channels are left."""
     transpose = draft.maker(node.inputs[0])
     axes = node.integers("axes")
     if transpose is None or axes is None or any(node.inputs[1:]):

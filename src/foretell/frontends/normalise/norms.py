@@ -89,6 +89,7 @@ def _first_product(draft: Draft, name: str) -> tuple[Node, str] | None:
 
 
 def _put_batch_norm(draft: Draft, chain: list[Node], source: str, weights: list[str], variance: str) -> None:
+    """Replace a chain by a BatchNormalization, if its weights have one element for each channel."""
     shape, size = draft.shape(source), draft.tensors[variance].elements
     output = chain[-1].outputs[0]
     rank = len(shape)
@@ -137,6 +138,7 @@ def _makers(draft: Draft, nodes: Iterable[Node]) -> list[Node]:
 
 
 def _join_layer_norm(draft: Draft, root: Node) -> None:
+    """Replace the nodes around one square root by a layer or RMS norm, if they form one."""
     statistics = _normalised(draft, root)
     if statistics is None:
         return

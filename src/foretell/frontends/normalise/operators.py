@@ -132,6 +132,7 @@ def _linear(draft: Draft, product: Node) -> None:
     transposed = draft.tensor(matrix, (columns, rows)) if draft.only_reader(matrix) is product else ""
     inputs = (source, transposed or matrix, *((bias,) if bias else ()))
     attributes = {"transB": 1} if transposed else {}
+    # with a reshape between product and bias, the reshape moves behind the linear layer
     if len(joined) == 1 or reshape is None:
         draft.replace(joined, "Gemm", inputs, joined[-1].outputs[0], **attributes)
         return
@@ -167,6 +168,7 @@ def _conv_bias(draft: Draft, conv: Node) -> None:
     if transpose is not None:
         order = transpose.integers("perm")
         axis = order.index(1) if order else 1
+    # the bias must lie along the channels; one of (width,) would be something else
     aligned = (1,) * (rank - len(sizes)) + sizes
     if channels > 1 and (len(aligned) != rank or aligned[axis] != channels):
         return

@@ -74,6 +74,7 @@ def drop_idle(draft: Draft) -> None:
 
 
 def _is_idle(draft: Draft, node: Node) -> bool:
+    """Whether a node passes its input on unchanged."""
     source, target = draft.tensors[node.inputs[0]], draft.tensors[node.outputs[0]]
     if source.shape != target.shape or source.dtype != target.dtype:
         return False

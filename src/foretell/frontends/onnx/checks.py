@@ -35,6 +35,7 @@ def check_model(model: ModelProto, allow_unknown: bool) -> None:
 
 
 def _check_graph(graph: GraphProto, outer: frozenset[str], allow_unknown: bool, depth: int) -> None:
+    """Check one graph and its sub-graphs; ``outer`` are the names that are visible from around it."""
     if depth > MAX_DEPTH:
         raise ModelError(f"The model nests sub-graphs more than {MAX_DEPTH} deep, which is not allowed.")
     defined = _defined_names(graph)
@@ -99,6 +100,7 @@ def _defined_names(graph: GraphProto) -> set[str]:
 
 
 def _check_attributes(node: NodeProto) -> None:
+    """Check the tensors in the attributes of a node."""
     for attribute in node.attribute:
         if attribute.ref_attr_name:
             raise ModelError(f"Node {label(node)!r} refers to an attribute of a function, outside any function.")

@@ -208,6 +208,7 @@ def contrib_shapes(
 
 
 def _product(op: str, call: _Call) -> tuple[int, ...]:
+    """The shape of a matrix product."""
     left, attributes = call.shape, call.attributes
     if op == "MatMulNBits":
         return (*left[:-1], int(attributes["N"]))

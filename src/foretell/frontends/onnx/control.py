@@ -68,6 +68,7 @@ def read_control(
 
 
 def _check(node: NodeProto, sub_graphs: list[GraphProto], shapes: Shapes) -> None:
+    """Raise if the node does not have the sub-graphs of its operator, or works on sequences."""
     expected = 2 if node.op_type == "If" else 1
     if len(sub_graphs) != expected or not node.input:
         raise ModelError(
@@ -81,6 +82,7 @@ def _check(node: NodeProto, sub_graphs: list[GraphProto], shapes: Shapes) -> Non
 
 
 def _loop_trips(node: NodeProto, shapes: Shapes, reader: NodeReader) -> int:
+    """The number of iterations of a Loop; 1 with a warning if it is not known."""
     count = shapes.values.get(node.input[0]) if node.input[0] else None
     if count is None:
         reader.warnings.append(f"The number of iterations of loop {label(node)!r} depends on data; one is counted.")
@@ -139,6 +141,7 @@ def mark_bodies(graph: Graph) -> Graph:
 
 
 def _marked(node: Node, graph: Graph) -> Node:
+    """A control node with batch axes marked in its bodies."""
     axes = {n: graph.tensors[n].batch_axis for n in node.inputs if n}
     marked = []
     for body in node.bodies:

@@ -75,6 +75,7 @@ def _normalised(graph: Graph) -> Graph:
 
 
 def _parse(path: Path) -> ModelProto:
+    """Read the file as protobuf; raise if it is too large or no ONNX model."""
     try:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
@@ -106,6 +107,7 @@ def graph_from_proto(model: ModelProto, request: ModelRequest, name: str) -> Gra
 
 
 def _graph_from_proto(model: ModelProto, request: ModelRequest, name: str) -> Graph:
+    """Check the model, then convert it with an open batch at 11, or else at 1."""
     opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
     newest = onnx.defs.onnx_opset_version()
     if not 1 <= opsets.get("", 1) <= newest:
@@ -134,6 +136,7 @@ def _fixed_batch(inputs: Iterable[OpenInput]) -> int:
 def _convert(
     proto: GraphProto, opsets: Mapping[str, int], inputs: tuple[OpenInput, ...], batch_size: int, name: str
 ) -> Graph:
+    """Convert the model at one batch size."""
     declared = {v.name: known for v in (*proto.value_info, *proto.output) if (known := read_type(v.type)) is not None}
     shapes = Shapes(opsets, declared)
     for entry in inputs:
@@ -146,6 +149,7 @@ def _convert(
 
 
 def _read_nodes(proto: GraphProto, shapes: Shapes, reader: NodeReader) -> list[Node]:
+    """Convert the nodes of a graph in topological order; initializers first."""
     for tensor in proto.initializer:
         shapes.enter_constant(tensor.name, tensor)
         reader.constants[tensor.name] = tensor.data_type
@@ -170,6 +174,7 @@ def _read_nodes(proto: GraphProto, shapes: Shapes, reader: NodeReader) -> list[N
 
 
 def _read_node(node: NodeProto, shapes: Shapes, reader: NodeReader) -> Node | None:
+    """Convert one node; None if nothing of it runs."""
     attributes = read_attributes(node)
     if node.op_type == "Constant":
         reader.read_constant(node, attributes)
@@ -247,6 +252,7 @@ def _finish(
 
 
 def _without_unknown_outputs(node: Node, tensors: Mapping[str, Tensor]) -> Node:
+    """The node without outputs that have no known shape, which nobody reads."""
     if all(o in tensors or not o for o in node.outputs):
         return node
     outputs = tuple(o if o in tensors else "" for o in node.outputs)

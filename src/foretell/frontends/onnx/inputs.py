@@ -65,6 +65,7 @@ Dim = int | str  # a size, or a symbol ("" where it has no name)
 
 
 def _dims(proto: Any, spec: InputSpec | None) -> list[Dim]:
+    """The dimensions of an input: sizes, and symbols where the file leaves them open."""
     kind = proto.type.tensor_type
     if not kind.HasField("shape"):
         if spec is None:
@@ -121,6 +122,7 @@ def _bind_symbols(name: str, dims: list[Dim], spec: InputSpec, symbols: dict[str
 def _resolve(
     name: str, dims: list[Dim], spec: InputSpec | None, symbols: Mapping[str, int], batch: str
 ) -> tuple[int | None, ...]:
+    """The shape of an input: sizes from the file, from the user or from symbols; None for an open batch."""
     sizes = _sizes(name, dims, spec) if spec is not None else [0] * len(dims)
     shape: list[int | None] = []
     for axis, (dim, size) in enumerate(zip(dims, sizes)):

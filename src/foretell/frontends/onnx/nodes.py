@@ -143,6 +143,7 @@ class NodeReader:
         return Node(name, op, tuple(inputs), tuple(node.output), plain, domain, module, origin, origin_op)
 
     def _note_weights(self, node: NodeProto) -> None:
+        """Remember which inputs of a node are statistics or quantised weights."""
         for position in _STATISTICS.get(node.op_type, ()):
             if position < len(node.input):
                 self.statistics.add(node.input[position])
@@ -162,6 +163,7 @@ class NodeReader:
             self.statistics.add(name)  # computed from shapes: data of the model that is never trained
 
     def _move_to_attributes(self, op: str, inputs: list[str], plain: dict[str, Attribute]) -> None:
+        """Turn inputs that configure the operator into attributes."""
         for position, attribute in _AS_ATTRIBUTES.get(op, {}).items():
             if position < len(inputs) and (
                 inputs[position] in self.shapes.values or inputs[position] in self.constants or not attribute
@@ -172,6 +174,7 @@ class NodeReader:
                 inputs[position] = ""
 
     def _operator(self, node: NodeProto, inputs: list[str], plain: dict[str, Attribute]) -> str:
+        """The operator of the graph, with the cases in which a node's inputs change it."""
         op = canonical_name(node) or node.op_type
         if op == "MoE" and len(inputs) > 2 and inputs[2] in self.shapes.known:
             plain["experts"] = self.shapes.known[inputs[2]][0][0]
@@ -203,6 +206,7 @@ class NodeReader:
 
 
 def _plain(value: Any) -> Attribute | None:
+    """An attribute as the graph stores it; None for tensors and sub-graphs."""
     if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple) and all(isinstance(v, int | float) for v in value):

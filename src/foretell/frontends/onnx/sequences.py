@@ -53,6 +53,7 @@ def lower(node: NodeProto, attributes: dict[str, Any], shapes: Shapes) -> NodePr
 
 
 def _read(node: NodeProto, attributes: dict[str, Any], shapes: Shapes) -> NodeProto | None:
+    """Replace an operator that reads a known sequence."""
     items, output = shapes.sequences[node.input[0]], node.output[0]
     if node.op_type == "SequenceLength":
         shapes.keep(output, np.array(len(items), np.int64))

@@ -50,6 +50,8 @@ def _need(array: Array | None) -> Array:
 
 
 def _elementwise(function: Callable[..., Any]) -> Callable[[list[Array | None], Attributes], Array]:
+    """A rule that applies a NumPy function to all inputs, with broadcasting."""
+
     def rule(inputs: list[Array | None], _attributes: Attributes) -> Array:
         arrays = [_need(i) for i in inputs]
         if math.prod(np.broadcast_shapes(*(a.shape for a in arrays))) > MAX_ELEMENTS:
@@ -67,6 +69,7 @@ def _divide(a: Array, b: Array) -> Array:
 
 
 def _slice(inputs: list[Array | None], attributes: Attributes) -> Array:
+    """Slice, with its limits as attributes or as inputs."""
     data = _need(inputs[0])
     if "starts" in attributes:  # before opset 10
         starts, ends = attributes["starts"], attributes["ends"]
@@ -132,6 +135,7 @@ def _range(inputs: list[Array | None], _attributes: Attributes) -> Array:
 
 
 def _split(inputs: list[Array | None], attributes: Attributes) -> list[Array]:
+    """Split, into given sizes or into equal pieces."""
     data, axis = _need(inputs[0]), int(attributes.get("axis", 0))
     sizes = _axes(inputs, {}, 1) or tuple(attributes.get("split", ()))
     if not sizes:
@@ -153,6 +157,7 @@ def _reduce(function: Callable[..., Any]) -> Callable[[list[Array | None], Attri
 
 
 def _cast(inputs: list[Array | None], attributes: Attributes) -> Array:
+    """Cast to one of the types that occur in shape arithmetic."""
     kinds: dict[int, Any] = {
         1: np.float32,
         6: np.int32,

@@ -97,6 +97,7 @@ def _node(call: AtenCall, tensors: Mapping[str, Tensor]) -> Node | None:
 
 
 def _attribute(value: Any) -> Attribute | None:
+    """An argument as the graph stores it; None for tensors and whatever else it cannot store."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, Ref) or value is None:

@@ -184,6 +184,7 @@ class _Reader:
         return ()
 
     def _constant(self, graph_module: Any, node: Any, prefix: str) -> Any:
+        """A tensor constant of the program becomes a tensor of the graph; a sub-graph is returned as it is."""
         value = graph_module
         for part in str(node.target).split("."):
             value = getattr(value, part)
@@ -194,6 +195,7 @@ class _Reader:
         return value
 
     def _call(self, node: Any, environment: dict[Any, Any], prefix: str) -> Any:
+        """Record one call; returns its outputs."""
         target = str(node.target)
         arguments = [self._value(a, environment) for a in node.args]
         if "getitem" in target:  # picks one output of a call with several; no operator of its own
@@ -225,6 +227,7 @@ class _Reader:
         return self._walk(inner, dict(zip(placeholders, operands)), prefix)
 
     def _named(self, node: Any, arguments: list[Any], environment: dict[Any, Any]) -> dict[str, Any]:
+        """The arguments of a call by name."""
         # positional arguments get the names of the schema, so that refinements can find them by name
         schema = getattr(node.target, "_schema", None)
         keywords = {k: self._value(v, environment) for k, v in node.kwargs.items()}
@@ -234,6 +237,7 @@ class _Reader:
         return {**dict(zip(names, arguments)), **keywords}
 
     def _value(self, argument: Any, environment: dict[Any, Any]) -> Any:
+        """An argument with FX nodes replaced by what they stand for, and symbolic sizes by numbers."""
         if isinstance(argument, self.torch.fx.Node):
             return environment.get(argument)
         if isinstance(argument, list | tuple):
@@ -248,6 +252,7 @@ class _Reader:
         return Ref(name) if self._enter(name, value, "activation") else None
 
     def _enter(self, name: str, value: Any, kind: TensorKind) -> bool:
+        """Record a tensor; returns whether the value is one."""
         if not isinstance(value, self.torch.Tensor):
             return False
         dtype = str(value.dtype).removeprefix("torch.")

@@ -78,6 +78,7 @@ def graph_from_json(content: dict[str, Any], name: str) -> Graph:
 
 
 def _program(content: dict[str, Any], name: str) -> AtenProgram:
+    """Turn the JSON of an exported program into calls and tensors."""
     module = content["graph_module"]
     graph, signature = module["graph"], module["signature"]
     kinds: dict[str, TensorKind] = {}
@@ -145,6 +146,7 @@ def _names(argument: dict[str, Any]) -> list[str]:
 
 
 def _value(argument: dict[str, Any]) -> Any:
+    """An argument of a call as a Python value; tensors become `Ref`."""
     kind, value = next(iter(argument.items()))
     if kind == "as_tensor":
         return Ref(value["name"])

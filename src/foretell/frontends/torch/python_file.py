@@ -143,6 +143,7 @@ def _on_meta(torch: Any, module: Any) -> Any:
 
 
 def _arguments(torch: Any, module: Any, specs: tuple[InputSpec, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The inputs of the user as positional and named arguments of the forward."""
     accepted = inspect.signature(module.forward).parameters
     # a forward with **kwargs takes any name
     open_ended = any(p.kind is p.VAR_KEYWORD for p in accepted.values())

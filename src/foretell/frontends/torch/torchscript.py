@@ -70,6 +70,7 @@ class TorchScriptFrontend:
         )
 
     def _load(self, torch: Any, path: Path) -> Any:
+        """Load the archive on the meta device."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -80,6 +81,7 @@ class TorchScriptFrontend:
             ) from error
 
     def _inputs(self, torch: Any, script: Any, request: ModelRequest) -> tuple[Any, ...]:
+        """The inputs of the user as tensors, in the order of the forward."""
         # the first input of the graph is the module itself
         names = [i.debugName().partition(".")[0] for i in script.graph.inputs()][1:]
         if not request.inputs:

@@ -88,6 +88,7 @@ class CostTable:
         return first
 
     def _grouped(self, keys: Iterable[Iterable[str]], ordered: bool = True) -> dict[str, tuple[int, Cost]]:
+        """Sum the costs of nodes by key; a node may have several keys, such as all modules around it."""
         members: dict[str, list[Cost]] = {}
         for node_keys, cost in zip(keys, self.nodes):
             for key in node_keys:

@@ -82,6 +82,7 @@ def training_step(graph: Graph, optimizer: str = "sgd") -> TrainingStep:
 
 
 def _backward_cost(graph: Graph, node: Node, forward: Cost, needing: frozenset[str]) -> Cost:
+    """The cost of the backward of one node, from the cost of its forward."""
     if not differentiates(node, needing):
         return Cost()
     kind = lookup(node.op, node.domain).kind

@@ -75,6 +75,7 @@ class _Step:
 
 
 def _output_axis(graph: Graph, node: Node, index: int, axes: Mapping[str, int | None]) -> int | None:
+    """The batch axis of one output of a node: by the rule of its operator, or by that of its kind."""
     out = graph.tensors[node.outputs[index]]
     kind = lookup(node.op, node.domain).kind
     if kind == "free":
@@ -170,6 +171,7 @@ def _selected(step: _Step) -> int | None:
 
 
 def _gathered(step: _Step) -> int | None:
+    """Gather: the axes of the indices replace the axis that is indexed."""
     graph, node = step.graph, step.node
     along = node.integer("axis", 0) % max(len(graph.tensors[node.inputs[0]].shape), 1)
     # the axes of the indices take the place of the axis that they index

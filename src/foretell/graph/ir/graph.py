@@ -161,6 +161,7 @@ class Graph:
         return replace(self, tensors=tensors, nodes=nodes, batch_size=batch_size)
 
     def _scaled(self, tensor: Tensor, batch_size: int) -> Tensor:
+        """A tensor at another batch size."""
         if tensor.batch_axis is None:
             return tensor
         shape = list(tensor.shape)

@@ -97,6 +97,7 @@ def layouts(graph: Graph) -> Mapping[str, Layout]:
 
 
 def _find_layouts(graph: Graph) -> Mapping[str, Layout]:
+    """Visit the nodes in order; everything that is no activation lies row-major in a storage of its own."""
     known: dict[str, Layout] = {
         n: Layout(n, contiguous(t.shape)) for n, t in graph.tensors.items() if t.kind != "activation"
     }
@@ -108,6 +109,7 @@ def _find_layouts(graph: Graph) -> Mapping[str, Layout]:
 
 
 def _output_layout(graph: Graph, node: Node, output: str, known: Mapping[str, Layout]) -> Layout:
+    """The layout of one output, from the layout of the first input and the kind of the operator."""
     kind, shape = lookup(node.op, node.domain).kind, graph.tensors[output].shape
     if node.inputs and node.inputs[0]:
         source, source_layout = graph.tensors[node.inputs[0]].shape, known[node.inputs[0]]

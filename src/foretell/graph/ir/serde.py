@@ -134,6 +134,7 @@ def _packed(graph: Graph) -> dict[str, Any]:
 
 
 def _unpacked(content: dict[str, Any]) -> Graph:
+    """The graph of JSON values that `_packed` made; anything unexpected raises."""
     strings = [str(s) for s in content["strings"]]
     tensors = [
         Tensor(

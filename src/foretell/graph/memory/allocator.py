@@ -120,6 +120,7 @@ class _Pool:
         self.blocks[block.address] = block
 
     def best_fit(self, size: int) -> Block | None:
+        # -1 is below every address: the first block of at least this size, at the lowest address
         position = bisect_left(self.order, (size, -1))
         if position == len(self.order):
             return None
@@ -138,6 +139,7 @@ class CachingAllocator:
     def __init__(self) -> None:
         self.allocated_bytes = 0
         self.reserved_bytes = 0
+        # small blocks are always split; large ones only if strictly more than 1 MiB is left
         self._small, self._large = _Pool(BLOCK_BYTES), _Pool(SMALL_BYTES + 1)
 
     def take(self, size_bytes: int) -> Block:

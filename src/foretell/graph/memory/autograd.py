@@ -62,6 +62,7 @@ def saved_for_backward(graph: Graph, node: Node, needing: frozenset[str]) -> tup
 
 
 def _saved(graph: Graph, node: Node, needing: frozenset[str]) -> tuple[str, ...]:
+    """The tensors that the derivative formula of a node reads."""
     entry = lookup(node.op, node.domain)
     inputs = tuple(node.inputs)
     if entry.kind == "attention":
@@ -73,6 +74,7 @@ def _saved(graph: Graph, node: Node, needing: frozenset[str]) -> tuple[str, ...]
         return tuple(i for i, partner in zip(inputs[:2], inputs[1::-1]) if partner in needing)
     if node.op in _PRODUCTS:
         return tuple(n for i, n in enumerate(inputs) if any(o in needing for o in (*inputs[:i], *inputs[i + 1 :])))
+    # d(a/b)/da needs b alone; d(a/b)/db needs both
     if node.op == "Div":
         return inputs if len(inputs) > 1 and inputs[1] in needing else inputs[1:]
     if node.op == "Where":
@@ -92,6 +94,7 @@ def extra_saved_blocks(graph: Graph, node: Node, needing: frozenset[str]) -> lis
     entry = lookup(node.op, node.domain)
     if node.op in ("MaxPool", "AdaptiveMaxPool"):
         return [out.elements * INDEX_BYTES] if len(node.outputs) < 2 else []
+    # one byte of mask for each element
     if node.op == "DropoutMask":
         return [out.elements]
     if node.op == "Attention" and not is_fused(graph, node):
@@ -101,6 +104,7 @@ def extra_saved_blocks(graph: Graph, node: Node, needing: frozenset[str]) -> lis
         return [out.elements // max(out.shape[-1], 1) * STATISTIC_BYTES, padded_mask_bytes(graph, node)]
     if entry.kind == "recurrent":
         return [_RESERVED_PER_STEP.get(node.op, 0) * out.bytes * node.integer("layers", 1)]
+    # a mean and an inverse deviation for each row, group or channel
     if entry.kind == "normalisation" and entry.saves == "inputs":
         return [_statistics(node, out) * STATISTIC_BYTES] * 2
     if (

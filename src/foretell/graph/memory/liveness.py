@@ -151,7 +151,7 @@ def _folding_copy(graph: Graph, node: Node, name: str, laid_out: Mapping[str, La
     shape, strides = tensor.shape, laid_out[name].strides
     if len(out.shape) < 3 or len(shape) < 3:
         return 0
-    if node.op == "Gemm":
+    if node.op == "Gemm":  # a linear layer folds all rows into one matrix
         return 0 if is_contiguous(shape, strides) else tensor.bytes
     if viewed_strides(shape, strides, (prod(shape[:-2]), *shape[-2:])) is not None:
         return 0
@@ -170,9 +170,12 @@ def _last_use(graph: Graph) -> dict[str, int]:
         if tensor.kind not in ("input", "activation"):
             continue
         producer_path = modules[graph.producers[name]] if name in graph.producers else []
+        # readers inside modules that were called with the tensor hold it until these return
         last[name] = max(_held_until(position, modules[position], producer_path, returns) for position in readers)
+        # a skip connection
         if len(readers) > 1 and graph.nodes[readers[-1]].op == "Concat":
             last[name] = max(last[name], _frame_end(readers[-1], modules[readers[-1]], producer_path, returns, end))
+    # what nobody reads dies at once; inputs and outputs belong to the caller of the model
     for name, position in graph.producers.items():
         last.setdefault(name, position)
     for name in (*graph.inputs, *graph.outputs):

@@ -75,6 +75,7 @@ class _Walk:
         return frozenset(s for s in storages if self.graph.tensors[s].kind == "activation")
 
     def forward(self) -> None:
+        """Allocate outputs and what autograd keeps besides them; free what neither a frame nor a backward needs."""
         # _drop keeps a storage that dies here if a backward still needs it; backward drops it later
         dies, tape = deaths(self.graph, self.laid_out), self.tape
         for position, node in enumerate(self.graph.nodes):
@@ -120,6 +121,7 @@ class _Walk:
                 self._arrive(name, gradient)
 
     def backward(self) -> None:
+        """Visit the nodes in reverse: make the gradients of their inputs, then free what they had saved."""
         tape = self.tape
         for position in range(len(self.graph.nodes) - 1, -1, -1):
             node = self.graph.nodes[position]

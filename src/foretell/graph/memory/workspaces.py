@@ -153,6 +153,7 @@ def _copies(source: Tensor, weight: Tensor, out: Tensor, node: Node) -> list[int
         strided = max(node.integers("strides") or (1,)) > 1
         copies = out_channels > _WIDE_OUTPUT if strided else macs > _MUCH_WORK and prod(out.shape[2:]) <= _FEW_PIXELS
         return [input_copy, output_copy] if copies else []
+    # few channels, such as the first layer's three, would mostly be padding: only large windows are worth a copy
     if in_channels < _FEW_CHANNELS:
         window = in_channels * prod(kernel)
         large = window > (_LARGE_WINDOW_HALF if half else _LARGE_WINDOW_FULL)
@@ -160,4 +161,5 @@ def _copies(source: Tensor, weight: Tensor, out: Tensor, node: Node) -> list[int
         return [input_copy, weight_copy, output_copy] if copies else []
     if half or macs > _MUCH_WORK:
         return [input_copy, weight_copy, output_copy]
+    # fp32 and of medium size: a kernel that writes its output with channels first
     return [input_copy, weight_copy] if macs > _LITTLE_WORK or in_channels > _MANY_CHANNELS else []
