@@ -30,8 +30,8 @@ def test_absent() -> None:
 
 def test_onnxruntime_tells_nobody_unless_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
-    require("onnxruntime", extra="onnxruntime")
+    require("onnxruntime", extra="profile")
     assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
     monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
-    require("onnxruntime", extra="onnxruntime")
+    require("onnxruntime", extra="profile")
     assert os.environ["ORT_DISABLE_TELEMETRY"] == "0"

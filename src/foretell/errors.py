@@ -1,36 +1,37 @@
-"""The one error tree. Every error names what we got, what is allowed and what to do.
+"""Errors: all errors that foretell raises on purpose. A message says what was given, what is allowed and what to do.
 
 ForetellError
-├─ GraphError (ValueError)            a graph that cannot be: cycles, dangling tensors, impossible shapes
-├─ ModelError (ValueError)            a model file or spec that cannot be read
-│  ├─ UnsupportedOperatorError        an operator nobody here knows, refused rather than counted as zero
-│  └─ UntrustedModelError             reading it would run foreign code; --trust allows it
-├─ InputError (ValueError)            --input, --batch-size, --dtype that do not fit the model
-├─ DeviceError (ValueError)           an unknown device or an impossible slice
-├─ UnknownNameError (KeyError)        a name that no registry has
-├─ MissingExtraError (ImportError)    an optional library is absent; names the extra that installs it
+├─ GraphError (ValueError)            an inconsistent graph: cycles, dangling tensors, impossible shapes
+├─ ModelError (ValueError)            a model file or specification that cannot be read
+│  ├─ UnsupportedOperatorError        an unknown operator, which is refused rather than counted as zero
+│  └─ UntrustedModelError             reading the model would run its code; --trust allows that
+├─ InputError (ValueError)            an --input, --batch-size or --dtype that does not fit the model
+├─ DeviceError (ValueError)           an unknown device, or a slice that the device does not have
+├─ UnknownNameError (KeyError)        a name that a registry does not have
+├─ MissingExtraError (ImportError)    an optional library is missing; the message says how to install it
 ├─ MeasurementError (RuntimeError)    a measurement that could not be taken
-└─ DataError (RuntimeError)           records at rest that cannot be read, written or understood
+└─ DataError (RuntimeError)           stored records or data files that cannot be read or written
 """
 
 
 class ForetellError(Exception):
-    """Base of all errors that foretell raises on purpose."""
+    """The base class of all errors that foretell raises on purpose."""
 
     def __str__(self) -> str:
+        # KeyError, a base of UnknownNameError, would show the repr of its message
         return str(self.args[0]) if self.args else type(self).__name__
 
 
 class GraphError(ForetellError, ValueError):
-    """A graph that cannot be: cycles, dangling tensors, impossible shapes."""
+    """The graph is inconsistent: it has cycles, dangling tensors or impossible shapes."""
 
 
 class ModelError(ForetellError, ValueError):
-    """A model file or specification that cannot be read."""
+    """The model file or specification cannot be read."""
 
 
 class UnsupportedOperatorError(ModelError):
-    """An operator nobody here knows: refused rather than counted as zero."""
+    """The model has an unknown operator, which is refused rather than counted as zero."""
 
 
 class UntrustedModelError(ModelError):
@@ -38,24 +39,24 @@ class UntrustedModelError(ModelError):
 
 
 class InputError(ForetellError, ValueError):
-    """An input shape, batch size or dtype that does not fit the model."""
+    """An input shape, a batch size or a dtype does not fit the model."""
 
 
 class DeviceError(ForetellError, ValueError):
-    """An unknown device, or a slice that the device does not have."""
+    """The device is unknown, or it does not have the slice."""
 
 
 class UnknownNameError(ForetellError, KeyError):
-    """A name that a registry does not have."""
+    """A registry does not have the name."""
 
 
 class MissingExtraError(ForetellError, ImportError):
-    """An optional library is absent; the message names the extra that installs it."""
+    """An optional library is missing; the message says how to install it."""
 
 
 class MeasurementError(ForetellError, RuntimeError):
-    """A measurement that could not be taken."""
+    """A measurement could not be taken."""
 
 
 class DataError(ForetellError, RuntimeError):
-    """Records at rest that cannot be read, written or understood."""
+    """Stored records or data files cannot be read or written."""

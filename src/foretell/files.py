@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files: writes a file whole or not at all."""
 
 import os
 import tempfile
@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file, and its folders; whoever is killed meanwhile leaves the old one, or none."""
+    """Write a file and create its folders. A process that is killed meanwhile leaves the old file, or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.chmod(partial, 0o644)
+        os.chmod(partial, 0o644)  # mkstemp makes files that only their owner can read
         os.replace(partial, path)
     except BaseException:
         os.unlink(partial)

@@ -1,6 +1,6 @@
-"""Import a heavy library, or say which extra installs it.
+"""Optional: imports an optional library, or raises an error that says which extra installs it.
 
->>> require("json", extra="json").dumps([1])
+>>> require("json", extra="data").dumps([1])
 '[1]'
 >>> require("no_such_library", extra="keras", purpose="Reading Keras models")
 Traceback (most recent call last):
@@ -18,7 +18,7 @@ from typing import Any
 
 from foretell.errors import MissingExtraError
 
-# libraries that tell their makers how they are used, and write files for it, unless this is set before they load
+# libraries that collect telemetry and write files for it, unless this variable is set before they are imported
 _QUIET = {"onnxruntime": ("ORT_DISABLE_TELEMETRY", "1")}
 
 
@@ -31,7 +31,10 @@ def available(module: str) -> bool:
 
 
 def require(module: str, *, extra: str, purpose: str = "This") -> ModuleType:
-    """Import ``module``; if absent, raise an error that names the extra."""
+    """Import ``module``. If it is missing, raise an error that names the extra which installs it.
+
+    ``extra`` must be one of the extras in pyproject.toml.
+    """
     if module in _QUIET:
         os.environ.setdefault(*_QUIET[module])
     if not available(module.partition(".")[0]):
@@ -40,9 +43,9 @@ def require(module: str, *, extra: str, purpose: str = "This") -> ModuleType:
 
 
 def versions(*modules: str, extra: str, purpose: str = "This") -> str:
-    """The versions of libraries, without importing them; raises as `require` does where one is absent.
+    """Return the versions of libraries without importing them. A missing one raises the same error as in `require`.
 
-    >>> versions("numpy", extra="numpy").split()[0]
+    >>> versions("numpy", extra="data").split()[0]
     'numpy'
     """
     for module in modules:
@@ -52,10 +55,10 @@ def versions(*modules: str, extra: str, purpose: str = "This") -> str:
 
 
 def repair_torchvision() -> None:
-    """Let torchvision import where its compiled operators do not fit this build of torch.
+    """Make torchvision importable even if its compiled operators do not fit the installed build of torch.
 
-    A CUDA wheel of torchvision beside a CPU build of torch fails on import because ``torchvision::nms`` is missing;
-    declaring the operator is enough for everything but detection heads.
+    With a CUDA wheel of torchvision and a CPU build of torch, ``import torchvision`` fails because ``torchvision::nms``
+    is missing. Declaring the operator is enough for everything except detection heads.
     """
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
@@ -74,5 +77,5 @@ def repair_torchvision() -> None:
         _declared[-1].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
-# A torch.library.Library withdraws its operators when it is collected.
+# a torch.library.Library removes its operators when it is garbage-collected, so it is kept here
 _declared: list[Any] = []

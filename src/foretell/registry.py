@@ -1,4 +1,6 @@
-"""Name → "module:Class", imported only when asked for; an unknown name lists the closest ones.
+"""Registry: maps names to classes ("module:Class") that are imported only when they are used.
+
+An unknown name raises an error that suggests the closest known name.
 
 >>> shapes = Registry("shape", {"square": "fractions:Fraction"})
 >>> shapes.load("square").__name__
@@ -19,7 +21,7 @@ from foretell.errors import UnknownNameError
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """A sentence that offers the closest choice, or names them all when few, or nothing."""
+    """Return a sentence that suggests the closest choice, or lists all choices if they are few, or is empty."""
     known = sorted(set(choices))
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close:
@@ -29,7 +31,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Registry:
-    """A table of plug-ins of one kind, loaded lazily."""
+    """A table of plug-ins of one kind, which are imported when they are first used."""
 
     kind: str
     targets: dict[str, str]
@@ -45,7 +47,7 @@ class Registry:
         self.targets[name] = target
 
     def load(self, name: str) -> Any:
-        """Import and return what ``name`` stands for."""
+        """Import and return the class that ``name`` stands for."""
         if name not in self.targets:
             raise UnknownNameError(f"Unknown {self.kind} {name!r}.{did_you_mean(name, self.targets)}")
         module, _, attribute = self.targets[name].partition(":")

@@ -1,4 +1,4 @@
-"""Tiny graphs and models for tests and examples; no other room imports this one."""
+"""Testing: tiny graphs and models for tests and examples. No other room imports this module."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 
 
 def tiny_graph(batch_size: int = 2, channels: int = 8) -> Graph:
-    """A convolution, a normalisation, an activation and a classifier."""
+    """A convolution, an activation, a global pool and a classifier."""
     tensors = [
         Tensor("x", (batch_size, 3, 16, 16), kind="input", batch_axis=0),
         Tensor("conv.weight", (channels, 3, 3, 3), kind="parameter"),
@@ -36,7 +36,7 @@ def tiny_graph(batch_size: int = 2, channels: int = 8) -> Graph:
 
 
 def tiny_onnx(batch: int | str = "batch", size: int = 16) -> Any:
-    """The same network as an ONNX model, its weights only declared."""
+    """The same network as an ONNX model. Its weights are declared, but their data is absent."""
     from onnx import TensorProto, helper
 
     def weight(name: str, *shape: int) -> Any:
@@ -73,7 +73,7 @@ def one_node(
     bodies: tuple[Graph, ...] = (),
     **attributes: Attribute,
 ) -> Graph:
-    """A graph of one node: ``weights`` are the positions of inputs that are parameters, None is an absent input.
+    """A graph of one node. ``weights`` are the positions of the inputs that are parameters; None is an absent input.
 
     >>> one_node("Gemm", [(2, 3), (3, 4)], [(2, 4)], weights=[1]).parameter_count
     12
@@ -84,10 +84,10 @@ def one_node(
         if shape is not None:
             kind: TensorKind = "parameter" if position in weights else "input"
             tensors[names[position]] = Tensor(names[position], shape, dtype, kind)
-    made = {f"out{i}": Tensor(f"out{i}", shape, dtype) for i, shape in enumerate(outputs)}
-    node = Node("node", op, tuple(names), tuple(made), dict(attributes), domain, bodies=bodies)
-    free = [name for name, tensor in tensors.items() if tensor.kind == "input"]
-    return Graph.build("one", [node], tensors | made, free, made)
+    results = {f"out{i}": Tensor(f"out{i}", shape, dtype) for i, shape in enumerate(outputs)}
+    node = Node("node", op, tuple(names), tuple(results), dict(attributes), domain, bodies=bodies)
+    graph_inputs = [name for name, tensor in tensors.items() if tensor.kind == "input"]
+    return Graph.build("one", [node], tensors | results, graph_inputs, results)
 
 
 def chain(
@@ -97,7 +97,7 @@ def chain(
     outputs: Sequence[str],
     batch_size: int = 1,
 ) -> Graph:
-    """A graph of nodes and shapes, all fp32; names that start with ``w`` are parameters."""
+    """A graph of the given nodes and shapes, all fp32. Tensors whose names start with ``w`` are parameters."""
     tensors = {}
     for name, shape in shapes.items():
         kind: TensorKind = "input" if name in inputs else "parameter" if name.startswith("w") else "activation"

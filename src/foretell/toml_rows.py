@@ -1,4 +1,4 @@
-"""The facts room: one table of a TOML file, read field by field, so that every mistake is named with its place."""
+"""TOML rows: reads the tables of a TOML file field by field, so that an error names the file, the table and the key."""
 
 import datetime
 import math
@@ -18,116 +18,119 @@ _DATE_EXAMPLES = "'2026', '2026-08' or '2026-08-15'"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A table of a file, and where it stands, for messages."""
+    """A table of a file. ``where`` names the file and the table in messages."""
 
     where: str
     fields: Mapping[str, object]
 
     def allow(self, *names: str) -> "Row":
-        """This row, if it has no other fields than these."""
+        """Return this row; raise if it has any other field than these."""
         for name in self.fields:
             if name not in names:
                 raise DataError(f"{self.where}: unknown key {name!r}.{did_you_mean(name, names)}")
         return self
 
     def rows(self, name: str) -> dict[str, "Row"]:
-        """The tables inside a table; none where it is absent."""
+        """The tables inside the table ``name``; empty if it is absent."""
         inner = self.fields.get(name, {})
         if not isinstance(inner, dict):
-            raise DataError(f"{self.where}: {name} is {_kind(inner)}; it must be a table, as [{name}]")
-        found = {}
+            raise DataError(f"{self.where}: {name} is {_shown(inner)}; it must be a table, such as [{name}]")
+        tables = {}
         for key, fields in inner.items():
             if not isinstance(fields, dict):
-                raise DataError(f"{self.where}, {name}.{key}: it is {_kind(fields)}; it must be a table, as {{ … }}")
-            found[key] = Row(f"{self.where}, {name}.{key}", fields)
-        return found
+                raise DataError(f"{self.where}, {name}.{key} is {_shown(fields)}; it must be a table, such as {{ … }}")
+            tables[key] = Row(f"{self.where}, {name}.{key}", fields)
+        return tables
 
     def text(self, name: str) -> str:
-        """A word or a sentence that has to be there."""
-        found = self.fields.get(name)
-        if not isinstance(found, str) or not found.strip():
-            raise DataError(f"{self.where}: {name} is {_kind(found)}; it must be text in quotes")
-        return found
+        """A string that must be present and not empty."""
+        value = self.fields.get(name)
+        if not isinstance(value, str) or not value.strip():
+            raise DataError(f"{self.where}: {name} is {_shown(value)}; it must be text in quotes")
+        return value
 
     def maybe_text(self, name: str) -> str | None:
-        """A word or a sentence, None where it is absent."""
+        """A string, or None if it is absent."""
         return self.text(name) if name in self.fields else None
 
     def maybe_number(self, name: str, *, least: float, open_end: bool = False) -> float | None:
-        """A finite number from ``least`` on, or above it where the end is open; None where it is absent."""
+        """A finite number of at least ``least``, or above it with ``open_end``; None if it is absent."""
         if name not in self.fields:
             return None
-        found = self.fields[name]
-        allowed = f"a number above {least:g}" if open_end else f"a number from {least:g} on"
-        if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-            raise DataError(f"{self.where}: {name} is {_kind(found)}; it must be {allowed}, or absent where unknown")
-        if found < least or (open_end and found == least):
-            raise DataError(f"{self.where}: {name} is {found}; it must be {allowed}, or absent where unknown")
-        return float(found)
+        value = self.fields[name]
+        allowed = f"a number above {least:g}" if open_end else f"a number of at least {least:g}"
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise DataError(f"{self.where}: {name} is {_shown(value)}; it must be {allowed}, or absent if unknown")
+        if value < least or (open_end and value == least):
+            raise DataError(f"{self.where}: {name} is {value}; it must be {allowed}, or absent if unknown")
+        return float(value)
 
     def count(self, name: str, *, default: int) -> int:
-        """A whole number from 1 on."""
-        found = self.fields.get(name, default)
-        if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-            raise DataError(f"{self.where}: {name} is {_kind(found)}; it must be a whole number from 1 on")
-        return found
+        """An integer of at least 1."""
+        value = self.fields.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise DataError(f"{self.where}: {name} is {_shown(value)}; it must be an integer of at least 1")
+        return value
 
     def maybe_date(self, name: str = "date") -> str | None:
-        """A year, month or day as 2026, 2026-08 or 2026-08-15; None where it is absent."""
+        """A year, a month or a day, such as 2026, 2026-08 or 2026-08-15; None if it is absent."""
         if name not in self.fields:
             return None
-        found = self.fields[name]
-        written = found.isoformat() if isinstance(found, datetime.date) else found
+        value = self.fields[name]
+        written = value.isoformat() if isinstance(value, datetime.date) else value
         if isinstance(written, str) and _DATE.fullmatch(written):
             try:
+                # "2026" is completed to "2026-01-01", "2026-08" to "2026-08-01"
                 datetime.date.fromisoformat(written + "-01-01"[: 10 - len(written)])
             except ValueError:
                 pass
             else:
                 return written
-        raise DataError(f"{self.where}: {name} is {_kind(found)}; it must be a date, as {_DATE_EXAMPLES}")
+        raise DataError(f"{self.where}: {name} is {_shown(value)}; it must be a date, such as {_DATE_EXAMPLES}")
 
     def date(self, name: str = "date") -> str:
-        """A date that has to be there."""
-        found = self.maybe_date(name)
-        if found is None:
-            raise DataError(f"{self.where}: there is no {name}; say when it was so, as {_DATE_EXAMPLES}")
-        return found
+        """A date that must be present."""
+        value = self.maybe_date(name)
+        if value is None:
+            raise DataError(f"{self.where}: {name} is missing; give the date of the value, such as {_DATE_EXAMPLES}")
+        return value
 
     def source(self, sources: Mapping[str, object]) -> str:
-        """Where the row comes from: text of its own, or the name of an entry of [sources]."""
+        """The source of the row: its own text, or the entry of [sources] that it names."""
         named = self.text("source")
         return str(sources.get(named, named))
 
 
 def read_shipped(package: str, name: str) -> Row:
-    """A file that a package of ours brings."""
+    """Read a TOML file that is shipped with a package of foretell."""
     return Row(name, tomllib.loads(files(package).joinpath(name).read_text(encoding="utf-8")))
 
 
 def read_own(path: Path | str) -> Row:
-    """A file of the user."""
+    """Read a TOML file of the user."""
     try:
         return Row(str(path), tomllib.loads(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
-        raise DataError(f"Cannot read {path}: {error.strerror}. Give a TOML file; docs/costs.md shows one") from error
+        raise DataError(
+            f"Cannot read {path}: {error.strerror}. Give a TOML file; docs/costs.md shows an example"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not TOML: {error}. docs/costs.md shows such a file") from error
+        raise DataError(f"{path} is not TOML: {error}. docs/costs.md shows an example") from error
 
 
 def sources_of(file: Row) -> dict[str, object]:
-    """The entries of [sources]: name → text."""
-    found = file.fields.get("sources", {})
-    if not isinstance(found, dict):
-        raise DataError(f"{file.where}: sources is {_kind(found)}; it must be a table, as [sources]")
-    listed = Row(f"{file.where}, sources", found)
-    return {name: listed.text(name) for name in found}
+    """Return the entries of [sources]: name → text."""
+    entries = file.fields.get("sources", {})
+    if not isinstance(entries, dict):
+        raise DataError(f"{file.where}: sources is {_shown(entries)}; it must be a table, such as [sources]")
+    row = Row(f"{file.where}, sources", entries)
+    return {name: row.text(name) for name in entries}
 
 
-def _kind(found: object) -> str:
+def _shown(value: object) -> str:
     """A value as a message shows it."""
-    if found is None:
+    if value is None:
         return "absent"
-    if isinstance(found, dict | list):
-        return "a table" if isinstance(found, dict) else "a list"
-    return repr(found) if len(repr(found)) <= 60 else f"{repr(found)[:57]}…"
+    if isinstance(value, dict | list):
+        return "a table" if isinstance(value, dict) else "a list"
+    return repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}…"

@@ -1,4 +1,4 @@
-"""Conversions: the only place where 1e3 or 2**20 appears.
+"""Units: conversions between units. Powers such as 1e3 and 2**20 are written here and nowhere else.
 
 >>> mib(1048576), ms(0.0025), gflops_from_tflops(1.5)
 (1.0, 2.5, 1500.0)
@@ -44,7 +44,7 @@ def seconds_from_ms(duration_ms: float) -> float:
 
 
 def us(seconds: float) -> float:
-    """Seconds as microseconds."""
+    """Seconds to microseconds."""
     return seconds * MEGA
 
 
@@ -64,7 +64,7 @@ def flops_per_s(tflops: float) -> float:
 
 
 def bytes_per_s(gb_per_s: float) -> float:
-    """GB/s (decimal, as datasheets print it) to bytes/s."""
+    """GB/s (decimal, as in datasheets) to bytes/s."""
     return gb_per_s * GIGA
 
 
@@ -74,7 +74,7 @@ def gflops_from_tflops(tflops: float) -> float:
 
 
 def engineering(value: float, unit: str = "") -> str:
-    """A number with a decimal prefix, as people read it.
+    """Format a number with a decimal prefix.
 
     >>> engineering(4_089_184_256), engineering(25_557_032), engineering(512), engineering(0)
     ('4.09 G', '25.6 M', '512', '0')
@@ -90,7 +90,7 @@ def engineering(value: float, unit: str = "") -> str:
 
 
 def size(size_bytes: float) -> str:
-    """A size in binary units, as people read it.
+    """Format a size in binary units.
 
     >>> size(102_228_128), size(2**31), size(100)
     ('97.5 MiB', '2 GiB', '100 B')

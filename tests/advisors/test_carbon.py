@@ -100,14 +100,17 @@ def test_an_own_file_replaces_and_adds(own):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[pue]\na = { pue = 0.9, date = "2025", source = "s" }', "pue.a: pue is 0.9; it must be a number from 1 on"),
+        (
+            '[pue]\na = { pue = 0.9, date = "2025", source = "s" }',
+            "pue.a: pue is 0.9; it must be a number of at least 1",
+        ),
         ('[pue]\na = { date = "2025", source = "s" }', "there is no pue; give it, or leave the entry out"),
-        ('[pue]\na = { pue = 1.1, source = "s" }', "there is no date"),
-        ("[pue]\na = 1.1", "pue.a: it is 1.1; it must be a table"),
-        ("pue = 1.1", "pue is 1.1; it must be a table, as [pue]"),
+        ('[pue]\na = { pue = 1.1, source = "s" }', "date is missing"),
+        ("[pue]\na = 1.1", "pue.a is 1.1; it must be a table"),
+        ("pue = 1.1", "pue is 1.1; it must be a table, such as [pue]"),
         (
             '[country]\nFRA = { g_co2e_per_kwh = -1, source = "s" }',
-            "g_co2e_per_kwh is -1; it must be a number from 0 on",
+            "g_co2e_per_kwh is -1; it must be a number of at least 0",
         ),
         ('[country]\nFRA = { source = "s" }', "there is no g_co2e_per_kwh"),
         ("[country]\nFRA = { g_co2e_per_kwh = 1 }", "source is absent"),
@@ -115,7 +118,7 @@ def test_an_own_file_replaces_and_adds(own):
         ('[country]\nFRA = { g_co2_per_kwh = 1, source = "s" }', "Did you mean 'g_co2e_per_kwh'?"),
         ('[region.a]\nb = { country = "FRO", source = "s" }', "region, a.b: there is no [country] 'FRO'. Did you mean"),
         ('[region.a]\nb = { source = "s" }', "there is no g_co2e_per_kwh"),
-        ("[region]\na = 3", "region.a: it is 3"),
+        ("[region]\na = 3", "region.a is 3"),
         ("[regions]", "unknown key 'regions'. Did you mean 'region'?"),
     ],
 )

@@ -119,7 +119,7 @@ def entry(**changes: str | None) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (entry(usd_per_h="0"), "price 1: usd_per_h is 0; it must be a number above 0, or absent where unknown"),
+        (entry(usd_per_h="0"), "price 1: usd_per_h is 0; it must be a number above 0, or absent if unknown"),
         (entry(spot_usd_per_h="-1"), "spot_usd_per_h is -1; it must be a number above 0"),
         (entry(usd_per_h='"2"'), "usd_per_h is '2'; it must be a number above 0"),
         (entry(usd_per_h="true"), "usd_per_h is True"),
@@ -128,9 +128,9 @@ def entry(**changes: str | None) -> str:
         (entry(usd_per_h=None), "there is no price; give usd_per_h or spot_usd_per_h"),
         (entry(device='"a10o"'), "Unknown device 'a10o'. Did you mean 'a100-sxm-40gb'? See: foretell devices"),
         (entry(device=None), "device is absent; it must be text in quotes"),
-        (entry(devices="0"), "devices is 0; it must be a whole number from 1 on"),
+        (entry(devices="0"), "devices is 0; it must be an integer of at least 1"),
         (entry(devices="1.5"), "devices is 1.5"),
-        (entry(date=None), "there is no date; say when it was so, as '2026', '2026-08' or '2026-08-15'"),
+        (entry(date=None), "date is missing; give the date of the value, such as '2026', '2026-08' or '2026-08-15'"),
         (entry(date='"last week"'), "date is 'last week'; it must be a date"),
         (entry(date='"2026-13"'), "date is '2026-13'"),
         (entry(source=None), "source is absent"),

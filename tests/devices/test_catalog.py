@@ -50,7 +50,7 @@ def test_every_fact_of_a_record_can_be_cited(device):
 
 
 def test_citing_what_is_not_there_lists_what_is():
-    with pytest.raises(DeviceError, match=r"Nothing is cited for 'colour' of h200. Cited: architecture, "):
+    with pytest.raises(DeviceError, match=r"'colour' of h200 has no source. Fields with one: architecture, "):
         cite(find_device("h200"), "colour")
 
 

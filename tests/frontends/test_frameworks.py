@@ -167,11 +167,11 @@ def test_a_function_that_harms_its_process_does_not_harm_ours(tmp_path: Path) ->
     limits = {"FORETELL_CONVERTER_MEMORY_MIB": "2500", "TMPDIR": str(tmp_path)}
     shown = run_python("jax", OBJECTS + DANGEROUS, tmp_path, PYTHONPATH=SOURCE, **limits).splitlines()
     assert len(shown) == 4
-    assert shown[0].startswith("ModelError Converting takes took more than 2500 MiB of memory and was ended.")
-    assert shown[1].startswith("ModelError The converter of dies died of SIGABRT.")
-    assert shown[2].startswith("ModelError Converting sleeps took longer than 40 s and was ended.")
+    assert shown[0].startswith("ModelError Converting takes took more than 2500 MiB of memory and was stopped.")
+    assert shown[1].startswith("ModelError The converter of dies was killed by SIGABRT.")
+    assert shown[2].startswith("ModelError Converting sleeps took longer than 40 s and was stopped.")
     assert shown[3].startswith(
-        "ModelError <lambda> cannot be handed to the converter's process: TypeError: cannot pickle"
+        "ModelError <lambda> cannot be sent to the converter's process: TypeError: cannot pickle"
     )
     pids = (tmp_path / "pids").read_text().split()
     assert len(pids) == 3

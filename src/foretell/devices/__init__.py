@@ -1,4 +1,4 @@
-"""The devices room: what hardware there is, and what a slice of it leaves."""
+"""Devices: facts about GPUs and CPUs, and what a slice of a GPU (MIG, MPS, some SMs) leaves to use."""
 
 from foretell.devices.bandwidth import attainable_bandwidth_gb_per_s
 from foretell.devices.catalog import all_devices, cite, find_device

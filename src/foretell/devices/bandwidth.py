@@ -1,10 +1,16 @@
-"""The devices room: how much memory bandwidth a few SMs can draw, an analytic model.
+"""Devices: an analytic model of the memory bandwidth that some of a GPU's SMs can use.
 
-Little's law bounds what one SM can pull: bytes in flight over latency. With every resident thread waiting
-for one 16-byte load and a DRAM round trip of about 0.7 µs, a Hopper SM draws at most 2048 × 16 B / 0.7 µs =
-47 GB/s, so that an H200 needs about 100 of its 132 SMs to fill 4.8 TB/s and an RTX 4090 29 of its 128.
-Both constants are assumptions, not measurements; a fitted predictor corrects what they miss.
-A whole device always reaches its documented bandwidth, also where the law alone would say less.
+Idea: Little's law bounds the bandwidth of one SM by the bytes that it has in flight, divided by the latency of the
+memory. If every resident thread waits for one 16-byte load, and a round trip to DRAM takes 0.7 µs, a Hopper SM with
+2048 threads reaches at most 2048 × 16 B / 0.7 µs = 47 GB/s. An H200 then needs about 100 of its 132 SMs to reach
+4.8 TB/s, and an RTX 4090 needs 29 of its 128. A slice gets the smaller of two bounds: this one, and its share of the
+device's bandwidth.
+
+Source: J. D. C. Little, "A Proof for the Queuing Formula L = λW", Operations Research 9(3), 1961.
+
+Limits: 16 bytes per thread and 0.7 µs are assumptions, not measurements; a fitted predictor corrects what they miss. A
+whole device always reaches its documented bandwidth, even where the law alone would give less. Caches and neighbours
+that share the memory are not considered.
 """
 
 from foretell.devices.device import Device
@@ -15,7 +21,7 @@ DRAM_LATENCY_US = 0.7
 
 
 def attainable_bandwidth_gb_per_s(device: Device, sms: int, share: float = 1.0) -> float:
-    """Bandwidth that ``sms`` SMs reach when ``share`` of the device's memory slices is theirs.
+    """Return the bandwidth that ``sms`` SMs can reach if they own ``share`` of the device's memory bandwidth.
 
     >>> from foretell.devices import find_device
     >>> h200 = find_device("h200")
@@ -27,4 +33,5 @@ def attainable_bandwidth_gb_per_s(device: Device, sms: int, share: float = 1.0) 
         return whole * share
     per_sm_bytes = device.limits.max_threads * BYTES_IN_FLIGHT_PER_THREAD
     per_sm_gb_per_s = per_sm_bytes / seconds_from_us(DRAM_LATENCY_US) / GIGA
+    # at least a proportional share: all SMs together reach the documented bandwidth
     return min(whole * share, sms * max(per_sm_gb_per_s, whole / device.sms))

@@ -1,9 +1,8 @@
-"""The devices room: the catalogue, found by any name that people write.
+"""Devices: the catalogue of known devices, and the search by name.
 
-Names are compared without case, spaces, dashes and underscores, and without the words NVIDIA, Tesla and
-GeForce in front. A family name without its size or form factor means its first member in the catalogue:
-``a100`` is the 40 GB SXM card (as cloud price lists use the word), ``h100`` the SXM card, ``v100`` the
-16 GB SXM2 card.
+Names are compared without case, spaces, dashes and underscores, and without a leading NVIDIA, Tesla or GeForce. A
+family name without a size or form factor means one member of the family: ``a100`` is the 40 GB SXM card (as in cloud
+price lists), ``h100`` the SXM card, ``v100`` the 16 GB SXM2 card.
 """
 
 import difflib
@@ -19,12 +18,12 @@ from foretell.devices.device import Device, MigProfile, SmLimits
 from foretell.errors import DeviceError
 
 _BRAND = re.compile(r"^(nvidia|tesla|geforce)+")
-_CONFUSABLE = str.maketrans("oil", "011")
+_CONFUSABLE = str.maketrans("oil", "011")  # letters that are mistaken for digits: "a10o" suggests "a100"
 
 
 @dataclass(frozen=True, slots=True)
 class _Catalog:
-    """The parsed file."""
+    """The contents of catalog.toml."""
 
     devices: tuple[Device, ...]
     by_key: Mapping[str, Device]
@@ -32,7 +31,7 @@ class _Catalog:
 
 
 def all_devices() -> tuple[Device, ...]:
-    """Every device, in the order of the catalogue.
+    """Return every device, in the order of the catalogue.
 
     >>> [device.id for device in all_devices()][:3]
     ['h200', 'h100-sxm', 'h100-pcie']
@@ -41,7 +40,7 @@ def all_devices() -> tuple[Device, ...]:
 
 
 def find_device(name: str) -> Device:
-    """The device that ``name`` means.
+    """Return the device that ``name`` means.
 
     >>> find_device("NVIDIA A100-SXM4-40GB").id, find_device("h200_sxm").id, find_device("4090").id
     ('a100-sxm-40gb', 'h200', 'rtx-4090')
@@ -50,14 +49,14 @@ def find_device(name: str) -> Device:
     ...
     foretell.errors.DeviceError: Unknown device 'a10o'. Did you mean 'a100-sxm-40gb'? See: foretell devices
     """
-    found = _catalog().by_key.get(_key(name))
-    if found is None:
+    device = _catalog().by_key.get(_key(name))
+    if device is None:
         raise DeviceError(f"Unknown device {name!r}.{_suggestion(name)} See: foretell devices")
-    return found
+    return device
 
 
 def cite(device: Device, field: str) -> str:
-    """The document behind one field of a device, such as ``tdp_w`` or ``tensor_tflops.fp8``.
+    """Return the source of one field of a device, such as ``tdp_w`` or ``tensor_tflops.fp8``.
 
     >>> cite(find_device("l4"), "bandwidth_gb_per_s").startswith("NVIDIA L4")
     True
@@ -65,18 +64,18 @@ def cite(device: Device, field: str) -> str:
     sources = device.sources
     key = sources.get(field) or sources.get(field.partition(".")[0])
     if key is None:
-        raise DeviceError(f"Nothing is cited for {field!r} of {device.id}. Cited: {', '.join(sorted(sources))}")
+        raise DeviceError(f"{field!r} of {device.id} has no source. Fields with one: {', '.join(sorted(sources))}")
     return _catalog().citations[key]
 
 
 def _key(name: str) -> str:
-    """What is left of a name when case, punctuation and brand are gone."""
+    """The name without case, punctuation and brand."""
     letters = re.sub(r"[^a-z0-9]", "", name.lower())
     return _BRAND.sub("", letters)
 
 
 def _suggestion(name: str) -> str:
-    """A sentence with the closest device, where one is close; o and 0, l and 1 count as equal."""
+    """A sentence that suggests the closest device, if one is close; o and 0, l and 1 count as equal."""
     folded = {key.translate(_CONFUSABLE): device.id for key, device in _catalog().by_key.items()}
     close = difflib.get_close_matches(_key(name).translate(_CONFUSABLE), folded, n=1, cutoff=0.6)
     return f" Did you mean {folded[close[0]]!r}?" if close else ""
@@ -84,7 +83,7 @@ def _suggestion(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _catalog() -> _Catalog:
-    """Read the file once."""
+    """Read catalog.toml once."""
     raw = tomllib.loads(files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8"))
     limits = {
         capability: (SmLimits(**{k: v for k, v in row.items() if k != "source"}), row["source"])
@@ -96,14 +95,16 @@ def _catalog() -> _Catalog:
         for alias in (device.id, device.name, *device.aliases):
             owner = by_key.setdefault(_key(alias), device)
             if owner is not device:
-                raise DeviceError(f"Two devices claim the name {alias!r}: {owner.id} and {device.id}")
+                raise DeviceError(f"Two devices have the name {alias!r}: {owner.id} and {device.id}")
     return _Catalog(devices, by_key, raw["sources"])
 
 
 def _device(name: str, row: Mapping[str, Any], limits: Mapping[str, tuple[SmLimits, str]]) -> Device:
-    """One table of the file as a record."""
+    """Make a `Device` from one table of the file."""
+    # the file lists fields by source; the record looks up the source of a field
     sources = {field: key for key, fields in row["sources"].items() for field in fields}
     facts = {k: v for k, v in row.items() if k not in {"sources", "mig", "aliases", "price_keys"}}
+    # the file calls the profiles "mig"; the record has them as mig_profiles
     if "mig" in row:
         sources["mig_profiles"] = sources.pop("mig")
     capability = row.get("compute_capability")

@@ -1,4 +1,4 @@
-"""The facts room: what devices were measured to reach: memory, last-level cache, matrix products by number format."""
+"""Devices: measured ceilings: the bandwidth and the rate of matrix products that devices really reach."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ _FIELDS = ("name", "date", "source", "dram_gb_per_s", "cache_gb_per_s", "tflops"
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What one device reached, when, and who says so; None or absent is what nobody measured."""
+    """What one device reached, with date and source. A value that was not measured is None or absent."""
 
     device: str
     name: str
@@ -24,7 +24,7 @@ class Ceilings:
     tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def to_toml(self) -> str:
-        """The entry of ceilings.toml.
+        """Write the entry of ceilings.toml.
 
         >>> print(Ceilings("h200", "NVIDIA H200", "2026-11-15", "a test", 4000.0, None, {"fp32": 50.0}).to_toml())
         [ceilings.h200]
@@ -45,31 +45,31 @@ class Ceilings:
 
 
 def _quoted(text: str) -> str:
-    """A basic string of TOML; what steers a terminal or ends the string is left out."""
+    """A basic string of TOML, without quotes, backslashes and control characters."""
     return '"' + "".join(c for c in text if c.isprintable() and c not in '"\\') + '"'
 
 
 @lru_cache(maxsize=1)
 def load_ceilings() -> Mapping[str, Ceilings]:
-    """What is shipped, by device id."""
+    """Read the shipped ceilings, by device id."""
     return parse_ceilings(read_shipped(__package__, "ceilings.toml"))
 
 
 def parse_ceilings(file: Row) -> dict[str, Ceilings]:
-    """The entries of a file, by device id."""
+    """Read the entries of a file, by device id."""
     sources = sources_of(file.allow("sources", "ceilings"))
     return {device: parse_row(device, row, sources) for device, row in file.rows("ceilings").items()}
 
 
 def parse_row(device: str, row: Row, sources: Mapping[str, object]) -> Ceilings:
-    """One entry, checked: whatever is in it is above zero, and something is in it."""
+    """Read and check one entry: every value is above zero, and at least one is present."""
     row.allow(*_FIELDS)
     fields = row.fields.get("tflops", {})
     if not isinstance(fields, Mapping):
         raise DataError(f"{row.where}: tflops is not a table; write it as {{ fp32 = 50.0 }}")
     rates = Row(f"{row.where}, tflops", fields).allow(*FORMATS)
     tflops = {name: rates.maybe_number(name, least=0, open_end=True) for name in rates.fields}
-    found = Ceilings(
+    ceilings = Ceilings(
         device,
         row.text("name"),
         row.date(),
@@ -78,6 +78,6 @@ def parse_row(device: str, row: Row, sources: Mapping[str, object]) -> Ceilings:
         row.maybe_number("cache_gb_per_s", least=0, open_end=True),
         {name: rate for name, rate in tflops.items() if rate is not None},
     )
-    if found.dram_gb_per_s is None and found.cache_gb_per_s is None and not found.tflops:
+    if ceilings.dram_gb_per_s is None and ceilings.cache_gb_per_s is None and not ceilings.tflops:
         raise DataError(f"{row.where}: nothing was measured; give dram_gb_per_s, cache_gb_per_s or tflops")
-    return found
+    return ceilings

@@ -1,8 +1,8 @@
-"""The devices room: the record of one device, as its documents describe it.
+"""Devices: the record of one device, with the values of its datasheets.
 
-Peaks are dense, never sparse, and with FP32 accumulation where FP16 accumulation would be faster,
-because that is what the frameworks ask for (GeForce cards halve the rate for it). Link speeds are
-the sum of both directions, as datasheets print them. What no document says is ``None``.
+Peaks are dense, never sparse. They are those with FP32 accumulation, because frameworks ask for it, even if FP16
+accumulation is faster (GeForce cards halve their rate for FP32). Link speeds add up both directions, as datasheets do.
+A value that no document states is ``None``.
 """
 
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from foretell.errors import DeviceError
 from foretell.registry import did_you_mean
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
-"""The number formats that a peak can be asked for."""
+"""The number formats that have a peak."""
 
-# Where a device lacks a format, values are computed in the next one of the row; the vector row ends in fp32,
-# which every device has. bf16 before Ampere is emulated in fp32; fp8 and fp4 weights are widened to fp16.
+# If a device lacks a format, it computes in the next format of the row. The vector rows end in fp32, which every device
+# has: bf16 before Ampere is emulated in fp32, and fp8 and fp4 weights are widened to fp16.
 _TENSOR_ROW = {
     "fp64": ("fp64",),
     "fp32": ("tf32",),
@@ -40,7 +40,7 @@ _VECTOR_ROW = {
 
 @dataclass(frozen=True, slots=True)
 class SmLimits:
-    """What one streaming multiprocessor can hold at a time: the bounds of occupancy."""
+    """What one streaming multiprocessor can hold at a time. These limits bound the occupancy."""
 
     max_warps: int
     max_threads: int
@@ -51,7 +51,7 @@ class SmLimits:
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
-    """One way to cut a GPU with MIG; memory slices carry bandwidth and L2 with them."""
+    """One MIG profile of a GPU. A share of the memory comes with a share of the bandwidth and of the L2 cache."""
 
     name: str
     sms: int
@@ -62,20 +62,20 @@ class MigProfile:
 
     @property
     def bandwidth_fraction(self) -> float:
-        """Share of the device's memory bandwidth."""
+        """The share of the device's memory bandwidth."""
         return self.bandwidth_eighths / 8
 
     @property
     def l2_fraction(self) -> float:
-        """Share of the device's L2 cache."""
+        """The share of the device's L2 cache."""
         return self.l2_eighths / 8
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU or CPU; ``sources`` names where every field comes from.
+    """One GPU or CPU; ``sources`` maps every field to the document that it comes from.
 
-    On a CPU ``sms`` counts cores, ``l2_mib`` is the last-level cache and ``limits`` is absent.
+    For a CPU, ``sms`` is the number of cores, ``l2_mib`` the last-level cache, and ``limits`` is None.
     """
 
     id: str
@@ -106,19 +106,19 @@ class Device:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether this is a processor without a GPU's SMs, MIG and MPS."""
+        """Whether this is a CPU, which has no SMs, no MIG and no MPS."""
         return self.compute_capability is None
 
     @property
     def has_tensor_cores(self) -> bool:
-        """Whether any format runs on matrix units."""
+        """Whether the device has tensor cores or other matrix units."""
         return bool(self.tensor_tflops)
 
     def peak_tflops(self, dtype: str, *, tensor_cores: bool) -> float:
-        """Highest dense rate for ``dtype``, with the format the device would really compute in.
+        """Return the highest dense rate for ``dtype``, in the format that the device really computes in.
 
-        With tensor cores, fp32 means TF32 where the device has it. A format that the matrix units lack
-        falls back to the vector units, and one that those lack to fp32 (bf16 before Ampere, for example).
+        With tensor cores, fp32 means TF32 if the device has it. A format that the matrix units lack falls back to the
+        vector units; a format that these lack, too, falls back to fp32 (bf16 before Ampere, for example).
 
         >>> from foretell.devices import find_device
         >>> h200, t4 = find_device("h200"), find_device("t4")

@@ -1,10 +1,21 @@
-"""The devices room: a part of a GPU (MPS, MIG, a number of SMs) and the hardware that it leaves.
+"""Devices: a slice of a GPU (MPS, MIG, or a number of SMs), and the hardware that it leaves to a workload.
 
-Three ways to write one:
+A slice can be written in three ways:
 
-* ``mps:30``: 30 % of the SMs under MPS; memory, bandwidth and L2 are shared, so all of them may be used.
-* ``mig:1g.18gb``: a MIG instance with memory of its own; also ``1g.18gb`` and ``nvidia.com/mig-1g.18gb``.
-* ``sms:66``: 66 SMs, as a green context gives them; the rest is shared.
+* ``mps:30``: 30 % of the SMs under CUDA MPS. Memory, bandwidth and L2 are shared, so the workload may use all of them.
+* ``mig:1g.18gb``: a MIG instance, which owns a part of the memory, the bandwidth and the L2. ``1g.18gb`` and the name
+  of the Kubernetes resource, ``nvidia.com/mig-1g.18gb``, mean the same.
+* ``sms:66``: 66 SMs, as a CUDA green context gives them. Everything else is shared.
+
+Idea: a slice is resolved to numbers (`Slice`), and `effective` turns device and slice into the `Hardware` that the
+predictors see: SMs, bandwidth, L2, memory. Compute peaks scale with the share of SMs. Bandwidth is the part that the
+slice owns, but no more than its SMs can draw (`foretell.devices.bandwidth`).
+
+Source: MIG profiles are those of the catalogue, which cites NVIDIA's MIG user guide. That MPS rounds down to whole
+pairs of SMs (a TPC) was observed on an H200.
+
+Limits: other clients that share the memory are not part of a slice; how they disturb one another is predicted
+elsewhere. The power limit and the clocks of the whole device apply.
 """
 
 import math
@@ -17,12 +28,12 @@ from foretell.devices.device import Device
 from foretell.errors import DeviceError
 
 _PROFILE = re.compile(r"[1-9]\d*g\.\d+gb([.+-][a-z.]+)?")
-_SMS_PER_TPC = 2
+_SMS_PER_TPC = 2  # MPS hands out whole texture processing clusters
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A part of one device, resolved to counts."""
+    """A part of one device, resolved to numbers."""
 
     kind: Literal["mps", "mig", "sms"]
     text: str
@@ -34,7 +45,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What a workload can really use: the whole device, or what a slice leaves of it."""
+    """What a workload can use: the whole device, or a slice of it."""
 
     device: Device
     slice: Slice | None
@@ -45,16 +56,16 @@ class Hardware:
 
     @property
     def sm_fraction(self) -> float:
-        """Share of the device's SMs."""
+        """The share of the device's SMs."""
         return self.sms / self.device.sms
 
     def peak_tflops(self, dtype: str, *, tensor_cores: bool) -> float:
-        """The device's peak, scaled by the share of SMs."""
+        """The peak of the device, scaled by the share of SMs."""
         return self.device.peak_tflops(dtype, tensor_cores=tensor_cores) * self.sm_fraction
 
 
 def parse_slice(text: str, device: Device) -> Slice:
-    """Read a slice as people write it, and check that the device has it.
+    """Parse the text of a slice, and check that the device has it.
 
     >>> from foretell.devices import find_device
     >>> h200 = find_device("h200")
@@ -76,16 +87,17 @@ def parse_slice(text: str, device: Device) -> Slice:
         return _mps(text, plain.removeprefix("mps:").strip().removesuffix("%"), device)
     if plain.startswith("sms:"):
         return _sms(text, plain.removeprefix("sms:").strip(), device)
+    # a bare profile name, as nvidia-smi prints it
     if _PROFILE.fullmatch(plain):
         return _mig(text, plain, device)
     raise DeviceError(f"Unknown slice {text!r}. Write mps:PERCENT, mig:PROFILE or sms:COUNT, such as mps:30 or sms:8.")
 
 
 def effective(device: Device, slice_: Slice | None = None) -> Hardware:
-    """The hardware that is left: the whole device when there is no slice.
+    """Return the hardware that a workload can use: the slice, or the whole device without one.
 
-    A MIG instance owns its share of the bandwidth; MPS and SM slices may use all of it, as far as their
-    SMs can draw it (see ``ceilings``, an analytic model).
+    A MIG instance owns its share of the bandwidth. MPS and SM slices may use all of it, as far as their SMs can draw it
+    (see `foretell.devices.bandwidth`).
 
     >>> from foretell.devices import find_device
     >>> a100 = find_device("a100")
@@ -111,7 +123,7 @@ def effective(device: Device, slice_: Slice | None = None) -> Hardware:
 
 
 def _mps(text: str, value: str, device: Device) -> Slice:
-    """A share of the SMs; MPS rounds down to whole pairs of them (14, 20 and 46 % of an H200 show 18, 26 and 60)."""
+    """A share of the SMs. MPS rounds down to whole pairs: 14, 20 and 46 % of an H200 are 18, 26 and 60 SMs."""
     if device.compute_capability is not None and float(device.compute_capability) < 7:
         raise DeviceError(
             f"Slice {text!r} needs Volta or newer; {device.id} ({device.architecture}) shares all its SMs."
@@ -125,12 +137,12 @@ def _mps(text: str, value: str, device: Device) -> Slice:
             f"Slice {text!r} is not a share of {device.id}: write mps:1 to mps:100, in percent of its SMs."
         )
     pairs = math.floor(device.sms * percent / 100) // _SMS_PER_TPC
-    sms = device.sms if percent == 100 else max(pairs, 1) * _SMS_PER_TPC
+    sms = device.sms if percent == 100 else max(pairs, 1) * _SMS_PER_TPC  # a GPU may have an odd number of SMs
     return Slice("mps", f"mps:{percent:g}", sms, device.memory_gib)
 
 
 def _sms(text: str, value: str, device: Device) -> Slice:
-    """A number of SMs."""
+    """A fixed number of SMs."""
     try:
         sms = int(value)
     except ValueError:
@@ -143,12 +155,12 @@ def _sms(text: str, value: str, device: Device) -> Slice:
 
 
 def _mig(text: str, value: str, device: Device) -> Slice:
-    """A MIG instance; Kubernetes writes ``1g.18gb.me`` for ``1g.18gb+me``."""
+    """A MIG instance. Kubernetes writes ``1g.18gb.me`` for ``1g.18gb+me``."""
     if not device.mig_profiles:
         raise DeviceError(f"Slice {text!r} needs MIG, which {device.id} does not have: use mps:PERCENT or sms:COUNT.")
-    wanted = f"{value.removesuffix('.me')}+me" if value.endswith(".me") else value
+    name = f"{value.removesuffix('.me')}+me" if value.endswith(".me") else value
     for profile in device.mig_profiles:
-        if profile.name == wanted:
+        if profile.name == name:
             return Slice(
                 "mig",
                 f"mig:{profile.name}",

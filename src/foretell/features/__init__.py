@@ -1,4 +1,4 @@
-"""Features: a workload as arrays; the only extractor, for fitting and for serving."""
+"""Features: turns a workload into arrays of numbers. Fitting and serving use this one extractor."""
 
 from foretell.features.units import COLUMNS, SCHEMA, Units, extract_units
 

@@ -1,6 +1,7 @@
-"""Features: one row a workload: its units pooled, and how it runs.
+"""Features: one row for a whole workload: its units pooled, and its settings.
 
-Equal units are one row with a count: a network repeats its blocks, and equal rows have equal times.
+A network repeats its blocks, so many of its units are equal. Equal units are merged into one row with a count, because
+equal rows get equal predictions.
 """
 
 import hashlib
@@ -16,8 +17,8 @@ from foretell.records import Workload
 MODES = ("inference", "training", "prefill", "decode")
 OPTIMIZERS = ("", "sgd", "adamw")
 DTYPES = ("fp32", "fp16", "bf16")
-_SHORT_US = 3.0  # below this a kernel is mostly launch
-# of these kinds the backward pass takes times of its own
+_SHORT_US = 3.0  # a kernel shorter than this is mostly launch overhead
+# the kinds whose backward time gets a column of its own; the others are summed in "backward_rest"
 _BACKWARD_KINDS = ("elementwise", "normalisation", "pooling", "contraction", "attention")
 
 POOLED_COLUMNS = (
@@ -34,7 +35,10 @@ _AT = {name: position for position, name in enumerate(COLUMNS)}
 
 @dataclass(frozen=True)
 class DistinctUnits:
-    """Units that differ, how often each occurs, and what the device needs for one at least."""
+    """The distinct units of a workload, how often each occurs, and the least time that one needs.
+
+    ``member`` maps each unit of the workload to its row.
+    """
 
     features: NDArray[np.float32]
     counts: NDArray[np.float64]
@@ -43,7 +47,7 @@ class DistinctUnits:
 
     @classmethod
     def of(cls, units: Units) -> "DistinctUnits":
-        """Merge equal units; ``member`` says for each unit which row is its own."""
+        """Merge the equal units of a workload."""
         features, first, member, counts = np.unique(
             units.features, axis=0, return_index=True, return_inverse=True, return_counts=True
         )
@@ -54,13 +58,13 @@ class DistinctUnits:
 
     @property
     def first(self) -> NDArray[np.intp]:
-        """Of each distinct unit the place of the first one of a workload that is equal to it."""
+        """For each row the position of the first unit of the workload that is equal to it."""
         return np.unique(self.member, return_index=True)[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How a workload runs, and the memory that it needs by count."""
+    """The settings of a workload, and its analytic peak memory."""
 
     mode: str
     dtype: str
@@ -70,18 +74,19 @@ class Setting:
 
     @classmethod
     def of(cls, workload: Workload, memory_mib: float) -> "Setting":
-        """The setting of a workload."""
+        """Take the settings from a workload."""
         return cls(workload.mode, workload.dtype, workload.batch_size, workload.optimizer or "", memory_mib)
 
 
 def pool(units: DistinctUnits, unit_us: NDArray[np.float64], setting: Setting) -> NDArray[np.float32]:
-    """A row of `POOLED_COLUMNS` from the time of each distinct unit."""
+    """Return a row of `POOLED_COLUMNS`, given the time of each distinct unit."""
     rows, counts = units.features, units.counts
-    spent = unit_us * counts
-    total_us, bound_us, number = float(spent.sum()), float((units.bound_us * counts).sum()), float(counts.sum())
+    times_us = unit_us * counts
+    total_us, bound_us, number = float(times_us.sum()), float((units.bound_us * counts).sum()), float(counts.sum())
     kind, phase = rows[:, _AT["kind"]].astype(int), rows[:, _AT["phase"]].astype(int)
     short = unit_us < _SHORT_US
     parameters, outputs = np.exp2(rows[:, _AT["log_parameter_bytes"]]), np.exp2(rows[:, _AT["log_written_bytes"]])
+    # the spread of the units' times, on a logarithmic scale
     logs = np.log(unit_us)
     mean_log = float((logs * counts).sum()) / number
     values = [
@@ -94,7 +99,7 @@ def pool(units: DistinctUnits, unit_us: NDArray[np.float64], setting: Setting) -
         float((np.exp2(rows[:, _AT["log_compute_us"]]) * counts).sum()) / total_us,
         float((np.exp2(rows[:, _AT["log_memory_us"]]) * counts).sum()) / total_us,
         float(counts[short].sum()) / number,
-        float(spent[short].sum()) / total_us,
+        float(times_us[short].sum()) / total_us,
         math.sqrt(float(((logs - mean_log) ** 2 * counts).sum()) / number),
         float(_code(DTYPES, setting.dtype)),
         float(_code(MODES, setting.mode)),
@@ -108,7 +113,8 @@ def pool(units: DistinctUnits, unit_us: NDArray[np.float64], setting: Setting) -
     ]
     forward, backward = PHASES.index("forward"), PHASES.index("backward")
     shares = np.zeros((len(PHASES), len(KINDS)))
-    np.add.at(shares, (phase, kind), spent / total_us)
+    np.add.at(shares, (phase, kind), times_us / total_us)
+    # the order of the following values is that of POOLED_COLUMNS
     values += shares[forward].tolist()
     values += [float(shares[backward, KINDS.index(name)]) for name in _BACKWARD_KINDS]
     values.append(float(shares[backward].sum()) - sum(values[-len(_BACKWARD_KINDS) :]))

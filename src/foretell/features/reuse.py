@@ -1,7 +1,7 @@
-"""Features: how much is moved between the time a tensor is written and the time it is read.
+"""Features: the reuse distance of a unit's input: how many bytes are moved between writing a tensor and reading it.
 
-What was written a little while ago is still in the cache. Weights are read again when the next run begins, after
-everything that one run moves.
+A tensor that was written a short while ago is still in the L2 cache, so reading it is fast. A weight was last read in
+the previous run, so a whole run's traffic lies between two of its reads.
 """
 
 import math
@@ -10,19 +10,20 @@ from collections.abc import Iterable, Sequence
 from foretell.graph import Graph
 
 REUSE_COLUMNS = ("log_moved_since", "log_moved_in_all")
-_LEAST, _MOST = 18, 32  # from a quarter of a MiB, which always stays, to 4 GiB, which never does
+_LEAST, _MOST = 18, 32  # log2 of bytes: 256 KiB fit into every L2 cache, 4 GiB into none
 
 
 class Reuse:
-    """The bytes that a run has moved so far, as its units follow one another."""
+    """Counts the bytes that a run has moved so far, unit by unit."""
 
     def __init__(self, graph: Graph, running: Iterable[int], bytes_in_all: int) -> None:
-        """``running`` are the nodes that launch anything; of others the output is a view of their first input."""
+        """``running`` are the nodes that launch kernels; the output of any other node is a view of its first input."""
         self._graph = graph
         self._in_all = bytes_in_all
         self._moved = 0
         self._written_at: dict[str, int] = {}
         self._base: dict[str, str] = {}
+        # views: a read of the view is a read of its base
         launching = set(running)
         for position, node in enumerate(graph.nodes):
             if position not in launching and node.inputs and node.inputs[0]:
@@ -30,15 +31,15 @@ class Reuse:
                 self._base.update(dict.fromkeys(node.outputs, base))
 
     def describe(self, nodes: Sequence[int]) -> tuple[float, float]:
-        """A unit's `REUSE_COLUMNS`; what it reads was written before it, by nodes of others."""
+        """Return the `REUSE_COLUMNS` of a unit that is about to run: the distance of its largest input counts."""
         outputs = {name for position in nodes for name in self._graph.nodes[position].outputs}
-        named = {name for position in nodes for name in self._graph.nodes[position].inputs if name}
-        read = {self._base.get(name, name) for name in named} - outputs
-        since = [(self._graph.tensors[name].bytes, self._since(name)) for name in read if self._is_activation(name)]
-        return _rounded_log(max(since)[1] if since else self._in_all), math.log2(self._in_all + 1.0)
+        names = {name for position in nodes for name in self._graph.nodes[position].inputs if name}
+        read = {self._base.get(name, name) for name in names} - outputs
+        distances = [(self._graph.tensors[name].bytes, self._since(name)) for name in read if self._is_activation(name)]
+        return _rounded_log(max(distances)[1] if distances else self._in_all), math.log2(self._in_all + 1.0)
 
     def run(self, nodes: Sequence[int], moved_bytes: int) -> None:
-        """A unit has run."""
+        """Record that a unit has run."""
         self._moved += moved_bytes
         for position in nodes:
             for name in self._graph.nodes[position].outputs:
@@ -52,5 +53,5 @@ class Reuse:
 
 
 def _rounded_log(moved_bytes: int) -> float:
-    """Whole powers of two, so that equal units stay equal."""
+    """The distance as a whole power of two, so that units that differ only a little here stay equal and can merge."""
     return float(min(max(round(math.log2(moved_bytes + 1.0)), _LEAST), _MOST))

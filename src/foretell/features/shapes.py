@@ -1,7 +1,9 @@
-"""Features: the sizes that decide which kernel runs: of products, convolutions, attentions, rows and windows.
+"""Features: the sizes of a unit that decide which kernel a library picks.
 
-Whatever is a product of matrices is described as one, M × N × K repeated ``many`` times, with the tiles that cover it
-and the waves in which a device runs them; what is not has −1 there.
+Everything that is a matrix product (linear layers, convolutions, attention) is described as one: M × N × K, repeated
+``many`` times, with the number of 128 × 128 tiles that cover the result and the waves in which the SMs run them. Other
+columns describe convolution windows, attention heads, rows that are reduced, and so on. A column that does not apply to
+a unit is −1.
 """
 
 import math
@@ -32,7 +34,7 @@ SHAPE_COLUMNS = (
     # how an image is resized
     "resizing",
 )  # fmt: skip
-_TILE = 128
+_TILE = 128  # rows and columns of the result that one thread block typically computes
 _RESIZING = {"nearest": 0, "linear": 1, "cubic": 2}
 _ABSENT = -1.0
 Sizes = dict[str, float]
@@ -41,7 +43,7 @@ Sizes = dict[str, float]
 def describe_shapes(
     graph: Graph, node: Node | None, cost: Cost, laid_out: Mapping[str, Layout], sms: int
 ) -> tuple[float, ...]:
-    """The sizes of a unit's telling node, in the order of `SHAPE_COLUMNS`."""
+    """Return the sizes of a unit's main node, in the order of `SHAPE_COLUMNS`."""
     if node is None:
         return (_ABSENT,) * len(SHAPE_COLUMNS)
     inputs = [graph.tensors[name] for name in node.inputs if name]
@@ -75,7 +77,7 @@ def _log(value: float) -> float:
 
 
 def _alignment(size: int) -> float:
-    """The largest power of two, up to 16, that divides a size.
+    """The exponent of the largest power of two, up to 16, that divides a size.
 
     >>> [_alignment(size) for size in (64, 12, 7)]
     [4.0, 2.0, 0.0]
@@ -84,6 +86,7 @@ def _alignment(size: int) -> float:
 
 
 def _operands(inputs: list[Tensor], first: Tensor, output: Tensor, laid_out: Mapping[str, Layout]) -> Sizes:
+    """The columns that every unit has: sizes, layouts and dtypes of its operands."""
     strides = laid_out[first.name].strides
     strided = sum(not is_contiguous(tensor.shape, laid_out[tensor.name].strides) for tensor in inputs)
     shape = first.shape
@@ -107,6 +110,7 @@ def _operands(inputs: list[Tensor], first: Tensor, output: Tensor, laid_out: Map
 
 
 def _matrices(m: float, n: float, k: float, many: float, sms: int) -> Sizes:
+    """The columns of a matrix product M × N × K that is repeated ``many`` times."""
     tiles = math.ceil(m / _TILE) * math.ceil(n / _TILE) * many
     waves = tiles / max(sms, 1)
     return {
@@ -123,7 +127,9 @@ def _matrices(m: float, n: float, k: float, many: float, sms: int) -> Sizes:
 
 
 def _product(first: Tensor, second: Tensor, output: Tensor, cost: Cost, sms: int) -> Sizes:
+    """A matrix product; K follows from its MACs, which also works for quantised and fused variants."""
     columns = output.shape[-1]
+    # a second operand of two axes is shared by all rows; with more axes the product is batched
     many = math.prod(second.shape[:-2]) if len(second.shape) > 2 else 1
     rows = output.elements / max(columns * many, 1)
     inner = cost.macs / max(output.elements, 1)
@@ -133,20 +139,21 @@ def _product(first: Tensor, second: Tensor, output: Tensor, cost: Cost, sms: int
 
 
 def _convolution(node: Node, image: Tensor, weight: Tensor, output: Tensor, sms: int) -> Sizes:
+    """A convolution as an implicit matrix product: M pixels by N output channels over K inputs × window, per group."""
     groups = max(node.integer("group", 1), 1)
     kernel = weight.shape[2:] or (1,)
     stride, dilation = node.integers("strides") or (1,), node.integers("dilations") or (1,)
-    into, out_of = image.shape[1] // groups, output.shape[1] // groups
+    group_inputs, group_outputs = image.shape[1] // groups, output.shape[1] // groups
     rows = output.elements / max(output.shape[1], 1)
-    return _matrices(rows, max(out_of, 1), max(into, 1) * math.prod(kernel), groups, sms) | {
+    return _matrices(rows, max(group_outputs, 1), max(group_inputs, 1) * math.prod(kernel), groups, sms) | {
         "kernel": float(kernel[0]),
         "kernel_last": float(kernel[-1]),
         "stride": float(stride[0]),
         "groups": float(groups),
         "dilation": float(dilation[0]),
         "dims": float(len(kernel)),
-        "group_inputs": float(into),
-        "group_outputs": float(out_of),
+        "group_inputs": float(group_inputs),
+        "group_outputs": float(group_outputs),
         "side": float(output.shape[-1]),
         "n_alignment": _alignment(output.shape[1]),
         "k_alignment": _alignment(image.shape[1]),
@@ -154,8 +161,10 @@ def _convolution(node: Node, image: Tensor, weight: Tensor, output: Tensor, sms:
 
 
 def _attention(node: Node, inputs: list[Tensor], sms: int) -> Sizes:
+    """An attention, described by the product of queries and keys."""
     query, key = inputs[0].shape, (inputs[1] if len(inputs) > 1 else inputs[0]).shape
     heads, queries, keys, size = math.prod(query[:-2]), query[-2], key[-2], query[-1]
+    # 0: no mask, 1: causal, 2: a tensor
     masked = 2.0 if len(inputs) > 3 else float(bool(node.integer("is_causal", 0)))
     return _matrices(queries, keys, size, heads, sms) | {
         "log_heads": _log(heads),
@@ -168,6 +177,7 @@ def _attention(node: Node, inputs: list[Tensor], sms: int) -> Sizes:
 
 
 def _recurrence(node: Node, first: Tensor, output: Tensor) -> Sizes:
+    """A recurrent layer, described by the product of one time step."""
     directions = 2 if node.text("direction") == "bidirectional" else node.integer("directions", 1)
     steps = max(time_steps(node, first), 1)
     return {
@@ -181,7 +191,7 @@ def _recurrence(node: Node, first: Tensor, output: Tensor) -> Sizes:
 
 
 def _rows(node: Node, first: Tensor, output: Tensor) -> Sizes:
-    """How many rows there are, how long each is, and whether its elements lie side by side."""
+    """The rows of a reduction or a norm: how many, how long, and whether their elements are adjacent in memory."""
     shape, rank = first.shape, len(first.shape)
     if not shape:
         return {}

@@ -1,7 +1,22 @@
-"""Features: one row a unit of work: what a framework launches for an operator, forward or backward, or the optimizer.
+"""Features: one row for each unit of work of a workload.
 
-A row says what the unit computes and moves, how long the device needs for it at least, and whatever decides which
-kernel is chosen: the sizes of the product it is, tiles and waves, alignment, masks, strides.
+A unit of work is what a framework launches as one: an operator in the forward pass (a group of nodes, see
+`foretell.graph.ir.groups`), the backward of a node, or the update of the optimizer. Units that launch no kernel, such
+as views, have no row.
+
+Idea: the time of a workload is close to the sum of the times of its units, and a unit's time depends on the unit and
+the hardware, not on the model around it. So a predictor learns the time of one row, and can predict models that it has
+never seen. A row has three parts. First what the unit computes and moves, and its bound: the time that the hardware
+needs at least (a roofline: the larger of compute and memory time, plus launch overhead). Second the reuse distance of
+its input, which decides whether it is read from cache (`foretell.features.reuse`). Third the sizes that decide which
+kernel a library picks (`foretell.features.shapes`).
+
+Sizes and times are stored as logarithms to base 2, because relative differences matter. Categories (operator, kind,
+phase, dtype) are positions in fixed lists; −1 is an unknown one. `SCHEMA` is a hash of all columns and lists: a fitted
+predictor refuses rows of another schema.
+
+Limits: gaps between kernels, overlap of streams and the host's own time are not visible in a row. The backward of a
+node is one unit even if a framework launches several kernels for it.
 """
 
 import hashlib
@@ -41,7 +56,7 @@ SCHEMA = hashlib.sha256("|".join((*COLUMNS, *_OPERATORS, *KINDS, *PHASES, *DTYPE
 
 @dataclass(frozen=True)
 class Units:
-    """The units of a workload in the order in which they run; ``bound_us`` is what the device needs at least."""
+    """The units of a workload in the order in which they run; ``bound_us`` is the least time that each needs."""
 
     operators: tuple[str, ...]
     phases: tuple[str, ...]
@@ -55,17 +70,19 @@ class Units:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
+    """One unit before it becomes a row; ``node`` is its main node, None for the optimizer."""
+
     operator: str
     phase: str
     nodes: tuple[int, ...]
     cost: Cost
     node: Node | None
     dtype: str
-    parameters: int = 0  # of an optimizer: it takes many at once
+    parameters: int = 0  # the number of parameter tensors that an optimizer updates at once
 
 
 def extract_units(workload: Workload) -> Units:
-    """All units of a workload.
+    """Return all units of a workload.
 
     >>> from foretell.devices import find_device
     >>> from foretell.records import Target
@@ -79,6 +96,7 @@ def extract_units(workload: Workload) -> Units:
     hardware = workload.target.hardware
     units = tuple(_units(workload, graph))
     rows, bounds = [], []
+    # reuse distances depend on the order of units, so units are described and run one by one
     running = (position for unit in units for position in unit.nodes)
     reuse = Reuse(graph, running, sum(unit.cost.bytes for unit in units))
     for unit in units:
@@ -99,10 +117,11 @@ def extract_units(workload: Workload) -> Units:
 
 
 def _units(workload: Workload, graph: Graph) -> Iterator[_Unit]:
+    """The units in the order in which they run: forward, then backward from the last node to the first, then update."""
     table = graph_costs(graph)
     for group in run_groups(table):
         if group.cost.launches:
-            node = _telling(graph, group.nodes)
+            node = _main_node(graph, group.nodes)
             yield _Unit(group.op, "forward", group.nodes, group.cost, node, _dtype(graph, node))
     if workload.is_training:
         step = training_step(graph, workload.optimizer or "sgd")
@@ -118,8 +137,8 @@ def _parameters(graph: Graph) -> int:
     return sum(tensor.kind == "parameter" for tensor in graph.tensors.values())
 
 
-def _telling(graph: Graph, positions: tuple[int, ...]) -> Node:
-    """The node of a group that does its work."""
+def _main_node(graph: Graph, positions: tuple[int, ...]) -> Node:
+    """The node of a group that does most of its work."""
     nodes = [graph.nodes[position] for position in positions]
     for kind in ("attention", "contraction", "recurrent", "normalisation"):
         for node in nodes:
@@ -134,10 +153,12 @@ def _dtype(graph: Graph, node: Node) -> str:
 
 
 def _least_us(unit: _Unit, hardware: Hardware) -> tuple[float, float]:
-    number = unit.dtype if unit.dtype in ("fp64", "fp32", "bf16", "fp16", "fp8", "int8") else "fp32"
+    """The least time that the arithmetic and the memory traffic of a unit need, in µs."""
+    # other integers and booleans are taken to run at the rate of fp32
+    dtype = unit.dtype if unit.dtype in ("fp64", "fp32", "bf16", "fp16", "fp8", "int8") else "fp32"
     cost, on_tensor_cores = unit.cost, 2 * unit.cost.tensor_core_macs
-    compute_s = on_tensor_cores / flops_per_s(hardware.peak_tflops(number, tensor_cores=True))
-    compute_s += (cost.flops - on_tensor_cores) / flops_per_s(hardware.peak_tflops(number, tensor_cores=False))
+    compute_s = on_tensor_cores / flops_per_s(hardware.peak_tflops(dtype, tensor_cores=True))
+    compute_s += (cost.flops - on_tensor_cores) / flops_per_s(hardware.peak_tflops(dtype, tensor_cores=False))
     return us(compute_s), us(cost.bytes / bytes_per_s(hardware.bandwidth_gb_per_s))
 
 
@@ -146,10 +167,12 @@ def _log(value: float) -> float:
 
 
 def _fine_log(value_us: float) -> float:
+    """A logarithm that still tells times far below a microsecond apart."""
     return math.log2(value_us + 1e-4)
 
 
 def _describe(unit: _Unit, compute_us: float, memory_us: float, bound_us: float) -> tuple[float, ...]:
+    """The first columns of a row, in the order of `COLUMNS`."""
     cost = unit.cost
     kind = lookup(unit.operator, unit.node.domain if unit.node else "").kind
     return (

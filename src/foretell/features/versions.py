@@ -1,9 +1,9 @@
-"""Features: the version of what is extracted from workloads, named by every cache and fit that was made of it.
+"""Features: the version of the feature extractor, which is part of the key of every cache and every fit.
 
-Caches used to be named by the text of the source files, so that moving a line of code threw away hours of fitting.
-A number says what the text cannot: whether the values have changed.
+An explicit number is used instead of a hash of the source files, because only a change of values matters: renaming or
+moving code must not discard hours of fitting.
 """
 
-# Raise it when a change of code changes any value of a sample: costs of nodes, units and their shapes, pooled columns,
-# the bounds of the roofline, or which node a traced kernel belongs to. Renamed and moved code does not count.
+# Raise it when a change of code changes any value of a sample: the costs of nodes, the units and their shapes, the
+# pooled columns, the roofline's bounds, or which node a traced kernel belongs to.
 FEATURES_VERSION = 1

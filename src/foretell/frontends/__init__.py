@@ -1,4 +1,4 @@
-"""frontends: someone's model → Graph; one file a framework."""
+"""Frontends: convert a model of any framework into a `foretell.graph.Graph`."""
 
 from foretell.frontends.request import MODES, Frontend, InputSpec, ModelRequest, parse_inputs
 from foretell.frontends.sources import FRONTENDS, convert

@@ -1,4 +1,4 @@
-"""frontends: converted graphs kept under the user's cache folder, by content, so that the second call is instant."""
+"""Frontends: caches converted graphs in the user's cache folder, keyed by the content of the model."""
 
 import hashlib
 import os
@@ -10,21 +10,23 @@ from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph
 from foretell.graph.ir import serde
 
-CONVERTER_VERSION = 2  # raise it when a conversion changes: older entries are then not found
-CONVERSION = 2  # raise it when a framework's worker or the normalisation changes: models of PyTorch stay found
-MAX_ENTRIES = 2000
+CONVERTER_VERSION = 2  # raise it when a conversion changes: older entries are no longer found
+# raise it when a framework's worker or the normalisation changes: cached graphs of PyTorch models stay valid
+CONVERSION = 2
+MAX_ENTRIES = 2000  # the least recently used ones beyond this are deleted
 
 
 def cache_folder() -> Path:
-    """``$FORETELL_CACHE``, else ``$XDG_CACHE_HOME/foretell``, else ``~/.cache/foretell``."""
-    own = os.environ.get("FORETELL_CACHE")
-    if own:
-        return Path(own)
+    """Return ``$FORETELL_CACHE``, else ``$XDG_CACHE_HOME/foretell``, else ``~/.cache/foretell``."""
+    folder = os.environ.get("FORETELL_CACHE")
+    if folder:
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foretell"
 
 
 def entry_path(frontend: str, fingerprint: str, request: ModelRequest) -> Path:
-    """Where the graph of a request is, or would be."""
+    """Return the path at which the graph of a request is cached, whether it exists or not."""
+    # trust is not among them: a cached graph is read without running the model's code
     options = (
         request.inputs,
         request.mode == "training",
@@ -38,7 +40,7 @@ def entry_path(frontend: str, fingerprint: str, request: ModelRequest) -> Path:
 
 
 def read(path: Path) -> Graph | None:
-    """A kept graph, or None; a damaged entry is dropped."""
+    """Return a cached graph, or None. A damaged entry is deleted."""
     try:
         graph = serde.load(path)
     except OSError:
@@ -48,12 +50,12 @@ def read(path: Path) -> Graph | None:
             path.unlink()
         return None
     with suppress(OSError):
-        os.utime(path)
+        os.utime(path)  # marks the entry as used
     return graph
 
 
 def write(path: Path, graph: Graph) -> None:
-    """Keep a graph; a folder that cannot be written is not an error."""
+    """Cache a graph. It is no error if the folder cannot be written."""
     with suppress(OSError):
         serde.save(graph, path)
         entries = sorted(path.parent.glob("*.fgraph"), key=lambda p: p.stat().st_mtime)

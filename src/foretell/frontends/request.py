@@ -1,4 +1,4 @@
-"""frontends: what a user asks of a model: its inputs, its mode, whether its code may run."""
+"""Frontends: a request to convert a model: the model, its inputs and mode, and whether its code may run."""
 
 import math
 import re
@@ -22,7 +22,7 @@ _DTYPE_ALIASES = {
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input as the user wrote it: ``3x224x224``, ``input_ids=128:int64``. The batch is not part of the shape."""
+    """One input as the user wrote it, such as ``3x224x224`` or ``input_ids=128:int64``; the shape has no batch axis."""
 
     name: str | None
     shape: tuple[int, ...]
@@ -33,7 +33,7 @@ class InputSpec:
 
 
 def parse_inputs(texts: Iterable[str]) -> tuple[InputSpec, ...]:
-    """Read ``--input`` options.
+    """Parse ``--input`` options.
 
     >>> parse_inputs(["3x224x224", "mask=128:int64"])
     (InputSpec(name=None, shape=(3, 224, 224), dtype=None), InputSpec(name='mask', shape=(128,), dtype='int64'))
@@ -44,7 +44,7 @@ def parse_inputs(texts: Iterable[str]) -> tuple[InputSpec, ...]:
         if not match:
             raise InputError(
                 f"Cannot read the input {text[:80]!r}. "
-                "Write [NAME=]3x224x224[:DTYPE], without the batch, e.g. --input 3x224x224"
+                "Write [NAME=]3x224x224[:DTYPE], without the batch, such as --input 3x224x224"
             )
         sizes = () if match["shape"] == "scalar" else tuple(int(d) for d in re.split("[x,×]", match["shape"]))
         if any(d < 1 for d in sizes) or math.prod(sizes) > MAX_ELEMENTS:
@@ -54,9 +54,9 @@ def parse_inputs(texts: Iterable[str]) -> tuple[InputSpec, ...]:
             )
         specs.append(InputSpec(match["name"], sizes, _parse_dtype(match["dtype"])))
     names = [s.name for s in specs if s.name is not None]
-    twice = next((n for n in names if names.count(n) > 1), None)
-    if twice is not None:
-        raise InputError(f"The input {twice!r} is given twice.")
+    duplicate = next((n for n in names if names.count(n) > 1), None)
+    if duplicate is not None:
+        raise InputError(f"The input {duplicate!r} is given twice.")
     return tuple(specs)
 
 
@@ -71,7 +71,7 @@ def _parse_dtype(text: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """A model and how it is to be read."""
+    """A model, and the options for reading it."""
 
     source: Any
     inputs: tuple[InputSpec, ...] = ()
@@ -90,16 +90,16 @@ class Frontend(Protocol):
     """Turns one kind of model into a graph."""
 
     def load(self, request: ModelRequest) -> Graph:
-        """Read the model. The batch size of the graph is the front-end's choice; `Graph.with_batch` sets another."""
+        """Read the model. The front-end chooses the batch size of the graph; `Graph.with_batch` changes it."""
         ...
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """What the graph depends on, as text to be hashed; None where the result must not be cached."""
+        """Return everything that the graph depends on, as text to be hashed; None if it must not be cached."""
         ...
 
 
 def match_inputs(given: tuple[InputSpec, ...], names: list[str]) -> dict[str, InputSpec]:
-    """Which input each specification means: by its name, or by position among those that no name was given for."""
+    """Assign each specification to an input: by its name, or by its position among the inputs without one."""
     listed = ", ".join(names[:12]) + (" …" if len(names) > 12 else "") or "none"
     specs: dict[str, InputSpec] = {}
     for spec in given:
@@ -116,11 +116,11 @@ def match_inputs(given: tuple[InputSpec, ...], names: list[str]) -> dict[str, In
 
 
 def image_shape(request: ModelRequest, default: tuple[int, ...]) -> tuple[int, ...]:
-    """The one image that a vision model takes: ``3x224x224``, ``224x224`` or ``224``."""
+    """Return the shape of a vision model's image; the user may write ``3x224x224``, ``224x224`` or ``224``."""
     if not request.inputs:
         return default
     if len(request.inputs) > 1:
-        raise InputError(f"This model takes one input, {len(request.inputs)} were given.")
+        raise InputError(f"This model takes one input, but {len(request.inputs)} were given.")
     shape = request.inputs[0].shape
     if len(shape) == 1 and len(default) == 3:
         return (default[0], shape[0], shape[0])

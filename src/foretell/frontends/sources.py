@@ -1,4 +1,4 @@
-"""frontends: which front-end reads a model, told by what it looks like; conversions are cached."""
+"""Frontends: picks the front-end for a model by its type, name or content, and caches the converted graph."""
 
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,13 @@ SPECS = (
     "a path (model.onnx, model.pt2, TorchScript, config.json, net.py:build, model.keras, saved_model/, Paddle's "
     "model.json) or timm:NAME, torchvision:NAME, hf:ID"
 )
+# protocol headers and the first opcodes of usual pickles; such a file is recognised, never opened
 _PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"(dp", b"(lp", b"c__", b"cos\n", b"cposix")
 _PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
 
 
 def convert(request: ModelRequest, *, use_cache: bool = True) -> Graph:
-    """The graph of a model, from the cache where it is there."""
+    """Return the graph of a model, from the cache if it is there."""
     if request.mode not in MODES:
         raise InputError(f"Unknown mode {request.mode!r}.{did_you_mean(request.mode, MODES)}")
     if isinstance(request.source, Graph):
@@ -53,15 +54,17 @@ def convert(request: ModelRequest, *, use_cache: bool = True) -> Graph:
         request = request.with_source(str(request.source))
     name = recognise(request.source)
     if request.mode in ("prefill", "decode") and name != "hf":
-        raise InputError(f"The mode {request.mode!r} is for language models from hf:ID or a config.json; this is none.")
+        raise InputError(
+            f"The mode {request.mode!r} is for language models from hf:ID or a config.json; this model is none of them."
+        )
     if name == "graph":
         return _checked(serde.load(request.source))
     frontend: Frontend = FRONTENDS.load(name)()
     fingerprint = frontend.fingerprint(request) if use_cache else None
     path = cache.entry_path(name, fingerprint, request) if fingerprint is not None else None
-    kept = cache.read(path) if path is not None else None
-    if kept is not None:
-        return kept
+    cached = cache.read(path) if path is not None else None
+    if cached is not None:
+        return cached
     graph = _checked(normalise(frontend.load(request)))
     if path is not None:
         cache.write(path, graph)
@@ -69,7 +72,7 @@ def convert(request: ModelRequest, *, use_cache: bool = True) -> Graph:
 
 
 def _checked(graph: Graph) -> Graph:
-    """The graph, if it can be costed: what cannot is refused here, before anything is kept of it."""
+    """Return the graph if its costs can be computed. Otherwise raise, before the graph is cached."""
     for tensor in graph.tensors.values():
         if tensor.elements > MAX_ELEMENTS:
             raise ModelError(f"Tensor {tensor.name!r} of {graph.name} has the impossible shape {tensor.shape}.")
@@ -79,24 +82,26 @@ def _checked(graph: Graph) -> Graph:
         raise
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ModelError(f"{graph.name} cannot be costed: {type(error).__name__}: {reason}") from error
+        raise ModelError(f"The costs of {graph.name} cannot be computed: {type(error).__name__}: {reason}") from error
     return graph
 
 
 def recognise(source: Any) -> str:
-    """The name of the front-end for a model; raises where nothing fits."""
+    """Return the name of the front-end for a model; raise if none fits."""
     if not isinstance(source, str):
         return _recognise_object(source)
-    scheme, colon, _ = source.partition(":")
-    if colon and scheme in ("timm", "torchvision", "hf"):
+    scheme, separator, _ = source.partition(":")
+    if separator and scheme in ("timm", "torchvision", "hf"):
         return scheme
-    path, colon, function = source.rpartition(":")
-    if colon and path.endswith(".py") and function.isidentifier():
+    path, separator, function = source.rpartition(":")
+    if separator and path.endswith(".py") and function.isidentifier():
         return recognise_python_file(Path(path))
     return _recognise_path(source)
 
 
 def _recognise_object(source: Any) -> str:
+    """The front-end for a model object."""
+    # the names of its classes tell the framework of an object without importing that framework
     kinds = {f"{c.__module__.partition('.')[0]}.{c.__name__}" for c in type(source).__mro__}
     if "torch.Module" in kinds:
         return "module"
@@ -109,6 +114,7 @@ def _recognise_object(source: Any) -> str:
 
 
 def _recognise_path(source: str) -> str:
+    """The front-end for a path."""
     path = Path(source)
     try:
         if not path.exists():
@@ -123,17 +129,19 @@ def _recognise_path(source: str) -> str:
         if not path.is_file():
             raise ModelError(f"{source} is neither a file nor a folder. A model is {SPECS}.")
         if path.suffix == ".py":
-            raise ModelError(f"Say which function of {path.name} builds the model: {path.name}:build")
+            raise ModelError(f"Name the function of {path.name} that builds the model, such as {path.name}:build")
         with path.open("rb") as file:
             start = file.read(64)
     except ForetellError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise ModelError(f"Cannot read {source!r}: {getattr(error, 'strerror', None) or error}.") from error
+    # a .json may be a Paddle program or a Hugging Face config
     return recognise_foreign_file(path, start) or ("hf" if path.suffix == ".json" else _recognise_content(path, start))
 
 
 def _recognise_content(path: Path, start: bytes) -> str:
+    """The front-end for a file, by its first bytes and its suffix."""
     if not start:
         raise ModelError(f"{path.name} is empty.")
     if start.startswith(serde.MAGIC):
@@ -154,6 +162,6 @@ def _recognise_content(path: Path, start: bytes) -> str:
 
 def _pickled(path: Path) -> UntrustedModelError:
     return UntrustedModelError(
-        f"{path.name} is a pickle, or is named like one: opening it could run any code, so it is never opened. "
+        f"{path.name} is a pickle, or is named like one. Opening a pickle can run any code, so it is never opened. "
         "Save the model with torch.export.save (.pt2), torch.jit.save or as ONNX."
     )

@@ -1,4 +1,7 @@
-"""graph: the intermediate representation: tensors, nodes, graphs, their costs, memory and files. Pure Python."""
+"""Graph: a model as data: its tensors and operators, what they cost, and the memory they need.
+
+Nothing in this room imports a deep-learning framework.
+"""
 
 from foretell.graph.cost.node_costs import Cost, CostTable, graph_costs
 from foretell.graph.cost.training import TrainingStep, training_step

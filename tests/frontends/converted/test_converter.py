@@ -94,16 +94,16 @@ def test_one_that_takes_too_much_memory_is_ended(rooms: Path, model: Path, monke
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "died of SIGSEGV"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "ran out of memory"),
-        ("print('one'); sys.exit('the last words')", "ended with code 1. It said: the last words"),
-        ("pass", "ended without a result"),
-        (TALK + "result('nonsense')", "ended without a result"),
+        ("print('one'); sys.exit('the last words')", "exited with code 1. Its last line: the last words"),
+        ("pass", "finished without a result"),
+        (TALK + "result('nonsense')", "finished without a result"),
         (TALK + "result('{}')", "wrote no ONNX model"),
         (TALK + "open(folder + '/model.onnx', 'wb').write(b'garbage'); result('{}')", "wrote no ONNX model"),
         (TALK + "result(json.dumps({'error': 'no such layer', 'kind': 'model'}))", "m.keras: no such layer"),
-        ("print('x' * 10_000_000, flush=True); sys.exit(3)", "ended with code 3"),
-        ("subprocess.Popen(['sleep', '600']); sys.exit(4)", "ended with code 4"),
+        ("print('x' * 10_000_000, flush=True); sys.exit(3)", "exited with code 3"),
+        ("subprocess.Popen(['sleep', '600']); sys.exit(4)", "exited with code 4"),
     ],
 )
 def test_one_that_dies_or_writes_nonsense(rooms: Path, model: Path, body: str, said: str) -> None:
@@ -149,7 +149,7 @@ def test_on_the_command_line_it_is_one_line_and_code_2(
 ) -> None:
     fake_environment(rooms / "environments", "os.kill(os.getpid(), signal.SIGABRT)")
     shown = run(capsys, "inspect", str(model), code=2)
-    assert shown == "foretell: The converter of m.keras died of SIGABRT.\n"
+    assert shown == "foretell: The converter of m.keras was killed by SIGABRT.\n"
 
 
 def test_a_framework_that_is_not_there_is_named(

@@ -35,7 +35,7 @@ def test_a_refusal_and_a_crash_are_results(tmp_path: Path) -> None:
     found = work(tmp_path, **asked, trust=True)
     assert found == {"kind": "model", "error": "net.py raised ValueError: two lines"}
     crashed = work(tmp_path, worker="paddle", format="program")  # no path
-    assert crashed["error"] == "the converter gave up: KeyError: 'path'"
+    assert crashed["error"] == "the converter failed: KeyError: 'path'"
 
 
 def test_large_weights_go_and_shapes_stay() -> None:

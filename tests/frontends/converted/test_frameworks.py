@@ -43,10 +43,10 @@ def test_a_keras_archive_is_told_by_its_contents(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("m.keras", b"nonsense", "is no Keras model"),
-        ("m.h5", b"nonsense", "is no Keras model"),
+        ("m.keras", b"nonsense", "is not a Keras model"),
+        ("m.h5", b"nonsense", "is not a Keras model"),
         ("m.keras", b"PK\x03\x04nonsense", "zip file without a model"),
-        ("net.pdiparams", b"x", "weights alone"),
+        ("net.pdiparams", b"x", "contains only weights"),
         ("saved_model.pb", b"x", "Give its folder"),
     ],
 )

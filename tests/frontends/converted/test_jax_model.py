@@ -72,11 +72,11 @@ def test_a_function_is_written_and_converted_elsewhere(rooms: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "The converter of double died of SIGSEGV"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "The converter of double was killed by SIGSEGV"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "ran out of memory"),
-        ("sys.exit('the last words')", "ended with code 1. It said: the last words"),
-        ("pass", "ended without a result"),
-        ("result('nonsense')", "ended without a result"),
+        ("sys.exit('the last words')", "exited with code 1. Its last line: the last words"),
+        ("pass", "finished without a result"),
+        ("result('nonsense')", "finished without a result"),
         ("open(folder + '/model.onnx', 'wb').write(b'garbage'); result('{}')", "wrote no ONNX model"),
         ("result(json.dumps({'error': 'no plugin', 'kind': 'model'}))", "double: no plugin"),
     ],
@@ -117,7 +117,7 @@ def test_what_cannot_be_written_is_told(rooms: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(jax_model, "write_object", fails)
     message = fail(rooms, "")
-    assert message.startswith("double cannot be handed to the converter's process: TypeError: cannot pickle a lock. ")
+    assert message.startswith("double cannot be sent to the converter's process: TypeError: cannot pickle a lock. ")
     assert message.endswith("net.py:build")
 
 

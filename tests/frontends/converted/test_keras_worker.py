@@ -64,7 +64,7 @@ def test_the_configuration_is_read_without_keras(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bad.keras", "w") as archive:
         archive.writestr("config.json", "{")
     for name in ("bad.keras", "absent.keras"):
-        with pytest.raises(Refusal, match="no Keras model"):
+        with pytest.raises(Refusal, match="not a Keras model"):
             keras_worker._keras_config(tmp_path / name, "keras", Refusal)
 
 

@@ -19,7 +19,7 @@ def task(path: Path) -> dict[str, object]:
 
 def test_weights_must_lie_beside_the_program(tmp_path: Path) -> None:
     (tmp_path / "net.json").write_text("{}")
-    with pytest.raises(Refusal, match=r"net\.pdiparams must lie beside it"):
+    with pytest.raises(Refusal, match=r"net\.pdiparams must be beside it"):
         convert(task(tmp_path / "net.json"), tmp_path, Refusal)
 
 

@@ -18,7 +18,7 @@ def test_the_type_of_a_config_without_one_is_the_longest_fitting_architecture():
 def test_sizes_inside_a_part_of_a_config_and_huge_files_are_refused(tmp_path):
     path = tmp_path / "small.json"
     path.write_text('{"model_type": "clip", "text_config": {"num_hidden_layers": 4096}}')
-    with pytest.raises(ModelError, match="num_hidden_layers = 4096; allowed are 1 to 2048"):
+    with pytest.raises(ModelError, match="num_hidden_layers = 4096; it must be from 1 to 2048"):
         load_config(str(path))
     with path.open("wb") as file:
         file.truncate(MAX_CONFIG_BYTES + 1)

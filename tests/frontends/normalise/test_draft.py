@@ -14,7 +14,7 @@ def test_untouched_it_is_the_same_graph() -> None:
 
 def test_who_makes_and_who_reads_follows_every_change() -> None:
     draft = Draft(tiny_graph())
-    conv = next(n for n in draft.each() if n.op == "Conv")
+    conv = next(n for n in draft.current_nodes() if n.op == "Conv")
     reader = draft.only_reader(conv.outputs[0])
     assert reader is not None
     made = draft.tensor(conv.outputs[0], draft.shape(conv.outputs[0]))
@@ -30,7 +30,7 @@ def test_who_makes_and_who_reads_follows_every_change() -> None:
 
 def test_nodes_that_nobody_reads_are_gone_in_the_end() -> None:
     draft = Draft(tiny_graph())
-    node = next(draft.each())
+    node = next(draft.current_nodes())
     draft.put("Relu", (node.outputs[0],), (draft.tensor(node.outputs[0], (1,)),), like=node)
     assert draft.finish().hash == tiny_graph().hash
 
@@ -38,7 +38,7 @@ def test_nodes_that_nobody_reads_are_gone_in_the_end() -> None:
 def test_a_change_made_meanwhile_is_seen() -> None:
     draft = Draft(tiny_graph())
     seen = []
-    for node in draft.each():
+    for node in draft.current_nodes():
         seen.append(node)
         following = draft.only_reader(node.outputs[0])
         if following is not None:
@@ -48,7 +48,7 @@ def test_a_change_made_meanwhile_is_seen() -> None:
 
 def test_a_broken_graph_does_not_leave() -> None:
     draft = Draft(tiny_graph())
-    draft.remove([next(draft.each())])
+    draft.remove([next(draft.current_nodes())])
     with pytest.raises(GraphError):
         draft.finish()
 

@@ -64,7 +64,7 @@ def test_a_loop_stacks_its_rows_over_its_trips() -> None:
 def test_a_loop_without_a_known_end_is_counted_once_with_a_warning() -> None:
     node, reader = _read(_loop(), _shapes())
     assert node.attributes["trips"] == 1
-    assert reader.warnings == ["Loop 'loop' runs as often as its data says; it is counted once."]
+    assert reader.warnings == ["The number of iterations of loop 'loop' depends on data; one is counted."]
     endless = _shapes()
     endless.keep("count", np.array(2**63 - 1))
     node, reader = _read(_loop(), endless)

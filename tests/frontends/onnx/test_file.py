@@ -432,7 +432,7 @@ def test_one_that_is_too_odd_for_it_is_read_as_it_is(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(normalise, "normalise_converted", fails)
     graph = load_graph(swish("tf2onnx"))
     assert graph.operator_counts == {"Sigmoid": 1, "Mul": 1}
-    assert "could not be brought into the usual form (KeyError)" in graph.warnings[-1]
+    assert "could not be normalised (KeyError)" in graph.warnings[-1]
 
 
 def test_kept_graphs_go_with_the_normalisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,9 +37,9 @@ def test_a_symbol_given_once_serves_all_inputs_and_their_sums() -> None:
     ("texts", "message"),
     [
         ((), "open dimensions: 3xside"),
-        (("4x8",), "Axis 1 of the input 'x' is fixed at 3; 4 was given"),
+        (("4x8",), "Axis 1 of the input 'x' is fixed at 3, but 4 was given"),
         (("8",), "takes 2 without the batch: 3xside"),
-        (("3x8:int64",), "'x' is fp32 in the file; int64 was given"),
+        (("3x8:int64",), "'x' is fp32 in the file, but int64 was given"),
         (("x=3x8", "y=9"), "'side' is 8 in one input and 9 in 'y'"),
     ],
 )

@@ -46,7 +46,11 @@ def test_costs_are_exact(script: Path) -> None:
 
 
 def test_inputs_must_be_given_and_fit(script: Path) -> None:
-    for shape, error in ((None, "does not say"), (["3x8x8", "3"], "2 inputs"), (["zz=3x8x8"], "no input 'zz'")):
+    for shape, error in (
+        (None, "does not contain the shapes"),
+        (["3x8x8", "3"], "2 inputs"),
+        (["zz=3x8x8"], "no input 'zz'"),
+    ):
         with pytest.raises(InputError, match=error):
             load_graph(script, input_shape=shape)
     with pytest.raises(ModelError, match="could not run"):

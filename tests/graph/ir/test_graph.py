@@ -29,7 +29,7 @@ def test_nodes_are_sorted_and_stay_when_sorted() -> None:
         ([replace(FIRST, inputs=("z",)), SECOND], (X, Y, Z), "cycle"),
         ([FIRST, SECOND], (X, Z), "shape is unknown"),
         ([FIRST, SECOND], (X, Y), "shape is unknown"),
-        ([SECOND], (X, Y, Z), "nothing has made"),
+        ([SECOND], (X, Y, Z), "no earlier node makes"),
         ([FIRST], (X, Y, Z), "nothing makes it"),
         ([FIRST, SECOND, replace(SECOND, name="third")], (X, Y, Z), "made twice"),
         ([FIRST, SECOND], (X, replace(Y, shape=(-1,)), Z), "impossible shape"),
@@ -42,7 +42,7 @@ def test_graphs_that_cannot_be(nodes: list[Node], tensors: tuple[Tensor, ...], s
 
 
 def test_misfiled_tensors_and_empty_batches_are_refused() -> None:
-    with pytest.raises(GraphError, match="filed under"):
+    with pytest.raises(GraphError, match="stored under"):
         Graph.build("g", [], {"a": X}, [], [])
     with pytest.raises(GraphError, match="batch size is 0"):
         Graph.build("g", [], {"x": X}, ["x"], ["x"], batch_size=0)

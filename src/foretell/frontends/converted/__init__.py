@@ -1,1 +1,1 @@
-"""Front-ends for Keras, TensorFlow, PaddlePaddle and JAX: converted to ONNX in a process of its own."""
+"""Frontends: Keras, TensorFlow, PaddlePaddle and JAX models, which a separate process converts to ONNX."""

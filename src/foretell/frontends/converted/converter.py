@@ -1,7 +1,8 @@
-"""frontends: another framework's converter, run in a process of its own, within bounds; what comes back is ONNX.
+"""Frontends: runs the converter of another framework in a child process with limits; the result is an ONNX model.
 
-The child gets a private folder with its task, writes ``model.onnx`` and ``result.json`` there, and is ended as a whole
-process group: when it is done, takes too long or too much memory, or when we are interrupted. Nothing stays behind.
+The child gets a private folder with its task, and writes ``model.onnx`` and ``result.json`` there. Its whole process
+group is killed when it is done, when it takes too long or too much memory, or when foretell is interrupted. Nothing
+stays behind.
 """
 
 import hashlib
@@ -43,8 +44,8 @@ TIMEOUT = "FORETELL_CONVERTER_TIMEOUT_S"
 MEMORY = "FORETELL_CONVERTER_MEMORY_MIB"
 DEFAULT_TIMEOUT_S = 300.0
 DEFAULT_MEMORY_MIB = 16384.0
-_LOOK_S = 0.1  # between two looks at the child's memory
-_TAIL_BYTES = 8000
+_POLL_S = 0.1  # between two checks of the child's memory
+_TAIL_BYTES = 8000  # of the child's output that are kept for an error message
 _KINDS: Mapping[str, type[ForetellError]] = {
     "model": ModelError,
     "input": InputError,
@@ -57,7 +58,7 @@ Task = dict[str, Any]
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a conversion may take."""
+    """The limits of a conversion."""
 
     timeout_s: float = DEFAULT_TIMEOUT_S
     memory_mib: float = DEFAULT_MEMORY_MIB
@@ -65,18 +66,19 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Converted:
-    """A converted model: weights are there by shape alone. ``buffers`` names those that are not trained."""
+    """A converted model. Its large weights have shapes but no data; ``buffers`` names those that are not trained."""
 
     proto: "ModelProto"
     buffers: frozenset[str] = frozenset()
 
 
 def read_bounds() -> Bounds:
-    """The bounds that the environment sets, or the usual ones."""
+    """Read the limits from environment variables, or take the defaults."""
     return Bounds(_number(TIMEOUT, DEFAULT_TIMEOUT_S), _number(MEMORY, DEFAULT_MEMORY_MIB))
 
 
 def _number(variable: str, default: float) -> float:
+    """A positive number from an environment variable."""
     text = os.environ.get(variable, "")
     try:
         value = float(text) if text else default
@@ -89,8 +91,8 @@ def _number(variable: str, default: float) -> float:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A folder that only we can read; it is gone afterwards, also where the program is asked to end."""
-    with _ending_is_an_exception(), tempfile.TemporaryDirectory(prefix="foretell-convert-") as folder:
+    """A folder that only this user can read. It is deleted afterwards, even if the program is terminated."""
+    with _sigterm_as_exception(), tempfile.TemporaryDirectory(prefix="foretell-convert-") as folder:
         yield Path(folder)
 
 
@@ -106,16 +108,16 @@ def run_converter(
     """Convert the model that ``task`` describes with the converter of ``framework``.
 
     Args:
-        framework: Whose environment is used.
-        name: What the model is called in messages.
-        purpose: What needs the framework: "Reading Keras models".
-        task: What the worker reads; see ``converter_worker.py``.
-        folder: A private folder that has the model in it already.
-        environment: The Python that converts, where the usual choice is not the right one.
+        framework: The framework whose environment is used.
+        name: The name of the model in messages.
+        purpose: What the framework is needed for, such as "Reading Keras models".
+        task: The task that the worker reads; see ``converter_worker.py``.
+        folder: A private folder that already contains the model.
+        environment: The Python that converts, if it is not the default one of the framework.
     """
     if folder is None:
-        with private_folder() as made:
-            return run_converter(framework, name, purpose, task, folder=made, environment=environment)
+        with private_folder() as new_folder:
+            return run_converter(framework, name, purpose, task, folder=new_folder, environment=environment)
     environment = environment or need_environment(framework, purpose)
     (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
     command = (*environment.command, str(WORKER), str(folder))
@@ -124,7 +126,7 @@ def run_converter(
 
 
 def run_bounded(command: Sequence[str], folder: Path, name: str, bounds: Bounds, *, own_home: bool = True) -> None:
-    """Run a command that works in ``folder``; raises one clear line where it dies or takes too much."""
+    """Run a command that works in ``folder``; raise an error of one line if it dies or exceeds its limits."""
     try:
         process = subprocess.Popen(
             command,
@@ -142,20 +144,21 @@ def run_bounded(command: Sequence[str], folder: Path, name: str, bounds: Bounds,
     finally:
         _end(process)
     code = process.returncode
+    # a library may crash at exit, after the result is complete
     if code == 0 or (folder / "result.json").exists():
         return
     last = tail.decode(errors="replace").strip().splitlines()[-1:] or [""]
-    said = f" It said: {last[0].strip()[:200]}" if last[0].strip() else ""
+    message = f" Its last line: {last[0].strip()[:200]}" if last[0].strip() else ""
     if code == -signal.SIGKILL:
         raise ModelError(f"The converter of {name} was killed: most likely the machine ran out of memory.")
-    how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    raise ModelError(f"The converter of {name} {how}.{said}")
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    raise ModelError(f"The converter of {name} {how}.{message}")
 
 
 def _variables(folder: Path, own_home: bool) -> dict[str, str]:
-    """The child's environment: one thread, no GPU, nothing installed by itself, no file outside its folder."""
+    """The child's environment variables: one thread, no GPU, no automatic installation, caches in its own folder."""
     variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONSTARTUP")}
-    if "PYTHONPATH" in os.environ:  # ignored by an own environment (-I), needed where the running Python converts
+    if "PYTHONPATH" in os.environ:  # a separate environment ignores it (-I); the running Python needs it
         variables["PYTHONPATH"] = os.environ["PYTHONPATH"]
     variables |= {
         "TMPDIR": str(folder),
@@ -177,36 +180,36 @@ def _variables(folder: Path, own_home: bool) -> dict[str, str]:
 
 
 def _watch(process: "subprocess.Popen[bytes]", name: str, bounds: Bounds) -> bytes:
-    """Wait for the child's end within its bounds; returns the end of what it said."""
+    """Wait for the child within its limits; returns the end of its output."""
     assert process.stdout is not None
-    until, tail = time.monotonic() + bounds.timeout_s, b""
+    deadline, tail = time.monotonic() + bounds.timeout_s, b""
     os.set_blocking(process.stdout.fileno(), False)
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         while process.poll() is None:
-            if not selector.get_map():
+            if not selector.get_map():  # the child has closed its output but still runs
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(_LOOK_S)
-            elif selector.select(_LOOK_S):
-                heard = _read(process.stdout)
-                if heard == b"":
+                    process.wait(_POLL_S)
+            elif selector.select(_POLL_S):
+                output = _read(process.stdout)
+                if output == b"":
                     selector.unregister(process.stdout)
-                tail = (tail + (heard or b""))[-_TAIL_BYTES:]
-            if time.monotonic() > until:
+                tail = (tail + (output or b""))[-_TAIL_BYTES:]
+            if time.monotonic() > deadline:
                 raise ModelError(
-                    f"Converting {name} took longer than {bounds.timeout_s:g} s and was ended. "
+                    f"Converting {name} took longer than {bounds.timeout_s:g} s and was stopped. "
                     f"Allow more by setting {TIMEOUT}."
                 )
             if group_bytes(process.pid) > bytes_from_mib(bounds.memory_mib):
                 raise ModelError(
-                    f"Converting {name} took more than {bounds.memory_mib:g} MiB of memory and was ended. "
+                    f"Converting {name} took more than {bounds.memory_mib:g} MiB of memory and was stopped. "
                     f"Allow more by setting {MEMORY}."
                 )
     return (tail + (_read(process.stdout) or b""))[-_TAIL_BYTES:]
 
 
 def _read(pipe: IO[bytes]) -> bytes | None:
-    """What is there now; b"" at the end, None where nothing waits."""
+    """Read what is available now; b"" at the end of the stream, None if nothing is available."""
     try:
         return os.read(pipe.fileno(), 1 << 16)
     except BlockingIOError:
@@ -214,9 +217,9 @@ def _read(pipe: IO[bytes]) -> bytes | None:
 
 
 def group_bytes(group: int) -> int:
-    """What the processes of a group hold in memory; 0 where the system does not say.
+    """Return the resident memory of all processes of a group; 0 on systems without /proc.
 
-    An address-space limit would be simpler, but TensorFlow reserves far more than it uses.
+    An address-space limit would be simpler, but TensorFlow reserves far more address space than it uses.
     """
     total = 0
     with suppress(OSError):
@@ -235,7 +238,7 @@ def _resident_bytes(pid: str, group: int) -> int:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End the child and what it has started."""
+    """Kill the child and all processes that it has started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -244,8 +247,11 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 @contextmanager
-def _ending_is_an_exception() -> Iterator[None]:
-    """Where SIGTERM would end the program at once, let it unwind first, so that child and folder go with it."""
+def _sigterm_as_exception() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that the child is killed and the folder deleted before the program ends.
+
+    A handler that the program has set itself is left alone, and signals can be handled only in the main thread.
+    """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -262,6 +268,7 @@ def _ending_is_an_exception() -> Iterator[None]:
 
 
 def _collect(folder: Path, name: str) -> Converted:
+    """Read the result of the child; raise the error that it reports."""
     from google.protobuf.message import DecodeError
     from onnx import ModelProto
 
@@ -269,7 +276,7 @@ def _collect(folder: Path, name: str) -> Converted:
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         error, buffers = result.get("error"), frozenset(map(str, result.get("buffers", ())))
     except (OSError, ValueError, AttributeError, TypeError) as problem:
-        raise ModelError(f"The converter of {name} ended without a result.") from problem
+        raise ModelError(f"The converter of {name} finished without a result.") from problem
     if error:
         raise _KINDS.get(str(result.get("kind")), ModelError)(f"{name}: {error}")
     proto = ModelProto()
@@ -283,7 +290,7 @@ def _collect(folder: Path, name: str) -> Converted:
 
 
 def task_of(request: ModelRequest, worker: str, kind: str, path: Path) -> Task:
-    """What a worker is told."""
+    """Return the task of a worker."""
     return {
         "worker": worker,
         "format": kind,
@@ -294,13 +301,13 @@ def task_of(request: ModelRequest, worker: str, kind: str, path: Path) -> Task:
 
 
 def digest_files(path: Path, names: Iterable[Path] = ()) -> str:
-    """The content of a file, or of all files of a folder."""
+    """Return a hash of the content of a file, of all files of a folder, or of the files ``names``."""
     files = sorted(names) or (sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path])
     digest = hashlib.sha256(str(CONVERSION).encode())
     try:
-        for each in files:
-            digest.update(each.name.encode(errors="replace"))
-            with each.open("rb") as file:
+        for source in files:
+            digest.update(source.name.encode(errors="replace"))
+            with source.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     except OSError as error:
         raise ModelError(f"Cannot read {error.filename or path}: {error.strerror or error}.") from error
@@ -308,6 +315,6 @@ def digest_files(path: Path, names: Iterable[Path] = ()) -> str:
 
 
 def graph_from_converted(converted: Converted, request: ModelRequest, name: str) -> Graph:
-    """The graph of a converted model: read as ONNX, then brought into the usual form."""
+    """Return the graph of a converted model: read as ONNX, then normalised."""
     graph = graph_from_proto(converted.proto, request, name)
     return normalise_converted(mark_buffers(graph, converted.buffers))

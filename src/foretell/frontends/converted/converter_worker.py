@@ -1,10 +1,11 @@
-"""frontends: the child process that converts one model to ONNX with the framework's own converter.
+"""Frontends: the child process that converts one model to ONNX with the framework's own converter.
 
-It is started by path, with the Python of the framework's environment, which has no foretell in it: this file and the
-``*_worker.py`` beside it use the standard library and the framework alone.
+It is started by its path, with the Python of the framework's environment, in which foretell is not installed. So this
+file and the ``*_worker.py`` files beside it use only the standard library and the framework. The folder that it works
+in has these files:
 
     task.json   → {"worker": "keras", "format": "keras", "path": "…", "inputs": [[name, shape, dtype]], "trust": false}
-    model.onnx  ← the model; large weights are there by shape alone
+    model.onnx  ← the model; large weights have a shape but no data
     result.json ← {"buffers": […]} or {"kind": "model" | "input" | "untrusted" | "operator", "error": "one line"}
 """
 
@@ -18,13 +19,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-LARGEST_KEPT = 1024  # elements: values that decide shapes are few
+LARGEST_KEPT = 1024  # elements; values that decide shapes are small
 LARGEST_FILE = 1 << 33
 _EXTERNAL = 1  # onnx.TensorProto.EXTERNAL
 
 
 class Refusal(Exception):  # noqa: N818 - what is refused is the model
-    """Why a model is not converted, in one line."""
+    """The reason why a model is not converted, in one line."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -32,7 +33,7 @@ class Refusal(Exception):  # noqa: N818 - what is refused is the model
 
 
 def main(folder: Path) -> int:
-    """Convert what the task in ``folder`` says; the result, good or bad, is written there."""
+    """Carry out the task in ``folder``, and write the result or the error there."""
     _limit()
     task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
     result: dict[str, Any]
@@ -49,21 +50,22 @@ def main(folder: Path) -> int:
     except MemoryError:
         result = {"kind": "model", "error": "the machine ran out of memory while converting."}
     except Exception as error:  # noqa: BLE001 - a framework may raise anything
-        result = {"kind": "model", "error": f"the converter gave up: {type(error).__name__}: {one_line(error)}"}
-    whole = folder / "result.part"
-    whole.write_text(json.dumps(result), encoding="utf-8")
-    whole.rename(folder / "result.json")
+        result = {"kind": "model", "error": f"the converter failed: {type(error).__name__}: {one_line(error)}"}
+    # renamed when complete: the parent must never read half a result
+    partial = folder / "result.part"
+    partial.write_text(json.dumps(result), encoding="utf-8")
+    partial.rename(folder / "result.json")
     return 0
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, short."""
+    """Return the message of an error as one short line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines)[:300] or "no reason given"
 
 
 def strip_weights(graph: Any) -> None:
-    """Leave of large initializers and constants their shape and dtype alone, in sub-graphs too."""
+    """Remove the data of large initializers and constants, also in sub-graphs; shape and dtype stay."""
     for tensor in graph.initializer:
         _strip(tensor)
     for node in graph.node:
@@ -75,6 +77,7 @@ def strip_weights(graph: Any) -> None:
 
 
 def _strip(tensor: Any) -> None:
+    """Remove the data of one tensor if it is large; the ONNX front-end needs shape and dtype only."""
     elements = 1
     for size in tensor.dims:
         elements *= size
@@ -89,7 +92,7 @@ def _strip(tensor: Any) -> None:
 
 
 def _load(name: str) -> Any:
-    """The module ``<name>.py`` beside this file, found without a search path."""
+    """Import ``<name>.py`` beside this file without a search path."""
     spec = importlib.util.spec_from_file_location(f"foretell_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -99,9 +102,9 @@ def _load(name: str) -> Any:
 
 
 def _limit() -> None:
-    """Die with the parent, go early where memory runs out, write no huge file and no core."""
+    """Set limits: die with the parent, be killed first if memory runs out, write no huge file and no core dump."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         Path("/proc/self/oom_score_adj").write_text("300", encoding="ascii")
     with suppress(ImportError, OSError, ValueError):
         import resource

@@ -1,7 +1,8 @@
-"""frontends: where the converters of other frameworks are installed: environments of their own, made when asked for.
+"""Frontends: the virtual environments in which the converters of other frameworks are installed.
 
-Each lies below ``$FORETELL_FRONTENDS``, else below the cache folder, and has a Python of its own: its pins clash with
-nobody's (paddle2onnx wants an old onnx), and a process of it cannot disturb ours.
+Each environment is a folder below ``$FORETELL_FRONTENDS``, or else below the cache folder. Its pinned packages cannot
+conflict with those of foretell (paddle2onnx needs an old onnx), and its processes cannot disturb ours. An environment
+is made only when the user asks for it: ``foretell frontends install NAME``.
 """
 
 import json
@@ -20,20 +21,20 @@ from foretell.errors import MissingExtraError
 from foretell.frontends.cache import cache_folder
 from foretell.optional import available
 
-_NOTE = "foretell.json"  # written last: an environment without it is not finished
+_NOTE = "foretell.json"  # written last: an environment without it is incomplete
 _INSTALL_S = 1800
-# what would bend an installation: constraints of another project, another target
-_BENDING = ("PIP_CONSTRAINT", "PIP_REQUIRE_VIRTUALENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PYTHONPATH")
+# variables that would change an installation: constraints of another project, another target
+_PIP_VARIABLES = ("PIP_CONSTRAINT", "PIP_REQUIRE_VIRTUALENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PYTHONPATH")
 
 
 @dataclass(frozen=True)
 class Framework:
-    """A framework whose models are converted, and what its converter is made of."""
+    """A framework whose models are converted, and the packages that its converter needs."""
 
     name: str
     title: str
-    modules: tuple[str, ...]  # that must be there, where the running Python is to convert
-    packages: tuple[str, ...]  # what an environment of its own gets
+    modules: tuple[str, ...]  # with these installed, the running Python can convert
+    packages: tuple[str, ...]  # installed in a separate environment
 
 
 FRAMEWORKS = {
@@ -47,7 +48,7 @@ FRAMEWORKS = {
         "paddle",
         "PaddlePaddle",
         ("paddle", "paddle2onnx"),
-        # paddle2onnx imports packaging without asking for it
+        # paddle2onnx imports packaging without declaring it
         ("paddlepaddle==3.3.1", "paddle2onnx==2.1.0", "onnx==1.17.0", "packaging==25.0"),
     ),
     "jax": Framework(
@@ -61,7 +62,7 @@ FRAMEWORKS = {
 
 @dataclass(frozen=True)
 class Environment:
-    """A Python that can convert: an own one, or the running one."""
+    """A Python that can convert: that of a separate environment (``own``), or the running one."""
 
     framework: Framework
     python: Path
@@ -70,30 +71,34 @@ class Environment:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """How it is started: nothing of the caller's Python leaks into an own environment."""
-        # -P: our folder has files named like frameworks; it must not be searched for modules
+        """The command that starts it. -I isolates a separate environment from the variables and paths of the caller."""
+        # -P: the folder of the worker is not searched for modules, because its files have names like frameworks
         return (str(self.python), "-I" if self.own else "-P")
 
 
 def environments_folder() -> Path:
-    """``$FORETELL_FRONTENDS``, else ``frontends`` in the cache folder."""
-    own = os.environ.get("FORETELL_FRONTENDS")
-    return Path(own) if own else cache_folder() / "frontends"
+    """Return ``$FORETELL_FRONTENDS``, else ``frontends`` in the cache folder."""
+    folder = os.environ.get("FORETELL_FRONTENDS")
+    return Path(folder) if folder else cache_folder() / "frontends"
 
 
 def find_environment(name: str, *, running_first: bool = False) -> Environment | None:
-    """The Python that converts the models of a framework: an own environment before the running one, or after it."""
-    looks = (_running, _own) if running_first else (_own, _running)
-    return next((found for look in looks if (found := look(FRAMEWORKS[name])) is not None), None)
+    """Return the Python that converts the models of a framework, or None.
+
+    A separate environment comes before the running Python, unless ``running_first``.
+    """
+    searches = (_running, _own) if running_first else (_own, _running)
+    return next((result for search in searches if (result := search(FRAMEWORKS[name])) is not None), None)
 
 
 def _own(framework: Framework) -> Environment | None:
+    """The separate environment of a framework, if it was installed completely."""
     folder = environments_folder() / framework.name
     python = _python(folder)
     try:
-        noted = json.loads((folder / _NOTE).read_text(encoding="utf-8"))
+        note = json.loads((folder / _NOTE).read_text(encoding="utf-8"))
         if python.exists():
-            return Environment(framework, python, True, str(noted["versions"]))
+            return Environment(framework, python, True, str(note["versions"]))
     except (OSError, ValueError, LookupError, TypeError):
         pass
     return None
@@ -106,21 +111,24 @@ def _running(framework: Framework) -> Environment | None:
 
 
 def need_environment(name: str, purpose: str) -> Environment:
-    """The same, or an error that says how to get one."""
-    found = find_environment(name)
-    if found is None:
+    """Return the Python that converts the models of a framework, or raise an error that says how to install one."""
+    environment = find_environment(name)
+    if environment is None:
         raise MissingExtraError(
             f"{purpose} needs {FRAMEWORKS[name].title}, which is not installed: foretell frontends install {name}"
         )
-    return found
+    return environment
 
 
 def install(name: str, tell: Callable[[str], None] = lambda _: None) -> Environment:
-    """Make the environment of a framework, or make it anew; what fails leaves nothing."""
+    """Make the environment of a framework, or replace it. A failure leaves nothing behind.
+
+    ``tell`` is called with a line about each step.
+    """
     framework = FRAMEWORKS[name]
     folder = environments_folder() / name
     partial = folder.with_name(f".{name}-{os.getpid()}")
-    variables = {k: v for k, v in os.environ.items() if k not in _BENDING}
+    variables = {k: v for k, v in os.environ.items() if k not in _PIP_VARIABLES}
     variables |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +140,7 @@ def install(name: str, tell: Callable[[str], None] = lambda _: None) -> Environm
         (partial / _NOTE).write_text(json.dumps({"versions": versions}), encoding="utf-8")
         if folder.exists():
             shutil.rmtree(folder)
-        partial.rename(folder)  # a virtual environment finds itself by where its Python lies
+        partial.rename(folder)  # a virtual environment may be moved: it finds itself by the path of its Python
     except OSError as error:
         raise MissingExtraError(f"Cannot make {folder}: {error.strerror or error}.") from error
     finally:
@@ -141,17 +149,18 @@ def install(name: str, tell: Callable[[str], None] = lambda _: None) -> Environm
 
 
 def remove(name: str) -> bool:
-    """Delete the environment of a framework; says whether there was one."""
+    """Delete the environment of a framework; returns whether there was one."""
     folder = environments_folder() / name
     if not folder.is_dir():
         return False
     with suppress(OSError):
-        (folder / _NOTE).unlink()
+        (folder / _NOTE).unlink()  # first, so that an interrupted deletion leaves no environment that looks complete
     shutil.rmtree(folder, ignore_errors=True)
     return True
 
 
 def _run(command: tuple[str, ...], variables: dict[str, str], name: str) -> None:
+    """Run a command to its end; raise an error with the most useful line of its output if it fails."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -162,17 +171,17 @@ def _run(command: tuple[str, ...], variables: dict[str, str], name: str) -> None
         errors="replace",
     )
     try:
-        shown, _ = process.communicate(timeout=_INSTALL_S)
+        output, _ = process.communicate(timeout=_INSTALL_S)
     except subprocess.TimeoutExpired as error:
-        raise MissingExtraError(f"Installing {name} took longer than {_INSTALL_S} s and was ended.") from error
+        raise MissingExtraError(f"Installing {name} took longer than {_INSTALL_S} s and was stopped.") from error
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
     if process.returncode:
-        lines = [line for line in shown.splitlines() if line.strip() and not line.startswith("WARNING")]
-        telling = next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "no reason given")
-        raise MissingExtraError(f"Installing {name} failed: {telling.strip()[:300]}")
+        lines = [line for line in output.splitlines() if line.strip() and not line.startswith("WARNING")]
+        reason = next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "no reason given")
+        raise MissingExtraError(f"Installing {name} failed: {reason.strip()[:300]}")
 
 
 def _python(folder: Path) -> Path:
@@ -180,19 +189,19 @@ def _python(folder: Path) -> Path:
 
 
 def _versions(modules: tuple[str, ...]) -> str:
-    """Versions of modules of the running Python, without importing them."""
+    """The versions of modules of the running Python, without importing them."""
     owners = metadata.packages_distributions()
-    found = []
+    versions = []
     for module in modules:
         for package in (module, *owners.get(module, ())):
             with suppress(metadata.PackageNotFoundError):
-                found.append(f"{module} {metadata.version(package)}")
+                versions.append(f"{module} {metadata.version(package)}")
                 break
         else:
-            found.append(module)
-    return ", ".join(found)
+            versions.append(module)
+    return ", ".join(versions)
 
 
 def user_base() -> str:
-    """Where the running Python looks for packages of its user; a child with another home must be told."""
+    """Return the folder of the user's own packages; a child with another home would not find it."""
     return site.getuserbase()

@@ -1,4 +1,7 @@
-"""frontends: what models of other frameworks look like, on disk and in memory; told by a look, never by trying."""
+"""Frontends: recognises models of Keras, TensorFlow, PaddlePaddle and JAX, without importing these frameworks.
+
+Files are recognised by how they begin, folders by what is in them, objects by the names of their classes.
+"""
 
 import re
 import zipfile
@@ -8,16 +11,20 @@ from typing import Any
 from foretell.errors import ModelError
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_PROGRAM = b'{"base_code"'  # how Paddle 3 begins the JSON of a program
+_PROGRAM = b'{"base_code"'  # the first bytes of a Paddle 3 program in JSON
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+(torch|keras|tensorflow|paddle|jax|flax)\b", re.MULTILINE)
 _IMPORTED = (({"keras", "tensorflow"}, "keras"), ({"paddle"}, "paddle"), ({"jax", "flax"}, "jax"))
-_NAMED_OTHERWISE = (".onnx", ".pt2")  # who asks for these alone, as the web page does, must not start a converter
-_MOST_TEXT = 1 << 20
+# files with these suffixes never start a converter: the web page accepts only them, and relies on that
+_OTHER_SUFFIXES = (".onnx", ".pt2")
+_MAX_TEXT = 1 << 20
 _TF_FUNCTIONS = ("ConcreteFunction", "AtomicFunction", "WrappedFunction")
 
 
 def recognise_foreign_object(source: Any, kinds: set[str]) -> str:
-    """The front-end for an object; "" where it is of none of these frameworks. ``kinds``: module.Class of its bases."""
+    """Return the front-end for an object; "" if it belongs to none of these frameworks.
+
+    ``kinds`` are the classes of the object as "package.Class".
+    """
     if kinds & {"keras.Model", "tf_keras.Model"}:
         return "keras"
     if any(f"tensorflow.{name}" in kinds for name in _TF_FUNCTIONS):
@@ -38,27 +45,27 @@ def _is_function(source: Any) -> bool:
 
 
 def recognise_python_file(path: Path) -> str:
-    """The front-end for ``net.py``, told by what it imports; "python", PyTorch's, where nothing else is."""
+    """Return the front-end for ``net.py`` by what the file imports; "python", which is PyTorch's, by default."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            found = set(_IMPORT.findall(file.read(_MOST_TEXT)))
+            imported = set(_IMPORT.findall(file.read(_MAX_TEXT)))
     except OSError:
         return "python"
-    if "torch" in found:
+    if "torch" in imported:
         return "python"
-    return next((front for names, front in _IMPORTED if found & names), "python")
+    return next((frontend for names, frontend in _IMPORTED if imported & names), "python")
 
 
 def recognise_foreign_folder(path: Path) -> str:
-    """The front-end for a folder; "" where it looks like none of these."""
+    """Return the front-end for a folder; "" if it belongs to none of these frameworks."""
     if (path / "saved_model.pb").is_file():
         return "tensorflow"
     return "paddle" if paddle_program(path) is not None else ""
 
 
 def recognise_foreign_file(path: Path, start: bytes) -> str:
-    """The front-end for a file; ``start`` is how it begins. "" where it looks like none of these."""
-    if path.suffix in _NAMED_OTHERWISE:
+    """Return the front-end for a file with these first bytes; "" if it belongs to none of these frameworks."""
+    if path.suffix in _OTHER_SUFFIXES:
         return ""
     if start.startswith(_HDF5):
         return "keras"
@@ -67,22 +74,22 @@ def recognise_foreign_file(path: Path, start: bytes) -> str:
     if path.suffix == ".pdmodel" or (path.suffix == ".json" and _is_program(path, start)):
         return "paddle"
     if path.suffix == ".pdiparams":
-        raise ModelError(f"{path.name} has weights alone. Give the program beside it: .pdmodel or .json.")
+        raise ModelError(f"{path.name} contains only weights. Give the program beside it: .pdmodel or .json.")
     if path.suffix in (".keras", ".h5", ".hdf5"):
-        raise ModelError(f"{path.name} is no Keras model, or it is damaged.")
+        raise ModelError(f"{path.name} is not a Keras model, or it is damaged.")
     if path.name == "saved_model.pb":
         raise ModelError(f"{path.name} is one file of a SavedModel. Give its folder: {path.parent}")
     return "tensorflow" if path.suffix == ".pb" and _is_graph_def(start) else ""
 
 
 def paddle_program(path: Path) -> Path | None:
-    """The one program of Paddle in a folder; raises where there are several."""
-    found = sorted(path.glob("*.pdmodel"))
-    if not found:
-        found = [p for p in sorted(path.glob("*.json")) if p.with_suffix(".pdiparams").is_file()]
-    if len(found) > 1:
-        raise ModelError(f"{path} has several programs: {', '.join(p.name for p in found[:8])}. Give one of them.")
-    return found[0] if found else None
+    """Return the Paddle program in a folder, or None; raise if there are several."""
+    programs = sorted(path.glob("*.pdmodel"))
+    if not programs:
+        programs = [p for p in sorted(path.glob("*.json")) if p.with_suffix(".pdiparams").is_file()]
+    if len(programs) > 1:
+        raise ModelError(f"{path} has several programs: {', '.join(p.name for p in programs[:8])}. Give one of them.")
+    return programs[0] if programs else None
 
 
 def _is_program(path: Path, start: bytes) -> bool:
@@ -98,13 +105,13 @@ def _is_keras(path: Path) -> bool:
 
 
 def _is_graph_def(start: bytes) -> bool:
-    """A GraphDef begins with its first node: field 1, its length, and in it field 1, the node's name.
+    """Whether a file begins like a GraphDef: field 1 (a node), its length, and in it field 1 (the node's name).
 
-    ONNX begins with field 1 as a number (its version), so the two cannot be mixed up.
+    An ONNX file begins with field 1 as a number (its version), so the two cannot be confused.
     """
     if not start.startswith(b"\x0a"):
         return False
     position = 1
-    while position < len(start) and start[position] & 0x80:
+    while position < len(start) and start[position] & 0x80:  # the length is a varint: skip its bytes
         position += 1
     return start[position + 1 : position + 2] == b"\x0a"

@@ -1,4 +1,4 @@
-"""frontends: functions of JAX and modules of Flax → Graph, converted by jax2onnx in a process of its own."""
+"""Frontends: reads functions of JAX and modules of Flax. A separate process converts them with jax2onnx."""
 
 from foretell.errors import InputError, MissingExtraError, ModelError
 from foretell.frontends.converted.converter import graph_from_converted, private_folder, run_converter, task_of
@@ -13,21 +13,22 @@ _PURPOSE = "Reading JAX functions"
 
 
 class JaxFrontend:
-    """A function or a Flax module of the running program, with ``input_shape``; ``net.py:build`` that returns one."""
+    """A function or Flax module object with ``input_shape``, or ``net.py:build``, which returns one."""
 
     def load(self, request: ModelRequest) -> Graph:
-        """Convert the function with its batch left open; an object is written to a file first."""
+        """Convert the function with an open batch; write an object to a file first."""
         return load_python(request, "jax", _PURPOSE) if isinstance(request.source, str) else _load_object(request)
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """Of ``net.py:build`` all Python files of its folder; a function has no content to tell it by."""
+        """For ``net.py:build`` the Python files of its folder; None for an object, whose content cannot be hashed."""
         return fingerprint_python(request, "jax", _PURPOSE) if isinstance(request.source, str) else None
 
 
 def _load_object(request: ModelRequest) -> Graph:
+    """Convert a function or module object of the running program."""
     name = str(getattr(request.source, "__name__", None) or type(request.source).__name__)
     require("cloudpickle", extra="jax", purpose=_PURPOSE)
-    # the running Python has the very versions that the object is made of: it is the better one, where it can convert
+    # the running Python has the versions of JAX that the object was made with, so it is the better choice
     environment = find_environment("jax", running_first=True)
     if environment is None:
         raise MissingExtraError(
@@ -37,14 +38,14 @@ def _load_object(request: ModelRequest) -> Graph:
         raise InputError(f"The inputs of {name} are not known. Give them, without the batch: input_shape=(224, 224, 3)")
     with private_folder() as folder:
         try:
-            told = write_object(request.source, folder, _PURPOSE, own=environment.own)
+            details = write_object(request.source, folder, _PURPOSE, own=environment.own)
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise ModelError(
-                f"{name} cannot be handed to the converter's process: {type(error).__name__}: {reason}. "
-                "Make it in a function of a file and give that: net.py:build"
+                f"{name} cannot be sent to the converter's process: {type(error).__name__}: {reason}. "
+                "Build it in a function of a file instead, and give net.py:build"
             ) from error
-        # the caller's own code: it needs no trust, and keeps its home
-        task = task_of(request, "jax", "object", folder / FILE) | told | {"trust": True}
+        # this is the caller's own code: it may run, and keeps its home folder
+        task = task_of(request, "jax", "object", folder / FILE) | details | {"trust": True}
         converted = run_converter("jax", name, _PURPOSE, task, folder=folder, environment=environment)
         return graph_from_converted(converted, request, name)

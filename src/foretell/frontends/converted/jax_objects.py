@@ -1,7 +1,8 @@
-"""frontends: a function or module of the running program, written to a file for the process that converts it.
+"""Frontends: writes a JAX function or Flax module to a file for the child process that converts it.
 
-The file is a pickle, and reading one runs code. This one is made here, of the caller's own object, in a folder that
-nobody else can open, and our own child alone reads it, by a fixed name. No path that a user gives is ever unpickled.
+The file is a pickle, and reading a pickle runs code. This one is made here from the caller's own object, in a folder
+that nobody else can open, and only our own child reads it, under a fixed name. A path that a user gives is never
+unpickled.
 """
 
 import os
@@ -19,33 +20,33 @@ from typing import Any
 from foretell.optional import require
 
 FILE = "given.pickle"
-_registering = threading.Lock()  # what cloudpickle takes by value is told to the whole program
+_registering = threading.Lock()  # cloudpickle's registry of modules to pickle by value is global
 
 
 def write_object(source: Any, folder: Path, purpose: str, *, own: bool) -> dict[str, Any]:
-    """Write the object into ``folder``; returns what its reader must be told.
+    """Write the object into ``folder``; returns what the child must know to read it.
 
-    Functions of scripts and notebooks, lambdas and closures go as they are; what an installed or importable module has
-    goes by name, because importing it does what else its objects need (classes are registered with JAX, for one).
-    A module that the child would not find (a test's, one that was loaded from a path) goes as it is, too.
+    Functions of scripts and notebooks, lambdas and closures are pickled by value. Objects of an installed or importable
+    module are pickled by name, because importing the module also does what its objects need, such as registering
+    classes with JAX. A module that the child would not find (one of a test, or loaded from a path) is pickled by value.
 
     Args:
         source: A function, or a module of Flax. It is not changed.
         folder: A private folder.
-        purpose: What needs cloudpickle.
-        own: Whether an environment of its own reads it: the caller's modules are then found by path alone.
+        purpose: What cloudpickle is needed for.
+        own: Whether a separate environment reads it, which finds the caller's modules only by path.
     """
     cloudpickle: Any = require("cloudpickle", extra="jax", purpose=purpose)
     jax: Any = sys.modules.get("jax")
     with _registering, (folder / FILE).open("wb") as file:
         registered = cloudpickle.list_registry_pickle_by_value()
-        lost = [module for module in _lost_modules(own) if module.__name__ not in registered]
-        for module in lost:
+        by_value = [module for module in _unimportable_modules(own) if module.__name__ not in registered]
+        for module in by_value:
             cloudpickle.register_pickle_by_value(module)
         try:
             _pickler(cloudpickle, jax)(file, protocol=5).dump(source)
         finally:
-            for module in lost:
+            for module in by_value:
                 cloudpickle.unregister_pickle_by_value(module)
     return {
         "python": list(sys.version_info[:2]),
@@ -56,33 +57,35 @@ def write_object(source: Any, folder: Path, purpose: str, *, own: bool) -> dict[
 
 
 def _pickler(cloudpickle: Any, jax: Any) -> Any:
-    """A pickler that knows JAX: its files depend as little as can be on the version that is installed."""
+    """A pickler for objects of JAX whose files depend as little as possible on the installed version."""
     names = _names()
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        """Writes arrays as NumPy's, what JAX and Flax have by its name, and functions with gradients of their own."""
+        """Writes arrays as NumPy arrays, functions of JAX and Flax by name, and functions with custom gradients."""
 
-        def reducer_override(self, found: Any) -> Any:
-            """How an object is written."""
-            if id(found) in names:
-                return getattr, names[id(found)]
+        def reducer_override(self, obj: Any) -> Any:
+            """Return how an object is pickled."""
+            if id(obj) in names:
+                return getattr, names[id(obj)]
             if jax is None:
-                return super().reducer_override(found)
-            if isinstance(found, jax.Array):
-                return _write_array(jax, found)
-            if type(found) is jax.custom_vjp:
-                return object.__new__, (jax.custom_vjp,), dict(vars(found))  # its constructor wants arguments
-            return super().reducer_override(found)
+                return super().reducer_override(obj)
+            if isinstance(obj, jax.Array):
+                return _write_array(jax, obj)
+            if type(obj) is jax.custom_vjp:
+                return object.__new__, (jax.custom_vjp,), dict(vars(obj))  # its constructor needs arguments
+            return super().reducer_override(obj)
 
     return Pickler
 
 
 def _names() -> dict[int, tuple[ModuleType, str]]:
-    """Functions that JAX and Flax have, and how they are called there; the public name where there is one.
+    """The functions of JAX and Flax by their id: (module, name), with the public name if there is one.
 
-    Many are wrapped, and would be taken apart: ``jax.nn.relu`` has a gradient of its own, others are caches.
+    Many of them are wrapped, and cloudpickle would take them apart: ``jax.nn.relu`` has a custom gradient, others are
+    caches.
     """
-    names = sorted((n for n in list(sys.modules) if _is_of_jax(n)), key=lambda n: "._" not in n)  # the last one counts
+    # private modules first: in the dictionary below, the last name of a function wins
+    names = sorted((n for n in list(sys.modules) if _is_of_jax(n)), key=lambda n: "._" not in n)
     return {
         id(value): (sys.modules[name], key)
         for name in names
@@ -96,17 +99,18 @@ def _is_of_jax(module: str | None) -> bool:
 
 
 def _write_array(jax: Any, array: Any) -> Any:
-    """How an array is written; JAX's own way is private to its version and holds all weights in memory once more."""
+    """Return how an array is pickled. JAX's own way depends on its version and copies all weights in memory."""
     import numpy as np
 
+    # random keys are no plain numbers; their data and the name of their generator are
     if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
         rebuild = partial(jax.random.wrap_key_data, impl=str(jax.random.key_impl(array)))
         return rebuild, (np.asarray(jax.random.key_data(array)),)
     return NotImplemented if array.weak_type else (jax.numpy.asarray, (np.asarray(array),))
 
 
-def _lost_modules(own: bool) -> Iterable[ModuleType]:
-    """Modules of the running program that a new process with its search path would not find, or find another."""
+def _unimportable_modules(own: bool) -> Iterable[ModuleType]:
+    """Modules of the running program that a new process with the same search path would not find, or not the same."""
     places = ("stdlib", "platstdlib", "purelib", "platlib")
     installed = tuple(f"{sysconfig.get_path(place)}{os.sep}" for place in places)
     for name, module in list(sys.modules.items()):
@@ -121,7 +125,7 @@ def _lost_modules(own: bool) -> Iterable[ModuleType]:
 
 
 def _find(name: str, own: bool) -> ModuleSpec | None:
-    """What a new process would import under a name."""
+    """The module that a new process would import under a name."""
     parent, path = name.rpartition(".")[0], None
     if parent:
         above = _find(parent, own)
@@ -129,7 +133,7 @@ def _find(name: str, own: bool) -> ModuleSpec | None:
             return None
         path = list(above.submodule_search_locations)
     for finder in (PathFinder,) if own else sys.meta_path:
-        with suppress(AttributeError, ImportError, ValueError):  # a finder of anyone's
+        with suppress(AttributeError, ImportError, ValueError):  # any library can install a finder, and it may fail
             spec = finder.find_spec(name, path)
             if spec is not None:
                 return spec

@@ -1,4 +1,4 @@
-"""frontends: in the child process: a function of JAX or a module of Flax → ONNX by jax2onnx."""
+"""Frontends: runs in the child process: converts a function of JAX or a module of Flax with jax2onnx."""
 
 import importlib
 import pickle
@@ -14,7 +14,7 @@ Refuse = Callable[[str, str], Exception]
 
 
 def convert(task: dict[str, Any], folder: Path, refuse: Refuse) -> tuple[Any, set[str]]:
-    """The ONNX model of the caller's object, or of what ``net.py:build`` returns, with example inputs or without."""
+    """Return the ONNX model of the caller's object, or of what ``net.py:build`` returns."""
     if task["format"] == "object":
         return _convert_object(task, folder, refuse), set()
     function, examples = task["built"]
@@ -22,53 +22,60 @@ def convert(task: dict[str, Any], folder: Path, refuse: Refuse) -> tuple[Any, se
 
 
 def _convert_object(task: dict[str, Any], folder: Path, refuse: Refuse) -> Any:
-    """The ONNX model of what ``jax_objects.py`` has written into the private folder; nothing else is ever unpickled."""
-    theirs, ours = (".".join(map(str, version)) for version in (task["python"], sys.version_info[:2]))
+    """Convert the object that ``jax_objects.py`` wrote into the private folder; nothing else is ever unpickled."""
+    caller_python, this_python = (".".join(map(str, version)) for version in (task["python"], sys.version_info[:2]))
     install = "Install it beside your model: pip install 'foretell[jax]'"
-    if theirs != ours:  # bytecode of another Python could do anything
-        raise refuse("missing", f"it runs in Python {theirs}, but jax2onnx is installed in Python {ours}. {install}")
-    if sys.flags.isolated:  # an own environment: its JAX comes first, and what it lacks from the caller's
+    if caller_python != this_python:  # bytecode of another Python version must not run
+        raise refuse(
+            "missing",
+            f"it runs in Python {caller_python}, but jax2onnx is installed in Python {this_python}. {install}",
+        )
+    if sys.flags.isolated:  # a separate environment: its own JAX comes first, other modules come from the caller
         sys.path += [entry for entry in task["search"] if entry not in sys.path]
     else:
         sys.path[:] = task["search"]
     jax = importlib.import_module("jax")
     jax.config.update("jax_enable_x64", task["x64"])
-    same = task["jax"] in (None, jax.__version__)
-    way_out = "Make it in a function of a file and give that: net.py:build"
-    if not same:
-        way_out = f"It is made with jax {task['jax']}, and jax2onnx is installed with jax {jax.__version__}. {install}"
+    same_jax = task["jax"] in (None, jax.__version__)
+    advice = "Build it in a function of a file instead, and give net.py:build"
+    if not same_jax:
+        advice = f"It was made with jax {task['jax']}, but jax2onnx is installed with jax {jax.__version__}. {install}"
     try:
         with (folder / "given.pickle").open("rb") as file:
             function = pickle.load(file)
-    except (Exception, SystemExit) as error:  # modules of the caller's are imported
-        raise refuse("model", f"it cannot be rebuilt in the converter's process: {_told(error)}. {way_out}") from error
+    except (Exception, SystemExit) as error:  # unpickling imports modules of the caller
+        raise refuse(
+            "model", f"it cannot be rebuilt in the converter's process: {_one_line(error)}. {advice}"
+        ) from error
     try:
         return convert_function(function, task["inputs"], None, refuse)
     except Exception as error:
-        if same or hasattr(error, "kind"):
+        if same_jax or hasattr(error, "kind"):
             raise
-        raise refuse("model", f"the converter gave up: {_told(error)}. {way_out}") from error
+        raise refuse("model", f"the converter failed: {_one_line(error)}. {advice}") from error
 
 
-def _told(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
+    """The type and the message of an error in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}".rstrip(": .")
 
 
-def convert_function(function: Any, given: list[Any], examples: Any, refuse: Refuse) -> Any:
-    """The ONNX model of a function with inputs as the user gave them, or as the examples have them."""
+def convert_function(function: Any, user_inputs: list[Any], examples: Any, refuse: Refuse) -> Any:
+    """Convert a function; its inputs are those that the user gave, or have the shapes of the examples."""
     if not callable(function):
-        raise refuse("model", f"{type(function).__name__} is no function and no module of Flax.")
+        raise refuse("model", f"{type(function).__name__} is neither a function nor a module of Flax.")
     jax = importlib.import_module("jax")
     jax2onnx = importlib.import_module("jax2onnx")
     names: list[str] = []
-    if given:
-        specs = [jax.ShapeDtypeStruct(("B", *shape), _dtype(dtype)) for _, shape, dtype in given]
-        names = [name or f"x{position}" for position, (name, _, _) in enumerate(given)]
+    if user_inputs:
+        specs = [jax.ShapeDtypeStruct(("B", *shape), _dtype(dtype)) for _, shape, dtype in user_inputs]
+        names = [name or f"x{position}" for position, (name, _, _) in enumerate(user_inputs)]
     elif examples is not None:
         several = isinstance(examples, list | tuple)
         specs = [_open(jax, example) for example in (examples if several else (examples,))]
     else:
         raise refuse("input", "its inputs are not known. Give them, without the batch: --input 224x224x3")
+    # a module of Flax NNX may be in training mode
     if hasattr(function, "eval") and hasattr(function, "train"):
         function.eval()
     options = {"input_names": names} if names else {}
@@ -76,7 +83,7 @@ def convert_function(function: Any, given: list[Any], examples: Any, refuse: Ref
 
 
 def _open(jax: Any, example: Any) -> Any:
-    """An example's shape, its first axis left open: it is the batch."""
+    """The shape of an example; its first axis, the batch, is left open."""
     return jax.ShapeDtypeStruct(("B", *example.shape[1:]) if example.shape else (), example.dtype)
 
 

@@ -1,4 +1,4 @@
-"""frontends: models of Keras 3 and TensorFlow → Graph, converted by tf2onnx in a process of its own."""
+"""Frontends: reads models of Keras 3 and TensorFlow. A separate process converts them with tf2onnx."""
 
 from pathlib import Path
 
@@ -20,12 +20,12 @@ _ENVIRONMENT = "keras"
 
 
 class KerasFrontend:
-    """``.keras``, ``.h5`` and Keras models of the running program. No code in a file is run without trust."""
+    """``.keras`` and ``.h5`` files, and Keras model objects. Code in a file runs only with trust."""
 
     purpose = "Reading Keras models"
 
     def load(self, request: ModelRequest) -> Graph:
-        """Convert the file; a model object is saved to a file first."""
+        """Convert the file; save a model object to a file first."""
         if not isinstance(request.source, str):
             return _load_object(request)
         if is_python(request.source):
@@ -38,24 +38,24 @@ class KerasFrontend:
         return _convert(request, path, "keras" if zipped else "h5", self.purpose)
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """The file's content and the converter's versions."""
+        """The content of the file and the versions of the converter."""
         return _fingerprint(request, self.purpose)
 
 
 class TensorFlowFrontend:
-    """SavedModel folders, frozen ``.pb`` graphs, and concrete functions of the running program."""
+    """SavedModel folders, frozen ``.pb`` graphs, and concrete function objects."""
 
     purpose = "Reading TensorFlow models"
 
     def load(self, request: ModelRequest) -> Graph:
-        """Convert the folder or file; a function is saved to a folder first."""
+        """Convert the folder or file; save a function to a folder first."""
         if not isinstance(request.source, str):
             return _load_function(request)
         path = Path(request.source)
         return _convert(request, path, "saved_model" if path.is_dir() else "graph_def", self.purpose)
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """The content of the file or folder and the converter's versions."""
+        """The content of the file or folder and the versions of the converter."""
         return _fingerprint(request, self.purpose)
 
 
@@ -67,6 +67,7 @@ def _convert(request: ModelRequest, path: Path, kind: str, purpose: str, folder:
 
 
 def _load_object(request: ModelRequest) -> Graph:
+    """Convert a Keras model object: save it, then convert the file."""
     need_environment(_ENVIRONMENT, KerasFrontend.purpose)
     with private_folder() as folder:
         path = folder / "given.keras"
@@ -81,10 +82,11 @@ def _load_object(request: ModelRequest) -> Graph:
 
 
 def _load_function(request: ModelRequest) -> Graph:
+    """Convert a concrete function: save it as a SavedModel, then convert the folder."""
     need_environment(_ENVIRONMENT, TensorFlowFrontend.purpose)
     from importlib import import_module
 
-    tf = import_module("tensorflow")  # the object is made of it: it is there
+    tf = import_module("tensorflow")  # it is installed: the object comes from it
     with private_folder() as folder:
         path = folder / "given"
         module = tf.Module()
@@ -99,6 +101,7 @@ def _load_function(request: ModelRequest) -> Graph:
 
 
 def _fingerprint(request: ModelRequest, purpose: str) -> str | None:
+    """The content of a source and the versions of the converter; None for objects."""
     if not isinstance(request.source, str):
         return None
     if is_python(request.source):

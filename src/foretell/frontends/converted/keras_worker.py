@@ -1,8 +1,9 @@
-"""frontends: in the child process: a model of Keras or TensorFlow → ONNX by tf2onnx, its weights as open inputs.
+"""Frontends: runs in the child process: converts a model of Keras or TensorFlow with tf2onnx.
 
-Weights go through the conversion as inputs, not as values: what is no constant cannot be folded into its neighbours, so
-a batch normalisation stays one, a bias of zeros stays a bias, and a conversion takes seconds. Only weights of loops
-stay constants, because tf2onnx finds LSTMs by them. Afterwards the inputs become initializers without data.
+Before the conversion, weights become inputs of the graph. tf2onnx folds constants into their neighbours, but not
+inputs; so a batch normalisation stays one, a bias of zeros stays a bias, and a conversion takes seconds. Only the
+weights of loops stay constants, because tf2onnx recognises LSTMs by them. After the conversion the inputs become
+initializers without data.
 """
 
 import importlib
@@ -17,16 +18,16 @@ OPSET = 18  # the newest that tf2onnx writes
 MAX_CONFIG_BYTES = 1 << 28
 _RUNS_CODE = {"Lambda": "a Lambda layer", "TorchModuleWrapper": "a pickled PyTorch module"}
 _FOREIGN_GRAPHS = ("TFSMLayer", "JaxLayer", "FlaxLayer")
-# operators that reach files, or Python
-_REACHING = {"ReadFile", "WriteFile", "MatchingFiles", "PyFunc", "PyFuncStateless", "EagerPyFunc"}
+# operators that access files or Python
+_UNSAFE_OPERATORS = {"ReadFile", "WriteFile", "MatchingFiles", "PyFunc", "PyFuncStateless", "EagerPyFunc"}
 _LOOPS = ("While", "StatelessWhile")
-_PASSING = ("Identity", "Cast", "Enter", "ReadVariableOp")
+_COPIES = ("Identity", "Cast", "Enter", "ReadVariableOp")
 
 Refuse = Callable[[str, str], Exception]
 
 
 def convert(task: dict[str, Any], folder: Path, refuse: Refuse) -> tuple[Any, set[str]]:
-    """The ONNX model of a task, and the names of weights that are not trained."""
+    """Return the ONNX model of a task, and the names of weights that are not trained."""
     path = Path(task["path"])
     if task["format"] == "python":
         tf = importlib.import_module("tensorflow")
@@ -46,11 +47,11 @@ def convert(task: dict[str, Any], folder: Path, refuse: Refuse) -> tuple[Any, se
     return _from_function(tf, function)
 
 
-# ── what must not be loaded ───────────────────────────────────────────────────────────────────────────────────────────
+# ── checks before loading ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _keras_config(path: Path, kind: str, refuse: Refuse) -> Any:
-    """The configuration of a saved Keras model, as plain data."""
+    """Read the configuration of a saved Keras model as plain data."""
     try:
         if kind == "keras":
             with zipfile.ZipFile(path) as archive, archive.open("config.json") as file:
@@ -59,17 +60,17 @@ def _keras_config(path: Path, kind: str, refuse: Refuse) -> Any:
         with h5py.File(path, "r") as file:
             text = file.attrs.get("model_config")
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise refuse("model", f"it is no Keras model, or it is damaged ({error}).") from error
+        raise refuse("model", f"it is not a Keras model, or it is damaged ({error}).") from error
     if text is None:
-        raise refuse("model", "it has weights alone, no model. Save the whole model: model.save('model.keras')")
+        raise refuse("model", "it contains only weights. Save the whole model: model.save('model.keras')")
     try:
         return json.loads(text)
     except ValueError as error:
-        raise refuse("model", f"its configuration is no JSON ({error}).") from error
+        raise refuse("model", f"its configuration is not JSON ({error}).") from error
 
 
 def _check_config(config: Any, trust: bool, refuse: Refuse) -> None:
-    """Refuse what would run code, and what cannot be rebuilt from Keras alone."""
+    """Refuse a model that would run code, or that cannot be rebuilt with Keras alone."""
     for entry in _entries(config):
         name = entry.get("class_name")
         if not isinstance(name, str):
@@ -83,29 +84,30 @@ def _check_config(config: Any, trust: bool, refuse: Refuse) -> None:
         module, registered = entry.get("module"), entry.get("registered_name")
         top = module.partition(".")[0] if isinstance(module, str) else ""
         custom = isinstance(registered, str) and not registered.startswith("keras")
-        plain = top == "keras" or (top == "builtins" and name == "function")  # keras.activations by name
+        plain = top == "keras" or (top == "builtins" and name == "function")  # an activation of Keras, by its name
         if (top and not plain) or (custom and not top):
             shown = registered if custom else f"{module}.{name}"
             raise refuse(
                 "model",
-                f"it has the custom object {shown!r}, whose code is not in the file. Export the model where the code "
-                "is, model.export('folder'), and give that folder.",
+                f"it has the custom object {shown!r}, whose code is not in the file. Export the model in the program "
+                "that has the code, model.export('folder'), and give that folder.",
             )
 
 
 def _entries(config: Any) -> Iterable[dict[str, Any]]:
+    """All dictionaries in a configuration, at any depth."""
     waiting = [config]
     while waiting:
-        found = waiting.pop()
-        if isinstance(found, dict):
-            yield found
-            waiting.extend(found.values())
-        elif isinstance(found, list):
-            waiting.extend(found)
+        entry = waiting.pop()
+        if isinstance(entry, dict):
+            yield entry
+            waiting.extend(entry.values())
+        elif isinstance(entry, list):
+            waiting.extend(entry)
 
 
 def _check_operators(path: Path, kind: str, refuse: Refuse) -> None:
-    """Refuse graphs with operators that reach files or Python: loading may run some of them."""
+    """Refuse graphs with operators that access files or Python: loading may already run some of them."""
     graphs = importlib.import_module("tensorflow.core.framework.graph_pb2")
     saved = importlib.import_module("tensorflow.core.protobuf.saved_model_pb2")
     message = importlib.import_module("google.protobuf.message")
@@ -116,13 +118,13 @@ def _check_operators(path: Path, kind: str, refuse: Refuse) -> None:
             model = saved.SavedModel.FromString((path / "saved_model.pb").read_bytes())
             parsed = [meta.graph_def for meta in model.meta_graphs]
     except (OSError, message.DecodeError) as error:
-        raise refuse("model", "it is no graph of TensorFlow, or it is damaged.") from error
+        raise refuse("model", "it is not a TensorFlow graph, or it is damaged.") from error
     for graph in parsed:
         for node in (*graph.node, *(n for function in graph.library.function for n in function.node_def)):
-            if node.op in _REACHING:
+            if node.op in _UNSAFE_OPERATORS:
                 raise refuse(
                     "untrusted",
-                    f"its operator {node.op} reaches files or Python code. If you trust the model, add --trust.",
+                    f"its operator {node.op} accesses files or Python code. If you trust the model, add --trust.",
                 )
 
 
@@ -130,11 +132,12 @@ def _check_operators(path: Path, kind: str, refuse: Refuse) -> None:
 
 
 def _keras_function(tf: Any, path: Path, task: dict[str, Any], folder: Path, refuse: Refuse) -> Any:
+    """Load a Keras file and return its model as a function."""
     keras = importlib.import_module("keras")
-    named = folder / f"source.{task['format']}"  # Keras tells formats by the suffix
-    named.symlink_to(path.resolve())
+    link = folder / f"source.{task['format']}"  # Keras recognises formats by the suffix
+    link.symlink_to(path.resolve())
     try:
-        model = keras.models.load_model(str(named), compile=False, safe_mode=not task["trust"])
+        model = keras.models.load_model(str(link), compile=False, safe_mode=not task["trust"])
     except (ValueError, TypeError, KeyError, OSError, AttributeError, ImportError) as error:
         text = " ".join(str(error).split())[:200]
         raise refuse("model", f"Keras cannot load it: {type(error).__name__}: {text}") from error
@@ -142,28 +145,32 @@ def _keras_function(tf: Any, path: Path, task: dict[str, Any], folder: Path, ref
 
 
 def _built_function(tf: Any, task: dict[str, Any], refuse: Refuse) -> Any:
-    """What ``net.py:build`` returned: a Keras model, or a function of TensorFlow with its example inputs."""
+    """The function of what ``net.py:build`` returned: a Keras model, or a concrete function of TensorFlow."""
     built, examples = task["built"]
     keras = importlib.import_module("keras")
     if isinstance(built, keras.Model):
-        return _model_function(tf, built, task["inputs"] or _like(examples), refuse)
+        return _model_function(tf, built, task["inputs"] or _specs_of(examples), refuse)
     if hasattr(built, "structured_outputs") and hasattr(built, "graph"):
         return built
     raise refuse("model", f"{task['function']} returned {type(built).__name__}; it must return a keras.Model.")
 
 
-def _like(examples: Any) -> list[Any]:
-    several = examples if isinstance(examples, list | tuple) else () if examples is None else (examples,)
-    return [[None, list(example.shape[1:]), getattr(example.dtype, "name", str(example.dtype))] for example in several]
+def _specs_of(examples: Any) -> list[Any]:
+    """Input specifications with the shapes and dtypes of example inputs."""
+    example_list = examples if isinstance(examples, list | tuple) else () if examples is None else (examples,)
+    return [
+        [None, list(example.shape[1:]), getattr(example.dtype, "name", str(example.dtype))] for example in example_list
+    ]
 
 
-def _model_function(tf: Any, model: Any, given: list[Any], refuse: Refuse) -> Any:
-    """A Keras model as a function with fixed inputs; the batch is left open."""
+def _model_function(tf: Any, model: Any, user_inputs: list[Any], refuse: Refuse) -> Any:
+    """A Keras model as a function with fixed inputs and an open batch."""
     keras = importlib.import_module("keras")
-    model.trainable = True  # a frozen layer's weights are weights; what no layer trains stays untrained
-    specs = _keras_specs(tf, model, given, refuse)
+    model.trainable = True  # the weights of a frozen layer count as trained; running statistics stay untrained
+    specs = _keras_specs(tf, model, user_inputs, refuse)
 
     def call(*tensors: Any) -> Any:
+        # a functional model may take its inputs as a dictionary or a nested list
         structure = getattr(model, "_inputs_struct", None)
         if structure is not None:
             return model(keras.tree.pack_sequence_as(structure, list(tensors)), training=False)
@@ -172,15 +179,15 @@ def _model_function(tf: Any, model: Any, given: list[Any], refuse: Refuse) -> An
     return tf.function(call, input_signature=specs).get_concrete_function()
 
 
-def _keras_specs(tf: Any, model: Any, given: list[Any], refuse: Refuse) -> list[Any]:
-    """What the model takes; open dimensions take the sizes that the user gave."""
+def _keras_specs(tf: Any, model: Any, user_inputs: list[Any], refuse: Refuse) -> list[Any]:
+    """The inputs of the model; open dimensions get the sizes that the user gave."""
     inputs = getattr(model, "inputs", None)
     if not inputs:
-        if not given:
+        if not user_inputs:
             raise refuse("input", "its inputs are not known. Give them, without the batch: --input 224x224x3")
-        return [tf.TensorSpec((None, *shape), _tf_dtype(dtype), name) for name, shape, dtype in given]
-    by_name = {name: shape for name, shape, _ in given if name}
-    unnamed = iter([shape for name, shape, _ in given if not name])
+        return [tf.TensorSpec((None, *shape), _tf_dtype(dtype), name) for name, shape, dtype in user_inputs]
+    by_name = {name: shape for name, shape, _ in user_inputs if name}
+    unnamed = iter([shape for name, shape, _ in user_inputs if not name])
     specs = []
     for entry in inputs:
         name = re.sub(r"[^\w.]", "_", entry.name)
@@ -200,6 +207,7 @@ def _tf_dtype(name: str | None) -> str:
 
 
 def _signature(tf: Any, path: Path, refuse: Refuse) -> Any:
+    """Load a SavedModel and return its default signature."""
     try:
         loaded = tf.saved_model.load(str(path))
     except (OSError, ValueError, KeyError, AttributeError, tf.errors.OpError) as error:
@@ -216,13 +224,14 @@ def _signature(tf: Any, path: Path, refuse: Refuse) -> Any:
 
 
 def _frozen_file(tf: Any, path: Path, refuse: Refuse) -> tuple[Any, list[str], list[str]]:
+    """Read a frozen graph; its inputs are placeholders, its outputs are nodes that nobody reads."""
     graph_def = tf.compat.v1.GraphDef.FromString(path.read_bytes())
     read = {name.lstrip("^").partition(":")[0] for node in graph_def.node for name in node.input}
     inputs = [f"{n.name}:0" for n in graph_def.node if n.op in ("Placeholder", "PlaceholderWithDefault")]
-    idle = ("Const", "NoOp", "Assert", "Placeholder")
-    outputs = [f"{n.name}:0" for n in graph_def.node if n.name not in read and n.op not in idle]
+    no_output = ("Const", "NoOp", "Assert", "Placeholder")
+    outputs = [f"{n.name}:0" for n in graph_def.node if n.name not in read and n.op not in no_output]
     if not inputs or not outputs:
-        raise refuse("model", "it is no frozen graph: it has no inputs or no outputs.")
+        raise refuse("model", "it is not a frozen graph: it has no inputs or no outputs.")
     return graph_def, inputs, outputs
 
 
@@ -241,11 +250,12 @@ def _from_function(tf: Any, function: Any) -> tuple[Any, set[str]]:
 def _to_onnx(
     tf: Any, graph_def: Any, inputs: list[str], outputs: list[str], variables: dict[str, Any]
 ) -> tuple[Any, set[str]]:
+    """Convert a graph whose weights are constants; returns the model and the weights that are not trained."""
     converter = importlib.import_module("tf2onnx.convert")
     optimizer = importlib.import_module("tf2onnx.optimizer.back_to_back_optimizer")
-    optimizer._func_map.pop(("Conv", "BatchNormalization"), None)  # frameworks run both
+    optimizer._func_map.pop(("Conv", "BatchNormalization"), None)  # would fold the norm, which frameworks run
     optimizers = importlib.import_module("tf2onnx.optimizer")._optimizers
-    for name in ("optimize_transpose", "einsum_optimizer"):  # normalise.py does both, and it needs no values
+    for name in ("optimize_transpose", "einsum_optimizer"):  # frontends/normalise does both, without values
         optimizers.pop(name, None)
     weights = _open_weights(tf, graph_def)
     names = _weight_names(weights, variables)
@@ -257,12 +267,13 @@ def _to_onnx(
     renamed = {f"{weight}:0": names[weight] for weight in weights}
     inputs_to_weights(proto.graph, renamed)
     _plain_input_names(proto.graph)
+    # if no variable is marked as trainable, as in a frozen graph, every weight counts as trained
     trained = any(v.trainable for v in variables.values())
     return proto, {names[w] for w in weights if trained and w in variables and not variables[w].trainable}
 
 
 def _open_weights(tf: Any, graph_def: Any) -> list[str]:
-    """Turn constants that are weights into placeholders; returns their names."""
+    """Turn the constants that are weights into placeholders; returns their names."""
     looping = _feeds_loops(graph_def)
     weights: list[str] = []
     filled: list[str] = []
@@ -278,6 +289,7 @@ def _open_weights(tf: Any, graph_def: Any) -> list[str]:
             filled.append(node.name)
             continue
         weights.append(node.name)
+        # a copy: clearing the attributes would clear the shape, too
         size = type(value.tensor_shape)()
         size.CopyFrom(value.tensor_shape)
         node.op = "Placeholder"
@@ -288,27 +300,30 @@ def _open_weights(tf: Any, graph_def: Any) -> list[str]:
 
 
 def _fill(tf: Any, node: Any, dtype: Any, shape: list[int], seed: int) -> None:
-    """Values that no optimiser simplifies or merges: neither 0 nor 1, no two alike."""
+    """Fill a constant with random values, which no optimiser can simplify or merge: neither 0 nor 1, no two equal."""
     np = importlib.import_module("numpy")
     values = np.random.default_rng(seed).uniform(0.1, 0.9, shape).astype(dtype.as_numpy_dtype)
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values))
 
 
 def _feeds_loops(graph_def: Any) -> set[str]:
-    """Nodes whose value reaches a loop through nothing but copies."""
+    """The nodes whose values reach a loop through copies alone."""
     sources = {n.name: n for n in graph_def.node}
     waiting = [name for n in graph_def.node if n.op in _LOOPS for name in n.input]
-    found: set[str] = set()
+    feeding: set[str] = set()
     while waiting:
         name = waiting.pop().lstrip("^").partition(":")[0]
-        if name in sources and name not in found and sources[name].op in ("Const", *_PASSING):
-            found.add(name)
+        if name in sources and name not in feeding and sources[name].op in ("Const", *_COPIES):
+            feeding.add(name)
             waiting.extend(sources[name].input)
-    return found
+    return feeding
 
 
 def _weight_names(weights: Iterable[str], variables: dict[str, Any]) -> dict[str, str]:
-    """Names as a module's state has them ("block.conv.kernel"), each once: so that one number is a weight, too."""
+    """Unique names with dots, such as "weights.block.conv.kernel".
+
+    The ONNX front-end takes a constant with such a name for a weight, even if it has a single element.
+    """
     names: dict[str, str] = {}
     taken: set[str] = set()
     for weight in weights:
@@ -325,21 +340,21 @@ def _weight_names(weights: Iterable[str], variables: dict[str, Any]) -> dict[str
 
 
 def inputs_to_weights(graph: Any, renamed: dict[str, str]) -> None:
-    """Turn inputs of a graph into initializers without data, under other names."""
+    """Turn inputs of a graph into initializers without data, and rename them."""
     for entry in list(graph.input):
         if entry.name in renamed:
             tensor = graph.initializer.add()
             tensor.name, tensor.data_type = renamed[entry.name], entry.type.tensor_type.elem_type
             tensor.dims.extend(d.dim_value for d in entry.type.tensor_type.shape.dim)
-            tensor.data_location = 1
-            place = tensor.external_data.add()
-            place.key, place.value = "location", "weights"
+            tensor.data_location = 1  # EXTERNAL: the data is said to be in another file, which does not exist
+            entry_data = tensor.external_data.add()
+            entry_data.key, entry_data.value = "location", "weights"
             graph.input.remove(entry)
     _rename(graph, renamed)
 
 
 def _plain_input_names(graph: Any) -> None:
-    """Without TensorFlow's ":0", so that --input can name them."""
+    """Remove TensorFlow's ":0" from the names of inputs, so that --input can name them."""
     plain = {i.name: i.name.removesuffix(":0") for i in graph.input}
     for entry in graph.input:
         entry.name = plain[entry.name]
@@ -347,6 +362,7 @@ def _plain_input_names(graph: Any) -> None:
 
 
 def _rename(graph: Any, names: dict[str, str]) -> None:
+    """Rename tensors where they are read, also in sub-graphs, and as outputs."""
     for node in graph.node:
         for position, name in enumerate(node.input):
             if name in names:
@@ -359,7 +375,7 @@ def _rename(graph: Any, names: dict[str, str]) -> None:
 
 
 def _drop_zero_biases(graph: Any) -> None:
-    """tf2onnx gives a recurrent layer without a bias one of zeros; real ones have been filled with other values."""
+    """Drop the zeros that tf2onnx gives to a recurrent layer without a bias; real biases were filled by `_fill`."""
     numpy_helper = importlib.import_module("onnx.numpy_helper")
     values = {t.name: t for t in graph.initializer}
     for node in graph.node:
@@ -370,10 +386,10 @@ def _drop_zero_biases(graph: Any) -> None:
 
 
 def _lower_erfc(graph: Any) -> None:
-    """erfc(x) = 1 − erf(x): ONNX has no Erfc, and tf2onnx leaves it standing; Keras' GELU is made of it."""
+    """Replace erfc(x) by 1 − erf(x). ONNX has no Erfc, but tf2onnx leaves it in; Keras' GELU contains it."""
     helper = importlib.import_module("onnx.helper")
-    found = [n for n in graph.node if n.op_type == "Erfc"]
-    for number, node in enumerate(found):
+    nodes = [n for n in graph.node if n.op_type == "Erfc"]
+    for number, node in enumerate(nodes):
         one, middle = f"foretell_one_{number}", f"foretell_erf_{number}"
         element = 1
         graph.initializer.append(helper.make_tensor(one, element, [], [1.0]))

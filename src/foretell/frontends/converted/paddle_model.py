@@ -1,4 +1,4 @@
-"""frontends: models of PaddlePaddle → Graph, converted by paddle2onnx in an environment of its own."""
+"""Frontends: reads models of PaddlePaddle. A separate process converts them with paddle2onnx."""
 
 from importlib import import_module
 from pathlib import Path
@@ -23,10 +23,10 @@ _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "fl
 
 
 class PaddleFrontend:
-    """``.json`` or ``.pdmodel`` with ``.pdiparams`` beside it, a folder of them, and layers of the running program."""
+    """``.json`` or ``.pdmodel`` files with ``.pdiparams`` beside them, a folder of these, and layer objects."""
 
     def load(self, request: ModelRequest) -> Graph:
-        """Convert the program; a layer is saved to a file first."""
+        """Convert the program; save a layer to a file first."""
         if not isinstance(request.source, str):
             return _load_layer(request)
         if is_python(request.source):
@@ -36,7 +36,7 @@ class PaddleFrontend:
         return graph_from_converted(converted, request, path.name)
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """The content of program and weights, and the converter's versions."""
+        """The content of program and weights, and the versions of the converter."""
         if not isinstance(request.source, str):
             return None
         if is_python(request.source):
@@ -47,23 +47,25 @@ class PaddleFrontend:
 
 
 def _program(path: Path) -> Path:
-    found = paddle_program(path) if path.is_dir() else path
-    if found is None:
-        raise ModelError(f"{path} has no program of Paddle: model.json or model.pdmodel, with model.pdiparams.")
-    return found
+    program = paddle_program(path) if path.is_dir() else path
+    if program is None:
+        raise ModelError(f"{path} has no Paddle program: model.json or model.pdmodel, with model.pdiparams.")
+    return program
 
 
 def _load_layer(request: ModelRequest) -> Graph:
+    """Convert a layer object: save it in evaluation mode, then convert the program."""
     name = type(request.source).__name__
     need_environment("paddle", _PURPOSE)
     if not request.inputs:
         raise InputError(f"The inputs of {name} are not known. Give them, without the batch: input_shape=(3, 224, 224)")
-    paddle: Any = import_module("paddle")  # the object is made of it: it is there
+    paddle: Any = import_module("paddle")  # it is installed: the object comes from it
     specs = [
         paddle.static.InputSpec([None, *i.shape], _DTYPES.get(i.dtype or "fp32", i.dtype), i.name or f"x{n}")
         for n, i in enumerate(request.inputs)
     ]
-    trained = [layer for layer in request.source.sublayers(include_self=True) if layer.training]
+    # paddle.jit.save saves the mode the layer is in; the caller's layers get theirs back afterwards
+    in_training_mode = [layer for layer in request.source.sublayers(include_self=True) if layer.training]
     with private_folder() as folder:
         try:
             request.source.eval()
@@ -72,7 +74,7 @@ def _load_layer(request: ModelRequest) -> Graph:
             reason = " ".join(str(error).split())[:200]
             raise ModelError(f"{name} cannot be saved, so it cannot be read: {reason}") from error
         finally:
-            for layer in trained:
+            for layer in in_training_mode:
                 layer.training = True
         program = next(p for p in (folder / "given.json", folder / "given.pdmodel") if p.is_file())
         task = task_of(request, "paddle", "program", program)

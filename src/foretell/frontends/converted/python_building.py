@@ -1,4 +1,4 @@
-"""frontends: in the child process: ``net.py:build`` of any framework: import the file, call the function."""
+"""Frontends: runs in the child process: imports ``net.py`` and calls its function ``build``."""
 
 import importlib.util
 import sys
@@ -10,7 +10,7 @@ Refuse = Callable[[str, str], Exception]
 
 
 def build(task: dict[str, Any], refuse: Refuse) -> tuple[Any, Any]:
-    """What the function returns: a model, and its example inputs where there are any."""
+    """Return the model that the function builds, and its example inputs or None."""
     path = Path(task["path"])
     if not task["trust"]:
         raise refuse("untrusted", f"reading it runs the code in {path.name}. If you trust it, add --trust.")
@@ -27,7 +27,7 @@ def build(task: dict[str, Any], refuse: Refuse) -> tuple[Any, Any]:
             raise refuse("model", f"{path.name} has no function {task['function']!r}.")
         built = function()
     except (Exception, SystemExit) as error:
-        if hasattr(error, "kind"):
+        if hasattr(error, "kind"):  # a refusal of our own
             raise
         text = " ".join(str(error).split())[:200]
         raise refuse("model", f"{path.name} raised {type(error).__name__}: {text}") from error

@@ -1,4 +1,4 @@
-"""frontends: ``net.py:build`` whose function returns a model of Keras, Paddle or JAX: told by what the file imports."""
+"""Frontends: reads ``net.py:build`` if the function returns a model of Keras, Paddle or JAX."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from foretell.frontends.converted.environments import need_environment
 from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph
 
-MAX_FILES = 500
+MAX_FILES = 500  # a folder with more Python files is not fingerprinted, so its models are not cached
 
 
 def is_python(source: str) -> bool:
@@ -18,7 +18,7 @@ def is_python(source: str) -> bool:
 
 
 def load_python(request: ModelRequest, worker: str, purpose: str) -> Graph:
-    """Make the model and convert it, both in the process of its framework. This runs the user's code."""
+    """Build the model and convert it, both in a child process with the framework. This runs the user's code."""
     path, function = _parts(request)
     if not request.trust:
         raise UntrustedModelError(
@@ -30,7 +30,7 @@ def load_python(request: ModelRequest, worker: str, purpose: str) -> Graph:
 
 
 def fingerprint_python(request: ModelRequest, worker: str, purpose: str) -> str | None:
-    """All Python files of the folder: the model may import its neighbours."""
+    """Return the content of all Python files of the folder, because the model may import its neighbours."""
     path, _ = _parts(request)
     files = sorted(path.parent.glob("*.py")) + sorted(path.parent.glob("*/*.py"))
     if not request.trust or len(files) > MAX_FILES:

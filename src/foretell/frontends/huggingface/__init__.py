@@ -1,1 +1,1 @@
-"""Front-end for Hugging Face configurations: no weights, no download of a model."""
+"""Frontends: Hugging Face models, built from their configuration, without weights and without downloading a model."""

@@ -1,4 +1,4 @@
-"""Front-ends: a Hugging Face model → a module without weights, and the inputs of the mode it would run in."""
+"""Frontends: builds a Hugging Face model without weights, and the inputs of the mode that it runs in."""
 
 import inspect
 from collections.abc import Callable
@@ -15,6 +15,7 @@ from foretell.registry import did_you_mean
 MODES = ("inference", "training", "prefill", "decode")
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
+# the experts of these run in a Python loop over values, which cannot be exported
 UNSUPPORTED_MOE = frozenset({"dbrx", "jetmoe", "longcat_flash", "nllb-moe", "switch_transformers"})
 
 
@@ -33,14 +34,14 @@ def build_program(
 
     Args:
         spec: ``hf:ID``, a folder with a config.json, or a path to one.
-        mode: ``inference`` and ``training`` run the whole model once; ``prefill`` reads a prompt into a cache and gives
-            the logits of its last token; ``decode`` makes one token from a cache of ``context`` tokens.
-        batch_size: Items in the batch.
-        sequence: Tokens read (of the source, for an encoder-decoder), or samples of speech.
-        context: Tokens in the cache; outside ``decode``, tokens of the target of an encoder-decoder.
-        image: CxHxW or HxW; the config decides where absent.
-        dtype: Of parameters and floating inputs: fp32, fp16 or bf16.
-        trust: Run code that comes with the model.
+        mode: ``inference`` and ``training`` run the whole model once; ``prefill`` reads a prompt into a cache and
+            returns the logits of its last token; ``decode`` makes one token from a cache of ``context`` tokens.
+        batch_size: The number of items in the batch.
+        sequence: The number of tokens read (of the source, for an encoder-decoder), or of samples of speech.
+        context: The number of tokens in the cache; in other modes than ``decode``, of an encoder-decoder's target.
+        image: CxHxW or HxW; if it is None, the config decides.
+        dtype: The dtype of parameters and floating-point inputs: fp32, fp16 or bf16.
+        trust: Whether code that comes with the model may run.
     """
     _check(mode, dtype, batch_size=batch_size, sequence=sequence, context=context)
     torch = require("torch", extra="hf", purpose="Reading Hugging Face models")
@@ -54,16 +55,17 @@ def build_program(
         "prefill": _prefill,
         "decode": _decode,
     }
-    asked = ModelInputs(model, Sizes(batch_size, sequence, context, image), getattr(torch, DTYPES[dtype]))
+    model_inputs = ModelInputs(model, Sizes(batch_size, sequence, context, image), getattr(torch, DTYPES[dtype]))
     if mode in ("prefill", "decode") and not model.can_generate():
         raise InputError(f"Mode {mode!r} needs a model that generates; {type(model).__name__} does not. Use inference")
-    kwargs, notes = makers[mode](asked)
+    kwargs, notes = makers[mode](model_inputs)
     if "quantization_config" in source.values:
         notes.append(f"quantization_config is ignored: weights count as {dtype}")
     return TorchProgram(source.name, model, (), kwargs, {}, tuple(notes))
 
 
 def _check(mode: str, dtype: str, **counts: int | None) -> None:
+    """Raise if an option is not allowed."""
     if mode not in MODES:
         raise InputError(f"Unknown mode {mode!r}.{did_you_mean(mode, MODES)}")
     if dtype not in DTYPES:
@@ -74,16 +76,17 @@ def _check(mode: str, dtype: str, **counts: int | None) -> None:
 
 
 def _build(source: HfConfig, mode: str, dtype: Any, trust: bool) -> Any:
+    """Build the model on the meta device, in the mode in which it runs."""
     torch = require("torch", extra="hf")
     with quiet():
         config = transformers_config(source, trust=trust)
         if config.model_type in UNSUPPORTED_MOE:
             raise ModelError(
-                f"Cannot cost {source.name}: the experts of model_type {config.model_type!r} run in a loop over "
-                "values. Mixtral, Qwen-MoE, DeepSeek, OLMoE, GPT-OSS and others work"
+                f"Cannot read {source.name}: the experts of model_type {config.model_type!r} run in a loop that "
+                "depends on values. Mixtral, Qwen-MoE, DeepSeek, OLMoE, GPT-OSS and others work"
             )
         if getattr(config, "apply_spec_augment", False):
-            config.apply_spec_augment = False  # masks made on the host from the lengths of the clips
+            config.apply_spec_augment = False  # it would make masks on the host, from the lengths of the clips
         make = model_factory(source, config, generates=mode in ("prefill", "decode"))
         foreign = not type(config).__module__.startswith("transformers.")
         remote = {"trust_remote_code": True} if trust and foreign else {}
@@ -93,111 +96,116 @@ def _build(source: HfConfig, mode: str, dtype: Any, trust: bool) -> Any:
         except Exception as error:  # a config is foreign data: anything may be wrong with it
             raise ModelError(f"The config of {source.name} does not make a model: {one_line(error)}") from error
     if getattr(config, "scale_decoder_outputs", True) is False and hasattr(model, "lm_head"):
-        # T5 1.1 and Flan-T5 have a head of their own, which transformers 5 ties until it sees the checkpoint
+        # T5 1.1 and Flan-T5 have a separate head, but transformers 5 ties it to the embedding without a checkpoint
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
     return model.train(mode == "training")
 
 
 def model_factory(source: HfConfig, config: Any, *, generates: bool) -> Callable[..., Any]:
-    """How to make the model: the class that the config names, else the one that fits its type."""
+    """Return the function that builds the model: of the class that the config names, else of one that fits its type."""
     transformers = require("transformers", extra="hf")
     auto = require("transformers.models.auto.modeling_auto", extra="hf")
     named = source.values.get("architectures") or [None]
-    found: Any = getattr(transformers, named[0], None) if isinstance(named[0], str) else None
-    ours = inspect.isclass(found) and issubclass(found, transformers.PreTrainedModel)
-    if ours and (found.can_generate() or not generates):
-        return found._from_config  # type: ignore[no-any-return]
+    architecture: Any = getattr(transformers, named[0], None) if isinstance(named[0], str) else None
+    is_known = inspect.isclass(architecture) and issubclass(architecture, transformers.PreTrainedModel)
+    if is_known and (architecture.can_generate() or not generates):
+        return architecture._from_config  # type: ignore[no-any-return]
     if getattr(config, "is_encoder_decoder", False):
         choices = [auto.AutoModelForSeq2SeqLM, auto.AutoModelForSpeechSeq2Seq, auto.AutoModelForImageTextToText]
     elif type(config) in auto.MODEL_FOR_MASKED_LM_MAPPING:
         choices = []
     else:
         choices = [auto.AutoModelForCausalLM, auto.AutoModelForImageTextToText]
+    # a config with code of its own names the auto classes that it supports
     remote = getattr(config, "auto_map", None) or {}
-    fitting = (choice for choice in choices if type(config) in choice._model_mapping or choice.__name__ in remote)
-    return next(fitting, auto.AutoModel).from_config  # type: ignore[no-any-return]
+    matches = (choice for choice in choices if type(config) in choice._model_mapping or choice.__name__ in remote)
+    return next(matches, auto.AutoModel).from_config  # type: ignore[no-any-return]
 
 
-def _whole(asked: ModelInputs) -> tuple[dict[str, Any], list[str]]:
-    inputs = asked.source()
-    if asked.is_encoder_decoder:
-        inputs["decoder_input_ids"] = asked.tokens(asked.target_length(), target=True)
-    options = {"use_cache": False} if "use_cache" in asked.parameters else {}
-    options |= _resampling(asked)
-    bind_forward(asked.model, inputs, lambda forward, tensors: forward(**tensors, **options))
-    return inputs, _notes(asked, inputs)
+def _whole(model_inputs: ModelInputs) -> tuple[dict[str, Any], list[str]]:
+    """Bind the forward for one run of the whole model; returns its inputs and notes."""
+    inputs = model_inputs.source()
+    if model_inputs.is_encoder_decoder:
+        inputs["decoder_input_ids"] = model_inputs.tokens(model_inputs.target_length(), target=True)
+    options = {"use_cache": False} if "use_cache" in model_inputs.parameters else {}
+    options |= _resampling(model_inputs)
+    bind_forward(model_inputs.model, inputs, lambda forward, tensors: forward(**tensors, **options))
+    return inputs, _notes(model_inputs, inputs)
 
 
-def _prefill(asked: ModelInputs) -> tuple[dict[str, Any], list[str]]:
-    inputs = asked.source(DEFAULT_PROMPT)
-    if asked.is_encoder_decoder:
-        inputs["decoder_input_ids"] = asked.tokens(1, target=True)
-    options = {"use_cache": True} | _last_logits(asked)
-    notes = _notes(asked, inputs)
-    if not asked.is_encoder_decoder and "logits_to_keep" not in asked.parameters:
+def _prefill(model_inputs: ModelInputs) -> tuple[dict[str, Any], list[str]]:
+    """Bind the forward for reading a prompt into a cache; returns its inputs and notes."""
+    inputs = model_inputs.source(DEFAULT_PROMPT)
+    if model_inputs.is_encoder_decoder:
+        inputs["decoder_input_ids"] = model_inputs.tokens(1, target=True)
+    options = {"use_cache": True} | _last_logits(model_inputs)
+    notes = _notes(model_inputs, inputs)
+    if not model_inputs.is_encoder_decoder and "logits_to_keep" not in model_inputs.parameters:
         notes.append("this model computes the logits of every token of the prompt")
-    bind_forward(asked.model, inputs, lambda forward, tensors: _logits_and_cache(forward(**tensors, **options)))
+    bind_forward(model_inputs.model, inputs, lambda forward, tensors: _logits_and_cache(forward(**tensors, **options)))
     return inputs, notes
 
 
-def _decode(asked: ModelInputs) -> tuple[dict[str, Any], list[str]]:
-    context = asked.sizes.context or asked.sizes.sequence or DEFAULT_PROMPT
-    steps = asked.tokens(context + 1, target=True)[:, :1].clone()
-    options: dict[str, Any] = {"use_cache": True} | _last_logits(asked)
-    if asked.is_encoder_decoder:
-        prompt = asked.source(DEFAULT_TOKENS) | {"decoder_input_ids": asked.tokens(context, target=True)}
+def _decode(model_inputs: ModelInputs) -> tuple[dict[str, Any], list[str]]:
+    """Bind the forward for one token on top of a filled cache; the tensors of the cache are inputs."""
+    context = model_inputs.sizes.context or model_inputs.sizes.sequence or DEFAULT_PROMPT
+    # one token; asking for context + 1 first checks that the model has that many positions
+    steps = model_inputs.tokens(context + 1, target=True)[:, :1].clone()
+    options: dict[str, Any] = {"use_cache": True} | _last_logits(model_inputs)
+    if model_inputs.is_encoder_decoder:
+        prompt = model_inputs.source(DEFAULT_TOKENS) | {"decoder_input_ids": model_inputs.tokens(context, target=True)}
     else:
-        prompt = {"input_ids": asked.tokens(context)}
-    # running the prompt on the meta device gives every cache its shape: grouped heads, windows, latents, states
-    template = _run(asked, prompt, options)
+        prompt = {"input_ids": model_inputs.tokens(context)}
+    # running the prompt on the meta device gives a cache of the right shape: grouped heads, windows, latents, states
+    template = _run(model_inputs, prompt, options)
     key = "past_key_values" if getattr(template, "past_key_values", None) is not None else "cache_params"
     cache = getattr(template, key, None)
     if cache is None:
-        raise ModelError(f"{type(asked.model).__name__} returns no cache that foretell can read; use prefill")
-    inputs: dict[str, Any] = {"decoder_input_ids" if asked.is_encoder_decoder else "input_ids": steps}
-    if asked.is_encoder_decoder:
+        raise ModelError(f"{type(model_inputs.model).__name__} returns no cache that foretell can read; use prefill")
+    inputs: dict[str, Any] = {"decoder_input_ids" if model_inputs.is_encoder_decoder else "input_ids": steps}
+    if model_inputs.is_encoder_decoder:
         inputs["encoder_hidden_states"] = template.encoder_last_hidden_state
     inputs |= cache_tensors(cache)
 
     def step(forward: Callable[..., Any], tensors: dict[str, Any]) -> Any:
-        given = {name: tensor for name, tensor in tensors.items() if name in ("input_ids", "decoder_input_ids")}
+        arguments = {name: tensor for name, tensor in tensors.items() if name in ("input_ids", "decoder_input_ids")}
         if "encoder_hidden_states" in tensors:
-            given["encoder_outputs"] = (tensors["encoder_hidden_states"],)
-        given[key] = fill_cache(cache, tensors)
-        return _logits_and_cache(forward(**given, **options))
+            arguments["encoder_outputs"] = (tensors["encoder_hidden_states"],)
+        arguments[key] = fill_cache(cache, tensors)
+        return _logits_and_cache(forward(**arguments, **options))
 
-    bind_forward(asked.model, inputs, step)
-    return inputs, _notes(asked, inputs)
+    bind_forward(model_inputs.model, inputs, step)
+    return inputs, _notes(model_inputs, inputs)
 
 
-def _run(asked: ModelInputs, inputs: dict[str, Any], options: dict[str, Any]) -> Any:
+def _run(model_inputs: ModelInputs, inputs: dict[str, Any], options: dict[str, Any]) -> Any:
     torch = require("torch", extra="hf")
     try:
-        with torch.no_grad(), torch.device("meta"), as_if_run(asked.model):
-            return asked.model(**inputs, **options)
+        with torch.no_grad(), torch.device("meta"), as_if_run(model_inputs.model):
+            return model_inputs.model(**inputs, **options)
     except Exception as error:  # anything may go wrong in a model
-        raise ModelError(f"Cannot fill the cache of {type(asked.model).__name__}: {one_line(error)}") from error
+        raise ModelError(f"Cannot fill the cache of {type(model_inputs.model).__name__}: {one_line(error)}") from error
 
 
 def _logits_and_cache(output: Any) -> dict[str, Any]:
-    kept = {"logits": output.logits} if getattr(output, "logits", None) is not None else {}
+    logits = {"logits": output.logits} if getattr(output, "logits", None) is not None else {}
     cache = getattr(output, "past_key_values", None)
-    return kept | {"cache": getattr(output, "cache_params", None) if cache is None else cache}
+    return logits | {"cache": getattr(output, "cache_params", None) if cache is None else cache}
 
 
-def _last_logits(asked: ModelInputs) -> dict[str, Any]:
-    return {"logits_to_keep": 1} if "logits_to_keep" in asked.parameters else {}
+def _last_logits(model_inputs: ModelInputs) -> dict[str, Any]:
+    return {"logits_to_keep": 1} if "logits_to_keep" in model_inputs.parameters else {}
 
 
-def _resampling(asked: ModelInputs) -> dict[str, Any]:
-    """An image of another size than the model was made for needs its position embeddings resampled."""
-    if asked.sizes.image is None or "interpolate_pos_encoding" not in asked.parameters:
+def _resampling(model_inputs: ModelInputs) -> dict[str, Any]:
+    """The option to resample position embeddings, if the image has another size than the model was made for."""
+    if model_inputs.sizes.image is None or "interpolate_pos_encoding" not in model_inputs.parameters:
         return {}
-    made_for = ModelInputs(asked.model, Sizes(1), asked.dtype).pixels().shape[-2:]
-    return {"interpolate_pos_encoding": True} if tuple(made_for) != tuple(asked.sizes.image[-2:]) else {}
+    native_size = ModelInputs(model_inputs.model, Sizes(1), model_inputs.dtype).pixels().shape[-2:]
+    return {"interpolate_pos_encoding": True} if tuple(native_size) != tuple(model_inputs.sizes.image[-2:]) else {}
 
 
-def _notes(asked: ModelInputs, inputs: dict[str, Any]) -> list[str]:
-    if "input_ids" in inputs and "pixel_values" in asked.parameters and "pixel_values" not in inputs:
+def _notes(model_inputs: ModelInputs, inputs: dict[str, Any]) -> list[str]:
+    if "input_ids" in inputs and "pixel_values" in model_inputs.parameters and "pixel_values" not in inputs:
         return ["only the language model runs: text without an image"]
     return []

@@ -1,4 +1,4 @@
-"""Front-ends: a Hugging Face spec → the values of its config.json, read as data and checked before use."""
+"""Frontends: finds the config.json of a Hugging Face model, reads it as data and checks it before use."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ MAX_CONFIG_BYTES = 8 * MIB
 MAX_LAYERS = 2048
 MAX_WIDTH = 2**28
 
-# A config may ask transformers to fetch and run kernels or weights from the hub; foretell decides these itself.
+# keys with which a config makes transformers fetch and run kernels or weights from the hub; they are removed
 _COMMANDS = re.compile(r"^_?(attn|experts)_implementation(_internal)?$|^(use_pretrained_backbone|use_kernels)$")
 _LAYER_KEYS = re.compile(r"^(num_(hidden_|decoder_|encoder_)?layers|n_layers?|(encoder|decoder)_layers|depths?)$")
 _WIDTH_KEYS = re.compile(
@@ -47,10 +47,11 @@ class HfConfig:
 def load_config(spec: str) -> HfConfig:
     """Read the config that ``spec`` names: ``hf:ID``, a folder with a config.json, or a JSON file.
 
-    An ID is looked up in the local Hugging Face cache, then in the table shipped with foretell, then on the network.
+    An ID is looked up in the local Hugging Face cache, then in the table that is shipped with foretell, then online.
     """
     ident = spec.removeprefix("hf:")
     path = Path(ident).expanduser()
+    # hf:PATH also works for a local folder or file
     if not spec.startswith("hf:") or path.is_dir() or path.suffix == ".json":
         return _from_path(path)
     cached = _cached(ident)
@@ -61,7 +62,7 @@ def load_config(spec: str) -> HfConfig:
 
 
 def known_models() -> list[str]:
-    """The IDs whose configs are shipped with foretell.
+    """Return the IDs of the models whose configs are shipped with foretell.
 
     >>> "meta-llama/Llama-2-7b-hf" in known_models()
     True
@@ -70,7 +71,7 @@ def known_models() -> list[str]:
 
 
 def transformers_config(source: HfConfig, *, trust: bool) -> Any:
-    """The transformers config object of ``source``; code that comes with a model runs only with ``trust``."""
+    """Return the transformers config object of ``source``. Code that comes with a model runs only with ``trust``."""
     auto = require("transformers.models.auto.configuration_auto", extra="hf", purpose="Reading Hugging Face models")
     values = source.values
     model_type = values.get("model_type") or _type_of_architecture(values, auto)
@@ -82,7 +83,8 @@ def transformers_config(source: HfConfig, *, trust: bool) -> Any:
     if values.get("auto_map"):
         if not trust:
             raise UntrustedModelError(
-                f"{source.name} (model_type {model_type!r}) needs code that comes with it; --trust runs that code"
+                f"{source.name} (model_type {model_type!r}) needs the code that comes with it. If you trust it, add "
+                "--trust"
             )
         return _trusted_config(source)
     if model_type is None:
@@ -109,6 +111,7 @@ def _from_path(path: Path) -> HfConfig:
 
 
 def _parse(file: Path) -> dict[str, Any]:
+    """Read a config.json and check its sizes, before anything is built from it."""
     try:
         if file.stat().st_size > MAX_CONFIG_BYTES:
             raise ModelError(f"{file} is larger than {MAX_CONFIG_BYTES // MIB} MiB: not a config.json")
@@ -122,18 +125,19 @@ def _parse(file: Path) -> dict[str, Any]:
     for key, number in _numbers(values):
         limit = MAX_LAYERS if _LAYER_KEYS.match(key) else MAX_WIDTH
         if not 0 < number <= limit:
-            raise ModelError(f"{file} says {key} = {number}; allowed are 1 to {limit}")
+            raise ModelError(f"{file} has {key} = {number}; it must be from 1 to {limit}")
     return values
 
 
 def _numbers(values: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """The sizes and layer counts in a config, also in nested configs."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from _numbers(value)
         elif _LAYER_KEYS.match(key) or _WIDTH_KEYS.match(key):
             for item in value if isinstance(value, list) else [value]:
                 if isinstance(item, str):
-                    raise ModelError(f"A config says {key} = {item!r}; expected a whole number")
+                    raise ModelError(f"The config has {key} = {item!r}; it must be an integer")
                 if isinstance(item, int | float):
                     yield key, item  # type: ignore[misc]
 
@@ -147,13 +151,14 @@ def _without_commands(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _type_of_architecture(values: dict[str, Any], auto: Any) -> str | None:
+    """The model_type that belongs to the class in ``architectures``: the longest one that its name starts with."""
     architectures = values.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None
     if not isinstance(first, str):
         return None
     prefixes = {name.removesuffix("Config"): kind for kind, name in auto.CONFIG_MAPPING_NAMES.items()}
-    fitting = [prefix for prefix in prefixes if first.startswith(prefix)]
-    return prefixes[max(fitting, key=len)] if fitting else first
+    matches = [prefix for prefix in prefixes if first.startswith(prefix)]
+    return prefixes[max(matches, key=len)] if matches else first
 
 
 def _table() -> dict[str, dict[str, Any]]:
@@ -161,6 +166,7 @@ def _table() -> dict[str, dict[str, Any]]:
 
 
 def _lookup(ident: str) -> dict[str, Any] | None:
+    """The config of a model in the shipped table. An entry lists only what differs from its ``base``."""
     table = _table()
     names = {name.lower(): name for name in table}
     names |= {alias.lower(): name for name, entry in table.items() for alias in entry["aliases"]}
@@ -180,13 +186,14 @@ def _lookup(ident: str) -> dict[str, Any] | None:
 def _cached(ident: str) -> Path | None:
     hub = require("huggingface_hub", extra="hf", purpose="Reading Hugging Face models")
     try:
-        found = hub.try_to_load_from_cache(ident, "config.json")
+        path = hub.try_to_load_from_cache(ident, "config.json")
     except ValueError as error:
         raise ModelError(f"{ident!r} is not a Hugging Face ID: {one_line(error)}") from error
-    return Path(found) if isinstance(found, str) else None
+    return Path(path) if isinstance(path, str) else None
 
 
 def _download(ident: str) -> Path:
+    """Fetch a config.json from the hub; raise an error with advice if that fails."""
     hub = require("huggingface_hub", extra="hf")
     try:
         _probe(hub.constants)
@@ -201,7 +208,7 @@ def _download(ident: str) -> Path:
 
 
 def _probe(constants: Any) -> None:
-    """Fail at once where the hub cannot be reached: its own retries take half a minute."""
+    """Fail at once if the hub cannot be reached: its own retries take half a minute."""
     address = urllib.parse.urlsplit(constants.ENDPOINT)
     if constants.HF_HUB_OFFLINE or urllib.request.getproxies() or address.hostname is None:
         return
@@ -211,7 +218,7 @@ def _probe(constants: Any) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the logs and warnings of transformers and of the hub for a while."""
+    """Within this context, transformers and the hub write no logs and no warnings."""
     loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub", "timm")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""frontends: ``hf:ID``, a folder or a ``config.json`` → Graph, by the program that `huggingface` builds."""
+"""Frontends: reads a Hugging Face model: ``hf:ID``, a folder with a config.json, or a config.json."""
 
 import hashlib
 
@@ -12,14 +12,14 @@ from foretell.optional import versions
 
 
 class HuggingFaceFrontend:
-    """Transformers of the installed library, built from their configuration."""
+    """Models of the installed transformers library, built from their configuration."""
 
     def load(self, request: ModelRequest) -> Graph:
-        """Build without weights, export."""
+        """Build the model without weights and export it."""
         sequence, image = read_sizes(request.inputs)
         context = request.context
         if request.mode == "decode" and context is None:
-            context, sequence = sequence, None
+            context, sequence = sequence, None  # in decode mode, --input is the length of the cache
         program = build_program(
             str(request.source),
             mode=request.mode,
@@ -33,14 +33,14 @@ class HuggingFaceFrontend:
         return graph_from_program(program, batch_size=TRACE_BATCH, training=request.mode == "training")
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """The configuration, and the versions that decide what it builds."""
+        """The configuration, and the versions of transformers and torch, which decide what is built."""
         installed = versions("transformers", "torch", extra="hf", purpose="Reading Hugging Face models")
         digest = hashlib.sha256(repr(load_config(str(request.source))).encode()).hexdigest()
         return f"{digest} {installed}"
 
 
 def read_sizes(inputs: tuple[InputSpec, ...]) -> tuple[int | None, tuple[int, ...] | None]:
-    """The tokens and the image that ``--input`` asks for; None where it does not."""
+    """Return the number of tokens and the image size that ``--input`` asks for; None for what it does not mention."""
     sequence: int | None = None
     image: tuple[int, ...] | None = None
     for spec in inputs:
@@ -49,6 +49,6 @@ def read_sizes(inputs: tuple[InputSpec, ...]) -> tuple[int | None, tuple[int, ..
         elif len(spec.shape) in (2, 3):
             image = spec.shape
         else:
-            given = "x".join(map(str, spec.shape))
-            raise InputError(f"A transformer takes --input TOKENS and, for images, --input 3x224x224; got {given}.")
+            shape = "x".join(map(str, spec.shape))
+            raise InputError(f"A transformer takes --input TOKENS and, for images, --input 3x224x224; got {shape}.")
     return sequence, image

@@ -1,4 +1,4 @@
-"""Front-ends: which inputs a transformers model takes, and how large they are."""
+"""Frontends: makes the inputs of a transformers model: which ones it takes, and how large they are."""
 
 import inspect
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ POSITION_TABLES = ("wpe", "embed_positions", "position_embeddings", "position_em
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the user asked for; None where the model or foretell decides."""
+    """The sizes that the user asked for; None if the model or a default decides."""
 
     batch_size: int
     sequence: int | None = None
@@ -27,7 +27,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Makes meta tensors for one model."""
+    """Makes the input tensors of one model, on the meta device."""
 
     model: Any
     sizes: Sizes
@@ -35,7 +35,7 @@ class ModelInputs:
 
     @property
     def parameters(self) -> frozenset[str]:
-        """The names that the model's forward takes."""
+        """The names of the parameters of the model's forward."""
         return frozenset(inspect.signature(type(self.model).forward).parameters)
 
     @property
@@ -44,7 +44,7 @@ class ModelInputs:
         return bool(getattr(self.model.config, "is_encoder_decoder", False)) and "decoder_input_ids" in self.parameters
 
     def tokens(self, length: int, *, target: bool = False) -> Any:
-        """Token ids of ``length`` for every item of the batch: what is read, or what is written."""
+        """Token ids of ``length`` for every item of the batch: of the source, or with ``target`` of the target."""
         torch = require("torch", extra="hf")
         limit = self._limit(target=target)
         if limit is not None and length > limit:
@@ -52,12 +52,12 @@ class ModelInputs:
         return torch.zeros(self.sizes.batch_size, length, dtype=torch.int64, device="meta")
 
     def floats(self, *shape: int) -> Any:
-        """Numbers of the given shape for every item of the batch."""
+        """A floating-point tensor of this shape for every item of the batch."""
         torch = require("torch", extra="hf")
         return torch.zeros(self.sizes.batch_size, *shape, dtype=self.dtype, device="meta")
 
     def source(self, default: int = DEFAULT_TOKENS) -> dict[str, Any]:
-        """What the model reads: text, an image, speech, or text and an image."""
+        """The inputs that the model reads: text, an image, speech, or text and an image."""
         name = self.model.main_input_name
         if name == "input_ids" or name not in self.parameters:
             if "input_ids" not in self.parameters:
@@ -80,12 +80,12 @@ class ModelInputs:
         return inputs
 
     def target_length(self) -> int:
-        """How many tokens the decoder of an encoder-decoder has."""
-        asked = self.sizes.context or self.sizes.sequence
-        return asked or min(DEFAULT_TOKENS, self._limit(target=True) or DEFAULT_TOKENS)
+        """The number of tokens of an encoder-decoder's target."""
+        requested = self.sizes.context or self.sizes.sequence
+        return requested or min(DEFAULT_TOKENS, self._limit(target=True) or DEFAULT_TOKENS)
 
     def pixels(self) -> Any:
-        """An image, or a clip where the model takes several frames."""
+        """An image, or a video clip if the model takes several frames."""
         config = _part(self.model.config, "vision_config", "encoder")
         shape = self.sizes.image or (getattr(config, "num_channels", 3), *_pair(getattr(config, "image_size", None)))
         if len(shape) == 2:
@@ -97,7 +97,7 @@ class ModelInputs:
 
     @property
     def _takes_image(self) -> bool:
-        """Whether an image goes with the text: always for CLIP, for a model that generates only when asked for."""
+        """Whether an image goes with the text: always for CLIP; for a generating model only if the user gave a size."""
         parameter = inspect.signature(type(self.model).forward).parameters.get("pixel_values")
         if parameter is None:
             return False
@@ -115,6 +115,7 @@ class ModelInputs:
         return min([default, *(limit for limit in limits if isinstance(limit, int) and limit > 0)])
 
     def _features(self) -> Any:
+        """Speech as spectrogram features, in the form that the config describes."""
         config = self.model.config
         width = getattr(config, "input_feat_per_channel", None) or getattr(config, "feature_projection_input_dim", None)
         if width is not None:
@@ -131,7 +132,7 @@ class ModelInputs:
 
 
 def position_limit(model: Any, side: str = "") -> int | None:
-    """The smallest table of learned text positions in the model, or in its ``side``; None without one."""
+    """Return the size of the smallest table of learned text positions in the model or in its ``side``; None if none."""
     torch = require("torch", extra="hf")
     limits = []
     for path, module in model.named_modules():
@@ -139,6 +140,7 @@ def position_limit(model: Any, side: str = "") -> int | None:
             continue
         if side not in path or "vision" in path:
             continue
+        # some tables begin with rows that are no positions: BART has an offset, RoBERTa starts after its padding index
         offset = getattr(module, "offset", None)
         if offset is None:
             offset = module.padding_idx + 1 if module.padding_idx is not None else 0
@@ -147,7 +149,7 @@ def position_limit(model: Any, side: str = "") -> int | None:
 
 
 def _part(config: Any, *names: str) -> Any:
-    """The first sub-config of these names, else the config itself."""
+    """The first sub-config with one of these names, else the config itself."""
     parts = (getattr(config, name, None) for name in names)
     return next((part for part in parts if part is not None and not isinstance(part, str)), config)
 

@@ -1,7 +1,8 @@
-"""Front-ends: a transformers model → a module with a flat signature, tensors in and out, that exports as it runs.
+"""Frontends: prepares a transformers model for export, so that the exported program is the one that a run executes.
 
-While it exports, transformers makes other choices than when it runs: it builds masks that a run would skip, and so
-loses ``is_causal`` and grouped-query attention. The forward bound here restores the choices of a run.
+``torch.export`` needs a forward with tensors as inputs and outputs, not config objects and caches. And transformers
+behaves differently while it is exported: it builds masks that a run would skip, and so loses ``is_causal`` and
+grouped-query attention. The forward that is bound here has a flat signature and restores the behaviour of a run.
 """
 
 import copy
@@ -22,38 +23,40 @@ Call = Callable[[Callable[..., Any], dict[str, Any]], Any]
 def bind_forward(model: Any, inputs: Mapping[str, Any], call: Call) -> None:
     """Replace ``model.forward`` by one that takes exactly ``inputs`` by name and returns a flat dict of tensors.
 
-    The module itself stays the root, so that module paths and parameter names are those of the checkpoint.
+    The module stays the root of the program, so that module paths and parameter names are those of the checkpoint.
 
     Args:
         model: The module; its forward is replaced in place.
-        inputs: The tensors it will be called with.
-        call: Runs the original forward on the inputs and returns what to keep of its output.
+        inputs: The tensors that it will be called with.
+        call: Runs the original forward on the inputs and returns the part of its output that counts.
     """
     original = model.forward
 
     def forward(**tensors: Any) -> dict[str, Any]:
         with as_if_run(model):
             output = call(original, tensors)
-        untouched = {id(tensor) for tensor in tensors.values()}
-        return dict(_tensors(output, "", untouched))
+        input_ids = {id(tensor) for tensor in tensors.values()}
+        return dict(_tensors(output, "", input_ids))
 
-    named = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    forward.__signature__ = inspect.Signature([inspect.Parameter(name, named) for name in inputs])  # type: ignore[attr-defined]
+    by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    # torch.export reads the names of the inputs from the signature
+    forward.__signature__ = inspect.Signature([inspect.Parameter(name, by_name) for name in inputs])  # type: ignore[attr-defined]
     model.forward = forward
 
 
 @contextmanager
 def as_if_run(model: Any) -> Iterator[None]:
-    """Make transformers decide on meta and traced tensors as it does in an eager run on healthy, unpadded data."""
+    """Within this context, transformers treats meta and traced tensors like an eager run on finite, unpadded data."""
     with ExitStack() as stack:
         stack.enter_context(quiet())
-        for module, name, decision in _decisions(model):
+        for module, name, replacement in _patches(model):
             if hasattr(module, name):
-                stack.enter_context(mock.patch.object(module, name, decision))
+                stack.enter_context(mock.patch.object(module, name, replacement))
         yield
 
 
-def _decisions(model: Any) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+def _patches(model: Any) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """The functions to replace: (module, name, replacement)."""
     torch = require("torch", extra="hf")
     masking = require("transformers.masking_utils", extra="hf")
     yield masking, "is_torchdynamo_exporting", lambda: False
@@ -62,11 +65,11 @@ def _decisions(model: Any) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa"):
         if hasattr(masking, name):
             yield masking, name, _without_padding(getattr(masking, name))
-    # one operator for the products of the experts in every dtype: transformers::grouped_mm_fallback
+    # the products of the experts become one operator in every dtype: transformers::grouped_mm_fallback
     yield require("transformers.integrations.moe", extra="hf"), "_can_use_grouped_mm", lambda *_, **__: False
     for module in {type(part).__module__ for part in model.modules()}:
         yield sys.modules.get(module), "mamba_selective_scan", selective_scan
-    # "did a half overflow?" and "drop this layer?" read a value; no and no
+    # some models check for overflow in half precision, or drop layers at random; both read a value, and both mean no
     yield torch, "isfinite", _known(torch.isfinite, True)
     yield torch, "isinf", _known(torch.isinf, False)
     rand = torch.rand
@@ -78,7 +81,7 @@ def _without_padding(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Known:
-    """A tensor of truth values whose answer is known without its values: False where they ask for overflow."""
+    """A boolean tensor for the trace whose truth value is known: an ``if`` on it gives ``answer``."""
 
     def __init__(self, tensor: Any, *, answer: bool) -> None:
         self.tensor = tensor
@@ -107,7 +110,7 @@ def _known(function: Callable[..., Any], answer: bool) -> Callable[..., Any]:
 
 
 def fill_cache(template: Any, tensors: Mapping[str, Any]) -> Any:
-    """A copy of a cache that holds ``tensors``, named as `cache_tensors` names them; the template is not touched."""
+    """Return a copy of a cache with other tensors, named as in `cache_tensors`; the template is not changed."""
     cache = _clone(template)
     for name, holder, key in _slots(cache):
         if name in tensors:
@@ -116,11 +119,12 @@ def fill_cache(template: Any, tensors: Mapping[str, Any]) -> Any:
 
 
 def cache_tensors(cache: Any) -> dict[str, Any]:
-    """The tensors a cache holds: ``past_0_keys``, ``past_0_values``, …, ``cross_0_keys`` for cross attention."""
+    """Return the tensors of a cache: ``past_0_keys``, ``past_0_values``, …, ``cross_0_keys`` for cross attention."""
     return {name: holder[key] for name, holder, key in _slots(cache) if holder[key].numel()}
 
 
 def _slots(cache: Any, prefix: str = "past") -> Iterator[tuple[str, dict[Any, Any], Any]]:
+    """The places of a cache that hold tensors: (name, dictionary, key in it)."""
     if hasattr(cache, "cross_attention_cache"):
         yield from _slots(cache.self_attention_cache, prefix)
         yield from _slots(cache.cross_attention_cache, "cross")
@@ -139,20 +143,21 @@ def _slots(cache: Any, prefix: str = "past") -> Iterator[tuple[str, dict[Any, An
 
 
 def _clone(cache: Any) -> Any:
-    twin = copy.copy(cache)
+    """A copy of a cache that shares its tensors but not its layers and dictionaries."""
+    clone = copy.copy(cache)
     if hasattr(cache, "cross_attention_cache"):
-        twin.self_attention_cache = _clone(cache.self_attention_cache)
-        twin.cross_attention_cache = _clone(cache.cross_attention_cache)
-        twin.is_updated = dict(cache.is_updated)
-        return twin
-    twin.layers = [copy.copy(layer) for layer in cache.layers]
-    for layer in twin.layers:
+        clone.self_attention_cache = _clone(cache.self_attention_cache)
+        clone.cross_attention_cache = _clone(cache.cross_attention_cache)
+        clone.is_updated = dict(cache.is_updated)
+        return clone
+    clone.layers = [copy.copy(layer) for layer in cache.layers]
+    for layer in clone.layers:
         vars(layer).update({name: dict(value) for name, value in vars(layer).items() if isinstance(value, dict)})
-    return twin
+    return clone
 
 
 def _tensors(output: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Every tensor of a nested output that was not seen yet, with the path to it."""
+    """The tensors of a nested output that are not in ``seen`` yet, each with its path."""
     tensor = require("torch", extra="hf").Tensor
     if isinstance(output, tensor):
         if id(output) not in seen:

@@ -1,1 +1,1 @@
-"""Converted models are rewritten into the form that PyTorch models have."""
+"""Frontends: rewrites the graphs of converted models into the form that PyTorch models have."""

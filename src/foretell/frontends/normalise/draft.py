@@ -1,4 +1,4 @@
-"""frontends: a graph that is being rewritten: nodes go, change and come; order is put right at the end."""
+"""Frontends: a mutable graph for rewriting. Nodes can be removed, changed and added; `finish` sorts and validates."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ WEIGHTS = ("parameter", "buffer", "constant")
 
 
 class Draft:
-    """Nodes by position, None where one is gone; who makes and who reads a tensor is kept up to date."""
+    """A graph under construction. Nodes have positions; who makes and who reads each tensor is kept up to date."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -36,16 +36,16 @@ class Draft:
             if name:
                 self._readers[name].add(position)
 
-    # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── queries ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def each(self) -> Iterator[Node]:
-        """The nodes as they are when their turn comes; those that came meanwhile have none."""
+    def current_nodes(self) -> Iterator[Node]:
+        """Iterate over the nodes while the graph changes: removed ones are skipped, added ones are not visited."""
         for position in sorted(self.nodes):
             if position in self.nodes:
                 yield self.nodes[position]
 
     def maker(self, name: str) -> Node | None:
-        """The node that makes a tensor."""
+        """The node that makes a tensor, or None."""
         position = self.makers.get(name)
         return self.nodes.get(position) if position is not None else None
 
@@ -55,31 +55,32 @@ class Draft:
         return node if node is not None and node.op in ops else None
 
     def readers(self, name: str) -> list[Node]:
-        """The nodes that read a tensor, in their order."""
+        """The nodes that read a tensor, in order."""
         return [self.nodes[p] for p in sorted(self._readers[name])]
 
     def only_reader(self, name: str) -> Node | None:
-        """The one node that reads a tensor which is no result of the graph."""
-        found = self._readers[name]
-        return self.nodes[next(iter(found))] if len(found) == 1 and name not in self.outputs else None
+        """The only node that reads a tensor; None if there are several, or if the tensor is an output of the graph."""
+        readers = self._readers[name]
+        return self.nodes[next(iter(readers))] if len(readers) == 1 and name not in self.outputs else None
 
     def is_weight(self, name: str) -> bool:
-        """Whether a tensor belongs to the model and is no result of a node."""
+        """Whether a tensor is a weight of the model, not the result of a node."""
         return bool(name) and name not in self.makers and self.tensors[name].kind in WEIGHTS
 
     def is_scalar(self, name: str) -> bool:
-        """Whether a tensor is one number of the model."""
+        """Whether a tensor is a weight with a single element."""
         return self.is_weight(name) and self.tensors[name].elements == 1
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """A tensor's shape."""
+        """The shape of a tensor."""
         return self.tensors[name].shape
 
-    # ── changing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── changes ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tensor(self, like: str, shape: tuple[int, ...], kind: TensorKind | None = None) -> str:
-        """A new tensor of the dtype of another; returns its name."""
+        """Add a tensor with the dtype of another; returns its name."""
         self._fresh += 1
+        # "weight~3": the name of the original and a number that is still free
         stem = like.partition("~")[0]
         name = f"{stem}~{self._fresh}"
         while name in self.tensors:
@@ -90,7 +91,10 @@ class Draft:
         return name
 
     def weight(self, name: str, shape: tuple[int, ...], kind: TensorKind | None = None) -> str:
-        """A weight in another shape (of as many elements) or of another kind; the old one goes with its last reader."""
+        """Return a weight in another shape, of as many elements, or of another kind.
+
+        The old weight disappears with its last reader.
+        """
         source = self.tensors[name]
         if source.shape == shape and kind in (None, source.kind):
             return name
@@ -98,10 +102,10 @@ class Draft:
         return self.tensor(name, shape, kind)
 
     def remove(self, nodes: Iterable[Node]) -> None:
-        """Take nodes out."""
-        for given in nodes:
-            position = self._position(given)
-            node = self.nodes.pop(position)  # as it is now
+        """Remove nodes."""
+        for old in nodes:
+            position = self._position(old)
+            node = self.nodes.pop(position)  # the caller's copy may be older: its inputs may have changed since
             for name in node.outputs:
                 if self.makers.get(name) == position:
                     del self.makers[name]
@@ -117,7 +121,7 @@ class Draft:
         *,
         like: Node,
     ) -> Node:
-        """A new node; it belongs to the module of ``like``."""
+        """Add a node; it belongs to the module of ``like``."""
         position, self._next = self._next, self._next + 1
         node = Node(f"{outputs[0]}:{op}", op, inputs, outputs, attributes or {}, module=like.module)
         self.nodes[position] = node
@@ -125,7 +129,7 @@ class Draft:
         return node
 
     def change(self, node: Node, **values: object) -> Node:
-        """A node with other inputs, outputs or attributes, in its place."""
+        """Replace a node by one with other inputs, outputs or attributes."""
         position = self._position(node)
         self.remove([node])
         changed: Node = replace(node, **values)  # type: ignore[arg-type]
@@ -134,28 +138,29 @@ class Draft:
         return changed
 
     def redirect(self, old: str, new: str) -> None:
-        """Let all readers of ``old`` read ``new``."""
+        """Make all readers of ``old`` read ``new``."""
         for node in self.readers(old):
             self.change(node, inputs=tuple(new if i == old else i for i in node.inputs))
 
     def replace(
         self, nodes: Iterable[Node], op: str, inputs: tuple[str, ...], output: str, **attributes: Attribute
     ) -> None:
-        """One node in place of several; it makes what the last of them made."""
-        gone = list({id(n): n for n in nodes}.values())
-        like = next(n for n in gone if output in n.outputs)
-        self.remove(gone)
+        """Replace several nodes by one that makes ``output``."""
+        replaced = list({id(n): n for n in nodes}.values())
+        like = next(n for n in replaced if output in n.outputs)
+        self.remove(replaced)
         self.put(op, inputs, (output,), dict(attributes), like=like)
 
     def _position(self, node: Node) -> int:
         return next(self.makers[o] for o in node.outputs if o)
 
     def finish(self) -> Graph:
-        """The graph, sorted and validated, without tensors that nobody touches any more."""
+        """Return the graph, sorted and validated, without tensors that are no longer used."""
         nodes = self._live()
-        touched = {n for node in nodes for n in (*node.inputs, *node.outputs)} | set(self.inputs) | self.outputs
-        idle = {n for n in self.graph.tensors if n not in self.graph.consumers and n not in self.graph.producers}
-        tensors = {n: t for n, t in self.tensors.items() if n in touched or n in idle}
+        used = {n for node in nodes for n in (*node.inputs, *node.outputs)} | set(self.inputs) | self.outputs
+        # weights that no node of the original graph read stay: they take memory
+        never_used = {n for n in self.graph.tensors if n not in self.graph.consumers and n not in self.graph.producers}
+        tensors = {n: t for n, t in self.tensors.items() if n in used or n in never_used}
         return Graph.build(
             self.graph.name,
             nodes,
@@ -168,12 +173,12 @@ class Draft:
         )
 
     def _live(self) -> list[Node]:
-        """The nodes whose results somebody reads."""
+        """The nodes that the outputs of the graph depend on."""
         waiting = [*self.outputs]
-        kept: set[int] = set()
+        live: set[int] = set()
         while waiting:
             position = self.makers.get(waiting.pop())
-            if position is not None and position not in kept:
-                kept.add(position)
+            if position is not None and position not in live:
+                live.add(position)
                 waiting.extend(i for i in self.nodes[position].inputs if i)
-        return [self.nodes[p] for p in sorted(kept)]
+        return [self.nodes[p] for p in sorted(live)]

@@ -1,4 +1,4 @@
-"""frontends: an Einsum of two operands as what it is: a matrix product between transposes, or a linear layer."""
+"""Frontends: replaces an Einsum of two operands by a matrix product with transposes, or by a linear layer."""
 
 from math import prod
 
@@ -7,11 +7,12 @@ from foretell.graph import Node
 
 
 def lower_einsum(draft: Draft) -> None:
-    """Lower what is one product; anything else stays an Einsum."""
-    for node in draft.each():
+    """Replace every Einsum that is a single product; any other stays."""
+    for node in draft.current_nodes():
         if node.op == "Einsum" and len(node.inputs) == 2:
             terms, _, result = node.text("equation").replace(" ", "").partition("->")
             left, _, right = terms.partition(",")
+            # an ellipsis or a diagonal ("ii") is left alone
             if not (result + left + right).isalpha() or len(set(left)) < len(left) or len(set(right)) < len(right):
                 continue
             if draft.is_weight(node.inputs[1]):
@@ -21,7 +22,7 @@ def lower_einsum(draft: Draft) -> None:
 
 
 def _lower_linear(draft: Draft, node: Node, left: str, right: str, result: str) -> None:
-    """The last axes of a tensor against the first of a weight."""
+    """A product over the last axes of a tensor and the first axes of a weight: a linear layer."""
     inner = "".join(c for c in right if c in left and c not in result)
     outer = right[len(inner) :]
     if not inner or not right.startswith(inner) or not left.endswith(inner):
@@ -49,13 +50,13 @@ def _lower_linear(draft: Draft, node: Node, left: str, right: str, result: str) 
 
 
 def _lower_product(draft: Draft, node: Node, left: str, right: str, result: str) -> None:
-    """Two tensors that share batch axes, and one axis that is summed over."""
+    """A product of two tensors that share batch axes and one axis that is summed over: a batched MatMul."""
     batch = [c for c in result if c in left and c in right]
     inner = [c for c in left if c in right and c not in result]
-    alone = [c for c in result if c not in batch]
-    if len(inner) != 1 or len(alone) != 2 or {*left, *right} != {*batch, *inner, *alone}:
+    single = [c for c in result if c not in batch]
+    if len(inner) != 1 or len(single) != 2 or {*left, *right} != {*batch, *inner, *single}:
         return
-    first, second = alone
+    first, second = single
     operands = {left: node.inputs[0], right: node.inputs[1]}
     if left == right or (first in left) == (second in left):
         return
@@ -64,20 +65,20 @@ def _lower_product(draft: Draft, node: Node, left: str, right: str, result: str)
     order = [*batch, first, second]
     target = node.outputs[0]
     draft.remove([node])
-    above = _turn(draft, operands[rows], rows, [*batch, first, *inner], node)
-    beside = _turn(draft, operands[columns], columns, [*batch, *inner, second], node)
+    row_operand = _transpose(draft, operands[rows], rows, [*batch, first, *inner], node)
+    column_operand = _transpose(draft, operands[columns], columns, [*batch, *inner, second], node)
     if order == list(result):
-        draft.put("MatMul", (above, beside), (target,), like=node)
+        draft.put("MatMul", (row_operand, column_operand), (target,), like=node)
         return
     product = draft.tensor(target, tuple(sizes[c] for c in order), "activation")
-    draft.put("MatMul", (above, beside), (product,), like=node)
+    draft.put("MatMul", (row_operand, column_operand), (product,), like=node)
     draft.put("Transpose", (product,), (target,), {"perm": tuple(order.index(c) for c in result)}, like=node)
 
 
-def _turn(draft: Draft, name: str, letters: str, wanted: list[str], like: Node) -> str:
-    if list(letters) == wanted:
+def _transpose(draft: Draft, name: str, letters: str, target: list[str], like: Node) -> str:
+    if list(letters) == target:
         return name
-    order = tuple(letters.index(c) for c in wanted)
-    turned = draft.tensor(name, tuple(draft.shape(name)[a] for a in order), "activation")
-    draft.put("Transpose", (name,), (turned,), {"perm": order}, like=like)
-    return turned
+    order = tuple(letters.index(c) for c in target)
+    transposed = draft.tensor(name, tuple(draft.shape(name)[a] for a in order), "activation")
+    draft.put("Transpose", (name,), (transposed,), {"perm": order}, like=like)
+    return transposed

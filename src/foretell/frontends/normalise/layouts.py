@@ -1,7 +1,9 @@
-"""frontends: images with their channels last → channels first, as PyTorch has them; the transposes between go.
+"""Frontends: changes images from channels-last (NHWC) to channels-first (NCHW), as in PyTorch, and drops transposes.
 
-A transpose to channels last is pushed down through whatever does not mind, until it meets its inverse, or something
-that does mind. The graph's input is turned where a convolution reads it turned.
+TensorFlow and JAX keep images channels-last; ONNX convolutions want channels-first, so converters put a transpose
+before and after each. A transpose to NHWC is pushed down through every operator that works on either layout, until it
+meets its inverse and both disappear, or until it meets an operator that needs NHWC. The input of the graph becomes NCHW
+if it reaches a convolution through a transpose.
 """
 
 from dataclasses import replace
@@ -13,61 +15,62 @@ from foretell.graph.ir.operators import lookup
 
 _REDUCING = ("ReduceMean", "ReduceMax", "ReduceSum", "ReduceMin")
 _BY_AXIS = ("Concat", "Softmax", "LogSoftmax", "Split")
-_MOST = 20_000  # steps: every node is passed once by each transpose
+_MAX_STEPS = 20_000  # each transpose passes each node once; this only guards against an endless loop
 
 
 def settle_layouts(draft: Draft) -> None:
-    """Turn the inputs, push transposes down, drop pairs."""
+    """Transpose the inputs, push transposes down, and drop pairs."""
     for name in draft.inputs:
-        _turn_input(draft, name)
-    waiting = [n for n in draft.nodes.values() if _to_last(n)]
-    for _ in range(_MOST):
+        _transpose_input(draft, name)
+    waiting = [n for n in draft.nodes.values() if _is_to_nhwc(n)]
+    for _ in range(_MAX_STEPS):
         if not waiting:
             return
         node = waiting.pop()
         if draft.maker(node.outputs[0]) is node:
-            waiting.extend(_push(draft, node))
+            waiting.extend(_push_down(draft, node))
 
 
-def _last(rank: int) -> tuple[int, ...]:
-    """The order that puts channels last."""
+def _nhwc_order(rank: int) -> tuple[int, ...]:
+    """The permutation from NCHW to NHWC."""
     return (0, *range(2, rank), 1)
 
 
-def _first(rank: int) -> tuple[int, ...]:
-    """The order that puts them first."""
+def _nchw_order(rank: int) -> tuple[int, ...]:
+    """The permutation from NHWC to NCHW."""
     return (0, rank - 1, *range(1, rank - 1))
 
 
-def _to_last(node: Node) -> bool:
+def _is_to_nhwc(node: Node) -> bool:
     order = node.integers("perm") if node.op == "Transpose" else None
-    return order is not None and len(order) > 2 and order == _last(len(order))
+    return order is not None and len(order) > 2 and order == _nhwc_order(len(order))
 
 
-def _to_first(node: Node) -> bool:
+def _is_to_nchw(node: Node) -> bool:
     order = node.integers("perm") if node.op == "Transpose" else None
-    return order is not None and len(order) > 2 and order == _first(len(order))
+    return order is not None and len(order) > 2 and order == _nchw_order(len(order))
 
 
-def _turn_input(draft: Draft, name: str) -> None:
-    """An image that a convolution reads turned is one with channels first."""
+def _transpose_input(draft: Draft, name: str) -> None:
+    """Make an input NCHW if it reaches a transpose to NCHW through element-wise operators."""
     shape = draft.shape(name)
-    if not 3 <= len(shape) <= 5 or name in draft.outputs or not _reaches_turn(draft, name):
+    if not 3 <= len(shape) <= 5 or name in draft.outputs or not _reaches_transpose(draft, name):
         return
-    turned = tuple(shape[a] for a in _first(len(shape)))
-    draft.tensors[name] = replace(draft.tensors[name], shape=turned)
+    nchw_shape = tuple(shape[a] for a in _nchw_order(len(shape)))
+    draft.tensors[name] = replace(draft.tensors[name], shape=nchw_shape)
     readers = draft.readers(name)
-    seen = draft.tensor(name, shape, "activation")
-    draft.redirect(name, seen)
-    draft.put("Transpose", (name,), (seen,), {"perm": _last(len(shape))}, like=readers[0])
+    nhwc_tensor = draft.tensor(name, shape, "activation")
+    draft.redirect(name, nhwc_tensor)
+    draft.put("Transpose", (name,), (nhwc_tensor,), {"perm": _nhwc_order(len(shape))}, like=readers[0])
 
 
-def _reaches_turn(draft: Draft, name: str) -> bool:
+def _reaches_transpose(draft: Draft, name: str) -> bool:
+    """Whether a tensor reaches a transpose to NCHW through element-wise operators and pads."""
     waiting, seen = [name], {name}
     while waiting and len(seen) < 64:
         current = waiting.pop()
         for reader in draft.readers(current):
-            if _to_first(reader):
+            if _is_to_nchw(reader):
                 return True
             target = reader.outputs[0]
             passes = lookup(reader.op, reader.domain).kind == "elementwise" or reader.op == "Pad"
@@ -77,20 +80,21 @@ def _reaches_turn(draft: Draft, name: str) -> bool:
     return False
 
 
-def _push(draft: Draft, turn: Node) -> list[Node]:
-    """Move a transpose behind its readers; returns the transposes that came of it."""
-    source, seen = turn.inputs[0], turn.outputs[0]
-    made: list[Node] = []
-    for reader in draft.readers(seen):
-        if _to_first(reader):
+def _push_down(draft: Draft, transpose: Node) -> list[Node]:
+    """Move a transpose behind its readers; returns the transposes that result."""
+    source, nhwc_tensor = transpose.inputs[0], transpose.outputs[0]
+    moved: list[Node] = []
+    for reader in draft.readers(nhwc_tensor):
+        # there and back again: the reader can have the original
+        if _is_to_nchw(reader):
             _drop_pair(draft, source, reader)
-        elif _flattens(draft, reader, seen):
+        elif _flattens(draft, reader, nhwc_tensor):
             draft.change(reader, inputs=(source, *reader.inputs[1:]))
         else:
-            made += _behind(draft, reader)
-    if not draft.readers(seen) and seen not in draft.outputs:
-        draft.remove([turn])
-    return made
+            moved += _move_behind(draft, reader)
+    if not draft.readers(nhwc_tensor) and nhwc_tensor not in draft.outputs:
+        draft.remove([transpose])
+    return moved
 
 
 def _drop_pair(draft: Draft, source: str, back: Node) -> None:
@@ -101,74 +105,79 @@ def _drop_pair(draft: Draft, source: str, back: Node) -> None:
     draft.redirect(target, source)
 
 
-def _flattens(draft: Draft, reader: Node, seen: str) -> bool:
-    """All but the batch in one axis: which order its elements have is up to the weights behind it."""
-    shape, target = draft.shape(seen), draft.shape(reader.outputs[0])
+def _flattens(draft: Draft, reader: Node, name: str) -> bool:
+    """Whether a reader flattens everything but the batch: the order of elements then only permutes a later weight."""
+    shape, target = draft.shape(name), draft.shape(reader.outputs[0])
     return reader.op in ("Reshape", "Flatten") and len(target) == 2 and target[0] == shape[0] and len(shape) > 2
 
 
-def _behind(draft: Draft, node: Node) -> list[Node]:
-    """A node on channels-first operands, with the transpose behind it; nothing where it minds."""
+def _move_behind(draft: Draft, node: Node) -> list[Node]:
+    """Make a node work on NCHW operands and put the transpose behind it; returns nothing if it needs NHWC."""
     if len(node.outputs) != 1 or node.bodies:
         return []
     target, rank = node.outputs[0], len(draft.shape(node.inputs[0])) if node.inputs[0] else 0
     kind = lookup(node.op, node.domain).kind
     if node.op in _REDUCING:
-        return _reduce_behind(draft, node)
+        return _move_behind_reduction(draft, node)
     if len(draft.shape(target)) < 3:
         return []
     attributes: dict[str, Attribute] = dict(node.attributes)
     rank = len(draft.shape(target))
+    # an axis or pads that were given for NHWC are translated to NCHW
     if node.op in _BY_AXIS and node.op != "Split":
-        attributes["axis"] = _last(rank)[node.integer("axis", -1) % rank]
+        attributes["axis"] = _nhwc_order(rank)[node.integer("axis", -1) % rank]
     elif node.op == "Pad":
         pads = node.integers("pads")
         if pads is not None and len(pads) == 2 * rank:
-            order = _first(rank)
+            order = _nchw_order(rank)
             attributes["pads"] = (*(pads[a] for a in order), *(pads[rank + a] for a in order))
     elif kind != "elementwise" or node.op in ("Resize", "GridSample", "AffineGrid"):
         return []
-    inputs = [_turned_operand(draft, name, rank, node) for name in node.inputs]
+    inputs = [_nchw_operand(draft, name, rank, node) for name in node.inputs]
     if None in inputs:
         return []
     shape = draft.shape(target)
-    result = draft.tensor(target, tuple(shape[a] for a in _first(rank)), "activation")
+    result = draft.tensor(target, tuple(shape[a] for a in _nchw_order(rank)), "activation")
     draft.change(node, inputs=tuple(str(i or "") for i in inputs), outputs=(result,), attributes=attributes)
-    return [draft.put("Transpose", (result,), (target,), {"perm": _last(rank)}, like=node)]
+    return [draft.put("Transpose", (result,), (target,), {"perm": _nhwc_order(rank)}, like=node)]
 
 
-def _turned_operand(draft: Draft, name: str, rank: int, node: Node) -> str | None:
-    """An operand with channels first; None where it cannot be."""
+def _nchw_operand(draft: Draft, name: str, rank: int, node: Node) -> str | None:
+    """The NCHW form of an operand; None if there is none."""
     if not name or not draft.shape(name) or draft.tensors[name].elements == 1:
         return name
     shape = draft.shape(name)
+    # a weight is broadcast from the right: fill its shape up before its axes are permuted
     if draft.is_weight(name):
         aligned = (1,) * (rank - len(shape)) + shape
-        return draft.weight(name, tuple(aligned[a] for a in _first(rank))[1:] if aligned[0] == 1 else aligned)
+        return draft.weight(name, tuple(aligned[a] for a in _nchw_order(rank))[1:] if aligned[0] == 1 else aligned)
     if len(shape) != rank:
         return None
     maker = draft.maker(name)
-    if maker is not None and _to_last(maker):
+    if maker is not None and _is_to_nhwc(maker):
         return maker.inputs[0]
-    turned = draft.tensor(name, tuple(shape[a] for a in _first(rank)), "activation")
-    draft.put("Transpose", (name,), (turned,), {"perm": _first(rank)}, like=node)
-    return turned
+    transposed = draft.tensor(name, tuple(shape[a] for a in _nchw_order(rank)), "activation")
+    draft.put("Transpose", (name,), (transposed,), {"perm": _nchw_order(rank)}, like=node)
+    return transposed
 
 
-def _reduce_behind(draft: Draft, node: Node) -> list[Node]:
-    turn = draft.maker(node.inputs[0])
+def _move_behind_reduction(draft: Draft, node: Node) -> list[Node]:
+    """Move a transpose behind a reduction, or drop it if only batch and channels are left."""
+    transpose = draft.maker(node.inputs[0])
     axes = node.integers("axes")
-    if turn is None or axes is None or any(node.inputs[1:]):
+    if transpose is None or axes is None or any(node.inputs[1:]):
         return []
     rank = len(draft.shape(node.inputs[0]))
-    plain = {a % rank for a in axes}
-    moved = tuple(sorted(_last(rank)[a] for a in plain))
+    reduced = {a % rank for a in axes}
+    nchw_axes = tuple(sorted(_nhwc_order(rank)[a] for a in reduced))
     target = node.outputs[0]
     if len(draft.shape(target)) == rank:
         shape = draft.shape(target)
-        result = draft.tensor(target, tuple(shape[a] for a in _first(rank)), "activation")
-        draft.change(node, inputs=(turn.inputs[0],), outputs=(result,), attributes={**node.attributes, "axes": moved})
-        return [draft.put("Transpose", (result,), (target,), {"perm": _last(rank)}, like=node)]
-    if plain == set(range(1, rank - 1)):  # all of space: batch and channels are left, in this order
-        draft.change(node, inputs=(turn.inputs[0],), attributes={**node.attributes, "axes": moved})
+        result = draft.tensor(target, tuple(shape[a] for a in _nchw_order(rank)), "activation")
+        draft.change(
+            node, inputs=(transpose.inputs[0],), outputs=(result,), attributes={**node.attributes, "axes": nchw_axes}
+        )
+        return [draft.put("Transpose", (result,), (target,), {"perm": _nhwc_order(rank)}, like=node)]
+    if reduced == set(range(1, rank - 1)):  # over all pixels: batch and channels are left, in the same order
+        draft.change(node, inputs=(transpose.inputs[0],), attributes={**node.attributes, "axes": nchw_axes})
     return []

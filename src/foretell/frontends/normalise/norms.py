@@ -1,4 +1,4 @@
-"""frontends: batch, layer and RMS normalisation that a converter has written out, joined into one operator again."""
+"""Frontends: joins the nodes of a batch, layer or RMS normalisation into one operator."""
 
 from collections.abc import Callable, Iterable
 
@@ -7,16 +7,16 @@ from foretell.graph import Node
 from foretell.graph.ir.operators import lookup
 
 _AFFINE = ("Mul", "Add", "Sub", "Div")
-_WITHIN = frozenset(
+_NORM_OPERATORS = frozenset(
     {"Mul", "Add", "Sub", "Div", "Neg", "Reciprocal", "Sqrt", "Pow", "ReduceMean", "Reshape", "Squeeze", "Unsqueeze"}
     | {"Max", "Relu", "Clip", "Cast", "Identity", "Abs"}
 )
-_LONGEST = 24  # nodes of one norm, at most
+_MAX_NODES = 24  # of one norm
 
 
 def join_norms(draft: Draft) -> None:
-    """Find written-out norms by their square roots."""
-    for node in draft.each():
+    """Look for a norm around every square root. If it depends on weights alone, it belongs to a batch norm."""
+    for node in draft.current_nodes():
         if node.op != "Sqrt" or draft.maker(node.outputs[0]) is not node:
             continue
         leaves = _leaves(draft, node.inputs[0])
@@ -27,27 +27,28 @@ def join_norms(draft: Draft) -> None:
 
 
 def _leaves(draft: Draft, name: str) -> list[str] | None:
-    """The weights that a value is computed from, without numbers; None where it depends on anything else."""
-    found: dict[str, None] = {}
+    """The weights, apart from scalars, that a value is computed from; None if it depends on anything else."""
+    leaves: dict[str, None] = {}
     waiting, steps = [name], 0
     while waiting:
         current = waiting.pop()
         if draft.is_weight(current):
             if draft.tensors[current].elements > 1:
-                found[current] = None
+                leaves[current] = None
             continue
         maker = draft.maker(current)
         steps += 1
-        if maker is None or steps > _LONGEST or lookup(maker.op, maker.domain).kind not in ("elementwise", "view"):
+        if maker is None or steps > _MAX_NODES or lookup(maker.op, maker.domain).kind not in ("elementwise", "view"):
             return None
         waiting.extend(i for i in maker.inputs if i)
-    return list(found)
+    return list(leaves)
 
 
-# ── batch normalisation: (x − mean) / sqrt(var + ε) · γ + β, all but x known before the run ───────────────────────────
+# ── batch normalisation: (x − mean) / sqrt(var + ε) · γ + β, where everything but x is a weight ───────────────────────
 
 
 def _join_batch_norm(draft: Draft, root: Node) -> None:
+    """Collect the chain of nodes that apply mean, variance, γ and β to x, in whatever order a converter wrote them."""
     variance = _leaves(draft, root.inputs[0])
     middle = _first_product(draft, root.outputs[0])
     if middle is None or not variance or len(variance) != 1:
@@ -58,8 +59,8 @@ def _join_batch_norm(draft: Draft, root: Node) -> None:
         chain.insert(0, before)
         source = before.inputs[0]
     while (after := draft.only_reader(chain[-1].outputs[0])) is not None and after.op in _AFFINE:
-        other = [i for i in after.inputs if i != chain[-1].outputs[0]]
-        if len(other) != 1 or not _known(draft, other[0]):
+        other_inputs = [i for i in after.inputs if i != chain[-1].outputs[0]]
+        if len(other_inputs) != 1 or not _known(draft, other_inputs[0]):
             break
         chain.append(after)
     operands = [i for n in chain for i in n.inputs if _known(draft, i)]
@@ -72,22 +73,23 @@ def _known(draft: Draft, name: str) -> bool:
 
 
 def _first_product(draft: Draft, name: str) -> tuple[Node, str] | None:
-    """Where a value that is known before the run first meets one that is not, and that other value."""
+    """The first product of a constant value (computed from weights alone) and one that is not, and the latter."""
     waiting, steps = [name], 0
-    while waiting and steps < _LONGEST:
+    while waiting and steps < _MAX_NODES:
         steps += 1
         current = waiting.pop(0)
         for reader in draft.readers(current):
             if reader.op in ("Mul", "Div"):
-                other = [i for i in reader.inputs if i != current]
-                if len(other) == 1 and not _known(draft, other[0]):
-                    return reader, other[0]
+                factors = [i for i in reader.inputs if i != current]
+                if len(factors) == 1 and not _known(draft, factors[0]):
+                    return reader, factors[0]
             if lookup(reader.op, reader.domain).kind in ("elementwise", "view") and _known(draft, reader.outputs[0]):
                 waiting.append(reader.outputs[0])
     return None
 
 
 def _put_batch_norm(draft: Draft, chain: list[Node], source: str, weights: list[str], variance: str) -> None:
+    """Replace a chain by a BatchNormalization, if its weights have one element for each channel."""
     shape, size = draft.shape(source), draft.tensors[variance].elements
     output = chain[-1].outputs[0]
     rank = len(shape)
@@ -97,6 +99,7 @@ def _put_batch_norm(draft: Draft, chain: list[Node], source: str, weights: list[
     fits = rank >= 2 and draft.shape(output) == shape and shape[axis] == size
     if not fits or not 1 <= len(weights) <= 4 or any(draft.tensors[w].elements != size for w in weights):
         return
+    # of the weights, the framework marks running statistics as buffers; without marks the subtracted one is the mean
     rest = [w for w in weights if w != variance]
     untrained = [w for w in rest if draft.tensors[w].kind == "buffer"]
     mean = untrained[0] if untrained else _subtracted(draft, chain, rest)
@@ -107,6 +110,7 @@ def _put_batch_norm(draft: Draft, chain: list[Node], source: str, weights: list[
     if axis == 1:
         draft.replace(chain, "BatchNormalization", (source, *parts), output)
         return
+    # channels-last: put the norm between transposes, which layouts.py removes later
     order = (0, rank - 1, *range(1, rank - 1))
     back = (0, *range(2, rank), 1)
     turned = draft.tensor(source, tuple(shape[a] for a in order), "activation")
@@ -117,12 +121,12 @@ def _put_batch_norm(draft: Draft, chain: list[Node], source: str, weights: list[
 
 
 def _subtracted(draft: Draft, chain: list[Node], weights: list[str]) -> str:
-    """Of the weights, the mean: the only one that is taken away."""
+    """The mean among the weights: it is the only one that is subtracted."""
     for node in (*chain, *_makers(draft, chain)):
         if node.op in ("Sub", "Neg"):
-            found = [leaf for leaf in _leaves(draft, node.inputs[-1]) or () if leaf in weights]
-            if found:
-                return found[0]
+            means = [leaf for leaf in _leaves(draft, node.inputs[-1]) or () if leaf in weights]
+            if means:
+                return means[0]
     return weights[0] if len(weights) == 3 else ""
 
 
@@ -130,21 +134,22 @@ def _makers(draft: Draft, nodes: Iterable[Node]) -> list[Node]:
     return [m for n in nodes for i in n.inputs if _known(draft, i) and (m := draft.maker(i)) is not None]
 
 
-# ── layer normalisation: the same over the last axes of x itself ──────────────────────────────────────────────────────
+# ── layer normalisation: mean and variance are computed from the last axes of x ───────────────────────────────────────
 
 
 def _join_layer_norm(draft: Draft, root: Node) -> None:
-    found = _normalised(draft, root)
-    if found is None:
+    """Replace the nodes around one square root by a layer or RMS norm, if they form one."""
+    statistics = _normalised(draft, root)
+    if statistics is None:
         return
-    source, mean, centred = found
-    region = close(draft, source, root, _WITHIN)
+    source, mean, centred = statistics
+    region = close(draft, source, root, _NORM_OPERATORS)
     if region is None:
         return
     shape, rank = draft.shape(source), len(draft.shape(source))
     axes = sorted(a % rank for a in mean.integers("axes") or range(rank))
     if axes != list(range(rank - len(axes), rank)):
-        return
+        return  # not over the last axes: no layer norm
     size = 1
     for axis in axes:
         size *= shape[axis]
@@ -158,7 +163,7 @@ def _join_layer_norm(draft: Draft, root: Node) -> None:
 
 
 def _normalised(draft: Draft, root: Node) -> tuple[str, Node, bool] | None:
-    """What is normalised, the mean over its squares, and whether its own mean is taken away first."""
+    """The tensor that is normalised, the mean of its squares, and whether its mean is subtracted (an RMS norm: not)."""
     mean = _upwards(draft, root.inputs[0], "ReduceMean")
     if mean is None:
         return None
@@ -168,18 +173,18 @@ def _normalised(draft: Draft, root: Node) -> tuple[str, Node, bool] | None:
     base = square.inputs[0]
     centre = draft.made_by(base, "Sub")
     if centre is not None:
-        own = _upwards(draft, centre.inputs[1], "ReduceMean")
-        if own is not None and own.inputs[0] == centre.inputs[0]:
+        own_mean = _upwards(draft, centre.inputs[1], "ReduceMean")
+        if own_mean is not None and own_mean.inputs[0] == centre.inputs[0]:
             return centre.inputs[0], mean, True
     means = [r for r in draft.readers(base) if r.op == "ReduceMean"]
     return base, mean, bool(means)  # the variance as E[x²] − E[x]²
 
 
-def _upwards(draft: Draft, name: str, wanted: str) -> Node | None:
-    """The nearest maker of a kind above a tensor, through additions of numbers, limits and reshapes."""
+def _upwards(draft: Draft, name: str, op: str) -> Node | None:
+    """The nearest node of an operator above a tensor; additions of numbers, clips and reshapes are passed."""
     for _ in range(6):
         node = draft.maker(name)
-        if node is None or node.op == wanted:
+        if node is None or node.op == op:
             return node
         if node.op not in ("Add", "Sub", "Max", "Clip", "Relu", "Reshape", "Squeeze", "Unsqueeze", "Cast", "Abs"):
             return None
@@ -194,10 +199,10 @@ def _ends_affine(region: list[Node]) -> bool:
 def close(
     draft: Draft, source: str, anchor: Node, ops: frozenset[str], whole: Callable[[list[Node]], bool] = _ends_affine
 ) -> list[Node] | None:
-    """The fewest nodes around ``anchor`` that read nothing but ``source`` and weights, and of which one result leaves.
+    """Return the smallest set of nodes around ``anchor`` that reads only ``source`` and weights and has one result.
 
-    Grown from ``source`` in the order of the graph, until only one result of the shape of ``source`` is read outside
-    and ``whole`` says that nothing is missing.
+    The set grows from ``source`` in the order of the graph. It is complete when exactly one result, of the shape of
+    ``source``, is read outside, and when ``whole`` agrees that the formula is complete.
     """
     shape, region = draft.shape(source), list[Node]()
     for node in sorted(_below(draft, source, ops), key=lambda n: draft.makers[n.outputs[0]]):
@@ -216,34 +221,38 @@ def close(
 
 
 def _below(draft: Draft, source: str, ops: frozenset[str]) -> list[Node]:
-    """The nodes that depend on ``source`` and weights alone, nearest first."""
-    found: dict[str, Node] = {}
+    """The nodes that depend only on ``source`` and weights, nearest first."""
+    dependent: dict[str, Node] = {}
     waiting = [source]
-    while waiting and len(found) < 2 * _LONGEST:
+    while waiting and len(dependent) < 2 * _MAX_NODES:
         for reader in draft.readers(waiting.pop(0)):
-            known = all(i == source or i in found or draft.is_weight(i) for i in reader.inputs if i)
-            if known and reader.op in ops and reader.outputs[0] not in found:
-                found[reader.outputs[0]] = reader
+            known = all(i == source or i in dependent or draft.is_weight(i) for i in reader.inputs if i)
+            if known and reader.op in ops and reader.outputs[0] not in dependent:
+                dependent[reader.outputs[0]] = reader
                 waiting.append(reader.outputs[0])
-    return list(found.values())
+    return list(dependent.values())
 
 
 def _learned(draft: Draft, region: list[Node], size: int) -> list[str]:
-    """γ and β, as far as they are inside."""
+    """γ and β, if the nodes contain them already."""
     names = [i for n in region for i in n.inputs if i and draft.is_weight(i)]
     return [n for n in dict.fromkeys(names) if draft.tensors[n].elements == size and size > 1]
 
 
 def _extend(draft: Draft, region: list[Node], weights: list[str], size: int) -> str:
-    """Take γ and β along where they follow; returns what leaves in the end."""
+    """Add the multiplication by γ and the addition of β that follow; returns the final result."""
     output = region[-1].outputs[0]
-    for wanted in ("Mul", "Add"):
+    for expected_op in ("Mul", "Add"):
         reader = draft.only_reader(output)
-        if reader is None or reader.op != wanted or len(weights) > 1:
+        if reader is None or reader.op != expected_op or len(weights) > 1:
             continue
-        other = [i for i in reader.inputs if i != output]
-        if len(other) == 1 and draft.is_weight(other[0]) and draft.tensors[other[0]].elements == size > 1:
-            weights.append(other[0])
+        other_inputs = [i for i in reader.inputs if i != output]
+        if (
+            len(other_inputs) == 1
+            and draft.is_weight(other_inputs[0])
+            and draft.tensors[other_inputs[0]].elements == size > 1
+        ):
+            weights.append(other_inputs[0])
             region.append(reader)
             output = reader.outputs[0]
     return output

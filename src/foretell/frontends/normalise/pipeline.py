@@ -1,7 +1,18 @@
-"""frontends: converted models in the form that PyTorch's have, so that one network of two frameworks gives one graph.
+"""Frontends: rewrites the graph of a converted model so that it looks like the same network from PyTorch.
 
-Converters spell one thing in many ways: weights are reshaped before use, norms and activations are written out, images
-lie with their channels last between transposes. Values are not known here: patterns are told by structure and shape.
+Idea: tf2onnx, jax2onnx and paddle2onnx write one network in many ways. They reshape weights before use, write norms,
+activations and attention as chains of small nodes, and keep images channels-last between transposes. Costed as they
+stand, these graphs would differ from PyTorch's in memory traffic and in the number of kernels. The passes below run in
+a fixed order: drop nodes that do nothing, fold rearranged weights, simplify the indices of embeddings, lower Einsum to
+products, join recurrent loops, norms, activations, linear layers and attention into one operator each, and finally move
+to channels-first. The order matters: norms are joined before activations, because both consist of the same element-wise
+nodes, and layouts are settled when only whole operators are left. At the end patterns and batch axes are found anew.
+
+Source: the forms were collected from the output of the three converters; ``docs/frameworks.md`` lists what is tested.
+
+Limits: the values of weights are not known here, so a pattern is recognised by structure and shape alone: any scalar
+counts as the ½ of a GELU. A form that no pass knows stays as it is, and is still costed correctly, but as several
+kernels.
 """
 
 from dataclasses import replace
@@ -19,6 +30,7 @@ from foretell.graph.ir.batch import mark_batch_axes
 from foretell.graph.ir.patterns import tie_patterns
 from foretell.graph.ir.tensor import TensorKind
 
+# nodes with which JAX and TensorFlow turn negative indices into positive ones
 _WRAPPING = frozenset({"Add", "Less", "Where", "Cast", "Not", "Mul"})
 _REARRANGING = frozenset(
     {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Concat", "Identity"}
@@ -26,7 +38,7 @@ _REARRANGING = frozenset(
 
 
 def mark_buffers(graph: Graph, names: frozenset[str]) -> Graph:
-    """The same graph, with weights that the framework does not train as buffers."""
+    """Return the graph with the named weights as buffers: the framework does not train them."""
     tensors = {
         n: replace(t, kind="buffer") if n in names and t.kind == "parameter" else t for n, t in graph.tensors.items()
     }
@@ -34,24 +46,26 @@ def mark_buffers(graph: Graph, names: frozenset[str]) -> Graph:
 
 
 def normalise_converted(graph: Graph) -> Graph:
-    """The graph as PyTorch would have given it, as far as structure tells."""
+    """Return the graph in the form that a PyTorch model would have."""
+    # patterns that were found in the converter's form are forgotten, so that tie_patterns looks again at the end
     plain = replace(graph, nodes=tuple(replace(n, origin="", origin_op="") for n in graph.nodes))
-    for each in _PASSES:
+    for rewrite in _PASSES:
         draft = Draft(plain)
-        each(draft)
+        rewrite(draft)
         plain = draft.finish()
     return mark_bodies(mark_batch_axes(tie_patterns(plain)))
 
 
 def drop_idle(draft: Draft) -> None:
-    """Drop what passes its input through: an Identity, a Concat of one, a reshape to the same shape."""
-    for node in draft.each():
+    """Drop nodes that only pass their input on: an Identity, a Concat of one tensor, a reshape to the same shape."""
+    for node in draft.current_nodes():
         if not node.inputs or not node.inputs[0] or len(node.outputs) != 1 or not _is_idle(draft, node):
             continue
         source, target = node.inputs[0], node.outputs[0]
         if target not in draft.outputs:
             draft.remove([node])
             draft.redirect(target, source)
+        # an output of the graph keeps its name: the node before writes it
         elif draft.only_reader(source) is node and draft.maker(source) is not None:
             maker = draft.maker(source)
             assert maker is not None
@@ -60,6 +74,7 @@ def drop_idle(draft: Draft) -> None:
 
 
 def _is_idle(draft: Draft, node: Node) -> bool:
+    """Whether a node passes its input on unchanged."""
     source, target = draft.tensors[node.inputs[0]], draft.tensors[node.outputs[0]]
     if source.shape != target.shape or source.dtype != target.dtype:
         return False
@@ -71,8 +86,8 @@ def _is_idle(draft: Draft, node: Node) -> bool:
 
 
 def fold_weights(draft: Draft) -> None:
-    """Weights that are only rearranged before use (transposed, reordered gate by gate) lie so from the start."""
-    for node in draft.each():
+    """Replace weights that are only rearranged before use by weights that have the final shape from the start."""
+    for node in draft.current_nodes():
         if node.op in _REARRANGING or node.bodies:
             continue
         for name in dict.fromkeys(node.inputs):
@@ -81,8 +96,9 @@ def fold_weights(draft: Draft) -> None:
 
 
 def _fold_weight(draft: Draft, name: str) -> None:
+    """Fold one tensor if it comes from weights through rearranging nodes alone."""
     sources: set[str] = set()
-    passed: list[Node] = []
+    folded: list[Node] = []
     waiting, seen = [name], set[str]()
     while waiting:
         current = waiting.pop()
@@ -95,27 +111,30 @@ def _fold_weight(draft: Draft, name: str) -> None:
         maker = draft.maker(current)
         if maker is None or maker.op not in _REARRANGING:
             return
-        passed.append(maker)
+        folded.append(maker)
         waiting.extend(i for i in maker.inputs if i)
     kinds = {draft.tensors[s].kind for s in sources}
     kind: TensorKind = "parameter" if "parameter" in kinds else "buffer" if "buffer" in kinds else "constant"
     target = draft.tensors[name]
     if kind == "parameter":
-        inside = {id(n) for n in passed}
+        # a weight that others read, too, or that is only used in part, must stay as it is
+        inside = {id(n) for n in folded}
         shared = any(id(r) not in inside for s in sources for r in draft.readers(s))
         shared = shared or any(
-            id(r) not in inside for n in passed for o in n.outputs if o != name for r in draft.readers(o)
+            id(r) not in inside for n in folded for o in n.outputs if o != name for r in draft.readers(o)
         )
         if shared or target.elements != sum(draft.tensors[s].elements for s in sources) or name in draft.outputs:
             return
+    # one new weight of the final shape; the old ones and the nodes between disappear, as nobody reads them
     draft.redirect(name, draft.tensor(sorted(sources)[0], target.shape, kind))
 
 
 def drop_wrapping(draft: Draft) -> None:
-    """Indices of a table that may count from its end are mended first: PyTorch's embedding has no such thing."""
+    """Drop the nodes that make negative indices of an embedding positive: PyTorch's embedding does not have them."""
     for gather in [n for n in draft.nodes.values() if n.op == "Gather" and len(n.inputs) > 1]:
         sources: dict[str, None] = {}
         ops: set[str] = set()
+        # walk up from the indices: where(i < 0, i + n, i) comes from one tensor
         waiting, steps = [gather.inputs[1]], 0
         while waiting and steps < 32:
             current, steps = waiting.pop(), steps + 1

@@ -1,4 +1,4 @@
-"""frontends: a loop over time whose body is an LSTM's or a GRU's cell is an LSTM or a GRU, as PyTorch runs it."""
+"""Frontends: replaces a Loop over time steps whose body is an LSTM or GRU cell by one LSTM or GRU operator."""
 
 from collections import Counter
 from dataclasses import replace
@@ -6,9 +6,9 @@ from dataclasses import replace
 from foretell.frontends.normalise.draft import Draft
 from foretell.graph import Node, Tensor
 
-# sigmoids and hyperbolic tangents of a cell → what it is, and how many gates it has
+# (number of sigmoids, number of tanhs) in the body → operator, number of gates
 _CELLS = {(3, 2): ("LSTM", 4), (2, 1): ("GRU", 3)}
-_WITHIN = frozenset(
+_CELL_OPERATORS = frozenset(
     {
         "MatMul",
         "Gemm",
@@ -29,31 +29,34 @@ _WITHIN = frozenset(
 
 
 def join_recurrence(draft: Draft) -> None:
-    """Loops are told by what their bodies count up to."""
-    for node in draft.each():
+    """Replace the loops whose bodies have the operators of a cell."""
+    for node in draft.current_nodes():
         if node.op == "Loop" and len(node.bodies) == 1 and node.integer("trips", 0) > 1:
             ops = Counter(inner.op for inner in node.bodies[0].nodes)
             cell = _CELLS.get((ops["Sigmoid"], ops["Tanh"]))
-            if cell is not None and set(ops) <= _WITHIN:
+            if cell is not None and set(ops) <= _CELL_OPERATORS:
                 _join(draft, node, *cell)
 
 
 def _join(draft: Draft, loop: Node, op: str, gates: int) -> None:
+    """Replace one loop if its inputs, outputs and weights have the sizes of a recurrent layer."""
     steps = loop.integer("trips", 0)
     read = [o for o in loop.outputs if o and (o in draft.outputs or draft.readers(o))]
     sequences = [o for o in read if len(draft.shape(o)) == 3 and draft.shape(o)[0] == steps]
     states = [o for o in read if len(draft.shape(o)) == 2]
-    given = [i for i in dict.fromkeys(loop.inputs) if i and not draft.is_weight(i) and len(draft.shape(i)) == 3]
-    given = [i for i in given if draft.shape(i)[0] == steps]
-    if len(sequences) > 1 or len(states) > 2 or {*sequences, *states} != set(read) or not read or len(given) != 1:
+    inputs = [i for i in dict.fromkeys(loop.inputs) if i and not draft.is_weight(i) and len(draft.shape(i)) == 3]
+    inputs = [i for i in inputs if draft.shape(i)[0] == steps]
+    if len(sequences) > 1 or len(states) > 2 or {*sequences, *states} != set(read) or not read or len(inputs) != 1:
         return
-    source = given[0]
+    source = inputs[0]
     size, width = draft.shape(read[0])[-1], draft.shape(source)[-1]
     weights = [draft.tensors[i] for i in dict.fromkeys(loop.inputs) if draft.is_weight(i)]
+    # weights may be inputs of the loop or lie in its body
     weights += [t for t in loop.bodies[0].tensors.values() if t.kind == "parameter"]
     trained = [t for t in weights if t.kind == "parameter" and t.elements > 1]
     biases = [t for t in trained if t.elements in (size, gates * size, 2 * gates * size) and _is_row(t, size, gates)]
     matrices = [t for t in trained if t not in biases]
+    # input and recurrent weights together: gates × hidden × (input + hidden)
     if not matrices or sum(t.elements for t in matrices) != gates * size * (width + size):
         return
     _put(draft, loop, op, source, matrices[0], gates * size, sum(t.elements for t in biases), sequences, states)
@@ -74,7 +77,7 @@ def _put(
     sequences: list[str],
     states: list[str],
 ) -> None:
-    """The operator as ONNX has it, and views of its results as the loop's readers know them."""
+    """Add the operator in ONNX's form, and views of its results in the shapes that the loop had."""
     gates = 4 if op == "LSTM" else 3
     steps, batch, width = draft.shape(source)
     size = rows // gates

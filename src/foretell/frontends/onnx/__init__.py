@@ -1,1 +1,1 @@
-"""Front-end for ONNX files: checks, inputs, shapes, nodes, control flow."""
+"""Frontends: ONNX files: checks, inputs, shapes, nodes, control flow."""

@@ -1,4 +1,7 @@
-"""frontends: operators that ONNX itself does not define: what ONNX Runtime's optimiser writes, and their shapes."""
+"""Frontends: the contrib operators that ONNX Runtime's optimiser writes: their names in the graph, and their shapes.
+
+ONNX itself does not define these operators, so its shape inference does not know them.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +13,8 @@ from onnx import NodeProto, TensorProto
 from foretell.graph.ir.operators import OPERATORS
 
 Known = tuple[tuple[int, ...], int]  # shape, ONNX element type
-Infer = Callable[[NodeProto, Mapping[str, Known]], dict[str, Known] | None]  # with inputs taken for others
+# shape inference of a node; the mapping gives some inputs another shape or type than they have
+Infer = Callable[[NodeProto, Mapping[str, Known]], dict[str, Known] | None]
 
 STANDARD = ("", "ai.onnx")
 CONTRIB, BLOCKED = "com.microsoft", "com.microsoft.nchwc"
@@ -88,7 +92,7 @@ _BLOCKED = {
 
 
 def canonical_name(node: NodeProto) -> str | None:
-    """The graph's name of an operator, None where it is not known.
+    """Return the graph's name of an operator; None if it is unknown.
 
     >>> from onnx import helper
     >>> canonical_name(helper.make_node("Attention", [], [], domain="com.microsoft"))
@@ -134,14 +138,14 @@ _PRODUCTS = frozenset(
         "QGemm",
     ]
 )
-_AS_PLAIN = {
+_STANDARD_FORM = {
     "FusedConv": "Conv", "Conv": "Conv", "QLinearAveragePool": "AveragePool",
     "QLinearGlobalAveragePool": "GlobalAveragePool",
     "NhwcMaxPool": "MaxPool", "MaxPool": "MaxPool", "AveragePool": "AveragePool",
     "GlobalAveragePool": "GlobalAveragePool",
     "GlobalMaxPool": "GlobalMaxPool", "Pad": "Pad", "Range": "Range", "GridSample": "GridSample",
 }  # fmt: skip
-_PLAIN_ATTRIBUTES = frozenset(
+_STANDARD_ATTRIBUTES = frozenset(
     [
         "kernel_shape",
         "strides",
@@ -159,7 +163,7 @@ _PLAIN_ATTRIBUTES = frozenset(
 
 @dataclass(frozen=True)
 class _Call:
-    """One node: its attributes, and what is known of its inputs."""
+    """One node: its attributes, and the shapes and types of its inputs."""
 
     attributes: Mapping[str, Any]
     operands: tuple[Known | None, ...]
@@ -176,20 +180,20 @@ class _Call:
         return position < len(self.operands) and self.operands[position] is not None
 
     def shape_of(self, position: int) -> tuple[int, ...]:
-        found = self.operands[position] if position < len(self.operands) else None
-        if found is None:
+        operand = self.operands[position] if position < len(self.operands) else None
+        if operand is None:
             raise ValueError(f"input {position} is absent")
-        return found[0]
+        return operand[0]
 
     def kind_of(self, position: int, otherwise: int) -> int:
-        found = self.operands[position] if position < len(self.operands) else None
-        return found[1] if found else int(otherwise)
+        operand = self.operands[position] if position < len(self.operands) else None
+        return operand[1] if operand else int(otherwise)
 
 
 def contrib_shapes(
     node: NodeProto, attributes: Mapping[str, Any], known: Mapping[str, Known], infer: Infer
 ) -> dict[str, Known] | None:
-    """Shapes and element types of a contrib operator's outputs, or None where no rule fits."""
+    """Return the shapes and element types of a contrib operator's outputs; None if there is no rule for it."""
     call = _Call(attributes, tuple(known.get(i) if i else None for i in node.input))
     if not call.has(0):
         return None
@@ -197,13 +201,14 @@ def contrib_shapes(
         return {node.output[0]: (call.shape, call.kind)}
     if node.op_type in _PRODUCTS:
         return {node.output[0]: (_product(node.op_type, call), _product_type(node.op_type, call))}
-    if node.op_type in _AS_PLAIN:
-        return _as_plain(node, call, infer)
+    if node.op_type in _STANDARD_FORM:
+        return _by_standard_form(node, call, infer)
     rule = _RULES.get(node.op_type)
     return dict(zip(node.output, rule(call))) if rule is not None else None
 
 
 def _product(op: str, call: _Call) -> tuple[int, ...]:
+    """The shape of a matrix product."""
     left, attributes = call.shape, call.attributes
     if op == "MatMulNBits":
         return (*left[:-1], int(attributes["N"]))
@@ -219,27 +224,34 @@ def _product_type(op: str, call: _Call) -> int:
     return int(TensorProto.FLOAT) if op == "QGemm" and not call.has(8) else call.kind
 
 
-def _as_plain(node: NodeProto, call: _Call, infer: Infer) -> dict[str, Known] | None:
-    """Ask ONNX about the operator that this one is a variant of; channels-last ones are turned around for that."""
-    plain = NodeProto(op_type=_AS_PLAIN[node.op_type], output=node.output[:1])
-    whole = plain.op_type in ("Pad", "Range", "GridSample")
-    plain.input.extend(node.input if whole else node.input[: 3 if plain.op_type == "Conv" else 1])
-    plain.attribute.extend(a for a in node.attribute if a.name in _PLAIN_ATTRIBUTES)
-    last = node.op_type == "NhwcMaxPool" or bool(call.attributes.get("channels_last"))
+def _by_standard_form(node: NodeProto, call: _Call, infer: Infer) -> dict[str, Known] | None:
+    """Let ONNX infer the shape of the standard operator that this one is a variant of.
+
+    A channels-last variant is described with channels first for that, and its result is turned back.
+    """
+    standard = NodeProto(op_type=_STANDARD_FORM[node.op_type], output=node.output[:1])
+    all_inputs = standard.op_type in ("Pad", "Range", "GridSample")
+    standard.input.extend(node.input if all_inputs else node.input[: 3 if standard.op_type == "Conv" else 1])
+    standard.attribute.extend(a for a in node.attribute if a.name in _STANDARD_ATTRIBUTES)
+    is_channels_last = node.op_type == "NhwcMaxPool" or bool(call.attributes.get("channels_last"))
+    # most standard operators do not take 8-bit integers: infer with floats, then restore the type
     quantised = call.kind in (TensorProto.UINT8, TensorProto.INT8)
-    as_if = (_first(call.shape) if last else call.shape, int(TensorProto.FLOAT) if quantised else call.kind)
-    found = infer(plain, {node.input[0]: as_if})
-    if not found or node.output[0] not in found:
+    described = (
+        _channels_first(call.shape) if is_channels_last else call.shape,
+        int(TensorProto.FLOAT) if quantised else call.kind,
+    )
+    inferred = infer(standard, {node.input[0]: described})
+    if not inferred or node.output[0] not in inferred:
         return None
-    out = found[node.output[0]][0]
-    return {node.output[0]: (_last(out) if last else out, call.kind)}
+    out = inferred[node.output[0]][0]
+    return {node.output[0]: (_channels_last(out) if is_channels_last else out, call.kind)}
 
 
-def _first(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (shape[0], shape[-1], *shape[1:-1])
 
 
-def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (shape[0], *shape[2:], shape[1])
 
 
@@ -248,24 +260,25 @@ def _broadcast(call: _Call) -> list[Known]:
 
 
 def _concatenated(call: _Call) -> list[Known]:
+    # after the output's scale and zero point come triples of tensor, scale and zero point
     pieces = [call.shape_of(i) for i in range(2, len(call.operands), 3)]
     joined, axis = list(pieces[0]), int(call.attributes["axis"])
     joined[axis] = sum(p[axis] for p in pieces)
     return [(tuple(joined), call.kind_of(2, TensorProto.UINT8))]
 
 
-def _skipped(call: _Call) -> list[Known]:
+def _skip_norm(call: _Call) -> list[Known]:
     statistics = ((*call.shape[:-1], 1), int(TensorProto.FLOAT))
     return [(call.shape, call.kind), statistics, statistics, (call.shape, call.kind)]
 
 
-def _embedded(call: _Call) -> list[Known]:
+def _embedding_norm(call: _Call) -> list[Known]:
     full = ((*call.shape, call.shape_of(2)[-1]), call.kind_of(2, TensorProto.FLOAT))
     return [full, (call.shape[:1], int(TensorProto.INT32)), full]
 
 
-def _attended(call: _Call) -> list[Known]:
-    """com.microsoft.Attention: (batch, tokens, width) and one weight for queries, keys and values."""
+def _attention(call: _Call) -> list[Known]:
+    """com.microsoft.Attention: an input (batch, tokens, width), and one weight for queries, keys and values."""
     shape, sizes, heads = call.shape, call.attributes.get("qkv_hidden_sizes"), int(call.attributes.get("num_heads", 1))
     width = int(sizes[2]) if sizes else call.shape_of(1)[-1] // 3
     tokens = shape[1] + (call.shape_of(4)[3] if call.has(4) else 0)
@@ -281,8 +294,9 @@ def _multi_head(call: _Call) -> list[Known]:
     return [((shape[0], shape[1], width), call.kind)]
 
 
-def _grouped(call: _Call) -> list[Known]:
+def _group_query(call: _Call) -> list[Known]:
     shape, heads, groups = call.shape, int(call.attributes["num_heads"]), int(call.attributes["kv_num_heads"])
+    # without separate keys, queries, keys and values are packed side by side
     size = shape[-1] // (heads if call.has(1) else heads + 2 * groups)
     tokens = shape[1] + (call.shape_of(3)[2] if call.has(3) else 0)
     cache = ((shape[0], groups, tokens, size), call.kind)
@@ -298,12 +312,12 @@ def _dequantised(call: _Call) -> list[Known]:
 
 
 def _reordered(call: _Call) -> list[Known]:
-    """Into blocked channels, and out of them: the axes are counted as channels-first all the way."""
-    shape, last = call.shape, bool(call.attributes.get("channels_last"))
+    """Into the blocked layout and back. Between the two, shapes are noted as if they were channels-first."""
+    shape, is_channels_last = call.shape, bool(call.attributes.get("channels_last"))
     if "channels" in call.attributes:
         out = (shape[0], int(call.attributes["channels"]), *shape[2:])
-        return [(_last(out) if last else out, call.kind)]
-    return [(_first(shape) if last else shape, call.kind)]
+        return [(_channels_last(out) if is_channels_last else out, call.kind)]
+    return [(_channels_first(shape) if is_channels_last else shape, call.kind)]
 
 
 def _upsampled(call: _Call) -> list[Known]:
@@ -311,19 +325,19 @@ def _upsampled(call: _Call) -> list[Known]:
 
 
 def _convolved(call: _Call) -> list[Known]:
-    """A quantised convolution, channels first or last; its weight is channels-first either way."""
-    weight, last, given = call.shape_of(3), bool(call.attributes.get("channels_last")), call.attributes
-    sides = call.shape[1:-1] if last else call.shape[2:]
+    """A quantised convolution, channels first or last; its weight has its channels first in both cases."""
+    weight, is_channels_last, attributes = call.shape_of(3), bool(call.attributes.get("channels_last")), call.attributes
+    sides = call.shape[1:-1] if is_channels_last else call.shape[2:]
     rank = len(sides)
-    strides, dilations = given.get("strides") or [1] * rank, given.get("dilations") or [1] * rank
-    pads = given.get("pads") or [0] * 2 * rank
-    same = str(given.get("auto_pad", "NOTSET")).startswith("SAME")
+    strides, dilations = attributes.get("strides") or [1] * rank, attributes.get("dilations") or [1] * rank
+    pads = attributes.get("pads") or [0] * 2 * rank
+    same = str(attributes.get("auto_pad", "NOTSET")).startswith("SAME")
     out = []
     for i, side in enumerate(sides):
-        reach = (weight[2 + i] - 1) * dilations[i] + 1
-        out.append(-(-side // strides[i]) if same else (side + pads[i] + pads[i + rank] - reach) // strides[i] + 1)
-    found = (call.shape[0], weight[0], *out)
-    return [(_last(found) if last else found, call.kind)]
+        extent = (weight[2 + i] - 1) * dilations[i] + 1
+        out.append(-(-side // strides[i]) if same else (side + pads[i] + pads[i + rank] - extent) // strides[i] + 1)
+    shape = (call.shape[0], weight[0], *out)
+    return [(_channels_last(shape) if is_channels_last else shape, call.kind)]
 
 
 def _lstm(call: _Call) -> list[Known]:
@@ -338,12 +352,12 @@ _RULES: dict[str, Callable[[_Call], list[Known]]] = {
     "QLinearMul": _broadcast,
     "QLinearConcat": _concatenated,
     "QLinearConv": _convolved,
-    "SkipLayerNormalization": _skipped,
-    "SkipSimplifiedLayerNormalization": _skipped,
-    "EmbedLayerNormalization": _embedded,
-    "Attention": _attended,
+    "SkipLayerNormalization": _skip_norm,
+    "SkipSimplifiedLayerNormalization": _skip_norm,
+    "EmbedLayerNormalization": _embedding_norm,
+    "Attention": _attention,
     "MultiHeadAttention": _multi_head,
-    "GroupQueryAttention": _grouped,
+    "GroupQueryAttention": _group_query,
     "QuantizeLinear": _quantised,
     "DequantizeLinear": _dequantised,
     "ReorderInput": _reordered,

@@ -1,4 +1,4 @@
-"""frontends: an ONNX file or ``ModelProto`` → Graph. Weights are never read; they may be absent."""
+"""Frontends: reads an ONNX file or ``ModelProto``. The values of weights are not needed; their data may be absent."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -25,16 +25,16 @@ from foretell.graph.ir.graph import sort_nodes
 from foretell.graph.ir.patterns import tie_patterns
 from foretell.graph.ir.tensor import TensorKind
 
-TRACE_BATCH = 11  # where the batch is open: a size that no layer has by itself
-MAX_FILE_BYTES = 2**31  # protobuf's own limit; larger models keep their weights outside
+TRACE_BATCH = 11  # for models with an open batch; frontends/torch/export.py says why 11
+MAX_FILE_BYTES = 2**31  # protobuf's own limit; larger models keep their weights in other files
 _MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError, RecursionError)
 
 
 class OnnxFrontend:
-    """ONNX of any opset that the installed onnx knows."""
+    """ONNX models of any opset that the installed onnx knows."""
 
     def load(self, request: ModelRequest) -> Graph:
-        """Read, resolve shapes, convert; what a framework's converter has written is brought into the usual form."""
+        """Read the model, resolve its shapes and convert it; normalise it if a framework's converter wrote it."""
         if isinstance(request.source, ModelProto):
             proto, name = request.source, request.source.graph.name or "model"
         else:
@@ -43,7 +43,7 @@ class OnnxFrontend:
         return _normalised(graph) if _is_converted(proto) else graph
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """The file's content, and how it is brought into the usual form."""
+        """The content of the file, and the versions of onnx and of the conversion."""
         if isinstance(request.source, ModelProto):
             return None
         path = Path(request.source)
@@ -56,27 +56,31 @@ class OnnxFrontend:
 
 
 def _is_converted(model: ModelProto) -> bool:
-    """Whether tf2onnx (Keras' own export, too), jax2onnx or paddle2onnx has written a model; the last is not named."""
+    """Whether tf2onnx (also behind Keras' own export), jax2onnx or paddle2onnx wrote the model.
+
+    paddle2onnx does not write its name; the name of the graph gives it away.
+    """
     return model.producer_name in ("tf2onnx", "jax2onnx") or "PaddlePaddle" in model.graph.name
 
 
 def _normalised(graph: Graph) -> Graph:
-    """The graph as the framework's own file would have given it; as it is, where it is too odd for that."""
-    from foretell.frontends.normalise.pipeline import normalise_converted  # it reads converted models by this file
+    """Normalise the graph of a converted model; if that fails, return it as it is, with a warning."""
+    from foretell.frontends.normalise.pipeline import normalise_converted  # here, because only these models need it
 
     try:
         return normalise_converted(graph)
     except (ForetellError, *_MALFORMED) as error:
-        told = f"Read as it is: it could not be brought into the usual form ({type(error).__name__})."
-        return replace(graph, warnings=(*graph.warnings, told))
+        warning = f"The converted model could not be normalised ({type(error).__name__}); it is read as it is."
+        return replace(graph, warnings=(*graph.warnings, warning))
 
 
 def _parse(path: Path) -> ModelProto:
+    """Read the file as protobuf; raise if it is too large or no ONNX model."""
     try:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
             raise ModelError(
-                f"{path.name} has {size} bytes; an ONNX file has at most {MAX_FILE_BYTES}: it is no ONNX model."
+                f"{path.name} has {size} bytes, but an ONNX file has at most {MAX_FILE_BYTES}: it is not an ONNX model."
             )
         data = path.read_bytes()
     except OSError as error:
@@ -85,14 +89,14 @@ def _parse(path: Path) -> ModelProto:
     try:
         model.ParseFromString(data)
     except DecodeError as error:
-        raise ModelError(f"{path.name} is not an ONNX model, or it is cut short ({len(data)} bytes).") from error
+        raise ModelError(f"{path.name} is not an ONNX model, or it is truncated ({len(data)} bytes).") from error
     if not model.HasField("graph") or not model.opset_import:
-        raise ModelError(f"{path.name} is not an ONNX model, or it is cut short ({len(data)} bytes): it has no graph.")
+        raise ModelError(f"{path.name} is not an ONNX model, or it is truncated ({len(data)} bytes): it has no graph.")
     return model
 
 
 def graph_from_proto(model: ModelProto, request: ModelRequest, name: str) -> Graph:
-    """The graph of a parsed model."""
+    """Return the graph of a parsed model."""
     try:
         return _graph_from_proto(model, request, name)
     except ForetellError:
@@ -103,6 +107,7 @@ def graph_from_proto(model: ModelProto, request: ModelRequest, name: str) -> Gra
 
 
 def _graph_from_proto(model: ModelProto, request: ModelRequest, name: str) -> Graph:
+    """Check the model, then convert it with an open batch at 11, or else at 1."""
     opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
     newest = onnx.defs.onnx_opset_version()
     if not 1 <= opsets.get("", 1) <= newest:
@@ -113,6 +118,7 @@ def _graph_from_proto(model: ModelProto, request: ModelRequest, name: str) -> Gr
     model = inline_functions(model)
     check_model(model, request.allow_unknown)
     inputs = resolve_inputs(model.graph, request)
+    # some models compute with their batch size and fail at 11: these are read at 1
     batch_sizes = [TRACE_BATCH, 1] if any(None in i.shape for i in inputs) else [_fixed_batch(inputs)]
     for position, batch_size in enumerate(batch_sizes):
         try:
@@ -130,6 +136,7 @@ def _fixed_batch(inputs: Iterable[OpenInput]) -> int:
 def _convert(
     proto: GraphProto, opsets: Mapping[str, int], inputs: tuple[OpenInput, ...], batch_size: int, name: str
 ) -> Graph:
+    """Convert the model at one batch size."""
     declared = {v.name: known for v in (*proto.value_info, *proto.output) if (known := read_type(v.type)) is not None}
     shapes = Shapes(opsets, declared)
     for entry in inputs:
@@ -142,6 +149,7 @@ def _convert(
 
 
 def _read_nodes(proto: GraphProto, shapes: Shapes, reader: NodeReader) -> list[Node]:
+    """Convert the nodes of a graph in topological order; initializers first."""
     for tensor in proto.initializer:
         shapes.enter_constant(tensor.name, tensor)
         reader.constants[tensor.name] = tensor.data_type
@@ -166,6 +174,7 @@ def _read_nodes(proto: GraphProto, shapes: Shapes, reader: NodeReader) -> list[N
 
 
 def _read_node(node: NodeProto, shapes: Shapes, reader: NodeReader) -> Node | None:
+    """Convert one node; None if nothing of it runs."""
     attributes = read_attributes(node)
     if node.op_type == "Constant":
         reader.read_constant(node, attributes)
@@ -173,6 +182,7 @@ def _read_node(node: NodeProto, shapes: Shapes, reader: NodeReader) -> Node | No
     if node.op_type in CONTROL:
         return read_control(node, attributes, shapes, reader, _read_body)
     if node.op_type in SEQUENCE_OPERATORS:
+        # sequences disappear here: what is left is an operator on tensors, or nothing
         plain = lower(node, attributes, shapes)
         if plain is None:
             return None
@@ -189,21 +199,22 @@ def _read_body(proto: GraphProto, shapes: Shapes, reader: NodeReader, inputs: tu
 
 
 def _sorted(protos: Iterable[NodeProto]) -> list[NodeProto]:
-    """ONNX asks for topological order; files that break it are put right, and cycles are named."""
+    """Sort nodes topologically. ONNX requires that order, but some files break it; a cycle raises an error."""
     nodes = list(protos)
-    read = [tuple(n.input) if not n.attribute or not bodies(n) else (*n.input, *outer_names(n)) for n in nodes]
-    coming = {o for n in nodes for o in n.output if o}
-    for node, names in zip(nodes, read):
-        if not coming.isdisjoint(names):
+    names_read = [tuple(n.input) if not n.attribute or not bodies(n) else (*n.input, *outer_names(n)) for n in nodes]
+    not_yet_made = {o for n in nodes for o in n.output if o}
+    for node, names in zip(nodes, names_read):
+        if not not_yet_made.isdisjoint(names):
             break
-        coming.difference_update(node.output)
+        not_yet_made.difference_update(node.output)
     else:
         return nodes
-    plain = [Node(str(i), n.op_type, names, tuple(n.output)) for i, (n, names) in enumerate(zip(nodes, read))]
+    # sort_nodes needs graph nodes; their names are the positions of the protos
+    plain = [Node(str(i), n.op_type, names, tuple(n.output)) for i, (n, names) in enumerate(zip(nodes, names_read))]
     try:
         return [nodes[int(n.name)] for n in sort_nodes(tuple(plain))]
     except ForetellError as error:
-        stuck = next((n for n, names in zip(nodes, read) if not coming.isdisjoint(names)), nodes[0])
+        stuck = next((n for n, names in zip(nodes, names_read) if not not_yet_made.isdisjoint(names)), nodes[0])
         raise ModelError(
             f"The graph has a cycle; node {label(stuck)!r} ({stuck.op_type}) waits for its own result."
         ) from error
@@ -218,20 +229,20 @@ def _finish(
     batch_size: int,
     name: str,
 ) -> Graph:
-    """The graph of converted nodes; ``axes`` are its inputs and where each holds the batch."""
-    made = {o for node in nodes for o in node.outputs if o}
+    """Build the graph of converted nodes. ``axes`` maps each input to its batch axis."""
+    produced = {o for node in nodes for o in node.outputs if o}
     outputs = [o.name for o in proto.output]
-    touched = made | {i for node in nodes for i in node.inputs if i} | set(axes) | set(outputs)
+    used = produced | {i for node in nodes for i in node.inputs if i} | set(axes) | set(outputs)
     tensors = {}
-    for key in sorted(touched):
+    for key in sorted(used):
         if key not in shapes.known:
-            if key in made:
-                continue
+            if key in produced:
+                continue  # an optional output that nobody reads
             if key in shapes.sequences:
                 raise ModelError(f"The model returns the sequence {key!r}; foretell reads models that return tensors.")
             raise ModelError(f"The shape of {key!r} is unknown. Export the model with fixed shapes.")
         shape, element_type = shapes.known[key]
-        kind: TensorKind = "input" if key in axes else "activation" if key in made else reader.kind_of(key, shape)
+        kind: TensorKind = "input" if key in axes else "activation" if key in produced else reader.kind_of(key, shape)
         tensors[key] = Tensor(key, shape, dtype_of(element_type), kind, axes.get(key))
     nodes = [_without_unknown_outputs(n, tensors) for n in nodes]
     warnings = dict.fromkeys(reader.warnings)
@@ -241,6 +252,7 @@ def _finish(
 
 
 def _without_unknown_outputs(node: Node, tensors: Mapping[str, Tensor]) -> Node:
+    """The node without outputs that have no known shape, which nobody reads."""
     if all(o in tensors or not o for o in node.outputs):
         return node
     outputs = tuple(o if o in tensors else "" for o in node.outputs)

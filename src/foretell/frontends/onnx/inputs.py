@@ -1,4 +1,7 @@
-"""frontends: the inputs of an ONNX model: open dimensions take their sizes from ``--input``, symbols are shared."""
+"""Frontends: finds the input shapes of an ONNX model. Sizes that the file leaves open come from ``--input``.
+
+A symbol such as ``sequence`` that occurs in several inputs has the same size in all of them.
+"""
 
 import ast
 import re
@@ -18,25 +21,25 @@ MAX_EXPRESSION = 120
 
 @dataclass(frozen=True)
 class OpenInput:
-    """One input. None in its shape stands for the batch, where the file leaves it open."""
+    """One input. None in its shape stands for a batch that the file leaves open."""
 
     name: str
     shape: tuple[int | None, ...]
     element_type: int
 
     def at_batch(self, batch_size: int) -> tuple[int, ...]:
-        """Its shape at a batch size."""
+        """The shape at a batch size."""
         return tuple(batch_size if d is None else d for d in self.shape)
 
     def batch_axis(self, batch_size: int) -> int | None:
-        """The axis that holds the batch: the open one; of a fixed shape the first, where its size is the batch size."""
+        """The batch axis: the open one; of a fixed shape the first axis, if its size is the batch size."""
         if None in self.shape:
             return self.shape.index(None)
         return 0 if self.shape and self.shape[0] == batch_size else None
 
 
 def resolve_inputs(graph: GraphProto, request: ModelRequest) -> tuple[OpenInput, ...]:
-    """Every real input of a model with its shape; old files list their weights among the inputs."""
+    """Return every real input of a model with its shape. Old files list their weights among the inputs, too."""
     constants = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
     protos = [i for i in graph.input if i.name not in constants]
     for proto in protos:
@@ -48,7 +51,7 @@ def resolve_inputs(graph: GraphProto, request: ModelRequest) -> tuple[OpenInput,
     dims = {p.name: _dims(p, specs.get(p.name)) for p in protos}
     symbols: dict[str, int] = {}
     for name, spec in specs.items():
-        _learn(name, dims[name], spec, symbols)
+        _bind_symbols(name, dims[name], spec, symbols)
     batch = _batch_symbol(dims)
     return tuple(
         OpenInput(
@@ -62,6 +65,7 @@ Dim = int | str  # a size, or a symbol ("" where it has no name)
 
 
 def _dims(proto: Any, spec: InputSpec | None) -> list[Dim]:
+    """The dimensions of an input: sizes, and symbols where the file leaves them open."""
     kind = proto.type.tensor_type
     if not kind.HasField("shape"):
         if spec is None:
@@ -73,7 +77,7 @@ def _dims(proto: Any, spec: InputSpec | None) -> list[Dim]:
     for dim in kind.shape.dim:
         if dim.HasField("dim_value") and dim.dim_value < 0:
             raise ModelError(f"Input {proto.name!r} has the negative dimension {dim.dim_value}.")
-        # exporters of old wrote 0 where they meant "any"
+        # old exporters wrote 0 for "any size"
         dims.append(dim.dim_value if dim.HasField("dim_value") and dim.dim_value else dim.dim_param)
     return dims
 
@@ -81,11 +85,11 @@ def _dims(proto: Any, spec: InputSpec | None) -> list[Dim]:
 def _check_dtype(name: str, element_type: int, spec: InputSpec | None) -> None:
     dtype = dtype_of(element_type)
     if spec is not None and spec.dtype is not None and spec.dtype != dtype:
-        raise InputError(f"The input {name!r} is {dtype} in the file; {spec.dtype} was given.")
+        raise InputError(f"The input {name!r} is {dtype} in the file, but {spec.dtype} was given.")
 
 
 def _batch_symbol(dims: Mapping[str, list[Dim]]) -> str:
-    """The symbol of the batch: where a first axis is open, that one's; else one that is called so."""
+    """The symbol of the batch: one with a name such as ``batch``, else the symbol of an open first axis."""
     symbols = [d for shape in dims.values() for d in shape if isinstance(d, str) and d]
     named = next((s for s in symbols if _BATCH_NAME.match(s)), "")
     first = next((shape[0] for shape in dims.values() if shape and isinstance(shape[0], str)), "")
@@ -93,7 +97,7 @@ def _batch_symbol(dims: Mapping[str, list[Dim]]) -> str:
 
 
 def _sizes(name: str, dims: list[Dim], spec: InputSpec) -> list[int]:
-    """The given sizes, one an axis; 0 for the batch, which need not be given."""
+    """The size that the user gave for each axis; 0 for the batch, which may be left out."""
     if len(spec.shape) == len(dims):
         return list(spec.shape)
     if len(spec.shape) == len(dims) - 1:
@@ -105,10 +109,11 @@ def _sizes(name: str, dims: list[Dim], spec: InputSpec) -> list[int]:
     )
 
 
-def _learn(name: str, dims: list[Dim], spec: InputSpec, symbols: dict[str, int]) -> None:
+def _bind_symbols(name: str, dims: list[Dim], spec: InputSpec, symbols: dict[str, int]) -> None:
+    """Record the sizes of the symbols of one input, and check that they agree with the file and with other inputs."""
     for axis, (dim, size) in enumerate(zip(dims, _sizes(name, dims, spec))):
         if isinstance(dim, int) and size and size != dim:
-            raise InputError(f"Axis {axis} of the input {name!r} is fixed at {dim}; {size} was given.")
+            raise InputError(f"Axis {axis} of the input {name!r} is fixed at {dim}, but {size} was given.")
         symbol = dim if isinstance(dim, str) and dim.isidentifier() and size else ""
         if symbol and symbols.setdefault(symbol, size) != size:
             raise InputError(f"The dimension {symbol!r} is {symbols[symbol]} in one input and {size} in {name!r}.")
@@ -117,18 +122,20 @@ def _learn(name: str, dims: list[Dim], spec: InputSpec, symbols: dict[str, int])
 def _resolve(
     name: str, dims: list[Dim], spec: InputSpec | None, symbols: Mapping[str, int], batch: str
 ) -> tuple[int | None, ...]:
-    given = _sizes(name, dims, spec) if spec is not None else [0] * len(dims)
+    """The shape of an input: sizes from the file, from the user or from symbols; None for an open batch."""
+    sizes = _sizes(name, dims, spec) if spec is not None else [0] * len(dims)
     shape: list[int | None] = []
-    for axis, (dim, size) in enumerate(zip(dims, given)):
+    for axis, (dim, size) in enumerate(zip(dims, sizes)):
         known = dim if isinstance(dim, int) else size or _evaluate(dim, symbols)
         if known:
             shape.append(known)
+        # one axis may stay open: the batch, or the first axis if none is called so
         elif None not in shape and ((dim == batch and batch) or axis == 0):
             shape.append(None)
         else:
             raise InputError(
                 f"Input {name!r} has open dimensions: {_text(dims[1:])}. "
-                f"Give them, without the batch, e.g. --input {name}={_example(dims)}"
+                f"Give them, without the batch, such as --input {name}={_example(dims)}"
             )
     total = 1
     for d in shape:
@@ -139,7 +146,7 @@ def _resolve(
 
 
 def _evaluate(expression: str, symbols: Mapping[str, int]) -> int | None:
-    """The size of a dimension such as ``past + 1`` or ``2*s0``, where its symbols are known.
+    """The size of a dimension such as ``past + 1`` or ``2*s0``; None if one of its symbols is unknown.
 
     >>> _evaluate("past + 1", {"past": 7}), _evaluate("seq", {})
     (8, None)
@@ -156,6 +163,7 @@ def _evaluate(expression: str, symbols: Mapping[str, int]) -> int | None:
 
 
 def _value(node: ast.expr, symbols: Mapping[str, int]) -> int:
+    """Evaluate an expression of +, −, × and // only. The file may be malicious, so ``eval`` is no option."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     if isinstance(node, ast.Name):

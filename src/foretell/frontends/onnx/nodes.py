@@ -1,4 +1,7 @@
-"""frontends: ONNX nodes → graph nodes: attributes in one form, weights told from data, origins from notes."""
+"""Frontends: converts ONNX nodes: attributes in one form, constants sorted into weights and others, module paths.
+
+The module path and the origin of a node come from the notes that PyTorch's exporter writes into the file.
+"""
 
 import ast
 import re
@@ -23,7 +26,7 @@ _DTYPES = {
     21: "uint4", 22: "int4", 23: "fp4",
     24: "fp8", 25: "uint2", 26: "int2",
 }  # fmt: skip
-# inputs that only say how: they become attributes, by position
+# inputs that configure the operator (axes, shapes, pads): by position, the attribute that they become; "" drops them
 _AS_ATTRIBUTES = {
     "Reshape": {1: ""}, "Expand": {1: ""}, "Tile": {1: "repeats"}, "ConstantOfShape": {0: ""}, "Slice": {1: "starts",
     2: "ends", 3: "axes", 4: "steps"},
@@ -35,7 +38,7 @@ _AS_ATTRIBUTES = {
     **{op: {1: "axes"} for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")},
     **{op: {1: "axes"} for op in ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")},
 }  # fmt: skip
-# inputs that are not trained: running statistics, scales and zero points
+# the positions of inputs that are not trained: running statistics, scales and zero points
 _STATISTICS = {
     "BatchNormalization": (3, 4), "QuantizeLinear": (1, 2), "DequantizeLinear": (1, 2),
     "QLinearConv": (1, 2, 4, 5, 6, 7),
@@ -46,25 +49,26 @@ _STATISTICS = {
     "QLinearConcat": (0, 1, *(i for i in range(3, 96) if i % 3 != 2)),
     **{f"QLinear{op}": (1, 2, 3, 4) for op in ["Sigmoid", "LeakyRelu", "Softmax", "AveragePool", "GlobalAveragePool"]},
 }  # fmt: skip
-_QUANTISED_WEIGHTS = {"DequantizeLinear": 0, "QLinearConv": 8, "QGemm": 6}  # whole numbers that stand for trained ones
-# PyTorch's exporter keeps the names of a module's state: these are buffers by convention, not trained
+# the positions of integer inputs that are quantised weights
+_QUANTISED_WEIGHTS = {"DequantizeLinear": 0, "QLinearConv": 8, "QGemm": 6}
+# PyTorch's exporter keeps the names of a module's state; by convention these are buffers, which are not trained
 _BUFFER_NAME = re.compile(
     r"(?:rope\.\w+|mask|position_ids|position_index|inv_freq|running_mean|running_var|coords_table|(?:cos|sin)_cached|"
     r"num_batches_tracked)$"
 )
-_FOLDED_NAME = re.compile(r"^val_\d+$")
+_FOLDED_NAME = re.compile(r"^val_\d+$")  # how PyTorch's exporter names constants that it has computed
 _PACKED = {2: TensorProto.UINT2, 4: TensorProto.UINT4, 8: TensorProto.UINT8}
 
 
 def dtype_of(element_type: int) -> str:
-    """foretell's name of an ONNX element type."""
+    """Return the dtype of an ONNX element type."""
     if element_type not in _DTYPES:
         raise ModelError(f"The model has a tensor of the unknown ONNX element type {element_type}.")
     return _DTYPES[element_type]
 
 
 class NodeReader:
-    """Converts the nodes of one graph; remembers which constants are weights."""
+    """Converts the nodes of one graph, and remembers which constants are weights."""
 
     def __init__(self, shapes: Shapes) -> None:
         self.shapes = shapes
@@ -76,7 +80,7 @@ class NodeReader:
         self.warnings: list[str] = []
 
     def read_constant(self, node: NodeProto, attributes: dict[str, Any]) -> None:
-        """A Constant node is an initializer by another name."""
+        """Read a Constant node, which is an initializer in another form."""
         name, value = node.output[0], next(iter(attributes.values()), None)
         if isinstance(value, TensorProto):
             self.shapes.enter_constant(name, value)
@@ -86,6 +90,7 @@ class NodeReader:
             self.shapes.enter(name, tuple(value.dims), value.values.data_type)
             self.constants[name] = value.values.data_type
             return
+        # the attribute is value_int, value_ints, value_float, value_floats, value_string or value_strings
         array = np.asarray(value, dtype=np.int64 if "int" in "".join(attributes) else None)
         if array.dtype == object or array.dtype.kind in "US":
             self.shapes.enter(name, array.shape, TensorProto.STRING)
@@ -98,7 +103,10 @@ class NodeReader:
         self.constants[name] = kind
 
     def kind_of(self, name: str, shape: tuple[int, ...]) -> TensorKind:
-        """Whether a constant is a trained weight: floating (or a quantised matrix), not one number, not a statistic."""
+        """Return the kind of a constant. A trained weight is a floating-point tensor or a quantised matrix.
+
+        A single number and a running statistic are not trained.
+        """
         if name not in self.constants:
             return "constant"
         dtype = dtype_of(self.constants[name])
@@ -114,7 +122,7 @@ class NodeReader:
         return "buffer"
 
     def convert(self, node: NodeProto, attributes: dict[str, Any]) -> Node | None:
-        """The graph's node, or None where the result is known already and nothing runs."""
+        """Return the graph's node, or None if its result is known already and nothing runs."""
         outputs = [o for o in node.output if o]
         if outputs and all(o in self.shapes.values for o in outputs):
             self._keep_values(outputs)
@@ -124,21 +132,25 @@ class NodeReader:
         plain: dict[str, Attribute] = {k: v for k, raw in attributes.items() if (v := _plain(raw)) is not None}
         self._move_to_attributes(node.op_type, inputs, plain)
         op = self._operator(node, inputs, plain)
+        # absent optional inputs at the end are dropped, those in the middle keep their place
         while inputs and not inputs[-1]:
             inputs.pop()
         module, origin, origin_op = _provenance(node)
+        # ONNX does not require names, nor that they are unique
         name = node.name if node.name and node.name not in self.names else next(iter(outputs), node.name)
         self.names.add(name)
         domain = "" if node.domain in (*STANDARD, BLOCKED) and canonical_name(node) is not None else node.domain
         return Node(name, op, tuple(inputs), tuple(node.output), plain, domain, module, origin, origin_op)
 
     def _note_weights(self, node: NodeProto) -> None:
+        """Remember which inputs of a node are statistics or quantised weights."""
         for position in _STATISTICS.get(node.op_type, ()):
             if position < len(node.input):
                 self.statistics.add(node.input[position])
         bias = _QUANTISED_WEIGHTS.get(node.op_type)
         if bias is not None and bias < len(node.input) and node.input[bias] in self.constants:
             self.quantised.add(node.input[bias])
+        # packed weights are stored as bytes; their real shape is in the attributes
         if node.op_type == "MatMulNBits" and node.input[1] in self.constants:
             sizes = {a.name: a.i for a in node.attribute}
             kind = _PACKED.get(sizes.get("bits", 4), TensorProto.UINT8)
@@ -148,9 +160,10 @@ class NodeReader:
     def _keep_values(self, names: list[str]) -> None:
         for name in names:
             self.constants[name] = self.shapes.known[name][1]
-            self.statistics.add(name)  # folded from shapes: data the model carries, never trained
+            self.statistics.add(name)  # computed from shapes: data of the model that is never trained
 
     def _move_to_attributes(self, op: str, inputs: list[str], plain: dict[str, Attribute]) -> None:
+        """Turn inputs that configure the operator into attributes."""
         for position, attribute in _AS_ATTRIBUTES.get(op, {}).items():
             if position < len(inputs) and (
                 inputs[position] in self.shapes.values or inputs[position] in self.constants or not attribute
@@ -161,11 +174,12 @@ class NodeReader:
                 inputs[position] = ""
 
     def _operator(self, node: NodeProto, inputs: list[str], plain: dict[str, Attribute]) -> str:
+        """The operator of the graph, with the cases in which a node's inputs change it."""
         op = canonical_name(node) or node.op_type
         if op == "MoE" and len(inputs) > 2 and inputs[2] in self.shapes.known:
             plain["experts"] = self.shapes.known[inputs[2]][0][0]
             plain["top_k"] = plain.get("k", 1)
-        if op == "Gather" and len(inputs) > 1:
+        if op == "Gather" and len(inputs) > 1:  # with one constant index it is PyTorch's select, a view
             index = self.shapes.values.get(inputs[1])
             if index is not None and index.ndim == 0:
                 del inputs[1]
@@ -178,19 +192,21 @@ class NodeReader:
             and self.shapes.known[node.input[0]][1] == self.shapes.known[node.output[0]][1]
         ):
             return "Identity"
+        # without axes, a Slice counts from the first axis
         if op == "Slice" and "axes" not in plain and "starts" in plain:
             starts = plain["starts"]
             plain["axes"] = tuple(range(len(starts))) if isinstance(starts, tuple) else (0,)
         return op
 
     def _is_filler(self, bias: str) -> bool:
-        """PyTorch's exporter gives a convolution without a bias one of zeros; PyTorch itself adds none."""
+        """Whether a bias is one of zeros that PyTorch's exporter gave to a convolution without a bias."""
         value = self.shapes.values.get(bias)
-        made_up = bias not in self.initializers and value is not None and not value.any()
-        return made_up or (bias in self.constants and bool(_FOLDED_NAME.match(bias)))
+        computed_zeros = bias not in self.initializers and value is not None and not value.any()
+        return computed_zeros or (bias in self.constants and bool(_FOLDED_NAME.match(bias)))
 
 
 def _plain(value: Any) -> Attribute | None:
+    """An attribute as the graph stores it; None for tensors and sub-graphs."""
     if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple) and all(isinstance(v, int | float) for v in value):
@@ -204,7 +220,7 @@ _FX_NODE = re.compile(r"^%?(?P<name>[\w.]+)\s*:?.*?target=(?P<target>[\w.]+)", r
 
 
 def _provenance(node: NodeProto) -> tuple[str, str, str]:
-    """(module path, framework node, framework operator) from the exporter's notes, or from the node's name."""
+    """Return (module path, framework node, framework operator), from the exporter's notes or from the node's name."""
     notes = {p.key: p.value for p in node.metadata_props}
     origin, origin_op = "", ""
     match = _FX_NODE.match(notes.get("pkg.torch.onnx.fx_node", ""))
@@ -223,11 +239,11 @@ def _module_path(scopes: str, node_name: str) -> str:
     """
     if scopes:
         try:
-            listed = ast.literal_eval(scopes)
+            paths = ast.literal_eval(scopes)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            listed = []
-        if isinstance(listed, list) and len(listed) > 1:
-            return str(listed[-2])
+            paths = []
+        if isinstance(paths, list) and len(paths) > 1:
+            return str(paths[-2])
     parts: list[str] = []
     for part in node_name.strip("/").split("/")[:-1] if node_name.startswith("/") else []:
         if parts and part.startswith(parts[-1] + "."):

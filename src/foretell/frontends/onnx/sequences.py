@@ -1,4 +1,4 @@
-"""frontends: sequences and optionals of ONNX, followed by name: a reader of a sequence reads its tensors."""
+"""Frontends: replaces ONNX sequences and optionals by their tensors, so that the graph has tensors only."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ OPERATORS = frozenset(
 
 
 def lower(node: NodeProto, attributes: dict[str, Any], shapes: Shapes) -> NodeProto | None:
-    """The plain node that a sequence operator amounts to, or None where it only moves names about."""
+    """Return the tensor operator that a sequence operator amounts to; None if it only assigns tensors to sequences."""
     op, sequences = node.op_type, shapes.sequences
     if op in ("Optional", "OptionalGetElement") and node.input:
         if node.input[0] in sequences:
@@ -53,6 +53,7 @@ def lower(node: NodeProto, attributes: dict[str, Any], shapes: Shapes) -> NodePr
 
 
 def _read(node: NodeProto, attributes: dict[str, Any], shapes: Shapes) -> NodeProto | None:
+    """Replace an operator that reads a known sequence."""
     items, output = shapes.sequences[node.input[0]], node.output[0]
     if node.op_type == "SequenceLength":
         shapes.keep(output, np.array(len(items), np.int64))
@@ -79,7 +80,7 @@ def _read(node: NodeProto, attributes: dict[str, Any], shapes: Shapes) -> NodePr
 def _position(node: NodeProto, index: int, shapes: Shapes, length: int) -> int:
     value = shapes.values.get(node.input[index])
     if value is None:
-        raise ModelError(f"The position that {node.op_type} {node.name!r} asks of a sequence depends on data.")
+        raise ModelError(f"The position at which {node.op_type} {node.name!r} accesses a sequence depends on data.")
     at = int(value.ravel()[0])
     return at + length if at < 0 else at
 
@@ -92,7 +93,7 @@ def _stacked(items: tuple[str, ...], output: str, attributes: dict[str, Any], na
 
 
 def _split(node: NodeProto, attributes: dict[str, Any], shapes: Shapes) -> NodeProto:
-    """Pieces get names of their own; without ``keepdims`` the axis of a piece of one goes."""
+    """Split a tensor into named pieces. Without ``keepdims``, pieces of size 1 lose the axis: a Select, not a Split."""
     if node.input[0] not in shapes.known:
         raise ModelError(f"Node {node.name!r} (SplitToSequence) reads a tensor without a shape.")
     shape, kind = shapes.known[node.input[0]]
@@ -107,10 +108,10 @@ def _split(node: NodeProto, attributes: dict[str, Any], shapes: Shapes) -> NodeP
         if value.ndim == 0:
             sizes = [min(step, shape[axis] - at) for at in range(0, shape[axis], max(step, 1))]
     if len(sizes) > 4096:
-        raise ModelError(f"Node {node.name!r} (SplitToSequence) makes {len(sizes)} pieces: refused.")
-    gone = len(node.input) < 2 and not attributes.get("keepdims", 1)
+        raise ModelError(f"Node {node.name!r} (SplitToSequence) makes {len(sizes)} pieces; at most 4096 are allowed.")
+    drops_axis = len(node.input) < 2 and not attributes.get("keepdims", 1)
     names = [f"{node.output[0]}.{i}" for i in range(len(sizes))]
     for name, size in zip(names, sizes):
-        shapes.enter(name, shape[:axis] + (() if gone else (size,)) + shape[axis + 1 :], kind)
+        shapes.enter(name, shape[:axis] + (() if drops_axis else (size,)) + shape[axis + 1 :], kind)
     shapes.sequences[node.output[0]] = tuple(names)
-    return helper.make_node("Select" if gone else "Split", [node.input[0]], names, name=node.name, axis=axis)
+    return helper.make_node("Select" if drops_axis else "Split", [node.input[0]], names, name=node.name, axis=axis)

@@ -1,7 +1,15 @@
-"""frontends: the shape of every tensor of an ONNX graph, and the small values that decide shapes.
+"""Frontends: infers the shape of every tensor of an ONNX graph.
 
-ONNX's own inference does one node at a time here, with the values known so far as its data: that resolves shape
-arithmetic which inference over a whole model leaves open. Contrib operators that it does not know have own rules.
+Idea: the nodes are visited in topological order. Each step has two parts. First, if the values of a node's inputs are
+known and small, its own values are computed (`foretell.frontends.onnx.values`); Shape and Size need only the shape of
+their input. Second, the shapes of its outputs are inferred: by ONNX's own inference for this one node
+(``onnx.shape_inference.infer_node_outputs``), with the known values as its data, or by rules for contrib operators
+(`foretell.frontends.onnx.contrib`). If both fail, the shape that the file declares is taken, and if it declares none,
+the model is refused. ``onnx.shape_inference.infer_shapes`` on the whole model would leave open what depends on shape
+arithmetic; working node by node, with values, resolves it.
+
+Limits: a shape that depends on the values of an input (NonZero, a Reshape to a given size) cannot be known. Values are
+kept only up to fixed sizes, and never those of weights: a folded weight would no longer count as a parameter.
 """
 
 import math
@@ -19,13 +27,11 @@ from foretell.frontends.onnx.contrib import BLOCKED, CONTRIB, STANDARD, Known, c
 from foretell.frontends.onnx.values import MAX_ELEMENTS, evaluate
 from foretell.frontends.request import MAX_ELEMENTS as MAX_TENSOR
 
-MAX_SHAPE_DATA = 512  # values that decide a shape are short; longer ones are weights
-MAX_FLOATS = (
-    8  # scales of a Resize are floats that decide a shape; longer ones are weights, and no value of a weight counts
-)
-STATE_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+$")  # as PyTorch names a module's state: "blocks.0.gain"
-_WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
-MAX_KEPT = 2**23  # elements of all values kept: what shapes are made of is small
+MAX_SHAPE_DATA = 512  # elements; a value that decides a shape is short
+MAX_FLOATS = 8  # elements; the scales of a Resize are floats that decide a shape, longer floats are weights
+STATE_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+$")  # how PyTorch names a module's state: "blocks.0.gain"
+_INTEGERS = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
+MAX_KEPT = 2**23  # elements of all values together; a malicious file could ask for more
 _OPTIONAL_OUTPUTS = frozenset(
     {"Dropout", "BatchNormalization", "LayerNormalization", "MaxPool", "SkipLayerNormalization"}
 )
@@ -39,20 +45,20 @@ _INFERENCE_ERRORS = (
 
 
 class Shapes:
-    """Shapes and values of one graph, filled node by node in topological order."""
+    """The shapes and small values of one graph, filled node by node in topological order."""
 
     def __init__(self, opsets: Mapping[str, int], declared: Mapping[str, Known]) -> None:
         self.opsets, self.declared = opsets, declared
         self.known: dict[str, Known] = {}
         self.values: dict[str, NDArray[Any]] = {}
-        self.sequences: dict[str, tuple[str, ...]] = {}  # of tensors, by name
+        self.sequences: dict[str, tuple[str, ...]] = {}  # sequence → the names of its tensors
         self._kept = 0
         self._weights: set[str] = set()
         self._seen: dict[object, tuple[Known | None, ...]] = {}
         self._imports = [helper.make_opsetid(d, v) for d, v in opsets.items()]
 
     def enter(self, name: str, shape: tuple[int, ...], element_type: int) -> None:
-        """A tensor whose shape is known now."""
+        """Record the shape and type of a tensor."""
         if shape and min(shape) < 0:
             raise ModelError(f"Tensor {name!r} has the negative dimension {min(shape)} in its shape {shape}.")
         if math.prod(shape) > MAX_TENSOR:
@@ -60,13 +66,13 @@ class Shapes:
         self.known[name] = (shape, element_type)
 
     def keep(self, name: str, value: NDArray[Any]) -> None:
-        """A value that later shapes may depend on."""
+        """Record a value that later shapes may depend on."""
         if self._kept + value.size <= MAX_KEPT:
             self._kept += value.size
             self.values[name] = value
 
     def run(self, node: NodeProto, attributes: dict[str, Any]) -> None:
-        """Infer the outputs of one node; raises where their shapes stay unknown."""
+        """Infer the outputs of one node; raise if their shapes stay unknown."""
         self._compute_values(node, attributes)
         if all(o in self.known or not o for o in node.output):
             return
@@ -74,9 +80,9 @@ class Shapes:
         for index, name in enumerate(node.output):
             if not name or name in self.known:
                 continue
-            found = inferred[index] or self.declared.get(name)
-            if found is not None:
-                self.enter(name, *found)
+            known = inferred[index] or self.declared.get(name)
+            if known is not None:
+                self.enter(name, *known)
             elif not (index > 0 and node.op_type in _OPTIONAL_OUTPUTS):  # statistics and masks that nobody reads
                 self._refuse(node, name)
 
@@ -84,11 +90,11 @@ class Shapes:
         shapes = [list(self.known[i][0]) if i in self.known else "?" for i in node.input if i]
         raise ModelError(
             f"The shape of {name!r}, made by node {node.name or node.op_type!r} ({node.op_type}, inputs {shapes}), "
-            "depends on data "
-            "or is missing. Give all dimensions with --input, or export the model with fixed shapes."
+            "depends on data or is missing. Give all dimensions with --input, or export the model with fixed shapes."
         )
 
     def _compute_values(self, node: NodeProto, attributes: dict[str, Any]) -> None:
+        """Compute and record the outputs of a node whose inputs are known."""
         if not node.input:
             return
         if node.op_type == "Shape" and node.input[0] in self.known:
@@ -102,7 +108,7 @@ class Shapes:
             if node.domain not in STANDARD or any(v is None and i for v, i in zip(inputs, node.input)):
                 return
             if not self._weights.isdisjoint(node.input):
-                return  # a weight is never folded away, however small
+                return  # a weight is never folded into a constant, however small it is
             computed = evaluate(node.op_type, inputs, attributes)
             if computed is None:
                 return
@@ -113,20 +119,21 @@ class Shapes:
                 self.enter(name, value.shape, helper.np_dtype_to_tensor_dtype(value.dtype))
 
     def enter_constant(self, name: str, tensor: TensorProto) -> None:
-        """An initializer or constant: its shape, and its value where it is small and present."""
+        """Record an initializer or constant: its shape, and its value if it is small and present."""
         self.enter(name, tuple(tensor.dims), tensor.data_type)
         present = tensor.data_location != TensorProto.EXTERNAL and tensor.data_type != TensorProto.STRING
-        whole = tensor.data_type in _WHOLE
-        if not whole and STATE_NAME.match(name):
+        is_integer = tensor.data_type in _INTEGERS
+        if not is_integer and STATE_NAME.match(name):
             self._weights.add(name)
-        if present and math.prod(tensor.dims) <= (MAX_ELEMENTS if whole else MAX_FLOATS):
+        if present and math.prod(tensor.dims) <= (MAX_ELEMENTS if is_integer else MAX_FLOATS):
             try:
                 self.keep(name, numpy_helper.to_array(tensor))
             except (ValueError, TypeError, KeyError):
                 return
 
     def _inferred(self, node: NodeProto, attributes: dict[str, Any]) -> tuple[Known | None, ...]:
-        """Shapes of all outputs; equal nodes with equal inputs are asked for once."""
+        """The shapes of all outputs. Equal nodes with equal inputs are inferred once: models repeat their blocks."""
+        # everything that the result depends on: shapes, small values, attributes, and which outputs are present
         operands = tuple((self.known.get(i), self._shape_data(i)) for i in node.input)
         key = (
             node.op_type, node.domain, tuple(sorted(a.SerializeToString() for a in node.attribute)),
@@ -134,15 +141,16 @@ class Shapes:
             tuple(map(bool, node.output)),
         )  # fmt: skip
         if key not in self._seen:
-            found = self._by_rule(node, attributes) or self._by_onnx(node, {}) or {}
-            self._seen[key] = tuple(found.get(o) if o else None for o in node.output)
+            shapes = self._by_rule(node, attributes) or self._by_onnx(node, {}) or {}
+            self._seen[key] = tuple(shapes.get(o) if o else None for o in node.output)
         return self._seen[key]
 
     def _shape_data(self, name: str) -> NDArray[Any] | None:
         value = self.values.get(name)
         return value if value is not None and value.size <= MAX_SHAPE_DATA and value.dtype.kind in "iufb" else None
 
-    def _by_onnx(self, node: NodeProto, instead: Mapping[str, Known]) -> dict[str, Known] | None:
+    def _by_onnx(self, node: NodeProto, overrides: Mapping[str, Known]) -> dict[str, Known] | None:
+        """Let ONNX infer one node; ``overrides`` gives inputs another shape or type than they have."""
         if node.domain not in (*STANDARD, "ai.onnx.ml"):
             return None
         domain = "" if node.domain in STANDARD else node.domain
@@ -151,11 +159,11 @@ class Shapes:
             schema = onnx.defs.get_schema(node.op_type, version, domain)
         except onnx.defs.SchemaError:
             return None
-        known = {i: instead.get(i) or self.known.get(i) for i in node.input if i}
+        known = {i: overrides.get(i) or self.known.get(i) for i in node.input if i}
         types = {i: helper.make_tensor_type_proto(k[1], k[0]) for i, k in known.items() if k is not None}
         data = {i: numpy_helper.from_array(v, i) for i in types if (v := self._shape_data(i)) is not None}
         try:
-            found = onnx.shape_inference.infer_node_outputs(
+            inferred = onnx.shape_inference.infer_node_outputs(
                 schema, node, types, data, opset_imports=self._imports, ir_version=10
             )
         except KeyError:
@@ -166,10 +174,10 @@ class Shapes:
             raise ModelError(
                 f"Node {node.name or node.op_type!r} ({node.op_type}) does not fit its inputs {shapes}: {reason}"
             ) from error
-        return {name: kept for name, proto in found.items() if (kept := read_type(proto)) is not None}
+        return {name: output for name, proto in inferred.items() if (output := read_type(proto)) is not None}
 
     def _by_rule(self, node: NodeProto, attributes: dict[str, Any]) -> dict[str, Known] | None:
-        """Contrib operators; the two of them that ONNX Runtime writes into ONNX's own domain."""
+        """Infer Split and contrib operators, also the two that ONNX Runtime writes into ONNX's own domain."""
         if node.op_type == "Split" and node.domain in STANDARD:
             return self._split(node, attributes)
         if node.domain in (CONTRIB, BLOCKED) or node.op_type in ("SimplifiedLayerNormalization", "FusedGemm"):
@@ -177,7 +185,7 @@ class Shapes:
         return None
 
     def _split(self, node: NodeProto, attributes: dict[str, Any]) -> dict[str, Known] | None:
-        """ONNX's own inference ends the process where a Split has more outputs than it says."""
+        """Infer a Split here: ONNX's own inference crashes the process if a Split has more outputs than it declares."""
         if not node.input or node.input[0] not in self.known:
             return None
         shape, kind = self.known[node.input[0]]
@@ -191,6 +199,7 @@ class Shapes:
                 return None
             sizes = [int(s) for s in value.ravel()]
         if not sizes:
+            # equal pieces; the last one may be smaller
             size = -(-shape[axis] // pieces)
             sizes = [max(min(size, shape[axis] - i * size), 0) for i in range(pieces)]
         if len(sizes) != pieces or sum(sizes) != shape[axis] or attributes.get("num_outputs", pieces) != pieces:
@@ -203,8 +212,8 @@ class Shapes:
 
 
 def read_attributes(node: NodeProto) -> dict[str, Any]:
-    """Attributes as Python values; sub-graphs and tensors of constants included."""
-    found: dict[str, Any] = {}
+    """Return the attributes of a node as Python values, including sub-graphs and the tensor of a Constant."""
+    values: dict[str, Any] = {}
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.UNDEFINED or attribute.ref_attr_name:
             continue
@@ -212,14 +221,15 @@ def read_attributes(node: NodeProto) -> dict[str, Any]:
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
         if isinstance(value, TensorProto) and node.op_type != "Constant":
+            # a large tensor attribute is not needed, and its data may be absent
             small = value.data_location != TensorProto.EXTERNAL and math.prod(value.dims) <= MAX_ELEMENTS
             value = numpy_helper.to_array(value) if small and value.data_type != TensorProto.STRING else None
-        found[attribute.name] = value
-    return found
+        values[attribute.name] = value
+    return values
 
 
 def read_type(proto: TypeProto) -> Known | None:
-    """Shape and element type of a tensor type, None where any dimension is open."""
+    """Return the shape and element type of a tensor type; None if any dimension is open."""
     if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
         return None
     dims = proto.tensor_type.shape.dim

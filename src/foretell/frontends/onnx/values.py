@@ -1,7 +1,13 @@
-"""frontends: small integer values that shapes are made of, computed while reading an ONNX graph.
+"""Frontends: computes the small values that decide shapes while an ONNX graph is read.
 
-Exporters compute shapes inside the graph (Shape → Gather → Concat → Reshape). These rules run that arithmetic on numpy
-arrays of at most `MAX_ELEMENTS` elements; a node they cannot run keeps its value unknown.
+Idea: exporters compute shapes inside the graph (Shape → Gather → Concat → Reshape). The shape of a Reshape is known
+only if that arithmetic is done. `evaluate` runs one node on NumPy arrays if all its inputs are known;
+`foretell.frontends.onnx.shapes` calls it for every node and keeps the results. It is constant folding, but only for
+values that are small enough to be a shape.
+
+Limits: arrays have at most `MAX_ELEMENTS` elements, so no weight is ever computed with. A file may be malicious, so
+every rule checks the size of its result before it allocates it, and a node that fails is left unknown instead of
+raising an error. Only the operators of the table at the end are known; they are those that occur in shape arithmetic.
 """
 
 import math
@@ -17,7 +23,8 @@ Attributes = Mapping[str, Any]
 
 
 def evaluate(op: str, inputs: Sequence[Array | None], attributes: Attributes) -> list[Array] | None:
-    """The outputs of a node whose inputs are known, or None where the value cannot or should not be computed."""
+    """Return the outputs of a node whose inputs are known; None if they cannot or should not be computed."""
+    # inputs are limited, too: an operator such as Gather may read a large one
     rule = _RULES.get(op)
     if rule is None or sum(i.size for i in inputs if i is not None) > 4 * MAX_ELEMENTS:
         return None
@@ -43,6 +50,8 @@ def _need(array: Array | None) -> Array:
 
 
 def _elementwise(function: Callable[..., Any]) -> Callable[[list[Array | None], Attributes], Array]:
+    """A rule that applies a NumPy function to all inputs, with broadcasting."""
+
     def rule(inputs: list[Array | None], _attributes: Attributes) -> Array:
         arrays = [_need(i) for i in inputs]
         if math.prod(np.broadcast_shapes(*(a.shape for a in arrays))) > MAX_ELEMENTS:
@@ -54,13 +63,15 @@ def _elementwise(function: Callable[..., Any]) -> Callable[[list[Array | None], 
 
 def _divide(a: Array, b: Array) -> Array:
     if np.issubdtype(a.dtype, np.integer):
-        return np.asarray(np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))).astype(a.dtype)  # exact, towards zero
+        # ONNX rounds towards zero, NumPy's // rounds down; a division of floats would not be exact
+        return np.asarray(np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))).astype(a.dtype)
     return np.asarray(a / b)
 
 
 def _slice(inputs: list[Array | None], attributes: Attributes) -> Array:
+    """Slice, with its limits as attributes or as inputs."""
     data = _need(inputs[0])
-    if "starts" in attributes:
+    if "starts" in attributes:  # before opset 10
         starts, ends = attributes["starts"], attributes["ends"]
         axes, steps = tuple(attributes.get("axes", range(len(starts)))), (1,) * len(starts)
     else:
@@ -71,7 +82,7 @@ def _slice(inputs: list[Array | None], attributes: Attributes) -> Array:
     for axis, start, end, step in zip(axes, starts, ends, steps):
         stop: int | None = int(end)
         if int(step) < 0 and int(end) < -data.shape[int(axis)]:
-            stop = None
+            stop = None  # down to the first element; Python would read the number as counted from the end
         index[int(axis)] = slice(int(start), stop, int(step))
     return np.asarray(data[tuple(index)])
 
@@ -100,28 +111,31 @@ def _reshape(inputs: list[Array | None], attributes: Attributes) -> Array:
 
 def _expand(inputs: list[Array | None], _attributes: Attributes) -> Array:
     data, shape = _need(inputs[0]), [int(d) for d in _need(inputs[1]).ravel()]
-    wanted = np.broadcast_shapes(data.shape, tuple(shape))
-    if math.prod(wanted) > MAX_ELEMENTS:
+    expanded = np.broadcast_shapes(data.shape, tuple(shape))
+    if math.prod(expanded) > MAX_ELEMENTS:
         raise ValueError("too large")
-    return np.broadcast_to(data, wanted)
+    return np.broadcast_to(data, expanded)
 
 
 def _constant_of_shape(inputs: list[Array | None], attributes: Attributes) -> Array:
     shape = [int(d) for d in _need(inputs[0]).ravel()]
     if math.prod(shape) > MAX_ELEMENTS or any(d < 0 for d in shape):
         raise ValueError("too large")
+    # the value is a tensor of one element; its dtype is that of the result
     value = attributes.get("value", np.zeros(1, np.float32))
     return np.full(shape, np.ravel(value)[0])
 
 
 def _range(inputs: list[Array | None], _attributes: Attributes) -> Array:
     start, limit, delta = (_need(i).ravel()[0] for i in inputs)
+    # "not … <=" instead of ">": a NaN must be refused, too
     if not abs((float(limit) - float(start)) / float(delta)) <= MAX_ELEMENTS:
         raise ValueError("too large")
     return np.arange(start, limit, delta, dtype=_need(inputs[0]).dtype)
 
 
 def _split(inputs: list[Array | None], attributes: Attributes) -> list[Array]:
+    """Split, into given sizes or into equal pieces."""
     data, axis = _need(inputs[0]), int(attributes.get("axis", 0))
     sizes = _axes(inputs, {}, 1) or tuple(attributes.get("split", ()))
     if not sizes:
@@ -143,6 +157,7 @@ def _reduce(function: Callable[..., Any]) -> Callable[[list[Array | None], Attri
 
 
 def _cast(inputs: list[Array | None], attributes: Attributes) -> Array:
+    """Cast to one of the types that occur in shape arithmetic."""
     kinds: dict[int, Any] = {
         1: np.float32,
         6: np.int32,
@@ -157,6 +172,7 @@ def _cast(inputs: list[Array | None], attributes: Attributes) -> Array:
 
 
 def _clip(inputs: list[Array | None], attributes: Attributes) -> Array:
+    # since opset 11 the limits are inputs, before they were attributes
     limits = [inputs[i] if len(inputs) > i else None for i in (1, 2)]
     low, high = (limit if limit is not None else attributes.get(key) for limit, key in zip(limits, ("min", "max")))
     data = _need(inputs[0])

@@ -1,1 +1,1 @@
-"""Front-ends for PyTorch: modules, timm, torchvision, .pt2 and TorchScript archives, Python files."""
+"""Frontends: PyTorch: modules, timm, torchvision, .pt2 and TorchScript archives, Python files."""

@@ -1,4 +1,4 @@
-"""frontends: zip archives of PyTorch, told apart by their list of contents, read within bounds."""
+"""Frontends: recognises the zip archives of PyTorch by the names of their members, and reads them within limits."""
 
 import hashlib
 import zipfile
@@ -6,19 +6,20 @@ from pathlib import Path
 
 from foretell.errors import ModelError
 
-MAX_RATIO = 50  # PyTorch stores its archives uncompressed: what unpacks to much more than it takes is a bomb
-MAX_FREE_BYTES = 2**22  # a ratio says nothing about small members
+MAX_RATIO = 50  # PyTorch does not compress its archives: one that unpacks to much more than its size is a zip bomb
+MAX_FREE_BYTES = 2**22  # up to this size the ratio is not checked
 MAX_MEMBERS = 500_000
 _DAMAGE = (zipfile.BadZipFile, OSError, NotImplementedError, EOFError, RuntimeError, ValueError, LookupError)
 
 
 def archive_kind(path: Path) -> str:
-    """What a zip file holds: ``pt2``, ``torchscript``, ``pickle`` (a ``torch.save`` file) or ``other``."""
+    """Return what a zip file contains: ``pt2``, ``torchscript``, ``pickle`` (a ``torch.save`` file) or ``other``."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except _DAMAGE:
         return "other"
+    # all members lie in one top folder, whose name is arbitrary
     inner = [n.partition("/")[2] for n in names]
     if any(n.startswith("models/") and n.endswith(".json") for n in inner):
         return "pt2"
@@ -28,31 +29,32 @@ def archive_kind(path: Path) -> str:
 
 
 def read_members(path: Path, prefix: str, suffix: str, max_bytes: int) -> dict[str, bytes]:
-    """The members of an archive below its top folder that begin and end so; raises where they are too large."""
-    found: dict[str, bytes] = {}
+    """Read the members below an archive's top folder with this prefix and suffix; raise if they are too large."""
+    contents: dict[str, bytes] = {}
     left = max_bytes
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
             if len(members) > MAX_MEMBERS:
-                raise ModelError(f"{path.name} has {len(members)} members: refused.")
+                raise ModelError(f"{path.name} has {len(members)} members; at most {MAX_MEMBERS} are allowed.")
             for member in members:
-                inside = member.filename.partition("/")[2]
-                if not (inside.startswith(prefix) and inside.endswith(suffix)):
+                inner_name = member.filename.partition("/")[2]
+                if not (inner_name.startswith(prefix) and inner_name.endswith(suffix)):
                     continue
+                # sizes come from the directory of the archive: nothing is unpacked before it is checked
                 left -= member.file_size
                 if left < 0 or member.file_size > max(MAX_RATIO * member.compress_size, MAX_FREE_BYTES):
-                    raise ModelError(f"{path.name} unpacks to {member.file_size} bytes or more: refused.")
-                found[inside] = archive.read(member)
+                    raise ModelError(f"{path.name} unpacks to {member.file_size} bytes or more, which is too large.")
+                contents[inner_name] = archive.read(member)
     except ModelError:
         raise
     except _DAMAGE as error:
         raise ModelError(f"{path.name} is not an archive of PyTorch, or it is damaged.") from error
-    return found
+    return contents
 
 
 def check_unpacked_size(path: Path) -> None:
-    """Raise where an archive unpacks to much more than it takes."""
+    """Raise if an archive unpacks to much more than its own size."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -60,11 +62,11 @@ def check_unpacked_size(path: Path) -> None:
         raise ModelError(f"{path.name} is not an archive of PyTorch, or it is damaged.") from error
     unpacked = sum(m.file_size for m in members)
     if len(members) > MAX_MEMBERS or unpacked > MAX_RATIO * path.stat().st_size + MAX_FREE_BYTES:
-        raise ModelError(f"{path.name} unpacks to {unpacked} bytes in {len(members)} members: refused.")
+        raise ModelError(f"{path.name} unpacks to {unpacked} bytes in {len(members)} members, which is too large.")
 
 
 def content_fingerprint(path: Path) -> str:
-    """The name and the content of a file, as text."""
+    """Return the name and a hash of the content of a file."""
     try:
         with path.open("rb") as file:
             return f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}"

@@ -1,7 +1,7 @@
-"""frontends: programs of ATen calls → Graph. Needs no torch: calls come from an exported program or from its file.
+"""Frontends: turns a program of ATen calls into a graph. The calls come from ``torch.export`` or from a .pt2 file.
 
-`aten_operators` has a line for every operator. What it does not have stays under its own name
-and is reported as unknown.
+This module does not import torch. `foretell.frontends.torch.aten_operators` maps each ATen operator to an operator of
+the graph. An operator that is not in its table keeps its own name and is reported as unknown.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from foretell.graph.ir.operators import lookup
 
 @dataclass(frozen=True)
 class AtenProgram:
-    """A whole program: its calls and all its tensors, inputs and outputs by name."""
+    """A whole program: its calls, all its tensors, and the names of its inputs and outputs."""
 
     name: str
     calls: tuple[AtenCall, ...]
@@ -30,11 +30,12 @@ class AtenProgram:
 
 
 def assemble(program: AtenProgram) -> Graph:
-    """The graph of a program, with batch axes marked."""
+    """Return the graph of a program, with batch axes marked."""
     nodes = [node for call in program.calls if (node := _node(call, program.tensors)) is not None]
     used = (
         {name for node in nodes for name in (*node.inputs, *node.outputs)} | set(program.inputs) | set(program.outputs)
     )
+    # weights that no call reads stay: they take memory
     tensors = {n: t for n, t in program.tensors.items() if n in used or t.kind in ("parameter", "buffer")}
     graph = Graph.build(
         program.name,
@@ -50,7 +51,7 @@ def assemble(program: AtenProgram) -> Graph:
 
 
 def canonical_operator(target: str) -> str:
-    """The operator that an ATen target becomes, "" where it is not known.
+    """Return the operator that an ATen target becomes; "" if it is unknown.
 
     >>> canonical_operator("aten.scaled_dot_product_attention.default"), canonical_operator("aten.relu_.default")
     ('Attention', 'Relu')
@@ -60,13 +61,15 @@ def canonical_operator(target: str) -> str:
 
 
 def _node(call: AtenCall, tensors: Mapping[str, Tensor]) -> Node | None:
+    """The node of a call, or None if it does no work."""
     row, inplace = find_row(call.target)
     outputs = tuple(o if o in tensors else "" for o in call.outputs)
     if (row is not None and not row.op) or not any(outputs):
-        return None
+        return None  # runs nothing on the device, such as sym_size, or returns no tensor
     inputs = list(references(call.arguments.values()))
     attributes: dict[str, Attribute] = {}
     if row is None:
+        # an unknown operator keeps its namespace as the domain, so that nothing takes it for a known one
         parts = call.target.removeprefix("torch.ops.").split(".")
         return Node(
             call.name,
@@ -85,6 +88,7 @@ def _node(call: AtenCall, tensors: Mapping[str, Tensor]) -> Node | None:
     op = row.op
     if row.refine is not None:
         op = row.refine(Refinement(call, tensors, inputs, attributes)) or op
+    # an in-place scatter counts as a copy: only element-wise operators are known to reuse the storage of their input
     if inplace and lookup(op).kind == "elementwise":
         attributes["inplace"] = 1
     return Node(
@@ -93,6 +97,7 @@ def _node(call: AtenCall, tensors: Mapping[str, Tensor]) -> Node | None:
 
 
 def _attribute(value: Any) -> Attribute | None:
+    """An argument as the graph stores it; None for tensors and whatever else it cannot store."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, Ref) or value is None:

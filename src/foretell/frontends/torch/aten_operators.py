@@ -1,6 +1,7 @@
-"""frontends: what every ATen operator becomes: one line an operator, plus refinements that a line cannot say.
+"""Frontends: the table that maps ATen operators to operators of the graph, one line for each.
 
-Operators that are not here stay under their own name, of the domain ``aten``, and are reported as unknown.
+Where a line is not enough, a refinement function adjusts the node. An operator that is not in the table keeps its own
+name in the domain ``aten`` and is reported as unknown.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from foretell.graph.ir.node import Attribute
 
 
 class Ref(str):
-    """The name of a tensor, where a call takes one as an argument."""
+    """The name of a tensor that is an argument of a call, as opposed to a plain string."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class AtenCall:
-    """One call: ``target`` like ``aten.conv2d.default``, arguments by the names of the operator's schema."""
+    """One call. ``target`` is such as ``aten.conv2d.default``; arguments have the names of the operator's schema."""
 
     name: str
     target: str
@@ -32,7 +33,7 @@ class AtenCall:
 
 @dataclass(frozen=True)
 class Refinement:
-    """What a refinement sees, and what it may change: the inputs and the attributes of the node to be."""
+    """What a refinement function sees. It may change the inputs and the attributes of the future node."""
 
     call: AtenCall
     tensors: Mapping[str, Tensor]
@@ -42,7 +43,7 @@ class Refinement:
 
 @dataclass(frozen=True)
 class Row:
-    """The operator of the graph that an ATen operator becomes, and which arguments become attributes."""
+    """The operator of the graph that an ATen operator becomes, and the arguments that become attributes."""
 
     op: str
     attributes: tuple[tuple[str, str], ...] = ()
@@ -53,20 +54,22 @@ _TABLE: dict[str, Row] = {}
 
 
 def _enter(names: str, op: str, refine: Any = None, **attributes: str) -> None:
+    """Add rows to the table. ``names`` are separated by spaces; ``attributes`` map attributes to arguments."""
     for name in names.split():
         _TABLE[name] = Row(op, tuple(attributes.items()), refine)
 
 
 def find_row(target: str) -> tuple[Row | None, bool]:
-    """The row of a target and whether it works in place."""
+    """Return the row of a target, and whether the target works in place (``relu_``)."""
     parts = target.removeprefix("torch.ops.").split(".")
     namespace, name = (parts[0], parts[1]) if len(parts) > 1 else ("", parts[0])
     key = name if namespace in ("aten", "prims", "") else f"{namespace}.{name}"
     overload = ".".join(parts[1:3]) if len(parts) > 2 else name
-    if overload in _TABLE:
+    if overload in _TABLE:  # an overload may have a row of its own: it comes first
         return _TABLE[overload], False
     if key in _TABLE:
         return _TABLE[key], False
+    # a trailing underscore means in place; a name such as __and__ is an operator of Python
     plain = key.rstrip("_")
     if key.endswith("_") and not key.endswith("__") and plain in _TABLE:
         return _TABLE[plain], True
@@ -74,7 +77,7 @@ def find_row(target: str) -> tuple[Row | None, bool]:
 
 
 def references(values: Iterable[Any]) -> Iterable[str]:
-    """The tensors among arguments, in order, lists included."""
+    """The tensors among arguments, in order, also those inside lists."""
     for value in values:
         if isinstance(value, Ref):
             yield str(value)
@@ -82,7 +85,7 @@ def references(values: Iterable[Any]) -> Iterable[str]:
             yield from references(value)
 
 
-# ── refinements: what a plain row cannot say ──────────────────────────────────────────────────────────────────────────
+# ── refinements ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _rank(step: Refinement) -> int:
@@ -91,7 +94,7 @@ def _rank(step: Refinement) -> int:
 
 
 def _permuted(step: Refinement) -> None:
-    """``permute``, ``transpose`` and their kin all become Transpose with a full permutation."""
+    """``permute``, ``transpose``, ``movedim`` and others all become Transpose with a full permutation."""
     rank, name = _rank(step), step.call.target.removeprefix("torch.ops.").split(".")[1].rstrip("_")
     perm = list(range(rank))
     if name == "permute":
@@ -102,9 +105,9 @@ def _permuted(step: Refinement) -> None:
         perm[first], perm[second] = perm[second], perm[first]
     elif name == "movedim":
         sources = _listed(step.call.arguments["source"])
-        wanted = [d % rank for d in _listed(step.call.arguments["destination"])]
+        destinations = [d % rank for d in _listed(step.call.arguments["destination"])]
         perm = [d for d in perm if d not in {s % rank for s in sources}]
-        for source, destination in sorted(zip(sources, wanted), key=lambda pair: pair[1]):
+        for source, destination in sorted(zip(sources, destinations), key=lambda pair: pair[1]):
             perm.insert(destination, source % rank)
     elif name in ("t", "mT", "adjoint", "mH"):
         perm = [*perm[:-2], *perm[:-3:-1]]
@@ -136,16 +139,18 @@ def _cast(step: Refinement) -> str | None:
 
 
 def _bias_last(step: Refinement) -> None:
+    """``addmm(bias, a, b)`` has its bias first; Gemm has it last."""
     step.inputs.append(step.inputs.pop(0))
 
 
-def _dropped(step: Refinement) -> str | None:
+def _dropout(step: Refinement) -> str | None:
+    """In training a dropout computes a mask; at inference it does nothing."""
     active = step.call.arguments.get("train") or step.call.arguments.get("training")
     return "DropoutMask" if active and step.call.arguments.get("p", 0.5) else None
 
 
 def _pooled(step: Refinement) -> str | None:
-    """An adaptive pool to one element is a global pool."""
+    """An adaptive pool with one output element is a global pool."""
     size = _listed(step.call.arguments.get("output_size", 0))
     if all(s == 1 for s in size):
         return "GlobalMaxPool" if "max" in step.call.target else "GlobalAveragePool"
@@ -157,7 +162,7 @@ def _recurrent(step: Refinement) -> None:
 
 
 def _two_tensors(step: Refinement) -> str | None:
-    """``max`` and ``min`` of two step.tensors are element-wise; of one, a reduction."""
+    """``max`` and ``min`` of two tensors are element-wise; of one tensor they are reductions."""
     if len(step.inputs) > 1:
         return "Max" if "max" in step.call.target else "Min"
     return None
@@ -177,13 +182,15 @@ def _resized(step: Refinement) -> None:
     )
 
 
-def _attended(step: Refinement) -> None:
+def _masked(step: Refinement) -> None:
+    """Note whether an attention has a mask tensor."""
     mask = step.call.arguments.get("attn_mask")
     if isinstance(mask, Ref):
         step.attributes["mask"] = 1
 
 
-def _mixed(step: Refinement) -> None:
+def _counted_experts(step: Refinement) -> None:
+    """The number of experts is the first size of their stacked weights."""
     stacked = next(
         (step.tensors[i].shape[0] for i in step.inputs[1:] if i in step.tensors and len(step.tensors[i].shape) == 3), 1
     )
@@ -191,12 +198,13 @@ def _mixed(step: Refinement) -> None:
 
 
 def _copied_into(step: Refinement) -> None:
-    """``copy_`` writes its second argument over its first, which is not read."""
+    """``copy_`` overwrites its first argument with its second; the first is not read."""
     step.attributes["inplace"] = 1
 
 
 # ── the tables ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+# views: whether a reshape can be a view, or must copy, is decided later by the strides (graph/ir/layout.py)
 _enter("view reshape _unsafe_view view_as reshape_as unflatten _reshape_alias flatten ravel", "Reshape")
 _enter("squeeze", "Squeeze")
 _enter("unsqueeze", "Unsqueeze")
@@ -213,11 +221,13 @@ _enter(
 )
 _enter("unfold", "Unfold")
 _enter("diagonal diag linalg_diagonal", "Diagonal")
+# copies, casts and dropout
 _enter("contiguous", "Contiguous")
 _enter("clone copy", "Copy")
 _enter("copy_", "CopyTo", _copied_into)
 _enter("to _to_copy type_as convert_element_type float half bfloat16 double long int bool", "Cast", _cast)
-_enter("dropout native_dropout feature_dropout alpha_dropout feature_alpha_dropout", "Dropout", _dropped)
+_enter("dropout native_dropout feature_dropout alpha_dropout feature_alpha_dropout", "Dropout", _dropout)
+# tensors that are made without an input; random numbers have one entry, because all distributions cost about the same
 _enter(
     "zeros ones full empty zeros_like ones_like full_like empty_like new_zeros new_ones new_full "
     "new_empty scalar_tensor fill fill_ zero_ empty_permuted "
@@ -230,6 +240,7 @@ _enter(
     "randn rand randint randperm rand_like randn_like randint_like normal uniform bernoulli multinomial", "RandomNormal"
 )
 
+# element-wise: variants that cost the same share one operator, so a subtraction is an Add and a remainder a Div
 _enter("add sub rsub sum_to_size", "Add")
 _enter("mul square multiply outer", "Mul")
 _enter("div floor_divide true_divide divide remainder fmod", "Div")
@@ -251,6 +262,7 @@ _enter("atan atan2 arctan", "Atan")
 _enter("sinh", "Sinh")
 _enter("cosh", "Cosh")
 _enter("tanh", "Tanh")
+# activations
 _enter("sigmoid special_expit", "Sigmoid")
 _enter("relu", "Relu")
 _enter("relu6 hardtanh clamp clamp_min clamp_max clip", "Clip")
@@ -273,6 +285,7 @@ _enter("hardshrink softshrink", "Shrink")
 _enter("where masked_fill nan_to_num", "Where")
 _enter("maximum fmax", "Max")
 _enter("minimum fmin", "Min")
+# comparisons and logic
 _enter("eq", "Equal")
 _enter("ne", "Not")
 _enter("lt", "Less")
@@ -292,6 +305,7 @@ _enter("round trunc frac", "Round")
 _enter("addcmul addcdiv", "Addcmul")
 _enter("lerp", "Lerp")
 
+# reductions
 _enter("mean", "ReduceMean", axes="dim", keepdims="keepdim")
 _enter("sum nansum", "ReduceSum", axes="dim", keepdims="keepdim")
 _enter("amax", "ReduceMax", axes="dim", keepdims="keepdim")
@@ -322,6 +336,7 @@ _enter("nll_loss nll_loss_nd nll_loss2d", "NegativeLogLikelihoodLoss")
 _enter("cross_entropy_loss", "SoftmaxCrossEntropyLoss")
 _enter("torchvision.nms", "NonMaxSuppression")
 
+# normalisation and softmax
 _enter(
     "batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm",
     "BatchNormalization",
@@ -334,6 +349,7 @@ _enter("rms_norm _fused_rms_norm", "RMSNormalization", shape="normalized_shape")
 _enter("softmax _softmax special_softmax _safe_softmax", "Softmax", axis="dim")
 _enter("log_softmax _log_softmax special_log_softmax", "LogSoftmax", axis="dim")
 
+# pooling
 _enter(
     "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices max_pool1d_with_indices",
     "MaxPool",
@@ -350,6 +366,7 @@ _enter("adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d", "AdaptiveM
 _enter("torchvision.roi_align", "RoiAlign")
 _enter("max_unpool2d max_unpool3d", "MaxUnpool")
 
+# convolutions, matrix products, attention and recurrent layers
 _CONV = {"strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
 _enter("conv1d conv2d conv3d convolution _convolution cudnn_convolution", "Conv", _convolved, **_CONV)
 _enter("conv_transpose1d conv_transpose2d conv_transpose3d", "ConvTranspose", **_CONV)
@@ -361,14 +378,14 @@ _enter("matmul mm bmm mv dot vdot chain_matmul linalg_matmul __matmul__", "MatMu
 _enter("einsum", "Einsum", equation="equation")
 _enter("bilinear", "Bilinear")
 _enter("_grouped_mm _scaled_grouped_mm transformers.grouped_mm_fallback", "GroupedMatMul")
-_enter("foretell.moe_experts", "MoE", _mixed, top_k="top_k")
-_enter("scaled_dot_product_attention", "Attention", _attended, is_causal="is_causal", enable_gqa="enable_gqa")
+_enter("foretell.moe_experts", "MoE", _counted_experts, top_k="top_k")
+_enter("scaled_dot_product_attention", "Attention", _masked, is_causal="is_causal", enable_gqa="enable_gqa")
 _enter(
     "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_efficient_attention "
     "_scaled_dot_product_cudnn_attention _scaled_dot_product_attention_math",
     "Attention",
-    _attended,
+    _masked,
     is_causal="is_causal",
 )
 _enter("foretell.selective_scan", "SelectiveScan")
@@ -379,6 +396,7 @@ _enter("lstm_cell", "LSTMCell")
 _enter("gru_cell", "GRUCell")
 _enter("rnn_tanh_cell rnn_relu_cell", "RNNCell")
 
+# indexing
 _enter("embedding", "Gather")
 _enter("index_select", "Gather", axis="dim")
 _enter("gather take_along_dim", "GatherElements", axis="dim")
@@ -392,6 +410,7 @@ _enter(
 _enter("slice_scatter select_scatter diagonal_scatter", "ScatterND")
 _enter("index_fill", "IndexFill")
 
+# joining, padding and rearranging
 _enter("cat concat concatenate stack hstack vstack column_stack dstack", "Concat", axis="dim")
 _enter(
     "pad constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d "
@@ -417,6 +436,7 @@ _enter(
 )
 _enter("grid_sampler grid_sampler_2d grid_sampler_3d", "GridSample")
 _enter("affine_grid_generator", "AffineGrid")
+# sorting, one-hot vectors and Fourier transforms
 _enter("topk kthvalue", "TopK")
 _enter("sort argsort msort", "Sort")
 _enter("one_hot", "OneHot")
@@ -427,7 +447,7 @@ _enter(
     "DFT",
 )
 _enter("stft istft", "STFT")
-# told at conversion, done on the host, or checks: nothing runs on the device
+# sizes, checks and host-side calls: nothing runs on the device
 _enter(
     "sym_size sym_stride sym_numel size item _local_scalar_dense _assert_async _assert_scalar "
     "_assert_tensor_metadata sym_constrain_range "

@@ -1,7 +1,19 @@
-"""frontends: an ``nn.Module`` on the meta device → exported ATen program → Graph. No weight is ever allocated.
+"""Frontends: exports an ``nn.Module`` with ``torch.export`` and reads its graph. No weight is ever allocated.
 
-`torch.export` in its non-strict mode keeps PyTorch's own operators (one node for an attention, a normalisation, a
-recurrent layer), which is what eager PyTorch launches, and needs a second where an ONNX export needs four.
+Idea: the module lives on the meta device, where tensors have shapes but no storage. ``torch.export`` in its non-strict
+mode runs the forward pass once with fake tensors and records the ATen calls. It keeps PyTorch's own operators (one node
+for an attention, a norm, a recurrent layer), and these are what eager PyTorch launches. It takes a second where an ONNX
+export takes four.
+
+Why batch 11: the program is traced at one batch size, and `foretell.graph.ir.batch` must find the batch axis of every
+tensor afterwards. Most tensors inherit it from an input. But ``torch.zeros(batch, …)`` and an expanded class token show
+the batch only as a number. With batch 1 that axis cannot be told from any other axis of size 1; with 2, 3, 4 or 8 it
+looks like a number of channels, heads or steps. 11 is small, prime, and hardly any layer has it as a factor. So 11, 22
+or 33 in the shape of a tensor that is made from nothing comes from the batch.
+
+Limits: a forward pass that branches on values cannot be exported (`foretell.frontends.torch.padding` helps with the
+most frequent case). Sizes that depend on data count as 1, with a warning. A tensor that is made from nothing and has a
+multiple of 11 by itself, say 88, may get a wrong batch axis.
 """
 
 import contextlib
@@ -19,8 +31,8 @@ from foretell.graph import Graph, Tensor
 from foretell.graph.ir.tensor import TensorKind
 from foretell.optional import require
 
-TRACE_BATCH = 11  # a size that no layer has by itself, so that the batch can be told from other axes
-# where torch and foretell differ in the name; complex32 is stored in as many bytes as uint32
+TRACE_BATCH = 11  # a size that hardly any layer has by itself; see the module's docstring
+# dtypes that torch and foretell name differently; complex32 takes as many bytes as uint32
 _DTYPES = {
     "float64": "fp64",
     "float32": "fp32",
@@ -34,18 +46,18 @@ _DTYPES = {
 
 
 def import_torch() -> Any:
-    """Torch, or an error that says how to install it."""
+    """Import torch, or raise an error that says how to install it."""
     return require("torch", extra="torch", purpose="Reading PyTorch models")
 
 
 def graph_from_program(program: TorchProgram, *, batch_size: int, training: bool = False) -> Graph:
-    """Export a program that was built at ``batch_size`` and read its graph."""
+    """Export a program whose inputs have ``batch_size`` items, and read its graph."""
     program.module.train(training)
     exported, error = _export(program)
-    if error is not None:  # perhaps it only asks whether anything is padded
+    if error is not None:  # perhaps the model only checks whether anything is padded: answer that and try again
         with nothing_padded():
-            exported, again = _export(program)
-        if again is not None:
+            exported, second_error = _export(program)
+        if second_error is not None:
             raise export_error(program, error) from error
     return graph_from_exported(
         exported, name=program.name, batch_size=batch_size, batch_axes=program.batch_axes, notes=program.notes
@@ -53,9 +65,9 @@ def graph_from_program(program: TorchProgram, *, batch_size: int, training: bool
 
 
 def _export(program: TorchProgram) -> tuple[Any, Exception | None]:
-    """The exported program, or why there is none."""
+    """Return the exported program and None, or None and the error."""
     torch = import_torch()
-    # where it fails, torch prints its partial graph to stderr and logs what it could not decide
+    # when an export fails, torch prints the partial graph to stderr and logs what it could not decide
     log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -78,12 +90,15 @@ def graph_from_exported(
     notes: Iterable[str] = (),
     parameters: Mapping[str, str] | None = None,
 ) -> Graph:
-    """The graph of an ``ExportedProgram``; ``parameters`` maps lifted constants that are parameters to their paths."""
+    """Return the graph of an ``ExportedProgram``.
+
+    ``parameters`` maps those lifted constants that are parameters to their paths in the module.
+    """
     return assemble(_Reader(exported, name, batch_size, batch_axes, notes, parameters or {}).read())
 
 
 class _Reader:
-    """Walks an exported FX graph; what it has seen is kept in its fields."""
+    """Walks through an exported FX graph and collects its tensors and calls."""
 
     def __init__(
         self,
@@ -104,11 +119,12 @@ class _Reader:
         self.tensors: dict[str, Tensor] = {}
         self.calls: list[AtenCall] = []
         self.warnings: list[str] = list(notes)
-        self.seen: dict[int, str] = {}
-        self.homes: dict[str, str] = {}  # of a parameter: the module that owns it
+        self.seen: dict[int, str] = {}  # id of a weight → the first name it was listed under
+        self.homes: dict[str, str] = {}  # parameter → the module that owns it
         self.torch = import_torch()
 
     def read(self) -> AtenProgram:
+        """Read the placeholders, then the calls."""
         signature = self.exported.graph_signature
         kinds = {
             spec.arg.name: (spec.kind.name, spec.target) for spec in signature.input_specs if hasattr(spec.arg, "name")
@@ -118,9 +134,9 @@ class _Reader:
         for node in self.exported.graph.nodes:
             if node.op == "placeholder":
                 kind, target = kinds.get(node.name, ("USER_INPUT", None))
-                twin = self._tied_to(node.name, target)
-                if twin is not None:
-                    environment[node] = Ref(twin)
+                tied_name = self._tied_to(node.name, target)
+                if tied_name is not None:
+                    environment[node] = Ref(tied_name)
                     continue
                 if target in self.parameters:
                     kind, self.homes[node.name] = "PARAMETER", self.parameters[target].rpartition(".")[0]
@@ -141,7 +157,7 @@ class _Reader:
         )
 
     def _tied_to(self, name: str, target: str | None) -> str | None:
-        """The name under which a shared weight was seen first; PyTorch lists it once for each of its owners."""
+        """The first name of a shared weight, or None if this is the first: PyTorch lists it once for each owner."""
         tensor = self.exported.state_dict.get(target) if target else None
         if tensor is None:
             return None
@@ -157,7 +173,7 @@ class _Reader:
         return inputs
 
     def _walk(self, graph_module: Any, environment: dict[Any, Any], prefix: str) -> Any:
-        """Run over the nodes of one (sub-)graph; returns its outputs."""
+        """Read the nodes of a graph or sub-graph; returns its outputs."""
         for node in graph_module.graph.nodes:
             if node.op == "output":
                 return self._value(node.args[0], environment)
@@ -168,6 +184,7 @@ class _Reader:
         return ()
 
     def _constant(self, graph_module: Any, node: Any, prefix: str) -> Any:
+        """A tensor constant of the program becomes a tensor of the graph; a sub-graph is returned as it is."""
         value = graph_module
         for part in str(node.target).split("."):
             value = getattr(value, part)
@@ -178,9 +195,10 @@ class _Reader:
         return value
 
     def _call(self, node: Any, environment: dict[Any, Any], prefix: str) -> Any:
+        """Record one call; returns its outputs."""
         target = str(node.target)
         arguments = [self._value(a, environment) for a in node.args]
-        if "getitem" in target:
+        if "getitem" in target:  # picks one output of a call with several; no operator of its own
             source, index = arguments
             return source[index] if isinstance(source, list | tuple) else source
         submodules = [a for a in arguments if isinstance(a, self.torch.fx.GraphModule)]
@@ -189,6 +207,7 @@ class _Reader:
         value = node.meta.get("val")
         name = prefix + node.name
         outputs = self._outputs(name, value)
+        # a call without a module stack belongs to the module that owns one of its parameters
         module = _module_path(node) or next(
             (self.homes[str(a)] for a in arguments if isinstance(a, Ref) and str(a) in self.homes), ""
         )
@@ -198,16 +217,18 @@ class _Reader:
         return outputs if outputs is not None else value
 
     def _enter_submodule(self, submodules: list[Any], arguments: list[Any], prefix: str) -> Any:
-        """Read the sub-graph of a higher-order operator (no_grad, autocast) in place; of a cond, its first branch."""
+        """Read the sub-graph of a higher-order operator (no_grad, autocast) inline; of a cond, the first branch."""
         if len(submodules) > 1:
             self.warnings.append("The model branches on data; the first branch is counted.")
         inner = submodules[0]
-        after = arguments[arguments.index(inner) + 1 :]
-        given = [a for a in _flat(after) if isinstance(a, Ref) or not hasattr(a, "graph")]
-        holders = [n for n in inner.graph.nodes if n.op == "placeholder"]
-        return self._walk(inner, dict(zip(holders, given)), prefix)
+        arguments_after = arguments[arguments.index(inner) + 1 :]
+        operands = [a for a in _flat(arguments_after) if isinstance(a, Ref) or not hasattr(a, "graph")]
+        placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        return self._walk(inner, dict(zip(placeholders, operands)), prefix)
 
     def _named(self, node: Any, arguments: list[Any], environment: dict[Any, Any]) -> dict[str, Any]:
+        """The arguments of a call by name."""
+        # positional arguments get the names of the schema, so that refinements can find them by name
         schema = getattr(node.target, "_schema", None)
         keywords = {k: self._value(v, environment) for k, v in node.kwargs.items()}
         if schema is None:
@@ -216,6 +237,7 @@ class _Reader:
         return {**dict(zip(names, arguments)), **keywords}
 
     def _value(self, argument: Any, environment: dict[Any, Any]) -> Any:
+        """An argument with FX nodes replaced by what they stand for, and symbolic sizes by numbers."""
         if isinstance(argument, self.torch.fx.Node):
             return environment.get(argument)
         if isinstance(argument, list | tuple):
@@ -230,6 +252,7 @@ class _Reader:
         return Ref(name) if self._enter(name, value, "activation") else None
 
     def _enter(self, name: str, value: Any, kind: TensorKind) -> bool:
+        """Record a tensor; returns whether the value is one."""
         if not isinstance(value, self.torch.Tensor):
             return False
         dtype = str(value.dtype).removeprefix("torch.")
@@ -240,7 +263,7 @@ class _Reader:
         return True
 
     def _size(self, size: Any) -> int:
-        """A size as a number; one that depends on data counts as its upper bound, or 1, with a warning."""
+        """A size as an integer. A size that depends on data counts as 1, with a warning."""
         if isinstance(size, int):
             return size
         try:
@@ -271,6 +294,7 @@ def _flat_names(outputs: Any) -> Iterable[str]:
 
 
 def _module_path(node: Any) -> str:
+    # the innermost module; "@1" marks the second call of the same module
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed(stack.values()))[0] if stack else ""
     return ".".join(part.partition("@")[0] for part in str(path).split("."))

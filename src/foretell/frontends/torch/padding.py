@@ -1,7 +1,7 @@
-"""frontends: "is anything padded?", answered as a run on whole, unpadded data answers it.
+"""Frontends: lets models be traced that check for padding in their forward pass.
 
-Some models ask ``if mask.any():`` in their forward pass. A trace has no values to look at; the data that foretell
-speaks of is never padded, and so the answer is no.
+Some models have ``if mask.any():`` in their forward pass. A trace has no values, so PyTorch cannot decide. Predictions
+are for inputs without padding, and there the answer is no.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from unittest import mock
 from foretell.optional import require
 
 
-class _No:
-    """The result of ``any()``: a tensor in the trace, False where it decides."""
+class _FalseTensor:
+    """The result of ``any()``: a tensor for the trace, but False in an ``if``."""
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor
@@ -32,13 +32,13 @@ class _No:
 
 @contextmanager
 def nothing_padded() -> Iterator[None]:
-    """Within this context ``tensor.any()`` over a whole tensor decides as False."""
+    """Within this context, ``tensor.any()`` over a whole tensor is False in an ``if``."""
     torch = require("torch", extra="torch", purpose="Reading PyTorch models")
-    real = torch.Tensor.any
+    real_any = torch.Tensor.any
 
-    def ask(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        found = real(tensor, *args, **kwargs)
-        return found if args or kwargs else _No(found)
+    def any_is_false(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        result = real_any(tensor, *args, **kwargs)
+        return result if args or kwargs else _FalseTensor(result)
 
-    with mock.patch.object(torch.Tensor, "any", ask):
+    with mock.patch.object(torch.Tensor, "any", any_is_false):
         yield

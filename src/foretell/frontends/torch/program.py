@@ -1,4 +1,4 @@
-"""Front-ends: what every torch-based front-end hands to the exporter, and what the exporter says when it fails."""
+"""Frontends: a PyTorch program to export: a module without weights, its inputs, and the error if the export fails."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -15,12 +15,12 @@ class TorchProgram:
     """A module on the meta device and the inputs to export it with.
 
     Attributes:
-        name: What to call the model.
-        module: An ``nn.Module`` without storage, in the mode (train or eval) it would run in.
+        name: The name of the model.
+        module: An ``nn.Module`` without storage, in the mode (train or eval) in which it would run.
         args: Positional inputs, on the meta device.
         kwargs: Named inputs, on the meta device.
-        batch_axes: Axis of the batch in each input; None where it has none, absent where it is axis 0.
-        notes: What a reader of the costs should know: parts that do not run, settings that were ignored.
+        batch_axes: The batch axis of each input; None if it has none. An input that is not listed has axis 0.
+        notes: Warnings for the user: parts that do not run, settings that were ignored.
     """
 
     name: str
@@ -32,7 +32,7 @@ class TorchProgram:
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:
-    """The first telling line of an error, cut to ``limit`` characters.
+    """Return the message of an error as one line of at most ``limit`` characters.
 
     >>> one_line(ValueError("bad\\n  shape"))
     'bad shape'
@@ -42,7 +42,7 @@ def one_line(error: BaseException, limit: int = 200) -> str:
 
 
 def export_error(program: TorchProgram, error: Exception) -> ModelError:
-    """What to raise when ``torch.export`` fails on a program."""
+    """Return the error to raise when ``torch.export`` fails on a program."""
     text = f"{type(error).__name__} {error}"
     if any(sign in text for sign in ("DataDependent", "data-dependent", "unbacked", "aten::nonzero", "aten.nonzero")):
         return ModelError(
@@ -52,11 +52,11 @@ def export_error(program: TorchProgram, error: Exception) -> ModelError:
 
 
 def build_without_weights(build: Callable[[], Any]) -> Any:
-    """Call a function that makes a module, so that its weights are never kept.
+    """Call a function that builds a module, without keeping its weights in memory.
 
-    Everything is made on the meta device. Constructors that read tensors back (``[x.item() for x in linspace(…)]``)
-    cannot run there; they are called again on the CPU, and each parameter moves to the meta device when registered.
-    Buffers stay where the constructor made them.
+    The module is built on the meta device. A constructor that reads values (``[x.item() for x in linspace(…)]``) cannot
+    run there. It is called again on the CPU, and each parameter moves to the meta device when it is registered. Buffers
+    stay where the constructor made them.
     """
     torch = require("torch", extra="torch", purpose="Building PyTorch models")
     with warnings.catch_warnings():
@@ -73,6 +73,7 @@ def build_without_weights(build: Callable[[], Any]) -> Any:
 
 @contextmanager
 def _registering_on_meta(torch: Any) -> Iterator[None]:
+    """Within this context, ``register_parameter`` moves every parameter to the meta device."""
     register = torch.nn.Module.register_parameter
 
     def register_on_meta(module: Any, name: str, parameter: Any) -> None:

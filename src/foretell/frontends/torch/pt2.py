@@ -1,4 +1,4 @@
-"""frontends: a ``.pt2`` archive → Graph, from its JSON. Needs no torch; weights and pickles are never opened."""
+"""Frontends: reads a ``.pt2`` archive from its JSON. It needs no torch, and opens neither weights nor pickles."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from foretell.graph.ir.tensor import TensorKind
 
 MAX_JSON_BYTES = 2**28
 SCHEMA_MAJOR = 8
-# torch._export.serde.schema.ScalarType
+# the numbers of torch._export.serde.schema.ScalarType
 _DTYPES = {
     1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "fp16", 7: "fp32", 8: "fp64", 9: "uint32",
     10: "complex64", 11: "complex128", 12: "bool",
@@ -33,7 +33,7 @@ class Pt2Frontend:
     """Programs that ``torch.export.save`` wrote."""
 
     def load(self, request: ModelRequest) -> Graph:
-        """Read the program's JSON."""
+        """Read the JSON of the program."""
         path = Path(request.source)
         if request.inputs:
             raise InputError(
@@ -43,19 +43,19 @@ class Pt2Frontend:
         return graph_from_json(read_archive(path), path.name)
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """The file's content."""
+        """The content of the file."""
         return content_fingerprint(Path(request.source))
 
 
 def read_archive(path: Path) -> dict[str, Any]:
-    """The description of the program: ``models/*.json`` in the archive, and nothing else of it."""
+    """Read the description of the program: ``models/*.json`` in the archive, and nothing else."""
     texts = read_members(path, "models/", ".json", MAX_JSON_BYTES)
     if not texts:
-        raise ModelError(f"{path.name} holds no exported program. Write it with torch.export.save.")
+        raise ModelError(f"{path.name} contains no exported program. Write it with torch.export.save.")
     try:
         content = json.loads(next(iter(texts.values())))
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path.name} is damaged: the program in it is not JSON.") from error
+        raise ModelError(f"{path.name} is damaged: its program is not JSON.") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
     major = version.get("major") if isinstance(version, dict) else None
     if major != SCHEMA_MAJOR:
@@ -67,7 +67,7 @@ def read_archive(path: Path) -> dict[str, Any]:
 
 
 def graph_from_json(content: dict[str, Any], name: str) -> Graph:
-    """The graph of a serialised program."""
+    """Return the graph of a serialised program."""
     try:
         return assemble(_program(content, name))
     except ForetellError:
@@ -78,6 +78,7 @@ def graph_from_json(content: dict[str, Any], name: str) -> Graph:
 
 
 def _program(content: dict[str, Any], name: str) -> AtenProgram:
+    """Turn the JSON of an exported program into calls and tensors."""
     module = content["graph_module"]
     graph, signature = module["graph"], module["signature"]
     kinds: dict[str, TensorKind] = {}
@@ -91,6 +92,7 @@ def _program(content: dict[str, Any], name: str) -> AtenProgram:
             if kind == "user_input":
                 inputs.append(key)
     tensors = {key: _tensor(key, meta, kinds.get(key, "activation")) for key, meta in graph["tensor_values"].items()}
+    # a file does not say which axis is the batch: the first axis of the first input is taken for it
     batch_size = next((t.shape[0] for key in inputs if (t := tensors[key]).shape), 1)
     for key in inputs:
         t = tensors[key]
@@ -100,6 +102,7 @@ def _program(content: dict[str, Any], name: str) -> AtenProgram:
     for node in graph["nodes"]:
         outputs = tuple(name for output in node["outputs"] for name in _names(output))
         arguments = {a["name"]: _value(a["arg"]) for a in node["inputs"]}
+        # "key,path,class;key,path,class;…" from the outermost to the innermost module
         stack = str((node.get("metadata") or {}).get("nn_module_stack", ""))
         path = stack.split(";")[-1].split(",")[1] if "," in stack else ""
         calls.append(
@@ -124,7 +127,7 @@ def _tensor(name: str, meta: dict[str, Any], kind: TensorKind) -> Tensor:
 
 
 def _size(size: dict[str, Any]) -> int:
-    """A size; a symbolic one takes the value the program was exported with."""
+    """A size; a symbolic size has the value that the program was exported with."""
     if "as_int" in size:
         return int(size["as_int"])
     hint = (size.get("as_expr") or {}).get("hint") or {}
@@ -143,6 +146,7 @@ def _names(argument: dict[str, Any]) -> list[str]:
 
 
 def _value(argument: dict[str, Any]) -> Any:
+    """An argument of a call as a Python value; tensors become `Ref`."""
     kind, value = next(iter(argument.items()))
     if kind == "as_tensor":
         return Ref(value["name"])

@@ -1,4 +1,7 @@
-"""frontends: ``net.py:build`` → Graph. This runs the user's code, so it asks for trust first."""
+"""Frontends: reads ``net.py:build``, a Python file and a function that builds a PyTorch module; and module objects.
+
+Reading a file runs the user's code, so it needs ``--trust``.
+"""
 
 import hashlib
 import importlib.util
@@ -16,14 +19,14 @@ from foretell.frontends.torch.torchscript import torch_dtype
 from foretell.graph import Graph
 from foretell.optional import repair_torchvision, versions
 
-MAX_FILES = 500
+MAX_FILES = 500  # a folder with more Python files is not fingerprinted, so its models are not cached
 
 
 class PythonFileFrontend:
     """A function in a Python file that returns an ``nn.Module``, or ``(module, example inputs)``."""
 
     def load(self, request: ModelRequest) -> Graph:
-        """Import the file, call the function on the meta device, export."""
+        """Import the file, call the function on the meta device, and export the module."""
         path, _, function = str(request.source).rpartition(":")
         if not Path(path).is_file():
             raise ModelError(f"There is no file {path!r}.")
@@ -47,7 +50,7 @@ class PythonFileFrontend:
         return graph_from_module(module, request, name=f"{Path(path).name}:{function}", examples=examples)
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """All Python files of the folder: the model may import its neighbours."""
+        """The content of all Python files of the folder, because the model may import its neighbours."""
         path = Path(str(request.source).rpartition(":")[0])
         if not request.trust or not path.is_file():
             return None
@@ -62,11 +65,12 @@ class PythonFileFrontend:
 
 
 def load_function(path: Path, function: str) -> Any:
-    """Import a Python file and find a function in it. This runs the file's code."""
+    """Import a Python file, which runs its code, and return one of its functions."""
     spec = importlib.util.spec_from_file_location(f"foretell_user_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ModelError(f"Cannot read {path}.")
     module = importlib.util.module_from_spec(spec)
+    # the file may import its neighbours
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
@@ -74,12 +78,12 @@ def load_function(path: Path, function: str) -> Any:
         raise ModelError(f"{path.name} raised {type(error).__name__} on import: {one_line(error)}") from error
     finally:
         sys.path.pop(0)
-    found = getattr(module, function, None)
-    if not callable(found):
+    builder = getattr(module, function, None)
+    if not callable(builder):
         raise ModelError(
             f"{path.name} has no function {function!r}. It has: {', '.join(_functions(module)) or 'none'}."
         )
-    return found
+    return builder
 
 
 def _functions(module: Any) -> Iterable[str]:
@@ -94,16 +98,16 @@ class ModuleFrontend:
     """An ``nn.Module`` object of the running program."""
 
     def load(self, request: ModelRequest) -> Graph:
-        """Export a copy on the meta device; the given module is not touched."""
+        """Export a copy of the module on the meta device; the module itself is not changed."""
         return graph_from_module(request.source, request, name=type(request.source).__name__, examples=None)
 
     def fingerprint(self, request: ModelRequest) -> str | None:  # noqa: ARG002 - as every front-end has it
-        """An object has no content to tell it by."""
+        """None: an object has no content that could be hashed, so it is not cached."""
         return None
 
 
 def graph_from_module(module: Any, request: ModelRequest, *, name: str, examples: Any) -> Graph:
-    """The graph of any module, with inputs from ``--input`` or from examples that came with it."""
+    """Return the graph of a module, with the inputs of ``--input`` or with example inputs."""
     torch = import_torch()
     module = _on_meta(torch, module)
     batch_size = TRACE_BATCH
@@ -115,17 +119,18 @@ def graph_from_module(module: Any, request: ModelRequest, *, name: str, examples
         batch_size, args, kwargs = _from_examples(torch, examples)
     else:
         raise InputError(
-            f"The inputs of {name} are not known. Give them, without the batch: --input 3x224x224 (or "
-            "name=128:int64 for each)"
+            f"The inputs of {name} are not known. Give them, without the batch: --input 3x224x224, or for several "
+            "inputs --input NAME=128:int64 for each"
         )
     program = TorchProgram(name, module, args, kwargs)
     return graph_from_program(program, batch_size=batch_size, training=request.mode == "training")
 
 
 def _on_meta(torch: Any, module: Any) -> Any:
-    """A copy of the module without storage: tensors are replaced while copying, so that no weight is ever copied."""
+    """A copy of the module without storage. No weight is copied."""
     from copy import deepcopy
 
+    # deepcopy takes what is in its memo for copied already: every weight is replaced by an empty tensor
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         empty = torch.empty_like(tensor, device="meta")
@@ -138,7 +143,9 @@ def _on_meta(torch: Any, module: Any) -> Any:
 
 
 def _arguments(torch: Any, module: Any, specs: tuple[InputSpec, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The inputs of the user as positional and named arguments of the forward."""
     accepted = inspect.signature(module.forward).parameters
+    # a forward with **kwargs takes any name
     open_ended = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
     args, kwargs = [], {}
     for spec in specs:
@@ -158,7 +165,7 @@ def _empty(torch: Any, spec: InputSpec) -> Any:
 
 
 def _from_examples(torch: Any, examples: Any) -> tuple[int, tuple[Any, ...], dict[str, Any]]:
-    """Example inputs: a tensor, a tuple of them, or a dictionary; their first axis is the batch."""
+    """Example inputs: a tensor, a tuple of tensors, or a dictionary. Their first axis is the batch."""
     tree = torch.utils._pytree
     on_meta = tree.tree_map(lambda x: x.to("meta") if isinstance(x, torch.Tensor) else x, examples)
     leaves = [x for x in tree.tree_leaves(on_meta) if isinstance(x, torch.Tensor) and x.ndim]

@@ -1,4 +1,4 @@
-"""frontends: ``timm:NAME`` → Graph. Built on the meta device: no weights, no download."""
+"""Frontends: reads ``timm:NAME``. The model is built on the meta device, without weights and without a download."""
 
 import warnings
 from typing import Any
@@ -16,7 +16,7 @@ class TimmFrontend:
     """All architectures of the installed timm."""
 
     def load(self, request: ModelRequest) -> Graph:
-        """Build and export."""
+        """Build the model and export it."""
         name = str(request.source).removeprefix("timm:")
         module, shape = build_timm(name, request)
         torch = import_torch()
@@ -24,12 +24,12 @@ class TimmFrontend:
         return graph_from_program(program, batch_size=TRACE_BATCH, training=request.mode == "training")
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """The name, and the versions that decide what it builds."""
+        """The name, and the versions of timm and torch, which decide what is built."""
         return f"{request.source} {versions('timm', 'torch', extra='vision', purpose='Reading timm models')}"
 
 
 def build_timm(name: str, request: ModelRequest) -> tuple[Any, tuple[int, ...]]:
-    """The module on the meta device and the shape of its input."""
+    """Return the module on the meta device and the shape of its input."""
     torch = import_torch()
     repair_torchvision()
     timm = require("timm", extra="vision", purpose="Reading timm models")
@@ -40,16 +40,17 @@ def build_timm(name: str, request: ModelRequest) -> tuple[Any, tuple[int, ...]]:
     shape = image_shape(request, default)
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        resized: list[dict[str, Any]] = (
+        # architectures name the size differently, or take any size without being told
+        size_options: list[dict[str, Any]] = (
             [{}] if shape == default else [{"img_size": shape[1:]}, {"input_size": shape}, {}]
         )
         channels = {} if shape[0] == 3 else {"in_chans": shape[0]}
-        for arguments in resized:
+        for arguments in size_options:
             try:
                 return timm.create_model(name, pretrained=False, **arguments, **channels), shape
             except TypeError:
-                continue  # this architecture takes any size without being told
+                continue  # this architecture does not take that argument
             except Exception as error:
-                if arguments is resized[-1]:
+                if arguments is size_options[-1]:
                     raise ModelError(f"timm could not build {name!r}: {one_line(error)}") from error
     raise InputError(f"timm's {name!r} cannot be built for an input of {'x'.join(map(str, shape))}.")

@@ -1,4 +1,8 @@
-"""frontends: a TorchScript archive → Graph. Its code is read before it is loaded: what reaches outside is refused."""
+"""Frontends: reads a TorchScript archive.
+
+Its code is read as text before PyTorch loads it. An archive that could reach files, Python, other machines or the
+terminal is refused.
+"""
 
 import re
 import warnings
@@ -13,7 +17,7 @@ from foretell.frontends.torch.program import one_line
 from foretell.graph import Graph
 
 MAX_CODE_BYTES = 2**26
-# TorchScript runs in its own interpreter; these are its ways to files, Python, other machines or the terminal
+# TorchScript runs in its own interpreter; these operators reach files, Python, other machines or the terminal
 _REFUSED = frozenset(
     [
         "aten::from_file",
@@ -28,7 +32,7 @@ _REFUSED = frozenset(
         "prim::fork",
     ]
 )
-# the same ways as words of the archive's code, whatever name they are reached through
+# the same operators as words in the archive's code, under whatever name they are called
 _REFUSED_WORDS = re.compile(
     r"""(?:\.|["'])\s*(?P<name>from_file|save|_load_from_file|fork|wait|rpc_async|rpc_sync|rpc_remote)\b|\b(?P<print>print)\s*\(|"""
     r"""\bops\s*\.\s*(?P<space>\w+)|\b(?P<alias>torch|ops)\b(?!\s*\.)|\bgetattr\s*\([^)]*(?P<escape>\\)"""
@@ -43,7 +47,7 @@ class TorchScriptFrontend:
     """Modules that ``torch.jit.save`` wrote."""
 
     def load(self, request: ModelRequest) -> Graph:
-        """Load on the meta device and export what it computes."""
+        """Check the code, load the module on the meta device, and export it."""
         path = Path(request.source)
         _check_code(path, request.trust)
         torch = import_torch()
@@ -58,6 +62,7 @@ class TorchScriptFrontend:
         except Exception as error:
             shapes = [tuple(i.shape) for i in inputs]
             raise ModelError(f"PyTorch could not run {path.name} with inputs {shapes}: {one_line(error)}") from error
+        # the export lifts the script's tensors as constants; those that are parameters are found by identity
         names = {id(p): n for n, p in script.named_parameters()}
         parameters = {key: names[id(value)] for key, value in exported.constants.items() if id(value) in names}
         return graph_from_exported(
@@ -65,6 +70,7 @@ class TorchScriptFrontend:
         )
 
     def _load(self, torch: Any, path: Path) -> Any:
+        """Load the archive on the meta device."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -75,10 +81,12 @@ class TorchScriptFrontend:
             ) from error
 
     def _inputs(self, torch: Any, script: Any, request: ModelRequest) -> tuple[Any, ...]:
+        """The inputs of the user as tensors, in the order of the forward."""
+        # the first input of the graph is the module itself
         names = [i.debugName().partition(".")[0] for i in script.graph.inputs()][1:]
         if not request.inputs:
             raise InputError(
-                f"TorchScript does not say the shapes of its inputs ({', '.join(names)}). "
+                f"A TorchScript file does not contain the shapes of its inputs ({', '.join(names)}). "
                 "Give them, without the batch: --input 3x224x224"
             )
         specs = match_inputs(request.inputs, names)
@@ -88,26 +96,26 @@ class TorchScriptFrontend:
         )
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """The file's content, and what was allowed."""
+        """The content of the file, and whether it is trusted."""
         return f"{content_fingerprint(Path(request.source))} {request.trust}"
 
 
 def torch_dtype(torch: Any, name: str | None) -> Any:
-    """The torch dtype of an input as the user wrote it; fp32 where nothing is said."""
+    """Return the torch dtype of an input; fp32 if the user gave none."""
     known = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64", "fp8": "float8_e4m3fn"}
-    found = getattr(torch, known.get(name or "fp32", name or ""), None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, known.get(name or "fp32", name or ""), None)
+    if not isinstance(dtype, torch.dtype):
         raise InputError(f"PyTorch has no input dtype {name!r}. Use one of fp32, fp16, bf16, int64, int32, bool.")
-    return found
+    return dtype
 
 
 def _holder(torch: Any, script: Any) -> Any:
-    """A module that calls a script it does not own, so that the export lifts its tensors as constants."""
+    """A module that calls a script without owning it, so that the export lifts its tensors as constants."""
 
     class Holder(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.held = [script]
+            self.held = [script]  # in a list: nn.Module would register a plain attribute as a submodule
 
         def forward(self, *inputs: Any) -> Any:
             return self.held[0](*inputs)
@@ -116,15 +124,15 @@ def _holder(torch: Any, script: Any) -> Any:
 
 
 def _check_code(path: Path, trust: bool) -> None:
-    """Read the archive's code as text; PyTorch runs ``__setstate__`` as soon as it loads a module."""
+    """Check the archive's code as text, before loading: PyTorch runs ``__setstate__`` as soon as it loads a module."""
     check_unpacked_size(path)
     for name, content in read_members(path, "code/", ".py", MAX_CODE_BYTES).items():
         code = content.decode(errors="replace")
-        for found in _REFUSED_WORDS.finditer(code):
-            if found["space"] is None or found["space"] not in _KNOWN_SPACES:
-                what = found["name"] or found["print"] or found["alias"] or found["space"] or "getattr"
+        for match in _REFUSED_WORDS.finditer(code):
+            if match["space"] is None or match["space"] not in _KNOWN_SPACES:
+                word = match["name"] or match["print"] or match["alias"] or match["space"] or "getattr"
                 raise UntrustedModelError(
-                    f"{path.name} uses {what!r} ({name}), which may reach outside the model: refused."
+                    f"{path.name} uses {word!r} ({name}), which may reach outside the model. It is refused."
                 )
         if not trust and _RUNS_ON_LOADING.search(code):
             raise UntrustedModelError(
@@ -134,16 +142,17 @@ def _check_code(path: Path, trust: bool) -> None:
 
 
 def _check_operators(script: Any, name: str) -> None:
-    found = set()
+    """Refuse a loaded script that has operators which reach outside the model."""
+    kinds = set()
 
     def visit(block: Any) -> None:
         for node in block.nodes():
-            found.add(node.kind())
+            kinds.add(node.kind())
             for inner in node.blocks():
                 visit(inner)
 
     for method in script._method_names() if hasattr(script, "_method_names") else ["forward"]:
         visit(getattr(script, method).inlined_graph if method != "forward" else script.inlined_graph)
-    refused = sorted(k for k in found if k in _REFUSED or k.partition("::")[0] not in _KNOWN_SPACES)
+    refused = sorted(k for k in kinds if k in _REFUSED or k.partition("::")[0] not in _KNOWN_SPACES)
     if refused:
-        raise UntrustedModelError(f"{name} uses {', '.join(refused)}, which reaches outside the model: refused.")
+        raise UntrustedModelError(f"{name} uses {', '.join(refused)}, which reaches outside the model. It is refused.")

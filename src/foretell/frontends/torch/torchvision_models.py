@@ -1,4 +1,4 @@
-"""frontends: ``torchvision:NAME`` → Graph. Built on the meta device: no weights, no download."""
+"""Frontends: reads ``torchvision:NAME``. The model is built on the meta device, without weights or a download."""
 
 import inspect
 from typing import Any
@@ -11,6 +11,7 @@ from foretell.graph import Graph
 from foretell.optional import repair_torchvision, require, versions
 from foretell.registry import did_you_mean
 
+# image sizes other than 224, by the name of a model or by the start of its name
 _SIZES = {
     "inception_v3": 299,
     "efficientnet_b1": 240,
@@ -34,7 +35,7 @@ class TorchvisionFrontend:
     """All architectures of the installed torchvision that take one tensor."""
 
     def load(self, request: ModelRequest) -> Graph:
-        """Build and export."""
+        """Build the model and export it."""
         torch = import_torch()
         repair_torchvision()
         models = require("torchvision.models", extra="vision", purpose="Reading torchvision models")
@@ -43,15 +44,16 @@ class TorchvisionFrontend:
             raise ModelError(f"torchvision has no model {name!r}.{did_you_mean(name, models.list_models())}")
         shape = image_shape(request, self._default_shape(name))
         accepted = inspect.signature(models.get_model_builder(name)).parameters
+        # segmentation models would download the weights of their backbone
         arguments: dict[str, Any] = {"weights_backbone": None} if "weights_backbone" in accepted else {}
         if name in ("inception_v3", "googlenet"):
-            arguments = {"init_weights": False}
+            arguments = {"init_weights": False}  # None would warn, and fill weights that nobody needs
         try:
             module = build_without_weights(lambda: models.get_model(name, weights=None, **arguments)).to("meta")
         except Exception as error:
             raise ModelError(f"torchvision could not build {name!r}: {one_line(error)}") from error
         inputs: tuple[Any, ...] = (torch.empty(TRACE_BATCH, *shape, device="meta"),)
-        if name.startswith("raft"):
+        if name.startswith("raft"):  # optical flow between two images
             inputs = (*inputs, torch.empty(TRACE_BATCH, *shape, device="meta"))
         return graph_from_program(
             TorchProgram(f"torchvision:{name}", module, inputs),
@@ -61,7 +63,7 @@ class TorchvisionFrontend:
 
     @staticmethod
     def _default_shape(name: str) -> tuple[int, ...]:
-        """The size torchvision's own recipes evaluate at."""
+        """The size at which torchvision's own recipes evaluate the model."""
         if name.startswith(("r3d", "mc3", "r2plus1d")):
             return (3, 16, 112, 112)
         if name.startswith(("mvit", "s3d", "swin3d")):
@@ -72,7 +74,7 @@ class TorchvisionFrontend:
         return (3, size, size)
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """The name, and the versions that decide what it builds."""
+        """The name, and the versions of torchvision and torch, which decide what is built."""
         return (
             f"{request.source} {versions('torchvision', 'torch', extra='vision', purpose='Reading torchvision models')}"
         )

@@ -1,1 +1,1 @@
-"""What every node of a graph costs, forward and backward: arithmetic and bytes."""
+"""Graph: the cost of every node, forward and backward: arithmetic, bytes moved, kernel launches."""

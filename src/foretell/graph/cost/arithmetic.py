@@ -1,4 +1,4 @@
-"""graph: the arithmetic of every operator: multiply-accumulates of contractions, operations of everything else."""
+"""Graph: the arithmetic of every operator: multiply-accumulates of contractions, FLOPs of everything else."""
 
 import math
 from collections import Counter
@@ -16,15 +16,17 @@ Operands = list[Tensor | None]
 
 
 def multiply_accumulates(node: Node, entry: Operator, operands: Operands, output: Tensor) -> int:
-    """The MACs of a contraction, an attention or a recurrence; 0 for everything else."""
+    """Count the MACs of a contraction, an attention or a recurrent layer; 0 for everything else."""
     if entry.kind not in ("contraction", "attention", "recurrent"):
         return 0
-    usual = {"attention": _attention_macs, "recurrent": _recurrent_macs}.get(entry.kind, _product_macs)
+    default = {"attention": _attention_macs, "recurrent": _recurrent_macs}.get(entry.kind, _product_macs)
     try:
-        return _MACS.get(node.op, usual)(node, operands, output)
+        return _MACS.get(node.op, default)(node, operands, output)
     except (LookupError, AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
         shapes = [t.shape if t else None for t in operands]
-        raise GraphError(f"Node {node.name!r} ({node.op}) cannot be costed with inputs of shapes {shapes}.") from error
+        raise GraphError(
+            f"The cost of node {node.name!r} ({node.op}) cannot be computed from inputs of shapes {shapes}."
+        ) from error
 
 
 def _shape(tensor: Tensor | None) -> tuple[int, ...]:
@@ -35,10 +37,12 @@ def _shape(tensor: Tensor | None) -> tuple[int, ...]:
 
 def _conv_macs(node: Node, inputs: Operands, output: Tensor) -> int:
     weight = _shape(inputs[3] if node.op == "QLinearConv" else inputs[1])
+    # the weight is (out channels, in channels / groups, *window): its tail is what one output element sums over
     return output.elements * math.prod(weight[1:])
 
 
 def _conv_transpose_macs(_node: Node, inputs: Operands, _output: Tensor) -> int:
+    # the weight is (in channels, out channels / groups, *window): each input element is spread over its tail
     return math.prod(_shape(inputs[0])) * math.prod(_shape(inputs[1])[1:])
 
 
@@ -53,7 +57,7 @@ def _bilinear_macs(_node: Node, inputs: Operands, output: Tensor) -> int:
 
 
 def einsum_indices(node: Node, shapes: list[tuple[int, ...]]) -> tuple[list[list[str]], list[str]]:
-    """The index letters of every operand and of the result of an Einsum; an ellipsis stands for letters of its own."""
+    """Return the index letters of every operand and of the result of an Einsum; an ellipsis is written out."""
     terms, arrow, result = node.text("equation").replace(" ", "").partition("->")
     operands = [_expanded(term, len(shape)) for term, shape in zip(terms.split(","), shapes)]
     hidden = max(
@@ -61,22 +65,26 @@ def einsum_indices(node: Node, shapes: list[tuple[int, ...]]) -> tuple[list[list
     )
     if arrow:
         return operands, _expanded(result, len(result.replace("...", "")) + hidden)
+    # without an arrow the result has every letter that occurs once, in alphabetical order, behind the ellipsis
     counts = Counter(c for letters in operands for c in letters)
+    # the Greek letters of an ellipsis are not ASCII; they are in front already
     return operands, [*_expanded("...", hidden), *sorted(c for c, n in counts.items() if n == 1 and c.isascii())]
 
 
 def _expanded(term: str, rank: int) -> list[str]:
+    """The letters of a term, with Greek letters for the axes of an ellipsis.
+
+    The axes of an ellipsis broadcast, so the last one has the same letter in every term, however many there are.
+    """
     letters = []
     hidden = rank - len(term.replace("...", ""))
     for part in term.partition("..."):
-        letters += (
-            [chr(0x3C8 - i) for i in range(hidden, 0, -1)] if part == "..." else list(part)
-        )  # aligned from the right
+        letters += [chr(0x3C8 - i) for i in range(hidden, 0, -1)] if part == "..." else list(part)
     return letters
 
 
 def _einsum_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
-    """Left to right, two operands at a time: each product takes the size of all indices it touches."""
+    """Operands are multiplied from left to right, two at a time; each product costs the size of all its indices."""
     shapes = [_shape(tensor) for tensor in inputs]
     operands, result = einsum_indices(node, shapes)
     sizes: dict[str, int] = {}
@@ -87,41 +95,41 @@ def _einsum_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
     for position, operand in enumerate(operands[1:], 1):
         touched = merged.union(operand)
         macs += math.prod(sizes[c] for c in touched)
-        merged = touched & set(result).union(*operands[position + 1 :])
+        merged = touched & set(result).union(*operands[position + 1 :])  # the others have been summed over
     return macs
 
 
 def time_steps(node: Node, sequence: Tensor) -> int:
-    """How many steps a recurrent node takes, one after the other."""
+    """The number of time steps of a recurrent node, which run one after the other."""
     if len(sequence.shape) < 2:
         return 1
     return sequence.shape[1 if node.integer("batch_first", node.integer("layout", 0)) else 0]
 
 
 def _recurrent_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
-    """Every weight matrix is applied once a time step and item of the batch."""
+    """Every weight matrix is applied once for each time step and each item of the batch."""
     return math.prod(_shape(inputs[0])[:-1]) * sum(t.elements for t in _matrices(node, inputs))
 
 
 def first_layer_macs(graph: Graph, node: Node) -> int:
-    """Of a recurrent node, the MACs between the sequence and the first layer's input weights."""
+    """The MACs of a recurrent node that multiply the sequence with the first layer's input weights."""
     inputs: Operands = [graph.tensors[i] if i else None for i in node.inputs]
     matrices = _matrices(node, inputs)
     rows = math.prod(_shape(inputs[0])[:-1])
     if "hidden_size" in node.attributes:
         return rows * matrices[0].elements
+    # PyTorch lists the matrices by layer and direction, the input weights of each first
     directions = node.integer("directions", 1)
-    a_layer = len(matrices) // max(node.integer("layers", 1) * directions, 1)
-    return rows * sum(matrices[i * a_layer].elements for i in range(directions))
+    per_layer = len(matrices) // max(node.integer("layers", 1) * directions, 1)
+    return rows * sum(matrices[i * per_layer].elements for i in range(directions))
 
 
 def _matrices(node: Node, inputs: Operands) -> list[Tensor]:
-    """The weights of a recurrent node: ONNX has W and R for all directions, PyTorch a list behind the states."""
+    """The weight matrices of a recurrent node: ONNX has W and R for all directions, PyTorch a list after the states."""
     if "hidden_size" in node.attributes:
         return [t for t in inputs[1:3] if t is not None]
-    packed = (
-        len(inputs) > 1 and inputs[1] is not None and inputs[1].dtype == "int64"
-    )  # the batch sizes of a packed sequence
+    # a packed sequence has its batch sizes as a second input
+    packed = len(inputs) > 1 and inputs[1] is not None and inputs[1].dtype == "int64"
     states = 2 if node.op.startswith("LSTM") else 1
     return [t for t in inputs[1 + packed + states :] if t is not None and len(t.shape) == 2]
 
@@ -132,12 +140,13 @@ def _heads(node: Node, tensor: Tensor | None, attribute: str) -> tuple[int, int,
     if len(shape) == 3 and attribute in node.attributes:
         heads = node.integer(attribute, 1)
         return shape[0], heads, shape[1], shape[2] // heads
+    # further leading axes count as batch
     lead = math.prod(shape[:-3]) if len(shape) > 3 else 1
     return lead, shape[-3] if len(shape) > 2 else 1, shape[-2], shape[-1]
 
 
 def _attention_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
-    """Scores and weighted values: batch × heads × queries × keys × (head size + value size)."""
+    """The scores and the weighted values: batch × heads × queries × keys × (head size + value size)."""
     batch, heads, queries, keys, size, value_size = attention_sizes(node, inputs)
     return batch * heads * queries * keys * (size + value_size)
 
@@ -146,25 +155,25 @@ _PAST_KEY = {"Attention": 4, "GroupQueryAttention": 3, "MultiHeadAttention": 6} 
 
 
 def attention_sizes(node: Node, inputs: Operands) -> tuple[int, int, int, int, int, int]:
-    """(batch, heads, queries, keys, head size, value size), with the keys of the past."""
-    of_queries = "q_num_heads" if "q_num_heads" in node.attributes else "num_heads"
-    of_keys = "kv_num_heads" if "kv_num_heads" in node.attributes else of_queries
+    """Return (batch, heads, queries, keys, head size, value size); the keys of the cache are included."""
+    query_heads = "q_num_heads" if "q_num_heads" in node.attributes else "num_heads"
+    key_heads = "kv_num_heads" if "kv_num_heads" in node.attributes else query_heads
     query, key, value = (inputs[i] if i < len(inputs) else None for i in range(3))
     shape = _shape(query)
     if key is None and len(shape) == 5:  # query, key and value in one: (batch, sequence, heads, 3, size)
         batch, queries, heads, _, size = shape
         keys, value_size = queries, size
     elif key is None:  # packed side by side along the last axis
-        heads, shared = node.integer(of_queries, 1), node.integer(of_keys, 1)
-        batch, queries, size = shape[0], shape[1], shape[2] // (heads + 2 * shared)
+        heads, kv_heads = node.integer(query_heads, 1), node.integer(key_heads, 1)
+        batch, queries, size = shape[0], shape[1], shape[2] // (heads + 2 * kv_heads)
         keys, value_size = queries, size
     elif len(key.shape) == 5 and value is None:  # key and value in one: (batch, sequence, heads, 2, size)
-        batch, heads, queries, size = _heads(node, query, of_queries)
+        batch, heads, queries, size = _heads(node, query, query_heads)
         keys, value_size = key.shape[1], key.shape[4]
     else:
-        batch, heads, queries, size = _heads(node, query, of_queries)
-        keys = _heads(node, key, of_keys)[2]
-        value_size = _heads(node, value, of_keys)[3] if value is not None else size
+        batch, heads, queries, size = _heads(node, query, query_heads)
+        keys = _heads(node, key, key_heads)[2]
+        value_size = _heads(node, value, key_heads)[3] if value is not None else size
     position = _PAST_KEY.get(node.op, len(inputs))
     past = inputs[position] if position < len(inputs) else None
     if past is not None and len(past.shape) == 4:
@@ -173,7 +182,7 @@ def attention_sizes(node: Node, inputs: Operands) -> tuple[int, int, int, int, i
 
 
 def _contrib_attention_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
-    """ONNX Runtime's Attention projects its input itself: (…, sequence, width) times (width, 3 × hidden)."""
+    """ONNX Runtime's Attention also projects its input: (…, sequence, width) times (width, 3 × hidden)."""
     shape, weight = _shape(inputs[0]), _shape(inputs[1])
     rows, hidden = math.prod(shape[:-1]), weight[1] // 3
     past = inputs[4] if node.op == "ContribAttention" and len(inputs) > 4 else None
@@ -182,22 +191,23 @@ def _contrib_attention_macs(node: Node, inputs: Operands, _output: Tensor) -> in
 
 
 def _linear_attention_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
-    """A state of head size × value size, updated and read once a token: no product of queries and keys."""
+    """A state of head size × value size is updated and read for every token; queries and keys are not multiplied."""
     batch, heads, queries, _, size, value_size = attention_sizes(node, inputs)
     return 2 * batch * heads * queries * size * value_size
 
 
 def mixture(node: Node, inputs: Operands) -> tuple[int, int]:
-    """(experts, experts a token takes) of a mixture; ONNX Runtime names the second ``k``."""
+    """Return (number of experts, experts per token) of a mixture of experts; ONNX Runtime calls the second ``k``."""
+    # the weights of all experts are stacked along the first axis
     stacked = next((t.shape[0] for t in inputs[1:] if t is not None and len(t.shape) == 3), 1)
     return max(node.integer("experts", stacked), 1), node.integer("top_k", node.integer("k", 1))
 
 
 def _moe_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
-    """Each token passes through ``top_k`` experts; a weight of (experts, a, b) takes a × b MACs for each."""
-    experts, chosen = mixture(node, inputs)
-    one_expert = sum(t.elements // experts for t in inputs[1:] if t is not None and len(t.shape) == 3)
-    return math.prod(_shape(inputs[0])[:-1]) * chosen * one_expert
+    """Each token passes through ``top_k`` experts; a weight of shape (experts, a, b) costs a × b MACs for each."""
+    experts, per_token = mixture(node, inputs)
+    expert_weights = sum(t.elements // experts for t in inputs[1:] if t is not None and len(t.shape) == 3)
+    return math.prod(_shape(inputs[0])[:-1]) * per_token * expert_weights
 
 
 _MACS: dict[str, Callable[[Node, Operands, Tensor], int]] = {
@@ -223,10 +233,11 @@ _MACS: dict[str, Callable[[Node, Operands, Tensor], int]] = {
 
 
 def other_flops(node: Node, entry: Operator, operands: Operands, outputs: list[Tensor]) -> int:
-    """Floating-point operations that are no multiply-accumulates."""
+    """Count the floating-point operations that are not multiply-accumulates."""
     inputs = [t for t in operands if t is not None]
     out = outputs[0].elements
     if entry.kind in ("contraction", "recurrent"):
+        # the gates of a recurrent cell are small beside its products and are not counted
         bias = node.op in ("Conv", "Gemm", "ConvTranspose", "FusedConv") and len(inputs) > 2
         return out if bias else 0
     if entry.kind == "attention":
@@ -234,6 +245,7 @@ def other_flops(node: Node, entry: Operator, operands: Operands, outputs: list[T
     if entry.kind == "pooling":
         return int(out * max(entry.flops, _window(node, inputs, out)))
     if entry.kind == "sort":
+        # comparisons: n log2 n along the last axis
         read = inputs[0].elements
         return int(read * max(1.0, math.log2(max(inputs[0].shape[-1:] or (2,)))))
     rule = _FLOPS.get(node.op)
@@ -248,7 +260,7 @@ def other_flops(node: Node, entry: Operator, operands: Operands, outputs: list[T
 
 
 def _softmax_flops(node: Node, operands: Operands) -> int:
-    """Seven operations a score."""
+    """Seven operations for each score."""
     if node.op == "LinearAttention":
         return 0
     if node.op in ("ContribAttention", "PackedAttention"):
@@ -262,6 +274,7 @@ def _window(node: Node, inputs: list[Tensor], out: int) -> float:
     kernel = node.integers("kernel_shape")
     if kernel:
         return math.prod(kernel)
+    # an adaptive pool has no fixed window: on average it reads this many elements for one
     return inputs[0].elements / max(out, 1)
 
 
@@ -269,11 +282,13 @@ def _resize_flops(node: Node, inputs: list[Tensor], out: int) -> int:
     mode, spatial = node.text("mode", "nearest"), max(len(inputs[0].shape) - 2, 1)
     if mode == "nearest":
         return 0
+    # interpolation reads 2 (linear) or 4 (cubic) neighbours along each axis: one product for each, and their sum
     taps = int(math.pow(4 if mode == "cubic" else 2, spatial))
     return (2 * taps - 1) * out
 
 
 def _fourier_flops(_node: Node, inputs: list[Tensor], out: int) -> int:
+    # Cooley and Tukey: 5 n log2 n operations
     length = max(inputs[0].shape[1:2] or (2,))
     return int(5 * max(inputs[0].elements, out) * math.log2(max(length, 2)))
 
@@ -282,7 +297,8 @@ def _square_matrix_flops(_node: Node, inputs: list[Tensor], _out: int) -> int:
     return inputs[0].elements * inputs[0].shape[-1]
 
 
-def _pairs_flops(_node: Node, inputs: list[Tensor], _out: int) -> int:
+def _box_pairs_flops(_node: Node, inputs: list[Tensor], _out: int) -> int:
+    # the overlap of every pair of boxes, for every class: about eight operations each
     boxes = inputs[0].shape[-2] if len(inputs[0].shape) > 1 else 1
     classes = inputs[1].elements // max(boxes, 1) if len(inputs) > 1 else 1
     return 8 * boxes * boxes * max(classes, 1)
@@ -293,7 +309,7 @@ def _lrn_flops(node: Node, _inputs: list[Tensor], out: int) -> int:
 
 
 def _scan_flops(_node: Node, inputs: list[Tensor], out: int) -> int:
-    """Mamba's recurrence: nine operations for each state of each channel and token, two for the gate."""
+    """Mamba's scan: nine operations for each state of each channel and token, and two for the gate."""
     states = inputs[2].shape[-1] if len(inputs) > 2 else 1
     return out * (9 * states + 2)
 
@@ -304,7 +320,7 @@ _FLOPS: dict[str, Callable[[Node, list[Tensor], int], int]] = {
     "STFT": _fourier_flops,
     "Det": _square_matrix_flops,
     "Inverse": _square_matrix_flops,
-    "NonMaxSuppression": _pairs_flops,
+    "NonMaxSuppression": _box_pairs_flops,
     "LRN": _lrn_flops,
     "SelectiveScan": _scan_flops,
 }

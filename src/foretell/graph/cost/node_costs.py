@@ -1,8 +1,8 @@
-"""graph: exact costs of every node: multiply-accumulates, floating-point operations, parameters, bytes moved.
+"""Graph: the cost of every node: multiply-accumulates, FLOPs, parameters, bytes moved, kernel launches.
 
-One multiply-accumulate (MAC) is two FLOPs. MACs count contractions only (convolution, matrix product, attention,
-recurrence); FLOPs count those twice plus element-wise work. Bytes are those of the tensors at the kernel's edge: each
-distinct element read once, each output written once. Views move nothing.
+One multiply-accumulate (MAC) is two FLOPs. MACs count only contractions (convolution, matrix product, attention,
+recurrent layers). FLOPs count those twice, plus all other arithmetic. Bytes are what a kernel must move at least: each
+distinct element is read once, each output is written once. Views move nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +22,7 @@ TENSOR_CORE_DTYPES = frozenset({"fp16", "bf16", "fp8", "fp4", "int8", "uint8", "
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one node, or many, take. ``launches`` is the number of kernels a framework starts for it."""
+    """The cost of one node, or of many. ``launches`` is the number of kernels that a framework starts."""
 
     macs: int = 0
     flops: int = 0
@@ -50,30 +50,32 @@ _values: Callable[[Cost], tuple[int, ...]] = attrgetter(*(f.name for f in fields
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """The sum of many costs."""
+    """Add up costs."""
     return Cost(*map(sum, zip(*map(_values, costs))))
 
 
 @dataclass(frozen=True)
 class CostTable:
-    """The costs of a graph, node by node, with the sums people ask for."""
+    """The cost of every node of a graph, with sums over operators and modules."""
 
     graph: Graph
     nodes: tuple[Cost, ...]
 
     @cached_property
     def total(self) -> Cost:
-        """Everything, including parameters that no node reads."""
+        """The cost of the whole graph, including parameters that no node reads."""
         summed = total(self.nodes)
-        idle = [t for t in self.graph.tensors.values() if t.kind == "parameter" and t.name not in self.graph.consumers]
-        return summed + Cost(parameters=sum(t.elements for t in idle), parameter_bytes=sum(t.bytes for t in idle))
+        unread = [
+            t for t in self.graph.tensors.values() if t.kind == "parameter" and t.name not in self.graph.consumers
+        ]
+        return summed + Cost(parameters=sum(t.elements for t in unread), parameter_bytes=sum(t.bytes for t in unread))
 
     def by_operator(self) -> dict[str, tuple[int, Cost]]:
-        """For every operator how often it occurs and what it takes, most MACs (then bytes) first."""
+        """For every operator its number of nodes and its cost, sorted by MACs, then by bytes."""
         return self._grouped((node.op,) for node in self.graph.nodes)
 
     def by_module(self, depth: int | None = None) -> dict[str, tuple[int, Cost]]:
-        """For every module path, down to ``depth``, the nodes in it and what they take, in model order."""
+        """For every module path, down to ``depth``, its number of nodes and its cost, in the order of the model."""
         counts = self._grouped((_prefixes(node.module, depth) for node in self.graph.nodes), ordered=False)
         return dict(sorted(counts.items(), key=lambda item: self._first_node[item[0]]))
 
@@ -86,9 +88,10 @@ class CostTable:
         return first
 
     def _grouped(self, keys: Iterable[Iterable[str]], ordered: bool = True) -> dict[str, tuple[int, Cost]]:
+        """Sum the costs of nodes by key; a node may have several keys, such as all modules around it."""
         members: dict[str, list[Cost]] = {}
-        for own, cost in zip(keys, self.nodes):
-            for key in own:
+        for node_keys, cost in zip(keys, self.nodes):
+            for key in node_keys:
                 members.setdefault(key, []).append(cost)
         sums = {key: (len(costs), total(costs)) for key, costs in members.items()}
         if ordered:
@@ -97,56 +100,57 @@ class CostTable:
 
     @cached_property
     def unknown_operators(self) -> dict[str, float]:
-        """Operators that nobody has entered, each with its share of the bytes that the graph moves."""
-        everything = max(self.total.bytes, 1)
+        """The operators that are not in the table, each with its share of the bytes that the graph moves."""
+        total_bytes = max(self.total.bytes, 1)
         shares: dict[str, float] = {}
         for node, cost in zip(self.graph.nodes, self.nodes):
             if lookup(node.op, node.domain).kind == "unknown":
                 name = f"{node.domain}.{node.op}" if node.domain else node.op
-                shares[name] = shares.get(name, 0.0) + cost.bytes / everything
+                shares[name] = shares.get(name, 0.0) + cost.bytes / total_bytes
         return shares
 
     @property
     def coverage(self) -> float:
-        """The share of the graph's traffic that known operators cause: 1.0 when nothing is unknown."""
+        """The share of the graph's bytes that known operators move: 1.0 if every operator is known."""
         return 1.0 - sum(self.unknown_operators.values()) if self.unknown_operators else 1.0
 
 
 def _prefixes(path: str, depth: int | None) -> tuple[str, ...]:
+    # "a.b.c" → "a", "a.b", "a.b.c"
     parts = path.split(".") if path else []
     return tuple(".".join(parts[:n]) for n in range(1, min(len(parts), depth or len(parts)) + 1))
 
 
 def graph_costs(graph: Graph) -> CostTable:
-    """The cost of one inference, node by node; found once and kept with the graph, which never changes."""
-    kept: dict[str, CostTable] = vars(graph)
-    if "_costs" not in kept:
+    """Return the cost of one inference, node by node. It is computed once and cached on the graph."""
+    cache: dict[str, CostTable] = vars(graph)  # writes past the frozen dataclass: a graph never changes
+    if "_costs" not in cache:
         laid_out, owned = layouts(graph), _first_readers(graph)
         costs = (node_cost(graph, node, laid_out, owned.get(i, ())) for i, node in enumerate(graph.nodes))
-        kept["_costs"] = CostTable(graph, tuple(costs))
-    return kept["_costs"]
+        cache["_costs"] = CostTable(graph, tuple(costs))
+    return cache["_costs"]
 
 
 def _first_readers(graph: Graph) -> dict[int, list[Tensor]]:
-    """Each parameter belongs to the first node that works on it, so that sums count shared weights once.
+    """Assign each parameter to the first node that works on it, so that sums count shared weights once.
 
-    A view (the transpose of a weight) passes it on to the node that reads the view.
+    A view, such as the transpose of a weight, passes the parameter on to the node that reads the view.
     """
     owned: dict[int, list[Tensor]] = {}
     for tensor in graph.tensors.values():
         if tensor.kind == "parameter" and tensor.name in graph.consumers:
             reader = graph.consumers[tensor.name][0]
             while lookup(graph.nodes[reader].op, graph.nodes[reader].domain).kind == "view":
-                passed_on = graph.consumers.get(graph.nodes[reader].outputs[0])
-                if not passed_on:
+                view_readers = graph.consumers.get(graph.nodes[reader].outputs[0])
+                if not view_readers:
                     break
-                reader = passed_on[0]
+                reader = view_readers[0]
             owned.setdefault(reader, []).append(tensor)
     return owned
 
 
 def node_cost(graph: Graph, node: Node, laid_out: Mapping[str, Layout], owned: Iterable[Tensor] = ()) -> Cost:
-    """The cost of one node at inference."""
+    """Return the cost of one node at inference; ``owned`` are the parameters that count as this node's."""
     entry = lookup(node.op, node.domain)
     parameters, parameter_bytes = sum(t.elements for t in owned), sum(t.bytes for t in owned)
     if entry.kind == "control":
@@ -159,13 +163,13 @@ def node_cost(graph: Graph, node: Node, laid_out: Mapping[str, Layout], owned: I
     if entry.kind == "view":
         if not inputs or laid_out[outputs[0].name].storage != outputs[0].name:
             return Cost(parameters=parameters, parameter_bytes=parameter_bytes)
-        moved = outputs[0].bytes  # the layout forbids a view: a copy
+        moved = outputs[0].bytes  # the strides do not allow a view: it copies
         return Cost(
             0, 0, parameters, parameter_bytes, bytes_read=moved, bytes_written=moved, activation_bytes=moved, launches=1
         )
     macs = multiply_accumulates(node, entry, operands, outputs[0])
     written = sum(t.bytes for t in outputs)
-    kept = sum(t.bytes for t in outputs if laid_out[t.name].storage == t.name)
+    allocated = sum(t.bytes for t in outputs if laid_out[t.name].storage == t.name)  # in-place results take no memory
     eligible = macs if macs and _on_tensor_cores(node, inputs, outputs[0]) else 0
     return Cost(
         macs=macs,
@@ -174,33 +178,40 @@ def node_cost(graph: Graph, node: Node, laid_out: Mapping[str, Layout], owned: I
         parameter_bytes=parameter_bytes,
         bytes_read=_bytes_read(node, entry, inputs, outputs, laid_out),
         bytes_written=written,
-        activation_bytes=kept,
+        activation_bytes=allocated,
         tensor_core_macs=eligible,
         launches=_launches(node, entry, inputs),
     )
 
 
 def _control(node: Node) -> Cost:
-    """Loop and Scan run their body ``trips`` times; of If, the branch that takes more."""
+    """The cost of control flow: Loop and Scan run their body ``trips`` times, If its more expensive branch."""
     bodies = [graph_costs(body).total for body in node.bodies]
     if not bodies:
         return Cost()
-    once = total(bodies)
-    ran = max(bodies, key=lambda c: (c.flops, c.bytes)) if node.op == "If" else once * node.integer("trips", 1)
-    return replace(ran, parameters=once.parameters, parameter_bytes=once.parameter_bytes)
+    all_bodies = total(bodies)
+    executed = (
+        max(bodies, key=lambda c: (c.flops, c.bytes)) if node.op == "If" else all_bodies * node.integer("trips", 1)
+    )
+    return replace(executed, parameters=all_bodies.parameters, parameter_bytes=all_bodies.parameter_bytes)
 
 
 def _bytes_read(
     node: Node, entry: Operator, inputs: list[Tensor], outputs: list[Tensor], laid_out: Mapping[str, Layout]
 ) -> int:
+    """The bytes that a node reads: each distinct element of its inputs once, or only the part that it picks."""
+    # CopyTo overwrites its first operand without reading it; an operand that occurs twice is read once
     distinct = {t.name: t for t in (inputs[1:] if node.op == "CopyTo" else inputs)}.values()
     sizes = [distinct_elements(t.shape, laid_out[t.name].strides) * DTYPE_BITS[t.dtype] // 8 for t in distinct]
     if entry.kind == "generator":
         return 0
     if entry.kind == "gather":
+        # the rows that are picked, not the whole table; the indices in full
         return min(outputs[0].bytes, sizes[0]) + sum(sizes[1:])
+    # a Pad or a Tile may write more than it reads; a Slice-like copy reads no more than it writes
     if entry.kind == "movement" and node.op not in ("Concat", "Col2Im"):
         return min(sum(sizes), outputs[0].bytes)
+    # a mixture of experts reads only the weights of experts that a token reaches
     if node.op == "GroupedMatMul":
         return sizes[0] + int(sizes[1] * _reached_share(inputs[1].shape[0], _rows(inputs[0]))) + sum(sizes[2:])
     if node.op == "MoE":
@@ -209,7 +220,7 @@ def _bytes_read(
 
 
 def _reached_share(experts: int, rows: int) -> float:
-    """The share of experts that at least one of ``rows`` is expected to reach when all are equally likely.
+    """The expected share of experts that at least one of ``rows`` rows reaches, if all experts are equally likely.
 
     >>> _reached_share(8, 1), round(_reached_share(8, 64), 3)
     (0.125, 1.0)
@@ -218,9 +229,9 @@ def _reached_share(experts: int, rows: int) -> float:
 
 
 def _active_share(node: Node, inputs: list[Tensor]) -> float:
-    """The share of a mixture's experts that at least one token reaches, at most."""
-    experts, chosen = mixture(node, list(inputs))
-    return min(experts, _rows(inputs[0]) * chosen) / experts
+    """The largest possible share of a mixture's experts that at least one token reaches."""
+    experts, per_token = mixture(node, list(inputs))
+    return min(experts, _rows(inputs[0]) * per_token) / experts
 
 
 def _rows(tensor: Tensor) -> int:
@@ -230,16 +241,17 @@ def _rows(tensor: Tensor) -> int:
 def _launches(node: Node, entry: Operator, inputs: list[Tensor]) -> int:
     if entry.kind != "recurrent":
         return 1
+    # ONNX names the direction, PyTorch counts; every step of every layer and direction starts a kernel
     directions = 2 if node.text("direction") == "bidirectional" else node.integer("directions", 1)
     return max(1, time_steps(node, inputs[0])) * node.integer("layers", 1) * directions
 
 
 def _on_tensor_cores(node: Node, inputs: list[Tensor], output: Tensor) -> bool:
-    """Whether its MACs may run on tensor cores under PyTorch's defaults: TF32 for convolutions, not for products."""
+    """Whether the MACs may run on tensor cores under PyTorch's defaults: TF32 for convolutions, not for products."""
     if node.op in ("Conv", "ConvTranspose", "FusedConv") and len(inputs) > 1:
         weight = inputs[1]
         if node.integer("group", 1) > 1 and len(weight.shape) > 1 and weight.shape[1] == 1:
-            return False  # a depthwise convolution has no matrix to multiply
+            return False  # a depthwise convolution is no matrix product
         return output.dtype in TENSOR_CORE_DTYPES or output.dtype == "fp32"
     operands = inputs[:2] or [output]
     return all(t.dtype in TENSOR_CORE_DTYPES for t in operands)

@@ -1,7 +1,8 @@
-"""graph: a training step: the work that backward and the optimizer add to the forward pass.
+"""Graph: the cost of a training step: what backward and the optimizer add to the forward pass.
 
-Backward of a contraction is one contraction of the same size for each operand that needs a gradient; flash attention
-recomputes its scores, so five products against two. Element-wise backward reads the gradient and what was saved.
+The backward of a contraction is one contraction of the same size for each operand that needs a gradient. Flash
+attention recomputes its scores in backward, so it takes five products where the forward takes two. The backward of an
+element-wise operator reads the gradient and what the forward saved.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +19,15 @@ from foretell.graph.memory.autograd import differentiates, needing_gradients, sa
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """What an update does to each parameter: floating-point operations, and how many copies it keeps, reads, writes."""
+    """What an optimizer does for each element of a parameter.
+
+    Attributes:
+        flops: Floating-point operations.
+        states: Numbers that it keeps between steps, such as a momentum.
+        reads: Numbers that an update reads.
+        writes: Numbers that an update writes.
+        temporaries: Numbers that are alive only during the update.
+    """
 
     flops: int
     states: int
@@ -31,11 +40,11 @@ OPTIMIZERS = {
     "sgd": Optimizer(flops=4, states=1, reads=3, writes=2, temporaries=0),  # with momentum
     "adamw": Optimizer(flops=14, states=2, reads=4, writes=3, temporaries=1),
 }
-STATE_BYTES = 4  # optimizer states are fp32 where parameters are
+STATE_BYTES = 4  # optimizer states and the parameters they belong to are fp32
 
 
 def find_optimizer(name: str) -> Optimizer:
-    """The optimizer called ``name``."""
+    """Return the optimizer called ``name``."""
     if name not in OPTIMIZERS:
         raise InputError(f"Unknown optimizer {name!r}. Choose from: {', '.join(OPTIMIZERS)}.")
     return OPTIMIZERS[name]
@@ -43,7 +52,7 @@ def find_optimizer(name: str) -> Optimizer:
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """Costs of forward, backward (for each forward node) and the optimizer."""
+    """The costs of the forward pass, of the backward of each forward node, and of the optimizer."""
 
     forward: CostTable
     backward: tuple[Cost, ...]
@@ -51,18 +60,18 @@ class TrainingStep:
 
     @cached_property
     def total(self) -> Cost:
-        """Everything one step does."""
+        """The cost of the whole step."""
         return self.forward.total + total(self.backward) + self.optimizer
 
 
 def training_step(graph: Graph, optimizer: str = "sgd") -> TrainingStep:
-    """The cost of one training step of a graph."""
+    """Return the cost of one training step of a graph."""
     forward = graph_costs(graph)
     needing = needing_gradients(graph)
     backward = tuple(_backward_cost(graph, node, cost, needing) for node, cost in zip(graph.nodes, forward.nodes))
     update, count = find_optimizer(optimizer), graph.parameter_count
     moved = count * STATE_BYTES
-    # a fused multi-tensor update handles many parameters in a launch
+    # a multi-tensor update handles many parameters in one launch
     cost = Cost(
         flops=count * update.flops,
         bytes_read=moved * update.reads,
@@ -73,13 +82,15 @@ def training_step(graph: Graph, optimizer: str = "sgd") -> TrainingStep:
 
 
 def _backward_cost(graph: Graph, node: Node, forward: Cost, needing: frozenset[str]) -> Cost:
+    """The cost of the backward of one node, from the cost of its forward."""
     if not differentiates(node, needing):
         return Cost()
     kind = lookup(node.op, node.domain).kind
     if kind == "view":
+        # a view costs nothing in either direction; where the forward had to copy, the backward copies, too
         return Cost(bytes_read=forward.bytes_read, bytes_written=forward.bytes_written, launches=forward.launches)
     if kind == "control":
-        doubled = forward * 2
+        doubled = forward * 2  # the usual ratio of backward to forward; the body is not looked into
         return replace(doubled, parameters=0, parameter_bytes=0, activation_bytes=0)
     incoming = sum(graph.tensors[o].bytes for o in node.outputs if o in needing)
     outgoing = sum(graph.tensors[i].bytes for i in dict.fromkeys(node.inputs) if i in needing)
@@ -96,6 +107,7 @@ def _backward_cost(graph: Graph, node: Node, forward: Cost, needing: frozenset[s
             launches=forward.launches * products,
         )
     if kind == "attention":
+        # forward: q·kᵀ and p·v; backward: both gradients of each, and q·kᵀ once more
         macs = forward.macs * 5 // 2
         eligible = forward.tensor_core_macs * 5 // 2
         return Cost(
@@ -110,10 +122,12 @@ def _backward_cost(graph: Graph, node: Node, forward: Cost, needing: frozenset[s
 
 
 def _backward_macs(graph: Graph, node: Node, forward: Cost, needing: frozenset[str]) -> tuple[int, int]:
-    """MACs of backward, and how many products it takes: one for each operand that needs a gradient."""
+    """The MACs of a backward and its number of products: one for each operand that needs a gradient."""
     if lookup(node.op, node.domain).kind == "recurrent":
-        idle = 0 if node.inputs[0] in needing else first_layer_macs(graph, node)  # no gradient for the sequence itself
-        return 2 * forward.macs - idle, 2
+        # where the sequence is an input of the model, no gradient for it is computed
+        skipped = 0 if node.inputs[0] in needing else first_layer_macs(graph, node)
+        return 2 * forward.macs - skipped, 2
     operands = node.inputs if node.op in ("Einsum", "Bilinear", "MoE") else node.inputs[:2]
+    # the weights of all experts together count as one operand
     products = sum(i in needing for i in operands) if node.op != "MoE" else 1 + (node.inputs[0] in needing)
     return forward.macs * products, products

@@ -1,1 +1,1 @@
-"""The intermediate representation: tensors, nodes, graphs, passes over them, and their files."""
+"""Graph: the intermediate representation: tensors, nodes and graphs, the passes over them, and their file format."""

@@ -1,4 +1,23 @@
-"""graph: which axis of every tensor grows with the batch size, found by following it through the operators."""
+"""Graph: finds the axis of every tensor that grows with the batch size.
+
+A model is converted at one batch size and predicted at many. To change the batch size, one must know which axis of
+every tensor belongs to the batch (`Graph.with_batch` scales those axes).
+
+Idea: the front-end marks the batch axis of the inputs. The nodes are then visited in the order in which they run. For
+each output a rule of its operator says where the batch axis of the input went: a Transpose permutes it, a Reshape moves
+it to where the product of the axes before it is the same, a Gemm puts it into the rows, an Einsum keeps its letter.
+Operators without a rule keep the axis if the rank stays the same. Element-wise operators align axes from the right, as
+broadcasting does.
+
+Two cases have no input to follow. A tensor made from nothing (``zeros(batch, …)``) and an expanded weight show the
+batch only as a size. Front-ends therefore trace with a batch of 11, a size that hardly any layer has by itself: there,
+a multiple of 11 is taken for the batch. And an operand that must agree with its neighbours (a piece of a Concat, the
+first state of an LSTM) is given their axis afterwards, together with the views it came from.
+
+Limits: a tensor has one batch axis at most. An axis that merges the batch with a dimension in front of it counts as the
+batch axis. With batch size 1 nothing can be recognised by its size. An axis that the batch size does not divide is not
+marked.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,34 +29,34 @@ from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
 from foretell.graph.ir.tensor import Tensor
 
-_FOLLOWED = frozenset({"Identity", "Cast", "Contiguous", "Copy", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+# operators that keep the order of elements: the batch axis can be followed through them backwards, too
+_ORDER_PRESERVING = frozenset({"Identity", "Cast", "Contiguous", "Copy", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 
 def mark_batch_axes(graph: Graph) -> Graph:
-    """The same graph with ``batch_axis`` set on every tensor that depends on the batch.
+    """Return the graph with ``batch_axis`` set on every tensor that depends on the batch.
 
-    The axes of the inputs must be set; the rest follows. Tensors made from nothing (``zeros(batch, …)``) or by
-    expanding a weight carry the batch where their size is the batch size and that size is not 1.
+    The axes of the inputs must be set already; see the module's docstring for how the others are found.
     """
     axes: dict[str, int | None] = {n: t.batch_axis for n, t in graph.tensors.items() if t.kind == "input"}
     for node in graph.nodes:
         for index, output in enumerate(node.outputs):
             if output:
-                axes[output] = _follow(graph, node, index, axes)
-        for name, wanted in _demanded(graph, node, axes):
-            _demand(graph, name, wanted, axes)
+                axes[output] = _output_axis(graph, node, index, axes)
+        for name, required in _required_axes(graph, node, axes):
+            _set_backwards(graph, name, required, axes)
     tensors = {}
     for name, tensor in graph.tensors.items():
         axis = axes.get(name)
         fits = axis is not None and axis < len(tensor.shape) and tensor.shape[axis] % graph.batch_size == 0
-        found = axis if fits else None
-        tensors[name] = tensor if found == tensor.batch_axis else replace(tensor, batch_axis=found)
+        batch_axis = axis if fits else None
+        tensors[name] = tensor if batch_axis == tensor.batch_axis else replace(tensor, batch_axis=batch_axis)
     return replace(graph, tensors=tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A node on the batch's way: the output asked for, the first input that carries the batch, and its axis."""
+    """One node to follow the batch through: an output, the first input that carries the batch, and its axis there."""
 
     graph: Graph
     node: Node
@@ -49,20 +68,23 @@ class _Step:
 
     @property
     def same_axis(self) -> int | None:
+        """The axis of the input, where the rank stays; else the first axis that the batch size divides."""
         if len(self.out.shape) == len(self.source.shape):
             return self.axis
         return _first_multiple(self.out, self.graph.batch_size)
 
 
-def _follow(graph: Graph, node: Node, index: int, axes: Mapping[str, int | None]) -> int | None:
+def _output_axis(graph: Graph, node: Node, index: int, axes: Mapping[str, int | None]) -> int | None:
+    """The batch axis of one output of a node: by the rule of its operator, or by that of its kind."""
     out = graph.tensors[node.outputs[index]]
     kind = lookup(node.op, node.domain).kind
     if kind == "free":
         return None
+    # the first input that carries the batch decides
     position = next((i for i, name in enumerate(node.inputs) if name and axes.get(name) is not None), None)
     axis = axes[node.inputs[position]] if position is not None else None
     if position is None or axis is None:
-        return _made_for_batch(graph, node, out, kind)
+        return _axis_by_size(graph, node, out, kind)
     step = _Step(graph, node, index, out, position, graph.tensors[node.inputs[position]], axis)
     rule = _RULES.get(node.op)
     if rule is not None:
@@ -74,33 +96,34 @@ def _follow(graph: Graph, node: Node, index: int, axes: Mapping[str, int | None]
     return step.same_axis
 
 
-def _made_for_batch(graph: Graph, node: Node, out: Tensor, kind: str) -> int | None:
-    """A tensor of no batch-dependent source: the batch shows only as a size, told apart where it is not 1."""
+def _axis_by_size(graph: Graph, node: Node, out: Tensor, kind: str) -> int | None:
+    """The batch axis of a tensor that comes from no batch-dependent input: only its size can show the batch."""
     size = graph.batch_size
     if size == 1:
         return None
     if kind == "generator":
-        # a size with no small factor is no layer's own: its multiples come from the batch, too
-        telling = all(size % factor for factor in (2, 3, 5, 7))
-        return next((i for i, d in enumerate(out.shape) if d == size or (telling and d and d % size == 0)), None)
+        # hardly any layer has a multiple of 11 by itself, so it comes from the batch; a multiple of 8 could be anything
+        distinctive = all(size % factor for factor in (2, 3, 5, 7))
+        return next((i for i, d in enumerate(out.shape) if d == size or (distinctive and d and d % size == 0)), None)
     if node.op in ("Expand", "Tile"):
         source = graph.tensors[node.inputs[0]].shape
+        # the batch is where the expanded tensor has become larger than its source
         padded = (1,) * (len(out.shape) - len(source)) + source
         return next((i for i, (d, s) in enumerate(zip(out.shape, padded)) if d != s and d % size == 0), None)
     return None
 
 
 def _aligned_axis(graph: Graph, node: Node, axes: Mapping[str, int | None], out: Tensor) -> int | None:
-    """Broadcasting aligns axes from the right; the batch is where its size is the output's."""
-    found = []
+    """The batch axis of a broadcast result: axes align from the right, and the size must be that of the output."""
+    candidates = []
     for name in node.inputs:
         axis = axes.get(name) if name else None
         if axis is not None:
             shape = graph.tensors[name].shape
             aligned = axis + len(out.shape) - len(shape)
             if 0 <= aligned < len(out.shape) and shape[axis] == out.shape[aligned]:
-                found.append(aligned)
-    return min(found) if found else _first_multiple(out, graph.batch_size)
+                candidates.append(aligned)
+    return min(candidates) if candidates else _first_multiple(out, graph.batch_size)
 
 
 def _first_multiple(out: Tensor, size: int) -> int | None:
@@ -108,7 +131,7 @@ def _first_multiple(out: Tensor, size: int) -> int | None:
 
 
 def _reshaped_axis(shape: tuple[int, ...], axis: int, new_shape: tuple[int, ...], size: int) -> int | None:
-    """The batch starts where the product of the axes before it is the same.
+    """The batch axis after a reshape: the one that starts where the product of the axes before it is the same.
 
     >>> _reshaped_axis((4, 56, 56, 96), 0, (256, 7, 7, 96), 4), _reshaped_axis((12, 4, 64), 1, (12, 1, 4, 64), 4)
     (0, 2)
@@ -130,11 +153,11 @@ def _reshaped(step: _Step) -> int | None:
 
 def _reduced(step: _Step) -> int | None:
     rank, node = len(step.source.shape), step.node
-    if len(step.out.shape) == rank:
+    if len(step.out.shape) == rank:  # keepdims: the batch axis survives unless it was reduced to 1
         return step.axis if step.out.shape[step.axis] == step.source.shape[step.axis] else None
-    alone = (node.integer("axis", 0),) if "axis" in node.attributes else tuple(range(rank))
-    gone = {a % rank for a in node.integers("axes") or alone}
-    return None if step.axis in gone else step.axis - sum(a < step.axis for a in gone)
+    default_axes = (node.integer("axis", 0),) if "axis" in node.attributes else tuple(range(rank))
+    removed = {a % rank for a in node.integers("axes") or default_axes}
+    return None if step.axis in removed else step.axis - sum(a < step.axis for a in removed)
 
 
 def _transposed(step: _Step) -> int | None:
@@ -148,8 +171,10 @@ def _selected(step: _Step) -> int | None:
 
 
 def _gathered(step: _Step) -> int | None:
+    """Gather: the axes of the indices replace the axis that is indexed."""
     graph, node = step.graph, step.node
     along = node.integer("axis", 0) % max(len(graph.tensors[node.inputs[0]].shape), 1)
+    # the axes of the indices take the place of the axis that they index
     if step.position == 1:
         return along + step.axis
     rank = len(graph.tensors[node.inputs[1]].shape) if len(node.inputs) > 1 and node.inputs[1] else 0
@@ -159,7 +184,11 @@ def _gathered(step: _Step) -> int | None:
 
 
 def _recurrent(step: _Step) -> int | None:
-    """PyTorch: output (steps, batch, …) or batch first, states (layers, batch, …); ONNX adds an axis of directions."""
+    """The batch axis of a recurrent layer's output or state.
+
+    PyTorch: the output is (steps, batch, …) or batch first, the states are (layers, batch, …). ONNX, which has the
+    attribute ``hidden_size``, adds an axis of directions.
+    """
     if "hidden_size" not in step.node.attributes:
         return step.axis if step.index == 0 else 1
     batch_first = step.node.integer("layout", 0)
@@ -170,18 +199,18 @@ def _multiplied(step: _Step) -> int | None:
     if len(step.source.shape) != 2:
         return step.axis
     transposed = step.node.integer("transA" if step.position == 0 else "transB", 0)
-    return step.axis ^ 1 if transposed else step.axis
+    return step.axis ^ 1 if transposed else step.axis  # of a matrix: 0 becomes 1, 1 becomes 0
 
 
 def _contracted(step: _Step) -> int | None:
-    """Einsum: the batch's index letter, where the result has it."""
+    """Einsum: the axis that has the batch's index letter in the result, if any has it."""
     shapes = [step.graph.tensors[name].shape for name in step.node.inputs]
     operands, result = einsum_indices(step.node, shapes)
     letter = operands[step.position][step.axis]
     return result.index(letter) if letter in result else None
 
 
-def _kept(step: _Step) -> int | None:
+def _same_axis(step: _Step) -> int | None:
     return step.same_axis
 
 
@@ -198,34 +227,35 @@ _RULES: dict[str, Callable[[_Step], int | None]] = {
     "RNN": _recurrent,
     "Gemm": _multiplied,
     "Einsum": _contracted,
-    "Concat": _kept,
-    "CumSum": _kept,
-    "CumProd": _kept,
-    "Resize": _kept,
-    "Pad": _kept,
+    "Concat": _same_axis,
+    "CumSum": _same_axis,
+    "CumProd": _same_axis,
+    "Resize": _same_axis,
+    "Pad": _same_axis,
 }
 
 
-def _demanded(graph: Graph, node: Node, axes: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
-    """Inputs that must carry the batch although nothing said so: pieces joined with one that does, first states."""
+def _required_axes(graph: Graph, node: Node, axes: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
+    """Inputs that must carry the batch because others do: the other pieces of a Concat, the first states of an LSTM."""
     if node.op == "Concat":
+        # pieces that are joined along the batch axis itself need not carry the batch
         axis = axes.get(node.outputs[0])
         if axis is not None and axis != node.integer("axis", 0) % max(len(graph.tensors[node.outputs[0]].shape), 1):
             yield from ((name, axis) for name in node.inputs)
     elif _RULES.get(node.op) is _recurrent and axes.get(node.inputs[0]) is not None:
         first, states = (5, 2) if "hidden_size" in node.attributes else (1, 2 if node.op == "LSTM" else 1)
-        given = [name for name in node.inputs[first : first + states] if name]
-        yield from ((name, 1) for name in given if len(graph.tensors[name].shape) == 3)
+        initial_states = [name for name in node.inputs[first : first + states] if name]
+        yield from ((name, 1) for name in initial_states if len(graph.tensors[name].shape) == 3)
 
 
-def _demand(graph: Graph, name: str, axis: int, axes: dict[str, int | None]) -> None:
-    """Give a tensor its batch axis, and tell the views that made it."""
-    wanted: int | None = axis
-    while name and wanted is not None and axes.get(name) is None and graph.tensors[name].kind == "activation":
-        axes[name] = wanted
-        maker = graph.nodes[graph.producers[name]]
-        if maker.op not in _FOLLOWED or not maker.inputs:
+def _set_backwards(graph: Graph, name: str, axis: int, axes: dict[str, int | None]) -> None:
+    """Set the batch axis of a tensor that has none yet, and of the tensors that it was reshaped or copied from."""
+    current: int | None = axis
+    while name and current is not None and axes.get(name) is None and graph.tensors[name].kind == "activation":
+        axes[name] = current
+        producer = graph.nodes[graph.producers[name]]
+        if producer.op not in _ORDER_PRESERVING or not producer.inputs:
             break
-        source = graph.tensors[maker.inputs[0]]
-        wanted = _reshaped_axis(graph.tensors[name].shape, wanted, source.shape, graph.batch_size)
-        name = maker.inputs[0]
+        source = graph.tensors[producer.inputs[0]]
+        current = _reshaped_axis(graph.tensors[name].shape, current, source.shape, graph.batch_size)
+        name = producer.inputs[0]

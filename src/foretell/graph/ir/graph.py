@@ -1,4 +1,4 @@
-"""graph: a model as a topologically ordered, validated graph of operators; weights do not matter."""
+"""Graph: a model as a validated graph of operators in the order in which they can run. It holds no weights' values."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from foretell.graph.ir.tensor import DTYPE_BITS, FLOAT_DTYPES, Tensor
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in an order in which they can run, and every tensor they touch.
+    """The nodes of a model in topological order, and every tensor that they touch.
 
-    Make one with `Graph.build`, which sorts and validates. Weights that the model owns and no node reads are among the
-    tensors: they take memory and count as parameters.
+    Use `Graph.build`, which sorts and validates. Weights that the model owns but no node reads are among the tensors,
+    too: they take memory and count as parameters.
     """
 
     name: str
@@ -59,13 +59,14 @@ class Graph:
         return graph
 
     def validate(self) -> None:
-        """Raise `GraphError` where the graph cannot be."""
+        """Raise `GraphError` if the graph is inconsistent: unknown or duplicate tensors, a bad order, a bad shape."""
         for key, tensor in self.tensors.items():
             if key != tensor.name:
-                raise GraphError(f"Tensor {tensor.name!r} is filed under the name {key!r}.")
+                raise GraphError(f"Tensor {tensor.name!r} is stored under the name {key!r}.")
             tensor.validate()
         if self.batch_size < 1:
             raise GraphError(f"The batch size is {self.batch_size}; it must be 1 or more.")
+        # everything but an activation exists before the first node runs
         ready = {t.name for t in self.tensors.values() if t.kind != "activation"}
         for node in self.nodes:
             for name in node.inputs:
@@ -74,7 +75,7 @@ class Graph:
                         f"Node {node.name!r} ({node.op}) reads the tensor {name!r}, whose shape is unknown."
                     )
                 if name and name not in ready:
-                    raise GraphError(f"Node {node.name!r} ({node.op}) reads {name!r}, which nothing has made.")
+                    raise GraphError(f"Node {node.name!r} ({node.op}) reads {name!r}, which no earlier node makes.")
             for name in node.outputs:
                 if name and name not in self.tensors:
                     raise GraphError(
@@ -92,62 +93,63 @@ class Graph:
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[int, ...]]:
-        """For every tensor the positions of the nodes that read it."""
-        found: dict[str, list[int]] = defaultdict(list)
+        """The positions of the nodes that read each tensor."""
+        readers: dict[str, list[int]] = defaultdict(list)
         for position, node in enumerate(self.nodes):
             for name in dict.fromkeys(node.inputs):
                 if name:
-                    found[name].append(position)
-        return {name: tuple(positions) for name, positions in found.items()}
+                    readers[name].append(position)
+        return {name: tuple(positions) for name, positions in readers.items()}
 
     @cached_property
     def producers(self) -> Mapping[str, int]:
-        """For every activation the position of the node that makes it."""
+        """The position of the node that makes each activation."""
         return {name: position for position, node in enumerate(self.nodes) for name in node.outputs if name}
 
     @cached_property
     def parameter_count(self) -> int:
-        """How many trainable numbers the model owns, shared ones once, bodies included."""
-        own = sum(t.elements for t in self.tensors.values() if t.kind == "parameter")
-        return own + sum(body.parameter_count for node in self.nodes for body in node.bodies)
+        """The number of trainable elements. Shared weights count once; the bodies of If, Loop and Scan count, too."""
+        outer = sum(t.elements for t in self.tensors.values() if t.kind == "parameter")
+        return outer + sum(body.parameter_count for node in self.nodes for body in node.bodies)
 
     @cached_property
     def state_bytes(self) -> int:
         """Bytes of everything that stays in memory between runs: parameters, buffers, constants."""
-        own = sum(t.bytes for t in self.tensors.values() if t.kind in ("parameter", "buffer", "constant"))
-        return own + sum(body.state_bytes for node in self.nodes for body in node.bodies)
+        outer = sum(t.bytes for t in self.tensors.values() if t.kind in ("parameter", "buffer", "constant"))
+        return outer + sum(body.state_bytes for node in self.nodes for body in node.bodies)
 
     @cached_property
     def operator_counts(self) -> Mapping[str, int]:
-        """How often each operator occurs."""
+        """How often each operator occurs, most frequent first."""
         return dict(Counter(node.op for node in self.nodes).most_common())
 
     @cached_property
     def hash(self) -> str:
-        """A digest of structure and shapes: equal for equal computations, whatever names, weights or node order."""
+        """A digest of structure and shapes. Names, weights and the order of independent nodes do not change it."""
+        # every tensor gets the digest of how it is computed, so that equal computations give equal digests
         known = {t.name: _digest(t.kind, t.shape, t.dtype) for t in self.tensors.values() if t.kind != "activation"}
         for position, name in enumerate(self.inputs):
             known[name] = _digest("input", position, self.tensors[name].shape, self.tensors[name].dtype)
-        every = []
+        node_digests = []
         for node in self.nodes:
-            out = [(self.tensors[o].shape, self.tensors[o].dtype) if o else () for o in node.outputs]
+            output_types = [(self.tensors[o].shape, self.tensors[o].dtype) if o else () for o in node.outputs]
             attributes = sorted((k, _plain(v)) for k, v in node.attributes.items())
-            own = _digest(
+            digest = _digest(
                 node.domain,
                 node.op,
                 attributes,
                 [known.get(i, "") for i in node.inputs],
-                out,
+                output_types,
                 [b.hash for b in node.bodies],
             )
-            every.append(own)
+            node_digests.append(digest)
             for index, name in enumerate(node.outputs):
                 if name:
-                    known[name] = f"{own}:{index}"
-        return _digest(sorted(every), [known[o] for o in self.outputs], self.parameter_count)
+                    known[name] = f"{digest}:{index}"
+        return _digest(sorted(node_digests), [known[o] for o in self.outputs], self.parameter_count)
 
     def with_batch(self, batch_size: int) -> Graph:
-        """The same model at another batch size: every batch axis is scaled."""
+        """Return the same model at another batch size: every batch axis is scaled."""
         if batch_size < 1:
             raise InputError(f"The batch size is {batch_size}; it must be 1 or more.")
         if batch_size == self.batch_size:
@@ -159,26 +161,28 @@ class Graph:
         return replace(self, tensors=tensors, nodes=nodes, batch_size=batch_size)
 
     def _scaled(self, tensor: Tensor, batch_size: int) -> Tensor:
+        """A tensor at another batch size."""
         if tensor.batch_axis is None:
             return tensor
         shape = list(tensor.shape)
+        # the axis may hold a multiple of the batch, such as batch × windows
         per_item, rest = divmod(shape[tensor.batch_axis], self.batch_size)
         if rest:
             raise InputError(
                 f"Tensor {tensor.name!r} of shape {tensor.shape} does not divide by the batch size {self.batch_size}: "
-                "convert the model again at the wanted batch size."
+                "convert the model again at the batch size that you need."
             )
         shape[tensor.batch_axis] = per_item * batch_size
         return replace(tensor, shape=tuple(shape))
 
     def with_dtype(self, dtype: str) -> Graph:
-        """The same model cast as ``model.to(dtype)`` casts it: every floating tensor of the model's own dtype."""
+        """Return the model as ``model.to(dtype)`` casts it: every tensor of the model's own dtype gets the new one."""
         if dtype not in FLOAT_DTYPES:
             raise InputError(f"Unknown dtype {dtype!r}. Choose from: {', '.join(sorted(FLOAT_DTYPES))}.")
-        own = self.dtype
-        if own == dtype:
+        model_dtype = self.dtype
+        if model_dtype == dtype:
             return self
-        tensors = {n: replace(t, dtype=dtype) if t.dtype == own else t for n, t in self.tensors.items()}
+        tensors = {n: replace(t, dtype=dtype) if t.dtype == model_dtype else t for n, t in self.tensors.items()}
         nodes = tuple(
             replace(n, bodies=tuple(b.with_dtype(dtype) for b in n.bodies)) if n.bodies else n for n in self.nodes
         )
@@ -186,8 +190,9 @@ class Graph:
 
     @cached_property
     def dtype(self) -> str:
-        """The floating dtype in which most of its parameters are, or of its activations where it has none."""
+        """The floating-point dtype of most of its parameters, by bytes; of its activations if it has no parameters."""
         for kinds in (("parameter",), ("input", "activation", "buffer", "constant")):
+            # by bytes: a model with fp16 matrices and a few fp32 norms is an fp16 model
             weight: Counter[str] = Counter()
             for tensor in self.tensors.values():
                 if tensor.is_float and tensor.kind in kinds:
@@ -198,29 +203,30 @@ class Graph:
 
 
 def sort_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """A stable topological order; nodes already in order stay as they are."""
+    """Sort nodes topologically (Kahn's algorithm). Nodes that are in order already keep their order."""
     producer = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
-    waiting = [0] * len(nodes)
-    followers: dict[int, list[int]] = defaultdict(list)
+    inputs_left = [0] * len(nodes)
+    successors: dict[int, list[int]] = defaultdict(list)
     in_order = True
     for i, node in enumerate(nodes):
         for source in {producer[name] for name in node.inputs if name in producer}:
-            waiting[i] += 1
-            followers[source].append(i)
+            inputs_left[i] += 1
+            successors[source].append(i)
             in_order = in_order and source < i
     if in_order:
         return nodes
-    ready = [i for i in range(len(nodes) - 1, -1, -1) if waiting[i] == 0]
+    # a stack, filled backwards: nodes come out as close to their old order as the edges allow
+    ready = [i for i in range(len(nodes) - 1, -1, -1) if inputs_left[i] == 0]
     ordered = []
     while ready:
         i = ready.pop()
         ordered.append(nodes[i])
-        for follower in reversed(followers[i]):
-            waiting[follower] -= 1
-            if waiting[follower] == 0:
-                ready.append(follower)
+        for successor in reversed(successors[i]):
+            inputs_left[successor] -= 1
+            if inputs_left[successor] == 0:
+                ready.append(successor)
     if len(ordered) < len(nodes):
-        stuck = next(node for i, node in enumerate(nodes) if waiting[i])
+        stuck = next(node for i, node in enumerate(nodes) if inputs_left[i])
         raise GraphError(f"The graph has a cycle through node {stuck.name!r} ({stuck.op}).")
     return tuple(ordered)
 

@@ -1,4 +1,8 @@
-"""graph: nodes that run as one. One operator of a framework may export as several nodes; its origin ties them."""
+"""Graph: groups of nodes that a framework runs as one operator.
+
+One operator of a framework may be exported as several nodes. Nodes with the same origin form a group: their work adds
+up, and only what crosses the edge of the group is read from or written to memory.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +17,7 @@ from foretell.graph.ir.tensor import DTYPE_BITS
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes of one origin: ``op`` names what they compute together, ``cost`` only the traffic across their edge."""
+    """Nodes of one origin. ``op`` names what they compute together; ``cost`` counts only traffic across their edge."""
 
     name: str
     op: str
@@ -22,23 +26,24 @@ class Group:
 
 
 def run_groups(table: CostTable) -> tuple[Group, ...]:
-    """The units in which a framework runs the graph, in order of their first node."""
+    """Split a graph into the groups that a framework runs, in the order of their first nodes."""
     graph, laid_out = table.graph, layouts(table.graph)
     members: dict[str, list[int]] = {}
     for position, node in enumerate(graph.nodes):
+        # a node without an origin is a group of its own; no origin starts with a zero byte
         members.setdefault(node.origin or f"\0{position}", []).append(position)
     groups, outputs = [], frozenset(graph.outputs)
     for positions in members.values():
         nodes = [graph.nodes[p] for p in positions]
-        own = (
+        cost = (
             table.nodes[positions[0]] if len(positions) == 1 else _edge_cost(graph, positions, table, laid_out, outputs)
         )
-        groups.append(Group(nodes[0].origin or nodes[0].name, group_operator(nodes), tuple(positions), own))
+        groups.append(Group(nodes[0].origin or nodes[0].name, group_operator(nodes), tuple(positions), cost))
     return tuple(groups)
 
 
 def group_operator(nodes: list[Node]) -> str:
-    """What several nodes compute together: told by their origin, or by their most telling member."""
+    """The operator that several nodes compute together: the one their origin names, or the heaviest of their own."""
     if len(nodes) == 1:
         return nodes[0].op
     if nodes[0].origin_op and lookup(nodes[0].origin_op).kind != "unknown":
@@ -46,6 +51,7 @@ def group_operator(nodes: list[Node]) -> str:
     ops = [n.op for n in nodes]
     if "Softmax" in ops and sum(op in ("MatMul", "Gemm") for op in ops) >= 2:
         return "Attention"
+    # from the heaviest kind to the lightest
     order = (
         "recurrent",
         "attention",
@@ -69,33 +75,36 @@ def group_operator(nodes: list[Node]) -> str:
 def _edge_cost(
     graph: Graph, positions: list[int], table: CostTable, laid_out: Mapping[str, Layout], outputs: frozenset[str]
 ) -> Cost:
-    """Work as the sum of its nodes, traffic only across the group's edge."""
-    own = total(table.nodes[p] for p in positions)
-    if not own.launches:
-        return replace(own, bytes_read=0, bytes_written=0, activation_bytes=0)
+    """The cost of a group: the work of all its nodes, but only the traffic that crosses its edge."""
+    summed = total(table.nodes[p] for p in positions)
+    if not summed.launches:
+        return replace(summed, bytes_read=0, bytes_written=0, activation_bytes=0)
     inside = set(positions)
-    made = dict.fromkeys(o for p in positions for o in graph.nodes[p].outputs if o)
-    leaving = [o for o in made if o in outputs or any(c not in inside for c in graph.consumers.get(o, ()))]
-    kept = {s for o in leaving if (s := laid_out[o].storage) in made}  # several views of one storage are written once
+    produced = dict.fromkeys(o for p in positions for o in graph.nodes[p].outputs if o)
+    leaving = [o for o in produced if o in outputs or any(c not in inside for c in graph.consumers.get(o, ()))]
+    # a set of storages, not of tensors: several views of one storage are written once
+    storages = {s for o in leaving if (s := laid_out[o].storage) in produced}
+    # an in-place operator writes into storage that the group did not allocate
     overwritten = [
-        o for o in leaving if laid_out[o].storage not in made and table.nodes[graph.producers[o]].bytes_written
+        o for o in leaving if laid_out[o].storage not in produced and table.nodes[graph.producers[o]].bytes_written
     ]
     readers: dict[str, list[int]] = {}
     for position in positions:
         for name in dict.fromkeys(graph.nodes[position].inputs):
-            if name and name not in made:
+            if name and name not in produced:
                 readers.setdefault(name, []).append(table.nodes[position].bytes_read)
     return replace(
-        own,
-        bytes_read=sum(_read_once(graph, name, reading, laid_out) for name, reading in readers.items()),
-        bytes_written=sum(graph.tensors[n].bytes for n in (*kept, *overwritten)),
-        activation_bytes=sum(graph.tensors[n].bytes for n in kept),
+        summed,
+        bytes_read=sum(_bytes_read(graph, name, by_node, laid_out) for name, by_node in readers.items()),
+        bytes_written=sum(graph.tensors[n].bytes for n in (*storages, *overwritten)),
+        activation_bytes=sum(graph.tensors[n].bytes for n in storages),
+        # the group is one operator; a recurrent layer in it still launches once a time step
         launches=max(table.nodes[p].launches for p in positions),
     )
 
 
-def _read_once(graph: Graph, name: str, reading: list[int], laid_out: Mapping[str, Layout]) -> int:
-    """A tensor's distinct bytes, but no more than its readers take: a gather reads rows, not the table."""
+def _bytes_read(graph: Graph, name: str, by_node: list[int], laid_out: Mapping[str, Layout]) -> int:
+    """The distinct bytes of a tensor, but no more than its readers take: a gather reads rows, not the whole table."""
     tensor = graph.tensors[name]
     stored = distinct_elements(tensor.shape, laid_out[name].strides) * DTYPE_BITS[tensor.dtype] // 8
-    return min(stored, sum(reading) or tensor.bytes)
+    return min(stored, sum(by_node) or tensor.bytes)

@@ -1,7 +1,18 @@
-"""graph: which tensors share storage, and how they lie in it.
+"""Graph: which tensors share storage, and with which strides they lie in it.
 
-A transposed, sliced or expanded tensor is a new look at the same storage and costs nothing. Reshaping one that does
-not lie contiguously copies it. The rules are those of PyTorch, whose kernels take strided inputs.
+In PyTorch a tensor is a view of a storage: an offset, a shape and a stride for each axis. Transpose, slice and expand
+only change these numbers; they launch no kernel, move no byte and take no memory. A reshape does so, too, if the new
+shape can be expressed with strides; otherwise it copies. Costs, liveness and unit features all depend on that choice.
+
+Idea: the nodes are visited in the order in which they run, and each output gets a `Layout`: the tensor that owns its
+storage, and its strides in elements. A view operator keeps the storage of its input. `viewed_strides` decides whether a
+reshape may do so; it is the algorithm behind ``torch.Tensor.view`` (``computeStride_impl`` in ATen/TensorUtils.cpp).
+All other operators own a new storage. Element-wise operators keep the order of axes of their first full-size operand
+(TensorIterator does that), convolutions and pooling keep channels-last, and fused attention writes (batch, queries,
+heads, size). Everything else is written row-major.
+
+Limits: offsets are not tracked, so two disjoint slices of a storage look alike. Operators that are not listed are taken
+to write row-major results, even where a library chooses another layout.
 """
 
 from collections.abc import Mapping
@@ -14,12 +25,13 @@ from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
 
-_KEEPING = ("Conv", "ConvTranspose", "FusedConv", "BatchNormalization", "Resize", "Concat", "Pad")
+# with pooling, the operators that write channels-last if they read channels-last
+_KEEPS_CHANNELS_LAST = ("Conv", "ConvTranspose", "FusedConv", "BatchNormalization", "Resize", "Concat", "Pad")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a tensor lies: the tensor that owns the storage, and the distance between neighbours along each axis."""
+    """Where a tensor lies: the tensor that owns its storage, and its stride along each axis, in elements."""
 
     storage: str
     strides: tuple[int, ...]
@@ -27,7 +39,7 @@ class Layout:
 
 @lru_cache(maxsize=4096)
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides.
+    """Return the row-major strides of a shape.
 
     >>> contiguous((2, 3, 4))
     (12, 4, 1)
@@ -36,19 +48,23 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether a tensor lies row-major; axes of size 1 may have any stride."""
+    """Whether a tensor lies row-major. An axis of size 1 may have any stride, and an empty tensor any layout."""
     return all(d == 1 or s == c for d, s, c in zip(shape, strides, contiguous(shape))) or 0 in shape
 
 
 def viewed_strides(
     shape: tuple[int, ...], strides: tuple[int, ...], new_shape: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """The strides of a reshaped view, or None where a copy is needed (the rule of ``torch.Tensor.view``).
+    """Return the strides of a reshaped view, or None where a copy is needed (the rule of ``torch.Tensor.view``).
+
+    Axes of the old shape form a chunk if they lie in memory as one axis would: the stride of each is the stride of the
+    next times its size. A view exists if every chunk can be cut into whole axes of the new shape. Both shapes are
+    walked from the last axis to the first.
 
     >>> viewed_strides((2, 3, 4), (12, 4, 1), (6, 4)), viewed_strides((3, 2), (1, 3), (6,))
     ((4, 1), None)
     """
-    if 0 in shape or not shape:
+    if 0 in shape or not shape:  # no element, or exactly one: any strides will do
         return contiguous(new_shape)
     new_strides = [0] * len(new_shape)
     position = len(new_shape) - 1
@@ -56,14 +72,15 @@ def viewed_strides(
     chunk_size = remaining = 1
     for axis in range(len(shape) - 1, -1, -1):
         chunk_size *= shape[axis]
-        ends = axis == 0 or (shape[axis - 1] != 1 and strides[axis - 1] != chunk_size * chunk_stride)
-        if not ends:
+        # an axis of size 1 never ends a chunk: its stride is never used
+        chunk_ends = axis == 0 or (shape[axis - 1] != 1 and strides[axis - 1] != chunk_size * chunk_stride)
+        if not chunk_ends:
             continue
         while position >= 0 and (remaining < chunk_size or new_shape[position] == 1):
             new_strides[position] = remaining * chunk_stride
             remaining *= new_shape[position]
             position -= 1
-        if remaining != chunk_size:
+        if remaining != chunk_size:  # an axis of the new shape would span two chunks
             return None
         if axis > 0:
             chunk_stride = strides[axis - 1]
@@ -72,37 +89,39 @@ def viewed_strides(
 
 
 def layouts(graph: Graph) -> Mapping[str, Layout]:
-    """The layout of every tensor of the graph; found once and kept with the graph, which never changes."""
-    kept: dict[str, Mapping[str, Layout]] = vars(graph)
-    if "_layouts" not in kept:
-        kept["_layouts"] = _find_layouts(graph)
-    return kept["_layouts"]
+    """Return the layout of every tensor of the graph. It is computed once and cached on the graph."""
+    cache: dict[str, Mapping[str, Layout]] = vars(graph)  # writes past the frozen dataclass: a graph never changes
+    if "_layouts" not in cache:
+        cache["_layouts"] = _find_layouts(graph)
+    return cache["_layouts"]
 
 
 def _find_layouts(graph: Graph) -> Mapping[str, Layout]:
-    found: dict[str, Layout] = {
+    """Visit the nodes in order; everything that is no activation lies row-major in a storage of its own."""
+    known: dict[str, Layout] = {
         n: Layout(n, contiguous(t.shape)) for n, t in graph.tensors.items() if t.kind != "activation"
     }
     for node in graph.nodes:
         for output in node.outputs:
             if output:
-                found[output] = _output_layout(graph, node, output, found)
-    return found
+                known[output] = _output_layout(graph, node, output, known)
+    return known
 
 
-def _output_layout(graph: Graph, node: Node, output: str, found: Mapping[str, Layout]) -> Layout:
+def _output_layout(graph: Graph, node: Node, output: str, known: Mapping[str, Layout]) -> Layout:
+    """The layout of one output, from the layout of the first input and the kind of the operator."""
     kind, shape = lookup(node.op, node.domain).kind, graph.tensors[output].shape
     if node.inputs and node.inputs[0]:
-        source, before = graph.tensors[node.inputs[0]].shape, found[node.inputs[0]]
+        source, source_layout = graph.tensors[node.inputs[0]].shape, known[node.inputs[0]]
         if kind == "view":
-            strides = _view(node, source, before.strides, shape)
+            strides = _view_strides(node, source, source_layout.strides, shape)
             if strides is not None:
-                return Layout(before.storage, strides)
-        elif node.integer("inplace", 0) and source == shape:
-            return before
-        elif kind == "elementwise" and (alike := _first_alike(graph, node, shape)):
-            return Layout(output, _dense_like(shape, found[alike].strides))
-        elif _keeps_channels_last(node, kind) and _all_channels_last(graph, node, found) and len(shape) > 3:
+                return Layout(source_layout.storage, strides)
+        elif node.integer("inplace", 0) and source == shape:  # relu_ and the like write over their input
+            return source_layout
+        elif kind == "elementwise" and (operand := _first_of_shape(graph, node, shape)):
+            return Layout(output, _dense_like(shape, known[operand].strides))
+        elif _keeps_channels_last(node, kind) and _all_channels_last(graph, node, known) and len(shape) > 3:
             return Layout(output, channels_last(shape))
         elif kind == "attention" and len(shape) == 4 and len(source) == 4:
             _, heads, queries, size = shape  # the fused kernels write (batch, queries, heads, size)
@@ -110,13 +129,13 @@ def _output_layout(graph: Graph, node: Node, output: str, found: Mapping[str, La
     return Layout(output, contiguous(shape))
 
 
-def _first_alike(graph: Graph, node: Node, shape: tuple[int, ...]) -> str:
-    """The first operand of the result's shape: it decides how the result lies."""
+def _first_of_shape(graph: Graph, node: Node, shape: tuple[int, ...]) -> str:
+    """The first operand that has the shape of the result: its strides decide those of the result."""
     return next((name for name in node.inputs if name and graph.tensors[name].shape == shape), "")
 
 
 def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of an image whose channels lie side by side.
+    """Return the strides of an image in PyTorch's ``channels_last`` memory format.
 
     >>> channels_last((2, 3, 4, 5))
     (60, 1, 15, 3)
@@ -127,32 +146,33 @@ def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def is_channels_last(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the channels of an image lie side by side, perhaps among others, and it is not row-major as well."""
+    """Whether an image lies in ``channels_last`` order, perhaps with gaps, and is not row-major as well."""
     if len(shape) < 4 or is_contiguous(shape, strides):
         return False
-    least = 0
+    smallest_stride = 0
     for axis in (1, *range(len(shape) - 1, 1, -1), 0):
         if shape[axis] > 1:
-            if strides[axis] < max(least, 1):
+            if strides[axis] < max(smallest_stride, 1):
                 return False
-            least = strides[axis] * shape[axis]
-    # a picture of one point has no order of its own: PyTorch takes it for row-major
-    spaced = min((strides[axis] for axis in range(2, len(shape)) if shape[axis] > 1), default=0)
-    return shape[1] > 1 and strides[1] < spaced
+            smallest_stride = strides[axis] * shape[axis]
+    # an image of one pixel has no order of its own: PyTorch takes it for row-major
+    spatial_stride = min((strides[axis] for axis in range(2, len(shape)) if shape[axis] > 1), default=0)
+    return shape[1] > 1 and strides[1] < spatial_stride
 
 
 def _keeps_channels_last(node: Node, kind: str) -> bool:
-    """Operators that write their result as their input lies; all others of several axes write row-major."""
-    return kind == "pooling" or node.op in _KEEPING
+    """Whether an operator writes channels-last if its input lies so; the others write row-major."""
+    return kind == "pooling" or node.op in _KEEPS_CHANNELS_LAST
 
 
-def _all_channels_last(graph: Graph, node: Node, found: Mapping[str, Layout]) -> bool:
-    read = node.inputs if node.op == "Concat" else node.inputs[:1]
-    return all(is_channels_last(graph.tensors[name].shape, found[name].strides) for name in read if name)
+def _all_channels_last(graph: Graph, node: Node, known: Mapping[str, Layout]) -> bool:
+    """Whether the operands that decide the layout lie channels-last: all of a Concat, the first of the others."""
+    deciding = node.inputs if node.op == "Concat" else node.inputs[:1]
+    return all(is_channels_last(graph.tensors[name].shape, known[name].strides) for name in deciding if name)
 
 
 def distinct_elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """How many elements of storage a tensor touches: an expanded axis (stride 0) touches one."""
+    """The number of elements of storage that a tensor touches: an expanded axis (stride 0) touches only one."""
     count = 1
     for size, stride in zip(shape, strides):
         count *= size if stride else min(size, 1)
@@ -160,11 +180,11 @@ def distinct_elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
 
 def _dense_like(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides an element-wise kernel gives its output: the input's order of axes, packed."""
+    """The strides that an element-wise kernel gives its output: the axes in the order of the input, without gaps."""
     if strides == contiguous(shape):
         return strides
     order = sorted((i for i in range(len(shape)) if strides[i]), key=lambda i: -strides[i])
-    if len(order) < len(shape):
+    if len(order) < len(shape):  # an expanded input has no order to keep along its axes of stride 0
         return contiguous(shape)
     packed, step = [0] * len(shape), 1
     for axis in reversed(order):
@@ -173,10 +193,10 @@ def _dense_like(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, 
     return tuple(packed)
 
 
-def _view(
+def _view_strides(
     node: Node, shape: tuple[int, ...], strides: tuple[int, ...], new_shape: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """Strides of a view operator's output, None where it has to copy."""
+    """The strides of a view operator's output, or None where it has to copy."""
     op = node.op
     if op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
         return viewed_strides(shape, strides, new_shape)

@@ -1,4 +1,4 @@
-"""graph: one operator of a model, in ONNX's vocabulary, and where in the model it comes from."""
+"""Graph: a node is one operator of a model, in the vocabulary of ONNX, and the module that it comes from."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str,
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operator with its inputs and outputs (names of tensors; "" is an absent optional input).
+    """An operator with its inputs and outputs, which are names of tensors; "" is an optional input that is absent.
 
-    ``module`` is the path of the layer it belongs to (``layer1.0.conv1``). Nodes that share a non-empty ``origin`` came
-    from one operator of the framework, ``origin_op``, and run as one: attention exports as several nodes.
-    ``bodies`` are the sub-graphs of If, Loop and Scan.
+    ``module`` is the path of the layer that the node belongs to (``layer1.0.conv1``). Nodes with the same non-empty
+    ``origin`` come from one operator of the framework, ``origin_op``, and run as one: attention is exported as several
+    nodes. ``bodies`` are the sub-graphs of If, Loop and Scan.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Node:
     bodies: tuple[Graph, ...] = ()
 
     def integer(self, name: str, default: int) -> int:
-        """An attribute that is one whole number."""
+        """An attribute that is an integer, or the default."""
         value = self.attributes.get(name, default)
         return int(value) if isinstance(value, int | float) else default
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """An attribute that is a list of whole numbers, or None where it is absent."""
+        """An attribute that is a list of integers, or None if it is absent."""
         value = self.attributes.get(name)
         if isinstance(value, int):
             return (value,)
@@ -47,6 +47,6 @@ class Node:
         return None
 
     def text(self, name: str, default: str = "") -> str:
-        """An attribute that is a string."""
+        """An attribute that is a string, or the default."""
         value = self.attributes.get(name, default)
         return value if isinstance(value, str) else default

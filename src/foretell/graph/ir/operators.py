@@ -1,37 +1,37 @@
-"""graph: what every operator is: how it moves data, what arithmetic it does, what its backward pass keeps.
+"""Graph: the table of operators: how each moves data, how much arithmetic it does, what it saves for backward.
 
-The vocabulary is ONNX's (opset 23 and older, the newer ones where they are plain, and the contrib operators that
-ONNX Runtime's optimiser writes), plus a few operators of PyTorch that ONNX has no name for. Floating-point operations
-of element-wise functions are counted by convention: see ``docs/units.md``.
+The vocabulary is that of ONNX: opset 23 and older, some newer operators, and the contrib operators that ONNX Runtime's
+optimiser writes. A few operators of PyTorch that ONNX has no name for are added. Floating-point operations of
+element-wise functions are counted by convention: see ``docs/units.md``.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 OpKind = Literal[
-    "view",  # a new look at the same storage: no kernel, unless the layout forbids it
-    "free",  # known before the run, or done on the host: no device work
-    "elementwise",  # every output element from the matching input elements
-    "reduction",  # every input element read once, fewer written
-    "movement",  # copies without arithmetic: writes its output, reads as much
-    "generator",  # writes its output from nothing
-    "normalisation",  # statistics over an axis, then element-wise
-    "pooling",  # a window of the input for every output element
-    "contraction",  # multiply-accumulate: convolution, matrix product
+    "view",  # shares the storage of its input: no kernel, unless the strides do not allow a view
+    "free",  # computed before the run, or on the host: no work for the device
+    "elementwise",  # computes each output element from the matching input elements
+    "reduction",  # reads every input element once and writes fewer
+    "movement",  # copies without arithmetic: reads as much as it writes
+    "generator",  # writes its output without reading anything
+    "normalisation",  # computes statistics over axes, then works element-wise
+    "pooling",  # reads a window of the input for every output element
+    "contraction",  # multiply-accumulates: convolution, matrix product
     "attention",  # two contractions around a softmax, in one kernel
-    "recurrent",  # contractions once a time step
-    "gather",  # reads only what it picks
-    "scatter",  # copies its first input and writes over parts of it
-    "sort",  # n log n
+    "recurrent",  # contractions in every time step
+    "gather",  # reads only the elements that it picks
+    "scatter",  # copies its first input and overwrites parts of it
+    "sort",  # n log n operations
     "control",  # runs sub-graphs
-    "unknown",
+    "unknown",  # not in this table
 ]
 Saved = Literal["inputs", "output", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """The entry of one operator. ``flops`` is per output element (per input element for reductions)."""
+    """The entry of one operator. ``flops`` counts per output element, for reductions per input element."""
 
     kind: OpKind
     flops: float = 0.0
@@ -43,25 +43,29 @@ OPERATORS: dict[str, Operator] = {}
 
 
 def _enter(names: str, kind: OpKind, flops: float = 0.0, saves: Saved = "inputs") -> None:
+    """Add operators to the table; ``names`` are separated by spaces."""
     for name in names.split():
         OPERATORS[name] = Operator(kind, flops, saves)
 
 
+# views: PyTorch only changes shape and strides; Dropout is the identity at inference
 _enter(
     "Identity Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Select Dropout Contiguous BitCast "
     "Unfold Diagonal",
     "view",
     saves="nothing",
 )
+# computed at conversion or on the host
 _enter(
     "Constant Shape Size SequenceLength OptionalHasElement Optional OptionalGetElement SequenceConstruct SequenceEmpty "
     "SequenceAt SequenceInsert SequenceErase SplitToSequence",
     "free",
     saves="nothing",
 )
-# element-wise: cheap ones take 1, compositions what they are made of, transcendental functions 4 an evaluation
+# element-wise: 1 for a cheap operation, 4 for a transcendental function; compositions add up what they are made of
 _enter("Add Sub Sum Mean Neg Cast CastLike CopyTo", "elementwise", 1, "nothing")
 _enter("Mul Div Max Min Abs Sign Where PRelu LeakyRelu Relu6 Mod Pow2 Addcmul Lerp", "elementwise", 1)
+# ReLU, square roots, exponentials and sigmoids save their result: their derivative is written in terms of it
 _enter("Relu", "elementwise", 1, "output")
 _enter("Clip ThresholdedRelu HardSigmoid", "elementwise", 1)
 _enter(
@@ -85,6 +89,7 @@ _enter(
 )
 _enter("Bernoulli RandomNormalLike RandomUniformLike Multinomial", "elementwise", 4, "nothing")
 
+# reductions: counted per input element; a plain sum needs nothing for its backward but the shape
 _enter("ReduceMean ReduceSum ReduceL1 ReduceMax ReduceMin ArgMax ArgMin ReduceAny", "reduction", 1, "nothing")
 _enter("ReduceL2 ReduceSumSquare ReduceProd ReduceLogSum ReduceVariance", "reduction", 2)
 _enter("ReduceLogSumExp", "reduction", 5)
@@ -92,9 +97,11 @@ _enter("CumSum CumProd", "reduction", 1, "nothing")
 _enter("NonZero Compress Unique", "reduction", 1, "nothing")
 _enter("NegativeLogLikelihoodLoss", "reduction", 1)
 _enter("SoftmaxCrossEntropyLoss", "reduction", 6)
-_enter("Det Inverse", "reduction", 1)  # cost.py multiplies by the matrix' side
-_enter("NonMaxSuppression", "reduction", 1)  # cost.py counts pairs
+# the 1 of the next two is a placeholder: cost/arithmetic.py multiplies by the side of the matrix, or counts pairs
+_enter("Det Inverse", "reduction", 1)
+_enter("NonMaxSuppression", "reduction", 1)
 
+# copies
 _enter(
     "Concat ConcatFromSequence Tile Pad DepthToSpace SpaceToDepth ReverseSequence Roll Flip CenterCropPad Copy Trilu "
     "Im2Col",
@@ -102,13 +109,15 @@ _enter(
     saves="nothing",
 )
 _enter("Upsample", "movement", saves="nothing")
-_enter("Resize", "elementwise", 7, "nothing")  # cost.py: by interpolation mode
+_enter("Resize", "elementwise", 7, "nothing")  # cost/arithmetic.py counts by interpolation mode
 _enter("GridSample AffineGrid", "elementwise", 12)
 _enter("Col2Im", "movement", 1, "nothing")
+# tensors that are made without an input
 _enter("ConstantOfShape Range EyeLike RandomNormal RandomUniform", "generator", 0, "nothing")
 _enter("OneHot", "generator", 1, "nothing")
 _enter("HannWindow HammingWindow BlackmanWindow MelWeightMatrix", "generator", 6, "nothing")
 
+# at inference a batch norm is one multiply and one add; the other norms compute their statistics, too
 _enter("BatchNormalization", "normalisation", 2)
 _enter(
     "LayerNormalization GroupNormalization InstanceNormalization MeanVarianceNormalization SkipLayerNormalization",
@@ -120,13 +129,15 @@ _enter(
     "RMSNormalization SimplifiedLayerNormalization SkipSimplifiedLayerNormalization LpNormalization", "normalisation", 5
 )
 _enter("Softmax LogSoftmax Hardmax", "normalisation", 7, "output")
-_enter("LRN", "normalisation", 6)  # cost.py adds the window
+_enter("LRN", "normalisation", 6)  # cost/arithmetic.py adds the window
 
+# pooling: cost/arithmetic.py counts the window; a global pool is a reduction
 _enter("MaxPool AveragePool LpPool MaxRoiPool AdaptiveAveragePool AdaptiveMaxPool QLinearAveragePool", "pooling")
 _enter("GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearGlobalAveragePool", "reduction", 1, "nothing")
 _enter("RoiAlign", "pooling", 12)
 _enter("MaxUnpool", "scatter", 0, "nothing")
 
+# contractions: cost/arithmetic.py counts their multiply-accumulates
 _enter(
     "Conv ConvTranspose ConvInteger QLinearConv DeformConv FusedConv NhwcConv NhwcFusedConv CausalConvWithState",
     "contraction",
@@ -137,26 +148,27 @@ _enter(
     "contraction",
 )
 _enter("DynamicQuantizeMatMul Einsum MoE GroupedMatMul Bilinear", "contraction")
-_enter("SelectiveScan", "normalisation", 20)  # arithmetic.py: 9 a state element
-_enter("DFT STFT TfIdfVectorizer", "reduction", 1, "nothing")  # cost.py: 5 n log2 n
+_enter("SelectiveScan", "normalisation", 20)  # cost/arithmetic.py counts 9 for each element of the state
+_enter("DFT STFT TfIdfVectorizer", "reduction", 1, "nothing")  # cost/arithmetic.py counts 5 n log2 n for DFT and STFT
 _enter(
     "Attention MultiHeadAttention GroupQueryAttention LinearAttention FlexAttention PackedAttention ContribAttention",
     "attention",
 )
 _enter("LSTM GRU RNN LSTMCell GRUCell RNNCell", "recurrent")
+# data-dependent access: only the elements that are picked or overwritten count
 _enter("Gather GatherElements GatherND EmbeddingBag", "gather", saves="nothing")
 _enter("Scatter ScatterElements ScatterND TensorScatter IndexFill", "scatter", saves="nothing")
 _enter("TopK Sort", "sort", saves="nothing")
 _enter("If Loop Scan SequenceMap", "control")
-# on strings and images, always on the host
+# operators on strings and encoded images always run on the host
 _enter("StringConcat StringNormalizer StringSplit RegexFullMatch ImageDecoder", "free", saves="nothing")
 
 
-DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})  # those whose operators mean what the table says
+DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})  # the domains whose operators the table describes
 
 
 def lookup(op: str, domain: str = "") -> Operator:
-    """The entry of ``op``; an operator nobody has entered, or of a foreign domain, is of the kind ``unknown``.
+    """Return the entry of ``op``. An operator that is not in the table, or of another domain, has kind ``unknown``.
 
     >>> lookup("Conv").kind, lookup("NoSuchThing").kind, lookup("Conv", "org.example").kind
     ('contraction', 'unknown', 'unknown')

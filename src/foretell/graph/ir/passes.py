@@ -1,4 +1,4 @@
-"""graph: passes from graph to graph: identity removal, constant folding, autocast. None mutates its argument."""
+"""Graph: passes that rewrite a graph: identity removal, constant folding, autocast. None mutates its argument."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +11,8 @@ from foretell.graph.ir.tensor import Tensor
 
 Pass = Callable[[Graph], Graph]
 
-# torch.autocast on CUDA: these run in the low precision, those in fp32, everything else in the widest of its inputs
+# torch.autocast on CUDA runs the kinds of _AUTOCAST_LOW in the low precision and the operators of _AUTOCAST_FULL in
+# fp32; all others run in the widest dtype of their inputs
 _AUTOCAST_LOW = frozenset({"contraction", "attention", "recurrent"})
 _AUTOCAST_FULL = frozenset(
     {
@@ -24,51 +25,53 @@ _AUTOCAST_DTYPES = frozenset({"fp32", "fp16", "bf16"})
 
 
 def run_passes(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
-    """Run passes in order; a graph that one of them broke names the pass."""
-    for each in passes:
-        graph = each(graph)
+    """Run passes in order. If a pass breaks the graph, the error names that pass."""
+    for rewrite in passes:
+        graph = rewrite(graph)
         try:
             graph.validate()
         except GraphError as error:
-            raise GraphError(f"The pass {each.__name__} broke the graph: {error}") from error
+            raise GraphError(f"The pass {rewrite.__name__} broke the graph: {error}") from error
     return graph
 
 
 def remove_identities(graph: Graph) -> Graph:
-    """Drop nodes that pass their input through: Identity, an idle Dropout. A graph output keeps its name."""
-    same: dict[str, str] = {}
-    nodes, results = [], frozenset(graph.outputs)
+    """Drop nodes that only pass their input on: Identity, and Dropout at inference. Graph outputs keep their names."""
+    aliases: dict[str, str] = {}
+    nodes, graph_outputs = [], frozenset(graph.outputs)
     for node in graph.nodes:
-        inputs = tuple(same.get(i, i) for i in node.inputs)
+        inputs = tuple(aliases.get(i, i) for i in node.inputs)
+        # a Dropout whose mask is read, and an Identity that makes an output of the graph, must stay
         if (
             node.op in ("Identity", "Dropout")
             and inputs
             and inputs[0]
-            and node.outputs[0] not in results
+            and node.outputs[0] not in graph_outputs
             and not any(node.outputs[1:])
         ):
             source, target = graph.tensors[inputs[0]], graph.tensors[node.outputs[0]]
             if source.shape == target.shape and source.dtype == target.dtype:
-                same[node.outputs[0]] = inputs[0]
+                aliases[node.outputs[0]] = inputs[0]
                 continue
         nodes.append(replace(node, inputs=inputs) if inputs != node.inputs else node)
     if len(nodes) == len(graph.nodes):
         return graph
-    return replace(graph, nodes=tuple(nodes), tensors={n: t for n, t in graph.tensors.items() if n not in same})
+    return replace(graph, nodes=tuple(nodes), tensors={n: t for n, t in graph.tensors.items() if n not in aliases})
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Turn whatever depends on no input into constants, as a compiler does; eager PyTorch runs it every time."""
+    """Turn everything that depends on no input into constants, as a compiler does. Eager PyTorch runs it every time."""
     fixed = {n for n, t in graph.tensors.items() if t.kind in ("parameter", "buffer", "constant")}
     nodes: list[Node] = []
     folded: set[str] = set()
-    results = frozenset(graph.outputs)
+    graph_outputs = frozenset(graph.outputs)
     for node in graph.nodes:
-        if not node.bodies and all(i in fixed for i in node.inputs if i) and results.isdisjoint(node.outputs):
+        if not node.bodies and all(i in fixed for i in node.inputs if i) and graph_outputs.isdisjoint(node.outputs):
             fixed.update(node.outputs)
             folded.update(o for o in node.outputs if o)
         else:
             nodes.append(node)
+    # of the folded tensors only those survive that a remaining node reads
     read = {i for node in nodes for i in node.inputs}
     tensors: dict[str, Tensor] = {}
     for name, tensor in graph.tensors.items():
@@ -81,42 +84,46 @@ def fold_constants(graph: Graph) -> Graph:
 
 
 def normalise(graph: Graph) -> Graph:
-    """The form in which every front-end hands a graph on. BatchNorm stays where the framework runs it."""
+    """Bring a graph into the form that every front-end returns. BatchNorm stays, because the framework runs it."""
     return run_passes(graph, (remove_identities,))
 
 
 def autocast(graph: Graph, dtype: str) -> Graph:
-    """The graph as ``torch.autocast(dtype)`` runs it on CUDA: parameters stay, contractions take casts of them.
+    """Return the graph as ``torch.autocast(dtype)`` runs it on CUDA: parameters stay, contractions read casts of them.
 
-    Casts of parameters are made once; an activation is cast again for every operator that wants it in another dtype.
+    A parameter is cast once, because autocast caches these casts. An activation is cast again for every operator that
+    needs it in another dtype.
     """
     tensors, nodes = dict(graph.tensors), []
     cached: dict[str, str] = {}
     for node in graph.nodes:
         kind = lookup(node.op, node.domain).kind
         inputs = list(node.inputs)
-        wanted = dtype if kind in _AUTOCAST_LOW else "fp32" if node.op in _AUTOCAST_FULL else None
-        for position, name in enumerate(inputs if wanted else ()):
-            if not name or tensors[name].dtype not in _AUTOCAST_DTYPES or tensors[name].dtype == wanted:
+        op_dtype = dtype if kind in _AUTOCAST_LOW else "fp32" if node.op in _AUTOCAST_FULL else None
+        for position, name in enumerate(inputs if op_dtype else ()):
+            if not name or tensors[name].dtype not in _AUTOCAST_DTYPES or tensors[name].dtype == op_dtype:
                 continue
             if name not in cached:
-                cast = f"{name}@{wanted}" if tensors[name].kind == "parameter" else f"{name}@{wanted}:{node.name}"
-                tensors[cast] = replace(tensors[name], name=cast, dtype=str(wanted), kind="activation")
-                nodes.append(Node(cast, "Cast", (name,), (cast,), {"to": str(wanted)}, module=node.module))
+                # the name of the node keeps repeated casts of one activation apart
+                cast = f"{name}@{op_dtype}" if tensors[name].kind == "parameter" else f"{name}@{op_dtype}:{node.name}"
+                tensors[cast] = replace(tensors[name], name=cast, dtype=str(op_dtype), kind="activation")
+                nodes.append(Node(cast, "Cast", (name,), (cast,), {"to": str(op_dtype)}, module=node.module))
                 if tensors[name].kind == "parameter":
                     cached[name] = cast
             inputs[position] = cached.get(name, cast)
+        # an explicit cast of the model keeps its dtype
         for name in node.outputs:
             if name and tensors[name].dtype in _AUTOCAST_DTYPES and node.op not in ("Cast", "CastLike"):
                 tensors[name] = replace(
-                    tensors[name], dtype=wanted or _promoted(node, [tensors[i] for i in inputs if i], dtype)
+                    tensors[name], dtype=op_dtype or _promoted(node, [tensors[i] for i in inputs if i], dtype)
                 )
         nodes.append(replace(node, inputs=tuple(inputs)) if tuple(inputs) != node.inputs else node)
     return replace(graph, nodes=tuple(nodes), tensors=tensors)
 
 
 def _promoted(node: Node, inputs: list[Tensor], dtype: str) -> str:
-    """The dtype of an operator that autocast leaves alone: the widest of its tensors; a norm follows its input."""
+    """The dtype of an operator that autocast leaves alone: the widest of its tensors. A norm follows its input."""
+    # scalars do not take part in type promotion, unless there is nothing else
     deciding = (
         inputs[:1] if lookup(node.op, node.domain).kind == "normalisation" else [t for t in inputs if t.shape] or inputs
     )

@@ -1,4 +1,7 @@
-"""graph: a compact, versioned file for a graph: a magic line, then zlib-compressed JSON. Data only: nothing runs."""
+"""Graph: the file format of a graph: a magic line, then zlib-compressed JSON with a version.
+
+A file holds data only. Reading one never runs code, and everything that is read is checked.
+"""
 
 import json
 import os
@@ -15,27 +18,27 @@ from foretell.units import GIB
 
 MAGIC = b"foretell-graph\n"
 VERSION = 1
-MAX_BYTES = GIB  # of JSON: a bomb is refused before it fills the memory
+MAX_BYTES = GIB  # of unpacked JSON: a decompression bomb is refused before it fills the memory
 KINDS = get_args(TensorKind)
 
 
 def to_bytes(graph: Graph) -> bytes:
-    """The graph as a compact file."""
+    """Return the graph as the bytes of a compact file."""
     return MAGIC + zlib.compress(json.dumps(_packed(graph), separators=(",", ":")).encode(), 6)
 
 
 def to_document(graph: Graph) -> str:
-    """The graph as JSON, for a table that compresses its columns itself."""
+    """Return the graph as JSON text, for a table that compresses its columns itself."""
     return json.dumps(_packed(graph), separators=(",", ":"))
 
 
 def from_document(text: str) -> Graph:
-    """The graph of a document that `to_document` wrote."""
+    """Read the text that `to_document` returned."""
     return from_bytes(MAGIC + zlib.compress(text.encode(), 1))
 
 
 def from_bytes(data: bytes) -> Graph:
-    """The graph of a file that `to_bytes` wrote."""
+    """Read the bytes that `to_bytes` returned."""
     if not data.startswith(MAGIC):
         raise GraphError("This is not a foretell graph file: its first line is missing.")
     try:
@@ -44,7 +47,7 @@ def from_bytes(data: bytes) -> Graph:
         if unpacker.unconsumed_tail:
             raise GraphError(f"The graph file unpacks to more than {MAX_BYTES} bytes: refused.")
         if not unpacker.eof or unpacker.unused_data:
-            raise GraphError("The graph file is cut short or has something behind its end. Convert the model again.")
+            raise GraphError("The graph file is truncated, or has data after its end. Convert the model again.")
         content = json.loads(text)
         if content["version"] != VERSION:
             raise GraphError(
@@ -52,6 +55,7 @@ def from_bytes(data: bytes) -> Graph:
                 "Convert the model again."
             )
         graph = _unpacked(content)
+    # a damaged or hostile file can break anywhere: all of it is one error to the user
     except (
         zlib.error,
         json.JSONDecodeError,
@@ -70,7 +74,7 @@ def from_bytes(data: bytes) -> Graph:
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph file: whole or not at all."""
+    """Write a graph file. An interrupted write leaves the old file, or none."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -89,7 +93,7 @@ def load(path: str | os.PathLike[str]) -> Graph:
 
 
 def _packed(graph: Graph) -> dict[str, Any]:
-    """Tensors by number, operators and module paths in a table of strings."""
+    """The graph as JSON values: tensors are numbered, and repeated strings are stored once in a table."""
     numbers = {name: i for i, name in enumerate(graph.tensors)}
     strings: dict[str, int] = {}
 
@@ -130,21 +134,22 @@ def _packed(graph: Graph) -> dict[str, Any]:
 
 
 def _unpacked(content: dict[str, Any]) -> Graph:
+    """The graph of JSON values that `_packed` made; anything unexpected raises."""
     strings = [str(s) for s in content["strings"]]
     tensors = [
         Tensor(
             str(name),
-            _wholes(shape),
+            _integers(shape),
             strings[dtype],
             _kind(kind),
-            None if axis == -1 else _whole(axis),
+            None if axis == -1 else _integer(axis),
         )
         for name, shape, dtype, kind, axis in content["tensors"]
     ]
     names = [t.name for t in tensors]
 
     def named(numbers: list[int]) -> tuple[str, ...]:
-        if numbers and min(numbers) < -1:
+        if numbers and min(numbers) < -1:  # Python would count a negative index from the end
             raise IndexError(numbers)
         return tuple([names[i] if i != -1 else "" for i in numbers])
 
@@ -169,14 +174,14 @@ def _unpacked(content: dict[str, Any]) -> Graph:
         {t.name: t for t in tensors},
         named(content["inputs"]),
         named(content["outputs"]),
-        _whole(content["batch_size"]),
+        _integer(content["batch_size"]),
         tuple(str(w) for w in content["warnings"]),
         {str(k): str(v) for k, v in content["metadata"].items()},
     )
 
 
 def _attribute(value: object) -> Attribute:
-    """A number, a text, or a list of one kind of them."""
+    """Check an attribute: a number, a string, or a list of these."""
     if isinstance(value, int | float | str):
         return value
     if isinstance(value, list) and all(isinstance(v, int | float | str) for v in value):
@@ -184,20 +189,20 @@ def _attribute(value: object) -> Attribute:
     raise TypeError(f"{value!r} is not an attribute")
 
 
-def _whole(value: object) -> int:
+def _integer(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is not a whole number")
+        raise TypeError(f"{value!r} is not an integer")
     return value
 
 
-def _wholes(values: list[Any]) -> tuple[int, ...]:
-    if not set(map(type, values)) <= {int}:
-        raise TypeError(f"{values!r} are not whole numbers")
+def _integers(values: list[Any]) -> tuple[int, ...]:
+    if not set(map(type, values)) <= {int}:  # exact types: a bool is an int in Python, but not here
+        raise TypeError(f"{values!r} are not integers")
     return tuple(values)
 
 
 def _kind(value: object) -> TensorKind:
-    number = _whole(value)
+    number = _integer(value)
     if number < 0:
         raise IndexError(number)
     return KINDS[number]  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""graph: what a tensor is: a name, a shape, a dtype and where it comes from. Never its values."""
+"""Graph: a tensor is a name, a shape, a dtype and a kind (input, parameter, …). It never holds values."""
 
 import math
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _DTYPE_ALIASES = {
 
 
 def parse_dtype(text: str) -> str:
-    """The canonical name of a floating dtype as people write it.
+    """Return the canonical name of a floating-point dtype, whichever of its usual names is given.
 
     >>> parse_dtype("float16"), parse_dtype("BF16")
     ('fp16', 'bf16')
@@ -54,21 +54,21 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """Its size when stored densely."""
+        """The size in bytes when stored densely."""
         return -(-self.elements * DTYPE_BITS[self.dtype] // 8)
 
     @property
     def is_float(self) -> bool:
-        """Whether a cast of the model's dtype changes it."""
+        """Whether the dtype is a floating-point one, which ``model.to(dtype)`` would change."""
         return self.dtype in FLOAT_DTYPES
 
     def validate(self) -> None:
-        """Raise if its shape or dtype cannot be."""
+        """Raise `GraphError` if the dtype, the shape or the batch axis is impossible."""
         if self.dtype not in DTYPE_BITS:
             raise GraphError(f"Tensor {self.name!r} has the unknown dtype {self.dtype!r}.")
         if any(not isinstance(d, int) or d < 0 for d in self.shape):
@@ -77,5 +77,5 @@ class Tensor:
             )
         if self.batch_axis is not None and not 0 <= self.batch_axis < len(self.shape):
             raise GraphError(
-                f"Tensor {self.name!r} of shape {self.shape} has no axis {self.batch_axis} to hold the batch."
+                f"Tensor {self.name!r} of shape {self.shape} cannot have its batch on axis {self.batch_axis}."
             )

@@ -1,1 +1,1 @@
-"""How much memory a graph needs at its peak, as PyTorch and CUDA hold it."""
+"""Graph: the peak memory of a graph, as PyTorch and the CUDA libraries allocate it."""

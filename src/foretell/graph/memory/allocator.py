@@ -1,16 +1,30 @@
-"""graph: the caching allocator of PyTorch on CUDA, replayed: what a program asks for, and what it is handed.
+"""Graph: replays PyTorch's caching allocator on CUDA to find what ``torch.cuda.max_memory_allocated`` will report.
 
-Requests are rounded to 512 bytes and served from segments of the device's memory: those up to 1 MiB from segments of
-2 MiB, those below 10 MiB from segments of 20 MiB, larger ones from segments of their own, in steps of 2 MiB. The
-smallest free block that is large enough is taken. It is split, but among large blocks only if more than 1 MiB would be
-left: a request may be handed up to 1 MiB more than it asked for, and all of it counts as allocated. Freed blocks merge
-with free neighbours. (c10/cuda/CUDACachingAllocator.cpp, with its default settings.)
+Idea: record every allocation and every free of a run on a `Tape`, then let a `CachingAllocator` serve them as PyTorch
+would, and watch the largest sum of blocks that are handed out. Adding up tensor sizes is not enough, because the
+allocator hands out more than it is asked for:
+
+* Rounding. A request is rounded up to a multiple of 512 bytes.
+* Segments. Memory comes from the device in segments: 2 MiB for requests up to 1 MiB, 20 MiB for requests below 10 MiB,
+  and for larger ones a segment of their own, rounded up to 2 MiB. Small and large requests have separate pools.
+* Best fit. The smallest free block that is large enough is taken; a new segment only if there is none.
+* Splitting. The rest of a block becomes a free block again. In the large pool this happens only if more than 1 MiB is
+  left. So a request may get up to 1 MiB more than it asked for, and all of it counts as allocated.
+* Merging. A freed block merges with free neighbours of its segment.
+
+Source: c10/cuda/CUDACachingAllocator.cpp of PyTorch, with its default settings. xMem (arXiv 2510.21048) showed that
+replaying this allocator predicts the peak of a training run well.
+
+Limits: one stream and one device. ``PYTORCH_CUDA_ALLOC_CONF`` (expandable segments, ``max_split_size_mb``, garbage
+collection), ``torch.cuda.empty_cache`` and the private pools of CUDA graphs are not modelled. The memory of the CUDA
+context lies outside the allocator and is not counted.
 """
 
 from bisect import bisect_left, bisect_right, insort
 
 from foretell.units import KIB, MIB
 
+# in CUDACachingAllocator: kMinBlockSize, kSmallSize, kSmallBuffer, kMinLargeAlloc, kLargeBuffer, kRoundLarge
 BLOCK_BYTES = KIB // 2
 SMALL_BYTES = MIB
 SMALL_SEGMENT_BYTES = 2 * MIB
@@ -20,7 +34,7 @@ SEGMENT_STEP_BYTES = 2 * MIB
 
 
 def rounded(size_bytes: int, step_bytes: int = BLOCK_BYTES) -> int:
-    """A size as the allocator hands it out at least.
+    """Round a size up to whole steps; by default to the allocator's smallest block.
 
     >>> rounded(0), rounded(1), rounded(513)
     (0, 512, 1024)
@@ -29,42 +43,44 @@ def rounded(size_bytes: int, step_bytes: int = BLOCK_BYTES) -> int:
 
 
 class Tape:
-    """What a run asks of its allocator, in order, and which node asks."""
+    """The allocations and frees of a run in their order, and the node that each belongs to."""
 
     __slots__ = ("count", "events", "marks")
 
     def __init__(self) -> None:
-        self.events: list[int] = []  # a size to be handed out; or, negative, the number of the block that is given back
-        self.count = 0
-        self.marks: list[tuple[int, str]] = []  # where in the events each node begins
+        # one integer an event, to keep tapes of long runs small: a size to allocate (0 or more), or ~number (below 0)
+        # to free the block of that number
+        self.events: list[int] = []
+        self.count = 0  # of blocks allocated so far; a block's number is its place among them
+        self.marks: list[tuple[int, str]] = []  # (index of its first event, node)
 
     def begin(self, node: str) -> None:
-        """From here on, ``node`` asks."""
+        """Attribute the events from here on to ``node``."""
         self.marks.append((len(self.events), node))
 
     def take(self, size_bytes: int) -> int:
-        """Ask for a block; its number."""
+        """Allocate a block; returns its number."""
         self.events.append(size_bytes)
         self.count += 1
         return self.count - 1
 
     def give(self, number: int) -> None:
-        """Give a block back."""
+        """Free the block of this number."""
         self.events.append(~number)
 
     def pass_through(self, sizes_bytes: list[int]) -> None:
-        """Take blocks and give them back at once."""
+        """Allocate blocks, all alive at the same time, and free them at once."""
         for number in [self.take(size) for size in sizes_bytes]:
             self.give(number)
 
     def node_at(self, event: int) -> str:
-        """Who asked for what."""
+        """The node that an event belongs to."""
         position = bisect_right(self.marks, event, key=lambda mark: mark[0])
         return self.marks[position - 1][1] if position else ""
 
     def peak(self) -> tuple[int, str]:
-        """The largest sum of blocks at a time, each rounded, and the node that brings it about."""
-        live = most = where = 0
+        """The largest sum of live blocks, each rounded up, and the node that reaches it."""
+        live = most = peak_event = 0
         sizes: list[int] = []
         for position, event in enumerate(self.events):
             if event >= 0:
@@ -72,14 +88,14 @@ class Tape:
                 sizes.append(size)
                 live += size
                 if live > most:
-                    most, where = live, position
+                    most, peak_event = live, position
             else:
                 live -= sizes[~event]
-        return most, self.node_at(where) if most else ""
+        return most, self.node_at(peak_event) if most else ""
 
 
 class Block:
-    """A piece of a segment, and its neighbours in it."""
+    """A piece of a segment, linked to its neighbours in the same segment."""
 
     __slots__ = ("address", "after", "before", "free", "pool", "size")
 
@@ -89,13 +105,13 @@ class Block:
 
 
 class _Pool:
-    """The free blocks of one kind of segment, smallest first."""
+    """The free blocks of the small or of the large segments, smallest first."""
 
-    __slots__ = ("blocks", "order", "smallest_rest")
+    __slots__ = ("blocks", "min_remainder", "order")
 
-    def __init__(self, smallest_rest: int) -> None:
-        self.smallest_rest = smallest_rest  # less than this is not worth a block of its own
-        self.order: list[tuple[int, int]] = []  # size and address
+    def __init__(self, min_remainder: int) -> None:
+        self.min_remainder = min_remainder  # a block is split only if at least this much is left
+        self.order: list[tuple[int, int]] = []  # (size, address), sorted
         self.blocks: dict[int, Block] = {}  # by address
 
     def put(self, block: Block) -> None:
@@ -104,6 +120,7 @@ class _Pool:
         self.blocks[block.address] = block
 
     def best_fit(self, size: int) -> Block | None:
+        # -1 is below every address: the first block of at least this size, at the lowest address
         position = bisect_left(self.order, (size, -1))
         if position == len(self.order):
             return None
@@ -117,30 +134,31 @@ class _Pool:
 
 
 class CachingAllocator:
-    """Segments and blocks, as they are after all that was asked so far."""
+    """The state of PyTorch's caching allocator after the requests so far."""
 
     def __init__(self) -> None:
         self.allocated_bytes = 0
         self.reserved_bytes = 0
+        # small blocks are always split; large ones only if strictly more than 1 MiB is left
         self._small, self._large = _Pool(BLOCK_BYTES), _Pool(SMALL_BYTES + 1)
 
     def take(self, size_bytes: int) -> Block:
-        """A block of at least that size."""
+        """Allocate a block of at least this size."""
         size = rounded(size_bytes)
         pool = self._small if size <= SMALL_BYTES else self._large
         block = pool.best_fit(size) or self._segment(size, pool)
         left = block.size - size
-        if left >= pool.smallest_rest:
-            rest = Block(block.address + size, left, pool, block, block.after)
+        if left >= pool.min_remainder:
+            remainder = Block(block.address + size, left, pool, block, block.after)
             if block.after is not None:
-                block.after.before = rest
-            block.after, block.size = rest, size
-            pool.put(rest)
-        self.allocated_bytes += block.size
+                block.after.before = remainder
+            block.after, block.size = remainder, size
+            pool.put(remainder)
+        self.allocated_bytes += block.size  # the block, not the request: an unsplit rest counts as allocated
         return block
 
     def give(self, block: Block) -> None:
-        """Take a block back, and merge it with free neighbours."""
+        """Free a block, and merge it with free neighbours."""
         self.allocated_bytes -= block.size
         pool, before, after = block.pool, block.before, block.after
         if before is not None and before.free:
@@ -156,23 +174,23 @@ class CachingAllocator:
         pool.put(block)
 
     def replay(self, tape: Tape) -> tuple[int, str]:
-        """The most that was allocated at a time while a run asked, and the node that brought it about."""
+        """Serve the events of a tape; returns the most that was allocated at a time and the node that reached it."""
         blocks: list[Block | None] = []
-        most, where = self.allocated_bytes, -1
+        most, peak_event = self.allocated_bytes, -1
         for position, event in enumerate(tape.events):
             if event >= 0:
-                blocks.append(self.take(event) if event else None)
+                blocks.append(self.take(event) if event else None)  # PyTorch allocates nothing for an empty tensor
                 if self.allocated_bytes > most:
-                    most, where = self.allocated_bytes, position
+                    most, peak_event = self.allocated_bytes, position
             elif (block := blocks[~event]) is not None:
                 self.give(block)
-        return most, tape.node_at(where)
+        return most, tape.node_at(peak_event)
 
     def _segment(self, size: int, pool: _Pool) -> Block:
-        """A new piece of the device's memory; segments have no neighbours."""
+        """Reserve a new segment, as one block without neighbours: blocks of different segments never merge."""
         if size <= SMALL_BYTES:
-            whole = SMALL_SEGMENT_BYTES
+            segment = SMALL_SEGMENT_BYTES
         else:
-            whole = LARGE_SEGMENT_BYTES if size < LARGE_BYTES else rounded(size, SEGMENT_STEP_BYTES)
-        self.reserved_bytes += whole
-        return Block(self.reserved_bytes - whole, whole, pool, None, None)
+            segment = LARGE_SEGMENT_BYTES if size < LARGE_BYTES else rounded(size, SEGMENT_STEP_BYTES)
+        self.reserved_bytes += segment
+        return Block(self.reserved_bytes - segment, segment, pool, None, None)  # addresses only have to be unique

@@ -1,7 +1,17 @@
-"""graph: what automatic differentiation keeps and makes: the tensors that need gradients, and what each node saves.
+"""Graph: what PyTorch's autograd saves in the forward pass: which tensors need gradients, what each node keeps.
 
-The rules are those of PyTorch's ``derivatives.yaml``: a product saves an operand only if the other needs a gradient,
-an addition saves nothing, an operator that works in place and whose derivative needs its input clones that input first.
+Idea: a gradient flows to every floating-point parameter and to everything that is computed from one. A node with such
+an input and output has a backward, and keeps what its derivative formula reads until that backward has run. Three
+things are kept: tensors of the graph (`saved_for_backward`), blocks that no tensor of the graph holds
+(`extra_saved_blocks`: indices of a max pool, means of a norm, masks, cuDNN's reserve of an LSTM), and nothing at all.
+
+Source: ``tools/autograd/derivatives.yaml`` of PyTorch. A product saves an operand only if the other one needs a
+gradient. An addition saves nothing. ReLU and Sigmoid save their result, not their input. An operator that works in
+place and needs its input for the derivative clones that input first. What cuDNN and fused attention keep was measured
+(``docs/lab/0010-memory.md``).
+
+Limits: gradient checkpointing, hooks and custom ``autograd.Function`` are not modelled; all parameters are taken to be
+trained; gradients with respect to the model's inputs are not computed.
 """
 
 from collections.abc import Mapping
@@ -15,17 +25,22 @@ from foretell.graph.memory.workspaces import is_fused, padded_mask_bytes, score_
 
 STATISTIC_BYTES = 4  # means, inverse deviations and log-sum-exps are fp32
 INDEX_BYTES = 8
-# the derivative of the in-place form is written in terms of the result
+# the derivatives of these are written in terms of the result, so that their in-place form needs no clone
 _INPLACE_SAVES_RESULT = frozenset(
     {"Relu", "Clip", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Sigmoid", "Tanh", "Exp", "Sqrt", "Rsqrt"}
 )
 _PRODUCTS = frozenset({"Mul", "Addcmul", "Lerp"})
+# the gradient of these flows on unchanged, as the same block
 _GRADIENT_PASSES = frozenset({"Add", "Sub", "Sum", "CopyTo", "Concat", "ReduceSum", "Identity", "Dropout"})
-_RESERVED_A_STEP = {"LSTM": 6, "GRU": 5, "RNN": 2}  # what cuDNN keeps for each hidden unit and step: gates and states
+_RESERVED_PER_STEP = {
+    "LSTM": 6,
+    "GRU": 5,
+    "RNN": 2,
+}  # cuDNN's reserve, in values per hidden unit and step: gates, states
 
 
 def needing_gradients(graph: Graph) -> frozenset[str]:
-    """Tensors that a gradient flows to: floating parameters and whatever is computed from them."""
+    """The tensors that a gradient flows to: floating-point parameters and everything computed from them."""
     needing = {t.name for t in graph.tensors.values() if t.kind == "parameter" and t.is_float}
     for node in graph.nodes:
         if not needing.isdisjoint(node.inputs) and lookup(node.op, node.domain).kind != "free":
@@ -34,7 +49,7 @@ def needing_gradients(graph: Graph) -> frozenset[str]:
 
 
 def differentiates(node: Node, needing: frozenset[str]) -> bool:
-    """Whether the node has a backward."""
+    """Whether the node has a backward: an input and an output of it need gradients."""
     return not needing.isdisjoint(node.inputs) and not needing.isdisjoint(node.outputs)
 
 
@@ -47,6 +62,7 @@ def saved_for_backward(graph: Graph, node: Node, needing: frozenset[str]) -> tup
 
 
 def _saved(graph: Graph, node: Node, needing: frozenset[str]) -> tuple[str, ...]:
+    """The tensors that the derivative formula of a node reads."""
     entry = lookup(node.op, node.domain)
     inputs = tuple(node.inputs)
     if entry.kind == "attention":
@@ -54,9 +70,11 @@ def _saved(graph: Graph, node: Node, needing: frozenset[str]) -> tuple[str, ...]
     if entry.kind == "recurrent":
         return (*inputs, *node.outputs)
     if entry.kind == "contraction" and node.op not in ("MoE", "Einsum", "Bilinear"):
-        return tuple(i for i, other in zip(inputs[:2], inputs[1::-1]) if other in needing)
+        # inputs[1::-1] are the same two operands the other way round: each is saved for the gradient of its partner
+        return tuple(i for i, partner in zip(inputs[:2], inputs[1::-1]) if partner in needing)
     if node.op in _PRODUCTS:
         return tuple(n for i, n in enumerate(inputs) if any(o in needing for o in (*inputs[:i], *inputs[i + 1 :])))
+    # d(a/b)/da needs b alone; d(a/b)/db needs both
     if node.op == "Div":
         return inputs if len(inputs) > 1 and inputs[1] in needing else inputs[1:]
     if node.op == "Where":
@@ -64,27 +82,29 @@ def _saved(graph: Graph, node: Node, needing: frozenset[str]) -> tuple[str, ...]
     if entry.kind == "normalisation" and entry.saves == "inputs":
         return inputs[:1]
     if node.integer("inplace", 0) and entry.saves == "inputs":
-        return node.outputs if node.op in _INPLACE_SAVES_RESULT else inputs[1:]  # the first is cloned
+        return node.outputs if node.op in _INPLACE_SAVES_RESULT else inputs[1:]  # extra_saved_blocks has the clone
     return {"inputs": inputs, "output": node.outputs, "nothing": ()}[entry.saves]
 
 
 def extra_saved_blocks(graph: Graph, node: Node, needing: frozenset[str]) -> list[int]:
-    """The sizes of what a node keeps beside its inputs and outputs: indices, masks, statistics, a cloned input."""
+    """The sizes of what a node keeps besides its inputs and outputs: indices, masks, statistics, a cloned input."""
     if not differentiates(node, needing) or not node.outputs or not node.outputs[0]:
         return []
     out = graph.tensors[node.outputs[0]]
     entry = lookup(node.op, node.domain)
     if node.op in ("MaxPool", "AdaptiveMaxPool"):
         return [out.elements * INDEX_BYTES] if len(node.outputs) < 2 else []
+    # one byte of mask for each element
     if node.op == "DropoutMask":
         return [out.elements]
     if node.op == "Attention" and not is_fused(graph, node):
         operands = [graph.tensors[i].elements * STATISTIC_BYTES for i in node.inputs[:3] if out.dtype != "fp32"]
-        return [score_bytes(graph, node), *operands]  # what half precision multiplies is copies in fp32
+        return [score_bytes(graph, node), *operands]  # in half precision it multiplies, and keeps, copies in fp32
     if entry.kind == "attention":
         return [out.elements // max(out.shape[-1], 1) * STATISTIC_BYTES, padded_mask_bytes(graph, node)]
     if entry.kind == "recurrent":
-        return [_RESERVED_A_STEP.get(node.op, 0) * out.bytes * node.integer("layers", 1)]
+        return [_RESERVED_PER_STEP.get(node.op, 0) * out.bytes * node.integer("layers", 1)]
+    # a mean and an inverse deviation for each row, group or channel
     if entry.kind == "normalisation" and entry.saves == "inputs":
         return [_statistics(node, out) * STATISTIC_BYTES] * 2
     if (
@@ -97,21 +117,21 @@ def extra_saved_blocks(graph: Graph, node: Node, needing: frozenset[str]) -> lis
 
 
 def _statistics(node: Node, out: Tensor) -> int:
-    """How many means a normalisation has."""
+    """The number of means that a normalisation computes."""
     if node.op in ("BatchNormalization", "InstanceNormalization", "GroupNormalization"):
         items = out.shape[0] if out.shape and node.op != "BatchNormalization" else 1
         channels = out.shape[1] if len(out.shape) > 1 else 1
         return items * (node.integer("num_groups", channels) if node.op == "GroupNormalization" else channels)
-    normalised = node.integers("shape")
-    width = out.shape[-len(normalised) :] if normalised else out.shape[-1:]
+    normalised_shape = node.integers("shape")
+    normalised_sizes = out.shape[-len(normalised_shape) :] if normalised_shape else out.shape[-1:]
     count = out.elements
-    for size in width:
+    for size in normalised_sizes:
         count //= max(size, 1)
     return count
 
 
 def gradient_passes(graph: Graph, node: Node, name: str, laid_out: Mapping[str, Layout]) -> bool:
-    """Whether the gradient of an input is the gradient of the output itself, or a view of it: no new memory."""
+    """Whether the gradient of an input is the gradient of the output, or a view of it, and so takes no new memory."""
     out = graph.tensors[node.outputs[0]]
     tensor = graph.tensors[name]
     if tensor.dtype != out.dtype:
@@ -123,5 +143,5 @@ def gradient_passes(graph: Graph, node: Node, name: str, laid_out: Mapping[str, 
     if lookup(node.op, node.domain).kind != "view" or len([o for o in node.outputs if o]) > 1:
         return False
     if node.op in ("Slice", "Select", "Expand", "Unfold", "Diagonal"):
-        return False
+        return False  # their gradients are padded with zeros, or summed
     return node.op != "Reshape" or laid_out[node.outputs[0]].strides == contiguous(out.shape)

@@ -1,4 +1,24 @@
-"""graph: peak memory from the life of every tensor: made by one node, dead after the last that may still touch it."""
+"""Graph: peak memory from the lifetime of every tensor.
+
+Idea: a storage is allocated by the node that makes its tensor, and freed after the last node that can still touch it.
+The list of all allocations and frees of a run is a `Tape`. The peak is the largest sum of live blocks on that tape
+(`live_peak`), or what PyTorch's caching allocator reports when the tape is replayed (`cached_peak`).
+
+Three things keep a storage alive longer than its last reader. First, views: a storage lives until the last of all
+tensors that lie in it (`foretell.graph.ir.layout`) is dead. Second, callers: eager PyTorch frees a tensor when no
+Python reference is left, and the frame that calls ``module(x)`` holds ``x`` until the module returns. So a tensor that
+is made outside a module and read inside it lives until the last node of that call. Which frame a node runs in is known
+from its module path (``layer1.0.conv1``). Third, skip connections: a tensor that is read several times, last by a
+Concat, is taken to be a local variable of the frame that encloses producer and reader, and lives until it returns.
+
+Source: the reference counts of CPython frames, compared with ``torch.cuda.max_memory_allocated`` on an H200; replaying
+an allocator instead of adding up tensors is the idea of xMem (arXiv 2510.21048). ``docs/lab/0010-memory.md`` has the
+errors.
+
+Limits: a graph knows no variable names. ``x = up(cat([skip, x]))`` holds the old ``x`` until ``up`` returns, and
+``x = up(x)`` on a line of its own does not; both look the same here (the U-Nets in the data are 8 % off). Graphs
+without module paths, such as many ONNX files, are treated as one frame.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +37,7 @@ _STATE = ("parameter", "buffer", "constant")
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The largest sum of live bytes, and when: ``state_bytes`` of it is there before and after the run."""
+    """The largest sum of live bytes, and the node where it occurs. ``state_bytes`` of it stay between runs."""
 
     bytes: int
     state_bytes: int
@@ -25,12 +45,12 @@ class Peak:
 
     @property
     def activation_bytes(self) -> int:
-        """What the run itself adds."""
+        """The bytes that the run itself adds."""
         return self.bytes - self.state_bytes
 
 
 def state_bytes(graph: Graph) -> int:
-    """Parameters, buffers and constants, as allocated."""
+    """The bytes of parameters, buffers and constants, each rounded up to whole blocks."""
     return sum(map(rounded, _state_sizes(graph)))
 
 
@@ -42,26 +62,24 @@ def _state_sizes(graph: Graph) -> Iterator[int]:
 
 
 def inference_peak(graph: Graph) -> Peak:
-    """Peak memory of one forward pass.
-
-    A tensor handed to a module is held by the caller's frame until that module returns, as PyTorch's eager mode holds
-    it; where nodes carry no module path it dies after its last reader. Views keep their storage alive.
-    """
+    """Return the peak memory of one eager forward pass; the module's docstring says how long tensors live."""
     return live_peak(graph, inference_tape(graph))
 
 
 def live_peak(graph: Graph, tape: Tape, kept: Sequence[int] = ()) -> Peak:
-    """The most that is alive at a time, beside the model, its inputs and what else is ``kept`` from run to run."""
+    """Return the largest sum of live blocks: the model, its inputs, the sizes ``kept`` between runs, and the tape."""
     state = state_bytes(graph) + sum(map(rounded, kept))
     inputs = sum(rounded(graph.tensors[n].bytes) for n in graph.inputs)
-    added, where = tape.peak()
-    return Peak(state + inputs + added, state, where)
+    peak_bytes, node = tape.peak()
+    return Peak(state + inputs + peak_bytes, state, node)
 
 
 def cached_peak(graph: Graph, tape: Tape, kept: Sequence[int] = (), workspaces: Sequence[int] = ()) -> Peak:
-    """The same, as the caching allocator of PyTorch counts it, over two runs: the second finds what the first freed.
+    """Return the peak as PyTorch's caching allocator counts it over two runs.
 
-    ``kept`` is made by the first run and stays; ``workspaces`` are those that libraries hold from their first use on.
+    The second run finds the blocks that the first one freed, and may be handed larger ones than it asked for. ``kept``
+    are the sizes that the first run allocates and that stay, such as optimizer states; ``workspaces`` are those that
+    libraries hold from their first use on.
     """
     allocator = CachingAllocator()
     for size in _state_sizes(graph):
@@ -70,23 +88,23 @@ def cached_peak(graph: Graph, tape: Tape, kept: Sequence[int] = (), workspaces: 
         allocator.take(graph.tensors[name].bytes)
     for size in workspaces:
         allocator.take(size)
-    first, where = allocator.replay(tape)
+    first, first_node = allocator.replay(tape)
     for size in kept:
         allocator.take(size)
-    second, there = allocator.replay(tape)
-    most, where = (first, where) if first > second else (second, there)
-    return Peak(most, state_bytes(graph) + sum(map(rounded, kept)), where)
+    second, second_node = allocator.replay(tape)
+    most, node = (first, first_node) if first > second else (second, second_node)
+    return Peak(most, state_bytes(graph) + sum(map(rounded, kept)), node)
 
 
 def inference_tape(graph: Graph, *, cuda: bool = False) -> Tape:
-    """What one forward pass asks of its allocator; on ``cuda``, the workspaces of libraries too."""
+    """Record what one forward pass allocates and frees; with ``cuda`` also the workspaces of libraries."""
     laid_out = layouts(graph)
     dies = deaths(graph, laid_out)
     tape, numbers = Tape(), {}
     for position, node in enumerate(graph.nodes):
         tape.begin(node.name)
         for output in node.outputs:
-            if output and laid_out[output].storage == output:
+            if output and laid_out[output].storage == output:  # a view allocates nothing
                 numbers[output] = tape.take(graph.tensors[output].bytes)
         tape.pass_through(working_blocks(graph, node, laid_out))
         if cuda:
@@ -100,10 +118,10 @@ def inference_tape(graph: Graph, *, cuda: bool = False) -> Tape:
 
 
 def deaths(graph: Graph, laid_out: Mapping[str, Layout]) -> Mapping[int, list[str]]:
-    """For every position the storages that nobody can touch any more after that node."""
+    """Map the position of a node to the storages that no one can touch after it."""
     last = _last_use(graph)
     ends: dict[str, int] = {}
-    for name, layout in laid_out.items():
+    for name, layout in laid_out.items():  # a storage lives as long as the last of its views
         ends[layout.storage] = max(ends.get(layout.storage, -1), last.get(name, -1))
     dies: dict[int, list[str]] = defaultdict(list)
     for storage, position in ends.items():
@@ -112,27 +130,28 @@ def deaths(graph: Graph, laid_out: Mapping[str, Layout]) -> Mapping[int, list[st
 
 
 def working_blocks(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> list[int]:
-    """What a node needs beside its inputs and outputs while it runs: bodies, copies into another layout, indices."""
+    """The sizes that a node needs besides its inputs and outputs while it runs: sub-graphs, copies, indices."""
     blocks = [inference_peak(body).activation_bytes for body in node.bodies]
     if node.op in ("MatMul", "Gemm"):
         blocks += [_folding_copy(graph, node, name, laid_out) for name in node.inputs[:2] if name]
     elif node.op in ("MaxPool", "AdaptiveMaxPool") and len(node.outputs) == 1:
-        blocks.append(graph.tensors[node.outputs[0]].elements * INDEX_BYTES)  # PyTorch always finds both
+        # PyTorch's kernel always writes the indices of the maxima, too
+        blocks.append(graph.tensors[node.outputs[0]].elements * INDEX_BYTES)
     elif node.op in ("LSTM", "GRU", "RNN") and node.inputs and node.outputs and node.outputs[0]:
         if node.integer("batch_first", 0):
-            blocks.append(graph.tensors[node.inputs[0]].bytes)  # transposed
+            blocks.append(graph.tensors[node.inputs[0]].bytes)  # a copy with the time steps first
         if node.integer("layers", 1) > 1:
-            blocks.append(graph.tensors[node.outputs[0]].bytes)  # what lies between layers
+            blocks.append(graph.tensors[node.outputs[0]].bytes)  # what one layer hands to the next
     return blocks
 
 
 def _folding_copy(graph: Graph, node: Node, name: str, laid_out: Mapping[str, Layout]) -> int:
-    """A batched product folds all leading axes into one; an operand whose layout forbids that is copied."""
+    """The size of the copy of an operand: a batched product folds all leading axes into one, which may need a copy."""
     tensor, out = graph.tensors[name], graph.tensors[node.outputs[0]]
     shape, strides = tensor.shape, laid_out[name].strides
     if len(out.shape) < 3 or len(shape) < 3:
         return 0
-    if node.op == "Gemm":
+    if node.op == "Gemm":  # a linear layer folds all rows into one matrix
         return 0 if is_contiguous(shape, strides) else tensor.bytes
     if viewed_strides(shape, strides, (prod(shape[:-2]), *shape[-2:])) is not None:
         return 0
@@ -140,20 +159,23 @@ def _folding_copy(graph: Graph, node: Node, name: str, laid_out: Mapping[str, La
 
 
 def _last_use(graph: Graph) -> dict[str, int]:
-    """The position after which nobody can touch each activation any more."""
+    """The position of the last node that can touch each input and activation."""
     last: dict[str, int] = {}
     end = len(graph.nodes)
-    paths = {path: path.split(".") if path else [] for path in {node.module for node in graph.nodes}}
-    modules = [paths[node.module] for node in graph.nodes]
+    split_paths = {path: path.split(".") if path else [] for path in {node.module for node in graph.nodes}}
+    modules = [split_paths[node.module] for node in graph.nodes]
     returns = _module_returns(modules)
     for name, readers in graph.consumers.items():
         tensor = graph.tensors[name]
         if tensor.kind not in ("input", "activation"):
             continue
-        home = modules[graph.producers[name]] if name in graph.producers else []
-        last[name] = max(_held_until(position, modules[position], home, returns) for position in readers)
+        producer_path = modules[graph.producers[name]] if name in graph.producers else []
+        # readers inside modules that were called with the tensor hold it until these return
+        last[name] = max(_held_until(position, modules[position], producer_path, returns) for position in readers)
+        # a skip connection
         if len(readers) > 1 and graph.nodes[readers[-1]].op == "Concat":
-            last[name] = max(last[name], _frame_end(readers[-1], modules[readers[-1]], home, returns, end))
+            last[name] = max(last[name], _frame_end(readers[-1], modules[readers[-1]], producer_path, returns, end))
+    # what nobody reads dies at once; inputs and outputs belong to the caller of the model
     for name, position in graph.producers.items():
         last.setdefault(name, position)
     for name in (*graph.inputs, *graph.outputs):
@@ -161,22 +183,26 @@ def _last_use(graph: Graph) -> dict[str, int]:
     return last
 
 
-def _held_until(position: int, reader: list[str], home: list[str], returns: list[list[int]]) -> int:
-    """The end of the outermost module that was handed the tensor: the caller's frame holds it so long."""
-    shared = _shared(reader, home)
+def _held_until(position: int, reader: list[str], producer: list[str], returns: list[list[int]]) -> int:
+    """The last node of the outermost module that was called with the tensor: the calling frame holds it until then.
+
+    ``reader`` and ``producer`` are the module paths of the reading and of the producing node. If the reader lies in the
+    producer's module or in one around it, no module was called with the tensor, and it can go after the reader.
+    """
+    shared = _shared_depth(reader, producer)
     return position if shared >= len(reader) else returns[position][shared]
 
 
-def _frame_end(position: int, reader: list[str], home: list[str], returns: list[list[int]], end: int) -> int:
-    """A skip connection is a local variable of the frame around maker and reader, alive until that frame returns."""
-    shared = _shared(reader, home)
-    if len(home) == shared:
-        return position  # made in that frame itself: its name may have been given to something else since
+def _frame_end(position: int, reader: list[str], producer: list[str], returns: list[list[int]], end: int) -> int:
+    """The last node of the frame around producer and reader: a skip connection is a local variable of that frame."""
+    shared = _shared_depth(reader, producer)
+    if len(producer) == shared:
+        return position  # made in that frame itself: the variable may have been assigned again since
     return returns[position][shared - 1] if shared else end
 
 
-def _shared(path: list[str], other: list[str]) -> int:
-    """How many outer modules two paths have in common."""
+def _shared_depth(path: list[str], other: list[str]) -> int:
+    """The number of outer modules that two paths have in common."""
     count = 0
     for a, b in zip(path, other):
         if a != b:
@@ -186,15 +212,18 @@ def _shared(path: list[str], other: list[str]) -> int:
 
 
 def _module_returns(modules: list[list[str]]) -> list[list[int]]:
-    """For each node and each module around it, outermost first, the last node of that unbroken stay in the module."""
+    """For each node, and each module around it from the outermost in, the last node of the same call of that module.
+
+    A module that is called twice has two unbroken runs of nodes; each run ends by itself.
+    """
     returns: list[list[int]] = [[] for _ in modules]
     path: list[str] = []
     ends: list[int] = []
     for position in range(len(modules) - 1, -1, -1):
-        own = modules[position]
-        if own is not path:
-            shared = _shared(own, path)
-            ends = ends[:shared] + [position] * (len(own) - shared)
-            path = own
+        current = modules[position]
+        if current is not path:  # equal paths are the same list: see _last_use
+            shared = _shared_depth(current, path)
+            ends = ends[:shared] + [position] * (len(current) - shared)
+            path = current
         returns[position] = ends
     return returns

@@ -1,7 +1,9 @@
-"""graph: peak memory of a training step, by walking it forward and back.
+"""Graph: the peak memory of a training step, found by walking through it node by node.
 
-Forward, a tensor lives while a frame of the program holds it or backward will need it. Backward, a gradient lives from
-the node that makes it to the node that uses it up; where paths join, two are alive at once. Those of parameters stay.
+In the forward pass a tensor lives while a Python frame holds it (`foretell.graph.memory.liveness`) or while a backward
+still needs it (`foretell.graph.memory.autograd`). In the backward pass a gradient lives from the node that makes it to
+the node that consumes it. Where two paths meet, two gradients are alive at once until they are added. The gradients of
+parameters stay until the optimizer has used them.
 """
 
 from collections import defaultdict
@@ -25,19 +27,19 @@ from foretell.graph.memory.workspaces import backward_blocks, keeps_mask, librar
 
 
 def training_peak(graph: Graph, optimizer: str = "sgd") -> Peak:
-    """Peak memory of a step: parameters, gradients, optimizer states, activations while backward needs them."""
+    """Return the peak memory of a step: parameters, gradients, optimizer states, and activations saved for backward."""
     return live_peak(graph, training_tape(graph, optimizer), optimizer_states(graph, optimizer))
 
 
 def optimizer_states(graph: Graph, optimizer: str) -> list[int]:
-    """The sizes of what the optimizer keeps for every parameter, in the order in which it makes them."""
+    """The sizes of the optimizer's states, in the order in which it allocates them."""
     update = find_optimizer(optimizer)
     sizes = [t.elements * STATE_BYTES for t in graph.tensors.values() if t.kind == "parameter"]
     return [size for size in sizes for _ in range(update.states)]
 
 
 def training_tape(graph: Graph, optimizer: str, *, cuda: bool = False) -> Tape:
-    """What one step asks of its allocator."""
+    """Record what one training step allocates and frees."""
     walk = _Walk(graph, cuda=cuda)
     walk.forward()
     walk.loss()
@@ -47,31 +49,34 @@ def training_tape(graph: Graph, optimizer: str, *, cuda: bool = False) -> Tape:
 
 
 class _Walk:
-    """The step, node by node: which blocks are taken, and who still needs them."""
+    """Walks through a step and writes its tape; knows which blocks are allocated, and who still needs them."""
 
     def __init__(self, graph: Graph, *, cuda: bool) -> None:
         self.graph, self.tape, self.cuda = graph, Tape(), cuda
         self.laid_out, self.needing = layouts(graph), needing_gradients(graph)
         self.size = {n: t.bytes for n, t in graph.tensors.items()}
         self.saved = [self._storages(node) for node in graph.nodes]
-        self.extra: list[list[int]] = []  # of each node: the blocks that it keeps beside tensors
-        self.holders: dict[str, int] = defaultdict(int)  # how many backwards still need a storage
+        self.extra: list[list[int]] = []  # for each node the blocks that it keeps besides tensors
+        self.holders: dict[str, int] = defaultdict(int)  # storage → number of backwards that still need it
         for storages in self.saved:
             for storage in storages:
                 self.holders[storage] += 1
-        self.numbers: dict[str, int] = {}  # of a storage: its block
-        self.gradients: dict[str, int] = {}  # of a tensor: the block that holds its gradient
-        self.users: dict[int, int] = {}  # of such a block: how many gradients lie in it
-        self.arrived: dict[str, int] = {}  # of a parameter: its gradient
+        self.numbers: dict[str, int] = {}  # storage → its block
+        self.gradients: dict[str, int] = {}  # tensor → the block that holds its gradient
+        self.users: dict[int, int] = {}  # block of a gradient → number of gradients that lie in it
+        self.arrived: dict[str, int] = {}  # parameter → the block that holds its gradient
 
     def _storages(self, node: Node) -> frozenset[str]:
+        """The storages that a node keeps alive until its backward has run."""
         saved = saved_for_backward(self.graph, node, self.needing)
         if saved and keeps_mask(self.graph, node):
             saved += node.inputs[3:4]
-        named = (self.laid_out[n].storage for n in saved)
-        return frozenset(s for s in named if self.graph.tensors[s].kind == "activation")
+        storages = (self.laid_out[n].storage for n in saved)
+        return frozenset(s for s in storages if self.graph.tensors[s].kind == "activation")
 
     def forward(self) -> None:
+        """Allocate outputs and what autograd keeps besides them; free what neither a frame nor a backward needs."""
+        # _drop keeps a storage that dies here if a backward still needs it; backward drops it later
         dies, tape = deaths(self.graph, self.laid_out), self.tape
         for position, node in enumerate(self.graph.nodes):
             tape.begin(node.name)
@@ -84,37 +89,39 @@ class _Walk:
                 self._drop(storage)
 
     def _work(self, node: Node, more: Sequence[int] = ()) -> None:
-        """Take what a node needs while it runs, and give it back."""
+        """Allocate what a node needs while it runs, and free it."""
         self.tape.pass_through(working_blocks(self.graph, node, self.laid_out))
         if self.cuda:
             self.tape.pass_through([*library_blocks(self.graph, node, self.laid_out), *more])
 
     def _drop(self, storage: str) -> None:
-        """Give a storage back unless a backward needs it."""
+        """Free a storage, unless a backward still needs it."""
         if not self.holders[storage] and storage in self.numbers:
             self.tape.give(self.numbers.pop(storage))
 
     def loss(self) -> None:
-        """A loss works in fp32 and saves as much as it is given; the outputs themselves die with it."""
+        """The loss works in fp32 and saves a tensor of the size of its input; the model's outputs are freed with it."""
         tape = self.tape
         tape.begin("loss")
         for name in dict.fromkeys(self.graph.outputs):
             if name in self.needing:
-                full = self.graph.tensors[name].elements * STATE_BYTES
-                saved = tape.take(full)
-                if self.size[name] != full:
-                    tape.pass_through([full])
+                fp32_bytes = self.graph.tensors[name].elements * STATE_BYTES
+                saved = tape.take(fp32_bytes)
+                if self.size[name] != fp32_bytes:
+                    tape.pass_through([fp32_bytes])
                 self._drop(self.laid_out[name].storage)
-                between = tape.take(full)
-                gradient = self._allocate(full)
-                tape.give(between)
+                temporary = tape.take(fp32_bytes)
+                gradient = self._allocate(fp32_bytes)
+                tape.give(temporary)
                 tape.give(saved)
-                if self.size[name] != full:
+                # the gradient is cast back to the dtype of the output
+                if self.size[name] != fp32_bytes:
                     self._release(gradient)
                     gradient = self._allocate(self.size[name])
                 self._arrive(name, gradient)
 
     def backward(self) -> None:
+        """Visit the nodes in reverse: make the gradients of their inputs, then free what they had saved."""
         tape = self.tape
         for position in range(len(self.graph.nodes) - 1, -1, -1):
             node = self.graph.nodes[position]
@@ -129,11 +136,12 @@ class _Walk:
             for storage in self.saved[position]:
                 self.holders[storage] -= 1
                 self._drop(storage)
+        # what is left was freed by no backward, such as an output that needs no gradient
         for number in dict.fromkeys((*self.gradients.values(), *self.numbers.values())):
             tape.give(number)
 
     def update(self, optimizer: str) -> None:
-        """All temporaries of an update are alive at once: it works on lists of all parameters."""
+        """All temporaries of an update are alive at once: a foreach optimizer works on lists of all parameters."""
         self.tape.begin(f"{optimizer} update")
         sizes = [self.graph.tensors[name].elements * STATE_BYTES for name in self.arrived]
         self.tape.pass_through(sizes * find_optimizer(optimizer).temporaries)
@@ -141,13 +149,14 @@ class _Walk:
             self.tape.give(gradient)
 
     def _differentiate(self, node: Node, incoming: list[int]) -> None:
-        """Make the gradients of a node's inputs while the gradients of its outputs are still there."""
+        """Make the gradients of a node's inputs while the gradients of its outputs are still alive."""
         made: list[tuple[str, int]] = []
-        shrinking: list[tuple[str, int]] = []
+        unreduced: list[tuple[str, int]] = []  # gradients of broadcast operands, before they are summed
         broadcasts = lookup(node.op, node.domain).kind == "elementwise" and node.op not in ("Add", "Sub", "Sum", "Mean")
         largest = max(self.size[o] for o in node.outputs if o)
         for name in dict.fromkeys(i for i in node.inputs if i in self.needing):
             is_parameter = self.graph.tensors[name].kind == "parameter"
+            # an addition hands the very same gradient to both operands: one block, one more user
             if not is_parameter and len(incoming) == 1 and gradient_passes(self.graph, node, name, self.laid_out):
                 self.users[incoming[0]] += 1
                 made.append((name, incoming[0]))
@@ -156,11 +165,11 @@ class _Walk:
                 and self.size[name] < largest
                 and self.graph.tensors[name].elements < self.graph.tensors[node.outputs[0]].elements
             ):
-                shrinking.append((name, self._allocate(largest)))  # as large as the output until it is summed
+                unreduced.append((name, self._allocate(largest)))  # as large as the output until it is summed
             else:
                 made.append((name, self._allocate(self.size[name])))
         self._work(node, backward_blocks(self.graph, node, self.needing))
-        for name, large in shrinking:
+        for name, large in unreduced:
             small = self._allocate(self.size[name])
             self._release(large)
             made.append((name, small))
@@ -168,7 +177,7 @@ class _Walk:
             self._arrive(name, gradient)
 
     def _arrive(self, name: str, gradient: int) -> None:
-        """Add a gradient to what other paths have brought."""
+        """Add a gradient to what other paths have brought to the same tensor."""
         if self.graph.tensors[name].kind == "parameter":
             if name in self.arrived:
                 self._release(gradient)
@@ -179,7 +188,7 @@ class _Walk:
         if old is None:
             self.gradients[name] = gradient
             return
-        if self.users[old] > 1:  # another path still reads it: the sum needs a place of its own
+        if self.users[old] > 1:  # another path still reads the block: the sum needs one of its own
             self.gradients[name] = self._allocate(self.size[name])
             self._release(old)
         self._release(gradient)

@@ -1,8 +1,17 @@
-"""graph: what CUDA's libraries take from the allocator while an operator runs, beside its tensors.
+"""Graph: the workspaces that cuDNN and PyTorch allocate while an operator runs, besides its tensors.
 
-cuDNN convolves on tensor cores in the layout (batch, height, width, channels). A contiguous PyTorch tensor lies the
-other way: its input, weights and output pass through copies in the workspace. Where it does so, and where it has
-kernels that read the tensors as they lie, was read off traced kernels (``docs/lab/0010-memory.md``).
+Idea: three kinds of operators need them. A convolution on tensor cores works in the layout (batch, height, width,
+channels). A contiguous PyTorch tensor has its channels first, so cuDNN copies input, weights and output into that
+layout, with the channels padded to a multiple of 8 (half precision) or 4 (fp32). A recurrent layer needs its weights in
+one piece and room for the gates. An attention that no fused kernel takes is composed of products and a softmax, with
+the scores in memory; a fused one may need a padded copy of its mask.
+
+Source: which convolutions copy was read off the kernels ``nchwToNhwc`` and ``nhwcToNchw`` of 35,641 traced convolutions
+on an H200; the numbers for recurrent layers and attention come from measured peaks (``docs/lab/0010-memory.md``).
+
+Limits: the thresholds below describe cuDNN 9 on an H200, and another GPU or version may have others. The number of
+copies is right for 90 % of convolutions with a window in half precision and for 76 % in fp32, where cuDNN often picks a
+kernel that writes the result as PyTorch wants it.
 """
 
 from collections.abc import Mapping
@@ -16,21 +25,21 @@ from foretell.graph.memory.allocator import rounded
 from foretell.units import MIB
 
 _HALF = ("fp16", "bf16")
-FULL_BYTES = 4  # of a number in fp32
-MASK_ALIGNMENT = 8
-_FEW_CHANNELS = 16  # convolved as they lie, unless the window holds more numbers than this
+FULL_BYTES = 4  # of an fp32 number
+MASK_ALIGNMENT = 8  # fused attention reads masks whose rows are a multiple of this
+_FEW_CHANNELS = 16  # fewer are not copied, unless the window (channels × kernel) is large
 _LARGE_WINDOW_HALF, _LARGE_WINDOW_FULL = 73, 128
-_MANY_CHANNELS = 48  # copied in single precision however little there is to do
+_MANY_CHANNELS = 48  # more are copied in fp32 however small the convolution is
 _LITTLE_WORK, _MUCH_WORK = 2**25, 2**28  # multiply-accumulates
-_WIDE_GROUP = 32
-_WIDE_OUTPUT = 180  # of a strided 1x1 convolution
-_FEW_PIXELS = 56
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 5}
-_STREAM_BYTES = 8 * MIB
+_WIDE_GROUP = 32  # channels; groups that are wider run one after the other
+_WIDE_OUTPUT = 180  # channels of a strided 1x1 convolution, from which on it copies
+_FEW_PIXELS = 56  # of the output; a large 1x1 convolution copies up to this many
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 5}  # output-sized buffers in the workspace, as measured
+_STREAM_BYTES = 8 * MIB  # for each layer and direction
 
 
 def library_blocks(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> list[int]:
-    """The workspaces that a node takes and gives back."""
+    """The sizes of the workspaces that a node allocates while it runs."""
     if node.op == "Conv" and len(node.inputs) > 1 and node.outputs[0]:
         return [_convolution(graph, node, laid_out)]
     if node.op in _GATES and node.outputs and node.outputs[0]:
@@ -41,7 +50,7 @@ def library_blocks(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> 
 
 
 def padded_mask_bytes(graph: Graph, node: Node) -> int:
-    """The copy of a mask whose rows are no multiple of 8: the fused kernel takes no others."""
+    """The size of the padded copy of a mask: the fused kernel only reads rows that are a multiple of 8 long."""
     if len(node.inputs) < 4 or not node.inputs[3]:
         return 0
     mask = graph.tensors[node.inputs[3]]
@@ -50,13 +59,13 @@ def padded_mask_bytes(graph: Graph, node: Node) -> int:
 
 
 def keeps_mask(graph: Graph, node: Node) -> bool:
-    """Whether backward needs the mask itself: the fused kernel reads it again, unless it was given a padded copy."""
+    """Whether backward needs the mask itself: the fused kernel reads it again, unless it has a padded copy."""
     masked = node.op == "Attention" and len(node.inputs) > 3 and bool(node.inputs[3])
     return masked and is_fused(graph, node) and not padded_mask_bytes(graph, node)
 
 
 def is_fused(graph: Graph, node: Node) -> bool:
-    """Whether an attention runs as one kernel: those take four axes, and a mask whose last axis lies densely."""
+    """Whether an attention runs as one kernel: it needs four axes, and a mask whose last axis is dense (stride 1)."""
     mask = node.inputs[3] if len(node.inputs) > 3 else ""
     dense = not mask or graph.tensors[mask].shape[-1:] == (1,) or layouts(graph)[mask].strides[-1:] == (1,)
     ranks = [len(graph.tensors[n].shape) for n in node.inputs[:3] if n]
@@ -66,7 +75,7 @@ def is_fused(graph: Graph, node: Node) -> bool:
 
 
 def score_bytes(graph: Graph, node: Node) -> int:
-    """The scores of an attention that is not fused: a number for each query and key, always fp32."""
+    """The size of the scores of an unfused attention: one fp32 number for each pair of query and key."""
     query, key = (graph.tensors[n].shape for n in node.inputs[:2])
     return prod(query[:-1]) * key[-2] * FULL_BYTES
 
@@ -76,9 +85,9 @@ def _item_bytes(tensor: Tensor) -> int:
 
 
 def _unfused_attention(graph: Graph, node: Node) -> list[int]:
-    """PyTorch's own composition: operands scaled and made contiguous, in fp32; then scores and their softmax.
+    """The blocks of PyTorch's composed attention: operands scaled and contiguous in fp32, the scores, their softmax.
 
-    Half precision first copies every operand, and keeps a copy of the result in its own precision.
+    In half precision every operand is first copied to fp32, and a copy of the result in half precision is kept.
     """
     scores = score_bytes(graph, node)
     query, key, value = (graph.tensors[n].elements * FULL_BYTES for n in node.inputs[:3])
@@ -88,24 +97,24 @@ def _unfused_attention(graph: Graph, node: Node) -> list[int]:
     else:
         product = [query, query, key, scores]
         softmax = [query, scores, scores]
-    return max(product, softmax, key=sum)
+    return max(product, softmax, key=sum)  # the two steps follow one another: the larger one makes the peak
 
 
 def backward_blocks(graph: Graph, node: Node, needing: frozenset[str]) -> list[int]:
-    """What the backward of a node takes beside what its forward takes: gradients that no tensor of the graph holds."""
+    """The extra blocks of a node's backward: gradients that belong to no tensor of the graph."""
     if node.op != "Attention":
         return []
     if not is_fused(graph, node):
         return [score_bytes(graph, node)]
-    if len(node.inputs) > 3 and node.inputs[3] in needing:  # the kernel writes it for every item of the batch
+    if len(node.inputs) > 3 and node.inputs[3] in needing:  # the gradient of the mask, unreduced over the batch
         return [score_bytes(graph, node) // FULL_BYTES * _item_bytes(graph.tensors[node.inputs[3]])]
     return []
 
 
 def _recurrence(graph: Graph, node: Node) -> list[int]:
-    """The weights in one piece; and a workspace: a share for each layer and direction, and the gates of a layer.
+    """The blocks of a recurrent layer: its weights in one piece, and a workspace for streams, gates and the sequence.
 
-    Counted off 70 measured networks; in bf16 the weights are copied once more.
+    The formula fits 70 measured networks. In bf16 the weights are copied once more.
     """
     sequence, out = graph.tensors[node.inputs[0]], graph.tensors[node.outputs[0]]
     weights = sum(t.bytes for t in (graph.tensors[n] for n in node.inputs if n) if t.kind == "parameter")
@@ -117,34 +126,40 @@ def _recurrence(graph: Graph, node: Node) -> list[int]:
 
 
 def _convolution(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> int:
+    """The workspace of a convolution: the copies of its tensors in the layout that tensor cores need."""
     source, weight, out = (graph.tensors[n] for n in (node.inputs[0], node.inputs[1], node.outputs[0]))
     groups = node.integer("group", 1)
     if len(weight.shape) < 3 or not is_contiguous(source.shape, laid_out[node.inputs[0]].strides):
         return 0
     if groups > 1 and weight.shape[1] == 1:
-        return 0  # depthwise: PyTorch's own kernel
-    # in half precision, groups of many channels are convolved one after the other, in the same workspace
+        return 0  # depthwise: PyTorch has a kernel of its own
+    # in half precision, wide groups are convolved one after the other and share one workspace
     loops = groups if source.dtype in _HALF and weight.shape[1] > _WIDE_GROUP else 1
     return sum(_copies(source, weight, out, node)) // loops
 
 
 def _copies(source: Tensor, weight: Tensor, out: Tensor, node: Node) -> list[int]:
-    """The sizes of what is copied into another layout, its channels padded to what tensor cores take."""
-    width, channels, *kernel = weight.shape
+    """The sizes of the tensors that are copied into another layout, with their channels padded for tensor cores."""
+    out_channels, in_channels, *kernel = weight.shape
     half, macs = source.dtype in _HALF, out.elements * prod(weight.shape[1:])
-    step = 8 if half else 4
-    wider_in, wider_out = rounded(channels, step) / max(channels, 1), rounded(width, step) / max(width, 1)
-    moved_in, moved_out = round(source.bytes * wider_in), round(out.bytes * wider_out)
-    moved_weight = round(weight.bytes * wider_in * wider_out)
-    if max(kernel) == 1:
+    alignment = 8 if half else 4
+    input_padding, output_padding = (
+        rounded(in_channels, alignment) / max(in_channels, 1),
+        rounded(out_channels, alignment) / max(out_channels, 1),
+    )
+    input_copy, output_copy = round(source.bytes * input_padding), round(out.bytes * output_padding)
+    weight_copy = round(weight.bytes * input_padding * output_padding)
+    if max(kernel) == 1:  # a 1x1 convolution is a matrix product: most read their tensors as they lie
         strided = max(node.integers("strides") or (1,)) > 1
-        moves = width > _WIDE_OUTPUT if strided else macs > _MUCH_WORK and prod(out.shape[2:]) <= _FEW_PIXELS
-        return [moved_in, moved_out] if moves else []
-    if channels < _FEW_CHANNELS:
-        window = channels * prod(kernel)
+        copies = out_channels > _WIDE_OUTPUT if strided else macs > _MUCH_WORK and prod(out.shape[2:]) <= _FEW_PIXELS
+        return [input_copy, output_copy] if copies else []
+    # few channels, such as the first layer's three, would mostly be padding: only large windows are worth a copy
+    if in_channels < _FEW_CHANNELS:
+        window = in_channels * prod(kernel)
         large = window > (_LARGE_WINDOW_HALF if half else _LARGE_WINDOW_FULL)
-        moves = large and macs > (_MUCH_WORK if half else 4 * _MUCH_WORK)
-        return [moved_in, moved_weight, moved_out] if moves else []
+        copies = large and macs > (_MUCH_WORK if half else 4 * _MUCH_WORK)
+        return [input_copy, weight_copy, output_copy] if copies else []
     if half or macs > _MUCH_WORK:
-        return [moved_in, moved_weight, moved_out]
-    return [moved_in, moved_weight] if macs > _LITTLE_WORK or channels > _MANY_CHANNELS else []
+        return [input_copy, weight_copy, output_copy]
+    # fp32 and of medium size: a kernel that writes its output with channels first
+    return [input_copy, weight_copy] if macs > _LITTLE_WORK or in_channels > _MANY_CHANNELS else []

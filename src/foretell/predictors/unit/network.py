@@ -110,7 +110,7 @@ class UnitNetwork:
     @classmethod
     def load(cls, data: bytes) -> "UnitNetwork":
         """Read what `to_onnx` wrote."""
-        onnx = require("onnx", extra="onnx", purpose="Reading a network")
+        onnx = require("onnx", extra="train", purpose="Reading a network")
         try:
             model = onnx.load_from_string(data)
             arrays = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
@@ -181,7 +181,7 @@ class _Sheet:
 
 
 def _write(network: UnitNetwork) -> bytes:
-    onnx = require("onnx", extra="onnx", purpose="Writing a network")
+    onnx = require("onnx", extra="train", purpose="Writing a network")
     make = onnx.helper
     sheet = _Sheet(make, onnx.numpy_helper)
     sheet.constant("columns", network.bins.columns)

@@ -77,8 +77,8 @@ def _keep_registry() -> None:
 
 def compile_file(folder: Path) -> Compiled:
     """What ONNX Runtime makes of the model that `export` wrote."""
-    onnx = require("onnx", extra="onnx", purpose="Reading ONNX models")
-    runtime = require("onnxruntime", extra="onnxruntime", purpose="Compiling with ONNX Runtime")
+    onnx = require("onnx", extra="profile", purpose="Reading ONNX models")
+    runtime = require("onnxruntime", extra="profile", purpose="Compiling with ONNX Runtime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
