@@ -82,7 +82,6 @@ def predict(
     import json
 
     from foretell.workflows.workload import read_workload
-
     from lab.papers.graph_networks.predictor import GraphPredictor
 
     asked = read_workload(model, device=device, batch_size=batch_size, dtype=dtype, mode=mode)

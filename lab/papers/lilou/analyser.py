@@ -120,8 +120,8 @@ def ours_us(samples: Sequence[Sample], device: str, cache: Path) -> Values | Non
     for file in sorted(cache.glob(f"networks-{device}-*/{_NETWORKS}.npz"), key=lambda file: -file.stat().st_mtime):
         folds = folds_of(groups_of(samples), Settings())
         (fit,) = cross_fits(samples, {_NETWORKS: folds}, Settings(), {_NETWORKS: file}).values()
-        if len(fit.told.log_ratio) == len(rows.counts):
-            return np.asarray(np.exp(fit.told.log_ratio) * rows.bound_us)
+        if len(fit.predictions.log_ratio) == len(rows.counts):
+            return np.asarray(np.exp(fit.predictions.log_ratio) * rows.bound_us)
     return None
 
 

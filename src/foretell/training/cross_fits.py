@@ -45,7 +45,7 @@ def cross_fits(
 
 def _save(fit: CrossFit, file: Path) -> None:
     data = io.BytesIO()
-    told = {name: values.astype(np.float32) for name, values in vars(fit.told).items() if values is not None}
+    told = {name: values.astype(np.float32) for name, values in vars(fit.predictions).items() if values is not None}
     np.savez_compressed(data, allow_pickle=False, network=np.frombuffer(fit.network, np.uint8), **told)
     write_whole(file, data.getvalue())
 

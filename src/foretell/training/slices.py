@@ -149,8 +149,8 @@ def _told(everything: Sequence[Sample], chosen: Sequence[int], device: str, cach
     folds = folds_of(groups_of(everything), Settings())
     for file in kept:
         (fit,) = cross_fits(everything, {_NETWORKS: folds}, Settings(), {_NETWORKS: file}).values()
-        if len(fit.told.log_ratio) == len(rows.counts):
-            unit_us = np.exp(fit.told.log_ratio) * rows.bound_us
+        if len(fit.predictions.log_ratio) == len(rows.counts):
+            unit_us = np.exp(fit.predictions.log_ratio) * rows.bound_us
             latency_ms = _corrected_ms(everything, rows, unit_us, folds)
             return Whole([unit_us[rows.part(place)] for place in chosen], latency_ms[chosen], HELD_OUT)
     model = shipped_units(device, best_predictor(device))

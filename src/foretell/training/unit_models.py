@@ -220,7 +220,7 @@ def _network_fitters(
         def fit_rest(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
             taught = [*train, *validation]
             rows = np.concatenate([parts[sample.workload_id] for sample in taught])
-            return _with_network(taught, CrossFit(fit.told.of(rows), fit.network), Settings(seed=seed))
+            return _with_network(taught, CrossFit(fit.predictions.of(rows), fit.network), Settings(seed=seed))
 
         return fit_rest
 

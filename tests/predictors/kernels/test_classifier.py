@@ -62,7 +62,7 @@ def changed(**given: object) -> bytes:
 
 def test_what_is_no_classifier_is_refused() -> None:
     for data in (b"", b"PK nothing", write(fitted())[:-400]):
-        with pytest.raises(ModelError, match="no classifier of kernels"):
+        with pytest.raises(ModelError, match="not a classifier of kernels"):
             KernelClassifier.load(data)
     with pytest.raises(ModelError, match="other features"):
         KernelClassifier.load(changed(schema="old"))
