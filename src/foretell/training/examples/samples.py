@@ -1,7 +1,7 @@
-"""workflows: all measured workloads as samples, extracted once and kept: extraction takes minutes, reading seconds.
+"""Training: samples: all measured workloads as arrays, extracted once and cached.
 
-The cache is named by the store's files, the facts of the device and the version of the features, so that it is known
-whether it is still true.
+Extraction takes minutes, reading the cache seconds. The name of the cache file is a hash of the store's files, of the
+facts of the device, and of the version of the features, so a stale cache is never read.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 def read_samples(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> list[Sample]:
-    """The samples of a device, from the cache where it is true; the cache is written whole or not at all."""
+    """The samples of a device, from the cache where there is one; it is written completely or not at all."""
     file = cache / f"samples-{device}-{fingerprint(store, device)}.npz"
     if file.exists():
         return _load(file)
@@ -81,14 +81,15 @@ def sample_of(example: Example) -> Sample:
 
 
 def fingerprint(store: Path, device: str, **versions: int) -> str:
-    """A hash of the records, the device's facts and the features' version; ``versions`` of what else was made of them.
+    """A hash of the records, of the device's facts and of the features' version, and of further ``versions``.
 
-    Bounds are features, and they follow from the facts of the catalogue: other facts are another fingerprint.
+    Bounds are features, and they follow from the facts of the catalogue: other facts give another fingerprint.
     """
     named = {"features": FEATURES_VERSION, **versions}
     digest = hashlib.sha256(f"{POOLED_SCHEMA} {find_device(device)!r} {sorted(named.items())}".encode())
     for file in sorted(find_files(store), key=lambda file: str(file.path)):
         if file.table in _TABLES:
+            # name and size, not content: files of a store are never changed, only added
             digest.update(f"{file.path.relative_to(store)}:{file.path.stat().st_size}".encode())
     return digest.hexdigest()[:16]
 
