@@ -135,7 +135,7 @@ def test_stores_that_teach_nothing_are_errors(found, store, tmp_path):
     with pytest.raises(InputError, match="No predictor of units"):
         compiled.read_compiled(store, "h200", tmp_path, RooflinePredictor())
     one = compiled.CompiledSet("h200", found.rows[:3], found.measured[:3], found.predicted_eager_ms[:3], found.seen[:3])
-    with pytest.raises(DataError, match="of one fold"):
+    with pytest.raises(DataError, match="to one fold"):
         compiled.judge(one)
 
 
