@@ -67,6 +67,7 @@ class ColocationCampaign:
         try:
             for number, method in enumerate(methods):
                 now = time.time()
+                # what one method leaves of its time goes to those after it
                 until = now + (self._stop_at - now) / (len(methods) - number)
                 known = self._groups.setdefault(method, {})
                 if len(known) >= count:

@@ -62,6 +62,7 @@ def draw_groups(
     turns = {size: _shuffled(itertools.combinations_with_replacement(sorted(classes), size), rng) for size in sizes}
     used: Counter[str] = Counter()
     groups: dict[frozenset[str], tuple[Candidate, ...]] = {}
+    # larger groups take more processes: draw them less often
     weights = [1.0 / size for size in sizes]
     for number in range(count * _MAX_DRAWS):
         if len(groups) == count or not candidates:
@@ -119,6 +120,7 @@ def overlap(moments: Mapping[int, Sequence[float]]) -> dict[int, Together | None
 
     ``moments`` has for every member the times between its replays, on one clock.
     """
+    # the overlap begins when the last member has begun, and a moment later, when caches have settled
     begin = max((times_s[0] for times_s in moments.values() if times_s), default=0.0) + _SETTLE_S
     end = min((times_s[-1] for times_s in moments.values() if times_s), default=0.0)
     replays: dict[int, Together | None] = {}

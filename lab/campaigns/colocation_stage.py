@@ -64,6 +64,7 @@ class Stage:
             for index, death in deaths.items():
                 self._forget(index, death)
                 work[index] = [name for name in work[index] if name != death.workload_id]
+                # the workload that killed the process is left out of its next try
                 if restarts < _MAX_RESTARTS and time.time() < stop_at:
                     restarts += 1
                     self._replay_workers.restart(index)

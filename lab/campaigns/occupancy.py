@@ -192,6 +192,7 @@ class OccupancyCampaign:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
+                # a process group of its own, so that `_kill` reaches ncu and its program together
                 start_new_session=True,
             )
         return _Child(folder, groups, process)
@@ -230,6 +231,7 @@ class OccupancyCampaign:
             if event["event"] == "record":
                 self._write(str(event["id"]), str(event["status"]), error=str(event["error"]))
         counted = 0
+        # a profiler that was killed has opened a range that it did not print
         for workload_id, counters in zip(opened, ranges, strict=False):
             if workload_id in closed and counters:
                 kernels = _all_kernels(closed[workload_id]["calls"], counters)

@@ -24,6 +24,7 @@ GRAPH_NETWORKS = tuple(graph_fits.MODES)
 
 def _linear(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
     del seed
+    # least squares has no randomness
     return Linear.fit([*_captured(train), *validation]).predict
 
 

@@ -116,6 +116,7 @@ def fit_graph_networks(
         context = _FittingContext(samples, read_graphs(), folder, seconds, default_device(), say)
         for file, fit in missing.items():
             say(f"graph network for {fit}, on {context.device}")
+            # predictions, not weights: judging needs no more, and they are small
             write_whole(file, context.predict_test_side(fit))
 
 
@@ -176,6 +177,7 @@ class _FittingContext:
                 targets=targets,
                 epochs=round(recipe.epochs * stretch),
                 patience=round(recipe.patience * stretch),
+                # zeros keep the shape of the network: only the pre-training differs
                 embedding=recipe.embedding if planned.arm.pretrained else "zeros",
             )
             encoder = self._encoder(planned, own, parts) if own.embedding == "frozen" else None

@@ -63,6 +63,7 @@ def train_graph_network(
             f"{name} has several networks, one for each group of modes; only a single network can be a start."
         )
     for modes in MODES[name]:
+        # nothing is judged here: the test side is training data, too
         training, validation = captured_in([*parts[TRAIN], *parts[TEST]], modes), captured_in(parts[VALIDATION], modes)
         data = _fit(name, modes, graphs, training, validation, device, seed, seconds, first, say)
         stem = name if len(MODES[name]) == 1 else f"{name}-{modes[0]}"
@@ -108,6 +109,7 @@ def _fit(
         seconds=seconds,
     )
     notes = {"device": device, "modes": ",".join(modes), "workloads": str(len(training))}
+    # errors are those of the quantised file that is served, not of the weights in memory
     served = GraphNetwork.load(fitted.to_onnx(name, small=True, notes=notes))
     metrics, widths = held_out(served, validation, graphs)
     say(f"{what}: {len(fitted.history)} epochs, held out {', '.join(f'{k} {v:.1%}' for k, v in metrics.items())}")

@@ -181,6 +181,7 @@ def _matrix(rows: Iterable[Sequence[float]], count: int, width: int) -> NDArray[
 
 def _edges(graph: Graph, is_used: Sequence[bool]) -> NDArray[np.int64]:
     places = np.cumsum(is_used) - 1
+    # a dictionary as an ordered set: several tensors between two nodes are one edge
     pairs = {
         (maker, reader): None
         for reader, node in enumerate(graph.nodes)
@@ -203,6 +204,7 @@ def _parameters_and_views(graph: Graph) -> set[str]:
 def _class_of(node: Node, weights: set[str]) -> int:
     if node.op in _WITH_PARAMETER:
         read = node.inputs if node.op == "Add" else node.inputs[1:2]
+        # TVM, which DIPPM reads, calls a product with a weight dense, and a sum with a weight bias_add
         if any(name in weights for name in read):
             return _WITH_PARAMETER[node.op]
     return _CLASS_NUMBERS.get(node.op, _NO_CLASS)

@@ -175,6 +175,7 @@ def forward(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
 def log_targets(ops: Operations, recipe: Recipe, out: Value) -> Value:
     """The output of `forward` as natural logarithms of the targets in their units."""
     if recipe.published:
+        # −logsigmoid(x) = softplus(−x)
         out = ops.log(ops.at_least(ops.softplus(out * -1.0), 1e-30))
     return out * ops.weight("targets.scale") + ops.weight("targets.shift")
 
@@ -234,6 +235,7 @@ def attention_shares(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name
     of_edge = ops.relu(ops.rows(sent, flow.source) + ops.rows(heard, flow.target), GAT_SLOPE)
     of_self = ops.relu(sent + heard, GAT_SLOPE)
     largest = ops.max_into(of_edge, flow.target, of_self)
+    # subtract the largest score before exp: softmax without overflow
     of_edge, of_self = ops.exp(of_edge - ops.rows(largest, flow.target)), ops.exp(of_self - largest)
     total = ops.sum_into(of_edge, flow.target, of_self) + of_self
     return of_edge / ops.rows(total, flow.target), of_self / total

@@ -64,6 +64,7 @@ class Loop:
         with _isolated_random(self.device):
             while self._goes_on(history):
                 epoch, began = len(history), time.monotonic()
+                # a seed for each epoch: a continued run draws the same numbers
                 torch.manual_seed(self.seed * 1_000_003 + epoch)
                 for group in optimizer.param_groups:
                     group["lr"] = rate_at(self.recipe.schedule, self.rate, history, self.epochs, self.seconds)
@@ -109,6 +110,7 @@ class Loop:
         partial = checkpoint.with_name(f".{checkpoint.name}.part")
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
         torch.save({**state, "best": best, "history": list(history)}, partial)
+        # atomic: a kill while writing leaves the old checkpoint
         os.replace(partial, checkpoint)
 
 
@@ -130,6 +132,7 @@ def rate_at(schedule: str, rate: float, history: Sequence[Record], epochs: int, 
         for score in _scores(history):
             stale = 0 if score < best else stale + 1
             best = min(best, score)
+            # as ReduceLROnPlateau, but computed from the history, so that a continued run agrees
             if stale > _PLATEAU:
                 rate, stale = rate / 2, 0
     return rate

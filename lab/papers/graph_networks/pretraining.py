@@ -146,6 +146,7 @@ def sample_pairs(inputs: Inputs) -> tuple[Tensor, Tensor]:
     starts = torch.cumsum(sizes, 0) - sizes
     graph = index[source]
     other = starts[graph] + (torch.rand(len(graph), device=graph.device) * sizes[graph]).long()
+    # rand · size can round up to size
     other = torch.minimum(other, starts[graph] + sizes[graph] - 1)
     connected = torch.cat([source * count + target, target * count + source])
     is_free = (source != other) & ~torch.isin(source * count + other, connected)

@@ -52,6 +52,7 @@ def node_scales(name: str, graphs: Iterable[GraphArrays], recipe: Recipe) -> Wei
     count, total, squares = 0, np.zeros(width - first), np.zeros(width - first)
     for graph in graphs:
         logs = _log(node_matrix(graph, recipe)[:, first:])
+        # running sums: the nodes of all graphs do not fit into memory together
         count, total, squares = count + len(logs), total + logs.sum(axis=0), squares + (logs**2).sum(axis=0)
     mean = total / max(count, 1)
     deviation = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0.0))
@@ -78,6 +79,7 @@ def column_scales(name: str, rows: NDArray[np.float32], recipe: Recipe) -> Weigh
 
 def log_truths(samples: Sequence[Sample], recipe: Recipe) -> NDArray[np.float64]:
     """Natural logarithms of the truths, one row for each sample; NaN where there is none."""
+    # 0 is no measurement either: its logarithm does not exist
     values = np.array([[truth.get(name) or np.nan for name in recipe.targets] for _, truth in samples], np.float64)
     return np.log(np.where(values > 0, values, np.nan))
 

@@ -103,6 +103,7 @@ def fit(
     tensors = to_tensors(weights, device)
     if recipe.embedding == "frozen":
         for name, tensor in tensors.items():
+            # a frozen encoder gets no gradients
             tensor.requires_grad_(tensor.requires_grad and not name.startswith(ENCODER))
     identity = _identity(recipe, seed, weights, (training_side, validation_side))
     loop = Loop(recipe, recipe.epochs, recipe.rate, seed, device, identity, seconds)
@@ -190,6 +191,7 @@ def _train_epoch(tensors: Tensors, recipe: Recipe, side: _Side, optimizer: Any, 
     for begin in range(0, len(order), recipe.batch):
         batch = order[begin : begin + recipe.batch]
         chosen = torch.from_numpy(batch).to(side.logs.device)
+        # a batch may be done in parts: divide by the labels of the whole batch
         count = known[chosen].sum().clamp(min=1)
         optimizer.zero_grad(set_to_none=True)
         for part in side.graphs.parts(batch):
@@ -204,6 +206,7 @@ def _train_epoch(tensors: Tensors, recipe: Recipe, side: _Side, optimizer: Any, 
 
 def target_losses(ops: TorchOperations, recipe: Recipe, out: Tensor, logs: Tensor) -> Tensor:
     """The loss of every graph and target; ``logs`` are logarithms of the truths, and NaN entries are masked later."""
+    # NaN × 0 is NaN, also in gradients: replace before masking
     logs = torch.nan_to_num(logs)
     shift, scale = ops.weight("targets.shift"), ops.weight("targets.scale")
     if recipe.published:  # raw values in the paper's units

@@ -72,6 +72,7 @@ def initial_weights(recipe: Recipe, seed: int) -> Weights:
 
 
 def _draw_layer(drawn: _Drawing, recipe: Recipe, name: str, width: int) -> None:
+    # in GIN the second layer of its MLP has this name; the first has its own
     drawn.dense(name, recipe.width if recipe.block == "gin" else width, recipe.width)
     if recipe.block == "sage":
         drawn.dense(f"{name}.own", width, recipe.width, bias=False)

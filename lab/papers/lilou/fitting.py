@@ -102,6 +102,7 @@ class Scale:
         deviation = values.std(axis=0, dtype=np.float64)
         return cls(
             values.mean(axis=0, dtype=np.float64).astype(np.float32),
+            # dividing by infinity makes a constant column 0
             np.where(deviation > 1e-6, deviation, np.inf).astype(np.float32),
         )
 

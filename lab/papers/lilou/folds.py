@@ -52,6 +52,7 @@ def plan_folds(prepared: Path, fits: Mapping[str, object], version: int, folds: 
     """All networks of some fits; the names of the files depend on data, settings and the ``version`` of the fit."""
     planned = []
     for name, settings in fits.items():
+        # the name of the prepared file contains a hash of the data
         digest = hashlib.sha256(f"{prepared.name} {name} {settings} {version}".encode())
         folder = prepared.parent / f"{prepared.stem.rpartition('-')[0]}-folds-{digest.hexdigest()[:16]}"
         planned += [PlannedFit(name, settings, fold, folder / f"{fold}.npz") for fold in range(folds)]

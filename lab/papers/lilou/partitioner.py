@@ -101,6 +101,7 @@ def others(store: Path, prepared: Path, edge_set: EdgeSet, say: Say) -> Predicti
     if not file.exists():
         say(f"fitting {TREES} and baselines for {file}")
         edges = read_edges(store, say)
+        # the same labels in the same order, else predictions would belong to other edges
         if not np.array_equal(edges.fused, edge_set.fused):
             raise DataError(f"{prepared} has other edges than {store}: delete it.")
         data = io.BytesIO()
@@ -144,6 +145,7 @@ def on_chain(operators: NDArray[np.int16], edges: Numbers, chain: Sequence[str])
     ]
     for number in range(1, len(steps)):  # keep the steps that the step before leads to
         steps[number] &= np.isin(edges[0], edges[1][steps[number - 1]])
+    # then backwards: keep only steps from which the chain can be completed
     for number in range(len(steps) - 1, 0, -1):
         steps[number - 1] &= np.isin(edges[1], edges[0][steps[number]])
     return np.asarray(np.any(steps, axis=0))

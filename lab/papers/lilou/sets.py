@@ -46,6 +46,7 @@ Numbers = NDArray[np.int64]
 
 def is_checked(spec: str) -> bool:
     """Whether a model is on the validation side, where its fold is not judged; by architecture."""
+    # other bytes of the hash than `fold_of`: the validation side must not depend on the fold
     return int.from_bytes(hashlib.sha256(architecture_of(spec).encode()).digest()[4:8], "big") % _PARTS == 0
 
 

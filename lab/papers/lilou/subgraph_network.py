@@ -140,6 +140,7 @@ def fit_subgraph_network(
             out, share = network.forward(graphs, numbers), weight[rows] / weight[rows].sum()
             squares = (out[:, 0] - truth[rows]) ** 2
             entropy = functional.cross_entropy(out[:, 1:], label[rows], reduction="none")
+            # the root has no gradient at 0
             return ((squares * share).sum() + 1e-12).sqrt() + (entropy * share).sum()
 
         def score() -> float:

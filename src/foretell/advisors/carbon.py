@@ -55,6 +55,7 @@ class CarbonFacts:
         place = self.regions.get((cloud.lower(), region.lower()))
         if place is None:
             return Fact(None, f"the carbon intensity of {cloud} {region} is unknown: name its country")
+        # many clouds publish no number for a region: take that of its country, and say so
         if place.g_co2e_per_kwh is None and place.country is not None:
             country_fact = _fact(self.countries[place.country])
             return Fact(country_fact.value, f"{place.name}, as all of {country_fact.note}", country_fact.date)

@@ -172,6 +172,7 @@ def fleet_for_rate(
     _check_integer("number of replicas", replicas)
     seconds = _positive("latency", "ms", latency_ms).scaled(seconds_from_ms(1))
     needed = seconds.scaled(rate_per_s / (batch_size * replicas * utilisation))
+    # half an instance cannot be rented
     instances = Estimate(*(math.ceil(end * (1 - _SLACK)) for end in (needed.value, needed.low, needed.high)))
     usd = _dollars(instances, usd_per_h)
     unknown = {} if usd is not None else dict.fromkeys(("usd_per_h", "usd_per_million"), "the price is unknown")
@@ -206,6 +207,7 @@ def _at_the_meter(
         raise InputError(f"The PUE is {pue}; it must be a number from 1 on, or None where unknown.")
     if g_co2e_per_kwh is not None and not (math.isfinite(g_co2e_per_kwh) and g_co2e_per_kwh >= 0):
         raise InputError(f"The carbon intensity is {g_co2e_per_kwh} g/kWh; it must be a number from 0 on, or None.")
+    # without a PUE the energy at the meter is unknown; a PUE of 1 would be a claim
     kwh = None if device_kwh is None or pue is None else device_kwh.scaled(pue)
     return kwh, None if kwh is None or g_co2e_per_kwh is None else kwh.scaled(g_co2e_per_kwh / KILO)
 

@@ -66,6 +66,7 @@ def choose_mig(
     if not profiles:
         return MigChoice(None, f"{device.id} has no MIG", ())
     largest_mib = usable_mib(profiles[-1], device)
+    # where only the upper end exceeds the largest profile, that profile is still tried
     wanted_mib = min(need.high, largest_mib) if need.value <= largest_mib else math.inf
     trials: list[MigTrial] = []
     for profile in profiles:
@@ -136,6 +137,7 @@ def _why(need: Estimate, trials: list[MigTrial], latency_limit_ms: float | None)
         parts.append(f"no profile holds the upper end of the interval, {need.high:,.0f} MiB")
     elif need.high > need.value:
         parts[0] += f" (up to {need.high:,.0f})"
+    # profiles that fit by the value alone are named, so that the user can decide
     tight = [t.profile for t in trials if t.lacks == "memory" and t.memory_mib >= need.value]
     if tight:
         parts.append(f"{', '.join(tight)} would hold the prediction, but not the upper end of its interval")

@@ -128,6 +128,7 @@ def place(candidates: Sequence[Candidate], offers: Sequence[Offer], requirements
             need = "an unknown price" if lowest is None else f"{lowest:.2f} $/h at least"
             refused.append(Refused(name, f"budget: {need}; {requirements.budget_usd_per_h:g} $/h are allowed"))
         for choice in affordable:
+            # the Pareto front is over all batch sizes, not only the best one of each place
             everything.append(choice)
             key = name, choice.offer.name
             if key not in best or _order(choice) < _order(best[key]):
@@ -188,6 +189,7 @@ def _fits(candidate: Candidate) -> bool:
 
 def _choice(candidate: Candidate, offer: Offer, requirements: Requirements) -> Choice | None:
     """The candidate on an offer; None where the objective is unknown."""
+    # one copy of the model on every slice of every device of the instance
     replicas = offer.devices * candidate.copies
     cost = inference_cost(
         candidate.latency_ms, candidate.batch_size, usd_per_h=offer.usd_per_h, replicas=replicas,

@@ -88,6 +88,7 @@ def make_card(store: Store) -> Card:
     ranges = _ranges(store)
     noise = _noise(store)
     kernel_time = _kernel_time(store)
+    # tables without failures are left out
     failures = {table: reasons for table in _STATUS_TABLES if (reasons := _failures(store, table))}
     gaps = _gaps(counts, by, ranges, noise, kernel_time, _combinations(store))
     return Card(

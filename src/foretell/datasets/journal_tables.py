@@ -115,6 +115,7 @@ class _Tables:
         values = line.get(file.table.key[-1])
         if not isinstance(values, list):
             file.add(line, self._stack)
+        # a line with lists stands for many rows: the key without its last part identifies the line
         elif file.is_new(tuple(line.get(column) for column in file.table.key[:-1])):
             count = len(values)
             columns = {k: v if isinstance(v, list) else [v] * count for k, v in line.items()}
@@ -210,6 +211,7 @@ class _Tables:
 
     def finish(self) -> dict[str, int]:
         """Write everything, and only then give the files their names."""
+        # all files are complete before the first one gets its name
         written = [file.finish(self._stack) for file in self._files.values() if file.rows]
         for partial, path in written:
             rename(partial, path)

@@ -92,6 +92,7 @@ def _look(path: Path) -> TableFile:
             schema, rows = file.schema_arrow, file.metadata.num_rows
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is damaged or cannot be read ({_first_line(error)}). {_REMEDY}") from error
+    # files of version 1 have no mark
     text = (schema.metadata or {}).get(_VERSION, b"1").decode(errors="replace")
     if not text.isdigit() or int(text) > SCHEMA_VERSION:
         raise DataError(
@@ -183,6 +184,7 @@ class TableWriter:
                 self._partial,
                 schema,
                 compression="zstd",
+                # graphs are written once and read often; beyond 15 other tables shrink by almost nothing
                 compression_level=19 if DOCUMENT in schema.names else 15,
                 use_dictionary=dictionary,
                 column_encoding=encodings or None,
@@ -205,6 +207,7 @@ class TableWriter:
         """Close the partial file and force it to disk; `rename` then gives it its name."""
         try:
             self._writer.close()
+            # on the disk before the rename, else a crash could leave a name with an empty file
             handle = os.open(self._partial, os.O_RDONLY)
             try:
                 os.fsync(handle)

@@ -158,6 +158,7 @@ class ParquetStore:
                 writer.write(rows.slice(start, ROWS_AT_ONCE))
             done = writer.finish()
             with done.open("rb") as file:
+                # named by content: appending the same rows twice gives the same file
                 digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
             rename(done, self.folder / f"{table}-{digest}.parquet")
 
@@ -172,6 +173,7 @@ class ParquetStore:
             if self._stale:
                 _make_views(self._database, files)
                 self._stale = False
+            # a cursor for each query: several results can be read at the same time
             with self._database.cursor() as cursor:
                 cursor.execute(
                     "SET python_enable_replacements = false"
@@ -180,6 +182,7 @@ class ParquetStore:
         except duckdb.OutOfMemoryException as error:
             raise DataError(f"The query needs more than {MEMORY_LIMIT} of memory. Ask for less at once.") from error
         except duckdb.Error as error:
+            # name the damaged file, if that is the cause, instead of DuckDB's message
             check_pages(files)
             raise DataError(f"Cannot answer the query: {_complaint(str(error))}") from error
 

@@ -52,6 +52,7 @@ def compare_repeats(records: Iterable[Mapping[str, Any]]) -> Repeatability:
     """
     groups: dict[tuple[object, object], dict[object, Mapping[str, Any]]] = defaultdict(dict)
     for record in sorted(records, key=lambda row: (str(row["measured_at"]), str(row["campaign_id"]))):
+        # sorted by time: the first measurement of each campaign counts
         groups[record["workload_id"], record["device_name"]].setdefault(record["campaign_id"], record)
     repeated = [list(group.values()) for group in groups.values() if len(group) > 1]
     pairs = [(group[0], later) for group in repeated for later in group[1:]]

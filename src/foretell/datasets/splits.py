@@ -98,6 +98,7 @@ def assign(rule: Split, records: Records) -> list[str]:
     if not rule.hold_out:
         sides = {group: _side(rule, group) for group in set(groups)}
         return [sides[group] for group in groups]
+    # a misspelt group would silently give an empty test side
     unknown = rule.hold_out - set(groups)
     if unknown:
         raise InputError(f"No record is of {sorted(unknown)[0]!r}.{did_you_mean(sorted(unknown)[0], set(groups))}")
@@ -119,6 +120,7 @@ def _side(rule: Split, group: str) -> str:
 def _fraction(rule: Split, group: str) -> float:
     """A number in [0, 1) from the seed, the kind and the group."""
     digest = hashlib.sha256(f"{rule.seed}|{rule.kind}|{group}".encode()).digest()
+    # 48 bits fit exactly into a float
     return int.from_bytes(digest[:6], "big") / float(1 << 48)
 
 
@@ -164,6 +166,7 @@ def architecture_of(spec: str) -> str:
     zoo, _, rest = spec.partition(":")
     name, _, query = rest.partition("?")
     shaping = [pair for pair in query.split("&") if pair and pair.partition("=")[0] not in _END_ARGUMENTS]
+    # other zoos build models from arguments: their names have no variants
     name = _without_variant(name) if zoo in ("timm", "torchvision") else f"{zoo}:{name}"
     return f"{name}?{'&'.join(sorted(shaping))}" if shaping else name
 

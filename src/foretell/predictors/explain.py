@@ -76,6 +76,7 @@ def timeline(
     if len(units):
         distinct = DistinctUnits.of(units)
         unit_us = _unit_times(workload, predictor, distinct)[0][distinct.member]
+        # the correction of the whole is spread over all units in proportion
         unit_us = unit_us * (us(seconds_from_ms(latency_ms)) / unit_us.sum())
         starts_us = np.cumsum(unit_us) - unit_us
         kernels = likeliest(workload, units, distinct, classifier) if classifier else []
@@ -96,6 +97,7 @@ def _named(units: Units, position: int, graph: Graph) -> tuple[str, str, str]:
     if not units.nodes[position]:
         return operator, "", ""
     nodes = [graph.nodes[number] for number in units.nodes[position]]
+    # a unit is named after one of its nodes: show that node's shapes
     main = next((node for node in nodes if node.op == units.operators[position]), nodes[0])
     read = [graph.tensors[name].shape for name in main.inputs[:2] if name]
     written = [graph.tensors[name].shape for name in main.outputs[:1] if name]

@@ -126,6 +126,7 @@ training_steps=0)
         for group in groups
         if lookup(group.op).kind == "recurrent" and not _is_persistent(graph, group.nodes[-1])
     )
+    # without module paths, estimate from the number of calls
     modules = _count_modules(graph) or round(calls * _MODULES_PER_CALL)
     forward = Calls(calls, len(groups) - calls, modules, steps)
     if not workload.is_training:
@@ -165,6 +166,7 @@ def host_latency(workload: Workload, device_ms: Estimate, calibration: HostCalib
     launching_ms = ms(seconds_from_us(count_calls(workload).reference_us)) * slowdown
     waiting_ms = ms(seconds_from_us(US_TO_SYNCHRONISE)) * slowdown
     return Estimate(
+        # host and device run at the same time: the slower one decides, then the host waits once
         max(device_ms.value * DEVICE_SLOWDOWN, launching_ms) + waiting_ms,
         max(device_ms.low, launching_ms * calibration.low),
         max(device_ms.high * DEVICE_SLOWDOWN, launching_ms * calibration.high) + waiting_ms * calibration.high,

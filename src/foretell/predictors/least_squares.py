@@ -32,6 +32,7 @@ def solve(errors_at: Callable[[Values], tuple[Values, Values]], parameters: Valu
         gain = _loss(errors, bend) - _loss(tried_errors, bend)
         if gain > 0:
             parameters, errors, slopes, damping = parameters + step, tried_errors, tried_slopes, damping / 3
+            # converged: the last step hardly helped
             if gain < _TINY * _loss(errors, bend):
                 break
         else:

@@ -91,6 +91,7 @@ def analytic_prediction(workload: Workload) -> Prediction:
     table = graph_costs(graph)
     slots = tuple(timeline(workload, table))
     latency_ms = sum(s.latency_ms for s in slots)
+    # a graph of views alone
     if not latency_ms:
         latency_ms = device_launch_ms(hardware)
         warnings.append("The graph does no work on the device; the time is that of an empty launch.")
@@ -163,6 +164,7 @@ def reached(device: Device) -> tuple[float, float]:
         return COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
     compute, memory = (own_paces[0] / reference_paces[0]) ** 0.5, own_paces[1] / reference_paces[1]
     return (
+        # time beyond the best share, 1 / reached − 1 / best, is proportional to the pace of an SM
         1 / (1 / BEST_COMPUTE + (1 / COMPUTE_EFFICIENCY - 1 / BEST_COMPUTE) * compute),
         1 / (1 / BEST_MEMORY + (1 / MEMORY_EFFICIENCY - 1 / BEST_MEMORY) * memory),
     )
@@ -184,12 +186,14 @@ def timeline(workload: Workload, table: CostTable) -> Iterable[Slot]:
             yield _slot(group.op, group.cost, table, group.nodes[0], hardware)
     if workload.is_training:
         step = training_step(table.graph, workload.optimizer or "sgd")
+        # gradients are computed in reverse order
         for position in range(len(step.backward) - 1, -1, -1):
             if step.backward[position].launches:
                 yield _slot(
                     f"{table.graph.nodes[position].op} (backward)", step.backward[position], table, position, hardware
                 )
         if step.optimizer.launches:
+            # optimizers keep master weights and states in fp32, also under autocast
             yield _timed("optimizer", step.optimizer, "fp32", hardware)
 
 
@@ -200,6 +204,7 @@ def _slot(operator: str, cost: Cost, table: CostTable, position: int, hardware: 
 
 
 def _timed(operator: str, cost: Cost, dtype: str, hardware: Hardware) -> Slot:
+    # datasheets give no peak for other types, such as int64: take that of fp32
     number = dtype if dtype in ("fp64", "fp32", "bf16", "fp16", "fp8", "fp4", "int8") else "fp32"
     on_tensor_cores = 2 * cost.tensor_core_macs
     compute_share, memory_share = reached(hardware.device)
@@ -230,6 +235,7 @@ def peak_memory_mib(workload: Workload, table: CostTable) -> float:
         2 if workload.is_training else 1
     )  # the backward pass runs in a thread of its own, which has a cuBLAS handle of its own
     workspaces = [bytes_from_mib(CUBLAS_WORKSPACE_MIB[kind])] * threads + [bytes_from_mib(CUBLASLT_WORKSPACE_MIB)]
+    # cuBLAS reserves nothing before the first product
     if not has_products:
         workspaces = []
     return mib(cached_peak(graph, tape, states, workspaces).bytes)

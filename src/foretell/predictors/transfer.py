@@ -97,6 +97,7 @@ def _transferred_us(workload: Workload, units: Units) -> Values:
         )
     clock_ratio = (source.boost_clock_mhz or 0.0) / hardware.device.boost_clock_mhz
     starting_us, working_us = _overheads_us(workload, source)
+    # cycles at another clock; the work of SMs is shared by another number of them
     return np.asarray(_peak_us(units) + (starting_us + working_us * source.sms / hardware.sms) * clock_ratio)
 
 
@@ -113,8 +114,10 @@ def _overheads_us(workload: Workload, source: Device) -> tuple[Values, Values]:
         units = extract_units(replace(workload, target=Target(source, None, workload.target.runtime)))
         distinct = DistinctUnits.of(units)
         predicted_us = shipped(source.id, best_fitted(source.id) or "").times_us(distinct)[distinct.member]
+        # a prediction below the peaks would leave a negative rest
         beyond_us = np.maximum(predicted_us - _peak_us(units), 0.0)
         launches = np.exp2(units.features[:, _LAUNCHES].astype(np.float64)) - 1.0
+        # starting takes at most the launch overhead of the datasheet times the launches; the rest is work
         starting_us = np.minimum(beyond_us, launches * source.launch_overhead_us)
         by_setting[key] = starting_us, beyond_us - starting_us
     return by_setting[key]

@@ -63,6 +63,7 @@ class TreeTables:
             is_true[tests_set] = self._in_set(set_row[tests_set], values[tests_set])
             node = self.children[is_true.astype(np.intp), node]
             at_leaf = node < 0
+            # `bincount` adds up leaves of the same row; plain indexing would keep only the last
             total += np.bincount(row[at_leaf], self.leaves[-1 - node[at_leaf]], len(rows))
             node, row = node[~at_leaf], row[~at_leaf]
         return total

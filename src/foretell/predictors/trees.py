@@ -72,6 +72,7 @@ class TreeFit:
             "min_data_in_leaf": self.least_in_leaf,
             "seed": self.seed,
             "num_threads": self.threads,
+            # equal data and seed give equal trees
             "deterministic": True,
             "force_col_wise": True,
             "verbose": -1,
@@ -107,6 +108,7 @@ class Trees:
         if not len(features):
             return np.zeros(0)
         rows = np.ascontiguousarray(features, dtype=np.float32)
+        # count over all calls: a process that keeps predicting gets a session
         self._walked += len(rows)
         if self._session is None and self._walked <= _WALKED_ROWS:
             return self._tables.predict(rows)

@@ -173,6 +173,7 @@ def _traces(store: Path) -> dict[str, list[tuple[str, float]]]:
             for campaign, workload, *kernel in zip(*read_columns(file, columns).select(columns).to_pydict().values()):
                 kernels_of[workload, campaign].append((kernel[0], kernel[1]))
     first: dict[str, list[tuple[str, float]]] = {}
+    # dictionaries keep their order: the first campaign of a workload wins
     for (workload, _), kernels in kernels_of.items():
         first.setdefault(workload, kernels)
     return first
@@ -184,6 +185,7 @@ def _by_kind(kernels: Sequence[tuple[str, float]], whole_us: float) -> tuple[flo
     total_us = sum(time_us for _, time_us in kernels)
     if abs(total_us / whole_us - 1.0) > _MOST_OFF:
         return float("nan"), float("nan")
+    # profiling slows a run down a little: scale its parts to the timed latency
     scale = whole_us / total_us
     return (total_us - generated_us) * scale, generated_us * scale
 
@@ -221,6 +223,7 @@ def judge(compiled_set: CompiledSet, say: Say = lambda _: None) -> dict[str, Val
         if not len(training):
             raise DataError("All compiled workloads belong to one fold; measure more architectures.")
         predictions[MODEL][held_out] = compiled_set.latencies_ms(compiled_set.fit(training), held_out)
+        # the geometric mean of the gain: gains are ratios
         predictions[MEAN][held_out] = compiled_set.predicted_eager_ms[held_out] * np.exp(np.log(gains[training]).mean())
     return predictions
 
@@ -228,6 +231,7 @@ def judge(compiled_set: CompiledSet, say: Say = lambda _: None) -> dict[str, Val
 def helps_rightly(compiled_set: CompiledSet, latency_ms: Values) -> NDArray[np.bool_]:
     """For each row whether the sign of the gain is right; both latencies are predicted."""
     return np.asarray(
+        # predicted against predicted, and measured against measured: systematic errors cancel
         (latency_ms < compiled_set.predicted_eager_ms) == (compiled_set.compiled_ms < compiled_set.eager_ms)
     )
 

@@ -40,6 +40,7 @@ def cross_fits(
             fitted = cross_fit_networks(samples, [folds[name] for name in names], settings, device, say, classes)
             for name, fit in zip(names, fitted, strict=True):
                 _save(fit, files[name])
+    # also fresh fits are read back: a first run and a cached one give the same float32 numbers
     return {name: _load(files[name]) for name in folds}
 
 

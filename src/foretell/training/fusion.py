@@ -107,6 +107,7 @@ def labelled_graphs(store: Path) -> Iterator[_Labelled]:
             if status == "ok":
                 if graph_hash not in graphs:
                     raise DataError(f"{folder} has no graph of {spec} under {backend}; collect it again.")
+                # sorted by source and target: the order of `extract_edges`
                 fused = np.array([label for *_, label in sorted(labels[fusion_id])], bool)
                 stored, place = graphs[graph_hash]
                 yield _Labelled(backend, spec, family or "", stored[place], fused)
@@ -128,6 +129,7 @@ def judge(edges: LabelledEdges, say: Say = lambda _: None) -> dict[str, Flags]:
         for runtime in edges.graphs:
             own, in_fold = edges.of(runtime), edges.fold == fold
             training, held_out = own & ~in_fold, own & in_fold
+            # a runtime with few graphs may have none in a fold
             if training.any() and held_out.any():
                 examples = edges.features[training], edges.fused[training]
                 predictions["pair frequency"][held_out] = PairFrequency(*examples)(edges.features[held_out])

@@ -57,6 +57,7 @@ def judge(
             say(f"fold {fold + 1} of {FOLDS}")
             model = _fit(labels, units, training, device, fits, say)
             data = io.BytesIO()
+            # only the five likeliest classes are cached, not probabilities: judging needs no more
             np.savez_compressed(data, classes=model.rank(units.of(held_out)).classes.astype(np.int16))
             write_whole(files[fold], data.getvalue())
         with np.load(files[fold], allow_pickle=False) as stored:
@@ -80,6 +81,7 @@ def _commonest(labels: KernelLabels, training: NDArray[np.intp], held_out: NDArr
     _, group = np.unique(columns, axis=0, return_inverse=True)
     seen = np.zeros((int(group.max()) + 1, len(labels.classes)))
     np.add.at(seen, (group.ravel()[training], labels.label[training]), labels.counts[training])
+    # a group that is not in the training folds gets the commonest classes of all
     seen[~seen.any(axis=1)] = seen.sum(axis=0)
     order = np.argsort(-seen, axis=1, kind="stable")[:, :MOST]
     first = np.full((len(seen), MOST), -1, np.int64)

@@ -141,6 +141,7 @@ def _measured_slices(store: Path) -> list[Mapping[str, Any]]:
         if file.table == "slices":
             for row in read_columns(file, _COLUMNS).to_pylist():
                 if row["status"] == "ok" and row["method"] in METHODS.values():
+                    # the first measurement of a slice counts: a later campaign must not change old results
                     rows.setdefault((row["workload_id"], row["method"], row["sm_count"]), row)
     return list(rows.values())
 
@@ -208,6 +209,7 @@ def scale_bounds(slice_set: SliceSet, store: Path, predictor: Predictor, say: Sa
             whole_ms = _latency_ms(predictor, workload)
             for row in of_sample[number]:
                 slice_ = slices[row]
+                # MPS and green contexts of the same size have the same bounds
                 if slice_.sms not in known:
                     target = Target(device, slice_)
                     known[slice_.sms] = _latency_ms(predictor, replace(workload, target=target)) / whole_ms
@@ -226,6 +228,7 @@ def _latency_ms(predictor: Predictor, workload: Any) -> float:
 def compare(slice_set: SliceSet, ratios: Values, bounds: Values | None = None) -> list[Comparison]:
     """Tables: all slices, then by percentage, method and family; ``bounds`` are the ratios of `scale_bounds`."""
     measured = slice_set.measured
+    # a baseline without a number for every row is left out
     others = {} if bounds is None or not np.isfinite(bounds).all() else {BOUNDS: bounds}
     others |= {EVENLY: find_device(slice_set.device).sms / measured.sms, WHOLE: np.ones(len(measured))}
 
@@ -294,6 +297,7 @@ def train(store: Path, device: str, cache: Path, out: Path, say: Say = lambda _:
     ratios = judge(slice_set, say)
     truth_ms = slice_set.measured.latency_ms
     errors = np.abs(np.log(slice_set.measured_ms * ratios / truth_ms))
+    # shares of SMs are not exactly the nominal percentages: round to tenths
     share = np.round(slice_set.measured.sms / find_device(slice_set.device).sms, 1)
     by_share = [(float(one), conformal_quantile(errors[share == one], Settings().miss)) for one in np.unique(share)]
     model = replace(slice_set.fit(np.arange(len(ratios))), errors=tuple(by_share))

@@ -118,6 +118,7 @@ def train(
     if predictor == TREES:
         data = fit_unit_trees(samples, groups, settings, say)
     else:
+        # the name is that of the cache file, which other judgements look for
         folds = {f"all-{seed}": folds_of(groups, settings)}
         (fit,) = _cross_fits(samples, folds, settings, store, device, cache, say).values()
         if only_networks:
@@ -126,6 +127,7 @@ def train(
     file = out / f"{predictor}-{device}.zip"
     write_whole(file, data)
     index_file = out / "index.json"
+    # entries of other devices and predictors stay
     index = json.loads(index_file.read_text(encoding="utf-8")) if index_file.exists() else {}
     card = UnitModel.load(data).card
     index.setdefault(device, {})[predictor] = {
@@ -225,6 +227,7 @@ def _network_fitters(
 
         return fit_rest
 
+    # `fitter` binds its cross-fit here; a closure in the loop would see only the last one
     return {(NETWORK, split, seed): fitter(cross_fit_of[f"{split}-{seed}"]) for split, seed in wanted}
 
 

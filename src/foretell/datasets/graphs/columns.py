@@ -60,6 +60,7 @@ def pack(graph: Graph) -> Columns:
         edges += [_back(tensors, name) if name else _ABSENT for name in node.outputs]
     outputs = [_back(tensors, name) for name in graph.outputs]
     inputs = [_back(tensors, name) for name in graph.inputs]
+    # tensors that no node and no output mentions come last
     for name in graph.tensors:
         _back(tensors, name)
     types: dict[str, int] = {}
@@ -70,6 +71,7 @@ def pack(graph: Graph) -> Columns:
         "node_operator": [operators.setdefault(_operator_text(node), len(operators)) for node in graph.nodes],
         "node_module": [_back(modules, node.module) for node in graph.nodes],
         "tensor_type": [types.setdefault(_type_text(graph.tensors[name]), len(types)) for name in tensors],
+        # most graphs sort their tensors by name: null takes no space
         "tensor_order": _order(list(graph.tensors), tensors),
         "operators": list(operators), "types": list(types),
     }  # fmt: skip
@@ -138,6 +140,7 @@ def unpack(columns: Columns) -> Graph:
         if isinstance(error, GraphError):
             raise
         raise GraphError(f"The columns of the graph {columns.get('name')!r} are damaged.") from error
+    # columns that can be decoded may still be no sound graph
     graph.validate()
     return graph
 

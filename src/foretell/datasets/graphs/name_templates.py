@@ -65,6 +65,7 @@ def _marked(name: str, known: str) -> str:
         for marker, form in FORMS.items():
             part = form(known)
             if part in name:
+                # the reader replaces the first marker back, so only one may be written
                 return name.replace(part, marker, 1)
     return name
 

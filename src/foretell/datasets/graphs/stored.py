@@ -55,6 +55,7 @@ def _lossless_columns(document: str | None) -> Columns | None:
         return None
     try:
         columns = pack(from_document(document))
+        # try the way back at once: what cannot be restored exactly is not packed
         again = unpack(columns | {name: _array(columns[name]) for name in INTEGERS})
         return columns if json.loads(to_document(again)) == json.loads(document) else None
     except (GraphError, ValueError, OverflowError, RecursionError):
@@ -98,6 +99,7 @@ class StoredGraphs:
     def _columns(self, place: int) -> Columns:
         columns: Columns = {name: self._graphs.field(name)[place].as_py() for name in _SINGLE}
         for name, (offsets, values) in self._lists.items():
+            # a view into one array for all rows: no Python list for each number
             part = values[offsets[place] : offsets[place + 1]]
             columns[name] = part.to_pylist() if name in TEXTS else part
         if not self._graphs.field("tensor_order")[place].is_valid:

@@ -61,6 +61,7 @@ class _Problem:
             [(workload.latency_us, workload.library_us, workload.generated_us) for workload in measured]
         )
         shares = np.nan_to_num(labels_us / labels_us[:, :1])
+        # a part of the latency weighs by its share: √, because errors are squared
         weights = np.where(shares > _LEAST_SHARE, np.sqrt(shares), 0.0)
         pulls = [_OWN_PULL if name in _OWN else 1.0 for name in COMPILED_COLUMNS]
         return cls(
@@ -83,6 +84,7 @@ class _Problem:
             sums_us = np.bincount(self.owner[rows], times_us[rows], len(self.labels_us))
             by_owner = np.zeros((len(sums_us), len(parameters)))
             np.add.at(by_owner, self.owner[rows], slopes_us[rows])
+            # a workload may have no generated kernel at all
             is_known = (self.weights[:, number] > 0) & (sums_us > 0)
             weights = self.weights[is_known, number]
             errors.append(weights * np.log(sums_us[is_known] / self.labels_us[is_known, number]))

@@ -125,6 +125,7 @@ def _library(
     if kind == "attention":
         return {"attention": 1.0, "attention_half": half, "attention_composed": column["fused"] < 1}
     if node.op not in CONVOLUTIONS:
+        # a product that stays in single precision although the model is in half precision
         exact = half and KINDS[int(column["kind"])] == "contraction" and column["dtype"] == 0
         if exact:
             return {"product": 1.0, "product_exact": 1.0}
@@ -193,6 +194,7 @@ def generated(graph: Graph, parts: Sequence[Sequence[int]], *, channels_last: bo
     for node in graph.nodes:
         fused = any(tensor_layouts[name].storage in read for name in node.outputs if name)
         kernels += _added(graph, node, channels_last=channels_last, fused=fused)
+    # the input arrives with channels first and is copied once
     image = next((graph.tensors[name] for name in graph.inputs if len(graph.tensors[name].shape) == 4), None)
     return [*kernels, _copy(image)] if channels_last and image is not None else kernels
 
@@ -244,6 +246,7 @@ def _added(graph: Graph, node: Node, *, channels_last: bool, fused: bool) -> Ite
         # a bias that no generated kernel can take up costs a kernel of its own
         if len(inputs) > 2 and not fused:
             yield _copy(graph.tensors[node.outputs[0]])
+    # statistics over a whole image do not fit into one block: a pass for partial sums, and small ones to combine them
     elif node.op in _IN_TWO_PASSES:
         yield Traffic(inputs[0].bytes, reduces=True)
         yield from (Traffic(1.0), Traffic(1.0))

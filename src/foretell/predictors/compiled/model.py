@@ -116,6 +116,7 @@ class CompiledPredictor:
     def predict(self, workload: Workload) -> Prediction:
         """Latency by the model; memory and power as in eager mode."""
         eager, whole = self.eager.predict(workload), on_whole(workload)
+        # compiled times were fitted on whole devices: predict there, and scale to the slice
         full = eager if workload.target.slice is None else self.eager.predict(whole)
         if eager.latency_ms is None or full.latency_ms is None:
             return eager

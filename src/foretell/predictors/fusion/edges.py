@@ -204,6 +204,7 @@ def _node_row(graph: Graph, node: Node, tensor_layouts: Mapping[str, Layout]) ->
     weight = max(constants, key=lambda tensor: tensor.elements, default=None)
     shape = results[0].shape if results else ()
     kernel, strides = node.integers("kernel_shape"), node.integers("strides")
+    # the last axis: most compilers treat reductions over it differently
     axis = node.attributes.get("axis", node.attributes.get("axes"))
     if isinstance(axis, tuple):
         axis = axis[-1] if axis else None
@@ -254,6 +255,7 @@ def _fit_together(
 ) -> list[float]:
     """The tensor that passes from one end to the other, and who else writes or reads it."""
     before, after = graph.nodes[source], graph.nodes[target]
+    # several tensors may connect the two: the first one stands for the edge
     name = next(name for name in after.inputs if graph.producers.get(name) == source)
     carried = graph.tensors[name]
     result = graph.tensors[after.outputs[0]] if after.outputs and after.outputs[0] else carried
@@ -281,6 +283,7 @@ def _between(
         is_heavy_node = [int(kind) in heavy for kind in kinds.tolist()]
         depth: list[int] = []
         for node, inputs in enumerate(makers):
+            # nodes are in topological order: the depth of all inputs is known
             depth.append(max((depth[maker] for maker in inputs), default=0) + is_heavy_node[node])
         deep, is_heavy = np.array(depth), np.array(is_heavy_node)
         columns.append(deep[targets] - deep[sources] - is_heavy[targets])

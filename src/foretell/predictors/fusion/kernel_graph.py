@@ -172,6 +172,7 @@ def _cycles(count: int, flows: Iterable[tuple[int, int]]) -> list[int]:
                 seen[unseen] = True
                 path.append((unseen, iter(forward[unseen])))
     component = [-1] * count
+    # second search: on the reversed graph, from the kernels that finished last
     for number, start in enumerate(reversed(finished)):
         waiting = [start] if component[start] < 0 else []
         while waiting:
@@ -231,6 +232,7 @@ def shorten(graph: KernelGraph, most: int = MOST_KERNELS) -> KernelGraph:
         if len(graph.kernels) <= most:
             break
         start, period, copies = _repeated(graph.kernels, max(most // 2, 1))
+        # leaving out fewer than two kernels saves nothing: a box takes their place
         if (copies - 2) * period < 2:
             break
         what = f"{copies - 2} times the {period} kernels above" if period > 1 else f"{copies - 2} like the one above"
@@ -261,6 +263,7 @@ def _repeated(kernels: Sequence[Kernel], longest: int) -> tuple[int, int, int]:
     ])  # fmt: skip
     best, run = 0, (0, 1, 1)
     for period in range(1, min(longest, len(codes) // 3) + 1):
+        # starts and ends of the stretches in which kernel i equals kernel i + period
         edges = np.flatnonzero(np.diff(np.concatenate([[False], codes[period:] == codes[:-period], [False]])))
         if not len(edges):
             continue

@@ -112,6 +112,7 @@ class _Lowering:
         elif kind in _PRODUCTS:
             weights = sum(input_kind not in ("activation", "input") for input_kind in input_kinds)
             if weights > 1 and self._is_bias_separate(number, node):
+                # the library writes the product; adding the bias is an expression of one operation on it
                 self.reads[number], self.operations[number] = frozenset((number, _extra_buffer(number, 0))), 1
             else:
                 self.written[number] = True
@@ -157,6 +158,7 @@ class _Lowering:
         reads, readers = len(self.reads[base]), self.readers[number]
         if any(name in self.graph.outputs for name in node.outputs) or reads > _READS:
             return True
+        # a single read is always inlined: nothing would be computed twice
         if sum(_READ_BY.get(self.graph.nodes[reader].op, 1) for reader in readers) < 2:
             return False
         by_product = any(self.kinds[reader] in _PRODUCTS for reader in readers)

@@ -99,6 +99,7 @@ class Partitioner:
 
     def classify(self, edges: Edges) -> NDArray[np.bool_]:
         """Which edges are fused."""
+        # the answer for eager mode; for compilers the trees overwrite it below
         fused = edges.features[:, _ORIGIN] > 0
         for number in np.unique(edges.features[:, _RUNTIME]).astype(int).tolist():
             own, runtime = edges.features[:, _RUNTIME] == number, RUNTIMES[number]

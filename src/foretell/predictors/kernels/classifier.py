@@ -71,6 +71,7 @@ class KernelClassifier:
             if part in self.networks and len(rows):
                 network = self.networks[part]
                 probabilities = network.probabilities(units.of(rows))
+                # a stable sort: equal probabilities keep the order of the classes on every machine
                 order = np.argsort(-probabilities, axis=1, kind="stable")[:, :most]
                 classes[rows, : order.shape[1]] = network.classes[order]
                 probability[rows, : order.shape[1]] = np.take_along_axis(probabilities, order, axis=1)
@@ -100,6 +101,7 @@ def write(classifier: KernelClassifier) -> bytes:
         arrays |= {f"{part}.{name}": array.astype(np.float16) for name, array in network.weights.items()}
         sms = network.sms
     card = {**classifier.card, "device": classifier.device, "classes": classifier.classes, "sms": sms, "schema": SCHEMA}
+    # npz holds only arrays: the card is stored as bytes
     arrays[_CARD] = np.frombuffer(json.dumps(card, sort_keys=True).encode(), np.uint8)
     data = io.BytesIO()
     np.savez_compressed(data, allow_pickle=False, **arrays)

@@ -238,6 +238,7 @@ class _Batches:
         last = functional.dropout(functional.silu(normed(state, arrays["last_scale"])), fit.dropped)
         leave = arrays["leave"] + arrays["leave_part"] @ self.parts.T
         scores = last @ leave + (arrays["leave_bias"] + arrays["leave_part_bias"] @ self.parts.T)
+        # the network of other units has no tiles
         if self.shapes.any() and self.units.is_product[rows].all():
             covered = self.torch.from_numpy(describe_tiles(self.units.of(rows), self.shapes, self.sms))
             tile_scores = (covered * (last @ arrays["weigh"] + arrays["weigh_bias"])[:, None]).sum(dim=2)

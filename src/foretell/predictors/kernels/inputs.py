@@ -67,6 +67,7 @@ def kernel_inputs(features: Numbers, layouts: Numbers, training: NDArray[np.bool
     m, n, k, many = (_size(columns[name]) for name in ("log_m", "log_n", "log_k", "log_many"))
     images = np.maximum(columns["batch"], 1.0)
     # `foretell.features.shapes` stores log2(1 + stride): a stride of 1 is 1.0
+    # with channels last the images of a batch are one tall product; otherwise there is one product for each image
     by_image = (columns["kernel"] > 0) & (columns["innermost_stride"] == 1.0) & (m > images)
     pixels, products = np.where(by_image, m / images, m), np.where(by_image, many * images, many)
     parts = [_log(pixels), _log(products), np.log2(1.0 + products * pixels * n / _TILE**2), m == 1]
@@ -101,6 +102,7 @@ def describe_tiles(units: KernelInputs, tiles: Numbers, sms: int) -> Numbers:
     waves = covered_height * covered_width * (units.many / sms)[:, None]
     full_waves = np.maximum(np.ceil(waves), 1.0)
     log_needed = np.log2(along * across * np.maximum(units.many, 1.0)[:, None])
+    # every wave occupies all SMs for a whole tile, also where it is not full
     over = np.clip(np.log2(full_waves) + np.log2(height * width * sms) - log_needed, -_FARTHEST, _FARTHEST)
     covered_height *= height
     covered_width *= width

@@ -77,6 +77,7 @@ class KernelNetwork:
             if len(rows):
                 tile_scores = np.einsum("utw,uw->ut", covered, last[rows] @ own["weigh"] + own["weigh_bias"])
                 scores[rows] += tile_scores[:, of_class.ravel()]
+            # members are averaged as probabilities, not as scores
             total += _softmax(np.where(self.allowed[units.groups], scores, -np.inf)) / members
         return total
 

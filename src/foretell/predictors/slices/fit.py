@@ -87,6 +87,7 @@ def fit_slices(
     is_used = np.isin(np.repeat(np.arange(len(samples)), np.diff([*units.starts, len(units.shares)])), measured.sample)
     weight = units.shares[is_used] / units.shares[is_used].sum()
     middle = weight @ units.columns[0][is_used]
+    # weighted by time: columns are standardised for the units that matter
     spread = np.sqrt(weight @ (units.columns[0][is_used] - middle) ** 2)
     # columns of green contexts are 0 under MPS and must stay 0: they are not standardised
     middle[_SHARED:], spread[_SHARED:] = 0.0, 1.0
@@ -129,6 +130,7 @@ class _Problem:
         ratio = 1.0 + shares * stretch + cost
         slopes[:, :-1] *= (stretch / ratio)[:, None]
         slopes[:, -1] = cost / ratio
+        # the measured latency of the whole device: an error of its prediction must not be learned as one of the slice
         errors = np.log(units.whole_ms[measured.sample] * ratio / measured.latency_ms)
         pull = self.pull * np.sqrt(len(measured)) * np.eye(len(parameters))[1:-1]
         return np.concatenate([errors, pull @ parameters]), np.concatenate([slopes, pull])

@@ -94,6 +94,7 @@ class SliceModel:
         if not self.errors:
             return 0.0
         known, errors = zip(*sorted(self.errors), strict=True)
+        # beyond the measured shares, `np.interp` takes the nearest one
         return float(np.interp(share, known, errors))
 
 
@@ -138,6 +139,7 @@ class SlicedPredictor:
             return sliced
         whole = on_whole(workload)
         full, units = self.whole.predict(whole), extract_units(whole)
+        # without units there is nothing to scale: keep the predictor's own estimate for the slice
         if full.latency_ms is None or not len(units):
             return sliced
         whole_us, part_us = self._times_us(workload, units)

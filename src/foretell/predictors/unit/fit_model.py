@@ -234,6 +234,7 @@ def fit_whole(
     middle, spread = np.median(pooled, axis=0), np.maximum(pooled.std(axis=0), 1e-6)
     scaled = ((pooled - middle) / spread).astype(np.float32)
     distances = _held_out_distances(scaled, folds, whole)
+    # distances to other folds: to its own fold each workload would look near
     far = float(np.quantile(distances[whole], _UNUSUAL))
     features = np.column_stack([pooled, distances / far]).astype(np.float32)
     base = {
@@ -243,11 +244,13 @@ def fit_whole(
     }
     held_out: dict[str, Values] = {}
     if unit_w is not None:
+        # the network's power is already cross-fitted
         held_out["power_w"] = rows.means(unit_us, unit_w)
     for metric in (metric for metric in CORRECTED if metric not in held_out):
         say(metric)
         truth = _truth(samples, metric)
         known = whole & np.isfinite(truth)
+        # 1.0 stands for missing truths, which ``known`` leaves out below
         target = np.log(np.where(known, truth, 1.0) / base[metric])
         fit = settings.gentle if NETWORK in models and metric == "latency_ms" else settings.whole
         held_out[metric] = base[metric] * np.exp(_cross_fit(features, target, known, folds, settings.seeded(fit)))
@@ -333,6 +336,7 @@ def conformal_quantile(scores: NDArray[np.floating[Any]], miss: float) -> float:
 def folds_of(groups: Sequence[str], settings: Settings) -> NDArray[np.intp]:
     """The fold of each sample; all samples of a group have the same one."""
     names = sorted(set(groups))
+    # groups are dealt in random order, so that folds have equally many groups
     order = np.random.default_rng(settings.seed).permutation(len(names))
     of_group: Mapping[str, int] = {name: int(order[i]) % settings.folds for i, name in enumerate(names)}
     return np.array([of_group[group] for group in groups], dtype=np.intp)

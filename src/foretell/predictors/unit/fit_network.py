@@ -134,6 +134,7 @@ class _Data:
         self.bound_us = self._tensor(rows.bound_us)
         self.log_ratio = self._tensor(np.log(traced_us / rows.bound_us))
         self.weight = self._tensor(weight / max(float(weight[rows.is_traced].mean()), 1e-9))
+        # all samples stay on the device; a batch is gathered there by index
         self.starts = torch.tensor(rows.starts[:-1], device=device)
         self.sizes = torch.tensor(np.diff(rows.starts), device=device)
         self.log_latency = self._tensor(np.log(np.where(rows.whole, rows.latency_us, 1.0)))
@@ -152,6 +153,7 @@ class _Data:
         """The rows of some samples, and for each row the position of its sample."""
         sizes = self.sizes[samples]
         owner = self.torch.repeat_interleave(self.torch.arange(len(samples), device=self.device), sizes)
+        # position of each row within its sample = running number − running number of the sample's first row
         first = self.torch.repeat_interleave(self.torch.cumsum(sizes, 0) - sizes, sizes)
         within = self.torch.arange(len(owner), device=self.device) - first
         return self.starts[samples][owner] + within, owner
@@ -172,6 +174,7 @@ def fit_networks(
     torch = require("torch", extra="train", purpose="Fitting a network")
     if not rows.is_traced.any() or not rows.whole.any():
         raise InputError("Networks learn from traced and from replayed workloads; the samples must have some of both.")
+    # TF32 products: much faster, and the rounding is far below the error of the network
     torch.backends.cuda.matmul.allow_tf32 = True
     data = _Data(torch, rows, fit.bins, device, classes)
     # weights and batches are drawn on the CPU, so that a seed means the same on every device
@@ -276,6 +279,7 @@ def _times_and_power(
         hidden = _hidden(torch, arrays, data, rows, lambda values: values)
     outputs = torch.baddbmm(arrays["leave_bias"], hidden, arrays["leave"])
     kernel_us = torch.exp(outputs[:, :, 0].clamp(*KERNEL_LIMITS)) * data.bound_us[rows]
+    # softplus: a gap is never negative
     gap_us = torch.nn.functional.softplus(outputs[:, :, 1]) * data.launches[rows]
     power_w = data.most_w * torch.sigmoid(outputs[:, :, 2]) if data.most_w is not None else None
     return kernel_us + gap_us, power_w, outputs[:, :, 0]
@@ -308,6 +312,7 @@ def _loss(
     unit = huber(log_kernel_ratio, data.log_ratio[rows], is_training[:, owner] * data.weight[rows], _UNIT_ERROR)
     total_us = sums(time_us)
     whole = huber(torch.log(total_us), data.log_latency[samples], is_training * data.whole[samples], _WHOLE_ERROR)
+    # each term is a mean over what is known, so that weights do not depend on how much was traced
     loss = unit + fit.whole * whole
     if power_w is not None:
         # detached: power must not change the predicted times
@@ -315,6 +320,7 @@ def _loss(
         weight = is_training * data.metered[samples]
         loss = loss + fit.power * huber(log_power, data.log_power[samples], weight, _WHOLE_ERROR)
     if head:
+        # a random part of the rows: logits for all rows and all networks would not fit into memory
         chosen = torch.randint(len(rows), (min(_CLASSED_ROWS, len(rows)),), generator=random, device=data.device)
         classes = data.classes[rows[chosen]]
         logits = torch.baddbmm(head[1], hidden[:, chosen], head[0]).flatten(0, 1)

@@ -99,6 +99,7 @@ class UnitModel:
                 files = {name.removesuffix(".onnx"): archive.read(name) for name in names}
         except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise ModelError(f"These {len(data)} bytes are not a fitted predictor: {error}.") from error
+        # features of the same shape but another meaning would give wrong numbers without an error
         if schemas != (SCHEMA, POOLED_SCHEMA):
             raise ModelError("This predictor was fitted to other features than today's; fit it again: foretell train.")
         network = UnitNetwork.load(files.pop(NETWORK)) if NETWORK in files else None
@@ -124,11 +125,13 @@ class UnitModel:
         # the distance is the last feature: trees learn that errors grow with it
         row = np.append(row, np.float32(distance))[None]
         base = {
+            # equal units are predicted once and counted
             "latency_ms": ms(seconds_from_us(float((unit_us * units.counts).sum()))),
             "memory_mib": setting.memory_mib,
             "power_w": roofline_w if unit_w is None else mean_power_w(units, unit_us, unit_w),
         }
         values = {name: base[name] * math.exp(self._ratio(name, row)) for name in CORRECTED}
+        # energy has no trees of its own, so that it never contradicts power and latency; it has its own interval
         values["energy_j"] = values["power_w"] * seconds_from_ms(values["latency_ms"])
         estimates = {name: self._interval(name, value, row) for name, value in values.items()}
         return WorkloadPrediction(unit_us, estimates, distance)
@@ -160,6 +163,7 @@ def mean_power_w(units: DistinctUnits, unit_us: NDArray[np.float64], unit_w: NDA
 def tree_rows(features: Row) -> Row:
     """Rows of units in the form that the trees take."""
     rows = features.copy()
+    # column 0 is the code of the operator, −1 where it is unknown
     rows[rows[:, 0] < 0, 0] = _UNKNOWN_OPERATOR
     return rows
 
@@ -223,6 +227,7 @@ class UnitPredictor:
     def _fitted_to(self, workload: Workload) -> UnitModel:
         device = workload.target.device.id
         model = self._model or shipped(device, self.name)
+        # files of older versions have no device, or an empty one: they are accepted
         if model.card.get("device", device) not in ("", device):
             raise ModelError(
                 f"This predictor was fitted to {model.card['device']}, not to {device}; "
@@ -253,6 +258,7 @@ class UnitPredictor:
             latency_ms=latency,
             memory_mib=memory,
             energy_j=estimates["energy_j"],
+            # a device does not draw more than its TDP, whatever the correction says
             power_w=_capped(estimates["power_w"], workload.target.device.tdp_w),
             throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
             device_memory_mib=memory + CONTEXT_MIB,
@@ -299,6 +305,7 @@ def operator_shares(units: Units, unit_us: NDArray[np.float64], latency_ms: floa
 def _bound(units: Units, positions: list[int]) -> str:
     """What limits most of the time of some units: compute, memory or launches."""
     compute, memory = (np.exp2(units.features[positions, COLUMNS.index(f"log_{name}_us")]) for name in _LIMITS)
+    # a bound is max(compute, memory) + launches: what is left is the launches
     launch_us = float(units.bound_us[positions].sum() - np.maximum(compute, memory).sum())
     spent_us = {
         # kernels reach a larger share of the peak of compute than of bandwidth: compare at what they reach

@@ -124,6 +124,7 @@ class UnitNetwork:
             model = onnx.load_from_string(data)
             arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
             arrays = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+            # int8 matrices: multiply by the scale of each column
             for name in [name for name in arrays if f"{name}_step" in arrays]:
                 arrays[name] *= arrays[f"{name}_step"]
             middle, spread = arrays["middle"], arrays["spread"]
@@ -148,6 +149,7 @@ def scaled(
 
 
 def _silu(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    # exp overflows to infinity for very negative values, and x / infinity is the right limit, 0
     with np.errstate(over="ignore"):
         return np.asarray(values / (1.0 + np.exp(-values)), np.float32)
 
@@ -177,6 +179,7 @@ class _GraphWriter:
     def weights(self, name: str, value: NDArray[np.float32]) -> str:
         if min(value.shape[1:]) < _LARGE:
             return self.call("Cast", self.constant(name, value.astype(np.float16)), to=1)
+        # symmetric quantisation: the largest weight of a column becomes ±127
         step = np.maximum(np.abs(value).max(axis=1, keepdims=True), _TINY) / np.float32(127)
         rounded = self.call("Cast", self.constant(name, np.rint(value / step).astype(np.int8)), to=1)
         return self.call("Mul", rounded, self.constant(f"{name}_step", step))

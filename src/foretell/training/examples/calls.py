@@ -124,6 +124,7 @@ class Call:
         if self.op.startswith(BACKWARD):
             return BACKWARD_PHASE
         name = self.op.removeprefix("aten::")
+        # `_fused_rms_norm` begins like an optimizer and is a normalisation
         return OPTIMIZER_PHASE if name.startswith(("_foreach", "_fused_")) and "rms" not in name else FORWARD_PHASE
 
     @property
@@ -162,6 +163,7 @@ def link_calls(graph: Graph, calls: Sequence[Call]) -> list[int]:
     if backward:
         _find_loss(calls, forward, linked, first_backward)
         steps = [_Step.of_call(calls[i]) for i in backward]
+        # reversed nodes; whole names only, because a gradient of a view matches almost everything otherwise
         own, shared = _scores(steps, nodes[::-1], whole_names=True)
         for i, node in zip(backward, align(own, shared), strict=True):
             linked[i] = NONE if node == NONE else len(nodes) - 1 - node
@@ -218,11 +220,13 @@ def _scores(calls: Sequence[_Step], nodes: Sequence[_Step], *, whole_names: bool
     fit = np.zeros((len(calls), len(nodes)), np.int32)
     if calls and nodes:
         fit = np.array([[_fit(call, node, whole_names) for node in columns] for call in rows], np.int32)
+        # scores of distinct kinds, expanded to all pairs: a thousand calls have some dozens of kinds
         fit = fit[np.ix_(row_of, column_of)]
     modules = {name: number for number, name in enumerate(dict.fromkeys(step.module for step in (*calls, *nodes)))}
     call_modules = np.array([modules[step.module] for step in calls], np.int32)
     node_modules = np.array([modules[step.module] for step in nodes], np.int32)
     same = call_modules[:, None] == node_modules[None, :]
+    # 100 moves together must not outweigh one call that computes
     weight = np.array([1 if step.name in _MOVES else _COMPUTES for step in calls], np.int32)[:, None]
     own = np.where(fit > 0, fit + _SAME_MODULE * same, 0) * weight
     shared = np.where(fit > 0, _SHARED + same, 0) * weight

@@ -70,6 +70,7 @@ def _program(key: GraphKey) -> TorchProgram:
     from foretell.profiling.zoos.registry import build
 
     workload = key.workload(TRACE_BATCH)
+    # real weights of large models would not fit into memory, and a graph needs only shapes
     built = build_without_weights(lambda: build(key.spec))
     built.model.to("meta")  # a constructor that computes real values leaves its buffers on the host
     if key.mode in ("prefill", "decode"):
@@ -139,6 +140,7 @@ def measured_keys(store: Path) -> dict[GraphKey, str]:
         elif file.table in _MEASURED:
             rows += read_columns(file, ("workload_id", "status", "family", *_KEY)).to_pylist()
     rows = [row for row in rows if row["status"] == "ok"]
+    # graphs of traced workloads first: they are of use even if the sweep is stopped
     rows.sort(key=lambda row: (row["workload_id"] not in traced, row["family"] or "", GraphKey.of(row)))
     return {GraphKey.of(row): row["family"] or "" for row in rows}
 
@@ -226,6 +228,7 @@ def write_graphs(journal: Path, folder: Path) -> Path | None:
     lines = [line for line in read_traces(journal) if line.get("kind") == _TABLE and GraphKey.of(line) not in stored]
     if not lines:
         return None
+    # similar graphs next to each other compress better
     lines.sort(key=lambda line: (str(line["family"]), str(line["mode"]), GraphKey.of(line)))
     folder.mkdir(parents=True, exist_ok=True)
     table = TABLES[_TABLE]

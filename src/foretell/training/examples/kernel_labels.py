@@ -79,6 +79,7 @@ def _extract(store: Path, device: str, say: Say) -> KernelLabels:
             done += 1
             try:
                 workload = workload_of(row, graph, target)
+                # `pop`: the traces of all workloads fill the memory, and each is needed once
                 labelled = _labelled(workload, extract_units(workload), traced.pop(row["workload_id"]))
             except ForetellError as error:
                 say(f"left out {row['spec']}: {error}")
@@ -141,6 +142,7 @@ def _kernels(file: TableFile) -> Iterator[tuple[str, str, int, str, int, float]]
     wanted = ("workload_id", "campaign_id", "op_index", "op", "name_id", "duration_us")
     table = read_columns(file, wanted)
     keys = [name for name in wanted[:-1] if name in table.column_names]
+    # one thread keeps the order of the groups, which decides which campaign comes first
     columns = table.group_by(keys, use_threads=False).aggregate([("duration_us", "sum")]).to_pydict()
     campaigns = columns.get("campaign_id") or [""] * len(columns["workload_id"])
     rest = (columns[name] for name in ("op_index", "op", "name_id", "duration_us_sum"))
@@ -172,6 +174,7 @@ def _labelled(
         spent = sum((calls[phase, place] for place in places if (phase, place) in calls), start=Counter[str]())
         if spent:
             main = max(spent, key=lambda name: spent[name])
+            # the bytes of the features are the key: equal units merge
             row = rows.setdefault((described[number].tobytes(), str(kernel_class(main))), [0.0, 0.0])
             row[0] += 1
             row[1] += sum(spent.values())

@@ -138,6 +138,7 @@ def _traces(file: TableFile, measured: Mapping[str, dict[str, Any]]) -> Iterable
         columns["workload_id"], campaigns, columns["op_index"], columns["op"], columns["module"], columns["name_id"],
         columns["duration_us"], hidden, strict=True,
     ):  # fmt: skip
+        # kernels of one call are not neighbours in a trace: calls are put together by number
         launched = runs[workload_id, campaign_id].setdefault(number, _Launched(Call(number, op, module)))
         launched.add(name, duration_us, hidden_us)
     for (workload_id, campaign_id), by_number in runs.items():
@@ -148,6 +149,7 @@ def _traces(file: TableFile, measured: Mapping[str, dict[str, Any]]) -> Iterable
                 workload_id,
                 Trace(
                     workload_id=workload_id,
+                    # files of schema version 1 have no campaign in their kernels
                     campaign_id=campaign_id or row.get("campaign_id") or "",
                     key=GraphKey.of(row),
                     family=row["family"] or "",
@@ -170,6 +172,7 @@ class _Launched:
     def add(self, name: int, duration_us: float, hidden_us: float | None) -> None:
         self.names[name] += 1
         self.duration_us += duration_us
+        # one kernel without a known overlap makes the overlap of the call unknown
         self.hidden_us = None if hidden_us is None or self.hidden_us is None else self.hidden_us + hidden_us
 
     def busy_us(self) -> float:
@@ -191,6 +194,7 @@ def link_traces(
         waiting[trace.key].append(trace)
     links, summary = [], Summary()
     for key, graph_hash, graph in graphs:
+        # `pop`: a store may have a graph twice, and a trace counts once
         for trace in waiting.pop(key, []):
             link = Link(trace, graph_hash, tuple(link_calls(graph, trace.calls)))
             links.append(link)

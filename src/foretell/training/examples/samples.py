@@ -39,6 +39,7 @@ def read_samples(store: Path, device: str, cache: Path, say: Say = lambda _: Non
     total = len(measured_rows(store))
     for example in read_examples(store, Target(find_device(device)), failures):
         other = example.row["device_name"]
+        # older measurements have no device name: they are taken to be of this device
         if other and find_device(other).id != device:
             failures[f"measured on {other}"] += 1
             continue
@@ -63,6 +64,7 @@ def sample_of(example: Example) -> Sample:
     unit_us = None
     if example.unit_us is not None:
         spent = np.zeros(len(units))
+        # equal units may have different traced times: each gets their mean
         np.add.at(spent, units.member, example.unit_us)
         unit_us = spent / units.counts
     row = example.row
@@ -76,6 +78,7 @@ def sample_of(example: Example) -> Sample:
         roofline_ms=base.latency_ms.value if base.latency_ms else np.nan,
         roofline_w=base.power_w.value if base.power_w else np.nan,
         truth={name: float("nan") if row[name] is None else float(row[name]) for name in TRUTHS},
+        # sums of kernels (where capture failed) leave out gaps, and a bench is no model
         captured=row["latency_source"] == "cuda-graph" and row["family"] != BENCH,
     )
 

@@ -54,6 +54,7 @@ def read_examples(store: Path, target: Target, failures: Counter[str] | None = N
     for row in rows.values():
         waiting[GraphKey.of(row)].append(row)
     for key, _, graph in read_graphs(store, list(waiting)):
+        # workloads that differ only in batch size or dtype share a graph
         for row in waiting.pop(key):
             try:
                 yield _example(row, graph, target, traces.get(row["workload_id"]), links)
@@ -117,6 +118,7 @@ def unit_times(workload: Workload, units: Units, trace: Trace, nodes: Mapping[in
     positions = _positions(workload)
     times = np.zeros(len(units))
     for number, (phase, members) in enumerate(zip(units.phases, units.nodes, strict=True)):
+        # the update of the parameters is one unit without nodes
         keys = [OPTIMIZER] if phase == "optimizer" else [positions[member] for member in members]
         times[number] = sum(spent[phase, key] for key in keys)
     return times

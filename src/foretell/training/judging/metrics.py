@@ -112,6 +112,7 @@ def kendall_tau(truth: ArrayLike, predicted: ArrayLike) -> float | None:
     pairs = len(actual) * (len(actual) - 1) // 2
     tied_actual, tied_guess = _tied_pairs(actual), _tied_pairs(np.sort(guess))
     tied_both = _tied_pairs(np.unique(np.stack([actual, guess]), axis=1, return_inverse=True)[1].ravel())
+    # τ-b would divide by 0
     if pairs in (tied_actual, tied_guess):
         return None
     excess = pairs - tied_actual - tied_guess + tied_both - 2 * _inversions(guess)

@@ -80,6 +80,7 @@ def judge(test: Sequence[Sample], predicted: Predicted) -> dict[str, dict[str, d
         declined = _declined(metric, predicted[metric][known], modes[known])
         for mode in MODES:
             use = known & ((modes == mode) | (mode == "all"))
+            # percentiles of fewer workloads mean nothing
             if use.sum() >= _FEW and mode not in declined:
                 figures.setdefault(metric, {})[mode] = _figures(truth[use], metric, predicted, use)
     return figures
@@ -103,6 +104,7 @@ def _figures(
         figures["coverage"] = coverage(truth, low, high)
         figures["median_relative_width"] = median_relative_width(values, low, high)
     if "distance" in predicted:
+        # how often the distance warning is shown
         figures["warned"] = float(np.mean(predicted["distance"][use] > 1))
     return figures
 
@@ -114,6 +116,7 @@ def run_once(name: str, fitter: Fitter, samples: Sequence[Sample], split: str, s
         return Run(**json.loads(file.read_text(encoding="utf-8")))
     parts = sides(samples, split, seed)
     predict = fitter(parts[TRAIN], parts[VALIDATION], seed)
+    # the test side is seen here for the first time
     predicted = predict(parts[TEST])
     run = Run(name, split, seed, {side: len(part) for side, part in parts.items()}, judge(parts[TEST], predicted))
     write_whole(file, json.dumps(asdict(run), indent=1).encode())

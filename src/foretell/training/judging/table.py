@@ -41,6 +41,7 @@ class Comparison:
         """The best predictors in a metric; none where the metric does not rank."""
         means = {name: _mean(row.get(metric)) for name, row in self.rows.items()}
         known = {name: mean for name, mean in means.items() if mean is not None}
+        # one predictor alone is not the best of anything
         if not self.ranked or metric in UNRANKED or len(known) < 2:
             return ()
         best_mean = max(known.values()) if metric in LARGER_IS_BETTER else min(known.values())
