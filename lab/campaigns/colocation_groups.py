@@ -77,6 +77,7 @@ def draw_groups(
                 if all(candidate.process != other.process for other in members)
             ]
             if free:
+                # prefer workloads that were used less, with some chance
                 members.append(min(free, key=lambda candidate: used[candidate.workload_id] + 2 * rng.random()))
         key = frozenset(candidate.workload_id for candidate in members)
         if len(members) == size and key not in groups:

@@ -143,6 +143,7 @@ class Stage:
     ) -> tuple[dict[int, Together | None], dict[int, tuple[str, str]]]:
         """Replay all members at the same time; return the replays that count for each, and why members failed."""
         seconds = window_s([candidate.solo_ms for candidate in group], usual_s)
+        # a moment ahead, so that all processes have read their command and start together
         start = time.time() + _BARRIER_S
         commands: dict[int, Message] = {}
         for candidate in group:
@@ -158,4 +159,5 @@ class Stage:
                 moments[member] = answer["moments"]
             else:
                 failed[member] = str(answer["status"]), str(answer.get("error"))
+        # without one member the others did not run together as planned
         return ({} if failed else overlap(moments)), failed

@@ -99,6 +99,7 @@ class FusionCampaign:
             busy = any(worker.group is not None for worker in pool.workers.values())
             if not busy and not (running and self._waiting):
                 break
+            # every worker died twice before its first message: something is wrong with all of them
             if not heard and pool.restarts >= 2 * len(pool.workers):
                 raise MeasurementError(f"No worker gets ready. See {self._out / 'workers.log'}.")
             for worker, message in pool.listen(0.1):
@@ -137,6 +138,7 @@ class FusionCampaign:
             error = reason if late else f"exit code {worker.process.returncode}"
             self._write(group, "timeout" if late else "crash", {"error": error}, None)
         elif group is not None:
+            # not the model's fault: it is next again
             self._waiting.appendleft(group)
         worker.group, worker.current, worker.ready = None, None, False
         if restart or (group is not None and self._waiting):

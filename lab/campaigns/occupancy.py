@@ -133,6 +133,7 @@ class OccupancyCampaign:
                     if self._ended(child):
                         del children[slot]
                         self._save(child)
+                # without permission for hardware counters every start fails: stop early and say why
                 if self._fruitless >= _MAX_FRUITLESS and not self._counts["ok"]:
                     raise MeasurementError(f"ncu counts nothing: {self._complaint or 'it printed no kernels'}")
                 if time.time() - reported > _REPORT_S:
@@ -238,6 +239,7 @@ class OccupancyCampaign:
                 counted += bool(kernels)
                 if kernels:
                     self._write_counters(workload_id, kernels, len(counters), float(closed[workload_id]["profile_s"]))
+        # runs ended, but ncu printed nothing for them
         if closed and not counted:
             self._fruitless += 1
         elif not begun:

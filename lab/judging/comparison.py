@@ -10,7 +10,7 @@ from foretell.predictors.sample import Sample
 from foretell.registry import did_you_mean
 from foretell.training import unit_models
 from foretell.training.examples.samples import read_samples
-from foretell.training.judging.protocol import Answerer, Fitter, Run, is_known
+from foretell.training.judging.protocol import Fitter, Run, SamplePredictor, is_known
 from lab.judging import graph_fits
 from lab.judging.graph_fits import Arm, PlannedFit, arms_of, cached_fitter, fit_graph_networks
 from lab.judging.graph_processes import Workspace, fit_side_by_side
@@ -22,13 +22,13 @@ Say = Callable[[str], None]
 GRAPH_NETWORKS = tuple(graph_fits.MODES)
 
 
-def _linear(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+def _linear(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
     del seed
     # least squares has no randomness
     return Linear.fit([*_captured(train), *validation]).predict
 
 
-def _boosting(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+def _boosting(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
     return GradientBoosting.fit([*_captured(train), *validation], seed).predict
 
 
@@ -90,6 +90,7 @@ def evaluate(
             fit_graph_networks(samples, missing, read_graphs, network_folder, fit_seconds, say)
         for arm in arms.values():
             others[arm.title] = partial(_cached, arm, network_folder)
+    # graph networks go by the titles of their arms, such as 'trappm 25%'
     titles = [name for name in names if name not in GRAPH_NETWORKS] + list(arms)
     return unit_models.evaluate(
         titles, store, device, cache, runs, splits=splits, seeds=seeds, only_networks=only_networks, others=others,

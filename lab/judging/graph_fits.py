@@ -21,7 +21,7 @@ from foretell.errors import DataError, InputError
 from foretell.files import write_whole
 from foretell.predictors.sample import Sample
 from foretell.predictors.unit.fit_network import default_device
-from foretell.training.judging.protocol import Answerer, Fitter, Predicted, sides
+from foretell.training.judging.protocol import Fitter, Predicted, SamplePredictor, sides
 from lab.papers.graph_networks.arrays import GraphArrays
 from lab.papers.graph_networks.recipes import Recipe, find_recipe
 
@@ -123,7 +123,7 @@ def fit_graph_networks(
 def cached_fitter(file: Path) -> Fitter:
     """A fitter that fits nothing and reads the predictions in a file."""
 
-    def fit(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+    def fit(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
         del train, validation, seed
         return lambda test: _read(file, test)
 
@@ -164,6 +164,7 @@ class _FittingContext:
         for modes in MODES[planned.arm.recipe]:
             training, validation, test_samples = (captured_in(parts[side], modes) for side in (TRAIN, VALIDATION, TEST))
             labelled = share_of(training, planned.split, planned.arm.share, planned.seed)
+            # a small share of labels may have no measurement of a metric
             targets = tuple(name for name in recipe.targets if has_truth(labelled, name))
             if not (targets and validation and test_samples):
                 self.say(
@@ -183,6 +184,7 @@ class _FittingContext:
             encoder = self._encoder(planned, own, parts) if own.embedding == "frozen" else None
             what = f"{planned}, {' and '.join(modes)}"
             predicted, fact = self._fit(what, own, planned.seed, encoder, (labelled, validation, test_samples))
+            # each group of modes has a network of its own: put its predictions in their places
             places = [place for place, sample in enumerate(test) if sample.setting.mode in modes]
             for name, values in predicted.items():
                 predictions[name][places] = values
@@ -282,6 +284,7 @@ def share_of(samples: Sequence[Sample], split: str, share: float, seed: int) -> 
         # the shift differs by family, so that some small families give a group at small shares, and others do not
         shift = _fraction(f"{seed}|family|{family}")
         own.sort(key=lambda group: _fraction(f"{seed}|{group}"))
+        # groups are sorted by hash: a larger share contains the smaller one
         chosen |= {group for rank, group in enumerate(own) if (rank + shift) / len(own) < share}
     return [sample for group, sample in zip(groups, samples, strict=True) if group in chosen]
 

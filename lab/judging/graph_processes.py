@@ -46,6 +46,7 @@ def fit_side_by_side(planned: Sequence[PlannedFit], workspace: Workspace, proces
     groups: dict[tuple[object, ...], list[PlannedFit]] = {}
     for fit in planned:
         if not fit.file(workspace.folder).exists():
+            # TraPPM's arms of one split and seed share an encoder
             key = (fit.split, fit.seed) if fit.arm.recipe == PRETRAINED else (fit.arm, fit.split, fit.seed)
             groups.setdefault(key, []).append(fit)
     # the longest first: a group with all shares of the labels

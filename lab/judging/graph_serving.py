@@ -88,6 +88,7 @@ def _fit(
     recipe = find_recipe(name)
     recipe = replace(recipe, targets=tuple(metric for metric in recipe.targets if has_truth(training, metric)))
     if start is not None:
+        # the usual rate would destroy what the network has learned
         recipe = replace(recipe, rate=recipe.rate * _GENTLER)
     if not (recipe.targets and validation):
         raise DataError(

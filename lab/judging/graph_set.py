@@ -82,6 +82,7 @@ def _packed(graphs: dict[str, GraphArrays]) -> bytes:
     positions: dict[bytes, int] = {}
     index = np.array(
         [
+            # a column is identified by its bytes
             [positions.setdefault(column.tobytes(), len(positions)) for column in _columns(graph)]
             for graph in graphs.values()
         ],

@@ -52,6 +52,7 @@ class Linear:
         for metric in TRUTHS:
             logs = _logs(samples, metric)
             known = np.isfinite(logs)
+            # fewer rows than columns have no unique solution
             if known.sum() > rows.shape[1]:
                 weights[metric] = np.asarray(np.linalg.lstsq(rows[known], logs[known], rcond=None)[0], np.float64)
         return cls(weights)

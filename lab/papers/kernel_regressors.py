@@ -49,6 +49,7 @@ class KernelRegressors:
         forests = {}
         for depth in range(len(_KERNEL) + 1):
             for kernel, rows in _by_kernel(features, depth):
+                # depth 0 is the forest for all kernels, which always exists
                 if len(rows) >= LEAST or not depth:
                     forests[kernel] = FOREST.fit(features[rows][:, _CHOSEN], np.log(time_us[rows]))
         return cls(forests)
@@ -57,6 +58,7 @@ class KernelRegressors:
         """The time of each unit in microseconds."""
         predicted_us = np.zeros(len(features))
         for kernel, rows in _by_kernel(features, len(_KERNEL)):
+            # the most specific forest that exists
             known = next(k for k in (kernel, kernel[:1], ()) if k in self._forests)
             predicted_us[rows] = np.exp(self._forests[known].predict(features[rows][:, _CHOSEN]))
         return predicted_us

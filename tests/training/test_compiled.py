@@ -101,7 +101,7 @@ def test_held_out_latencies_and_signs_beat_baselines(found, tmp_path):
 
 
 def test_the_sign_is_that_of_both_told(found):
-    faster = compiled.helps_rightly(found, found.predicted_eager_ms * 0.9)
+    faster = compiled.is_sign_right(found, found.predicted_eager_ms * 0.9)
     batches = np.array([row["batch_size"] for row in found.rows])
     assert faster.tolist() == (batches > 1).tolist()
 

@@ -54,6 +54,7 @@ class GraphNetwork:
         onnx = require("onnx", extra="train", purpose="Reading the weights of a network")
         model = onnx.load_from_string(data)
         arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+        # int8 matrices are stored as bytes and a step for each column
         small = {name.removesuffix(".bytes") for name in arrays if name.endswith(".bytes")}
         dequantised = {name: arrays[f"{name}.bytes"].astype(np.float32) * arrays[f"{name}.step"] for name in small}
         parts = {f"{name}.{part}" for name in small for part in ("bytes", "step")}
@@ -80,5 +81,6 @@ class GraphNetwork:
 
     def _logs(self, graphs: Sequence[GraphArrays]) -> NDArray[np.float64]:
         inputs = stack(graphs, self.recipe)
+        # the fields of a stack have the names of the model's inputs
         (logs,) = self._session.run(None, vars(inputs))
         return np.asarray(logs, np.float64)

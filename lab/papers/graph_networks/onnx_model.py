@@ -103,6 +103,7 @@ class _Writer:
     def weight(self, name: str) -> _Name:
         if name not in self.known:
             value = self.weights[name]
+            # biases and norms stay exact: they are small and sensitive
             if self.small and value.ndim == 2 and value.size >= _SMALL_FROM:
                 scale = np.maximum(np.abs(value).max(axis=0, keepdims=True), _LEAST_SCALE) / _LARGEST
                 self.arrays[f"{name}.bytes"] = np.rint(value / scale).astype(np.int8)

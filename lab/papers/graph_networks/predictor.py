@@ -40,6 +40,7 @@ class GraphPredictor:
         """The metrics that the network predicts, with intervals; the others are None."""
         network = self._fitted_to(workload)
         base = analytic_prediction(workload)
+        # a stack of one graph
         values = network.predict([extract_graph_arrays(workload)])
         widths: dict[str, float] = json.loads(network.notes["widths"])
         estimates = {name: _around(float(values[name][0]), widths[name]) for name in network.targets}

@@ -172,6 +172,7 @@ def whole_matrix(graphs: Sequence[GraphArrays], recipe: Recipe) -> NDArray[np.fl
     """
     rows = np.array([graph.whole_of(recipe.columns) for graph in graphs]).reshape(len(graphs), len(recipe.columns))
     if recipe.published and recipe.whole == TRAPPM_COLUMNS:
+        # as in TraPPM's code: six numbers of one graph are standardised together, whatever their units
         own = rows[:, : len(recipe.whole)]
         deviation = own.std(axis=1, keepdims=True)
         rows[:, : len(recipe.whole)] = (own - own.mean(axis=1, keepdims=True)) / np.where(deviation > 0, deviation, 1)

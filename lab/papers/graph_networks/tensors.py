@@ -96,6 +96,7 @@ class _UnitRows(torch.autograd.Function):  # type: ignore[misc, name-defined]
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         y, lengths = ctx.saved_tensors
         along = torch.linalg.vecdot(gradient, y).unsqueeze(1)
+        # a row of zeros has no direction, so no gradient
         shrink = torch.where(lengths > SHORTEST_ROW, 1 / lengths, 0)
         return torch.addcmul(gradient, y, along, value=-1) * shrink
 
@@ -172,6 +173,7 @@ class TorchOperations:
 
     def sum_into(self, x: Tensor, index: Tensor, like: Tensor) -> Tensor:
         """The sum of the rows with each number."""
+        # `index_add_` adds up repeated numbers; assignment would keep one
         return x.new_zeros(like.shape[0], x.shape[1]).index_add_(0, index, x)
 
     def count_into(self, index: Tensor, like: Tensor) -> Tensor:
@@ -245,6 +247,7 @@ class DeviceGraphs:
         device = self.nodes.device
         nodes, graph_index = _ranges(self.node_counts, numbers, device)
         edges, _ = _ranges(self.edge_counts, numbers, device)
+        # edges are numbered within each graph: shift them by the nodes before
         starts = np.cumsum(self.node_counts[numbers]) - self.node_counts[numbers]
         offsets = _repeat(starts, self.edge_counts[numbers], device)
         chosen = torch.from_numpy(numbers).to(device)

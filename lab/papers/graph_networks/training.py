@@ -99,6 +99,7 @@ def fit(
             if training_side.embedding is not None
             else _embeddings(weights, recipe, training_side.graphs, device)
         )
+        # the scale of an embedding is known only after the encoder has run on the training side
         weights |= column_scales("embedding", pooled.cpu().numpy(), recipe)
     tensors = to_tensors(weights, device)
     if recipe.embedding == "frozen":
@@ -218,6 +219,7 @@ def target_losses(ops: TorchOperations, recipe: Recipe, out: Tensor, logs: Tenso
         if recipe.loss == "relative":
             ratio = (predicted - truth) * scale
             relative = torch.exp(ratio.clamp(max=_STEEPEST)) - 1
+            # the slope of the square at the joint: the loss stays smooth
             slope = 2 * (math.exp(_STEEPEST) - 1) * math.exp(_STEEPEST)
             return relative**2 + slope * (ratio - _STEEPEST).clamp(min=0)
     if recipe.loss == "huber":

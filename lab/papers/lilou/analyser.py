@@ -82,6 +82,7 @@ def fit_fold(
     if len(held_out):
         own = Subgraphs.of_nodes(unit_set.nodes.of(unit_set.rows[held_out]), unit_set.device)
         predictions["time_us"], predictions["likeliest"] = network.predict(own)
+    # units without a trace are predicted too: whole workloads are sums of all their units
     rows = unit_set.summed[np.repeat(unit_set.summed_fold == fold, unit_set.lengths)]
     if len(rows):
         predictions["summed_us"], _ = network.predict(Subgraphs.of_nodes(unit_set.nodes.of(rows), unit_set.device))
@@ -122,6 +123,7 @@ def ours_us(samples: Sequence[Sample], device: str, cache: Path) -> Values | Non
     for file in sorted(cache.glob(f"networks-{device}-*/{_NETWORKS}.npz"), key=lambda file: -file.stat().st_mtime):
         folds = folds_of(groups_of(samples), Settings())
         (fit,) = cross_fits(samples, {_NETWORKS: folds}, Settings(), {_NETWORKS: file}).values()
+        # networks of another state of the data have another number of rows
         if len(fit.predictions.log_ratio) == len(rows.counts):
             return np.asarray(np.exp(fit.predictions.log_ratio) * rows.bound_us)
     return None

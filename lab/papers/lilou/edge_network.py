@@ -98,6 +98,7 @@ class EdgeNetwork:
         x = node_rows(inputs, self._runtimes[torch.from_numpy(numbers).to(self._runtimes.device)])
         x = self._settings.gat.embed(self._gat, x, inputs)
         ends = torch.stack([x.index_select(0, end) for end in inputs.edges], 1)
+        # the last hidden state, after both ends in order
         _, (last, _) = self._lstm(ends)
         return self._out(last[0])[:, 0]
 

@@ -50,6 +50,7 @@ class NodeTable:
         """The distinct rows, and for each row its position among them; layers repeat."""
         columns = (self.operators, self.dtypes, *self.sizes.T)
         table = np.ascontiguousarray(np.stack([column.astype(np.float32) for column in columns], axis=1))
+        # each row viewed as one opaque value, which `np.unique` can sort
         rows = table.view(np.dtype((np.void, table.dtype.itemsize * table.shape[1])))[:, 0]
         _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
         return self.of(first), inverse.astype(np.intp)
@@ -111,6 +112,7 @@ def describe_device(hardware: Hardware) -> NDArray[np.float32]:
     device = hardware.device
     clock_ghz = (device.boost_clock_mhz or 0.0) * MEGA / GIGA
     flops = hardware.peak_tflops("fp32", tensor_cores=False) * TERA
+    # the catalogue has no number of cores: derive it from the fp32 peak and the clock
     cores = round(flops / (_FLOPS_PER_CYCLE * clock_ghz * GIGA)) if clock_ghz else 0
     capability = float(device.compute_capability or 0.0)
     facts = (capability, hardware.bandwidth_gb_per_s, hardware.l2_mib, cores, hardware.sms, clock_ghz)

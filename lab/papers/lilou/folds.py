@@ -93,6 +93,7 @@ def fit_folds(
         if error is not None:
             failed.append(error)
 
+    # one fit needs no pool, and its progress can be shown
     if min(processes, len(missing)) <= 1:
         for number, fit in enumerate(missing, start=1):
             report(number, *_fit(fitter, fit, prepared, seconds, say))

@@ -54,6 +54,7 @@ Predictions = dict[str, Flags]
 
 def examples_of(edge_set: EdgeSet) -> EdgeExamples:
     """Every graph under its runtime, then those of ONNX Runtime again under eager mode."""
+    # the same graphs a second time, labelled for eager mode by the origins of their nodes
     again = np.flatnonzero(edge_set.runtime == RUNTIMES.index(ONNX))
     own = np.isin(_owner(edge_set), again)
     return EdgeExamples(
@@ -162,6 +163,7 @@ def tables(edge_set: EdgeSet, predictions: Mapping[str, Flags], networks: Sequen
         use = runtime == number
         if not use.any():
             continue
+        # foretell's trees make no prediction for eager mode
         shown = {who: flags for who, flags in predictions.items() if who != TREES or name != EAGER}
         graphs = int((examples.runtime == number).sum())
         size = f"{name}: {graphs} graphs, {int(use.sum()):,} edges, {examples.fused[use].mean():.0%} fused"

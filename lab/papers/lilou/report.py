@@ -18,6 +18,7 @@ _SECTION = "\n\n## "
 def write_section(folder: Path, title: str, text: str, tables: Sequence[Comparison]) -> Path:
     """Write the section of one part; sections are in the order of their titles."""
     file = folder / FILE
+    # the other part's section is kept as it is
     sections = dict(part.split("\n", 1) for part in _read(file).split(_SECTION)[1:])
     sections[title] = "\n" + page(text, tables).decode()
     body = "".join(f"{_SECTION}{name}\n{sections[name].rstrip()}" for name in sorted(sections, reverse=True))

@@ -107,6 +107,7 @@ def _parse(file: Row, base: CarbonFacts) -> CarbonFacts:
     for cloud, inner in file.rows("region").items():
         for region, row in Row(f"{file.where}, region", {cloud: inner.fields}).rows(cloud).items():
             place = _place(row.allow("g_co2e_per_kwh", "country", "date", "source"), f"{cloud} {region}", sources)
+            # also a country of the user's own file may be named
             if place.g_co2e_per_kwh is None and place.country not in countries:
                 hint = did_you_mean(place.country or "", countries)
                 raise DataError(f"{row.where}: there is no [country] {place.country!r}.{hint}")

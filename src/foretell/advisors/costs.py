@@ -95,10 +95,12 @@ def inference_cost(
     _check_integer("batch size", batch_size)
     _check_integer("number of replicas", replicas)
     seconds = latency.scaled(MEGA / batch_size).scaled(seconds_from_ms(1))
+    # a predicted energy is better than power × latency, whose errors add up
     if energy_j is not None:
         device_kwh: Estimate | None = _positive("energy", "J", energy_j).scaled(MEGA / batch_size / _J_PER_KWH)
     else:
         device_kwh = _device_kwh(seconds.scaled(1 / _SECONDS_PER_H), power_w)
+    # the price is that of the instance, which all replicas share
     usd = _dollars(seconds.scaled(1 / _SECONDS_PER_H / replicas), usd_per_h)
     kwh, kg_co2e = _at_the_meter(device_kwh, pue, g_co2e_per_kwh)
     unknown = _reasons(usd_per_h, device_kwh, pue, g_co2e_per_kwh, energy_word="the energy and the power are")

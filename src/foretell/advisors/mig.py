@@ -74,6 +74,7 @@ def choose_mig(
         if memory_mib < wanted_mib:
             trials.append(MigTrial(profile.name, memory_mib, None, "memory"))
             continue
+        # only for profiles that hold the model: a prediction takes a moment
         latency_ms = latency_ms_on(profile) if latency_ms_on is not None else None
         if latency_ms is not None and latency_limit_ms is not None and latency_ms.value > latency_limit_ms:
             trials.append(MigTrial(profile.name, memory_mib, latency_ms, "latency"))
@@ -93,6 +94,7 @@ def dippm_mig(memory_mib: float) -> str | None:
     """
     above_mib = 0
     for profile, below_mib in _DIPPM_LIMITS_MIB.items():
+        # open at both ends, as published
         if above_mib < memory_mib < below_mib:
             return profile
         above_mib = below_mib

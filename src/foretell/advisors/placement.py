@@ -202,6 +202,7 @@ def _choice(candidate: Candidate, offer: Offer, requirements: Requirements) -> C
             replicas=replicas, usd_per_h=offer.usd_per_h,
         )  # fmt: skip
     ranked: Estimate | None = getattr(cost, _FIELDS[requirements.objective])
+    # with a rate, idle time is paid for too: a cheap large instance may lose
     if requirements.objective == "usd" and fleet is not None:
         ranked = fleet.usd_per_million  # whole instances are paid for, busy or not
     if ranked is None:

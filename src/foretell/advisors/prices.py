@@ -58,6 +58,7 @@ def load_prices(path: Path | str | None = None) -> tuple[Price, ...]:
     if path is None:
         return _shipped()
     merged = {price.key: price for price in _shipped()}
+    # own prices replace shipped ones of the same key
     merged |= {price.key: price for price in _parse(read_own(path))}
     return tuple(merged.values())
 

@@ -248,6 +248,7 @@ def _gaps(
     for mode in modes:
         few = {dtype: combinations.get((mode, dtype), 0) for dtype in dtypes}
         gaps += [f"{mode} in {dtype}: {n} workloads" for dtype, n in few.items() if n < _FEW]
+    # too few for a held-out family to say anything
     rare = [family for family, n in by["family"].items() if n < 5]
     if rare:
         gaps.append(f"{len(rare)} of {len(by['family'])} families have fewer than 5 workloads")

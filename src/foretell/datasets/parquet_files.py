@@ -175,6 +175,7 @@ class TableWriter:
         schema = self._schema or arrow_schema(self._table)
         encodings = {name: "DELTA_BINARY_PACKED" for name in schema.names if name in _COUNTING}
         encodings |= {name: "BYTE_STREAM_SPLIT" for name in schema.names if name in _SPLIT}
+        # columns with other encodings and with many distinct values get no dictionary
         dictionary = [name for name in schema.names if name not in _PLAIN and name not in encodings]
         if DOCUMENT in schema.names:
             schema = schema.append(pyarrow().field(GRAPH, graph_type()))

@@ -187,6 +187,7 @@ class ParquetStore:
             raise DataError(f"Cannot answer the query: {_complaint(str(error))}") from error
 
     def _open(self, duckdb: Any) -> Any:
+        # a query larger than its memory spills here
         spill = tempfile.mkdtemp(prefix="foretell-duckdb-")
         settings = {"memory_limit": MEMORY_LIMIT, "threads": THREADS, "temp_directory": spill}
         database = duckdb.connect(config=settings)
@@ -243,6 +244,7 @@ def _select(table: str, files: Sequence[TableFile], **replacements: str) -> str:
 def _select_kernels(files: Sequence[TableFile]) -> str:
     """Kernels with their names; those of version 1 get the campaign of their folder and global name numbers."""
     kernels = [file for file in files if file.table == "kernels"]
+    # files of version 1 number kernel names by folder, so each needs a query of its own
     sources = [_select("kernels", [file for file in kernels if file.version > 1])]
     for file in kernels:
         if file.version == 1:

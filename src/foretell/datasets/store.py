@@ -60,6 +60,7 @@ def gathered(batches: Iterable[Any], at_once: int) -> Iterator[Any]:
         start = 0
         while start < batch.num_rows:
             missing = at_once - sum(piece.num_rows for piece in pending)
+            # a slice copies nothing
             pending.append(batch.slice(start, missing))
             start += missing
             if sum(piece.num_rows for piece in pending) == at_once:

@@ -139,6 +139,7 @@ def read_compiled(
         workload = workload_of(row, graph, Target(target_device))
         latency = eager.predict(workload).latency_ms
         kernels = find_kernels(workload, eager, lambda graph: parts_of(graph, partitioner))
+        # a model that launches nothing cannot be compiled into something faster
         if latency is None or not len(kernels):
             continue
         whole_us = row["compiled_ms"] * KILO
@@ -149,6 +150,7 @@ def read_compiled(
             say(f"{len(used_rows)} of {len(rows)} compiled workloads read")
     if not used_rows:
         raise DataError(f"None of {len(rows)} compiled workloads has a graph; make them: foretell data graphs.")
+    # the eager predictor was fitted to all measured workloads, whatever their setting
     seen = np.array([architecture_of(row["spec"]) in known for row in used_rows], bool)
     return CompiledSet(target_device.id, used_rows, measured, np.array(eager_ms), seen)
 
@@ -228,7 +230,7 @@ def judge(compiled_set: CompiledSet, say: Say = lambda _: None) -> dict[str, Val
     return predictions
 
 
-def helps_rightly(compiled_set: CompiledSet, latency_ms: Values) -> NDArray[np.bool_]:
+def is_sign_right(compiled_set: CompiledSet, latency_ms: Values) -> NDArray[np.bool_]:
     """For each row whether the sign of the gain is right; both latencies are predicted."""
     return np.asarray(
         # predicted against predicted, and measured against measured: systematic errors cancel
@@ -265,8 +267,9 @@ def compare(compiled_set: CompiledSet, predictions: Mapping[str, Values]) -> lis
 
 def _figures(compiled_set: CompiledSet, latency_ms: Values, rows: NDArray[np.intp]) -> dict[str, Cell]:
     own = accuracy(compiled_set.compiled_ms[rows], latency_ms[rows])
-    right = helps_rightly(compiled_set, latency_ms)[rows]
+    right = is_sign_right(compiled_set, latency_ms)[rows]
     gains = (compiled_set.compiled_ms / compiled_set.eager_ms - 1.0)[rows]
+    # gains within the noise say nothing about the sign
     clear, slower = np.abs(gains) > GAIN, gains > GAIN
     return {
         "count": len(rows),

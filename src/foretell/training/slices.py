@@ -114,6 +114,7 @@ def read_slices(store: Path, device: str, cache: Path, say: Say = lambda _: None
             f"No slice was measured below {store}; measure some with a plan of the kind slices: foretell collect."
         )
     everything = read_samples(store, device, cache, say)
+    # slices are replayed CUDA graphs: only a replayed whole device can be compared with them
     known = {sample.workload_id: place for place, sample in enumerate(everything) if sample.captured}
     rows = [row for row in measured if row["workload_id"] in known]
     if not rows:
@@ -149,6 +150,7 @@ def _measured_slices(store: Path) -> list[Mapping[str, Any]]:
 def _predict_whole(everything: Sequence[Sample], chosen: Sequence[int], device: str, cache: Path) -> WholeDevice:
     """Held-out predictions of cached networks; without any, those of the shipped predictor."""
     rows = UnitRows.of(everything)
+    # the newest networks first
     cached_files = sorted(cache.glob(f"networks-{device}-*/{_NETWORKS}.npz"), key=lambda file: -file.stat().st_mtime)
     folds = folds_of(groups_of(everything), Settings())
     for file in cached_files:
@@ -272,6 +274,7 @@ def evaluate(store: Path, device: str, cache: Path, say: Say = lambda _: None) -
     ratios = judge(slice_set, say)
     try:
         bounds: Values | None = scale_bounds(slice_set, store, find_predictor(None, find_device(device).id), say)
+    # the comparison is optional: the tables come out without it
     except ForetellError as error:
         say(f"not compared with {BOUNDS}: {error}")
         bounds = None

@@ -33,10 +33,10 @@ from foretell.training.examples.unit_classes import read_unit_classes
 from foretell.training.judging.protocol import (
     METRICS,
     MODES,
-    Answerer,
     Fitter,
     Predicted,
     Run,
+    SamplePredictor,
     compare,
     groups_of,
     is_known,
@@ -55,7 +55,8 @@ NETWORK, TREES = "unit-network", "unit-trees"
 JUDGING_VERSION = 1
 
 
-def _roofline(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+def _roofline(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
+    # analytic: nothing is fitted
     del train, validation, seed
 
     def predict(samples: Sequence[Sample]) -> Predicted:
@@ -68,20 +69,21 @@ def _roofline(train: Sequence[Sample], validation: Sequence[Sample], seed: int) 
     return predict
 
 
-def _unit_trees(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+def _unit_trees(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
+    # unit models hold out folds of their own, so the validation side is training data, too
     samples = [*train, *validation]
     trees = UnitModel.load(fit_unit_trees(samples, groups_of(samples), Settings(seed=seed)))
     return lambda test: predict_samples(trees, test)
 
 
-def _unit_network(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+def _unit_network(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
     samples, settings = [*train, *validation], Settings(seed=seed)
     groups = groups_of(samples)
     (fit,) = cross_fit_networks(samples, [folds_of(groups, settings)], settings)
     return _with_network(samples, fit, settings)
 
 
-def _with_network(samples: Sequence[Sample], fit: CrossFit, settings: Settings) -> Answerer:
+def _with_network(samples: Sequence[Sample], fit: CrossFit, settings: Settings) -> SamplePredictor:
     model = UnitModel.load(fit_unit_network(samples, groups_of(samples), fit, settings))
     return lambda test: predict_samples(model, test)
 
@@ -137,6 +139,7 @@ def train(
         "held_out": card["held_out"],
         "held_out_by_family": card["held_out_by_family"],
     }
+    # the index has the checksum that `shipped` compares
     write_whole(index_file, (json.dumps(index, indent=1, sort_keys=True) + "\n").encode())
     return file
 
@@ -220,7 +223,7 @@ def _network_fitters(
     rows_of = {one.workload_id: np.arange(end - len(one.units), end) for one, end in zip(samples, ends, strict=True)}
 
     def fitter(fit: CrossFit) -> Fitter:
-        def fit_rest(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+        def fit_rest(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
             samples_seen = [*train, *validation]
             rows = np.concatenate([rows_of[sample.workload_id] for sample in samples_seen])
             return _with_network(samples_seen, CrossFit(fit.predictions.of(rows), fit.network), Settings(seed=seed))

@@ -53,6 +53,7 @@ def _repack(file: TableFile) -> Repacked:
     if GRAPH in file.columns:  # already in columns
         return Repacked(file.path, file.table, file.rows, before, before)
     with open_parquet(file.path) as opened:
+        # other tables keep their old schema, so that readers of that version still understand them
         schema = None if is_graphs else opened.schema_arrow
     with TableWriter(partial, TABLES[file.table], schema) as writer:
         for piece in _pieces(file.path, file.table):

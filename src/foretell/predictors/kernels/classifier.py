@@ -67,7 +67,7 @@ class KernelClassifier:
     def rank(self, units: KernelInputs, most: int = MOST) -> Ranked:
         """The likeliest classes of units."""
         classes, probability = np.full((len(units), most), -1), np.zeros((len(units), most), np.float32)
-        for part, rows in parted(units).items():
+        for part, rows in rows_by_network(units).items():
             if part in self.networks and len(rows):
                 network = self.networks[part]
                 probabilities = network.probabilities(units.of(rows))
@@ -78,7 +78,7 @@ class KernelClassifier:
         return Ranked(np.where(probability > 0, classes, -1), probability)
 
 
-def parted(units: KernelInputs) -> dict[str, NDArray[np.intp]]:
+def rows_by_network(units: KernelInputs) -> dict[str, NDArray[np.intp]]:
     """The rows of the units for each network."""
     return dict(zip(_PARTS, (np.flatnonzero(units.is_product), np.flatnonzero(~units.is_product)), strict=True))
 

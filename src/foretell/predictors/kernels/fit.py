@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from foretell.errors import InputError
 from foretell.optional import require
-from foretell.predictors.kernels.classifier import KernelClassifier, parted
+from foretell.predictors.kernels.classifier import KernelClassifier, rows_by_network
 from foretell.predictors.kernels.inputs import GROUPS, TILE_WIDTH, KernelInputs, describe_tiles
 from foretell.predictors.kernels.network import FARTHEST, KernelNetwork, weight_names
 
@@ -71,7 +71,7 @@ def fit_kernels(
     first, counts = _distinct(units, label, counts)
     units, label, fits = units.of(first), label[first], fits or FITS
     networks = {}
-    for part, rows in parted(units).items():
+    for part, rows in rows_by_network(units).items():
         if len(rows):
             say(f"{len(rows)} distinct units, {part}")
             networks[part] = _fit(units.of(rows), label[rows], counts[rows], classes, sms, fits[part], say)

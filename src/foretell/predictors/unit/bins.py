@@ -43,7 +43,7 @@ class Bins:
     def __len__(self) -> int:
         return len(self.columns)
 
-    def beside(self, numbers: Numbers) -> Numbers:
+    def with_positions(self, numbers: Numbers) -> Numbers:
         """The numbers, followed by the position of each within its bins: 0 before a bin, 1 after it."""
         through = np.clip((numbers[:, self.columns] - self.lows) / self.widths, 0.0, 1.0)
         return np.concatenate([numbers, through], axis=1, dtype=np.float32)

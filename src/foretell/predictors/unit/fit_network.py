@@ -119,7 +119,7 @@ class _Data:
                 f"Operators have codes up to {encoded.operators.max()}, but the embedding has {_CODES} rows."
             )
         self.bins = Bins.of(encoded.numbers, bins)
-        numbers = self.bins.beside(encoded.numbers)
+        numbers = self.bins.with_positions(encoded.numbers)
         spread = encoded.numbers.std(axis=0)
         self.middle = numbers.mean(axis=0)
         self.spread = np.append(np.where(spread > 1e-6, spread, 1.0), np.full(len(self.bins), _BIN_SPREAD))

@@ -5,12 +5,15 @@ it at the peaks of the datasheet. A network (or trees) predicts the logarithm of
 already knows sizes and the device, so the ratio stays within a narrow range, and one model serves kernels of 1 µs and
 of 100 ms. The times of the units are added up. Small trees on pooled features of the whole workload then correct the
 sum, because a sum does not know gaps, overlap and clocks. Memory is the peak that the allocator's replay counts, and
-power is the roofline's; each is multiplied by a predicted ratio. Energy is power times latency.
+power is the roofline's; each is multiplied by a predicted ratio. Where a network predicts the power of units, their
+mean is the power instead. Energy is power times latency.
 
-Intervals are split conformal: H. Papadopoulos et al., Inductive Confidence Machines for Regression, ECML 2002; J. Lei
-et al., Distribution-Free Predictive Inference for Regression, JASA 113, 2018. More trees predict how large the error of
-this workload will be (in logarithms). Held-out errors are divided by that expected size, and the quantile of these
-scores that covers nine in ten of them sets the width of every interval. So intervals are wide where errors were large.
+Intervals follow split conformal prediction: H. Papadopoulos et al., Inductive Confidence Machines for Regression, ECML
+2002; J. Lei et al., Distribution-Free Predictive Inference for Regression, JASA 113, 2018. More trees predict how large
+the error of this workload will be (in logarithms). Held-out errors are divided by that expected size, and the quantile
+of these scores that covers nine in ten of them sets the width of every interval. So intervals are wide where errors
+were large. The errors come from cross-fitting instead of one calibration set, as in V. Vovk's cross-conformal
+predictors (2015), which uses all data at the price of a guarantee that is only approximate.
 
 Limits. The guarantee holds for workloads that are exchangeable with the measured ones. Here the scores come from folds
 that hold out whole architectures, so a new architecture of a known kind is close to exchangeable. A new family, a kind

@@ -90,7 +90,7 @@ class UnitNetwork:
         log_ratio, power_w = np.zeros(len(units)), np.zeros(len(units))
         for start in range(0, len(units), _SLICE):
             part = slice(start, start + _SLICE)
-            numbers = scaled(self.bins.beside(units.numbers[part]), self.middle, self.spread)
+            numbers = scaled(self.bins.with_positions(units.numbers[part]), self.middle, self.spread)
             # operators whose code is beyond the embedding share its last row
             codes = np.minimum(units.operators[part], self.operators - 1)
             launches = units.launches[part] / bound_us[part]

@@ -174,6 +174,7 @@ def link_calls(graph: Graph, calls: Sequence[Call]) -> list[int]:
 def _find_loss(calls: Sequence[Call], forward: Sequence[int], linked: list[int], first_backward: int) -> None:
     """Mark the calls between the model's last node and the first gradient as the loss function's."""
     for i in reversed([i for i in forward if i < first_backward]):
+        # the loss is called outside of all modules; the first other call, from the end, is the model's
         if calls[i].module or calls[i].name not in _LOSS_CALLS:
             break
         linked[i] = LOSS
@@ -188,6 +189,7 @@ def _attach_followers(calls: Sequence[Call], backward: Sequence[int], linked: li
     for i in backward:
         if linked[i] != NONE:
             last = linked[i]
+        # sums of gradients (accumulate) and copies have no node of their own
         elif last == LOSS or calls[i].name in _MOVES or "accumulate" in calls[i].name:
             linked[i] = last
 
@@ -206,6 +208,7 @@ class _Step:
 
     @classmethod
     def of_call(cls, call: Call) -> "_Step":
+        # names lost their leading underscore: try both
         op = canonical_operator(f"aten.{call.name}.default") or canonical_operator(f"aten._{call.name}.default")
         return cls(call.name, op, call.module)
 

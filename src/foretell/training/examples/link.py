@@ -179,6 +179,7 @@ class _Launched:
         """The time in which at least one kernel ran; NaN where it is not known."""
         if self.hidden_us is not None:
             return self.duration_us - self.hidden_us
+        # the name of the call and many kernels of one name: together a sign of streams
         spread = _SPREAD.search(self.call.op) and max(self.names.values()) >= _SPREAD_KERNELS
         return math.nan if spread else self.duration_us
 
@@ -217,6 +218,7 @@ def link_store(
 def write_links(links: Sequence[Link], folder: Path) -> Path:
     """Write the table ``kernel_nodes`` of ``folder``; it replaces an older one."""
     columns: dict[str, list[object]] = {name: [] for name in TABLES[_TABLE].columns}
+    # similar traces next to each other compress better
     for link in sorted(links, key=lambda link: (link.trace.family, link.trace.key)):
         for call, node in zip(link.trace.calls, link.nodes, strict=True):
             columns["campaign_id"].append(link.trace.campaign_id)

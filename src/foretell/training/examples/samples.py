@@ -129,6 +129,7 @@ def _load(file: Path) -> list[Sample]:
     for start, end, text in zip(ends - stored["sizes"], ends, stored["facts"].tolist(), strict=True):
         facts, part = json.loads(text), slice(int(start), int(end))
         setting = Setting(facts["mode"], facts["dtype"], facts["batch_size"], facts["optimizer"], facts["memory_mib"])
+        # units in the cache are distinct already: each is a member of its own row
         number = np.arange(len(stored["counts"][part]))
         units = DistinctUnits(stored["features"][part], stored["counts"][part], stored["bound_us"][part], number)
         samples.append(

@@ -34,8 +34,9 @@ SHARE = 0.15
 _FEW = 8
 
 Predicted = Mapping[str, NDArray[np.float64]]
-Answerer = Callable[[Sequence[Sample]], Predicted]
-Fitter = Callable[[Sequence[Sample], Sequence[Sample], int], Answerer]
+# a fitter gets training samples, validation samples and a seed, and returns a function that predicts samples
+SamplePredictor = Callable[[Sequence[Sample]], Predicted]
+Fitter = Callable[[Sequence[Sample], Sequence[Sample], int], SamplePredictor]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ def sides(samples: Sequence[Sample], split: str, seed: int) -> dict[str, list[Sa
     }
     parts: dict[str, list[Sample]] = {TRAIN: [], VALIDATION: [], TEST: []}
     for side, sample in zip(assign(rule, records), samples, strict=True):
+        # validation and test are whole, replayed models only
         if side == TRAIN or sample.captured:
             parts[side].append(sample)
     return parts
