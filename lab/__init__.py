@@ -1,1 +1,1 @@
-"""The laboratory: networks and baselines of papers, campaigns and comparisons. It is not part of the wheel."""
+"""Lab: networks and baselines of papers, campaigns and comparisons; not part of the wheel."""

@@ -1,4 +1,4 @@
-"""``python -m lab``: the laboratory's commands, from a checkout."""
+"""Lab: ``python -m lab`` runs the commands from a checkout."""
 
 from lab.commands import main
 

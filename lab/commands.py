@@ -1,4 +1,4 @@
-"""Lab: its commands. What the product has too works the same, with the papers' predictors and more campaigns."""
+"""Lab: the commands; those of the product work the same here, with the papers' predictors and more campaigns."""
 
 import importlib
 from pathlib import Path
@@ -50,10 +50,13 @@ def fit(
     device: Device = "h200",
     out: Annotated[Path, typer.Option("--out", help="Folder of the fitted network.")] = Path("out/trained"),
     cache: Cache = Path("out/training"),
-    seed: Annotated[int, typer.Option("--seed", help="Of the split and the first weights.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the split and of the initial weights.")] = 0,
     fit_seconds: FitSeconds = None,
     start: Annotated[
-        Path | None, typer.Option("--start", help="Go on from this FILE.onnx, to another device.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--start", help="Start from this FILE.onnx, to transfer it to another device.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Fit a graph network of a paper to all measurements of a device, and write it as ONNX."""
@@ -84,8 +87,8 @@ def predict(
     from foretell.workflows.workload import read_workload
     from lab.papers.graph_networks.predictor import GraphPredictor
 
-    asked = read_workload(model, device=device, batch_size=batch_size, dtype=dtype, mode=mode)
-    typer.echo(json.dumps(GraphPredictor.from_file(file).predict(asked).to_dict(), indent=1))
+    workload = read_workload(model, device=device, batch_size=batch_size, dtype=dtype, mode=mode)
+    typer.echo(json.dumps(GraphPredictor.from_file(file).predict(workload).to_dict(), indent=1))
 
 
 @app.command()
@@ -109,16 +112,14 @@ def evaluate(
     runs: Annotated[Path, typer.Option("--runs", help="Finished runs; those are not repeated.")] = Path("out/runs"),
     only_networks: OnlyNetworks = False,
     fit_seconds: FitSeconds = None,
-    processes: Annotated[
-        int, typer.Option("--processes", min=1, max=64, help="Networks that are fitted side by side.")
-    ] = 1,
+    processes: Annotated[int, typer.Option("--processes", min=1, max=64, help="Networks fitted at the same time.")] = 1,
     label_shares: Annotated[
         str | None,
         typer.Option(
             "--label-shares",
             metavar="0.1,…,1",
             show_default=False,
-            help="For trappm: learn from these shares of the training side, with and without pre-training.",
+            help="For trappm: use these shares of the training side, with and without pre-training.",
         ),
     ] = None,
     report: Annotated[
@@ -129,20 +130,20 @@ def evaluate(
     """Judge predictors of papers beside the product's, on workloads that none has seen."""
     if any(name in LILOU for name in predictors):
         if len(predictors) > 1:
-            raise InputError("LILOU's parts are judged on tables of their own: name one alone.")
+            raise InputError("LILOU's parts have tables of their own: name one of them, and nothing else.")
         module: Any = importlib.import_module(LILOU[predictors[0]])
         tables = module.evaluate(
             store, device, cache, only_networks=only_networks, fit_seconds=fit_seconds, processes=processes, say=_say
         )
         if only_networks:
-            typer.echo(f"networks are kept in {printable(str(cache))}")
+            typer.echo(f"networks are cached in {printable(str(cache))}")
         else:
             show_tables(module, tables, report=report, as_json=as_json)
         return
     from foretell.training import unit_models
     from lab.judging import comparison
 
-    judged = comparison.evaluate(
+    finished_runs = comparison.evaluate(
         predictors, store, device, cache, runs, splits=split or unit_models.SPLITS, seeds=range(seeds),
         only_networks=only_networks, fit_seconds=fit_seconds, label_shares=read_shares(label_shares),
         processes=processes, say=_say,
@@ -150,15 +151,15 @@ def evaluate(
     if report:
         file = unit_models.write_report(unit_models.finished(store, device, runs), Path("reports"))
         typer.echo(f"written: {printable(str(file))}", err=as_json)
-    show_runs(judged, as_json=as_json)
+    show_runs(finished_runs, as_json=as_json)
 
 
 def read_shares(text: str | None) -> tuple[float, ...]:
-    """Numbers with commas between."""
+    """Numbers separated by commas."""
     try:
         return tuple(float(share) for share in text.split(",")) if text else ()
     except ValueError:
-        raise InputError(f"Got the shares {text!r}; give numbers with commas between, such as 0.1,0.5,1.") from None
+        raise InputError(f"Got the shares {text!r}; give numbers separated by commas, such as 0.1,0.5,1.") from None
 
 
 def _say(text: str) -> None:

@@ -1,1 +1,1 @@
-"""Campaigns that only a laboratory needs: co-location, occupancy, fusion."""
+"""Lab: campaigns that the product does not need: co-location, occupancy, fusion."""

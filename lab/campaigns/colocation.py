@@ -1,8 +1,8 @@
-"""Profiling: captured steps of different processes replayed at the same time, under MPS and under time-slicing.
+"""Lab: co-location: captured steps of different processes replayed at the same time, under MPS and time-slicing.
 
-Every process prepares its workloads once, each is replayed alone, then groups are called up one after the other. Both
-methods see the same groups. ``together_ms`` and ``solo_ms`` are means: under time-slicing most replays are either not
-interrupted at all or by whole slices of another process, and it is their mean that throughput feels.
+Every process prepares its workloads once; each workload is replayed alone; then groups are replayed one after the
+other. Both methods see the same groups. ``together_ms`` and ``solo_ms`` are means: under time-slicing, most replays are
+either not interrupted at all or by whole slices of another process, and throughput follows the mean.
 """
 
 import logging
@@ -34,7 +34,7 @@ _REPORT_EVERY = 40
 
 
 def run(job: Job, command: Sequence[str] = WORKER) -> dict[str, int]:
-    """Measure until the time or the plan is over; ``limit`` is a number of groups for each method."""
+    """Measure until the time or the plan is over; ``limit`` is the number of groups for each method."""
     return ColocationCampaign(job, command).run()
 
 
@@ -53,7 +53,7 @@ class ColocationCampaign:
         self._groups: dict[str, dict[str, frozenset[str]]] = {}
 
     def run(self) -> dict[str, int]:
-        """All methods, each with its share of the time."""
+        """Run all methods, each with its share of the time."""
         self._out.mkdir(parents=True, exist_ok=True)
         columns = ("method", "group_id", "workload_id")
         for method, group, workload_id in done_keys(self._job.folders, TABLE, columns):
@@ -67,6 +67,7 @@ class ColocationCampaign:
         try:
             for number, method in enumerate(methods):
                 now = time.time()
+                # what one method leaves of its time goes to those after it
                 until = now + (self._stop_at - now) / (len(methods) - number)
                 known = self._groups.setdefault(method, {})
                 if len(known) >= count:
@@ -80,7 +81,7 @@ class ColocationCampaign:
             self._rows.close()
         if not self._rows.counts and not resumed:
             raise MeasurementError(f"No group could be measured. See {self._out / 'workers.log'}.")
-        groups = {f"groups {method}": len(found) for method, found in self._groups.items()}
+        groups = {f"groups {method}": len(members) for method, members in self._groups.items()}
         return dict(self._rows.counts) | groups
 
     def _method(self, method: str, count: int, until: float) -> None:
@@ -112,34 +113,36 @@ class ColocationCampaign:
 
     def _partners(self, method: str, count: int) -> list[frozenset[str]]:
         """Groups that another method has measured and this one has not."""
-        found: dict[frozenset[str], None] = {}
+        groups_of_others: dict[frozenset[str], None] = {}
         for other, groups in self._groups.items():
             if other != method:
-                found |= dict.fromkeys(groups.values())
+                groups_of_others |= dict.fromkeys(groups.values())
         known = self._groups[method]
-        return [each for each in found if group_id(method, each) not in known][: max(0, count - len(known))]
+        return [group for group in groups_of_others if group_id(method, group) not in known][
+            : max(0, count - len(known))
+        ]
 
     def _together(self, stage: Stage, method: str, count: int, until: float) -> None:
         for group in self._wanted(stage, method, count):
             known = self._groups[method]
             if time.time() > until or len(known) >= count:
                 break
-            name = group_id(method, (each.workload_id for each in group))
+            name = group_id(method, (member.workload_id for member in group))
             if name in known or not stage.has(group):
                 continue
             self._write(method, name, group, stage, *stage.replay(group, self._plan.colocation.together_s))
-            known[name] = frozenset(each.workload_id for each in group)
+            known[name] = frozenset(member.workload_id for member in group)
             if len(known) % _REPORT_EVERY == 0:
                 log.info("%s: %d groups, rows %s", method, len(known), dict(self._rows.counts))
 
     def _wanted(self, stage: Stage, method: str, count: int) -> list[tuple[Candidate, ...]]:
-        ready = {each.workload_id: each for each in stage.candidates}
+        ready = {candidate.workload_id: candidate for candidate in stage.candidates}
         partners = [
-            tuple(ready[each] for each in sorted(group))
+            tuple(ready[workload_id] for workload_id in sorted(group))
             for group in self._partners(method, count)
-            if all(each in ready for each in group)
+            if all(workload_id in ready for workload_id in group)
         ]
-        # twice as many as are wanted: some will lose a member before their turn comes
+        # twice as many as needed: some groups lose a member before their turn
         drawn = draw_groups(stage.candidates, self._plan.colocation.group_sizes, 2 * count, self._plan.seed)
         return partners + drawn
 
@@ -149,19 +152,19 @@ class ColocationCampaign:
         name: str,
         group: Sequence[Candidate],
         stage: Stage,
-        found: Mapping[int, Together | None],
+        replays: Mapping[int, Together | None],
         failed: Mapping[int, tuple[str, str]],
     ) -> None:
-        for member, each in enumerate(group):
+        for member, candidate in enumerate(group):
             values: Message = {"group_id": name, "method": method, "members": len(group), "member": member}
-            values |= stage.solo[each.workload_id]
+            values |= stage.solo[candidate.workload_id]
             status, error = failed.get(member, ("skipped", "another member failed") if failed else ("ok", None))
-            together = found.get(member)
+            together = replays.get(member)
             if together is not None and status == "ok":
                 values |= {"together_ms": together.mean_ms, "together_median_ms": together.median_ms}
                 values |= {"together_cv": together.cv, "repeats": together.repeats, "overlap_s": together.overlap_s}
             repeats = 0 if together is None else together.repeats
             if status == "ok" and repeats < _MIN_REPEATS:
                 status, error = "run_error", f"{repeats} replays beside the others, {_MIN_REPEATS} are needed"
-            values["clock_mhz"] = stage.clocks.get(each.workload_id)
-            self._rows.write(stage.chosen[each.workload_id], status, values | {"error": error})
+            values["clock_mhz"] = stage.clocks.get(candidate.workload_id)
+            self._rows.write(stage.chosen[candidate.workload_id], status, values | {"error": error})

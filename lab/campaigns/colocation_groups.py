@@ -1,8 +1,8 @@
-"""Profiling: who is replayed beside whom, and what counts of their replays.
+"""Lab: co-location groups: which workloads are replayed together, and which of their replays count.
 
-Groups are drawn over classes of cost and of arithmetic intensity, so that small steps meet large ones and steps that
-wait for memory meet those that compute. Only replays that lie wholly inside the time in which every member was
-replaying count.
+Groups are drawn over classes of cost and of arithmetic intensity, so that short steps meet long ones, and memory-bound
+steps meet compute-bound ones. A replay counts only if it lies completely within the time in which every member was
+replaying.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _SHORTEST_S, _LONGEST_S = 0.15, 1.5
 
 @dataclass(frozen=True)
 class Candidate:
-    """A workload that some process has ready, and its replay time alone."""
+    """A workload that a process has ready, and its replay time alone."""
 
     workload_id: str
     process: int
@@ -36,44 +36,50 @@ class Candidate:
 
 
 def group_id(method: str, workload_ids: Iterable[str]) -> str:
-    """The identity of a group: its method and its members in any order."""
+    """The identity of a group: its method and its members, in any order."""
     return hashlib.sha256("|".join((method, *sorted(workload_ids))).encode()).hexdigest()[:16]
 
 
 def strata(candidates: Sequence[Candidate]) -> dict[tuple[int, bool], list[Candidate]]:
     """Candidates by class of cost and by whether their intensity is above the median."""
-    middle = statistics.median(each.intensity for each in candidates) if candidates else 0.0
-    found: dict[tuple[int, bool], list[Candidate]] = {}
-    for each in candidates:
-        cost = sum(each.solo_ms >= edge for edge in _COST_EDGES_MS)
-        found.setdefault((cost, each.intensity > middle), []).append(each)
-    return found
+    middle = statistics.median(candidate.intensity for candidate in candidates) if candidates else 0.0
+    classes: dict[tuple[int, bool], list[Candidate]] = {}
+    for candidate in candidates:
+        cost = sum(candidate.solo_ms >= edge for edge in _COST_EDGES_MS)
+        classes.setdefault((cost, candidate.intensity > middle), []).append(candidate)
+    return classes
 
 
 def draw_groups(
     candidates: Sequence[Candidate], sizes: Sequence[int], count: int, seed: object
 ) -> list[tuple[Candidate, ...]]:
-    """Up to ``count`` different groups; members of one group are in different processes.
+    """Up to ``count`` different groups; the members of a group are in different processes.
 
-    All combinations of classes take turns, and a workload that was drawn often waits for the others.
+    All combinations of classes take turns, and workloads that were drawn often have a smaller chance.
     """
-    draw = random.Random(f"{seed}/colocation")
+    rng = random.Random(f"{seed}/colocation")
     classes = strata(candidates)
-    turns = {size: _shuffled(itertools.combinations_with_replacement(sorted(classes), size), draw) for size in sizes}
+    turns = {size: _shuffled(itertools.combinations_with_replacement(sorted(classes), size), rng) for size in sizes}
     used: Counter[str] = Counter()
     groups: dict[frozenset[str], tuple[Candidate, ...]] = {}
+    # larger groups take more processes: draw them less often
     weights = [1.0 / size for size in sizes]
     for number in range(count * _MAX_DRAWS):
         if len(groups) == count or not candidates:
             break
-        size = draw.choices(list(sizes), weights)[0]
+        size = rng.choices(list(sizes), weights)[0]
         turn = turns[size]
         members: list[Candidate] = []
         for stratum in turn[number % len(turn)]:
-            free = [each for each in classes[stratum] if all(each.process != other.process for other in members)]
+            free = [
+                candidate
+                for candidate in classes[stratum]
+                if all(candidate.process != other.process for other in members)
+            ]
             if free:
-                members.append(min(free, key=lambda each: used[each.workload_id] + 2 * draw.random()))
-        key = frozenset(each.workload_id for each in members)
+                # prefer workloads that were used less, with some chance
+                members.append(min(free, key=lambda candidate: used[candidate.workload_id] + 2 * rng.random()))
+        key = frozenset(candidate.workload_id for candidate in members)
         if len(members) == size and key not in groups:
             groups[key] = tuple(members)
             used.update(key)
@@ -81,15 +87,15 @@ def draw_groups(
 
 
 def _shuffled(
-    combinations: Iterable[tuple[tuple[int, bool], ...]], draw: random.Random
+    combinations: Iterable[tuple[tuple[int, bool], ...]], rng: random.Random
 ) -> list[tuple[tuple[int, bool], ...]]:
-    found = list(combinations)
-    draw.shuffle(found)
-    return found
+    shuffled = list(combinations)
+    rng.shuffle(shuffled)
+    return shuffled
 
 
 def window_s(solo_ms: Sequence[float], usual_s: float) -> float:
-    """How long a group is replayed: some twenty replays of its slowest member, ten where they take long.
+    """How long a group is replayed: about twenty replays of its slowest member, ten where they take long.
 
     >>> window_s([0.5, 0.5], 0.3), window_s([2.0, 1.0], 0.3), window_s([30.0, 5.0, 1.0], 0.3)
     (0.15, 0.15, 1.2)
@@ -101,7 +107,7 @@ def window_s(solo_ms: Sequence[float], usual_s: float) -> float:
 
 @dataclass(frozen=True)
 class Together:
-    """The replays of one member that count."""
+    """Statistics of the replays of one member that count."""
 
     mean_ms: float
     median_ms: float
@@ -111,17 +117,20 @@ class Together:
 
 
 def overlap(moments: Mapping[int, Sequence[float]]) -> dict[int, Together | None]:
-    """What each member's replays took while all were replaying; ``None`` where none lies inside that time.
+    """The replays of each member while all were replaying; ``None`` where a member has none.
 
     ``moments`` has for every member the times between its replays, on one clock.
     """
-    begin = max((each[0] for each in moments.values() if each), default=0.0) + _SETTLE_S
-    end = min((each[-1] for each in moments.values() if each), default=0.0)
-    found: dict[int, Together | None] = {}
-    for member, each in moments.items():
-        times = [ms(after - before) for before, after in itertools.pairwise(each) if before >= begin and after <= end]
-        found[member] = _together(times, end - begin) if times else None
-    return found
+    # the overlap begins when the last member has begun, and a moment later, when caches have settled
+    begin = max((times_s[0] for times_s in moments.values() if times_s), default=0.0) + _SETTLE_S
+    end = min((times_s[-1] for times_s in moments.values() if times_s), default=0.0)
+    replays: dict[int, Together | None] = {}
+    for member, times_s in moments.items():
+        times = [
+            ms(after - before) for before, after in itertools.pairwise(times_s) if before >= begin and after <= end
+        ]
+        replays[member] = _together(times, end - begin) if times else None
+    return replays
 
 
 def _together(times: Sequence[float], overlap_s: float) -> Together:
@@ -137,7 +146,7 @@ def intensity(values: Mapping[str, float], dtype: str) -> float:
 
 
 def share_out(count: int, processes: int, seed: object) -> list[list[int]]:
-    """Positions of ``count`` workloads for each of ``processes``: all get as many, neighbours go to different ones."""
+    """For each process the positions of its workloads: equally many, with neighbours in different processes."""
     shares: list[list[int]] = [[] for _ in range(processes)]
     for block in range(math.ceil(count / processes)):
         order = sorted(range(processes), key=lambda index: fraction("share", seed, block, index))

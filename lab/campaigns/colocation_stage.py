@@ -1,4 +1,4 @@
-"""Profiling: the processes that replay side by side: prepared once, replayed alone, then called up in groups."""
+"""Lab: the co-location stage: processes that prepare workloads once, and replay them alone and in groups."""
 
 import logging
 import time
@@ -21,7 +21,7 @@ _MAX_RESTARTS = 6
 
 
 class Stage:
-    """The processes of one method and what they have ready."""
+    """The processes of one method, and the workloads that they have ready."""
 
     def __init__(self, replay_workers: ReplayWorkers, chosen: Sequence[Chosen], until: float, plan: Plan) -> None:
         self._replay_workers = replay_workers
@@ -31,11 +31,11 @@ class Stage:
         self._where: dict[str, int] = {}
         self._answers: dict[str, Message] = {}
         self._failures: dict[str, str] = {}
-        self.chosen = {each.workload.id: each for each in chosen}
+        self.chosen = {one.workload.id: one for one in chosen}
         self.solo: dict[str, Message] = {}
         self.clocks: dict[str, int | None] = {}
 
-    def _hear(self, index: int, message: Message) -> None:
+    def _handle(self, index: int, message: Message) -> None:
         if message["event"] == "replayed":
             self._answers[message["id"]] = message
         elif message["event"] == "prepared" and message["status"] == "ok":
@@ -45,7 +45,7 @@ class Stage:
             log.info("%s: %s", self.chosen[message["id"]].workload.spec, self._failures[message["id"]][:160])
 
     def prepare(self, only: Sequence[frozenset[str]]) -> None:
-        """Have every process capture its share of all workloads, or of the members of the groups ``only``."""
+        """Let every process capture its share of all workloads, or of the members of the groups ``only``."""
         started = time.time()
         wanted = set[str]().union(*only)
         shares = share_out(len(self.chosen), len(self._replay_workers.alive), self._plan.seed)
@@ -59,11 +59,12 @@ class Stage:
             for index in waiting:
                 workloads = [self.chosen[name].workload.to_json() for name in work[index]]
                 self._replay_workers.send(index, {"do": "prepare", "workloads": workloads, "stop_at": stop_at})
-            deaths = self._replay_workers.wait(waiting, self._until, _SILENCE_S, self._hear)
+            deaths = self._replay_workers.wait(waiting, self._until, _SILENCE_S, self._handle)
             waiting = []
             for index, death in deaths.items():
-                self._bury(index, death)
+                self._forget(index, death)
                 work[index] = [name for name in work[index] if name != death.workload_id]
+                # the workload that killed the process is left out of its next try
                 if restarts < _MAX_RESTARTS and time.time() < stop_at:
                     restarts += 1
                     self._replay_workers.restart(index)
@@ -72,38 +73,42 @@ class Stage:
         if len(set(self._where.values())) < 2:
             raise MeasurementError("Fewer than two processes got ready.")
 
-    def _bury(self, index: int, death: Death) -> None:
+    def _forget(self, index: int, death: Death) -> None:
         log.warning("process %d: %s, %s, at %s", index, death.status, death.error, death.workload_id)
         for name in [name for name, where in self._where.items() if where == index]:
             del self._where[name]
 
     def measure_alone(self) -> None:
-        """Replay every workload with nothing beside it."""
+        """Replay every workload alone."""
         started = time.time()
         for name, index in list(self._where.items()):
             if index not in self._replay_workers.alive or time.time() > self._until:
                 continue
-            found = self._alone(name, index)
-            if found is not None:
-                self.solo[name] = {"solo_ms": found.mean_ms, "solo_median_ms": found.median_ms, "solo_cv": found.cv}
+            replays = self._alone(name, index)
+            if replays is not None:
+                self.solo[name] = {
+                    "solo_ms": replays.mean_ms,
+                    "solo_median_ms": replays.median_ms,
+                    "solo_cv": replays.cv,
+                }
         log.info("%d workloads alone in %.1f s", len(self.solo), time.time() - started)
 
     def _alone(self, name: str, index: int) -> Together | None:
-        """The calmest of a few tries."""
+        """The try with the least variation."""
         best: Together | None = None
         for _ in range(self._plan.measuring.tries):
             answer = self._call({index: {"do": "replay", "id": name}}, 0.0).get(name)
-            found = overlap({0: answer["moments"]})[0] if answer and answer["status"] == "ok" else None
-            if found is None:
+            replays = overlap({0: answer["moments"]})[0] if answer and answer["status"] == "ok" else None
+            if replays is None:
                 break
-            best = found if best is None or found.cv < best.cv else best
+            best = replays if best is None or replays.cv < best.cv else best
             if best.cv < self._plan.measuring.max_cv:
                 break
         return best
 
     @property
     def candidates(self) -> list[Candidate]:
-        """What can be replayed now, in the order of the plan."""
+        """The workloads that can be replayed now, in the order of the plan."""
         return [
             Candidate(
                 name,
@@ -116,17 +121,19 @@ class Stage:
         ]
 
     def has(self, group: Sequence[Candidate]) -> bool:
-        """Whether all members are still there, each in a process of its own."""
-        places = [self._where.get(each.workload_id) for each in group]
+        """Whether all members are still ready, each in a process of its own."""
+        places = [self._where.get(member.workload_id) for member in group]
         return None not in places and len(set(places)) == len(group)
 
     def _call(self, commands: Mapping[int, Message], seconds: float) -> dict[str, Message]:
         self._answers.clear()
         for index, command in commands.items():
             self._replay_workers.send(index, command)
-        deaths = self._replay_workers.wait(commands, time.time() + seconds + 2 * _LATE_S, _LATE_S + seconds, self._hear)
+        deaths = self._replay_workers.wait(
+            commands, time.time() + seconds + 2 * _LATE_S, _LATE_S + seconds, self._handle
+        )
         for index, death in deaths.items():
-            self._bury(index, death)
+            self._forget(index, death)
             if death.workload_id is not None:
                 self._answers[death.workload_id] = {"status": death.status, "error": death.error, "moments": []}
         return dict(self._answers)
@@ -134,21 +141,23 @@ class Stage:
     def replay(
         self, group: Sequence[Candidate], usual_s: float
     ) -> tuple[dict[int, Together | None], dict[int, tuple[str, str]]]:
-        """Replay all members at once: what counts for each, and why members failed."""
-        seconds = window_s([each.solo_ms for each in group], usual_s)
+        """Replay all members at the same time; return the replays that count for each, and why members failed."""
+        seconds = window_s([candidate.solo_ms for candidate in group], usual_s)
+        # a moment ahead, so that all processes have read their command and start together
         start = time.time() + _BARRIER_S
         commands: dict[int, Message] = {}
-        for each in group:
-            command: Message = {"do": "replay", "id": each.workload_id, "start": start, "seconds": seconds}
-            commands[each.process] = command | {"replay_ms": each.solo_ms}
+        for candidate in group:
+            command: Message = {"do": "replay", "id": candidate.workload_id, "start": start, "seconds": seconds}
+            commands[candidate.process] = command | {"replay_ms": candidate.solo_ms}
         answers = self._call(commands, seconds)
         moments: dict[int, list[float]] = {}
         failed: dict[int, tuple[str, str]] = {}
-        for member, each in enumerate(group):
-            answer = answers.get(each.workload_id, {"status": "crash", "error": "no answer", "moments": []})
-            self.clocks[each.workload_id] = answer.get("clock_mhz")
+        for member, candidate in enumerate(group):
+            answer = answers.get(candidate.workload_id, {"status": "crash", "error": "no answer", "moments": []})
+            self.clocks[candidate.workload_id] = answer.get("clock_mhz")
             if answer["status"] == "ok" and answer["moments"]:
                 moments[member] = answer["moments"]
             else:
                 failed[member] = str(answer["status"]), str(answer.get("error"))
+        # without one member the others did not run together as planned
         return ({} if failed else overlap(moments)), failed

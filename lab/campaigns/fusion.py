@@ -1,7 +1,7 @@
-"""Profiling: which operators a compiler puts into one kernel, for as many models as the time allows.
+"""Lab: the fusion campaign: which operators a compiler puts into one kernel, for as many models as time allows.
 
-Child processes export, compile and label models; nothing is run and nothing is timed, so that the campaign can go on
-beside one that measures. A child that dies or hangs costs the model it was at.
+Child processes export, compile and label models. Nothing is run or timed, so the campaign can run beside one that
+measures. A child that dies or hangs costs only the model it was working on.
 """
 
 import logging
@@ -27,7 +27,7 @@ from foretell.profiling.workload import shape_text
 
 log = logging.getLogger("foretell.profiling")
 
-# A command, not an import: what compiles also reads graphs, and that happens on a higher floor.
+# A command, not an import: the worker also reads graphs, and belongs to a room above this one.
 WORKER = (sys.executable, "-m", "foretell.workflows.measure.fusion_worker")
 _TABLE = "fusion_graphs"
 _MEMORY = Path("/dev/shm")
@@ -35,7 +35,7 @@ _REPORT_S = 20.0
 
 
 def run(job: Job) -> dict[str, int]:
-    """Compile until the time or the plan is over; returns how many models ended how."""
+    """Compile until the time or the plan is over; return the number of models by outcome."""
     return FusionCampaign(job).run()
 
 
@@ -60,17 +60,17 @@ class FusionCampaign:
         self._reasons: Counter[str] = Counter()
 
     def run(self) -> dict[str, int]:
-        """Compile until the time or the plan is over; returns how many models ended how."""
+        """Compile until the time or the plan is over; return the number of models by outcome."""
         self._journal.open()
         zoos = sorted({zoo for part in self._plan.parts for zoo in part.zoos})
         settings: Message = {"device": self._device, "preload": zoos}
         settings["max_parameters"] = self._plan.limits.max_parameters
         roles = ["compile"] * self._plan.fusion.processes
-        memory = _MEMORY if _MEMORY.is_dir() else None  # what workers write there goes when the campaign ends
+        memory = _MEMORY if _MEMORY.is_dir() else None  # files of the workers; they are deleted when the campaign ends
         with tempfile.TemporaryDirectory(prefix="foretell-fusion-", dir=memory) as folder:
             pool = Pool(Path(folder), settings, roles, self._command)
             try:
-                pool.start()  # the workers import their libraries while the plan is laid out
+                pool.start()  # the workers import their libraries while the schedule is made
                 self._facts = describe(self._device, self._job.commit)
                 header: dict[str, object] = {"kind": "campaign", "campaign_id": self.campaign_id}
                 header |= {"runtime": "+".join(self._plan.fusion.backends), "workers": len(roles)}
@@ -99,14 +99,15 @@ class FusionCampaign:
             busy = any(worker.group is not None for worker in pool.workers.values())
             if not busy and not (running and self._waiting):
                 break
+            # every worker died twice before its first message: something is wrong with all of them
             if not heard and pool.restarts >= 2 * len(pool.workers):
                 raise MeasurementError(f"No worker gets ready. See {self._out / 'workers.log'}.")
             for worker, message in pool.listen(0.1):
                 heard = heard or message is not None
                 if message is None:
-                    self._bury(pool, worker, restart=running and bool(self._waiting))
+                    self._handle_end(pool, worker, restart=running and bool(self._waiting))
                 else:
-                    self._hear(worker, message)
+                    self._handle(worker, message)
             for worker in pool.hung(self._plan.limits.timeout_s):
                 log.warning("worker %d hangs: it is ended", worker.index)
                 self._late.add(worker.index)
@@ -115,34 +116,35 @@ class FusionCampaign:
                 reported = time.time()
                 self.report()
 
-    def _hear(self, worker: WorkerProcess, message: Message) -> None:
+    def _handle(self, worker: WorkerProcess, message: Message) -> None:
         event = message["event"]
         if event == "ready":
             worker.ready = True
         elif event == "begin":
             worker.current = message["id"]
         elif event == "record" and worker.group is not None:
-            self._keep(worker.group, message["status"], message["values"], message["details"])
+            self._write(worker.group, message["status"], message["values"], message["details"])
             worker.current = None
         elif event == "done":
             worker.group = None
-            worker.ready = not message["last"]  # the last thing that it says: its end restarts it
+            worker.ready = not message["last"]  # after its last group the worker exits, and is then restarted
 
-    def _bury(self, pool: Pool, worker: WorkerProcess, *, restart: bool) -> None:
-        """A worker has ended: blame the model it was at, or give that back where it was not begun."""
+    def _handle_end(self, pool: Pool, worker: WorkerProcess, *, restart: bool) -> None:
+        """A worker has ended: blame the model it was working on, or queue a model again that it had not begun."""
         group, late = worker.group, worker.index in self._late
         self._late.discard(worker.index)
         if group is not None and worker.current is not None and time.time() < self._stop_at:
             reason = f"silent for {self._plan.limits.timeout_s:.0f} s"
             error = reason if late else f"exit code {worker.process.returncode}"
-            self._keep(group, "timeout" if late else "crash", {"error": error}, None)
+            self._write(group, "timeout" if late else "crash", {"error": error}, None)
         elif group is not None:
+            # not the model's fault: it is next again
             self._waiting.appendleft(group)
         worker.group, worker.current, worker.ready = None, None, False
         if restart or (group is not None and self._waiting):
             pool.restart(worker)
 
-    def _keep(self, group: Group, status: str, values: Message, details: Message | None) -> None:
+    def _write(self, group: Group, status: str, values: Message, details: Message | None) -> None:
         """Write one model: its row, and its nodes, edges and graph."""
         workload, backend = group.workloads[0], group.role
         self.counts[status] += 1
@@ -162,14 +164,14 @@ class FusionCampaign:
             self._reasons[f"{backend} {status}: {str(values.get('error', ''))[:120]}"] += 1
 
     def report(self) -> None:
-        """Say in one line how far the campaign is."""
+        """Log the progress of the campaign in one line."""
         elapsed_s = self._job.elapsed_s
         rate = self.counts["ok"] / max(elapsed_s, 1.0) * 60
         log.info("%.0f s: %s; %.0f a minute; %d wait", elapsed_s, dict(self.counts), rate, len(self._waiting))
 
 
 def lay_out(plan: Plan, done: set[str]) -> Iterator[Group]:
-    """One group for every model and backend that is not ``done``; the parts of the plan take turns by their shares."""
+    """One group for every model and backend that is not ``done``; the parts of the plan take turns by share."""
     schedule = make_schedule(plan)
     while (group := schedule.next()) is not None:
         for workload in group.workloads[: group.wanted]:

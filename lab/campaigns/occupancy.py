@@ -1,7 +1,7 @@
-"""Profiling: achieved occupancy by hardware counters, many workloads for each start of the profiler.
+"""Lab: the occupancy campaign: achieved occupancy by hardware counters, many workloads for each start of the profiler.
 
-Several ``ncu`` processes build their models at the same time; one of them counts. ``ncu`` prints when its program ends,
-so that each has only a few workloads: what a broken one loses, another counts.
+Several ``ncu`` processes build their models at the same time, and one of them counts. ``ncu`` prints its results only
+when its program ends, so each process gets only a few workloads: what one loses in a crash, another counts again.
 """
 
 import json
@@ -39,13 +39,13 @@ _POLL_S = 0.1
 _REPORT_S = 20.0
 _MAX_FRUITLESS = 3
 _MAX_LOST = 2
-# The first profilers get fewer workloads, each so many more than the one before, so that counting begins early.
+# The first profiler gets so many workloads and each further one so many more, so that counting begins early.
 _MORE = 2
 
 
 @dataclass
 class _Child:
-    """One ``ncu`` and what its worker was given."""
+    """One ``ncu`` process and the groups of its worker."""
 
     folder: Path
     groups: list[Group]
@@ -54,7 +54,7 @@ class _Child:
     killed_at: float = 0.0
 
     def read_events(self) -> list[dict[str, Any]]:
-        """All whole lines that the worker has written."""
+        """All complete lines that the worker has written."""
         path = self.folder / "events.jsonl"
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
         return [json.loads(line) for line in lines]
@@ -83,7 +83,7 @@ class OccupancyCampaign:
         self._ncu = ""
 
     def run(self) -> dict[str, int]:
-        """Count until the time or the plan is over; returns how many workloads ended how."""
+        """Count until the time or the plan is over; return the number of workloads by outcome."""
         self._ncu = find_ncu()
         processes, options = self._plan.occupancy.processes, " ".join(OPTIONS)
         self._rows.open(self._device, self._job.commit, processes, runtime="ncu", ncu=options)
@@ -110,9 +110,9 @@ class OccupancyCampaign:
             specs.setdefault((chosen.part, chosen.workload.spec), []).append(chosen.workload)
         groups: dict[str, deque[Group]] = {part.name: deque() for part in self._plan.parts}
         for (part, spec), workloads in specs.items():
-            left = Group(part, spec, tuple(workloads), len(workloads)).without(self._done)
-            if left.workloads:
-                groups[part].append(left)
+            remaining = Group(part, spec, tuple(workloads), len(workloads)).without(self._done)
+            if remaining.workloads:
+                groups[part].append(remaining)
         return Schedule(groups, {part.name: part.share for part in self._plan.parts})
 
     def _loop(self, folder: Path) -> None:
@@ -132,7 +132,8 @@ class OccupancyCampaign:
                 for slot, child in list(children.items()):
                     if self._ended(child):
                         del children[slot]
-                        self._keep(child)
+                        self._save(child)
+                # without permission for hardware counters every start fails: stop early and say why
                 if self._fruitless >= _MAX_FRUITLESS and not self._counts["ok"]:
                     raise MeasurementError(f"ncu counts nothing: {self._complaint or 'it printed no kernels'}")
                 if time.time() - reported > _REPORT_S:
@@ -142,10 +143,10 @@ class OccupancyCampaign:
         finally:
             for child in children.values():
                 _kill(child)
-                self._keep(child)
+                self._save(child)
 
     def _next_groups(self, most: int) -> list[Group]:
-        """Groups for one profiler: about ``per_process`` workloads, or ``most``."""
+        """Groups for one profiler: about ``per_process`` workloads, at most ``most``."""
         groups: list[Group] = []
         room = min(most, self._plan.occupancy.per_process)
         if self._job.limit:
@@ -180,7 +181,7 @@ class OccupancyCampaign:
                 self._known[workload.id] = Chosen(workload, group.part)
         path = folder / "settings.json"
         path.write_text(json.dumps(settings), encoding="utf-8")
-        # numbers with a point; and ncu keeps a lock in the temporary folder that would hold up those who only build
+        # LC_ALL: decimal points. TMPDIR: ncu keeps a lock there, which would block processes that are still building.
         environment = dict(os.environ) | {"LC_ALL": "C", "TMPDIR": str(folder)}
         source = str(Path(__file__).parents[1])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
@@ -192,12 +193,16 @@ class OccupancyCampaign:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
+                # a process group of its own, so that `_kill` reaches ncu and its program together
                 start_new_session=True,
             )
         return _Child(folder, groups, process)
 
     def _ended(self, child: _Child) -> bool:
-        """Whether the profiler has ended; one that is late is ended, its program first, so that it can still print."""
+        """Whether the profiler has ended.
+
+        One that is late is ended; its program is killed first, so that ``ncu`` can still print its results.
+        """
         if child.process.poll() is not None:
             return True
         now, events = time.time(), child.read_events()
@@ -214,8 +219,8 @@ class OccupancyCampaign:
                         os.kill(int(event["pid"]), signal.SIGKILL)
         return False
 
-    def _keep(self, child: _Child) -> None:
-        """Write down what one profiler has counted; give back what it did not come to."""
+    def _save(self, child: _Child) -> None:
+        """Write the results of one profiler; queue what it did not get to again."""
         events = child.read_events()
         lines = _lines(child.folder / "ncu.csv")
         ranges = split_ranges(read_counters(lines))
@@ -227,12 +232,14 @@ class OccupancyCampaign:
             if event["event"] == "record":
                 self._write(str(event["id"]), str(event["status"]), error=str(event["error"]))
         counted = 0
-        for workload_id, made in zip(opened, ranges, strict=False):
-            if workload_id in closed and made:
-                kernels = _all_kernels(closed[workload_id]["calls"], made)
+        # a profiler that was killed has opened a range that it did not print
+        for workload_id, counters in zip(opened, ranges, strict=False):
+            if workload_id in closed and counters:
+                kernels = _all_kernels(closed[workload_id]["calls"], counters)
                 counted += bool(kernels)
                 if kernels:
-                    self._write_counters(workload_id, kernels, len(made), float(closed[workload_id]["profile_s"]))
+                    self._write_counters(workload_id, kernels, len(counters), float(closed[workload_id]["profile_s"]))
+        # runs ended, but ncu printed nothing for them
         if closed and not counted:
             self._fruitless += 1
         elif not begun:
@@ -252,12 +259,13 @@ class OccupancyCampaign:
         self._give_back(child, finished)
 
     def _give_back(self, child: _Child, finished: bool) -> None:
+        """Queue the groups of a profiler again of which workloads are missing."""
         lost = {workload_id for workload_id in self._lost if workload_id not in self._done}
         for group in child.groups:
-            left = group.without(self._done)
-            again = bool(lost & {workload.id for workload in group.workloads})
-            if left.workloads and left.wanted > 0 and (again or not finished):
-                self._again.append(left)
+            remaining = group.without(self._done)
+            has_lost = bool(lost & {workload.id for workload in group.workloads})
+            if remaining.workloads and remaining.wanted > 0 and (has_lost or not finished):
+                self._again.append(remaining)
 
     def _write(self, workload_id: str, status: str, **values: object) -> None:
         """Write one record, once."""
@@ -290,31 +298,31 @@ class OccupancyCampaign:
         self._counts["kernels"] += counted
 
     def _log(self, child: _Child, lines: Sequence[str]) -> None:
-        """Keep what a profiler and its program said, for whoever looks for a fault."""
-        said = [line for line in lines if line.startswith(("==ERROR==", "==WARNING=="))]
-        said += _lines(child.folder / "output.log")[-20:]
+        """Append the messages of a profiler and its program to the log."""
+        messages = [line for line in lines if line.startswith(("==ERROR==", "==WARNING=="))]
+        messages += _lines(child.folder / "output.log")[-20:]
         if not split_ranges(read_counters(lines)):
-            said += [*lines[:6], *lines[-6:]]
-        if said:
+            messages += [*lines[:6], *lines[-6:]]
+        if messages:
             with suppress(OSError), (self._out / "workers.log").open("a", encoding="utf-8") as file:
                 file.write(
-                    f"process {child.folder.name}, exit code {child.process.returncode}\n" + "".join(said) + "\n"
+                    f"process {child.folder.name}, exit code {child.process.returncode}\n" + "".join(messages) + "\n"
                 )
 
     def report(self) -> None:
-        """Say in one line how far the campaign is."""
+        """Log the progress of the campaign in one line."""
         elapsed_s = self._job.elapsed_s
         rate = self._counts["ok"] / max(elapsed_s, 1.0) * 60
         left = len(self._schedule)
         log.info("%.0f s: %s; %.0f a minute; %d models wait", elapsed_s, dict(self._counts), rate, left)
 
 
-def _all_kernels(calls: Sequence[int], made: Sequence[Counters]) -> list[Counters]:
-    """The kernels of a whole run from those of its distinct calls; none where they do not say whose they are."""
+def _all_kernels(calls: Sequence[int], counters: Sequence[Counters]) -> list[Counters]:
+    """The kernels of a whole run from those of its distinct calls; none where a kernel names no call."""
     if len(set(calls)) == len(calls):
-        return list(made)
+        return list(counters)
     of_call: dict[int, list[Counters]] = {}
-    for kernel in made:
+    for kernel in counters:
         if kernel.call is None:
             return []
         of_call.setdefault(kernel.call, []).append(kernel)
@@ -340,5 +348,5 @@ def _last_line(path: Path) -> str:
 
 
 def run(job: Job) -> dict[str, int]:
-    """Run an ``occupancy`` campaign; returns how many workloads ended how."""
+    """Run an ``occupancy`` campaign; return the number of workloads by outcome."""
     return OccupancyCampaign(job).run()

@@ -1,1 +1,1 @@
-"""The papers' predictors beside the product's, on the same splits."""
+"""Lab: judging: the papers' predictors beside the product's, on the same splits."""

@@ -1,4 +1,4 @@
-"""Judging: the papers' predictors beside the product's, on the same splits, seeds and workloads."""
+"""Lab: comparison: the papers' predictors beside the product's, on the same splits, seeds and workloads."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,10 +10,10 @@ from foretell.predictors.sample import Sample
 from foretell.registry import did_you_mean
 from foretell.training import unit_models
 from foretell.training.examples.samples import read_samples
-from foretell.training.judging.protocol import Answerer, Fitter, Run, is_known
+from foretell.training.judging.protocol import Fitter, Run, SamplePredictor, is_known
 from lab.judging import graph_fits
-from lab.judging.graph_fits import Arm, Asked, arms_of, fit_graph_networks, kept_fitter
-from lab.judging.graph_processes import Bench, fit_side_by_side
+from lab.judging.graph_fits import Arm, PlannedFit, arms_of, cached_fitter, fit_graph_networks
+from lab.judging.graph_processes import Workspace, fit_side_by_side
 from lab.judging.graph_set import read_graph_set
 from lab.papers.baselines import GradientBoosting, Linear
 from lab.papers.graph_networks.arrays import GraphArrays
@@ -22,12 +22,13 @@ Say = Callable[[str], None]
 GRAPH_NETWORKS = tuple(graph_fits.MODES)
 
 
-def _linear(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+def _linear(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
     del seed
+    # least squares has no randomness
     return Linear.fit([*_captured(train), *validation]).predict
 
 
-def _boosting(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+def _boosting(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
     return GradientBoosting.fit([*_captured(train), *validation], seed).predict
 
 
@@ -35,7 +36,7 @@ def _captured(samples: Sequence[Sample]) -> list[Sample]:
     return [sample for sample in samples if sample.captured]
 
 
-# neither stops early, so both learn from the validation side too: it would serve them for nothing else
+# neither stops early, so the validation side is training data for both
 BASELINES: dict[str, Fitter] = {"linear": _linear, "gradient-boosting": _boosting}
 
 
@@ -56,8 +57,8 @@ def evaluate(
 ) -> list[Run]:
     """Every predictor on every split with every seed, the product's among them; finished runs are not repeated.
 
-    Each graph network is fitted for ``fit_seconds`` at most, in one of some ``processes`` side by side. With
-    ``label_shares`` TraPPM has a row for each share of the training side, with and without pre-training.
+    Each graph network is fitted for at most ``fit_seconds``; ``processes`` are fitted at the same time. With
+    ``label_shares``, TraPPM has a row for each share of the training side, with and without pre-training.
     """
     known = (*unit_models.FITTERS, *BASELINES, *GRAPH_NETWORKS)
     for name in names:
@@ -74,21 +75,22 @@ def evaluate(
     arms = _arms(names, label_shares)
     if arms:
         samples = read_samples(store, device, cache, say)
-        kept = unit_models.network_folder(store, device, cache, graphs=graph_fits.FIT_VERSION)
+        network_folder = unit_models.network_folder(store, device, cache, graphs=graph_fits.FIT_VERSION)
         folder = unit_models.run_folder(store, device, runs)
-        wanted = [Asked(arm, split, seed) for seed in seeds for split in splits for arm in arms.values()]
-        new = [fit for fit in wanted if not is_known(fit.arm.title, fit.split, fit.seed, folder)]
+        wanted = [PlannedFit(arm, split, seed) for seed in seeds for split in splits for arm in arms.values()]
+        missing = [fit for fit in wanted if not is_known(fit.arm.title, fit.split, fit.seed, folder)]
 
         def read_graphs() -> dict[str, GraphArrays]:
             return read_graph_set(samples, store, device, cache, say)
 
         if processes > 1:
-            read_graphs()  # makes the file that all processes read
-            fit_side_by_side(new, Bench(store, device, cache, kept, fit_seconds), processes, say)
+            read_graphs()  # writes the file that all processes read
+            fit_side_by_side(missing, Workspace(store, device, cache, network_folder, fit_seconds), processes, say)
         else:
-            fit_graph_networks(samples, new, read_graphs, kept, fit_seconds, say)
+            fit_graph_networks(samples, missing, read_graphs, network_folder, fit_seconds, say)
         for arm in arms.values():
-            others[arm.title] = partial(_kept, arm, kept)
+            others[arm.title] = partial(_cached, arm, network_folder)
+    # graph networks go by the titles of their arms, such as 'trappm 25%'
     titles = [name for name in names if name not in GRAPH_NETWORKS] + list(arms)
     return unit_models.evaluate(
         titles, store, device, cache, runs, splits=splits, seeds=seeds, only_networks=only_networks, others=others,
@@ -97,12 +99,12 @@ def evaluate(
 
 
 def _baseline(fitter: Fitter, split: str, seed: int) -> Fitter:
-    del split, seed  # a baseline is fitted anew to whatever side it is given
+    del split, seed  # a baseline is fitted again within each run
     return fitter
 
 
-def _kept(arm: Arm, folder: Path, split: str, seed: int) -> Fitter:
-    return kept_fitter(Asked(arm, split, seed).file(folder))
+def _cached(arm: Arm, folder: Path, split: str, seed: int) -> Fitter:
+    return cached_fitter(PlannedFit(arm, split, seed).file(folder))
 
 
 def _arms(names: Sequence[str], label_shares: Sequence[float]) -> dict[str, Arm]:

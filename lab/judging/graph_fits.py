@@ -1,6 +1,6 @@
-"""workflows: graph networks of the papers, fitted for a split and a seed; what they say of its test side is kept.
+"""Lab: graph fits: the papers' graph networks, fitted for a split and a seed; their test predictions are saved.
 
-A machine with an accelerator fits, another one judges: the second needs neither torch nor graphs.
+A machine with a GPU can fit, and another one can judge: the second needs neither torch nor graphs.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from foretell.errors import DataError, InputError
 from foretell.files import write_whole
 from foretell.predictors.sample import Sample
 from foretell.predictors.unit.fit_network import default_device
-from foretell.training.judging.protocol import Answerer, Fitter, Predicted, sides
+from foretell.training.judging.protocol import Fitter, Predicted, SamplePredictor, sides
 from lab.papers.graph_networks.arrays import GraphArrays
 from lab.papers.graph_networks.recipes import Recipe, find_recipe
 
@@ -33,7 +33,7 @@ Graphs = Mapping[str, GraphArrays]
 
 INFERENCE, TRAINING = ("inference", "prefill", "decode"), ("training",)
 PRETRAINED = "trappm"
-# DIPPM tells of inference, TraPPM of training; a baseline of both has a network for each, as each paper has one mode
+# DIPPM predicts inference, TraPPM training; a baseline of both has one network for each, as each paper has one mode
 MODES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "dippm": (INFERENCE,),
     "gcn": (INFERENCE,),
@@ -44,8 +44,8 @@ MODES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "brp-nas": (INFERENCE, TRAINING),
     "mlp": (INFERENCE, TRAINING),
 }
-FIT_VERSION = 1  # raise it when a recipe, its training or its splits change: kept predictions are made again
-_SAID_EVERY_S = 10.0
+FIT_VERSION = 1  # raise it when a recipe, its training or its splits change: saved predictions are then made again
+_REPORT_EVERY_S = 10.0
 _NOT_METRICS = ("ids", "facts")
 
 
@@ -60,7 +60,7 @@ class Arm:
 
     @property
     def stem(self) -> str:
-        """Its part of a file's name; all labels and an encoder are the recipe as it is, under whichever title."""
+        """Its part of a file's name; with all labels and an encoder it is the recipe's name, whatever the title."""
         share = f"-{100 * self.share:g}" if self.share < 1 or not self.pretrained else ""
         return f"{self.recipe}{share}{'' if self.pretrained else '-no-pre-training'}"
 
@@ -84,7 +84,7 @@ def arms_of(name: str, label_shares: Sequence[float] = ()) -> list[Arm]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlannedFit:
     """A network to fit: an arm on a split with a seed."""
 
     arm: Arm
@@ -95,34 +95,35 @@ class Asked:
         return f"{self.arm.title}, split by {self.split}, seed {self.seed}"
 
     def file(self, folder: Path) -> Path:
-        """Where its predictions are kept."""
+        """The file of its predictions."""
         return folder / f"{self.arm.stem}-{self.split}-{self.seed}.npz"
 
 
 def fit_graph_networks(
     samples: Sequence[Sample],
-    asked: Sequence[Asked],
+    planned: Sequence[PlannedFit],
     read_graphs: Callable[[], Graphs],
     folder: Path,
     seconds: float | None = None,
     say: Say = lambda _: None,
 ) -> None:
-    """Fit what ``folder`` has no predictions of, and keep them there.
+    """Fit the networks whose predictions are not in ``folder``, and save them there.
 
-    ``seconds`` limits each network, and an encoder on its own. What is kept stays, whatever its limit was.
+    ``seconds`` limits each network, and each encoder separately. Saved predictions stay, whatever their limit was.
     """
-    missing = {file: each for each in asked if not (file := each.file(folder)).exists()}
+    missing = {file: fit for fit in planned if not (file := fit.file(folder)).exists()}
     if missing:
-        bench = _Bench(samples, read_graphs(), folder, seconds, default_device(), say)
-        for file, each in missing.items():
-            say(f"graph network for {each}, on {bench.device}")
-            write_whole(file, bench.predict_test_side(each))
+        context = _FittingContext(samples, read_graphs(), folder, seconds, default_device(), say)
+        for file, fit in missing.items():
+            say(f"graph network for {fit}, on {context.device}")
+            # predictions, not weights: judging needs no more, and they are small
+            write_whole(file, context.predict_test_side(fit))
 
 
-def kept_fitter(file: Path) -> Fitter:
-    """What fits nothing, and answers from the predictions in a file."""
+def cached_fitter(file: Path) -> Fitter:
+    """A fitter that fits nothing and reads the predictions in a file."""
 
-    def fit(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+    def fit(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
         del train, validation, seed
         return lambda test: _read(file, test)
 
@@ -130,19 +131,21 @@ def kept_fitter(file: Path) -> Fitter:
 
 
 def _read(file: Path, test: Sequence[Sample]) -> Predicted:
-    """What was predicted for samples; a metric that no mode has an answer for is left out."""
+    """The saved predictions for samples; a metric without any prediction is left out."""
     with np.load(file, allow_pickle=False) as arrays:
         stored = {name: arrays[name] for name in arrays.files if name not in _NOT_METRICS}
         places = {workload_id: place for place, workload_id in enumerate(arrays["ids"].tolist())}
-    absent = [sample.workload_id for sample in test if sample.workload_id not in places]
-    if absent:
-        raise DataError(f"{file} does not know the workload {absent[0]}: it is of another split; delete it.")
+    unknown = [sample.workload_id for sample in test if sample.workload_id not in places]
+    if unknown:
+        raise DataError(
+            f"{file} has no prediction for the workload {unknown[0]}: it belongs to another split; delete it."
+        )
     rows = [places[sample.workload_id] for sample in test]
     return {name: values[rows] for name, values in stored.items() if np.isfinite(values[rows]).any()}
 
 
 @dataclass(frozen=True)
-class _Bench:
+class _FittingContext:
     """What all fits of a call share."""
 
     samples: Sequence[Sample]
@@ -152,39 +155,42 @@ class _Bench:
     device: str
     say: Say
 
-    def predict_test_side(self, asked: Asked) -> bytes:
-        """Fit a network for each group of modes, and predict the test side; NaN where the recipe has no answer."""
-        parts = sides(self.samples, asked.split, asked.seed)
-        test, recipe = parts[TEST], find_recipe(asked.arm.recipe)
-        found = {name: np.full(len(test), np.nan) for name in recipe.targets}
+    def predict_test_side(self, planned: PlannedFit) -> bytes:
+        """Fit a network for each group of modes and predict the test side; NaN where there is no prediction."""
+        parts = sides(self.samples, planned.split, planned.seed)
+        test, recipe = parts[TEST], find_recipe(planned.arm.recipe)
+        predictions = {name: np.full(len(test), np.nan) for name in recipe.targets}
         facts = []
-        for modes in MODES[asked.arm.recipe]:
-            taught, held, judged = (captured_in(parts[side], modes) for side in (TRAIN, VALIDATION, TEST))
-            labelled = share_of(taught, asked.split, asked.arm.share, asked.seed)
+        for modes in MODES[planned.arm.recipe]:
+            training, validation, test_samples = (captured_in(parts[side], modes) for side in (TRAIN, VALIDATION, TEST))
+            labelled = share_of(training, planned.split, planned.arm.share, planned.seed)
+            # a small share of labels may have no measurement of a metric
             targets = tuple(name for name in recipe.targets if has_truth(labelled, name))
-            if not (targets and held and judged):
+            if not (targets and validation and test_samples):
                 self.say(
-                    f"{asked}: no network for {' and '.join(modes)}, with {len(labelled)} workloads to learn from, "
-                    f"{len(held)} to stop by and {len(judged)} to judge by"
+                    f"{planned}: no network for {' and '.join(modes)}, with {len(labelled)} training, "
+                    f"{len(validation)} validation and {len(test_samples)} test workloads"
                 )
                 continue
-            longer = len(taught) / len(labelled)  # as many steps, however few the labels are
+            stretch = len(training) / len(labelled)  # the same number of steps, however few the labels are
             own = replace(
                 recipe,
                 targets=targets,
-                epochs=round(recipe.epochs * longer),
-                patience=round(recipe.patience * longer),
-                embedding=recipe.embedding if asked.arm.pretrained else "zeros",
+                epochs=round(recipe.epochs * stretch),
+                patience=round(recipe.patience * stretch),
+                # zeros keep the shape of the network: only the pre-training differs
+                embedding=recipe.embedding if planned.arm.pretrained else "zeros",
             )
-            encoder = self._encoder(asked, own, parts) if own.embedding == "frozen" else None
-            what = f"{asked}, {' and '.join(modes)}"
-            predicted, fact = self._fit(what, own, asked.seed, encoder, (labelled, held, judged))
+            encoder = self._encoder(planned, own, parts) if own.embedding == "frozen" else None
+            what = f"{planned}, {' and '.join(modes)}"
+            predicted, fact = self._fit(what, own, planned.seed, encoder, (labelled, validation, test_samples))
+            # each group of modes has a network of its own: put its predictions in their places
             places = [place for place, sample in enumerate(test) if sample.setting.mode in modes]
             for name, values in predicted.items():
-                found[name][places] = values
+                predictions[name][places] = values
             facts.append({"modes": modes, **fact})
         ids = np.array([sample.workload_id for sample in test], dtype=np.str_)
-        return _npz({**found, "ids": ids, "facts": np.array(json.dumps(facts))})
+        return _npz({**predictions, "ids": ids, "facts": np.array(json.dumps(facts))})
 
     def _fit(
         self,
@@ -196,11 +202,11 @@ class _Bench:
     ) -> tuple[dict[str, NDArray[np.float64]], dict[str, object]]:
         from lab.papers.graph_networks.training import fit
 
-        taught, held, judged = parts
+        training, validation, test_samples = parts
         begin = time.monotonic()
         fitted = fit(
-            [(self.graphs[sample.workload_id], sample.truth) for sample in taught],
-            [(self.graphs[sample.workload_id], sample.truth) for sample in held],
+            [(self.graphs[sample.workload_id], sample.truth) for sample in training],
+            [(self.graphs[sample.workload_id], sample.truth) for sample in validation],
             recipe,
             seed,
             progress_of(what, self.say),
@@ -212,55 +218,61 @@ class _Bench:
         errors = ", ".join(f"{name} {error:.1%}" for name, error in fitted.metrics.items())
         self.say(f"{what}: {len(fitted.history)} epochs in {spent_s:.0f} s, validation {errors}")
         facts: dict[str, object] = {
-            "workloads": len(taught), "epochs": len(fitted.history), "spent_s": round(spent_s, 1),
+            "workloads": len(training), "epochs": len(fitted.history), "spent_s": round(spent_s, 1),
             "limit_s": self.seconds, "device": self.device, "validation": fitted.metrics,
         }  # fmt: skip
-        return fitted.predict([self.graphs[sample.workload_id] for sample in judged], self.device), facts
+        return fitted.predict([self.graphs[sample.workload_id] for sample in test_samples], self.device), facts
 
-    def _encoder(self, asked: Asked, recipe: Recipe, parts: Mapping[str, Sequence[Sample]]) -> "Encoder":
-        """TraPPM's encoder, from all graphs outside the test side, with or without labels; those of the validation
-        side choose its epoch."""
+    def _encoder(self, planned: PlannedFit, recipe: Recipe, parts: Mapping[str, Sequence[Sample]]) -> "Encoder":
+        """TraPPM's encoder, pre-trained on all graphs outside the test side, with or without labels.
+
+        The graphs of the validation side choose its epoch.
+        """
         from lab.papers.graph_networks.pretraining import pretrain
         from lab.papers.graph_networks.training import Encoder
 
-        file = self.folder / f"encoder-{asked.split}-{asked.seed}.npz"
+        file = self.folder / f"encoder-{planned.split}-{planned.seed}.npz"
         if not file.exists():
-            what = f"encoder, split by {asked.split}, seed {asked.seed}"
-            train, held = (
+            what = f"encoder, split by {planned.split}, seed {planned.seed}"
+            train, validation = (
                 [self.graphs[sample.workload_id] for sample in parts[side] if sample.captured]
                 for side in (TRAIN, VALIDATION)
             )
             self.say(f"{what}, on {self.device}")
-            made = pretrain(
-                train, held, recipe, asked.seed, progress_of(what, self.say), self.device, seconds=self.seconds
+            encoder = pretrain(
+                train, validation, recipe, planned.seed, progress_of(what, self.say), self.device, seconds=self.seconds
             )
-            self.say(f"{what}: best of {len(made.history)} epochs, loss {made.loss:.3f}")
-            weights = {f"weight:{name}": value for name, value in made.weights.items()}
-            write_whole(file, _npz({**weights, "last_relu": np.array(made.last_relu), "loss": np.array(made.loss)}))
+            self.say(f"{what}: best of {len(encoder.history)} epochs, loss {encoder.loss:.3f}")
+            weights = {f"weight:{name}": value for name, value in encoder.weights.items()}
+            write_whole(
+                file, _npz({**weights, "last_relu": np.array(encoder.last_relu), "loss": np.array(encoder.loss)})
+            )
         with np.load(file, allow_pickle=False) as arrays:
-            kept = {name.partition(":")[2]: arrays[name] for name in arrays.files if name.startswith("weight:")}
-            return Encoder(kept, bool(arrays["last_relu"]), float(arrays["loss"]))
+            encoder_weights = {
+                name.partition(":")[2]: arrays[name] for name in arrays.files if name.startswith("weight:")
+            }
+            return Encoder(encoder_weights, bool(arrays["last_relu"]), float(arrays["loss"]))
 
 
 def captured_in(samples: Sequence[Sample], modes: Sequence[str]) -> list[Sample]:
-    """The whole workloads of some modes."""
+    """The samples of some modes whose whole workload was replayed."""
     return [sample for sample in samples if sample.captured and sample.setting.mode in modes]
 
 
 def has_truth(samples: Sequence[Sample], metric: str) -> bool:
-    """Whether a metric was measured of any sample."""
+    """Whether a metric was measured for any sample."""
     return any(np.isfinite(sample.truth[metric]) for sample in samples)
 
 
 def share_of(samples: Sequence[Sample], split: str, share: float, seed: int) -> list[Sample]:
-    """A share of samples: the smaller ones are in the larger ones, and every family gives its share.
+    """A share of samples; a smaller share is part of a larger one, and every family gives its share.
 
-    Where architectures are kept together by the split, they are here too.
+    Where the split keeps architectures together, they stay together here too.
     """
     if share >= 1:
         return list(samples)
     groups = [sample.workload_id if split == "random" else architecture_of(sample.spec) for sample in samples]
-    # an architecture may have relatives in several families: the commonest counts
+    # an architecture may occur in several families: the commonest one counts
     families: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for group, sample in zip(groups, samples, strict=True):
         families[group][sample.family] += 1
@@ -269,29 +281,30 @@ def share_of(samples: Sequence[Sample], split: str, share: float, seed: int) -> 
         members[min(counts, key=lambda family: (-counts[family], family))].append(group)
     chosen = set()
     for family, own in members.items():
-        # (rank + a number of the family's own in [0, 1)) / size: small families give one of them now and then
+        # the shift differs by family, so that some small families give a group at small shares, and others do not
         shift = _fraction(f"{seed}|family|{family}")
         own.sort(key=lambda group: _fraction(f"{seed}|{group}"))
+        # groups are sorted by hash: a larger share contains the smaller one
         chosen |= {group for rank, group in enumerate(own) if (rank + shift) / len(own) < share}
     return [sample for group, sample in zip(groups, samples, strict=True) if group in chosen]
 
 
 def _fraction(text: str) -> float:
-    """A number in [0, 1) that a text always has."""
+    """A number in [0, 1) that depends on a text only."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / float(1 << 48)
 
 
 def progress_of(what: str, say: Say) -> Callable[[int, Mapping[str, float]], None]:
-    """Says where a fit stands, every few seconds."""
-    said = time.monotonic()
+    """A callback that reports the progress of a fit every few seconds."""
+    reported = time.monotonic()
 
-    def tell(epoch: int, record: Mapping[str, float]) -> None:
-        nonlocal said
-        if time.monotonic() - said >= _SAID_EVERY_S:
-            said = time.monotonic()
+    def report(epoch: int, record: Mapping[str, float]) -> None:
+        nonlocal reported
+        if time.monotonic() - reported >= _REPORT_EVERY_S:
+            reported = time.monotonic()
             say(f"{what}: epoch {epoch + 1}, loss {record['loss']:.4g}, validation {record['score']:.4g}")
 
-    return tell
+    return report
 
 
 def _npz(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:

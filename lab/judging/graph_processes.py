@@ -1,4 +1,4 @@
-"""workflows: graph networks fitted by several processes side by side; one alone leaves most of an accelerator idle."""
+"""Lab: graph networks fitted by several processes at the same time; one alone leaves most of a GPU idle."""
 
 import multiprocessing
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from foretell.errors import DataError, ForetellError
 from foretell.predictors.sample import Sample
 from foretell.training.examples.samples import read_samples
-from lab.judging.graph_fits import PRETRAINED, Asked, fit_graph_networks
+from lab.judging.graph_fits import PRETRAINED, PlannedFit, fit_graph_networks
 from lab.judging.graph_set import read_graph_set
 from lab.papers.graph_networks.arrays import GraphArrays
 
@@ -18,8 +18,8 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Bench:
-    """Where a process finds what it fits to, and where it keeps what comes of it."""
+class Workspace:
+    """Where a process finds its data, and where it saves its predictions."""
 
     store: Path
     device: str
@@ -32,29 +32,30 @@ class Bench:
 class _Opened:
     samples: Sequence[Sample]
     graphs: dict[str, GraphArrays]
-    bench: Bench
+    workspace: Workspace
 
 
-_opened: list[_Opened] = []  # of this process: reading takes seconds, and a process fits many networks
+_opened: list[_Opened] = []  # one entry in each process: reading takes seconds, and a process fits many networks
 
 
-def fit_side_by_side(asked: Sequence[Asked], bench: Bench, processes: int, say: Say) -> None:
-    """Fit what the bench's folder has no predictions of; what one network fails with is said when all others are done.
+def fit_side_by_side(planned: Sequence[PlannedFit], workspace: Workspace, processes: int, say: Say) -> None:
+    """Fit the networks whose predictions are not in the folder; a failure is raised when all others are done.
 
-    Networks that share an encoder are one process's business: the first of them fits it.
+    Networks that share an encoder go to one process: the first of them fits it.
     """
-    groups: dict[tuple[object, ...], list[Asked]] = {}
-    for each in asked:
-        if not each.file(bench.folder).exists():
-            own = (each.split, each.seed) if each.arm.recipe == PRETRAINED else (each.arm, each.split, each.seed)
-            groups.setdefault(own, []).append(each)
-    # the longest first: all shares of the labels, one after the other
+    groups: dict[tuple[object, ...], list[PlannedFit]] = {}
+    for fit in planned:
+        if not fit.file(workspace.folder).exists():
+            # TraPPM's arms of one split and seed share an encoder
+            key = (fit.split, fit.seed) if fit.arm.recipe == PRETRAINED else (fit.arm, fit.split, fit.seed)
+            groups.setdefault(key, []).append(fit)
+    # the longest first: a group with all shares of the labels
     waiting = sorted(groups.values(), key=len, reverse=True)
     if not waiting:
         return
     failed: list[ForetellError] = []
-    context = multiprocessing.get_context("spawn")  # a forked process cannot use an accelerator
-    with ProcessPoolExecutor(min(processes, len(waiting)), context, _open, (bench,)) as pool:
+    context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
+    with ProcessPoolExecutor(min(processes, len(waiting)), context, _open, (workspace,)) as pool:
         for number, future in enumerate(as_completed([pool.submit(_fit, group) for group in waiting]), start=1):
             try:
                 for line in future.result():
@@ -65,21 +66,21 @@ def fit_side_by_side(asked: Sequence[Asked], bench: Bench, processes: int, say: 
         raise DataError(f"{len(failed)} of {len(waiting)} fits failed, the first with: {failed[0]}")
 
 
-def _open(bench: Bench) -> None:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: side by side, each has a core
-    samples = read_samples(bench.store, bench.device, bench.cache, _nothing)
-    graphs = read_graph_set(samples, bench.store, bench.device, bench.cache, _nothing)
-    _opened.append(_Opened(samples, graphs, bench))
+def _open(workspace: Workspace) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: each process has one core
+    samples = read_samples(workspace.store, workspace.device, workspace.cache, _nothing)
+    graphs = read_graph_set(samples, workspace.store, workspace.device, workspace.cache, _nothing)
+    _opened.append(_Opened(samples, graphs, workspace))
 
 
-def _fit(asked: list[Asked]) -> list[str]:
-    """Fit some networks one after the other; what there is to say of each in the end."""
+def _fit(planned: list[PlannedFit]) -> list[str]:
+    """Fit some networks one after the other; return the closing line of each."""
     opened, lines = _opened[-1], list[str]()
     fit_graph_networks(
-        opened.samples, asked, lambda: opened.graphs, opened.bench.folder, opened.bench.seconds, lines.append
+        opened.samples, planned, lambda: opened.graphs, opened.workspace.folder, opened.workspace.seconds, lines.append
     )
     return [line for line in lines if "epochs in" in line or "best of" in line]
 
 
 def _nothing(_line: str) -> None:
-    """Processes side by side would talk at once."""
+    """Ignore progress: several processes would print at the same time."""

@@ -1,6 +1,6 @@
-"""workflows: graph networks of the papers, fitted to everything measured on a device and written as they are served.
+"""Lab: graph serving: the papers' graph networks, fitted to all measurements of a device and written as ONNX.
 
-One architecture in seven is held aside: it chooses the epoch, and tells how wide intervals are.
+One architecture in seven is held out: it chooses the epoch, and sets the width of the intervals.
 """
 
 import json
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 Graphs = Mapping[str, GraphArrays]
 _MISS = 0.10
-_GENTLER = 0.1  # of the rate, where a network goes on from another
+_GENTLER = 0.1  # factor of the learning rate where a network starts from another
 
 
 def train_graph_network(
@@ -48,21 +48,24 @@ def train_graph_network(
     start: Path | None = None,
     say: Say,
 ) -> list[Path]:
-    """Fit a network for each group of modes that the recipe has; ``seconds`` limits each, and an encoder on its own.
+    """Fit a network for each group of modes of the recipe; ``seconds`` limits each, and each encoder separately.
 
-    ``start`` is a written network to go on from, with its scales and its encoder: transfer to another device, which
-    takes fewer measurements than a fit from nothing.
+    ``start`` is a written network to start from, with its scales and its encoder: transfer to another device, which
+    needs fewer measurements than a fit from random weights.
     """
     device = find_device(device).id
     samples = read_samples(store, device, cache, say)
     graphs = read_graph_set(samples, store, device, cache, say)
     parts = sides(samples, "architecture", seed)
-    written, first = [], _started(start)
+    written, first = [], _read_start(start)
     if first is not None and len(MODES[name]) > 1:
-        raise InputError(f"{name} has a network for each of several modes; only one with one network can go on.")
+        raise InputError(
+            f"{name} has several networks, one for each group of modes; only a single network can be a start."
+        )
     for modes in MODES[name]:
-        taught, held = captured_in([*parts[TRAIN], *parts[TEST]], modes), captured_in(parts[VALIDATION], modes)
-        data = _fit(name, modes, graphs, taught, held, device, seed, seconds, first, say)
+        # nothing is judged here: the test side is training data, too
+        training, validation = captured_in([*parts[TRAIN], *parts[TEST]], modes), captured_in(parts[VALIDATION], modes)
+        data = _fit(name, modes, graphs, training, validation, device, seed, seconds, first, say)
         stem = name if len(MODES[name]) == 1 else f"{name}-{modes[0]}"
         written.append(write_fitted(out, file_name(stem, device), data))
     return written
@@ -72,8 +75,8 @@ def _fit(
     name: str,
     modes: Sequence[str],
     graphs: Graphs,
-    taught: Sequence[Sample],
-    held: Sequence[Sample],
+    training: Sequence[Sample],
+    validation: Sequence[Sample],
     device: str,
     seed: int,
     seconds: float | None,
@@ -83,36 +86,40 @@ def _fit(
     from lab.papers.graph_networks.training import fit
 
     recipe = find_recipe(name)
-    recipe = replace(recipe, targets=tuple(metric for metric in recipe.targets if has_truth(taught, metric)))
+    recipe = replace(recipe, targets=tuple(metric for metric in recipe.targets if has_truth(training, metric)))
     if start is not None:
+        # the usual rate would destroy what the network has learned
         recipe = replace(recipe, rate=recipe.rate * _GENTLER)
-    if not (recipe.targets and held):
-        raise DataError(f"{len(taught) + len(held)} workloads are too few to fit {name} to {' and '.join(modes)}.")
-    place, what = default_device(), f"{name}, {' and '.join(modes)}"
+    if not (recipe.targets and validation):
+        raise DataError(
+            f"{len(training) + len(validation)} workloads are too few to fit {name} to {' and '.join(modes)}."
+        )
+    torch_device, what = default_device(), f"{name}, {' and '.join(modes)}"
     encoder = None
     if recipe.embedding == "frozen" and start is None:
-        encoder = _encoder(recipe, graphs, taught, held, seed, seconds, say)
+        encoder = _encoder(recipe, graphs, training, validation, seed, seconds, say)
     fitted = fit(
-        [(graphs[sample.workload_id], sample.truth) for sample in taught],
-        [(graphs[sample.workload_id], sample.truth) for sample in held],
+        [(graphs[sample.workload_id], sample.truth) for sample in training],
+        [(graphs[sample.workload_id], sample.truth) for sample in validation],
         recipe,
         seed,
         progress_of(what, say),
-        place,
+        torch_device,
         encoder=encoder,
         start=start,
         seconds=seconds,
     )
-    notes = {"device": device, "modes": ",".join(modes), "workloads": str(len(taught))}
+    notes = {"device": device, "modes": ",".join(modes), "workloads": str(len(training))}
+    # errors are those of the quantised file that is served, not of the weights in memory
     served = GraphNetwork.load(fitted.to_onnx(name, small=True, notes=notes))
-    metrics, widths = held_out(served, held, graphs)
+    metrics, widths = held_out(served, validation, graphs)
     say(f"{what}: {len(fitted.history)} epochs, held out {', '.join(f'{k} {v:.1%}' for k, v in metrics.items())}")
     notes["widths"] = json.dumps(widths, sort_keys=True)
     return replace(fitted, metrics=metrics).to_onnx(name, small=True, notes=notes)
 
 
-def _started(path: Path | None) -> "Fitted | None":
-    """A written network as something to go on from."""
+def _read_start(path: Path | None) -> "Fitted | None":
+    """A written network as a start for another fit."""
     if path is None:
         return None
     from lab.papers.graph_networks.training import Fitted
@@ -134,7 +141,7 @@ def held_out(
         truth = np.array([sample.truth[name] for sample in samples])
         known = np.isfinite(truth)
         if not known.any():
-            raise DataError(f"No workload that was held aside has a truth for {name}; measure more.")
+            raise DataError(f"No held-out workload has a measured {name}; measure more.")
         metrics[name] = float(np.abs(values[known] / truth[known] - 1).mean())
         widths[name] = conformal_quantile(np.abs(np.log(values[known] / truth[known])), _MISS)
     return metrics, widths
@@ -143,13 +150,17 @@ def held_out(
 def _encoder(
     recipe: Recipe,
     graphs: Graphs,
-    taught: Sequence[Sample],
-    held: Sequence[Sample],
+    training: Sequence[Sample],
+    validation: Sequence[Sample],
     seed: int,
     seconds: float | None,
     say: Say,
 ) -> "Encoder":
     from lab.papers.graph_networks.pretraining import pretrain
 
-    train, aside = ([graphs[sample.workload_id] for sample in side] for side in (taught, held))
-    return pretrain(train, aside, recipe, seed, progress_of("encoder", say), default_device(), seconds=seconds)
+    training_graphs, validation_graphs = (
+        [graphs[sample.workload_id] for sample in side] for side in (training, validation)
+    )
+    return pretrain(
+        training_graphs, validation_graphs, recipe, seed, progress_of("encoder", say), default_device(), seconds=seconds
+    )

@@ -1,6 +1,7 @@
-"""workflows: the graphs of all captured workloads as arrays, extracted once and kept in one file.
+"""Lab: graph set: the graphs of all captured workloads as arrays, extracted once and cached in one file.
 
-Workloads of one architecture share edges, operators and most shapes: each distinct column of an array is stored once.
+Workloads of one architecture share edges, operators and most shapes, so each distinct column of an array is stored
+once.
 """
 
 import io
@@ -21,7 +22,7 @@ from foretell.training.examples.samples import fingerprint
 from foretell.training.examples.workloads import Row, measured_rows, workload_of
 from lab.papers.graph_networks.arrays import ARRAYS_VERSION, ATTRIBUTES, AXES, COSTS, GraphArrays, extract_graph_arrays
 
-# the columns of a graph, side by side: what is narrower in memory is as exact in 32 bits
+# the number of columns of each array of a graph; 32 bits hold all of them exactly
 _WIDTHS = (1, 1, len(ATTRIBUTES), AXES, AXES, len(COSTS), 2)
 _BYTES = np.dtype(np.float32).itemsize
 
@@ -31,20 +32,20 @@ Say = Callable[[str], None]
 def read_graph_set(
     samples: Sequence[Sample], store: Path, device: str, cache: Path, say: Say = lambda _: None
 ) -> dict[str, GraphArrays]:
-    """The graphs of all captured samples by their workloads, from the cache where it is true."""
+    """The graphs of all captured samples by workload, from the cache where there is one."""
     wanted = {sample.workload_id for sample in samples if sample.captured}
     file = cache / f"graphs-{device}-{fingerprint(store, device, arrays=ARRAYS_VERSION)}.npz"
     if file.exists():
         return _load(file)
-    found = _extract(wanted, store, device, say)
-    missing = wanted - set(found)
+    graphs = _extract(wanted, store, device, say)
+    missing = wanted - set(graphs)
     if missing:
         raise DataError(
-            f"{len(missing)} of {len(wanted)} workloads have no graph in {store}, {min(missing)} for one; make them "
-            "with foretell data graphs."
+            f"{len(missing)} of {len(wanted)} workloads have no graph in {store}, such as {min(missing)}; make "
+            "them with foretell data graphs."
         )
-    write_whole(file, _packed(found))
-    return found
+    write_whole(file, _packed(graphs))
+    return graphs
 
 
 def _extract(wanted: set[str], store: Path, device: str, say: Say) -> dict[str, GraphArrays]:
@@ -53,20 +54,20 @@ def _extract(wanted: set[str], store: Path, device: str, say: Say) -> dict[str, 
     for row in measured_rows(store).values():
         if row["workload_id"] in wanted:
             waiting[GraphKey.of(row)].append(row)
-    found: dict[str, GraphArrays] = {}
+    graphs: dict[str, GraphArrays] = {}
     failures: Counter[str] = Counter()
     for key, _, graph in read_graphs(store, list(waiting)):
         for row in waiting[key]:
             try:
-                found[row["workload_id"]] = extract_graph_arrays(workload_of(row, graph, target))
+                graphs[row["workload_id"]] = extract_graph_arrays(workload_of(row, graph, target))
             except ForetellError as error:
                 failures[str(error)] += 1
                 continue
-            if len(found) % 500 == 0:
-                say(f"graphs of {len(found)} of {len(wanted)} workloads read")
+            if len(graphs) % 500 == 0:
+                say(f"graphs of {len(graphs)} of {len(wanted)} workloads read")
     for reason, number in failures.most_common(3):
         say(f"{number} workloads have no graph: {reason}")
-    return found
+    return graphs
 
 
 def _columns(graph: GraphArrays) -> Iterable[NDArray[np.float32]]:
@@ -74,21 +75,25 @@ def _columns(graph: GraphArrays) -> Iterable[NDArray[np.float32]]:
     yield graph.classes.astype(np.float32)
     for matrix in (graph.attributes, graph.input_shapes, graph.output_shapes, graph.costs):
         yield from matrix.T
-    yield from graph.edges.astype(np.float32)  # whole numbers are exact up to 2²⁴ nodes
+    yield from graph.edges.astype(np.float32)  # float32 holds integers up to 2²⁴ exactly
 
 
 def _packed(graphs: dict[str, GraphArrays]) -> bytes:
-    places: dict[bytes, int] = {}
+    positions: dict[bytes, int] = {}
     index = np.array(
-        [[places.setdefault(column.tobytes(), len(places)) for column in _columns(graph)] for graph in graphs.values()],
+        [
+            # a column is identified by its bytes
+            [positions.setdefault(column.tobytes(), len(positions)) for column in _columns(graph)]
+            for graph in graphs.values()
+        ],
         np.int32,
     )
     data = io.BytesIO()
     np.savez_compressed(
         data,
         allow_pickle=False,
-        values=np.frombuffer(b"".join(places), np.float32),
-        sizes=np.array([len(column) // _BYTES for column in places], np.int32),
+        values=np.frombuffer(b"".join(positions), np.float32),
+        sizes=np.array([len(column) // _BYTES for column in positions], np.int32),
         index=index,
         whole=np.array([graph.whole for graph in graphs.values()]),
         ids=np.array(list(graphs)),
@@ -101,14 +106,14 @@ def _load(file: Path) -> dict[str, GraphArrays]:
         columns = np.split(arrays["values"], np.cumsum(arrays["sizes"])[:-1])
         index, whole, ids = arrays["index"], arrays["whole"], arrays["ids"].tolist()
     ends = np.cumsum(_WIDTHS)[:-1]
-    kept: dict[tuple[int, ...], NDArray[np.float32]] = {}
+    matrices: dict[tuple[int, ...], NDArray[np.float32]] = {}
 
     def matrix(numbers: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Columns side by side; those of several workloads are in memory once."""
+        """Columns as one array; arrays that several workloads share are in memory once."""
         key = tuple(numbers.tolist())
-        if key not in kept:
-            kept[key] = np.ascontiguousarray(np.stack([columns[number] for number in key], axis=1))
-        return kept[key]
+        if key not in matrices:
+            matrices[key] = np.ascontiguousarray(np.stack([columns[number] for number in key], axis=1))
+        return matrices[key]
 
     def graph(row: NDArray[np.int32], facts: NDArray[np.float64]) -> GraphArrays:
         operators, classes, attributes, inputs, outputs, costs, edges = map(matrix, np.split(row, ends))

@@ -1,1 +1,1 @@
-"""Networks and baselines of papers, fitted and judged on the same data as the product."""
+"""Lab: papers: their networks and baselines, fitted and judged on the same data as the product."""

@@ -1,6 +1,6 @@
-"""predictors: what papers compare with: least squares on FLOPs and parameters, and boosted trees on whole graphs.
+"""Lab: baselines of the papers: least squares on FLOPs and parameters, and boosted trees on whole graphs.
 
-Neither knows the device's bounds: both tell logarithms of the quantity itself from what a graph has in all.
+Neither knows the bounds of the device: both predict the logarithm of the quantity itself from totals of the graph.
 """
 
 from collections.abc import Sequence
@@ -51,19 +51,20 @@ class Linear:
         weights: dict[str, Values] = {}
         for metric in TRUTHS:
             logs = _logs(samples, metric)
-            use = np.isfinite(logs)
-            if use.sum() > rows.shape[1]:
-                weights[metric] = np.asarray(np.linalg.lstsq(rows[use], logs[use], rcond=None)[0], np.float64)
+            known = np.isfinite(logs)
+            # fewer rows than columns have no unique solution
+            if known.sum() > rows.shape[1]:
+                weights[metric] = np.asarray(np.linalg.lstsq(rows[known], logs[known], rcond=None)[0], np.float64)
         return cls(weights)
 
     @staticmethod
     def _rows(samples: Sequence[Sample]) -> Values:
-        # FLOPs, parameters, the batch and the setting; no bytes, no units
+        # FLOPs, parameters, batch size and setting, without bytes and number of units
         chosen = [[1.0, *row[:2], *row[5:]] for row in map(whole_graph, samples)]
         return np.array(chosen, dtype=np.float64)
 
     def predict(self, samples: Sequence[Sample]) -> dict[str, Values]:
-        """The values of each metric."""
+        """The predictions for each metric."""
         rows = self._rows(samples)
         return {metric: np.exp(rows @ weights) for metric, weights in self._weights.items()}
 
@@ -85,12 +86,12 @@ class GradientBoosting:
         trees = {}
         for metric in TRUTHS:
             logs = _logs(samples, metric)
-            use = np.isfinite(logs)
-            if use.sum() > recipe.leaves:
-                trees[metric] = Trees.load(to_onnx(recipe.fit(rows[use], logs[use])))
+            known = np.isfinite(logs)
+            if known.sum() > recipe.leaves:
+                trees[metric] = Trees.load(to_onnx(recipe.fit(rows[known], logs[known])))
         return cls(trees)
 
     def predict(self, samples: Sequence[Sample]) -> dict[str, Values]:
-        """The values of each metric."""
+        """The predictions for each metric."""
         rows = np.array([whole_graph(sample) for sample in samples], dtype=np.float32)
         return {metric: np.exp(trees.predict(rows)) for metric, trees in self._trees.items()}

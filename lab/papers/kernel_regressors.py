@@ -1,9 +1,9 @@
-"""predictors: what nn-Meter does (L. Zhang et al., MobiSys 2021): a random forest for every kernel, and their sum.
+"""Lab: kernel regressors, as nn-Meter has them (L. Zhang et al., MobiSys 2021): a random forest for every kernel.
 
-A kernel is what the runtime launches at once: in eager mode a call of PyTorch, which no rule joins to another. Its
-forest reads the sizes that nn-Meter reads: of images, channels, windows, strides, parameters and FLOPs; no bound of the
-device, no tiles, no alignment. There is one for each operator and type; what has too few rows for one of its own is
-told by one for the operator, and what has too few of that by one for all.
+The latency of a model is the sum of its kernels. A kernel is what the runtime launches together; in eager mode that is
+one call of PyTorch, and no fusion rule applies. A forest reads the sizes that nn-Meter reads: images, channels,
+windows, strides, parameters and FLOPs. It knows no bound of the device, no tiles and no alignment. There is one forest
+for each operator and type; where rows are too few, one for the operator, and where these are too few, one for all.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ SIZES = (
     "side", "log_m", "log_n", "log_k", "log_many", "log_heads", "queries", "keys", "head_size", "steps", "layers",
     "directions", "log_rows", "log_row", "window",
 )  # fmt: skip
-LEAST = 40  # rows that make a forest
+LEAST = 40  # the least number of rows for a forest
 FOREST = TreeFit(
     rounds=100, leaves=255, least_in_leaf=2,
     others={"boosting": "rf", "bagging_fraction": 0.7, "bagging_freq": 1, "feature_fraction_bynode": 0.6},
@@ -32,34 +32,36 @@ _KERNEL = [_AT["operator"], _AT["dtype"]]
 
 Rows = NDArray[np.float32]
 Values = NDArray[np.float64]
-Kernel = tuple[int, ...]  # operator and type, the operator, or nothing: all
+Kernel = tuple[int, ...]  # (operator, type), (operator,) or (): all
 
 
 class KernelRegressors:
-    """Forests by kernel; they tell microseconds."""
+    """Forests by kernel; they predict microseconds."""
 
     def __init__(self, forests: dict[Kernel, Booster]) -> None:
         self._forests = forests
 
     @classmethod
     def fit(cls, features: Rows, time_us: Values) -> "KernelRegressors":
-        """Fit rows of `foretell.features.COLUMNS` to how long each unit took."""
+        """Fit forests to rows of `foretell.features.COLUMNS` and the time of each unit."""
         if not len(features):
-            raise DataError("No unit was timed, so no kernel can be learnt; collect traces first.")
+            raise DataError("No unit has a traced time, so no forest can be fitted; collect traces first.")
         forests = {}
         for depth in range(len(_KERNEL) + 1):
             for kernel, rows in _by_kernel(features, depth):
+                # depth 0 is the forest for all kernels, which always exists
                 if len(rows) >= LEAST or not depth:
                     forests[kernel] = FOREST.fit(features[rows][:, _CHOSEN], np.log(time_us[rows]))
         return cls(forests)
 
     def predict(self, features: Rows) -> Values:
         """The time of each unit in microseconds."""
-        told = np.zeros(len(features))
+        predicted_us = np.zeros(len(features))
         for kernel, rows in _by_kernel(features, len(_KERNEL)):
+            # the most specific forest that exists
             known = next(k for k in (kernel, kernel[:1], ()) if k in self._forests)
-            told[rows] = np.exp(self._forests[known].predict(features[rows][:, _CHOSEN]))
-        return told
+            predicted_us[rows] = np.exp(self._forests[known].predict(features[rows][:, _CHOSEN]))
+        return predicted_us
 
 
 def _by_kernel(features: Rows, depth: int) -> Iterator[tuple[Kernel, NDArray[np.intp]]]:

@@ -66,10 +66,10 @@ def test_parts_of_lilou_are_fitted_on_one_machine_and_judged_on_another(
 
     monkeypatch.setattr(importlib.import_module(LILOU[model]), "evaluate", record)
     given = ("--only-networks", "--fit-seconds", "9", "--processes", "5", "--cache", "kept")
-    assert run(capsys, "evaluate", model, *given) == "networks are kept in kept\n"
+    assert run(capsys, "evaluate", model, *given) == "networks are cached in kept\n"
     assert asked == [{"only_networks": True, "fit_seconds": 9.0, "processes": 5}]
     assert run(capsys, "evaluate", model, "--report").startswith("written: reports/lilou.md\n### all of them")
-    assert "name one alone" in run(capsys, "evaluate", model, "linear", code=2)
+    assert "name one of them, and nothing else" in run(capsys, "evaluate", model, "linear", code=2)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_the_laboratory_has_more_kinds_of_campaigns(here: Path, capsys: pytest.C
 def test_shares_are_numbers_with_commas_between() -> None:
     assert read_shares(None) == ()
     assert read_shares("0.1,1") == (0.1, 1.0)
-    with pytest.raises(InputError, match="give numbers with commas between"):
+    with pytest.raises(InputError, match="give numbers separated by commas"):
         read_shares("a tenth")
 
 

@@ -114,7 +114,7 @@ def test_an_own_file_replaces_and_adds(own):
         ),
         ('[country]\nFRA = { source = "s" }', "there is no g_co2e_per_kwh"),
         ("[country]\nFRA = { g_co2e_per_kwh = 1 }", "source is absent"),
-        ('[country]\nFR = { g_co2e_per_kwh = 1, source = "s" }', "'FR' is no country; use the three letters"),
+        ('[country]\nFR = { g_co2e_per_kwh = 1, source = "s" }', "'FR' is not a country; use its three letters"),
         ('[country]\nFRA = { g_co2_per_kwh = 1, source = "s" }', "Did you mean 'g_co2e_per_kwh'?"),
         ('[region.a]\nb = { country = "FRO", source = "s" }', "region, a.b: there is no [country] 'FRO'. Did you mean"),
         ('[region.a]\nb = { source = "s" }', "there is no g_co2e_per_kwh"),

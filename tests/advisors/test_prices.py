@@ -137,7 +137,7 @@ def entry(**changes: str | None) -> str:
         (entry(region='" "'), "region is ' '"),
         (entry(covers='"disk"'), "covers is 'disk'; it must be 'instance' or 'devices'"),
         (entry(spot_usd="1"), "unknown key 'spot_usd'. Did you mean 'spot_usd_per_h'?"),
-        (entry() + entry(cloud='"C"'), "price 2: c i r is there twice; keep one"),
+        (entry() + entry(cloud='"C"'), "price 2: c i r occurs twice; keep one"),
         ("", "it has no prices; write each as a table [[price]]"),
         ("price = 3", "it has no prices"),
         ("prices = []", "unknown key 'prices'. Did you mean 'price'?"),

@@ -53,5 +53,5 @@ def test_a_file_is_read_and_an_absent_one_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="There is no file"):
         find_predictor(str(path), "h200")
     path.write_bytes(b"something else")
-    with pytest.raises(ModelError, match="no fitted predictor"):
+    with pytest.raises(ModelError, match="not a fitted predictor"):
         find_predictor(str(path), "h200")

@@ -78,16 +78,16 @@ def test_the_rest_is_the_rooflines_and_it_says_so() -> None:
 def test_a_sweep_asks_the_network_once_and_nothing_outlives_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = workload()
     first = latency_ms(asked)
-    places = [key for key in transfer._kept if transfer._kept[key][0]() is asked.graph]
+    places = [key for key in transfer._cache if transfer._cache[key][0]() is asked.graph]
     assert len(places) == 1
     monkeypatch.setattr(transfer, "shipped", lambda *_: pytest.fail("asked again"))
     assert latency_ms(asked) == first
     assert latency_ms(replace(asked, target=Target(H200))) < first
     del asked
     gc.collect()
-    assert places[0] not in transfer._kept
+    assert places[0] not in transfer._cache
 
 
 def test_it_is_for_gpus() -> None:
-    with pytest.raises(InputError, match="cpu is none: use --predictor roofline"):
+    with pytest.raises(InputError, match="cpu is not: use --predictor roofline"):
         TransferPredictor().predict(workload(find_device("cpu")))

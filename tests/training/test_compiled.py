@@ -101,7 +101,7 @@ def test_held_out_latencies_and_signs_beat_baselines(found, tmp_path):
 
 
 def test_the_sign_is_that_of_both_told(found):
-    faster = compiled.helps_rightly(found, found.told_eager_ms * 0.9)
+    faster = compiled.is_sign_right(found, found.predicted_eager_ms * 0.9)
     batches = np.array([row["batch_size"] for row in found.rows])
     assert faster.tolist() == (batches > 1).tolist()
 
@@ -130,12 +130,12 @@ def test_graphs_that_the_store_lacks_are_made_once(store, tmp_path, monkeypatch)
 
 
 def test_stores_that_teach_nothing_are_errors(found, store, tmp_path):
-    with pytest.raises(DataError, match="Nothing compiled was measured"):
+    with pytest.raises(DataError, match="No compiled workload was measured"):
         compiled.read_compiled(tmp_path, "h200", tmp_path, Doubling())
     with pytest.raises(InputError, match="No predictor of units"):
         compiled.read_compiled(store, "h200", tmp_path, RooflinePredictor())
-    one = compiled.CompiledSet("h200", found.rows[:3], found.measured[:3], found.told_eager_ms[:3], found.seen[:3])
-    with pytest.raises(DataError, match="of one fold"):
+    one = compiled.CompiledSet("h200", found.rows[:3], found.measured[:3], found.predicted_eager_ms[:3], found.seen[:3])
+    with pytest.raises(DataError, match="to one fold"):
         compiled.judge(one)
 
 
@@ -152,8 +152,8 @@ def test_a_prediction_says_what_compiling_gains():
     ("asked", "said"),
     [
         ({"device": "a100"}, "not measured on a100"), ({"mode": "training"}, "not in training"),
-        ({"explain": True}, "--explain tells of eager mode"), ({"predictor": "roofline"}, "leave out --predictor"),
-        ({"store": "data"}, "--store tells of eager mode"),
+        ({"explain": True}, "--explain is for eager mode only"), ({"predictor": "roofline"}, "leave out --predictor"),
+        ({"store": "data"}, "--store is for eager mode only"),
     ],
 )  # fmt: skip
 def test_what_is_not_known_of_compiled_models_is_refused(asked, said):

@@ -34,7 +34,7 @@ def test_what_is_kept_is_not_fitted_again(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(workflow, "cross_fit_networks", never)
     again = workflow.cross_fits(samples, asked, SETTINGS, files)
     for name in asked:
-        np.testing.assert_allclose(again[name].told.log_ratio, first[name].told.log_ratio, rtol=1e-6)
-        np.testing.assert_allclose(again[name].told.power_w, first[name].told.power_w, rtol=1e-6)
+        np.testing.assert_allclose(again[name].predictions.log_ratio, first[name].predictions.log_ratio, rtol=1e-6)
+        np.testing.assert_allclose(again[name].predictions.power_w, first[name].predictions.power_w, rtol=1e-6)
         assert again[name].network == first[name].network
-    assert np.abs(first["all"].told.log_ratio - first["part"].told.log_ratio).max() > 0
+    assert np.abs(first["all"].predictions.log_ratio - first["part"].predictions.log_ratio).max() > 0

@@ -63,7 +63,7 @@ def test_good_slices_of_workloads_that_were_measured_whole_are_read(found):
     assert found.measured.latency_ms.max() < 99
     assert found.measured.green.sum() == len(found.samples) * 2
     assert set(found.percent.tolist()) == {10.0, 50.0, 100.0, 12.12}
-    assert {(part.kind, part.sms) for part in found.part} == {
+    assert {(part.kind, part.sms) for part in found.slices} == {
         ("mps", 12), ("mps", 66), ("mps", 132), ("sms", 16), ("sms", 132),
     }  # fmt: skip
     whole = found.measured.latency_ms[found.measured.sms == 132]
@@ -71,10 +71,10 @@ def test_good_slices_of_workloads_that_were_measured_whole_are_read(found):
 
 
 def test_the_whole_is_told_by_networks_that_have_not_seen_it(found):
-    assert found.whole.told == slices.HELD_OUT
+    assert found.whole.source == slices.HELD_OUT
     for sample, unit_us in zip(found.samples, found.whole.unit_us, strict=True):
         assert unit_us == pytest.approx(2 * sample.units.bound_us, rel=1e-5)
-    assert found.told_ms == pytest.approx(found.measured_ms, rel=0.1)
+    assert found.predicted_ms == pytest.approx(found.measured_ms, rel=0.1)
 
 
 def test_without_networks_the_shipped_predictor_tells_it(store, cache, tmp_path, monkeypatch):
@@ -87,7 +87,7 @@ def test_without_networks_the_shipped_predictor_tells_it(store, cache, tmp_path,
     for file in cache.glob("samples-*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     told = slices.read_slices(store, "h200", tmp_path).whole
-    assert told.told == slices.SEEN
+    assert told.source == slices.SEEN
     assert set(told.latency_ms) == {7.0}
     assert told.unit_us[0][0] > 0
 

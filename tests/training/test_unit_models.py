@@ -157,7 +157,7 @@ def test_networks_can_be_fitted_on_one_machine_and_the_rest_on_another(
 
 
 def test_only_what_has_a_file_is_fitted_for_keeps(store: Path, cache: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"'unit-tree' cannot be fitted and kept\. Did you mean 'unit-trees'"):
+    with pytest.raises(InputError, match=r"'unit-tree' cannot be fitted\. Did you mean 'unit-trees'"):
         train(store, "h200", cache, tmp_path, predictor="unit-tree", say=silent)
 
 

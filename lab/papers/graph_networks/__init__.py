@@ -1,1 +1,1 @@
-"""DIPPM, TraPPM, NNLQP, BRP-NAS and their kin: one graph network with switches."""
+"""Lab: graph networks: DIPPM, TraPPM, NNLQP, BRP-NAS and relatives as one network with switches."""

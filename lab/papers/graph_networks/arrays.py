@@ -1,7 +1,7 @@
-"""Features: a workload as the arrays that graph networks read: nodes, the data flow between them, the whole graph.
+"""Lab: graph arrays: a workload as the arrays that graph networks read: nodes, edges, and the whole graph.
 
-Two layouts of a node, DIPPM's and TraPPM's, over the same nodes and edges. All values are raw: a predictor that wants
-logarithms or standard scores makes them, and keeps their constants.
+There are two layouts of a node, DIPPM's and TraPPM's, over the same nodes and edges. All values are raw: a network that
+needs logarithms or standard scores computes them and stores their constants.
 """
 
 import hashlib
@@ -90,16 +90,16 @@ _SCHEMA = (
     *OPERATOR_COLUMNS, *CLASSES, *ATTRIBUTES, *COSTS, *WHOLE_COLUMNS, f"{AXES}", f"{DIPPM_AXES}",
     *(f"{op}={name}" for op, name in sorted(_CLASS_OF.items())),
 )  # fmt: skip
-ARRAYS_VERSION = 1  # raise it when a graph gets other values under the same schema
+ARRAYS_VERSION = 1  # raise it when values change under the same schema
 SCHEMA = hashlib.sha256("|".join(_SCHEMA).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class GraphArrays:
-    """A workload's nodes (all but the free ones) in the order in which they run, and the pairs that share a tensor.
+    """The nodes of a workload (without the free ones) in the order in which they run, and the edges between them.
 
-    ``operators`` are columns of `OPERATOR_COLUMNS`, ``classes`` of `CLASSES` or −1; ``edges`` run from the maker of a
-    tensor (row 0) to its reader (row 1), each pair once; ``whole`` has `WHOLE_COLUMNS`.
+    ``operators`` are columns of `OPERATOR_COLUMNS`, ``classes`` of `CLASSES` or −1. ``edges`` go from the maker of a
+    tensor (row 0) to its reader (row 1), each pair once. ``whole`` has `WHOLE_COLUMNS`.
     """
 
     operators: NDArray[np.int16]
@@ -116,7 +116,7 @@ class GraphArrays:
 
     @property
     def dippm_nodes(self) -> NDArray[np.float32]:
-        """A row a node: class, attributes of a convolution, output shape; its fourth axis holds all that follow."""
+        """One row for each node: class, attributes of a convolution, output shape; the fourth axis holds the rest."""
         classes = _one_hot(self.classes, len(CLASSES))
         shapes = self.output_shapes[:, :DIPPM_AXES].copy()
         rest = self.output_shapes[:, DIPPM_AXES:]
@@ -125,12 +125,12 @@ class GraphArrays:
 
     @property
     def trappm_nodes(self) -> NDArray[np.float32]:
-        """A row a node: operator, input shape, output shape, MACs, parameters, memory."""
+        """One row for each node: operator, input shape, output shape, MACs, parameters, memory."""
         return np.concatenate([self.operator_nodes, self.input_shapes, self.output_shapes, self.costs], axis=1)
 
     @property
     def operator_nodes(self) -> NDArray[np.float32]:
-        """A row a node: its operator alone."""
+        """One row for each node: its operator alone."""
         return _one_hot(self.operators, len(OPERATOR_COLUMNS))
 
     def whole_of(self, columns: Sequence[str]) -> NDArray[np.float64]:
@@ -150,11 +150,11 @@ def extract_graph_arrays(workload: Workload) -> GraphArrays:
     """
     graph = workload.graph
     table = graph_costs(graph)
-    kept = [lookup(node.op, node.domain).kind != "free" for node in graph.nodes]
-    nodes = list(compress(graph.nodes, kept))
+    is_used = [lookup(node.op, node.domain).kind != "free" for node in graph.nodes]
+    nodes = list(compress(graph.nodes, is_used))
     weights = _parameters_and_views(graph)
     classes = [_class_of(node, weights) for node in nodes]
-    edges = _edges(graph, kept)
+    edges = _edges(graph, is_used)
     return GraphArrays(
         np.array([_NUMBERS.get(node.op, _OTHER) for node in nodes], np.int16),
         np.array(classes, np.int16),
@@ -162,7 +162,7 @@ def extract_graph_arrays(workload: Workload) -> GraphArrays:
         _matrix((_shape(_first_activation(graph, node)) for node in nodes), len(nodes), AXES),
         _matrix((_shape(_first_output(graph, node)) for node in nodes), len(nodes), AXES),
         _matrix(
-            ((c.macs, c.parameters, c.activation_bytes + c.parameter_bytes) for c in compress(table.nodes, kept)),
+            ((c.macs, c.parameters, c.activation_bytes + c.parameter_bytes) for c in compress(table.nodes, is_used)),
             len(nodes),
             len(COSTS),
         ),
@@ -179,20 +179,21 @@ def _matrix(rows: Iterable[Sequence[float]], count: int, width: int) -> NDArray[
     return np.array(list(rows), np.float32).reshape(count, width)
 
 
-def _edges(graph: Graph, kept: Sequence[bool]) -> NDArray[np.int64]:
-    places = np.cumsum(kept) - 1
+def _edges(graph: Graph, is_used: Sequence[bool]) -> NDArray[np.int64]:
+    places = np.cumsum(is_used) - 1
+    # a dictionary as an ordered set: several tensors between two nodes are one edge
     pairs = {
         (maker, reader): None
         for reader, node in enumerate(graph.nodes)
-        if kept[reader]
+        if is_used[reader]
         for name in node.inputs
-        if (maker := graph.producers.get(name)) is not None and kept[maker]
+        if (maker := graph.producers.get(name)) is not None and is_used[maker]
     }
     return places[np.array(list(pairs), np.int64).reshape(-1, 2).T].astype(np.int64).reshape(2, -1)
 
 
 def _parameters_and_views(graph: Graph) -> set[str]:
-    """The names under which parameters are read: their own, and those of their views (a transposed weight)."""
+    """The names of parameters and of their views (such as a transposed weight)."""
     names = {tensor.name for tensor in graph.tensors.values() if tensor.kind == "parameter"}
     for node in graph.nodes:
         if node.inputs and node.inputs[0] in names and lookup(node.op, node.domain).kind == "view":
@@ -203,6 +204,7 @@ def _parameters_and_views(graph: Graph) -> set[str]:
 def _class_of(node: Node, weights: set[str]) -> int:
     if node.op in _WITH_PARAMETER:
         read = node.inputs if node.op == "Add" else node.inputs[1:2]
+        # TVM, which DIPPM reads, calls a product with a weight dense, and a sum with a weight bias_add
         if any(name in weights for name in read):
             return _WITH_PARAMETER[node.op]
     return _CLASS_NUMBERS.get(node.op, _NO_CLASS)
@@ -212,15 +214,15 @@ _NO_ATTRIBUTES = (0.0,) * len(ATTRIBUTES)
 
 
 def _attributes(graph: Graph, node: Node) -> tuple[float, ...]:
-    """Of a convolution, its last two spatial axes; zeros of anything else, and where there is only one axis."""
+    """The last two spatial axes of a convolution; zeros for other nodes, and for a missing axis."""
     if _CLASS_NUMBERS.get(node.op, _NO_CLASS) not in (0, 1) or len(node.inputs) < 2:
         return _NO_ATTRIBUTES
     kernel = node.integers("kernel_shape") or graph.tensors[node.inputs[1]].shape[2:]
     rank = len(kernel)
-    strides, dilations = _each(node.integers("strides"), rank, 1), _each(node.integers("dilations"), rank, 1)
+    strides, dilations = _per_axis(node.integers("strides"), rank, 1), _per_axis(node.integers("dilations"), rank, 1)
     pads = node.integers("pads") or (0,)
-    both = len(pads) == 2 * rank  # ONNX: before all axes, then behind; PyTorch: one number for both
-    before, after = (pads[:rank], pads[rank:]) if both else (_each(pads, rank, 0),) * 2
+    has_both_ends = len(pads) == 2 * rank  # ONNX: the starts of all axes, then the ends; PyTorch: one number for both
+    before, after = (pads[:rank], pads[rank:]) if has_both_ends else (_per_axis(pads, rank, 0),) * 2
     shape = graph.tensors[node.outputs[0]].shape
     channels = shape[1] if len(shape) > 1 else 0
     return (
@@ -229,8 +231,8 @@ def _attributes(graph: Graph, node: Node) -> tuple[float, ...]:
     )  # fmt: skip
 
 
-def _each(values: Sequence[int] | None, rank: int, default: int) -> Sequence[int]:
-    """One number an axis; a single number stands for all."""
+def _per_axis(values: Sequence[int] | None, rank: int, default: int) -> Sequence[int]:
+    """One number for each axis; a single number is repeated."""
     values = values or (default,)
     return tuple(values) * rank if len(values) == 1 else values
 
@@ -250,7 +252,7 @@ def _first_output(graph: Graph, node: Node) -> Tensor | None:
 
 
 def _shape(tensor: Tensor | None) -> tuple[int, ...]:
-    """Six axes, zeros behind; the last holds all that follow."""
+    """Six axes, filled with zeros; the last one holds the product of all further ones."""
     shape = tensor.shape if tensor is not None else ()
     if len(shape) > AXES:
         last = 1
@@ -280,7 +282,7 @@ def _sizes(
 
 
 def _target(workload: Workload) -> tuple[float, ...]:
-    """The same for all predictors: number format, mode, and what of the device there is."""
+    """The target vector, the same for all networks: number format, mode, and the hardware of the slice."""
     hardware = workload.target.hardware
     mode = f"training-{workload.optimizer or 'sgd'}" if workload.is_training else "inference"
     number = workload.dtype if workload.dtype in ("fp64", "fp32", "bf16", "fp16", "fp8", "fp4", "int8") else "fp32"

@@ -1,7 +1,7 @@
-"""predictors: the forward pass of a graph network, written once and run twice: by torch to fit it, by a writer of ONNX.
+"""Lab: the forward pass of a graph network, written once and run twice: by torch to fit it, and by a writer of ONNX.
 
 Layers: GraphSAGE (Hamilton et al., 2017, mean of neighbours), GCN (Kipf, Welling, 2017), GAT (Veličković et al., 2018),
-GIN (Xu et al., 2019, ε = 0), and BRP-NAS's convolution over A + I with a node that sees all others.
+GIN (Xu et al., 2019, ε = 0), and the convolution of BRP-NAS over A + I with a node that is connected to all others.
 """
 
 import math
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lab.papers.graph_networks.recipes import Recipe
 
-# a tensor of torch or of an ONNX graph; both know + − * / @
+# a tensor of torch or of an ONNX graph; both have + − * / @
 Value = Any
 GAT_SLOPE = 0.2
 ENCODER_DROPOUT = 0.5
@@ -22,18 +22,18 @@ ENCODER = "encoder"
 
 
 class Operations(Protocol):
-    """What a forward pass is made of beside arithmetic; rows are nodes, edges or graphs."""
+    """The operations of a forward pass beside arithmetic; rows are nodes, edges or graphs."""
 
     def weight(self, name: str) -> Value:
         """A learned or fixed array by its name."""
         ...
 
     def constant(self, value: NDArray[np.float32]) -> Value:
-        """An array that is no weight."""
+        """An array that is not a weight."""
         ...
 
     def narrow(self, x: Value) -> Value:
-        """x in the precision in which nodes are computed, while fitting."""
+        """x in the precision in which nodes are computed while fitting."""
         ...
 
     def alike(self, x: Value, other: Value) -> Value:
@@ -73,27 +73,27 @@ class Operations(Protocol):
         ...
 
     def edge_ends(self, edges: Value) -> tuple[Value, Value]:
-        """The makers and the readers."""
+        """The makers and the readers of all edges."""
         ...
 
     def rows(self, x: Value, index: Value) -> Value:
-        """Rows picked by number."""
+        """Rows selected by number."""
         ...
 
     def sum_into(self, x: Value, index: Value, like: Value) -> Value:
-        """The sum of the rows of each number, as many as ``like`` has rows."""
+        """The sum of the rows with each number, with as many rows as ``like``."""
         ...
 
     def count_into(self, index: Value, like: Value) -> Value:
-        """How often each number occurs, as a column of as many rows as ``like`` has."""
+        """How often each number occurs, as a column with as many rows as ``like``."""
         ...
 
     def max_into(self, x: Value, index: Value, start: Value) -> Value:
-        """The largest of ``start`` and the rows of each number."""
+        """The largest of ``start`` and the rows with each number."""
         ...
 
     def routes(self, source: Value, target: Value, like: Value) -> Value:
-        """What `neighbours` has to know of edges between as many nodes as ``like`` has rows."""
+        """The edges in the form that `neighbours` needs; ``like`` has one row for each node."""
         ...
 
     def neighbours(self, x: Value, routes: Value) -> Value:
@@ -105,7 +105,7 @@ class Operations(Protocol):
         ...
 
     def unit_rows(self, x: Value) -> Value:
-        """Rows of the Euclidean length 1; those of zeros stay."""
+        """Rows scaled to the Euclidean length 1; rows of zeros stay."""
         ...
 
     def layer_norm(self, x: Value, name: str) -> Value:
@@ -123,7 +123,7 @@ class Operations(Protocol):
 
 @dataclass(frozen=True)
 class Inputs:
-    """A stack of graphs; ``embedding`` is their pooled one where it is known already."""
+    """A stack of graphs; ``embedding`` is their pooled embedding where it is known already."""
 
     nodes: Value
     edges: Value
@@ -134,7 +134,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Flow:
-    """The edges along which messages run, and how many reach each node."""
+    """The edges along which messages go, and how many reach each node."""
 
     source: Value
     target: Value
@@ -143,7 +143,7 @@ class Flow:
 
 
 def flow_of(ops: Operations, inputs: Inputs, direction: str) -> Flow:
-    """From makers to readers, from readers to makers, or both."""
+    """Messages from makers to readers, from readers to makers, or both ways."""
     maker, reader = ops.edge_ends(inputs.edges)
     source, target = (reader, maker) if direction == "backward" else (maker, reader)
     if direction == "mutual":
@@ -153,7 +153,7 @@ def flow_of(ops: Operations, inputs: Inputs, direction: str) -> Flow:
 
 
 def forward(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
-    """One row a graph, one column a target, in the scale in which the network learns: see `log_targets`."""
+    """One row for each graph, one column for each target, in the scale of training; see `log_targets`."""
     whole = scale(ops, inputs.whole, "whole")
     parts = []
     if recipe.block == "brp":
@@ -173,8 +173,9 @@ def forward(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
 
 
 def log_targets(ops: Operations, recipe: Recipe, out: Value) -> Value:
-    """What `forward` gives as natural logarithms of the targets in their units."""
+    """The output of `forward` as natural logarithms of the targets in their units."""
     if recipe.published:
+        # −logsigmoid(x) = softplus(−x)
         out = ops.log(ops.at_least(ops.softplus(out * -1.0), 1e-30))
     return out * ops.weight("targets.scale") + ops.weight("targets.shift")
 
@@ -185,7 +186,7 @@ def linear(ops: Operations, x: Value, name: str) -> Value:
 
 
 def scale(ops: Operations, x: Value, name: str) -> Value:
-    """Raw values: ± log2(1 + |x|) where ``logged`` is 1 (a one-hot stays what it is), then shifted and scaled."""
+    """Standardised inputs: ± log2(1 + |x|) where ``logged`` is 1 (not for one-hot columns), then shifted and scaled."""
     logged = ops.weight(f"{name}.logged")
     logs = ops.sign(x) * ops.log(ops.absolute(x) * logged + 1.0) * (1 / math.log(2))
     return (logs + x * (logged * -1.0 + 1.0) - ops.weight(f"{name}.shift")) * ops.weight(f"{name}.scale")
@@ -207,7 +208,7 @@ def _pooled(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
 def graph_layer(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str) -> Value:
     """One layer of message passing, without its activation."""
     if recipe.block == "gcn":
-        shrink = ops.alike(ops.exp(ops.log(flow.reached + 1.0) * -0.5), x)  # the node itself counts
+        shrink = ops.alike(ops.exp(ops.log(flow.reached + 1.0) * -0.5), x)  # + 1: the node itself counts
         own = x * shrink
         return linear(ops, (ops.neighbours(own, flow.routes) + own) * shrink, name)
     if recipe.block == "gin":
@@ -225,7 +226,7 @@ def sage(ops: Operations, x: Value, flow: Flow, name: str) -> Value:
 
 
 def attention_shares(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str) -> tuple[Value, Value]:
-    """How much of every edge, and of every node itself, reaches a node; they sum to 1 at every node and head."""
+    """The attention of every edge and of every node to itself; they add up to 1 at every node and head."""
     heads = _heads(recipe)
     sent, heard = (
         ops.alike(x @ ops.alike(ops.weight(f"{name}.{end}.weight") * ops.constant(heads.T), x), flow.reached)
@@ -233,10 +234,11 @@ def attention_shares(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name
     )
     of_edge = ops.relu(ops.rows(sent, flow.source) + ops.rows(heard, flow.target), GAT_SLOPE)
     of_self = ops.relu(sent + heard, GAT_SLOPE)
-    most = ops.max_into(of_edge, flow.target, of_self)
-    of_edge, of_self = ops.exp(of_edge - ops.rows(most, flow.target)), ops.exp(of_self - most)
-    everything = ops.sum_into(of_edge, flow.target, of_self) + of_self
-    return of_edge / ops.rows(everything, flow.target), of_self / everything
+    largest = ops.max_into(of_edge, flow.target, of_self)
+    # subtract the largest score before exp: softmax without overflow
+    of_edge, of_self = ops.exp(of_edge - ops.rows(largest, flow.target)), ops.exp(of_self - largest)
+    total = ops.sum_into(of_edge, flow.target, of_self) + of_self
+    return of_edge / ops.rows(total, flow.target), of_self / total
 
 
 def _attention(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str) -> Value:
@@ -248,23 +250,23 @@ def _attention(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str)
 
 
 def _heads(recipe: Recipe) -> NDArray[np.float32]:
-    """Which columns belong to which head: heads × width, of zeros and ones."""
+    """A heads × width matrix of 0 and 1: which columns belong to which head."""
     return np.repeat(np.eye(recipe.heads, dtype=np.float32), recipe.width // recipe.heads, axis=1)
 
 
 def _global_node(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
-    """BRP-NAS: one more node a graph that hears all others and itself, and that no other hears."""
-    x, seen = ops.narrow(scale(ops, inputs.nodes, "nodes")), None
+    """BRP-NAS: one more node for each graph; it receives from all nodes and itself, and no other receives from it."""
+    x, state = ops.narrow(scale(ops, inputs.nodes, "nodes")), None
     flow = flow_of(ops, inputs, recipe.direction)
     for number in range(recipe.blocks):
         name = f"block.{number}.0"
-        everything = ops.sum_into(ops.alike(x, inputs.whole), inputs.graph_index, inputs.whole)
-        seen = linear(ops, everything if seen is None else everything + seen, name)
-        if number == 0:  # of the one-hot of the global node, only its row of the first matrix is left
-            seen = seen + ops.weight("global.weight")
+        total = ops.sum_into(ops.alike(x, inputs.whole), inputs.graph_index, inputs.whole)
+        state = linear(ops, total if state is None else total + state, name)
+        if number == 0:  # the one-hot of the global node selects one row of the first matrix, which is this weight
+            state = state + ops.weight("global.weight")
         x = linear(ops, x + ops.neighbours(x, flow.routes), name)
-        x, seen = (ops.dropout(ops.relu(ops.layer_norm(y, f"{name}.norm")), recipe.dropout) for y in (x, seen))
-    return seen
+        x, state = (ops.dropout(ops.relu(ops.layer_norm(y, f"{name}.norm")), recipe.dropout) for y in (x, state))
+    return state
 
 
 def embed(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
@@ -274,7 +276,7 @@ def embed(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
 
 
 def encode(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
-    """TraPPM's encoder: a row a node."""
+    """TraPPM's encoder: one row for each node."""
     x = ops.narrow(scale(ops, inputs.nodes, f"{ENCODER}.nodes"))
     flow = flow_of(ops, inputs, "forward")
     last = len(recipe.encoder_widths) - 1

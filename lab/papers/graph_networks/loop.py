@@ -1,7 +1,8 @@
-"""predictors: the loop over epochs of graph networks: best weights kept, a checkpoint after each, stopped when stale.
+"""Lab: the training loop of graph networks: best weights kept, a checkpoint after each epoch, early stopping.
 
-Every epoch draws from its own seed, and rate and stopping follow from the epochs so far: a run that was killed goes on
-as if nothing had been. Where seconds are limited too, what a run gives depends on how fast the machine is.
+Every epoch has a seed of its own, and learning rate and stopping follow from the epochs so far. So a run that was
+killed continues exactly as if nothing had happened. Where seconds are limited, the result depends on the speed of the
+machine.
 """
 
 import math
@@ -24,9 +25,10 @@ _PLATEAU = 10  # stale epochs after which the rate is halved
 
 @dataclass(frozen=True)
 class Loop:
-    """How long, how fast and from which seed; ``identity`` says whose checkpoint it is.
+    """How long, how fast and from which seed to train; ``identity`` says which run a checkpoint belongs to.
 
-    With ``seconds`` no epoch begins that would end later, but for the first; each then records the seconds so far.
+    With ``seconds``, no epoch begins that would end later, except the first; each epoch then records the seconds so
+    far.
     """
 
     recipe: Recipe
@@ -45,23 +47,24 @@ class Loop:
         progress: Progress,
         checkpoint: Path | None,
     ) -> tuple[Tensors, tuple[Record, ...]]:
-        """The weights of the epoch of the lowest ``score``, and what each epoch gave.
+        """The weights of the epoch with the lowest ``score``, and the records of all epochs.
 
-        ``train`` does an epoch with an optimizer and gives its ``loss``; ``evaluate`` gives at least a ``score``.
+        ``train`` runs an epoch with an optimizer and returns its ``loss``; ``evaluate`` returns at least a ``score``.
         """
         learned = [tensor for tensor in weights.values() if tensor.requires_grad]
         kind = torch.optim.AdamW if self.recipe.weight_decay else torch.optim.Adam
         fused = self.device.startswith("cuda")
         optimizer = kind(learned, lr=self.rate, weight_decay=self.recipe.weight_decay, fused=fused)
         best, history = _copy(weights), []
-        found = self._read(checkpoint)
-        if found is not None:
-            best, history = found["best"], found["history"]
-            optimizer.load_state_dict(found["optimizer"])
-            _fill(weights, found["weights"])
-        with _own_draws(self.device):
+        saved = self._read(checkpoint)
+        if saved is not None:
+            best, history = saved["best"], saved["history"]
+            optimizer.load_state_dict(saved["optimizer"])
+            _fill(weights, saved["weights"])
+        with _isolated_random(self.device):
             while self._goes_on(history):
-                epoch, begin = len(history), time.monotonic()
+                epoch, began = len(history), time.monotonic()
+                # a seed for each epoch: a continued run draws the same numbers
                 torch.manual_seed(self.seed * 1_000_003 + epoch)
                 for group in optimizer.param_groups:
                     group["lr"] = rate_at(self.recipe.schedule, self.rate, history, self.epochs, self.seconds)
@@ -69,7 +72,7 @@ class Loop:
                 with torch.no_grad():
                     record |= evaluate()
                 if self.seconds is not None:
-                    record["seconds"] = _seconds(history) + time.monotonic() - begin
+                    record["seconds"] = _seconds(history) + time.monotonic() - began
                 history.append(record)
                 if stale_epochs(history) == 0:
                     best = _copy(weights)
@@ -84,6 +87,7 @@ class Loop:
             return False
         if self.seconds is None or not history:
             return True
+        # assume that the next epoch takes as long as the mean of those so far
         return _seconds(history) * (1 + 1 / len(history)) <= self.seconds
 
     def _read(self, checkpoint: Path | None) -> dict[str, Any] | None:
@@ -92,9 +96,9 @@ class Loop:
         try:
             state: dict[str, Any] = torch.load(checkpoint, map_location=self.device, weights_only=True)
         except Exception as error:
-            raise DataError(f"Cannot read the checkpoint {checkpoint}: delete it to begin anew.") from error
+            raise DataError(f"Cannot read the checkpoint {checkpoint}: delete it to start again.") from error
         if state.get("identity") != self.identity:
-            raise DataError(f"The checkpoint {checkpoint} is of another run: delete it, or name another file.")
+            raise DataError(f"The checkpoint {checkpoint} belongs to another run: delete it, or name another file.")
         return state
 
     def _write(
@@ -106,6 +110,7 @@ class Loop:
         partial = checkpoint.with_name(f".{checkpoint.name}.part")
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
         torch.save({**state, "best": best, "history": list(history)}, partial)
+        # atomic: a kill while writing leaves the old checkpoint
         os.replace(partial, checkpoint)
 
 
@@ -127,6 +132,7 @@ def rate_at(schedule: str, rate: float, history: Sequence[Record], epochs: int, 
         for score in _scores(history):
             stale = 0 if score < best else stale + 1
             best = min(best, score)
+            # as ReduceLROnPlateau, but computed from the history, so that a continued run agrees
             if stale > _PLATEAU:
                 rate, stale = rate / 2, 0
     return rate
@@ -139,7 +145,7 @@ def stale_epochs(history: Sequence[Record]) -> int:
 
 
 def best_record(history: Sequence[Record]) -> Record:
-    """What the best epoch gave; nothing where there was none."""
+    """The record of the best epoch; empty where there was none."""
     return history[len(history) - 1 - stale_epochs(history)] if history else {}
 
 
@@ -162,8 +168,8 @@ def _fill(weights: Tensors, saved: Tensors) -> None:
 
 
 @contextmanager
-def _own_draws(device: str) -> Iterator[None]:
-    """Random numbers that disturb nobody else's, and products of matrices in TF32 where there are tensor cores."""
+def _isolated_random(device: str) -> Iterator[None]:
+    """Leave the global random state of torch unchanged; matrix products use TF32 where there are tensor cores."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:

@@ -1,4 +1,8 @@
-"""predictors: a graph network as an ONNX model: the forward pass, run on names instead of numbers."""
+"""Lab: graph networks as ONNX models: the forward pass runs on names instead of numbers, and writes nodes.
+
+`lab.papers.graph_networks.forward` is written against a set of operations. Torch implements them with tensors; here
+each operation appends a node to an ONNX graph. So the model that is served is the one that was fitted, by construction.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,17 +17,17 @@ from lab.papers.graph_networks.recipes import NODE_WIDTHS, Recipe
 from lab.papers.graph_networks.weights import Weights
 
 _OPSET, _IR_VERSION = 18, 9
-_SMALL_FROM = 4096  # elements; smaller arrays stay as they are
+_SMALL_FROM = 4096  # elements; smaller arrays are stored as float32
 _LARGEST, _LEAST_SCALE = 127, 1e-30
 BATCH_NORM_EPSILON = 1e-5
-SHORTEST_ROW = 1e-12  # what a row's length is taken for at least
+SHORTEST_ROW = 1e-12  # the least length that a row is divided by
 
 
 def to_onnx(recipe: Recipe, weights: Weights, notes: Mapping[str, str], *, small: bool = False) -> bytes:
     """``nodes`` (N, F), ``edges`` (2, E), ``graph_index`` (N), ``whole`` (G, S) → ``log_targets`` (G, T).
 
-    ``notes`` become the model's metadata. With ``small``, large matrices are stored in 8 bits and a scale a column: a
-    quarter of the size, and errors up to 1/254 of the largest weight of the column.
+    ``notes`` become the model's metadata. With ``small``, large matrices are stored in 8 bits with a scale for each
+    column: a quarter of the size, and errors up to 1/254 of the largest weight of the column.
     """
     onnx = require("onnx", extra="train", purpose="Writing graph networks")
     make, numbers = onnx.helper, onnx.TensorProto
@@ -54,7 +58,7 @@ def to_onnx(recipe: Recipe, weights: Weights, notes: Mapping[str, str], *, small
 
 @dataclass(frozen=True)
 class _Name:
-    """A tensor of the ONNX model in the making."""
+    """A tensor of the ONNX model that is being written; arithmetic on it appends nodes."""
 
     writer: "_Writer"
     name: str
@@ -86,26 +90,27 @@ class _Writer:
     known: dict[str, _Name] = field(default_factory=dict)
 
     def write(self, op: str, inputs: Sequence[str], name: str = "", **attributes: Any) -> _Name:
-        """Add one node; its output."""
+        """Append one node; return its output."""
         name = name or f"{op.lower()}_{len(self.nodes)}"
         self.nodes.append((op, list(inputs), name, attributes))
         return _Name(self, name)
 
     def apply(self, op: str, *inputs: _Name | float, **attributes: Any) -> _Name:
-        """Add one node whose inputs may be numbers."""
+        """Append one node whose inputs may be numbers."""
         named = [x if isinstance(x, _Name) else self.constant(np.array([x], np.float32)) for x in inputs]
         return self.write(op, [x.name for x in named], **attributes)
 
     def weight(self, name: str) -> _Name:
         if name not in self.known:
             value = self.weights[name]
+            # biases and norms stay exact: they are small and sensitive
             if self.small and value.ndim == 2 and value.size >= _SMALL_FROM:
                 scale = np.maximum(np.abs(value).max(axis=0, keepdims=True), _LEAST_SCALE) / _LARGEST
                 self.arrays[f"{name}.bytes"] = np.rint(value / scale).astype(np.int8)
                 self.arrays[f"{name}.step"] = scale.astype(np.float32)
-                # not DequantizeLinear: what is plain arithmetic on constants is done once, when the model is opened
-                whole = self.write("Cast", [f"{name}.bytes"], f"{name}.whole", to=1)
-                self.known[name] = self.write("Mul", [whole.name, f"{name}.step"], name)
+                # not DequantizeLinear: plain arithmetic on constants is folded once, when the model is loaded
+                integers = self.write("Cast", [f"{name}.bytes"], f"{name}.whole", to=1)
+                self.known[name] = self.write("Mul", [integers.name, f"{name}.step"], name)
             else:
                 self.arrays[name] = value
                 self.known[name] = _Name(self, name)

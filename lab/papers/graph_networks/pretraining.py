@@ -1,7 +1,7 @@
-"""predictors: TraPPM's first phase: a graph autoencoder that learns from unlabelled graphs which nodes are joined.
+"""Lab: TraPPM's pre-training: a graph autoencoder learns from unlabelled graphs which nodes are connected.
 
-Kipf and Welling: Variational graph auto-encoders, 2016 (the plain one). The decoder is σ(z zᵀ), the loss
-−log Â on edges and −log(1 − Â) on as many pairs of the same graph that are none.
+Kipf and Welling: Variational graph auto-encoders, 2016 (the plain one). The decoder is Â = σ(z zᵀ). The loss is −log Â
+on edges and −log(1 − Â) on as many pairs of the same graph that are not edges.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from lab.papers.graph_networks.tensors import (
 from lab.papers.graph_networks.training import BATCH_NORM_MOMENTUM, Encoder
 from lab.papers.graph_networks.weights import initial_encoder
 
-_LAST_RELU = (True, False)  # as published, and without: then an Â below 0.5 is possible
+_LAST_RELU = (True, False)  # as published, and without: only then can Â be below 0.5
 
 
 def pretrain(
@@ -47,28 +47,28 @@ def pretrain(
     checkpoint: Path | None = None,
     seconds: float | None = None,
 ) -> Encoder:
-    """The better of two encoders, with and without a ReLU at its end, by the loss on graphs that are held aside.
+    """The better of two encoders, with and without a ReLU at its end, by the loss on the validation graphs.
 
-    With no epochs the weights stay as they were drawn, and only the statistics of batch norms are gathered. The two
-    share the ``seconds``; an epoch of each is always done.
+    With no epochs the weights stay random, and only the statistics of batch norms are computed. The two encoders share
+    the ``seconds``; each has at least one epoch.
     """
     if not graphs or not validation:
-        raise InputError(f"Got {len(graphs)} graphs and {len(validation)} held aside; give some of each.")
+        raise InputError(f"Got {len(graphs)} training and {len(validation)} validation graphs; give some of each.")
     if not recipe.encoder_epochs:
-        return _drawn(graphs, recipe, seed, device)
+        return _random_encoder(graphs, recipe, seed, device)
     sides = [DeviceGraphs.place(side, recipe, device) for side in (graphs, validation)]
     scales = node_scales(f"{ENCODER}.nodes", graphs, recipe)
-    encoders, each = [], seconds / len(_LAST_RELU) if seconds is not None else None
+    encoders, share_s = [], seconds / len(_LAST_RELU) if seconds is not None else None
     for last_relu in _LAST_RELU:
         own = replace(recipe, last_relu=last_relu)
         file = checkpoint.with_name(f"{checkpoint.name}-{'relu' if last_relu else 'linear'}") if checkpoint else None
-        encoders.append(_train(sides[0], sides[1], own, seed, scales, progress, device, file, each))
+        encoders.append(_train(sides[0], sides[1], own, seed, scales, progress, device, file, share_s))
     return min(encoders, key=lambda encoder: encoder.loss)
 
 
 def _train(
     graphs: DeviceGraphs,
-    held: DeviceGraphs,
+    validation: DeviceGraphs,
     recipe: Recipe,
     seed: int,
     scales: dict[str, NDArray[np.float32]],
@@ -86,29 +86,29 @@ def _train(
     best, history = loop.run(
         tensors,
         lambda epoch, optimizer: _train_epoch(tensors, recipe, graphs, optimizer, np.random.default_rng((seed, epoch))),
-        lambda: {"score": _loss(tensors, recipe, held, seed)},
+        lambda: {"score": _loss(tensors, recipe, validation, seed)},
         progress,
         checkpoint,
     )
     return Encoder(to_arrays(best), recipe.last_relu, best_record(history)["score"], history)
 
 
-def _drawn(graphs: Sequence[GraphArrays], recipe: Recipe, seed: int, device: str) -> Encoder:
+def _random_encoder(graphs: Sequence[GraphArrays], recipe: Recipe, seed: int, device: str) -> Encoder:
     tensors = to_tensors(initial_encoder(recipe, seed) | node_scales(f"{ENCODER}.nodes", graphs, recipe), device)
     placed = DeviceGraphs.place(graphs, recipe, device)
     order = np.random.default_rng(seed).permutation(len(placed)).astype(np.int64)
     batches = np.array_split(order, math.ceil(len(order) / recipe.batch))
     with torch.no_grad():
-        for number, batch in enumerate(batches):  # the momentum makes it the mean over all batches
+        for number, batch in enumerate(batches):  # this momentum makes the statistics the mean over all batches
             encode(TorchOperations(tensors, momentum=1 / (number + 1)), recipe, placed.pick(batch))
     return Encoder(to_arrays(tensors), recipe.last_relu)
 
 
 def _train_epoch(
-    tensors: Tensors, recipe: Recipe, graphs: DeviceGraphs, optimizer: Any, draw: np.random.Generator
+    tensors: Tensors, recipe: Recipe, graphs: DeviceGraphs, optimizer: Any, random: np.random.Generator
 ) -> Record:
     ops = TorchOperations(tensors, dropping=True, momentum=BATCH_NORM_MOMENTUM, narrow_nodes=graphs.nodes.is_cuda)
-    order = draw.permutation(len(graphs)).astype(np.int64)
+    order = random.permutation(len(graphs)).astype(np.int64)
     total, batches = graphs.nodes.new_zeros(()), 0
     for begin in range(0, len(order), recipe.batch):
         for part in graphs.parts(order[begin : begin + recipe.batch]):
@@ -121,32 +121,33 @@ def _train_epoch(
 
 
 def _loss(tensors: Tensors, recipe: Recipe, graphs: DeviceGraphs, seed: int) -> float:
-    torch.manual_seed(seed)  # the same pairs every time
+    torch.manual_seed(seed)  # the same pairs in every epoch
     ops, parts = TorchOperations(tensors), list(graphs.parts(np.arange(len(graphs))))
     return float(sum(edge_loss(ops, recipe, graphs.pick(part)) for part in parts)) / len(parts)
 
 
 def edge_loss(ops: TorchOperations, recipe: Recipe, inputs: Inputs) -> Tensor:
-    """How badly edges are told from pairs that are none."""
+    """The cross-entropy of edges against pairs that are not edges."""
     z = encode(ops, recipe, inputs)
     first, second = sample_pairs(inputs)
-    joined, apart = (
+    edge_scores, pair_scores = (
         (z[one] * z[other]).sum(dim=1, dtype=torch.float32) for one, other in (inputs.edges, (first, second))
     )
-    # from z·z itself: log(1 − σ + 1e-15), as published, has no gradient where σ rounds to 1
-    parts = [functional.softplus(-joined), functional.softplus(apart)]
+    # from the logits: log(1 − σ + 1e-15), as published, has no gradient where σ rounds to 1
+    parts = [functional.softplus(-edge_scores), functional.softplus(pair_scores)]
     return sum((part.mean() for part in parts if len(part)), z.sum() * 0)
 
 
 def sample_pairs(inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """About as many pairs as there are edges, each of nodes of one graph that no edge joins, in either direction."""
+    """About as many pairs as edges; both nodes are of one graph, and no edge connects them in either direction."""
     source, target = inputs.edges[0], inputs.edges[1]
     count, index = len(inputs.graph_index), inputs.graph_index
     sizes = torch.bincount(index, minlength=len(inputs.whole))
     starts = torch.cumsum(sizes, 0) - sizes
     graph = index[source]
     other = starts[graph] + (torch.rand(len(graph), device=graph.device) * sizes[graph]).long()
+    # rand · size can round up to size
     other = torch.minimum(other, starts[graph] + sizes[graph] - 1)
-    joined = torch.cat([source * count + target, target * count + source])
-    free = (source != other) & ~torch.isin(source * count + other, joined)
-    return source[free], other[free]
+    connected = torch.cat([source * count + target, target * count + source])
+    is_free = (source != other) & ~torch.isin(source * count + other, connected)
+    return source[is_free], other[is_free]

@@ -1,7 +1,7 @@
-"""predictors: what the graph networks of the papers are: one network with switches, a recipe a name.
+"""Lab: recipes: the papers' graph networks as one network with switches; a recipe for each name.
 
-DIPPM (Panner Selvam, Brorsson, 2023) and its GCN, GAT, GIN and MLP; TraPPM (thesis of Panner Selvam, chapter 5);
-NNLQP (Liu et al., 2022); BRP-NAS (Dudziak et al., 2020). What is theirs: docs/predictors-from-papers.md.
+DIPPM (Panner Selvam, Brorsson, 2023) with its GCN, GAT, GIN and MLP; TraPPM (thesis of Panner Selvam, chapter 5); NNLQP
+(Liu et al., 2022); BRP-NAS (Dudziak et al., 2020). ``docs/predictors-from-papers.md`` says what is theirs.
 """
 
 import json
@@ -37,10 +37,10 @@ TRUTHS = ("latency_ms", "memory_mib", "device_memory_mib", "energy_j", "power_w"
 class Recipe:
     """A network and how it is trained.
 
-    ``blocks`` × ``layers`` graph layers of ``width`` (ReLU after each, dropout after a block), a ``readout``, the
-    ``whole`` columns and the target vector beside it, ``dense`` layers, one output a target. The ``embedding`` is that
-    of TraPPM's encoder: frozen, trained on, zeros in its place, or none. ``published`` means raw inputs and raw
-    targets (times ``units``) behind −logsigmoid, as the papers' code has them, instead of standardised logarithms.
+    ``blocks`` × ``layers`` graph layers of ``width`` (ReLU after each, dropout after a block); a ``readout``; beside it
+    the ``whole`` columns and the target vector; ``dense`` layers; one output for each target. The ``embedding`` is that
+    of TraPPM's encoder: frozen, trained on, replaced by zeros, or none. ``published`` means raw inputs and raw targets
+    (times ``units``) after −logsigmoid, as in the papers' code, instead of standardised logarithms.
     """
 
     nodes: Nodes = "dippm"
@@ -121,7 +121,7 @@ _AS_DIPPM = {
 _AS_TRAPPM = {
     **_ONCE, "epochs": 100, "targets": ("latency_ms", "device_memory_mib", "power_w"), "units": (1.0, _MEGABYTES, 1.0),
 }  # fmt: skip
-# what the papers' code does otherwise
+# where the papers' code differs
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "dippm": _AS_DIPPM,
     "gcn": _AS_DIPPM,
@@ -135,7 +135,7 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
 
 
 def find_recipe(name: str, *, published: bool = False) -> Recipe:
-    """The recipe of a name, ours or as its paper's code has it.
+    """The recipe of a name: ours, or as in the paper's code.
 
     >>> find_recipe("dippm").rate, find_recipe("dippm", published=True).rate
     (0.001, 2.754e-05)
@@ -156,7 +156,7 @@ class Stack:
 
 
 def node_matrix(graph: GraphArrays, recipe: Recipe) -> NDArray[np.float32]:
-    """The rows that a recipe reads of a graph's nodes."""
+    """The rows of a graph's nodes in the layout of a recipe."""
     if recipe.nodes == "dippm":
         return graph.dippm_nodes
     if recipe.nodes == "trappm":
@@ -165,13 +165,14 @@ def node_matrix(graph: GraphArrays, recipe: Recipe) -> NDArray[np.float32]:
 
 
 def whole_matrix(graphs: Sequence[GraphArrays], recipe: Recipe) -> NDArray[np.float32]:
-    """A row a graph: the columns that a recipe reads.
+    """One row for each graph: the columns that a recipe reads.
 
     As published, DIPPM's MACs are in units of 1e9, and TraPPM's six numbers are standardised by their own mean and
     deviation, graph by graph.
     """
     rows = np.array([graph.whole_of(recipe.columns) for graph in graphs]).reshape(len(graphs), len(recipe.columns))
     if recipe.published and recipe.whole == TRAPPM_COLUMNS:
+        # as in TraPPM's code: six numbers of one graph are standardised together, whatever their units
         own = rows[:, : len(recipe.whole)]
         deviation = own.std(axis=1, keepdims=True)
         rows[:, : len(recipe.whole)] = (own - own.mean(axis=1, keepdims=True)) / np.where(deviation > 0, deviation, 1)

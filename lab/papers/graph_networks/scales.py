@@ -1,4 +1,4 @@
-"""predictors: the constants that make raw features and truths standard, from the training side alone."""
+"""Lab: scales: the constants that standardise features and truths, from the training side alone."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ def sample_scales(samples: Sequence[Sample], recipe: Recipe) -> Weights:
 
 
 def _readout_scale(graphs: Sequence[GraphArrays], recipe: Recipe) -> float:
-    """What brings sums over nodes near 1, as the other inputs are; rows of length 1 have entries of 1/√width."""
+    """A factor that brings sums over nodes near 1; rows of length 1 have entries of about 1/√width."""
     mean_nodes = max(float(np.mean([len(graph) for graph in graphs])), 1.0)
     return (math.sqrt(recipe.width) if recipe.block == "sage" and recipe.normalise else 1.0) / mean_nodes
 
@@ -45,13 +45,14 @@ def _target_scales(logs: NDArray[np.float64], recipe: Recipe) -> Weights:
 
 
 def node_scales(name: str, graphs: Iterable[GraphArrays], recipe: Recipe) -> Weights:
-    """The constants of the nodes of many graphs; one-hot columns stay as they are."""
+    """The constants of the nodes of many graphs; one-hot columns are not scaled."""
     width, first = NODE_WIDTHS[recipe.nodes], ONE_HOTS[recipe.nodes]
     if recipe.published or first == width:
         return {}
     count, total, squares = 0, np.zeros(width - first), np.zeros(width - first)
     for graph in graphs:
         logs = _log(node_matrix(graph, recipe)[:, first:])
+        # running sums: the nodes of all graphs do not fit into memory together
         count, total, squares = count + len(logs), total + logs.sum(axis=0), squares + (logs**2).sum(axis=0)
     mean = total / max(count, 1)
     deviation = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0.0))
@@ -64,7 +65,7 @@ def node_scales(name: str, graphs: Iterable[GraphArrays], recipe: Recipe) -> Wei
 
 
 def column_scales(name: str, rows: NDArray[np.float32], recipe: Recipe) -> Weights:
-    """The constants of the columns of many graphs; as published, only the target vector's logarithms."""
+    """The constants of the columns of many graphs; as published, only the target vector has logarithms."""
     if recipe.published:
         targets = np.array([column in TARGET_COLUMNS for column in recipe.columns], np.float32)
         return {"whole.logged": targets} if name == "whole" else {}
@@ -77,7 +78,8 @@ def column_scales(name: str, rows: NDArray[np.float32], recipe: Recipe) -> Weigh
 
 
 def log_truths(samples: Sequence[Sample], recipe: Recipe) -> NDArray[np.float64]:
-    """Natural logarithms of the truths, a row a sample; NaN where there is none."""
+    """Natural logarithms of the truths, one row for each sample; NaN where there is none."""
+    # 0 is no measurement either: its logarithm does not exist
     values = np.array([[truth.get(name) or np.nan for name in recipe.targets] for _, truth in samples], np.float64)
     return np.log(np.where(values > 0, values, np.nan))
 
@@ -88,5 +90,5 @@ def _log(values: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _inverse(deviation: NDArray[np.float64]) -> NDArray[np.float64]:
-    """1 / deviation; what never varied while fitting says nothing later, whatever it is."""
+    """1 / deviation; 0 for a column that is constant in training, so that it is ignored later."""
     return np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 1e-6)

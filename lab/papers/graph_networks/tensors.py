@@ -1,6 +1,6 @@
-"""predictors: graph networks on torch: the operations of their forward pass, and graphs that lie on a device.
+"""Lab: graph networks on torch: the operations of their forward pass, and graphs on a device.
 
-Only fitting imports this; a fitted network is served without torch.
+Only fitting imports this module; a fitted network is served without torch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,17 +18,17 @@ from lab.papers.graph_networks.recipes import Recipe, node_matrix, whole_matrix
 from lab.papers.graph_networks.weights import Weights, is_learned
 
 torch = require("torch", extra="torch", purpose="Fitting graph networks")
-torch.backends.cuda.matmul.allow_tf32 = True  # a third of the time, and errors far below those of a fit
+torch.backends.cuda.matmul.allow_tf32 = True  # a third of the time, and rounding errors far below the errors of a fit
 functional = torch.nn.functional
 
 Tensor = Any
 Tensors = dict[str, Any]
-# nodes whose activations fit into memory at a time; a batch that has more is done in parts
+# nodes whose activations fit into memory together; a larger batch is done in parts
 MOST_NODES = {"cpu": 16_384, "cuda": 131_072}
 
 
 def to_tensors(weights: Weights, device: str) -> Tensors:
-    """Weights on a device; the learned ones gather gradients."""
+    """Weights on a device; the learned ones require gradients."""
     tensors = {name: torch.tensor(value, device=device) for name, value in weights.items()}
     for name, tensor in tensors.items():
         tensor.requires_grad_(is_learned(name))
@@ -36,13 +36,13 @@ def to_tensors(weights: Weights, device: str) -> Tensors:
 
 
 def to_arrays(tensors: Tensors) -> Weights:
-    """Weights back in memory."""
+    """Weights as numpy arrays."""
     return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
 
 
 @dataclass(frozen=True)
 class Routes:
-    """Edges sorted by their targets and by their sources: the other ends, and where those of each node begin."""
+    """Edges sorted by target and by source: the other ends, and where the edges of each node begin."""
 
     into: tuple[Tensor, Tensor]
     back: tuple[Tensor, Tensor]
@@ -59,7 +59,10 @@ def _by_end(other: Tensor, end: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
 
 
 def _bags(x: Tensor, bags: tuple[Tensor, Tensor]) -> Tensor:
-    """The sum of some rows for each bag: gathered and added in one pass, where a scatter would take three."""
+    """The sum of some rows for each bag.
+
+    ``embedding_bag`` gathers and adds in one pass over memory, where a gather and a scatter would take three.
+    """
     numbers, starts = bags
     if not len(numbers):
         return torch.zeros_like(x)
@@ -67,7 +70,7 @@ def _bags(x: Tensor, bags: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class _Neighbours(torch.autograd.Function):  # type: ignore[misc, name-defined]
-    """Sums over incoming edges; the gradient is the sum over outgoing ones."""
+    """Sums over incoming edges; the gradient is the sum over outgoing edges."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, routes: Routes) -> Tensor:
@@ -80,7 +83,7 @@ class _Neighbours(torch.autograd.Function):  # type: ignore[misc, name-defined]
 
 
 class _UnitRows(torch.autograd.Function):  # type: ignore[misc, name-defined]
-    """y = x / |x|; dx = (dy − y (y · dy)) / |x|: half the passes over memory that its parts would take."""
+    """y = x / |x|; dx = (dy − y (y · dy)) / |x|: half the passes over memory that autograd would take."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -93,6 +96,7 @@ class _UnitRows(torch.autograd.Function):  # type: ignore[misc, name-defined]
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         y, lengths = ctx.saved_tensors
         along = torch.linalg.vecdot(gradient, y).unsqueeze(1)
+        # a row of zeros has no direction, so no gradient
         shrink = torch.where(lengths > SHORTEST_ROW, 1 / lengths, 0)
         return torch.addcmul(gradient, y, along, value=-1) * shrink
 
@@ -101,9 +105,9 @@ class _UnitRows(torch.autograd.Function):  # type: ignore[misc, name-defined]
 class TorchOperations:
     """The operations of a forward pass on tensors.
 
-    While fitting, ``dropping`` is true, and ``momentum`` is how far a batch moves the statistics of a batch norm;
-    where it is None they stay. With ``narrow_nodes`` nodes are computed in 16 bits; sums over a graph and all that
-    follows are not.
+    While fitting, ``dropping`` is true, and ``momentum`` is that of the running statistics of batch norms; where it is
+    None they stay. With ``narrow_nodes``, nodes are computed in bfloat16; sums over a graph and all that follows are
+    not.
     """
 
     weights: Tensors
@@ -160,15 +164,16 @@ class TorchOperations:
         return torch.cat(list(parts), axis)
 
     def edge_ends(self, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """The makers and the readers."""
+        """The makers and the readers of all edges."""
         return edges[0], edges[1]
 
     def rows(self, x: Tensor, index: Tensor) -> Tensor:
-        """Rows picked by number."""
+        """Rows selected by number."""
         return x.index_select(0, index)
 
     def sum_into(self, x: Tensor, index: Tensor, like: Tensor) -> Tensor:
-        """The sum of the rows of each number."""
+        """The sum of the rows with each number."""
+        # `index_add_` adds up repeated numbers; assignment would keep one
         return x.new_zeros(like.shape[0], x.shape[1]).index_add_(0, index, x)
 
     def count_into(self, index: Tensor, like: Tensor) -> Tensor:
@@ -176,12 +181,13 @@ class TorchOperations:
         return self.sum_into(like.new_ones(index.shape[0], 1), index, like)
 
     def max_into(self, x: Tensor, index: Tensor, start: Tensor) -> Tensor:
-        """The largest of ``start`` and the rows of each number; only shifts exponents, so it has no gradient."""
+        """The largest of ``start`` and the rows with each number."""
         with torch.no_grad():
+            # it only shifts the exponents of a softmax, which does not change the result: no gradient is needed
             return start.scatter_reduce(0, index.unsqueeze(1).expand_as(x), x, "amax")
 
     def routes(self, source: Tensor, target: Tensor, like: Tensor) -> "Routes":
-        """Edges in both orders."""
+        """Edges sorted both ways."""
         return Routes.of(source, target, like.shape[0])
 
     def neighbours(self, x: Tensor, routes: "Routes") -> Tensor:
@@ -193,7 +199,7 @@ class TorchOperations:
         return torch.addmm(plus, x, weight)
 
     def unit_rows(self, x: Tensor) -> Tensor:
-        """Rows of the Euclidean length 1; those of zeros stay, and have no gradient."""
+        """Rows scaled to the Euclidean length 1; rows of zeros stay, and have no gradient."""
         return _UnitRows.apply(x)
 
     def layer_norm(self, x: Tensor, name: str) -> Tensor:
@@ -204,8 +210,8 @@ class TorchOperations:
     def batch_norm(self, x: Tensor, name: str) -> Tensor:
         """Columns of mean 0 and deviation 1, then scaled and shifted."""
         parts = (self.weights[f"{name}.{part}"] for part in ("mean", "variance", "gain", "bias"))
-        gathering = self.momentum is not None
-        return functional.batch_norm(x, *parts, gathering, self.momentum or 0.0, BATCH_NORM_EPSILON)
+        updates_statistics = self.momentum is not None
+        return functional.batch_norm(x, *parts, updates_statistics, self.momentum or 0.0, BATCH_NORM_EPSILON)
 
     def dropout(self, x: Tensor, share: float, /) -> Tensor:
         """While fitting, zeros for a share of the values."""
@@ -214,7 +220,7 @@ class TorchOperations:
 
 @dataclass(frozen=True)
 class DeviceGraphs:
-    """Many graphs on a device; a batch of them is picked there, by number."""
+    """Many graphs on a device; a batch of them is selected there, by number."""
 
     nodes: Tensor
     edges: Tensor  # numbered within each graph
@@ -237,23 +243,24 @@ class DeviceGraphs:
         return len(self.node_counts)
 
     def pick(self, numbers: NDArray[np.int64], embedding: Tensor | None = None) -> Inputs:
-        """Graphs by their numbers, as one without edges between them."""
+        """Graphs by number, stacked into one without edges between them."""
         device = self.nodes.device
-        nodes, into = _ranges(self.node_counts, numbers, device)
+        nodes, graph_index = _ranges(self.node_counts, numbers, device)
         edges, _ = _ranges(self.edge_counts, numbers, device)
+        # edges are numbered within each graph: shift them by the nodes before
         starts = np.cumsum(self.node_counts[numbers]) - self.node_counts[numbers]
-        moved = _repeat(starts, self.edge_counts[numbers], device)
+        offsets = _repeat(starts, self.edge_counts[numbers], device)
         chosen = torch.from_numpy(numbers).to(device)
         return Inputs(
             self.nodes.index_select(0, nodes),
-            self.edges.index_select(1, edges) + moved,
-            into,
+            self.edges.index_select(1, edges) + offsets,
+            graph_index,
             self.whole.index_select(0, chosen),
             None if embedding is None else embedding.index_select(0, chosen),
         )
 
     def parts(self, numbers: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """The numbers in parts that fit into memory; a graph that is too large makes a part of its own."""
+        """The numbers in parts that fit into memory; a graph that is too large is a part of its own."""
         most = MOST_NODES["cuda" if self.nodes.is_cuda else "cpu"]
         filled, start = 0, 0
         for place, count in enumerate(self.node_counts[numbers]):
@@ -266,15 +273,15 @@ class DeviceGraphs:
 
 
 def _repeat(values: NDArray[np.int64], counts: NDArray[np.int64], device: Any) -> Tensor:
-    # the length is known here: without it the device would have to be asked
+    # with the length known, torch need not wait for the device
     return torch.repeat_interleave(
         torch.from_numpy(values).to(device), torch.from_numpy(counts).to(device), output_size=int(counts.sum())
     )
 
 
 def _ranges(counts: NDArray[np.int64], numbers: NDArray[np.int64], device: Any) -> tuple[Tensor, Tensor]:
-    """Where the rows of some graphs lie among the rows of all, and which of the graphs each belongs to."""
+    """The positions of the rows of some graphs among all rows, and the graph of each."""
     starts, chosen = np.cumsum(counts) - counts, counts[numbers]
     shift = _repeat(starts[numbers] - (np.cumsum(chosen) - chosen), chosen, device)
-    into = _repeat(np.arange(len(numbers), dtype=np.int64), chosen, device)
-    return shift + torch.arange(len(shift), device=device), into
+    graph_index = _repeat(np.arange(len(numbers), dtype=np.int64), chosen, device)
+    return shift + torch.arange(len(shift), device=device), graph_index

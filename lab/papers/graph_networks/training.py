@@ -1,6 +1,6 @@
-"""predictors: how graph networks are fitted to measured workloads, on a CPU or a GPU.
+"""Lab: fitting of graph networks to measured workloads, on a CPU or a GPU.
 
-Inputs and targets are standardised logarithms (raw ones as published); a truth that is missing is masked.
+Inputs and targets are standardised logarithms (raw values for recipes as published); a missing truth is masked.
 """
 
 import hashlib
@@ -34,12 +34,12 @@ from lab.papers.graph_networks.tensors import (
 from lab.papers.graph_networks.weights import Weights, initial_weights
 
 BATCH_NORM_MOMENTUM = 0.1
-_STEEPEST = 1.0  # log ratio above which the relative loss goes on as a straight line: its square of e^x would blow up
+_STEEPEST = 1.0  # log ratio above which the relative loss is linear: the square of e^x would overflow
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """TraPPM's encoder, pre-trained or drawn, with its validation loss."""
+    """TraPPM's encoder, pre-trained or random, with its validation loss."""
 
     weights: Weights
     last_relu: bool = True
@@ -49,7 +49,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted network: the weights of its best epoch, its validation errors (0.1 is 10 %) by target, all epochs."""
+    """A fitted network: the weights of its best epoch, its validation errors (0.1 is 10 %), and all epochs."""
 
     recipe: Recipe
     weights: Weights = field(repr=False)
@@ -85,27 +85,35 @@ def fit(
 ) -> Fitted:
     """Fit a network to samples, each a graph and its truths, of which some may be None.
 
-    ``checkpoint`` is written after every epoch, and gone on from where it exists. ``encoder`` gives the embedding of a
-    recipe that has one. ``start`` is a fitted network to go on from (transfer), with its scales and its encoder.
-    ``seconds`` limits all epochs together; one is always done.
+    ``checkpoint`` is written after every epoch, and read where it exists. ``encoder`` gives the embedding of a recipe
+    that has one. ``start`` is a fitted network to start from (transfer), with its scales and its encoder. ``seconds``
+    limits all epochs together; one is always run.
     """
     if not samples or not validation:
         raise InputError(f"Got {len(samples)} training and {len(validation)} validation samples; give some of each.")
     weights, recipe = _first_weights(samples, recipe, seed, encoder, start)
-    train, held = (_Side.place(side, recipe, weights, device) for side in (samples, validation))
+    training_side, validation_side = (_Side.place(side, recipe, weights, device) for side in (samples, validation))
     if recipe.embedding in ("frozen", "trained") and start is None:
-        pooled = train.embedding if train.embedding is not None else _embeddings(weights, recipe, train.graphs, device)
+        pooled = (
+            training_side.embedding
+            if training_side.embedding is not None
+            else _embeddings(weights, recipe, training_side.graphs, device)
+        )
+        # the scale of an embedding is known only after the encoder has run on the training side
         weights |= column_scales("embedding", pooled.cpu().numpy(), recipe)
     tensors = to_tensors(weights, device)
     if recipe.embedding == "frozen":
         for name, tensor in tensors.items():
+            # a frozen encoder gets no gradients
             tensor.requires_grad_(tensor.requires_grad and not name.startswith(ENCODER))
-    identity = _identity(recipe, seed, weights, (train, held))
+    identity = _identity(recipe, seed, weights, (training_side, validation_side))
     loop = Loop(recipe, recipe.epochs, recipe.rate, seed, device, identity, seconds)
     best, history = loop.run(
         tensors,
-        lambda epoch, optimizer: _train_epoch(tensors, recipe, train, optimizer, np.random.default_rng((seed, epoch))),
-        lambda: _errors(tensors, recipe, held),
+        lambda epoch, optimizer: _train_epoch(
+            tensors, recipe, training_side, optimizer, np.random.default_rng((seed, epoch))
+        ),
+        lambda: _errors(tensors, recipe, validation_side),
         progress,
         checkpoint,
     )
@@ -135,20 +143,20 @@ def _first_weights(
     if start is not None:
         fits = all(name in start.weights and start.weights[name].shape == w.shape for name, w in weights.items())
         if not fits:
-            raise InputError("The network to start from has another shape: give the recipe that it was fitted with.")
+            raise InputError("The network to start from has another shape: use the recipe that it was fitted with.")
         return dict(start.weights), replace(recipe, last_relu=start.recipe.last_relu)
     weights |= sample_scales(samples, recipe)
     if recipe.embedding in ("frozen", "trained"):
         if encoder is None:
             raise InputError(
-                f"A recipe with a {recipe.embedding} embedding needs an encoder: give what pretrain gives."
+                f"A recipe with a {recipe.embedding} embedding needs an encoder: pass the result of pretrain."
             )
         return weights | encoder.weights, replace(recipe, last_relu=encoder.last_relu)
     return weights, recipe
 
 
 def _identity(recipe: Recipe, seed: int, weights: Weights, sides: Sequence[_Side]) -> str:
-    """What must not have changed for a checkpoint to be gone on from."""
+    """A hash of all that must be unchanged for a checkpoint to be continued."""
     digest = hashlib.sha256(f"{SCHEMA}|{recipe.to_json()}|{seed}".encode())
     for _, value in sorted(weights.items()):
         digest.update(value.tobytes())
@@ -174,16 +182,17 @@ def _log_predictions(weights: Tensors, recipe: Recipe, graphs: DeviceGraphs, emb
         return torch.cat(parts)
 
 
-def _train_epoch(tensors: Tensors, recipe: Recipe, side: _Side, optimizer: Any, draw: np.random.Generator) -> Record:
+def _train_epoch(tensors: Tensors, recipe: Recipe, side: _Side, optimizer: Any, random: np.random.Generator) -> Record:
     trained = recipe.embedding == "trained"
     momentum = BATCH_NORM_MOMENTUM if trained else None
     ops = TorchOperations(tensors, dropping=True, momentum=momentum, narrow_nodes=side.logs.is_cuda)
-    order = draw.permutation(len(side.graphs)).astype(np.int64)
+    order = random.permutation(len(side.graphs)).astype(np.int64)
     total, known = side.logs.new_zeros(()), torch.isfinite(side.logs)
-    everything = int(known.sum())
+    total_known = int(known.sum())
     for begin in range(0, len(order), recipe.batch):
         batch = order[begin : begin + recipe.batch]
         chosen = torch.from_numpy(batch).to(side.logs.device)
+        # a batch may be done in parts: divide by the labels of the whole batch
         count = known[chosen].sum().clamp(min=1)
         optimizer.zero_grad(set_to_none=True)
         for part in side.graphs.parts(batch):
@@ -193,33 +202,35 @@ def _train_epoch(tensors: Tensors, recipe: Recipe, side: _Side, optimizer: Any, 
             (losses / count).backward()
             total += losses.detach()
         optimizer.step()
-    return {"loss": float(total) / max(everything, 1)}
+    return {"loss": float(total) / max(total_known, 1)}
 
 
 def target_losses(ops: TorchOperations, recipe: Recipe, out: Tensor, logs: Tensor) -> Tensor:
-    """The loss of every graph and target; logs are those of the truths, and what is NaN there is to be masked."""
+    """The loss of every graph and target; ``logs`` are logarithms of the truths, and NaN entries are masked later."""
+    # NaN × 0 is NaN, also in gradients: replace before masking
     logs = torch.nan_to_num(logs)
     shift, scale = ops.weight("targets.shift"), ops.weight("targets.scale")
-    if recipe.published:  # raw numbers in the paper's units
-        found, truth = functional.softplus(-out), torch.exp(logs - shift)
+    if recipe.published:  # raw values in the paper's units
+        predicted, truth = functional.softplus(-out), torch.exp(logs - shift)
         if recipe.loss == "relative":
-            return (found / truth - 1) ** 2
+            return (predicted / truth - 1) ** 2
     else:
-        found, truth = out, (logs - shift) / scale
+        predicted, truth = out, (logs - shift) / scale
         if recipe.loss == "relative":
-            ratio = (found - truth) * scale
-            steep = torch.exp(ratio.clamp(max=_STEEPEST)) - 1
+            ratio = (predicted - truth) * scale
+            relative = torch.exp(ratio.clamp(max=_STEEPEST)) - 1
+            # the slope of the square at the joint: the loss stays smooth
             slope = 2 * (math.exp(_STEEPEST) - 1) * math.exp(_STEEPEST)
-            return steep**2 + slope * (ratio - _STEEPEST).clamp(min=0)
+            return relative**2 + slope * (ratio - _STEEPEST).clamp(min=0)
     if recipe.loss == "huber":
-        return functional.huber_loss(found, truth, reduction="none", delta=1.0)
+        return functional.huber_loss(predicted, truth, reduction="none", delta=1.0)
     if recipe.loss == "mse":
-        return (found - truth) ** 2
-    return (found - truth).abs()
+        return (predicted - truth) ** 2
+    return (predicted - truth).abs()
 
 
 def _errors(tensors: Tensors, recipe: Recipe, side: _Side) -> Record:
-    """The mean absolute relative error of each target, and over all outputs together (``score``)."""
+    """The mean absolute relative error of each target, and over all of them (``score``)."""
     ratios = torch.exp(_log_predictions(tensors, recipe, side.graphs, side.embedding) - side.logs)
     errors = (ratios - 1).abs().double().cpu().numpy()
     known = np.isfinite(side.logs.cpu().numpy())

@@ -1,4 +1,4 @@
-"""predictors: the weights of graph networks: their names and shapes, and what they are before training."""
+"""Lab: the weights of graph networks: their names, shapes and initial values."""
 
 import math
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ def is_learned(name: str) -> bool:
 
 @dataclass(frozen=True)
 class _Drawing:
-    """Weights as they are drawn: uniform in ±1/√fan-in, and scales that change nothing.
+    """Initial weights: uniform in ±1/√fan-in, and scales that change nothing.
 
-    Biases begin at 0: rows of length 1 have entries of 1/√width, which a bias of that size would drown.
+    Biases are 0: rows of length 1 have entries of about 1/√width, and a random bias of that size would dominate them.
     """
 
     draw: np.random.Generator
@@ -45,7 +45,7 @@ class _Drawing:
 
 
 def initial_weights(recipe: Recipe, seed: int) -> Weights:
-    """The weights of a network before it is trained; those of an encoder are not among them."""
+    """The weights of a network before training, without those of an encoder."""
     drawn = _Drawing(np.random.default_rng((seed, 1)), {})
     width, pooled = NODE_WIDTHS[recipe.nodes], 0
     if recipe.block != "none":
@@ -72,6 +72,7 @@ def initial_weights(recipe: Recipe, seed: int) -> Weights:
 
 
 def _draw_layer(drawn: _Drawing, recipe: Recipe, name: str, width: int) -> None:
+    # in GIN the second layer of its MLP has this name; the first has its own
     drawn.dense(name, recipe.width if recipe.block == "gin" else width, recipe.width)
     if recipe.block == "sage":
         drawn.dense(f"{name}.own", width, recipe.width, bias=False)
@@ -85,7 +86,7 @@ def _draw_layer(drawn: _Drawing, recipe: Recipe, name: str, width: int) -> None:
 
 
 def initial_encoder(recipe: Recipe, seed: int) -> Weights:
-    """The weights of TraPPM's encoder before it is trained."""
+    """The weights of TraPPM's encoder before training."""
     drawn = _Drawing(np.random.default_rng((seed, 2)), {})
     width = NODE_WIDTHS[recipe.nodes]
     drawn.identity(f"{ENCODER}.nodes", width)

@@ -1,1 +1,1 @@
-"""LILOU: its graph partitioner and its sub-graph analyser."""
+"""Lab: LILOU: its graph partitioner and its sub-graph analyser."""

@@ -1,7 +1,7 @@
-"""workflows: LILOU's sub-graph analyser, judged beside foretell's networks on architectures that it has not seen.
+"""Lab: LILOU's sub-graph analyser, judged beside foretell's networks on architectures that it has not seen.
 
-Sub-graphs are units of eager mode. Each of them is one node, so that GAT layers are linear ones here; and all were
-traced on the whole device, so that what the network reads of the device teaches it nothing about slices.
+Sub-graphs are units of eager mode. Each has one node, so GAT layers are linear layers here. All were traced on the
+whole device, so the features of the device teach the network nothing about slices.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,15 +32,15 @@ from lab.papers.baselines import Linear
 from lab.papers.kernel_regressors import KernelRegressors
 from lab.papers.lilou.folds import (
     Arrays,
-    Asked,
+    PlannedFit,
     Say,
-    asked_folds,
     complete,
     facts_of,
     fit_folds,
     fit_table,
     parts_of,
-    read_told,
+    plan_folds,
+    read_predictions,
 )
 from lab.papers.lilou.report import write_section
 from lab.papers.lilou.sets import Flags, UnitSet, inference_units, load_units, prepare_units
@@ -51,7 +51,7 @@ LILOU, OURS, ROOFLINE = "lilou", "unit-network, sum of units", "roofline"
 BY_KERNEL, LINEAR = "rules and a forest for each kernel", "linear regression"
 FITS = {LILOU: PUBLISHED}
 FIT_VERSION = 1  # raise it when the network, its features or its training change
-_NETWORKS = "all-0"  # the networks by fold over all data, as ``foretell train`` keeps them
+_NETWORKS = "all-0"  # the cached networks of ``foretell train``: one for each fold over all data
 _CLASSES = ("at once", "among five", "at once, by time", "among five, by time")
 _ERRORS = PERCENT | {"mape", "by time", "rmspe", *(f"{name}: mape" for name in (LILOU, BY_KERNEL, OURS))}
 
@@ -60,7 +60,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Predicted:
-    """What LILOU tells: of every traced unit its time and likeliest kernels, and of all units to be summed the time."""
+    """LILOU's predictions: time and likeliest kernels of every traced unit, and times of the units to be summed."""
 
     time_us: Values
     likeliest: NDArray[np.int64]
@@ -70,82 +70,88 @@ class Predicted:
 def fit_fold(
     prepared: Path, settings: SubgraphFit, fold: int, seconds: float | None, say: Say
 ) -> tuple[Arrays, dict[str, Any]]:
-    """What a network that has not seen a fold tells of its units."""
-    kept = load_units(prepared)
-    taught, checked, held = parts_of(kept.fold, kept.checked, fold)
-    subgraphs = Subgraphs.of_nodes(kept.nodes.of(kept.rows), kept.device)
-    measured = Measured(kept.time_us, kept.label, kept.counts, len(kept.classes))
+    """The predictions of a network for the units of a fold that it has not seen."""
+    unit_set = load_units(prepared)
+    training, validation, held_out = parts_of(unit_set.fold, unit_set.checked, fold)
+    subgraphs = Subgraphs.of_nodes(unit_set.nodes.of(unit_set.rows), unit_set.device)
+    measured = Measured(unit_set.time_us, unit_set.label, unit_set.counts, len(unit_set.classes))
     network, history = fit_subgraph_network(
-        subgraphs, measured, taught, checked, settings, default_device(), seconds, say
+        subgraphs, measured, training, validation, settings, default_device(), seconds, say
     )
-    found: Arrays = {"time_us": np.zeros(0), "likeliest": np.zeros((0, MOST), np.int16), "summed_us": np.zeros(0)}
-    if len(held):
-        own = Subgraphs.of_nodes(kept.nodes.of(kept.rows[held]), kept.device)
-        found["time_us"], found["likeliest"] = network.tell(own)
-    rows = kept.summed[np.repeat(kept.summed_fold == fold, kept.lengths)]
+    predictions: Arrays = {"time_us": np.zeros(0), "likeliest": np.zeros((0, MOST), np.int16), "summed_us": np.zeros(0)}
+    if len(held_out):
+        own = Subgraphs.of_nodes(unit_set.nodes.of(unit_set.rows[held_out]), unit_set.device)
+        predictions["time_us"], predictions["likeliest"] = network.predict(own)
+    # units without a trace are predicted too: whole workloads are sums of all their units
+    rows = unit_set.summed[np.repeat(unit_set.summed_fold == fold, unit_set.lengths)]
     if len(rows):
-        found["summed_us"], _ = network.tell(Subgraphs.of_nodes(kept.nodes.of(rows), kept.device))
-    return {n: v.astype(np.float32) if v.dtype == np.float64 else v for n, v in found.items()}, facts_of(history)
+        predictions["summed_us"], _ = network.predict(Subgraphs.of_nodes(unit_set.nodes.of(rows), unit_set.device))
+    return {n: v.astype(np.float32) if v.dtype == np.float64 else v for n, v in predictions.items()}, facts_of(history)
 
 
-def read_fits(asked: Sequence[Asked], kept: UnitSet) -> dict[str, Predicted]:
-    """What the kept networks tell, each of what it has not seen."""
-    summed_fold = np.repeat(kept.summed_fold, kept.lengths)
-    found: dict[str, Predicted] = {}
-    for each in asked:
-        told = found.setdefault(
-            each.name,
-            Predicted(np.zeros(len(kept.rows)), np.full((len(kept.rows), MOST), -1), np.zeros(len(kept.summed))),
+def read_fits(planned: Sequence[PlannedFit], unit_set: UnitSet) -> dict[str, Predicted]:
+    """The predictions of saved networks, each for what it has not seen."""
+    summed_fold = np.repeat(unit_set.summed_fold, unit_set.lengths)
+    by_network: dict[str, Predicted] = {}
+    for fit in planned:
+        predicted = by_network.setdefault(
+            fit.name,
+            Predicted(
+                np.zeros(len(unit_set.rows)), np.full((len(unit_set.rows), MOST), -1), np.zeros(len(unit_set.summed))
+            ),
         )
-        arrays, _ = read_told(each.file)
-        held = kept.fold == each.fold
-        told.time_us[held] = arrays["time_us"]
-        told.likeliest[held, : arrays["likeliest"].shape[1]] = arrays["likeliest"]
-        told.summed_us[summed_fold == each.fold] = arrays["summed_us"]
-    return found
+        arrays, _ = read_predictions(fit.file)
+        in_fold = unit_set.fold == fit.fold
+        predicted.time_us[in_fold] = arrays["time_us"]
+        predicted.likeliest[in_fold, : arrays["likeliest"].shape[1]] = arrays["likeliest"]
+        predicted.summed_us[summed_fold == fit.fold] = arrays["summed_us"]
+    return by_network
 
 
-def places_of(kept: UnitSet, samples: Sequence[Sample]) -> list[int]:
-    """Where the workloads that were summed are among all samples."""
+def places_of(unit_set: UnitSet, samples: Sequence[Sample]) -> list[int]:
+    """The positions of the summed workloads among all samples."""
     known = {sample.workload_id: place for place, sample in enumerate(samples)}
-    for name, length in zip(kept.ids.tolist(), kept.lengths.tolist(), strict=True):
+    for name, length in zip(unit_set.ids.tolist(), unit_set.lengths.tolist(), strict=True):
         if name not in known or len(samples[known[name]].units) != length:
-            raise DataError(f"The workload {name} is no longer as it was when units were kept: delete lilou-units-*.")
-    return [known[name] for name in kept.ids.tolist()]
+            raise DataError(f"The workload {name} has changed since its units were saved: delete lilou-units-*.")
+    return [known[name] for name in unit_set.ids.tolist()]
 
 
 def ours_us(samples: Sequence[Sample], device: str, cache: Path) -> Values | None:
-    """What foretell's networks tell of the units of all samples, each of architectures it has not seen; if kept."""
+    """Held-out predictions of foretell's networks for the units of all samples; None where none are cached."""
     rows = UnitRows.of(samples)
     for file in sorted(cache.glob(f"networks-{device}-*/{_NETWORKS}.npz"), key=lambda file: -file.stat().st_mtime):
         folds = folds_of(groups_of(samples), Settings())
         (fit,) = cross_fits(samples, {_NETWORKS: folds}, Settings(), {_NETWORKS: file}).values()
-        if len(fit.told.log_ratio) == len(rows.counts):
-            return np.asarray(np.exp(fit.told.log_ratio) * rows.bound_us)
+        # networks of another state of the data have another number of rows
+        if len(fit.predictions.log_ratio) == len(rows.counts):
+            return np.asarray(np.exp(fit.predictions.log_ratio) * rows.bound_us)
     return None
 
 
 def by_kernel_us(labels: KernelLabels, samples: Sequence[Sample], say: Say = lambda _: None) -> Values:
-    """What a forest for each kernel tells of all units of samples, each fitted to the units of other folds."""
+    """Predictions of a forest for each kernel for all units of samples, each fitted to the other folds."""
     rows, folds = UnitRows.of(samples), _folds(samples)
-    use = inference_units(labels)
-    told = np.zeros(len(rows.counts))
+    is_used = inference_units(labels)
+    predicted_us = np.zeros(len(rows.counts))
     for fold in range(FOLDS):
         say(f"a forest for each kernel, fold {fold + 1} of {FOLDS}")
-        taught, held = use & (labels.fold != fold), folds[rows.owner] == fold
-        forests = KernelRegressors.fit(labels.features[taught], labels.time_us[taught] / labels.counts[taught])
-        told[held] = forests.predict(rows.features[held])
-    return told
+        training, held_out = is_used & (labels.fold != fold), folds[rows.owner] == fold
+        forests = KernelRegressors.fit(labels.features[training], labels.time_us[training] / labels.counts[training])
+        predicted_us[held_out] = forests.predict(rows.features[held_out])
+    return predicted_us
 
 
 def linear_ms(samples: Sequence[Sample]) -> dict[str, Values]:
-    """What least squares on FLOPs and parameters tell, fitted to other folds; nothing where those are few."""
-    folds, told = _folds(samples), np.full(len(samples), np.nan)
+    """Predictions of least squares on FLOPs and parameters, fitted to the other folds; none where those are few."""
+    folds, predicted_ms = _folds(samples), np.full(len(samples), np.nan)
     for fold in np.unique(folds).tolist():
-        held = np.flatnonzero(folds == fold)
+        held_out = np.flatnonzero(folds == fold)
         fitted = Linear.fit([samples[place] for place in np.flatnonzero(folds != fold).tolist()])
-        told[held] = fitted.predict([samples[place] for place in held.tolist()]).get("latency_ms", np.nan)
-    return {LINEAR: told} if np.isfinite(told).all() else {}
+        predicted_ms[held_out] = fitted.predict([samples[place] for place in held_out.tolist()]).get(
+            "latency_ms", np.nan
+        )
+    return {LINEAR: predicted_ms} if np.isfinite(predicted_ms).all() else {}
 
 
 def _folds(samples: Sequence[Sample]) -> NDArray[np.int64]:
@@ -155,75 +161,78 @@ def _folds(samples: Sequence[Sample]) -> NDArray[np.int64]:
 def latency_tables(
     samples: Sequence[Sample], unit_us: Mapping[str, Values], whole_ms: Mapping[str, Values] | None = None
 ) -> list[Comparison]:
-    """Units that were traced, whole workloads as the sum of their units, and those by family.
+    """Tables: traced units, whole workloads as the sum of their units, and these by family.
 
-    ``whole_ms`` is told of workloads by what knows no units.
+    ``whole_ms`` are predictions for whole workloads, by predictors that do not know units.
     """
     rows = UnitRows.of(samples)
     traced = rows.is_traced
     counts, truth_us = rows.counts[traced], rows.traced_us[traced]
     units: dict[str, dict[str, Cell]] = {}
     for name, times_us in unit_us.items():
-        off = np.abs(times_us[traced] - truth_us)
-        by_unit = float(off / truth_us @ counts / counts.sum())
-        units[name] = {"mape": by_unit, "by time": float(off @ counts / (truth_us @ counts))}
-    found = []
+        error_us = np.abs(times_us[traced] - truth_us)
+        by_unit = float(error_us / truth_us @ counts / counts.sum())
+        units[name] = {"mape": by_unit, "by time": float(error_us @ counts / (truth_us @ counts))}
+    comparisons = []
     if traced.any():
-        found.append(_table(f"Sub-graphs: {int(counts.sum()):,} traced units", units, "predictor"))
+        comparisons.append(_table(f"Sub-graphs: {int(counts.sum()):,} traced units", units, "predictor"))
     timed = np.flatnonzero(rows.whole)
     latency_ms = rows.latency_us[timed] / KILO
-    told_ms = {name: rows.sums(times_us)[timed] / KILO for name, times_us in unit_us.items()}
-    by_units = list(told_ms)
+    predicted_ms = {name: rows.sums(times_us)[timed] / KILO for name, times_us in unit_us.items()}
+    by_units = list(predicted_ms)
     others = {**(whole_ms or {}), ROOFLINE: np.array([sample.roofline_ms for sample in samples])}
-    told_ms |= {name: each[timed] for name, each in others.items()}
+    predicted_ms |= {name: latencies[timed] for name, latencies in others.items()}
     whole: dict[str, dict[str, Cell]] = {}
-    for name, each in told_ms.items():
-        whole[name] = {key: value for key, value in asdict(accuracy(latency_ms, each)).items() if key != "count"}
-        whole[name]["rmspe"] = float(np.sqrt(np.mean((each / latency_ms - 1.0) ** 2)))
-    found.append(_table(f"End to end: {len(timed):,} workloads of inference", whole, "predictor"))
+    for name, latencies in predicted_ms.items():
+        whole[name] = {key: value for key, value in asdict(accuracy(latency_ms, latencies)).items() if key != "count"}
+        whole[name]["rmspe"] = float(np.sqrt(np.mean((latencies / latency_ms - 1.0) ** 2)))
+    comparisons.append(_table(f"End to end: {len(timed):,} workloads of inference", whole, "predictor"))
     family = np.array([samples[place].family for place in timed.tolist()])
     parts = {name: family == name for name in np.unique(family).tolist()}
     by_family = {
-        name: _family(latency_ms[own], {who: told_ms[who][own] for who in by_units}) for name, own in parts.items()
+        name: _family(latency_ms[own], {who: predicted_ms[who][own] for who in by_units}) for name, own in parts.items()
     }
     worst = dict(sorted(by_family.items(), key=lambda row: -float(row[1][f"{LILOU}: mape"] or 0.0)))  # type: ignore[arg-type]
-    return [*found, _table("End to end, by family, worst first", worst, "family")]
+    return [*comparisons, _table("End to end, by family, worst first", worst, "family")]
 
 
-def _family(latency_ms: Values, told_ms: Mapping[str, Values]) -> dict[str, Cell]:
+def _family(latency_ms: Values, predicted_ms: Mapping[str, Values]) -> dict[str, Cell]:
     errors: dict[str, Cell] = {
-        f"{name}: mape": float(np.abs(each / latency_ms - 1.0).mean()) for name, each in told_ms.items()
+        f"{name}: mape": float(np.abs(latencies / latency_ms - 1.0).mean()) for name, latencies in predicted_ms.items()
     }
     return {"count": len(latency_ms), **errors}
 
 
-def class_table(kept: UnitSet, told: Mapping[str, Predicted], ours: Mapping[str, Mapping[str, Cell]]) -> Comparison:
-    """Shares of units whose kernel is told rightly; ``ours`` are rows of the same units."""
-    use = ~kept.bench
+def class_table(
+    unit_set: UnitSet, predictions: Mapping[str, Predicted], ours: Mapping[str, Mapping[str, Cell]]
+) -> Comparison:
+    """Shares of units whose kernel is predicted correctly; ``ours`` are rows for the same units."""
+    is_judged = ~unit_set.bench
     rows: dict[str, Mapping[str, Cell]] = {
-        name: _class_scores(kept, each.likeliest, use) for name, each in told.items()
+        name: _class_scores(unit_set, predicted.likeliest, is_judged) for name, predicted in predictions.items()
     }
-    title = f"Kernels: {int(kept.counts[use].sum()):,} units of inference, {len(np.unique(kept.label[use]))} classes"
+    units, classes = int(unit_set.counts[is_judged].sum()), len(np.unique(unit_set.label[is_judged]))
+    title = f"Kernels: {units:,} units of inference, {classes} classes"
     return Comparison(title, {**rows, **ours}, ranked=False, shares=frozenset(_CLASSES))
 
 
-def _class_scores(kept: UnitSet, likeliest: NDArray[np.int64], use: Flags) -> dict[str, Cell]:
-    right = likeliest[use] == kept.label[use][:, None]
-    weights = kept.counts[use], kept.counts[use] * kept.time_us[use]
-    found = [float(flags @ weight / weight.sum()) for weight in weights for flags in (right[:, 0], right.any(axis=1))]
-    return dict(zip(_CLASSES, found, strict=True))
+def _class_scores(unit_set: UnitSet, likeliest: NDArray[np.int64], is_judged: Flags) -> dict[str, Cell]:
+    right = likeliest[is_judged] == unit_set.label[is_judged][:, None]
+    weights = unit_set.counts[is_judged], unit_set.counts[is_judged] * unit_set.time_us[is_judged]
+    shares = [float(flags @ weight / weight.sum()) for weight in weights for flags in (right[:, 0], right.any(axis=1))]
+    return dict(zip(_CLASSES, shares, strict=True))
 
 
 def our_classes(store: Path, device: str, cache: Path, say: Say) -> dict[str, dict[str, Cell]]:
-    """The same shares of foretell's classifier and its baseline; nothing where its folds are not kept."""
+    """The same shares for foretell's classifier and its baseline; nothing where its folds are not cached."""
     files = kernel_classes.fold_files(store, device, cache, KERNEL_FITS)
     if not all(file.exists() for file in files):
-        say(f"not compared with {kernel_classes.NETWORK}: not kept in {cache}; foretell evaluate kernel-classes")
+        say(f"not compared with {kernel_classes.NETWORK}: not cached in {cache}; run foretell evaluate kernel-classes")
         return {}
     labels = read_labels(store, device, cache, say)
-    use = ~labels.bench & ~labels.training
-    told = kernel_classes.judge(labels, device, files, say=say)
-    return {name: kernel_classes.scores(labels, each, use) for name, each in told.items()}
+    is_judged = ~labels.bench & ~labels.training
+    predictions = kernel_classes.judge(labels, device, files, say=say)
+    return {name: kernel_classes.scores(labels, predicted, is_judged) for name, predicted in predictions.items()}
 
 
 def _table(title: str, rows: Mapping[str, Mapping[str, Cell]], head: str) -> Comparison:
@@ -237,35 +246,35 @@ def evaluate(
     """Held-out tables; none where only networks are fitted."""
     device = find_device(device).id
     prepared = prepare_units(store, device, cache, say)
-    asked = asked_folds(prepared, fits, FIT_VERSION, FOLDS)
-    if only_networks or not any(each.file.exists() for each in asked):
-        fit_folds(asked, fit_fold, prepared, fit_seconds, processes, say)
+    planned = plan_folds(prepared, fits, FIT_VERSION, FOLDS)
+    if only_networks or not any(fit.file.exists() for fit in planned):
+        fit_folds(planned, fit_fold, prepared, fit_seconds, processes, say)
     if only_networks:
         return []
-    asked = complete(asked, say)
-    kept, everything = load_units(prepared), read_samples(store, device, cache, say)
-    places = places_of(kept, everything)
-    told, samples = read_fits(asked, kept), [everything[place] for place in places]
-    unit_us = {name: each.summed_us for name, each in told.items()}
+    planned = complete(planned, say)
+    unit_set, everything = load_units(prepared), read_samples(store, device, cache, say)
+    places = places_of(unit_set, everything)
+    predictions, samples = read_fits(planned, unit_set), [everything[place] for place in places]
+    unit_us = {name: predicted.summed_us for name, predicted in predictions.items()}
     unit_us[BY_KERNEL] = by_kernel_us(read_labels(store, device, cache, say), samples, say)
     ours = ours_us(everything, device, cache)
     if ours is None:
-        say(f"not compared with {OURS}: not kept in {cache}; foretell train")
+        say(f"not compared with {OURS}: not cached in {cache}; run foretell train")
     else:
         rows = UnitRows.of(everything)
         unit_us[OURS] = np.concatenate([ours[rows.part(place)] for place in places])
-    classes = class_table(kept, told, our_classes(store, device, cache, say))
-    return [*latency_tables(samples, unit_us, linear_ms(samples)), classes, fit_table(asked)]
+    classes = class_table(unit_set, predictions, our_classes(store, device, cache, say))
+    return [*latency_tables(samples, unit_us, linear_ms(samples)), classes, fit_table(planned)]
 
 
-def write_report(found: Sequence[Comparison], folder: Path) -> Path:
-    """The tables in LILOU's page."""
+def write_report(comparisons: Sequence[Comparison], folder: Path) -> Path:
+    """Write the tables into LILOU's page."""
     text = (
         "*lilou* is the network as published: three GAT layers of 256 channels, operators and sizes of nodes, the "
         "device beside them, latency and kernel at once. A sub-graph is a unit of eager mode: each is one node. "
-        f"*{OURS}*: foretell's networks, as far as they sum units; what answers adds trees on the whole, see "
+        f"*{OURS}*: foretell's networks, as a sum of units; the served predictor adds trees on the whole workload, see "
         "[evaluation.md](evaluation.md), which has BRP-NAS too. "
         f"*{BY_KERNEL}* is nn-Meter's way: a random forest for each operator and type on sizes and FLOPs, summed; its "
-        "rules join nothing in eager mode. Units of benches of single operators teach, but do not judge."
+        "rules join nothing in eager mode. Units of benches of single operators are training data only."
     )
-    return write_section(folder, TITLE, text, found)
+    return write_section(folder, TITLE, text, comparisons)

@@ -1,11 +1,14 @@
-"""predictors: LILOU's graph partitioner: a GAT and an LSTM that tell of an edge whether a runtime fuses its two ends.
+"""Lab: LILOU's graph partitioner: a GAT and an LSTM that predict whether a runtime fuses the two ends of an edge.
 
-Q. Liang, H. Wang, P. Shenoy: one GAT layer of 128 channels over the directed graph, the embeddings of an edge's two
-ends in their order through an LSTM of 128 channels, a linear layer; cross-entropy, rate 1e-2, 32 graphs a batch, 20
-epochs. Left open there and decided here: the target is one-hot at every node, so that one network serves three
-runtimes; an edge is fused from 0.5 on; the rest is in `lilou_fitting`. `DEEPER` is ours: one layer sees only who makes
-what a node reads, but what fuses also hangs on who reads it, and farther on. Its three layers send both ways, and the
-LSTM reads the node itself and all three; GraphSizeNorm, three times over, would leave 1/|V|^1.5 of what a node says.
+Q. Liang, H. Wang, P. Shenoy: one GAT layer of 128 channels over the directed graph; the embeddings of an edge's two
+ends, in order, through an LSTM of 128 channels; a linear layer; cross-entropy, learning rate 1e-2, 32 graphs a batch,
+20 epochs. The paper leaves open what is decided here: the runtime is one-hot at every node, so that one network serves
+three runtimes; an edge is fused from a probability of 0.5. The rest is in `lab.papers.lilou.fitting`.
+
+`DEEPER` is ours. One layer sees only the makers of a node's inputs, but fusion also depends on the readers of its
+output, and on nodes farther away. The three layers of `DEEPER` send messages both ways, and the LSTM reads the node
+itself and all three layers. It has no GraphSizeNorm, which over three layers would leave 1/|V|^1.5 of a node's own
+signal.
 """
 
 from collections.abc import Callable
@@ -21,7 +24,7 @@ from lab.papers.graph_networks.tensors import DeviceGraphs, Tensor, Tensors, fun
 from lab.papers.lilou.features import NodeTable
 from lab.papers.lilou.fitting import NODE_WIDTH, Gat, Numbers, Record, Scale, Schedule, fit, node_rows, place
 
-_LIKELY = 0.0  # a logit: one half
+_THRESHOLD = 0.0  # as a logit: a probability of one half
 
 Say = Callable[[str], None]
 Flags = NDArray[np.bool_]
@@ -47,8 +50,8 @@ FITS = {"lilou": PUBLISHED, "lilou, three layers both ways": DEEPER}
 class EdgeExamples:
     """Graphs, and examples: a graph under a runtime, with a label for each of its edges.
 
-    ``edges`` has makers and readers, numbered within each graph; ``fused`` the labels of all examples, one after the
-    other.
+    ``edges`` are pairs of maker and reader, numbered within each graph; ``fused`` has the labels of all examples in
+    order.
     """
 
     nodes: NodeTable
@@ -64,12 +67,12 @@ class EdgeExamples:
 
     @property
     def sizes(self) -> Numbers:
-        """How many edges each example has."""
+        """The number of edges of each example."""
         return np.asarray(self.edge_counts[self.graph])
 
 
 class EdgeNetwork:
-    """A network on a device, and the examples that lie there with it."""
+    """The network, on a device, with the examples there."""
 
     def __init__(self, examples: EdgeExamples, scale: Scale, settings: EdgeFit, device: str) -> None:
         self._examples = examples
@@ -87,7 +90,7 @@ class EdgeNetwork:
 
     @property
     def learned(self) -> list[Tensor]:
-        """All that is fitted."""
+        """All parameters."""
         return [*self._gat.values(), *self._lstm.parameters(), *self._out.parameters()]
 
     def _logits(self, numbers: Numbers) -> Tensor:
@@ -95,42 +98,44 @@ class EdgeNetwork:
         x = node_rows(inputs, self._runtimes[torch.from_numpy(numbers).to(self._runtimes.device)])
         x = self._settings.gat.embed(self._gat, x, inputs)
         ends = torch.stack([x.index_select(0, end) for end in inputs.edges], 1)
+        # the last hidden state, after both ends in order
         _, (last, _) = self._lstm(ends)
         return self._out(last[0])[:, 0]
 
     def loss(self, numbers: Numbers) -> Tensor:
-        """The cross-entropy of some examples, every edge alike."""
+        """The cross-entropy of some examples; every edge has the same weight."""
         labels = torch.cat([self._fused[number] for number in numbers.tolist()])
         return functional.binary_cross_entropy_with_logits(self._logits(numbers), labels)
 
-    def tell(self, numbers: Numbers) -> Flags:
+    def predict(self, numbers: Numbers) -> Flags:
         """Which edges of some examples are fused."""
-        said, start = list[Flags](), 0
+        predicted, start = list[Flags](), 0
         with torch.no_grad():
             for part in self._graphs.parts(self._examples.graph[numbers]):
                 own = numbers[start : start + len(part)]
                 start += len(part)
-                said.append((self._logits(own) > _LIKELY).cpu().numpy())
-        return np.concatenate(said) if said else np.zeros(0, bool)
+                predicted.append((self._logits(own) > _THRESHOLD).cpu().numpy())
+        return np.concatenate(predicted) if predicted else np.zeros(0, bool)
 
     def accuracy(self, numbers: Numbers) -> float:
-        """The share of edges that are told rightly."""
+        """The share of edges that are predicted correctly."""
         labels = torch.cat([self._fused[number] for number in numbers.tolist()]).cpu().numpy() > 0
-        return float((self.tell(numbers) == labels).mean())
+        return float((self.predict(numbers) == labels).mean())
 
 
 def fit_edge_network(
-    examples: EdgeExamples, taught: Numbers, checked: Numbers, settings: EdgeFit, device: str,
+    examples: EdgeExamples, training: Numbers, validation: Numbers, settings: EdgeFit, device: str,
     seconds: float | None = None, say: Say = lambda _: None,
 ) -> tuple[EdgeNetwork, list[Record]]:  # fmt: skip
-    """A network fitted to the examples ``taught``, at its best on ``checked``; examples without edges are no help."""
-    taught, checked = (numbers[examples.sizes[numbers] > 0] for numbers in (taught, checked))
-    known = np.unique(examples.graph[taught])
+    """Fit a network to the examples ``training``; ``validation`` chooses the best epoch."""
+    # an example without edges has no loss
+    training, validation = (numbers[examples.sizes[numbers] > 0] for numbers in (training, validation))
+    training_graphs = np.unique(examples.graph[training])
     of_graph = np.repeat(np.arange(len(examples.node_counts)), examples.node_counts)
-    scale = Scale.of(examples.nodes.sizes[np.isin(of_graph, known)])
+    scale = Scale.of(examples.nodes.sizes[np.isin(of_graph, training_graphs)])
     schedule = replace(settings.schedule, seconds=seconds)
     with torch.random.fork_rng([torch.cuda.current_device()] if device.startswith("cuda") else []):
         torch.manual_seed(schedule.seed)
         network = EdgeNetwork(examples, scale, settings, device)
-        history = fit(network.learned, taught, network.loss, lambda: network.accuracy(checked), schedule, say)
+        history = fit(network.learned, training, network.loss, lambda: network.accuracy(validation), schedule, say)
     return network, history

@@ -1,10 +1,10 @@
-"""predictors: what LILOU (Q. Liang, H. Wang, P. Shenoy) sees of a node (its Table 1) and of a device (its Table 2).
+"""Lab: LILOU features: what LILOU (Q. Liang, H. Wang, P. Shenoy) knows of a node (its Table 1) and a device (Table 2).
 
-A node: its operator, and the sizes of its inputs, outputs and parameters and its FLOPs, here as logarithms: they span
-nine orders of magnitude. LILOU knows one precision and one batch; here the type of what a node makes is added, and
-where a runtime decides by the graph alone, sizes are those of one item of the batch. A device: compute capability,
-clock, cores and SMs of the slice; the catalogue has the bandwidth instead of bus width and memory clock, whose product
-it is, and the L2 cache is added.
+A node has its operator, the sizes of its inputs, outputs and parameters, and its FLOPs. They are logarithms here,
+because they span nine orders of magnitude. LILOU has one precision and one batch size; here the type of the output is
+added, and where a runtime decides by the graph alone, sizes are those of one item of the batch. A device has its
+compute capability, clock, and the cores and SMs of the slice. The catalogue has the bandwidth instead of bus width and
+memory clock, whose product it is; the L2 cache is added.
 """
 
 from dataclasses import dataclass
@@ -25,13 +25,15 @@ UNKNOWN = len(OPERATORS)
 OPERATOR_CODES, DTYPE_CODES = UNKNOWN + 1, len(DTYPES) + 1
 _NUMBERS = {name: number for number, name in enumerate(sorted(OPERATORS))}
 _AT = {name: position for position, name in enumerate(COLUMNS)}
-_BYTES = np.array([*(DTYPE_BITS[name] // 8 for name in DTYPES), 4.0])  # of a type that has no code, those of fp32
-_FLOPS_PER_CYCLE = 2  # of a core: a multiplication and an addition
+_BYTES = np.array(
+    [*(DTYPE_BITS[name] // 8 for name in DTYPES), 4.0]
+)  # the last entry, for types without a code, is that of fp32
+_FLOPS_PER_CYCLE = 2  # of one core: a multiplication and an addition
 
 
 @dataclass(frozen=True)
 class NodeTable:
-    """A row a node: the code of its operator, that of the type it makes, and `SIZES`."""
+    """One row for each node: the code of its operator, of the type of its output, and `SIZES`."""
 
     operators: NDArray[np.int16]
     dtypes: NDArray[np.int8]
@@ -45,12 +47,13 @@ class NodeTable:
         return NodeTable(self.operators[rows], self.dtypes[rows], self.sizes[rows])
 
     def distinct(self) -> tuple["NodeTable", NDArray[np.intp]]:
-        """Every row once, and where each row is among those; layers repeat."""
+        """The distinct rows, and for each row its position among them; layers repeat."""
         columns = (self.operators, self.dtypes, *self.sizes.T)
-        whole = np.ascontiguousarray(np.stack([column.astype(np.float32) for column in columns], axis=1))
-        rows = whole.view(np.dtype((np.void, whole.dtype.itemsize * whole.shape[1])))[:, 0]
-        _, first, place = np.unique(rows, return_index=True, return_inverse=True)
-        return self.of(first), place.astype(np.intp)
+        table = np.ascontiguousarray(np.stack([column.astype(np.float32) for column in columns], axis=1))
+        # each row viewed as one opaque value, which `np.unique` can sort
+        rows = table.view(np.dtype((np.void, table.dtype.itemsize * table.shape[1])))[:, 0]
+        _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
+        return self.of(first), inverse.astype(np.intp)
 
 
 def describe_nodes(graph: Graph) -> NodeTable:
@@ -63,24 +66,24 @@ def describe_nodes(graph: Graph) -> NodeTable:
     """
     costs, rows, operators, dtypes = graph_costs(graph).nodes, [], [], []
     for node, cost in zip(graph.nodes, costs, strict=True):
-        read = [graph.tensors[name] for name in node.inputs if name]
-        made = [graph.tensors[name] for name in node.outputs if name]
-        given = [tensor for tensor in read if tensor.kind in ("activation", "input")]
-        items = graph.batch_size if any(tensor.batch_axis is not None for tensor in made) else 1
-        kept = sum(tensor.elements for tensor in read if tensor.kind not in ("activation", "input"))
-        rows.append((_items(graph, given), _items(graph, made), kept, cost.flops / items))
+        inputs = [graph.tensors[name] for name in node.inputs if name]
+        outputs = [graph.tensors[name] for name in node.outputs if name]
+        activations = [tensor for tensor in inputs if tensor.kind in ("activation", "input")]
+        items = graph.batch_size if any(tensor.batch_axis is not None for tensor in outputs) else 1
+        parameters = sum(tensor.elements for tensor in inputs if tensor.kind not in ("activation", "input"))
+        rows.append((_items(graph, activations), _items(graph, outputs), parameters, cost.flops / items))
         operators.append(_NUMBERS.get(node.op, UNKNOWN))
-        dtypes.append(DTYPES.index(made[0].dtype) if made and made[0].dtype in DTYPES else len(DTYPES))
+        dtypes.append(DTYPES.index(outputs[0].dtype) if outputs and outputs[0].dtype in DTYPES else len(DTYPES))
     sizes = np.log2(1.0 + np.array(rows, np.float64).reshape(-1, len(SIZES)))
     return NodeTable(np.array(operators, np.int16), np.array(dtypes, np.int8), sizes.astype(np.float32))
 
 
 def _items(graph: Graph, tensors: list[Tensor]) -> float:
-    return sum(each.elements / (1 if each.batch_axis is None else graph.batch_size) for each in tensors)
+    return sum(tensor.elements / (1 if tensor.batch_axis is None else graph.batch_size) for tensor in tensors)
 
 
 def describe_units(features: NDArray[np.float32]) -> NodeTable:
-    """Rows of `foretell.features.COLUMNS` as nodes: in eager mode a unit is one; sizes are those of the whole batch."""
+    """Rows of `foretell.features.COLUMNS` as nodes: in eager mode a unit is one node; sizes are of the whole batch."""
 
     def bytes_of(name: str) -> NDArray[np.float64]:
         return np.asarray(np.exp2(features[:, _AT[name]].astype(np.float64)) - 1.0)
@@ -89,9 +92,9 @@ def describe_units(features: NDArray[np.float32]) -> NodeTable:
     dtypes = np.where(dtypes < 0, len(DTYPES), dtypes).astype(np.int8)
     operators = features[:, _AT["operator"]].astype(np.int16)
     width, parameters = _BYTES[dtypes], bytes_of("log_parameter_bytes")
-    given = np.maximum(bytes_of("log_read_bytes") - parameters, 0.0) / width
-    made = bytes_of("log_written_bytes") / width
-    logs = [np.log2(1.0 + np.round(values)) for values in (given, made, parameters / width)]
+    input_elements = np.maximum(bytes_of("log_read_bytes") - parameters, 0.0) / width
+    output_elements = bytes_of("log_written_bytes") / width
+    logs = [np.log2(1.0 + np.round(values)) for values in (input_elements, output_elements, parameters / width)]
     return NodeTable(
         np.where(operators < 0, UNKNOWN, operators).astype(np.int16),
         dtypes,
@@ -100,7 +103,7 @@ def describe_units(features: NDArray[np.float32]) -> NodeTable:
 
 
 def describe_device(hardware: Hardware) -> NDArray[np.float32]:
-    """What there is of a device or its slice, in the order of `DEVICE_COLUMNS`; 0 where the catalogue does not say.
+    """The features of a device or its slice, in the order of `DEVICE_COLUMNS`; 0 where the catalogue has none.
 
     >>> from foretell.devices import effective, find_device
     >>> describe_device(effective(find_device("h200"))).tolist()[3:5]
@@ -109,6 +112,7 @@ def describe_device(hardware: Hardware) -> NDArray[np.float32]:
     device = hardware.device
     clock_ghz = (device.boost_clock_mhz or 0.0) * MEGA / GIGA
     flops = hardware.peak_tflops("fp32", tensor_cores=False) * TERA
+    # the catalogue has no number of cores: derive it from the fp32 peak and the clock
     cores = round(flops / (_FLOPS_PER_CYCLE * clock_ghz * GIGA)) if clock_ghz else 0
     capability = float(device.compute_capability or 0.0)
     facts = (capability, hardware.bandwidth_gb_per_s, hardware.l2_mib, cores, hardware.sms, clock_ghz)

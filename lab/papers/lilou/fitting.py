@@ -1,9 +1,9 @@
-"""predictors: what LILOU's two networks share while they are fitted: GAT layers over stacked graphs, and the loop.
+"""Lab: LILOU fitting: what its two networks share: GAT layers over stacked graphs, and the training loop.
 
-As the paper has it: every layer is GAT, GraphSizeNorm (x / √|V|), ReLU; categories are one-hot, numbers standardised;
-Adam with a one-cycle rate; the weights that are best on the validation side are kept. Left open there and decided
-here: one head; attention includes the node itself; the cycle is PyTorch's (a rise over 30 % of the steps, then a
-cosine), without its change of momentum; it ends with the steps or with the seconds, whichever is first.
+As in the paper: every layer is GAT, GraphSizeNorm (x / √|V|), ReLU; categories are one-hot and numbers standardised;
+Adam with a one-cycle learning rate; the weights that are best on the validation side are kept. The paper leaves open
+what is decided here: one head; attention includes the node itself; the cycle is PyTorch's (a rise over 30 % of the
+steps, then a cosine) without its change of momentum; it ends with the steps or with the seconds, whichever comes first.
 """
 
 import math
@@ -21,8 +21,12 @@ from lab.papers.graph_networks.recipes import Recipe
 from lab.papers.graph_networks.tensors import DeviceGraphs, Tensor, Tensors, TorchOperations, functional, torch
 from lab.papers.lilou.features import DTYPE_CODES, OPERATOR_CODES, SIZES, NodeTable
 
-_RISE, _FIRST, _LAST = 0.3, 25.0, 25e4  # of a one-cycle rate: its share of steps, and what the rate is divided by
-_CODES = 2  # columns that hold codes: operator and type
+_RISE, _FIRST, _LAST = (
+    0.3,
+    25.0,
+    25e4,
+)  # of a one-cycle rate: the share of steps that rise, and the divisors of the rate at start and end
+_CODES = 2  # the first columns hold codes: operator and type
 NODE_WIDTH = OPERATOR_CODES + DTYPE_CODES + len(SIZES)
 
 Say = Callable[[str], None]
@@ -32,7 +36,7 @@ Record = dict[str, float]
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast; ``batch`` counts graphs. With ``seconds`` no step begins after that many."""
+    """How long and how fast to train; ``batch`` counts graphs; no step begins after ``seconds``."""
 
     rate: float
     batch: int
@@ -43,10 +47,10 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Gat:
-    """Layers of one width; ``direction`` is that of messages: from makers to readers (forward) or both (mutual).
+    """GAT layers of one width; ``direction`` is that of messages: from makers to readers (forward), or both (mutual).
 
-    ``published`` gives what the last layer says, normed by the size of the graph. Else nothing is normed, and what the
-    node itself and all layers say is given side by side.
+    ``published`` returns the output of the last layer, normalised by the size of the graph. Otherwise nothing is
+    normalised, and the outputs of the node's own layer and of all GAT layers are concatenated.
     """
 
     width: int
@@ -56,11 +60,11 @@ class Gat:
 
     @property
     def out_width(self) -> int:
-        """The columns of what `embed` gives."""
+        """The number of columns that `embed` returns."""
         return self.width if self.published else self.width * (1 + self.layers)
 
     def draw(self, into: int, device: str) -> Tensors:
-        """Weights before they are fitted."""
+        """Initial weights."""
         weights: Tensors = {}
         if not self.published:
             weights["own"] = torch.nn.init.xavier_uniform_(torch.empty(into, self.width)).to(device).requires_grad_()
@@ -73,21 +77,21 @@ class Gat:
         return weights
 
     def embed(self, weights: Tensors, x: Tensor, inputs: Inputs) -> Tensor:
-        """A row a node of a stack of graphs; ``inputs.whole`` has a row a graph."""
+        """One row for each node of a stack of graphs; ``inputs.whole`` has one row for each graph."""
         ops, recipe = TorchOperations(weights), Recipe(block="gat", width=self.width, heads=1)
         flow = flow_of(ops, inputs, self.direction)
         sizes = ops.count_into(inputs.graph_index, inputs.whole)
-        shrink = ops.rows(sizes.rsqrt(), inputs.graph_index) if self.published else 1.0
-        said = [] if self.published else [torch.relu(x @ weights["own"])]
+        size_norm = ops.rows(sizes.rsqrt(), inputs.graph_index) if self.published else 1.0
+        outputs = [] if self.published else [torch.relu(x @ weights["own"])]
         for number in range(self.layers):
-            x = torch.relu(graph_layer(ops, recipe, x, flow, f"gat.{number}") * shrink)
-            said.append(x)
-        return x if self.published else torch.cat(said, 1)
+            x = torch.relu(graph_layer(ops, recipe, x, flow, f"gat.{number}") * size_norm)
+            outputs.append(x)
+        return x if self.published else torch.cat(outputs, 1)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Mean 0 and deviation 1; a column that never varies becomes 0."""
+    """Standardisation to mean 0 and deviation 1; a constant column becomes 0."""
 
     mean: NDArray[np.float32]
     deviation: NDArray[np.float32]
@@ -98,6 +102,7 @@ class Scale:
         deviation = values.std(axis=0, dtype=np.float64)
         return cls(
             values.mean(axis=0, dtype=np.float64).astype(np.float32),
+            # dividing by infinity makes a constant column 0
             np.where(deviation > 1e-6, deviation, np.inf).astype(np.float32),
         )
 
@@ -110,7 +115,7 @@ def place(
     nodes: NodeTable, scale: Scale, edges: NDArray[np.int64], counts: tuple[Numbers, Numbers],
     whole: NDArray[np.float32], device: str,
 ) -> DeviceGraphs:  # fmt: skip
-    """Graphs on a device; ``counts`` are the nodes and the edges of each, ``whole`` has a row a graph."""
+    """Graphs on a device; ``counts`` are the nodes and edges of each, ``whole`` has one row for each graph."""
     codes = np.stack([nodes.operators, nodes.dtypes], axis=1).astype(np.float32)
     rows = np.concatenate([codes, scale.scaled(nodes.sizes)], axis=1)
     return DeviceGraphs(
@@ -120,7 +125,7 @@ def place(
 
 
 def node_rows(inputs: Inputs, whole: Tensor) -> Tensor:
-    """A row a node: operator and type one-hot, sizes, and what is known of its whole graph."""
+    """One row for each node: operator and type one-hot, sizes, and the columns of its whole graph."""
     operators, dtypes = inputs.nodes[:, :_CODES].long().unbind(1)
     parts = [functional.one_hot(operators, OPERATOR_CODES), functional.one_hot(dtypes, DTYPE_CODES)]
     return torch.cat([*parts, inputs.nodes[:, _CODES:], whole.index_select(0, inputs.graph_index)], 1)
@@ -139,41 +144,43 @@ def one_cycle(rate: float, done: float) -> float:
 
 
 def fit(
-    learned: Sequence[Tensor], taught: Numbers, loss_of: Callable[[Numbers], Any], score: Callable[[], float],
+    learned: Sequence[Tensor], training: Numbers, loss_of: Callable[[Numbers], Any], score: Callable[[], float],
     schedule: Schedule, say: Say = lambda _: None,
 ) -> list[Record]:  # fmt: skip
-    """Fit tensors in place to the examples ``taught``; they end as they were when ``score`` was highest.
+    """Fit tensors in place to the examples ``training``, and leave them as they were when ``score`` was highest.
 
-    The clock starts here; without an epoch done in time, the score of the first steps counts.
+    The clock starts here. If the time is over before an epoch is complete, the score of the steps so far counts.
     """
     begin, history, best = time.monotonic(), list[Record](), [tensor.detach().clone() for tensor in learned]
     optimizer = torch.optim.Adam(list(learned), lr=schedule.rate)
-    draw = np.random.default_rng(schedule.seed)
-    steps = schedule.epochs * math.ceil(len(taught) / schedule.batch)
+    random = np.random.default_rng(schedule.seed)
+    steps = schedule.epochs * math.ceil(len(training) / schedule.batch)
     step = 0
     for epoch in range(schedule.epochs):
-        total, order = 0.0, draw.permutation(taught)
+        total, order = 0.0, random.permutation(training)
         for start in range(0, len(order), schedule.batch):
-            late = _late(begin, schedule)
-            if late >= 1.0:
+            time_used = _time_used(begin, schedule)
+            if time_used >= 1.0:
                 break
             for group in optimizer.param_groups:
-                group["lr"] = one_cycle(schedule.rate, max(step / steps, late))
+                group["lr"] = one_cycle(schedule.rate, max(step / steps, time_used))
             optimizer.zero_grad(set_to_none=True)
             loss = loss_of(order[start : start + schedule.batch])
             loss.backward()
             optimizer.step()
             total, step = total + loss.detach(), step + 1
         with torch.no_grad():
-            reached = score()
-        record = {"epoch": epoch, "loss": float(total), "score": reached, "seconds": time.monotonic() - begin}
-        if math.isfinite(record["loss"]) and reached > max((each["score"] for each in history), default=-math.inf):
+            validation_score = score()
+        record = {"epoch": epoch, "loss": float(total), "score": validation_score, "seconds": time.monotonic() - begin}
+        if math.isfinite(record["loss"]) and validation_score > max(
+            (past["score"] for past in history), default=-math.inf
+        ):
             best = [tensor.detach().clone() for tensor in learned]
         history.append(record)
-        say(f"epoch {epoch + 1} of {schedule.epochs}: {reached:.4f} after {record['seconds']:.0f} s")
-        if _late(begin, schedule) >= 1.0:
+        say(f"epoch {epoch + 1} of {schedule.epochs}: {validation_score:.4f} after {record['seconds']:.0f} s")
+        if _time_used(begin, schedule) >= 1.0:
             break
-    if not any(math.isfinite(each["loss"]) for each in history):
+    if not any(math.isfinite(past["loss"]) for past in history):
         raise DataError(f"None of {len(history)} epochs gave a finite loss: fit with a rate below {schedule.rate:g}.")
     with torch.no_grad():
         for tensor, value in zip(learned, best, strict=True):
@@ -181,6 +188,6 @@ def fit(
     return history
 
 
-def _late(begin: float, schedule: Schedule) -> float:
-    """The share of the seconds that is over."""
+def _time_used(begin: float, schedule: Schedule) -> float:
+    """The share of the allowed seconds that has passed."""
     return 0.0 if schedule.seconds is None else (time.monotonic() - begin) / max(schedule.seconds, 1e-9)

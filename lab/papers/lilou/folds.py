@@ -1,6 +1,6 @@
-"""workflows: LILOU's networks by fold, several side by side; what each told of its fold is kept as soon as it ends.
+"""Lab: LILOU folds: networks by fold, several at the same time; the predictions of each are saved when it ends.
 
-A machine with an accelerator fits, another one judges. A network that fails is named when all others are done.
+A machine with a GPU can fit, and another one can judge. A network that fails is named when all others are done.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from foretell.files import write_whole
 from foretell.training.judging.table import Cell, Comparison
 
 _FACTS = "facts"
-# whatever one network fails with, an accelerator's memory for one: the others go on
+# errors of one fit, such as a GPU out of memory, after which the others go on
 _CAUGHT = (ForetellError, ImportError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 Say = Callable[[str], None]
@@ -32,8 +32,8 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A network to fit: its name and settings, the fold it does not see, and where what it tells of that is kept."""
+class PlannedFit:
+    """A network to fit: its name and settings, the fold that it does not see, and the file of its predictions."""
 
     name: str
     settings: Any
@@ -44,110 +44,115 @@ class Asked:
         return f"{self.name}, fold {self.fold + 1}"
 
 
-# a file that was prepared, the network's settings, its fold, seconds, a teller → arrays and facts
+# prepared file, settings of the network, fold, limit in seconds, progress callback → predictions and facts
 Fitter = Callable[[Path, Any, int, float | None, Say], tuple[Arrays, Mapping[str, Any]]]
 
 
-def asked_folds(prepared: Path, fits: Mapping[str, object], version: int, folds: int) -> list[Asked]:
-    """All networks of some fits; files are named by what they depend on: data, settings, the ``version`` of the fit."""
-    found = []
+def plan_folds(prepared: Path, fits: Mapping[str, object], version: int, folds: int) -> list[PlannedFit]:
+    """All networks of some fits; the names of the files depend on data, settings and the ``version`` of the fit."""
+    planned = []
     for name, settings in fits.items():
+        # the name of the prepared file contains a hash of the data
         digest = hashlib.sha256(f"{prepared.name} {name} {settings} {version}".encode())
         folder = prepared.parent / f"{prepared.stem.rpartition('-')[0]}-folds-{digest.hexdigest()[:16]}"
-        found += [Asked(name, settings, fold, folder / f"{fold}.npz") for fold in range(folds)]
-    return found
+        planned += [PlannedFit(name, settings, fold, folder / f"{fold}.npz") for fold in range(folds)]
+    return planned
 
 
-def complete(asked: Sequence[Asked], say: Say) -> list[Asked]:
-    """Those of networks whose folds are all kept; of the others it is said what they lack."""
-    lacking = {each.name: each for each in asked if not each.file.exists()}
-    for each in lacking.values():
-        say(f"{each.name} is left out: fold {each.fold + 1} is not fitted; --only-networks fits it")
-    found = [each for each in asked if each.name not in lacking]
-    if not found:
-        raise DataError("No network is fitted to all folds; --only-networks fits what is lacking.")
-    return found
+def complete(planned: Sequence[PlannedFit], say: Say) -> list[PlannedFit]:
+    """The fits of networks whose folds are all saved; say what the other networks lack."""
+    missing = {fit.name: fit for fit in planned if not fit.file.exists()}
+    for fit in missing.values():
+        say(f"{fit.name} is left out: fold {fit.fold + 1} is not fitted; --only-networks fits it")
+    complete_fits = [fit for fit in planned if fit.name not in missing]
+    if not complete_fits:
+        raise DataError("No network is fitted to all folds; --only-networks fits what is missing.")
+    return complete_fits
 
 
-def parts_of(fold: Numbers, checked: Flags, held: int) -> tuple[Numbers, Numbers, Numbers]:
-    """What teaches, what chooses the best epoch, and what is judged; where nothing could choose, what teaches does."""
-    taught, chooses = np.flatnonzero((fold != held) & ~checked), np.flatnonzero((fold != held) & checked)
-    if not len(taught):
-        raise DataError(f"Fold {held + 1} leaves nothing to learn from; collect more architectures.")
-    return taught, chooses if len(chooses) else taught, np.flatnonzero(fold == held)
+def parts_of(fold: Numbers, is_validation: Flags, held_out: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Training, validation and test examples of a fold; where nothing is left to validate, the training ones do."""
+    training, validation = (
+        np.flatnonzero((fold != held_out) & ~is_validation),
+        np.flatnonzero((fold != held_out) & is_validation),
+    )
+    if not len(training):
+        raise DataError(f"Fold {held_out + 1} leaves nothing to learn from; collect more architectures.")
+    return training, validation if len(validation) else training, np.flatnonzero(fold == held_out)
 
 
 def fit_folds(
-    asked: Sequence[Asked], fitter: Fitter, prepared: Path, seconds: float | None, processes: int, say: Say
+    planned: Sequence[PlannedFit], fitter: Fitter, prepared: Path, seconds: float | None, processes: int, say: Say
 ) -> None:
-    """Fit what is not kept; ``seconds`` limits each network, ``processes`` of which are fitted at a time."""
-    missing = [each for each in asked if not each.file.exists()]
+    """Fit what is not saved; ``seconds`` limits each network, and ``processes`` are fitted at the same time."""
+    missing = [fit for fit in planned if not fit.file.exists()]
     failed: list[str] = []
 
-    def ended(number: int, line: str, error: str | None) -> None:
+    def report(number: int, line: str, error: str | None) -> None:
         say(f"{number} of {len(missing)}: {line}" if error is None else f"{number} of {len(missing)} failed: {error}")
         if error is not None:
             failed.append(error)
 
+    # one fit needs no pool, and its progress can be shown
     if min(processes, len(missing)) <= 1:
-        for number, each in enumerate(missing, start=1):
-            ended(number, *_fit(fitter, each, prepared, seconds, say))
+        for number, fit in enumerate(missing, start=1):
+            report(number, *_fit(fitter, fit, prepared, seconds, say))
     else:
-        context = multiprocessing.get_context("spawn")  # a forked process cannot use an accelerator
-        with ProcessPoolExecutor(min(processes, len(missing)), context, _alone) as pool:
-            futures = {pool.submit(_fit, fitter, each, prepared, seconds): each for each in missing}
+        context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
+        with ProcessPoolExecutor(min(processes, len(missing)), context, _limit_threads) as pool:
+            futures = {pool.submit(_fit, fitter, fit, prepared, seconds): fit for fit in missing}
             for number, future in enumerate(as_completed(futures), start=1):
                 try:
-                    ended(number, *future.result())
-                except RuntimeError as error:  # the process died, and the others with it
-                    ended(number, "", f"{futures[future]}: {error}")
+                    report(number, *future.result())
+                except RuntimeError as error:  # a process died, and the pool with it
+                    report(number, "", f"{futures[future]}: {error}")
     if failed:
         raise DataError(f"{len(failed)} of {len(missing)} fits failed, the first with: {failed[0]}")
 
 
-def _alone() -> None:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: side by side, each has a core
+def _limit_threads() -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: each process has one core
 
 
 def _nothing(_line: str) -> None:
-    """Processes side by side would talk at once."""
+    """Ignore progress: several processes would print at the same time."""
 
 
 def _fit(
-    fitter: Fitter, asked: Asked, prepared: Path, seconds: float | None, say: Say = _nothing
+    fitter: Fitter, planned: PlannedFit, prepared: Path, seconds: float | None, say: Say = _nothing
 ) -> tuple[str, str | None]:
-    """Fit one network and keep what it tells; a line about it, and what went wrong."""
+    """Fit one network and save its predictions; return a line about it, or the error."""
     try:
-        arrays, facts = fitter(prepared, asked.settings, asked.fold, seconds, say)
+        arrays, facts = fitter(prepared, planned.settings, planned.fold, seconds, say)
         data = io.BytesIO()
         np.savez_compressed(data, allow_pickle=False, **arrays, facts=np.array(json.dumps(dict(facts))))
-        write_whole(asked.file, data.getvalue())
+        write_whole(planned.file, data.getvalue())
     except _CAUGHT as error:
-        return "", f"{asked}: {' '.join(str(error).split())[:300]}"
-    return f"{asked}: {', '.join(f'{name} {value:.4g}' for name, value in facts.items())}", None
+        return "", f"{planned}: {' '.join(str(error).split())[:300]}"
+    return f"{planned}: {', '.join(f'{name} {value:.4g}' for name, value in facts.items())}", None
 
 
-def read_told(file: Path) -> tuple[Arrays, dict[str, Any]]:
-    """What a network told of its fold, and the facts about its fit."""
+def read_predictions(file: Path) -> tuple[Arrays, dict[str, Any]]:
+    """The predictions of a network for its fold, and the facts about its fit."""
     with np.load(file, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
     return arrays, json.loads(str(arrays.pop(_FACTS)))
 
 
 def facts_of(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """How a fit went."""
+    """Facts about a fit."""
     return {
         "epochs": len(history),
         "seconds": history[-1]["seconds"],
-        "best": max(each["score"] for each in history),
+        "best": max(record["score"] for record in history),
         "best_epoch": 1 + max(range(len(history)), key=lambda number: history[number]["score"]),
     }
 
 
-def fit_table(asked: Sequence[Asked]) -> Comparison:
-    """How the fits went, as means over folds."""
+def fit_table(planned: Sequence[PlannedFit]) -> Comparison:
+    """Facts about the fits, as means over folds."""
     rows: dict[str, dict[str, Cell]] = {}
-    for name in dict.fromkeys(each.name for each in asked):
-        facts = [read_told(each.file)[1] for each in asked if each.name == name]
-        rows[name] = {key: float(np.mean([each[key] for each in facts])) for key in facts[0]}
+    for name in dict.fromkeys(fit.name for fit in planned):
+        facts = [read_predictions(fit.file)[1] for fit in planned if fit.name == name]
+        rows[name] = {key: float(np.mean([fact[key] for fact in facts])) for key in facts[0]}
     return Comparison("Fits, means over folds", rows, ranked=False, shares=frozenset(), head="network")

@@ -1,4 +1,4 @@
-"""workflows: one page for LILOU's two parts, which are judged apart: a section is replaced, the other stays."""
+"""Lab: the LILOU report: one page for its two parts; writing one section keeps the other."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,17 +10,18 @@ FILE = "lilou.md"
 _HEAD = """# LILOU
 
 The two networks of LILOU (Q. Liang, H. Wang, P. Shenoy), fitted to foretell's data, beside foretell's own predictors.
-Architectures held out, five folds. Remade by `foretell evaluate lilou-partitioner --report` and
-`foretell evaluate lilou-analyser --report`."""
+Architectures held out, five folds. Remade by `python -m lab evaluate lilou-partitioner --report`
+and `python -m lab evaluate lilou-analyser --report`."""
 _SECTION = "\n\n## "
 
 
 def write_section(folder: Path, title: str, text: str, tables: Sequence[Comparison]) -> Path:
-    """Write the section of one part, in the order of the titles."""
+    """Write the section of one part; sections are in the order of their titles."""
     file = folder / FILE
-    found = dict(part.split("\n", 1) for part in _read(file).split(_SECTION)[1:])
-    found[title] = "\n" + page(text, tables).decode()
-    body = "".join(f"{_SECTION}{name}\n{found[name].rstrip()}" for name in sorted(found, reverse=True))
+    # the other part's section is kept as it is
+    sections = dict(part.split("\n", 1) for part in _read(file).split(_SECTION)[1:])
+    sections[title] = "\n" + page(text, tables).decode()
+    body = "".join(f"{_SECTION}{name}\n{sections[name].rstrip()}" for name in sorted(sections, reverse=True))
     write_whole(file, f"{_HEAD}{body}\n".encode())
     return file
 

@@ -1,8 +1,8 @@
-"""workflows: what LILOU's networks are fitted to, as two small files: a machine that fits needs nothing else.
+"""Lab: LILOU sets: the data of its networks as two small files; a machine that fits needs nothing else.
 
-Edges: the graphs of Inductor and of ONNX Runtime with what each fused, and the latter again for PyTorch's eager mode,
-where the nodes of one origin are one call. Units: traced units of inference with their time and the class of their
-kernel, and the units of all measured workloads of inference, to be summed.
+Edges: the graphs of Inductor and of ONNX Runtime with the edges that each fused, and the latter again for PyTorch's
+eager mode, where the nodes of one origin are one call. Units: traced units of inference with their time and the class
+of their kernel, and the units of all measured workloads of inference, which are to be summed.
 """
 
 import hashlib
@@ -30,9 +30,13 @@ from foretell.training.fusion import fold_of, labelled_graphs
 from lab.papers.lilou.features import NodeTable, describe_device, describe_nodes, describe_units
 
 EAGER, ONNX = "eager", "onnxruntime"
-SETS_VERSION = 1  # raise it when nodes, edges or units are described otherwise than before
-_MEASURED = ("measurements", "kernels", "kernel_nodes")  # graphs are only added to, for workloads that have none
-_PARTS = 8  # of the architectures that may teach, one part chooses the best epoch
+SETS_VERSION = 1  # raise it when the description of nodes, edges or units changes
+_MEASURED = (
+    "measurements",
+    "kernels",
+    "kernel_nodes",
+)  # not graphs: those are only added, for workloads that have none
+_PARTS = 8  # one part in so many of the training architectures chooses the best epoch
 _PHASE, _NODES = COLUMNS.index("phase"), COLUMNS.index("nodes")
 
 Say = Callable[[str], None]
@@ -41,15 +45,17 @@ Numbers = NDArray[np.int64]
 
 
 def is_checked(spec: str) -> bool:
-    """Whether a model chooses the best epoch, where its fold does not judge; by architecture."""
+    """Whether a model is on the validation side, where its fold is not judged; by architecture."""
+    # other bytes of the hash than `fold_of`: the validation side must not depend on the fold
     return int.from_bytes(hashlib.sha256(architecture_of(spec).encode()).digest()[4:8], "big") % _PARTS == 0
 
 
 @dataclass(frozen=True)
 class EdgeSet:
-    """Graphs, each with the edges that its ``runtime`` fused and those whose ends have one origin.
+    """Graphs, each with the edges that its ``runtime`` fused and those whose ends have the same origin.
 
-    ``rows`` says of each node which of the distinct ``nodes`` it is; ``edges`` are numbered within each graph.
+    ``rows`` says for each node which of the distinct ``nodes`` it is; ``edges`` are numbered within each graph.
+    ``checked`` marks validation graphs.
     """
 
     nodes: NodeTable
@@ -69,8 +75,8 @@ class EdgeSet:
 class UnitSet:
     """Traced units (rows of ``nodes`` by ``rows``), then in ``summed`` those of the workloads ``ids``.
 
-    ``lengths`` says how many units each workload has; ``bench`` units teach, but do not judge; ``device`` is what the
-    device offers.
+    ``lengths`` is the number of units of each workload; ``bench`` units are training data only; ``checked`` marks
+    validation units; ``device`` are the features of the device.
     """
 
     nodes: NodeTable
@@ -90,19 +96,19 @@ class UnitSet:
 
 
 def prepare_edges(store: Path, cache: Path, say: Say = lambda _: None) -> Path:
-    """The file of the edges, made where it is not kept."""
+    """The file of the edges; it is made if it does not exist."""
     files = find_files(store)
     folders = {file.path.parent for file in files if file.table == "fusion_graphs"}
-    file = cache / f"lilou-edges-{_key(store, (each.path for each in files if each.path.parent in folders))}.npz"
+    file = cache / f"lilou-edges-{_key(store, (table.path for table in files if table.path.parent in folders))}.npz"
     if not file.exists():
         say(f"reading graphs for {file}")
         _save(_read_edges(store, say), file)
     return file
 
 
-def _key(store: Path, files: Iterable[Path], *also: str) -> str:
-    """A hash of some files of the store and of what they are read as: whatever else is collected changes nothing."""
-    digest = hashlib.sha256(" ".join((f"{FEATURES_VERSION} {SETS_VERSION}", *also)).encode())
+def _key(store: Path, files: Iterable[Path], *facts: str) -> str:
+    """A hash of some files of the store and of the versions; other files of the store do not change it."""
+    digest = hashlib.sha256(" ".join((f"{FEATURES_VERSION} {SETS_VERSION}", *facts)).encode())
     for path in sorted(files):
         digest.update(f"{path.relative_to(store)}:{path.stat().st_size}".encode())
     return digest.hexdigest()[:16]
@@ -111,44 +117,48 @@ def _key(store: Path, files: Iterable[Path], *also: str) -> str:
 def _read_edges(store: Path, say: Say) -> EdgeSet:
     tables, pairs, facts, families = [], [], [], list[str]()
     fused, origins = list[Flags](), list[Flags]()
-    for each in labelled_graphs(store):
-        graph = each.graph
+    for labelled in labelled_graphs(store):
+        graph = labelled.graph
         ends = np.array(edges_of(graph), np.int64).reshape(-1, 2)
-        if len(ends) != len(each.fused):
-            raise DataError(f"{each.spec} has {len(ends)} edges and {len(each.fused)} labels; collect it again.")
+        if len(ends) != len(labelled.fused):
+            raise DataError(
+                f"{labelled.spec} has {len(ends)} edges and {len(labelled.fused)} labels; collect it again."
+            )
         names = [node.origin for node in graph.nodes]
         tables.append(describe_nodes(graph))
         pairs.append(ends.T)
-        fused.append(each.fused)
+        fused.append(labelled.fused)
         origins.append(np.array([bool(names[a]) and names[a] == names[b] for a, b in ends.tolist()], bool))
-        families.append(each.family)
-        facts.append((RUNTIMES.index(each.runtime), fold_of(each.spec), is_checked(each.spec)))
+        families.append(labelled.family)
+        facts.append((RUNTIMES.index(labelled.runtime), fold_of(labelled.spec), is_checked(labelled.spec)))
         if len(facts) % 500 == 0:
             say(f"{len(facts)} graphs read")
     if not facts:
-        raise DataError(f"No fusion was collected below {store}; a plan of the kind fusion does: foretell collect.")
+        raise DataError(
+            f"No fusion was collected below {store}; collect some with a plan of the kind fusion: foretell collect."
+        )
     nodes, rows = _stacked(tables)
     runtime, fold, checked = np.array(facts, np.int64).T
     return EdgeSet(
         nodes, rows, np.concatenate(pairs, axis=1), np.array([len(table) for table in tables], np.int64),
-        np.array([each.shape[1] for each in pairs], np.int64), runtime, fold, np.array(families),
+        np.array([ends.shape[1] for ends in pairs], np.int64), runtime, fold, np.array(families),
         checked.astype(bool),
         np.concatenate(fused), np.concatenate(origins),
     )  # fmt: skip
 
 
 def _stacked(tables: Sequence[NodeTable]) -> tuple[NodeTable, Numbers]:
-    """The distinct rows of some tables, and which of them each row is, one table after the other."""
+    """The distinct rows of some tables, and which of them each row is, table by table."""
     parts = (np.concatenate([getattr(table, name) for table in tables]) for name in NodeTable.__dataclass_fields__)
     distinct, rows = NodeTable(*parts).distinct()
     return distinct, rows.astype(np.int64)
 
 
 def prepare_units(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> Path:
-    """The file of the units, made where it is not kept."""
+    """The file of the units; it is made if it does not exist."""
     device = find_device(device).id
-    files = (each.path for each in find_files(store) if each.table in _MEASURED)
-    file = cache / f"lilou-units-{device}-{_key(store, files, str(_offered(device).tolist()))}.npz"
+    files = (table.path for table in find_files(store) if table.table in _MEASURED)
+    file = cache / f"lilou-units-{device}-{_key(store, files, str(_device_features(device).tolist()))}.npz"
     if not file.exists():
         say(f"reading units for {file}")
         labels = read_labels(store, device, cache, say)
@@ -156,34 +166,38 @@ def prepare_units(store: Path, device: str, cache: Path, say: Say = lambda _: No
     return file
 
 
-def _offered(device: str) -> NDArray[np.float32]:
+def _device_features(device: str) -> NDArray[np.float32]:
     return describe_device(effective(find_device(device)))
 
 
 def summed_samples(samples: Sequence[Sample]) -> list[Sample]:
-    """The workloads whose sums are judged: those of inference that were captured."""
+    """The workloads whose sums are judged: captured ones of inference."""
     return [sample for sample in samples if sample.captured and sample.setting.mode != "training"]
 
 
 def inference_units(labels: KernelLabels) -> Flags:
-    """The labelled units that teach: those of inference whose kernels took time."""
+    """The labelled units to train on: those of inference whose kernels took time."""
     forward = labels.features[:, _PHASE] == PHASES.index("forward")
     return np.asarray(~labels.training & forward & (labels.time_us > 0))
 
 
 def _unit_set(labels: KernelLabels, samples: Sequence[Sample], device: str) -> UnitSet:
-    use = inference_units(labels)
-    if not use.any() or not samples:
-        raise DataError(f"{int(use.sum())} units of inference are traced, {len(samples)} workloads timed; needs both.")
-    every = np.concatenate([labels.features[use], *(sample.units.features for sample in samples)])
-    if every[:, _NODES].max() > 1:
-        raise DataError(f"A unit has {every[:, _NODES].max():g} nodes, and sub-graphs here are of one: leave it out.")
-    nodes, rows = _stacked([describe_units(every)])
-    traced = int(use.sum())
+    is_used = inference_units(labels)
+    if not is_used.any() or not samples:
+        raise DataError(
+            f"{int(is_used.sum())} units of inference are traced and {len(samples)} workloads timed; both are needed."
+        )
+    all_features = np.concatenate([labels.features[is_used], *(sample.units.features for sample in samples)])
+    if all_features[:, _NODES].max() > 1:
+        raise DataError(
+            f"A unit has {all_features[:, _NODES].max():g} nodes, but sub-graphs here have one: leave it out."
+        )
+    nodes, rows = _stacked([describe_units(all_features)])
+    traced = int(is_used.sum())
     return UnitSet(
-        nodes, rows[:traced], labels.time_us[use] / labels.counts[use], labels.label[use].astype(np.int64),
-        labels.counts[use], labels.fold[use].astype(np.int64), _checked_rows(rows[:traced]),
-        labels.bench[use], np.array(labels.classes), _offered(device), rows[traced:],
+        nodes, rows[:traced], labels.time_us[is_used] / labels.counts[is_used], labels.label[is_used].astype(np.int64),
+        labels.counts[is_used], labels.fold[is_used].astype(np.int64), _checked_rows(rows[:traced]),
+        labels.bench[is_used], np.array(labels.classes), _device_features(device), rows[traced:],
         np.array([len(sample.units) for sample in samples], np.int64),
         np.array([fold_of(sample.spec) for sample in samples], np.int64),
         np.array([sample.workload_id for sample in samples]),
@@ -191,28 +205,28 @@ def _unit_set(labels: KernelLabels, samples: Sequence[Sample], device: str) -> U
 
 
 def _checked_rows(rows: Numbers) -> Flags:
-    """Units that choose the best epoch: what equals one of them does not teach; labels do not tell architectures."""
+    """Units on the validation side; equal units are on the same side, since labels do not have the architecture."""
     return np.asarray(rows % _PARTS == 0)
 
 
 def load_edges(file: Path) -> EdgeSet:
-    """What `prepare_edges` kept."""
+    """The set that `prepare_edges` saved."""
     return EdgeSet(**_load(file))
 
 
 def load_units(file: Path) -> UnitSet:
-    """What `prepare_units` kept."""
+    """The set that `prepare_units` saved."""
     return UnitSet(**_load(file))
 
 
-def _save(kept: EdgeSet | UnitSet, file: Path) -> None:
-    """Edges are kept as steps: neighbours are near each other, and small numbers pack well."""
-    arrays = {name: value for name, value in vars(kept).items() if name != "nodes"}
-    if isinstance(kept, EdgeSet):
-        arrays["edges"] = np.stack([np.diff(kept.edges[0], prepend=0), kept.edges[1] - kept.edges[0]])
+def _save(data_set: EdgeSet | UnitSet, file: Path) -> None:
+    """Write a set; edges are stored as differences, because small numbers compress well."""
+    arrays = {name: value for name, value in vars(data_set).items() if name != "nodes"}
+    if isinstance(data_set, EdgeSet):
+        arrays["edges"] = np.stack([np.diff(data_set.edges[0], prepend=0), data_set.edges[1] - data_set.edges[0]])
     arrays = {name: value.astype(np.int32) if value.dtype == np.int64 else value for name, value in arrays.items()}
     data = io.BytesIO()
-    np.savez_compressed(data, allow_pickle=False, **arrays, **vars(kept.nodes))
+    np.savez_compressed(data, allow_pickle=False, **arrays, **vars(data_set.nodes))
     write_whole(file, data.getvalue())
 
 

@@ -19,10 +19,10 @@ from lab.judging.graph_fits import (
     INFERENCE,
     MODES,
     Arm,
-    Asked,
+    PlannedFit,
     arms_of,
+    cached_fitter,
     fit_graph_networks,
-    kept_fitter,
     share_of,
 )
 from lab.judging.graph_set import read_graph_set
@@ -78,17 +78,17 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return seen
 
 
-def fit_all(world: World, asked: list[Asked], folder: Path, **given: Any) -> None:
+def fit_all(world: World, asked: list[PlannedFit], folder: Path, **given: Any) -> None:
     fit_graph_networks(world.samples, asked, lambda: world.graphs, folder, **given)
 
 
-def answers(world: World, asked: Asked, folder: Path) -> tuple[list[Sample], dict[str, np.ndarray]]:
+def answers(world: World, asked: PlannedFit, folder: Path) -> tuple[list[Sample], dict[str, np.ndarray]]:
     test = sides(world.samples, asked.split, asked.seed)[TEST]
-    return test, dict(kept_fitter(asked.file(folder))([], [], 0)(test))
+    return test, dict(cached_fitter(asked.file(folder))([], [], 0)(test))
 
 
-def one(name: str, split: str = "random", seed: int = 0) -> Asked:
-    return Asked(arms_of(name)[0], split, seed)
+def one(name: str, split: str = "random", seed: int = 0) -> PlannedFit:
+    return PlannedFit(arms_of(name)[0], split, seed)
 
 
 def test_every_recipe_has_its_modes() -> None:
@@ -139,7 +139,7 @@ def test_predictions_are_those_of_their_workloads(
     asked = one("mlp")
     fit_all(world, [asked], tmp_path)
     test = sides(world.samples, "random", 0)[TEST][::-1]
-    predicted = kept_fitter(asked.file(tmp_path))([], [], 0)(test)
+    predicted = cached_fitter(asked.file(tmp_path))([], [], 0)(test)
     np.testing.assert_array_equal(predicted["latency_ms"], [sample.truth["latency_ms"] for sample in test])
 
 
@@ -178,7 +178,7 @@ def test_the_encoder_sees_every_graph_but_those_of_the_test_side(world: World, t
 
 def test_shares_of_labels_with_and_without_pre_training(world: World, tmp_path: Path, calls: Calls) -> None:
     arms = arms_of("trappm", (0.5, 1.0))
-    fit_all(world, [Asked(arm, "random", 0) for arm in arms], tmp_path)
+    fit_all(world, [PlannedFit(arm, "random", 0) for arm in arms], tmp_path)
     assert len(calls.pretrainings) == 1, "one encoder serves all shares"
     half, half_plain, whole, whole_plain = calls.fits
     assert [call["recipe"].embedding for call in calls.fits] == ["frozen", "zeros", "frozen", "zeros"]
@@ -196,7 +196,7 @@ def test_shares_of_labels_with_and_without_pre_training(world: World, tmp_path: 
         "trappm-50-random-0.npz",
         "trappm-random-0.npz",
     ]
-    predicted = [answers(world, Asked(arm, "random", 0), tmp_path)[1]["latency_ms"] for arm in arms]
+    predicted = [answers(world, PlannedFit(arm, "random", 0), tmp_path)[1]["latency_ms"] for arm in arms]
     known = [values[np.isfinite(values)] for values in predicted]
     assert len({values.tobytes() for values in known}) == 4, "no arm is another"
 
@@ -204,7 +204,7 @@ def test_shares_of_labels_with_and_without_pre_training(world: World, tmp_path: 
 def test_all_labels_and_an_encoder_are_the_recipe_itself(world: World, tmp_path: Path, calls: Calls) -> None:
     fit_all(world, [one("trappm")], tmp_path)
     (again, _) = arms_of("trappm", (1.0,))
-    fit_all(world, [Asked(again, "random", 0)], tmp_path)
+    fit_all(world, [PlannedFit(again, "random", 0)], tmp_path)
     assert len(calls.fits) == 1
     assert again.title == "trappm 100%"
 
@@ -225,16 +225,16 @@ def test_a_side_without_workloads_is_said_and_has_no_answer(world: World, tmp_pa
     asked = one("trappm")
     fit_graph_networks(inference, [asked], lambda: world.graphs, tmp_path, say=said.append)
     assert not calls.fits
-    assert any("no network for training, with 0 workloads to learn from" in line for line in said)
+    assert any("no network for training, with 0 training" in line for line in said)
     test = sides(inference, "random", 0)[TEST]
-    assert kept_fitter(asked.file(tmp_path))([], [], 0)(test) == {}
+    assert cached_fitter(asked.file(tmp_path))([], [], 0)(test) == {}
 
 
 def test_predictions_for_another_side_are_refused(world: World, tmp_path: Path) -> None:
     asked = one("mlp")
     fit_all(world, [asked], tmp_path)
-    with pytest.raises(DataError, match="of another split; delete it"):
-        kept_fitter(asked.file(tmp_path))([], [], 0)(sides(world.samples, "random", 0)[TRAIN])
+    with pytest.raises(DataError, match="to another split; delete it"):
+        cached_fitter(asked.file(tmp_path))([], [], 0)(sides(world.samples, "random", 0)[TRAIN])
 
 
 def test_titles_and_files_tell_arms_apart() -> None:

@@ -102,5 +102,5 @@ def test_only_one_network_goes_on_and_only_from_a_file(store: Path, tmp_path: Pa
                 name, store, "h200", tmp_path, tmp_path, start=tmp_path / "none.onnx", say=lambda _: None
             )
     (file, _) = train_graph_network("mlp", store, "h200", tmp_path, tmp_path, say=lambda _: None)
-    with pytest.raises(InputError, match="several modes"):
+    with pytest.raises(InputError, match="several networks"):
         train_graph_network("mlp", store, "h200", tmp_path, tmp_path, start=file, say=lambda _: None)

@@ -51,5 +51,5 @@ def test_rows_keep_their_order(fitted: KernelRegressors) -> None:
 
 
 def test_nothing_timed() -> None:
-    with pytest.raises(DataError, match="No unit was timed"):
+    with pytest.raises(DataError, match="No unit has a traced time"):
         KernelRegressors.fit(rows_of(1, 0, 0), np.zeros(0))

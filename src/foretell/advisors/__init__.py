@@ -1,4 +1,4 @@
-"""Advisors: predictions, prices and carbon → what to do about them."""
+"""Advisors: from predictions, prices and carbon to advice."""
 
 from foretell.advisors.carbon import CarbonFacts, Fact, load_carbon
 from foretell.advisors.mig import MigChoice, MigTrial, check_latency_limit, choose_mig, dippm_mig, usable_mib

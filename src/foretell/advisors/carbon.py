@@ -1,4 +1,4 @@
-"""The facts room: the carbon of a kilowatt-hour by cloud region and country, and the PUE of data centres."""
+"""Advisors: carbon: the carbon of a kilowatt-hour by cloud region and country, and the PUE of data centres."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from foretell.toml_rows import Row, read_own, read_shipped, sources_of
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A number, None where it is unknown; ``note`` says what it is and where it is from, or why it is unknown."""
+    """A number, or None where it is unknown; ``note`` says what it is and its source, or why it is unknown."""
 
     value: float | None
     note: str
@@ -32,14 +32,14 @@ class _Place:
 
 @dataclass(frozen=True)
 class CarbonFacts:
-    """What is known of grids and data centres. Names are found without regard to case."""
+    """What is known about grids and data centres; names are found without regard to case."""
 
     countries: Mapping[str, _Place] = field(repr=False)
     regions: Mapping[tuple[str, str], _Place] = field(repr=False)
     pues: Mapping[str, Fact] = field(repr=False)
 
     def intensity(self, *, cloud: str | None = None, region: str | None = None, country: str | None = None) -> Fact:
-        """g CO₂e/kWh: of a country if one is given, else of a cloud's region or of the country that it is in.
+        """g CO₂e/kWh of a country if one is given, else of a cloud's region or of the country that it is in.
 
         >>> load_carbon().intensity(cloud="gcp", region="europe-west9").value
         34.0
@@ -55,9 +55,10 @@ class CarbonFacts:
         place = self.regions.get((cloud.lower(), region.lower()))
         if place is None:
             return Fact(None, f"the carbon intensity of {cloud} {region} is unknown: name its country")
+        # many clouds publish no number for a region: take that of its country, and say so
         if place.g_co2e_per_kwh is None and place.country is not None:
-            whole = _fact(self.countries[place.country])
-            return Fact(whole.value, f"{place.name}, as all of {whole.note}", whole.date)
+            country_fact = _fact(self.countries[place.country])
+            return Fact(country_fact.value, f"{place.name}, as all of {country_fact.note}", country_fact.date)
         return _fact(place)
 
     def pue(self, cloud: str | None) -> Fact:
@@ -71,7 +72,7 @@ class CarbonFacts:
         return self.pues.get(cloud.lower(), Fact(None, f"the PUE of {cloud} is unknown"))
 
     def _country(self, written: str) -> _Place:
-        """By ISO 3166 code of three letters, or English name."""
+        """A country by its three-letter ISO 3166 code or its English name."""
         names = {place.name.lower(): place for place in self.countries.values()}
         found = self.countries.get(written.upper()) or names.get(written.lower())
         if found is None:
@@ -84,7 +85,7 @@ class CarbonFacts:
 
 
 def load_carbon(path: Path | str | None = None) -> CarbonFacts:
-    """The shipped facts; with a file, its countries, regions and PUEs replace those of the same name, or are added."""
+    """The shipped facts; entries of a file of your own replace those of the same name, or are added."""
     return _shipped() if path is None else _parse(read_own(path), _shipped())
 
 
@@ -99,13 +100,14 @@ def _parse(file: Row, base: CarbonFacts) -> CarbonFacts:
     countries = {**base.countries}
     for code, row in file.rows("country").items():
         if len(code) != 3 or not code.isalpha():
-            raise DataError(f"{row.where}: {code!r} is no country; use the three letters of ISO 3166, as LUX")
+            raise DataError(f"{row.where}: {code!r} is not a country; use its three letters of ISO 3166, such as LUX")
         name = row.maybe_text("name") or code.upper()
         countries[code.upper()] = _place(row.allow("name", "g_co2e_per_kwh", "date", "source"), name, sources)
     regions = {**base.regions}
     for cloud, inner in file.rows("region").items():
         for region, row in Row(f"{file.where}, region", {cloud: inner.fields}).rows(cloud).items():
             place = _place(row.allow("g_co2e_per_kwh", "country", "date", "source"), f"{cloud} {region}", sources)
+            # also a country of the user's own file may be named
             if place.g_co2e_per_kwh is None and place.country not in countries:
                 hint = did_you_mean(place.country or "", countries)
                 raise DataError(f"{row.where}: there is no [country] {place.country!r}.{hint}")

@@ -1,8 +1,9 @@
-"""advisors: dollars, energy and carbon of inference and training; arithmetic alone, every number is given.
+"""Advisors: costs: dollars, energy and carbon of inference and training; arithmetic alone, every number is an argument.
 
-What is not known is None and makes None of what needs it; ``unknown`` of a result says why, by the name of the field.
-A latency, a power or an energy may be an Estimate: results are Estimates whose ends come from the ends of what went in,
-all of them low or all of them high, which errs on the wide side. Prices, PUE and carbon intensity have no interval.
+An unknown number is None, and so is every result that needs it; the field ``unknown`` of a result says why, by the name
+of the field. A latency, a power or an energy may be an Estimate. The low end of a result comes from the low ends of all
+inputs, and the high end from the high ends, which makes intervals rather too wide. Prices, PUE and carbon intensity
+have no interval.
 
     hours   = steps × step time                      usd    = hours × price
     kWh     = power × hours × PUE                    kg CO₂e = kWh × g CO₂e/kWh / 1000
@@ -20,13 +21,13 @@ from foretell.units import KILO, MEGA, seconds_from_ms
 
 _SECONDS_PER_H = 3600
 _J_PER_KWH = KILO * _SECONDS_PER_H
-# so that a rate that fits exactly does not need one instance more by the last bit of a division
+# a rate that fits exactly must not need one more instance because of the last bit of a division
 _SLACK = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceCost:
-    """What a million inferences take on devices that are busy all the time.
+    """The cost of a million inferences on devices that are busy all the time.
 
     ``seconds_per_million`` is the time of one copy of the model; ``device_kwh`` leaves out the data centre (PUE).
     """
@@ -41,7 +42,7 @@ class InferenceCost:
 
 @dataclass(frozen=True, slots=True)
 class TrainingCost:
-    """What a training takes; ``device_kwh`` leaves out the data centre (PUE)."""
+    """The cost of a training; ``device_kwh`` leaves out the data centre (PUE)."""
 
     hours: Estimate
     usd: Estimate | None
@@ -53,7 +54,7 @@ class TrainingCost:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Instances that serve a rate, whole ones, and what they cost whether busy or not."""
+    """The whole instances that serve a rate, and what they cost whether busy or not."""
 
     instances: Estimate
     usd_per_h: Estimate | None
@@ -72,7 +73,7 @@ def inference_cost(
     pue: float | None = None,
     g_co2e_per_kwh: float | None = None,
 ) -> InferenceCost:
-    """A million inferences, each an item of a batch that takes ``latency_ms``.
+    """The cost of a million inferences; each is an item of a batch that takes ``latency_ms``.
 
     Args:
         latency_ms: time of one forward pass of a batch.
@@ -91,13 +92,15 @@ def inference_cost(
     (None, 'the carbon intensity of the grid is unknown')
     """
     latency = _positive("latency", "ms", latency_ms)
-    _whole("batch size", batch_size)
-    _whole("number of replicas", replicas)
+    _check_integer("batch size", batch_size)
+    _check_integer("number of replicas", replicas)
     seconds = latency.scaled(MEGA / batch_size).scaled(seconds_from_ms(1))
+    # a predicted energy is better than power × latency, whose errors add up
     if energy_j is not None:
         device_kwh: Estimate | None = _positive("energy", "J", energy_j).scaled(MEGA / batch_size / _J_PER_KWH)
     else:
         device_kwh = _device_kwh(seconds.scaled(1 / _SECONDS_PER_H), power_w)
+    # the price is that of the instance, which all replicas share
     usd = _dollars(seconds.scaled(1 / _SECONDS_PER_H / replicas), usd_per_h)
     kwh, kg_co2e = _at_the_meter(device_kwh, pue, g_co2e_per_kwh)
     unknown = _reasons(usd_per_h, device_kwh, pue, g_co2e_per_kwh, energy_word="the energy and the power are")
@@ -115,7 +118,7 @@ def training_cost(
     pue: float | None = None,
     g_co2e_per_kwh: float | None = None,
 ) -> TrainingCost:
-    """A training of so many steps on one instance, whose price is that of all its devices.
+    """The cost of a training on one instance, whose price includes all its devices.
 
     Args:
         step_ms: time of one step on all devices together.
@@ -130,8 +133,8 @@ def training_cost(
     >>> f"{cost.hours.value:.2f} h, {cost.usd.value:.2f} $"
     '19.44 h, 57.05 $'
     """
-    _whole("number of devices", devices)
-    _whole("number of steps", steps, least=0)
+    _check_integer("number of devices", devices)
+    _check_integer("number of steps", steps, least=0)
     hours = _positive("step time", "ms", step_ms).scaled(seconds_from_ms(1)).scaled(steps / _SECONDS_PER_H)
     one_kwh = _device_kwh(hours, power_w)
     device_kwh = None if one_kwh is None else one_kwh.scaled(devices)
@@ -149,7 +152,7 @@ def fleet_for_rate(
     replicas: int = 1,
     usd_per_h: float | None = None,
 ) -> Fleet:
-    """How many instances serve a rate of requests, each an item of a full batch.
+    """The instances that serve a rate of requests; each request is an item of a full batch.
 
     Args:
         rate_per_s: requests a second; 0 needs no instance.
@@ -167,10 +170,11 @@ def fleet_for_rate(
         raise InputError(f"The rate is {rate_per_s} requests a second; it must be a number from 0 on.")
     if not 0 < utilisation <= 1:
         raise InputError(f"The utilisation is {utilisation}; it must be above 0 and at most 1, as 0.7.")
-    _whole("batch size", batch_size)
-    _whole("number of replicas", replicas)
+    _check_integer("batch size", batch_size)
+    _check_integer("number of replicas", replicas)
     seconds = _positive("latency", "ms", latency_ms).scaled(seconds_from_ms(1))
     needed = seconds.scaled(rate_per_s / (batch_size * replicas * utilisation))
+    # half an instance cannot be rented
     instances = Estimate(*(math.ceil(end * (1 - _SLACK)) for end in (needed.value, needed.low, needed.high)))
     usd = _dollars(instances, usd_per_h)
     unknown = {} if usd is not None else dict.fromkeys(("usd_per_h", "usd_per_million"), "the price is unknown")
@@ -182,7 +186,7 @@ def fleet_for_rate(
 
 
 def _dollars(hours: Estimate, usd_per_h: float | None) -> Estimate | None:
-    """A price of 0 is a machine that costs nothing; one that is unknown is None."""
+    """Hours times price; a price of 0 is a free machine, an unknown price is None."""
     if usd_per_h is None:
         return None
     if not (math.isfinite(usd_per_h) and usd_per_h >= 0):
@@ -200,11 +204,12 @@ def _device_kwh(hours: Estimate, power_w: Estimate | float | None) -> Estimate |
 def _at_the_meter(
     device_kwh: Estimate | None, pue: float | None, g_co2e_per_kwh: float | None
 ) -> tuple[Estimate | None, Estimate | None]:
-    """Energy with the data centre's share, and its carbon in kg."""
+    """Energy including the data centre's overhead, and its carbon in kg."""
     if pue is not None and not (math.isfinite(pue) and pue >= 1):
         raise InputError(f"The PUE is {pue}; it must be a number from 1 on, or None where unknown.")
     if g_co2e_per_kwh is not None and not (math.isfinite(g_co2e_per_kwh) and g_co2e_per_kwh >= 0):
         raise InputError(f"The carbon intensity is {g_co2e_per_kwh} g/kWh; it must be a number from 0 on, or None.")
+    # without a PUE the energy at the meter is unknown; a PUE of 1 would be a claim
     kwh = None if device_kwh is None or pue is None else device_kwh.scaled(pue)
     return kwh, None if kwh is None or g_co2e_per_kwh is None else kwh.scaled(g_co2e_per_kwh / KILO)
 
@@ -217,7 +222,7 @@ def _reasons(
     *,
     energy_word: str,
 ) -> dict[str, str]:
-    """Why each of usd, device_kwh, kwh and kg_co2e is unknown: all that is missing, in one sentence."""
+    """Why each of usd, device_kwh, kwh and kg_co2e is unknown: everything that is missing, in one sentence."""
     no_energy = [f"{energy_word} unknown"] if device_kwh is None else []
     no_pue = ["the PUE is unknown"] if pue is None else []
     no_grid = ["the carbon intensity of the grid is unknown"] if g_co2e_per_kwh is None else []
@@ -230,16 +235,16 @@ def _reasons(
     return {name: ", ".join(reasons) for name, reasons in missing.items() if reasons}
 
 
-def _positive(what: str, unit: str, given: Estimate | float) -> Estimate:
-    """A quantity above 0 with its interval; a plain number is its own."""
-    found = given if isinstance(given, Estimate) else Estimate(given, given, given)
-    if not (0 < found.low <= found.value <= found.high and math.isfinite(found.high)):
+def _positive(what: str, unit: str, quantity: Estimate | float) -> Estimate:
+    """A quantity above 0 with its interval; a plain number is its own interval."""
+    estimate = quantity if isinstance(quantity, Estimate) else Estimate(quantity, quantity, quantity)
+    if not (0 < estimate.low <= estimate.value <= estimate.high and math.isfinite(estimate.high)):
         raise InputError(
-            f"The {what} is {found.value} {unit} ({found.low} to {found.high}); it must be a number above 0."
+            f"The {what} is {estimate.value} {unit} ({estimate.low} to {estimate.high}); it must be a number above 0."
         )
-    return found
+    return estimate
 
 
-def _whole(what: str, given: int, *, least: int = 1) -> None:
-    if given < least or given != int(given):
-        raise InputError(f"The {what} is {given}; it must be a whole number from {least} on.")
+def _check_integer(what: str, number: int, *, least: int = 1) -> None:
+    if number < least or number != int(number):
+        raise InputError(f"The {what} is {number}; it must be a whole number from {least} on.")

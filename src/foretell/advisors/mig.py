@@ -1,9 +1,10 @@
-"""advisors: the smallest MIG profile that holds a workload and, where there is a limit, is fast enough.
+"""Advisors: MIG: the smallest MIG profile that holds a workload and, where there is a limit, is fast enough.
 
-What a profile holds is what the driver gives it (``nvidia-smi mig -lgip``, in the catalogue), not the gigabytes of its
-name: 1g.5gb has 4,864 MiB. What a workload needs is ``device_memory_mib`` predicted for the whole device, context
-included; smaller profiles take no more (DIPPM, fig. 3). Memory goes by the upper end of its interval, because what does
-not fit fails; latency by its value, because what is a little late does not.
+The capacity of a profile is what the driver gives it (``nvidia-smi mig -lgip``, in the catalogue), not the gigabytes in
+its name: 1g.5gb has 4,864 MiB. The need of a workload is ``device_memory_mib`` predicted for the whole device, CUDA
+context included; smaller profiles need no more (DIPPM, fig. 3). Memory is compared by the upper end of its interval,
+because a workload that does not fit fails. Latency is compared by its value, because one that is a little late does
+not.
 """
 
 import math
@@ -16,13 +17,13 @@ from foretell.errors import InputError
 from foretell.records import Estimate
 from foretell.units import bytes_from_gib, mib
 
-# The limits of DIPPM's four profiles in the MB that nvidia-smi prints; its code takes 1 gb as 1000 of them.
+# The limits of DIPPM's four profiles, in the MB that nvidia-smi prints; its code counts 1 GB as 1000 MB.
 _DIPPM_LIMITS_MIB = {"1g.5gb": 5000, "2g.10gb": 10000, "3g.20gb": 20000, "7g.40gb": 40000}
 
 
 @dataclass(frozen=True, slots=True)
 class MigTrial:
-    """A profile that was looked at, and what it lacks: nothing, if it was chosen."""
+    """A profile that was considered, and what it lacks: None for the chosen one."""
 
     profile: str
     memory_mib: float
@@ -32,7 +33,7 @@ class MigTrial:
 
 @dataclass(frozen=True, slots=True)
 class MigChoice:
-    """The profile to use, or None where nothing fits; why; and what was looked at, from small to large."""
+    """The chosen profile, or None where nothing fits; the reason; and all profiles considered, smallest first."""
 
     profile: str | None
     reason: str
@@ -46,9 +47,9 @@ def choose_mig(
     latency_ms_on: Callable[[MigProfile], Estimate] | None = None,
     latency_limit_ms: float | None = None,
 ) -> MigChoice:
-    """The smallest profile that holds the memory, and on which the latency is within the limit; equal is within.
+    """The smallest profile that holds the memory and on which the latency does not exceed the limit.
 
-    Where the upper end of the memory's interval fits no profile but the value does, it is the largest profile.
+    Where the upper end of the memory's interval fits no profile but the value does, the largest profile is chosen.
 
     >>> from foretell.devices import find_device
     >>> a100 = find_device("a100")
@@ -65,6 +66,7 @@ def choose_mig(
     if not profiles:
         return MigChoice(None, f"{device.id} has no MIG", ())
     largest_mib = usable_mib(profiles[-1], device)
+    # where only the upper end exceeds the largest profile, that profile is still tried
     wanted_mib = min(need.high, largest_mib) if need.value <= largest_mib else math.inf
     trials: list[MigTrial] = []
     for profile in profiles:
@@ -72,6 +74,7 @@ def choose_mig(
         if memory_mib < wanted_mib:
             trials.append(MigTrial(profile.name, memory_mib, None, "memory"))
             continue
+        # only for profiles that hold the model: a prediction takes a moment
         latency_ms = latency_ms_on(profile) if latency_ms_on is not None else None
         if latency_ms is not None and latency_limit_ms is not None and latency_ms.value > latency_limit_ms:
             trials.append(MigTrial(profile.name, memory_mib, latency_ms, "latency"))
@@ -91,6 +94,7 @@ def dippm_mig(memory_mib: float) -> str | None:
     """
     above_mib = 0
     for profile, below_mib in _DIPPM_LIMITS_MIB.items():
+        # open at both ends, as published
         if above_mib < memory_mib < below_mib:
             return profile
         above_mib = below_mib
@@ -98,7 +102,7 @@ def dippm_mig(memory_mib: float) -> str | None:
 
 
 def usable_mib(profile: MigProfile, device: Device) -> float:
-    """The memory of a profile as its NVML total shows it.
+    """The memory of a profile, as NVML shows its total.
 
     >>> from foretell.devices import find_device
     >>> a100 = find_device("a100")
@@ -115,14 +119,14 @@ def check_latency_limit(latency_limit_ms: float | None) -> None:
 
 
 def _from_small_to_large(device: Device) -> tuple[MigProfile, ...]:
-    """Without the variants with media engines, which have the same memory and SMs."""
+    """The profiles by size, without the variants with media engines, which have the same memory and SMs."""
     plain = (profile for profile in device.mig_profiles if "+" not in profile.name)
     return tuple(sorted(plain, key=lambda profile: (profile.memory_gib, profile.sms)))
 
 
 def _as_estimate(device_memory_mib: Estimate | float) -> Estimate:
-    given = device_memory_mib
-    need = given if isinstance(given, Estimate) else Estimate(given, given, given)
+    memory = device_memory_mib
+    need = memory if isinstance(memory, Estimate) else Estimate(memory, memory, memory)
     if not (0 < need.value <= need.high and math.isfinite(need.high)):
         raise InputError(f"The memory is {need.value} MiB (up to {need.high}); it must be a number above 0.")
     return need
@@ -135,6 +139,7 @@ def _why(need: Estimate, trials: list[MigTrial], latency_limit_ms: float | None)
         parts.append(f"no profile holds the upper end of the interval, {need.high:,.0f} MiB")
     elif need.high > need.value:
         parts[0] += f" (up to {need.high:,.0f})"
+    # profiles that fit by the value alone are named, so that the user can decide
     tight = [t.profile for t in trials if t.lacks == "memory" and t.memory_mib >= need.value]
     if tight:
         parts.append(f"{', '.join(tight)} would hold the prediction, but not the upper end of its interval")

@@ -1,9 +1,9 @@
-"""advisors: which device, slice and batch size to serve a model on: what is possible, ranked by what it costs.
+"""Advisors: placement: on which device, slice and batch size to serve a model, ranked by cost.
 
-A candidate is one prediction: a device, a slice of it, a batch size. It falls out where it needs more memory than there
-is (by the upper end of its interval, for what does not fit fails), or takes longer than allowed (by its value; where
-the upper end is beyond the limit it is marked as a risk). What is left is ranked by dollars, energy or carbon of a
-million inferences. Of each place the best batch size is kept.
+A candidate is one prediction: a device, a slice of it, and a batch size. It is refused where it needs more memory than
+there is (by the upper end of its interval, because a workload that does not fit fails), or where it takes longer than
+allowed (by its value; where only the upper end exceeds the limit, it is marked as a risk). The remaining candidates are
+ranked by dollars, energy or carbon of a million inferences. For each device or slice, the best batch size is listed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model on a device or a slice of it; ``copies`` of the slice fit on one device."""
+    """A model on a device or a slice of it; so many ``copies`` of the slice fit on one device."""
 
     device: str
     slice: str | None
@@ -43,13 +43,13 @@ class Candidate:
 
     @property
     def place(self) -> str:
-        """Where it runs, in words."""
+        """Where the model runs, as text."""
         return f"{self.device} {self.slice}" if self.slice else self.device
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An instance with devices of one kind that can be rented; None is unknown."""
+    """An instance for rent with devices of one kind; None means unknown."""
 
     device: str
     name: str
@@ -62,7 +62,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What is wanted; None is no limit."""
+    """What the user requires; None means no limit."""
 
     slo_ms: float | None = None
     rate_per_s: float | None = None
@@ -82,7 +82,7 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A place, a batch size and an instance; ``at_risk`` where the upper end of its latency misses the limit."""
+    """A place, a batch size and an instance; ``at_risk`` where the upper end of its latency exceeds the limit."""
 
     candidate: Candidate
     offer: Offer
@@ -123,7 +123,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A place that will not do, and why."""
+    """A place that does not meet the requirements, and why."""
 
     place: str
     reason: str
@@ -135,7 +135,7 @@ def _interval(estimate: Estimate | None) -> dict[str, float] | None:
 
 @dataclass(frozen=True, repr=False)
 class Advice(Readable):
-    """The choices from the best on, what fell out, and the choices that none beats in both latency and value."""
+    """The choices, best first; the refused places; and the Pareto front of latency and value."""
 
     choices: tuple[Choice, ...]
     refused: tuple[Refused, ...]
@@ -166,36 +166,38 @@ class Advice(Readable):
 
 def place(candidates: Sequence[Candidate], offers: Sequence[Offer], requirements: Requirements) -> Advice:
     """Rank all candidates on all offers of their device; ties go to the lower latency, then to the smaller batch."""
-    kept: dict[tuple[str, str], Choice] = {}
+    best: dict[tuple[str, str], Choice] = {}
     everything: list[Choice] = []
     refused: list[Refused] = []
     places = dict.fromkeys(candidate.place for candidate in candidates)
     for name in places:
         own = [candidate for candidate in candidates if candidate.place == name]
         possible, reason = _possible(own, requirements)
-        found = [choice for each in possible for offer in offers if offer.device == each.device
-                 if (choice := _choice(each, offer, requirements)) is not None]  # fmt: skip
-        affordable = [choice for choice in found if _is_affordable(choice, requirements)]
+        ranked = [choice for candidate in possible for offer in offers if offer.device == candidate.device
+                 if (choice := _choice(candidate, offer, requirements)) is not None]  # fmt: skip
+        affordable = [choice for choice in ranked if _is_affordable(choice, requirements)]
         if not possible:
             refused.append(Refused(name, reason))
-        elif not found:
+        elif not ranked:
             refused.append(Refused(name, _why_unranked(possible[0], offers, requirements)))
         elif not affordable:
-            least = min((hourly for choice in found if (hourly := _usd_per_h(choice)) is not None), default=None)
-            need = "an unknown price" if least is None else f"{least:.2f} $/h at least"
+            lowest = min((hourly for choice in ranked if (hourly := _usd_per_h(choice)) is not None), default=None)
+            need = "an unknown price" if lowest is None else f"{lowest:.2f} $/h at least"
             refused.append(Refused(name, f"budget: {need}; {requirements.budget_usd_per_h:g} $/h are allowed"))
         for choice in affordable:
+            # the Pareto front is over all batch sizes, not only the best one of each place
             everything.append(choice)
             key = name, choice.offer.name
-            if key not in kept or _order(choice) < _order(kept[key]):
-                kept[key] = choice
-    return Advice(tuple(sorted(kept.values(), key=_order)), tuple(refused), pareto_front(everything))
+            if key not in best or _order(choice) < _order(best[key]):
+                best[key] = choice
+    return Advice(tuple(sorted(best.values(), key=_order)), tuple(refused), pareto_front(everything))
 
 
 def pareto_front(choices: Sequence[Choice]) -> tuple[Choice, ...]:
-    """Those that no other one equals or beats in both latency and value, from the fastest on."""
+    """The choices that no other equals or beats in both latency and value, fastest first."""
     front: list[Choice] = []
-    for choice in sorted(choices, key=lambda each: (each.candidate.latency_ms.value, each.value)):
+    for choice in sorted(choices, key=lambda choice: (choice.candidate.latency_ms.value, choice.value)):
+        # sorted by latency: a choice is on the front if it is cheaper than all faster ones
         if not front or choice.value < front[-1].value:
             front.append(choice)
     return tuple(front)
@@ -206,19 +208,27 @@ def _order(choice: Choice) -> tuple[float, float, int, str, str]:
     return choice.value, candidate.latency_ms.value, candidate.batch_size, candidate.place, choice.offer.name
 
 
-def _possible(own: Sequence[Candidate], requirements: Requirements) -> tuple[list[Candidate], str]:
-    """The candidates of one place that fit, are fast enough and not too large a batch; else what stands against it."""
-    sized = [each for each in own if requirements.max_batch is None or each.batch_size <= requirements.max_batch]
+def _possible(candidates: Sequence[Candidate], requirements: Requirements) -> tuple[list[Candidate], str]:
+    """The candidates of one place that meet the requirements, or else the reason why none does."""
+    sized = [
+        candidate
+        for candidate in candidates
+        if requirements.max_batch is None or candidate.batch_size <= requirements.max_batch
+    ]
     if not sized:
         return [], f"batch: none of the batch sizes is at most {requirements.max_batch}"
-    fitting = [each for each in sized if _fits(each)]
+    fitting = [candidate for candidate in sized if _fits(candidate)]
     if not fitting:
-        least = min(sized, key=lambda each: each.batch_size)
-        need = f"{least.need_mib.high:,.0f}" if least.need_mib else "?"
-        return [], f"memory: batch {least.batch_size} may need {need} MiB of {least.capacity_mib or 0:,.0f}"
-    fast = [each for each in fitting if requirements.slo_ms is None or each.latency_ms.value <= requirements.slo_ms]
+        smallest = min(sized, key=lambda candidate: candidate.batch_size)
+        need = f"{smallest.need_mib.high:,.0f}" if smallest.need_mib else "?"
+        return [], f"memory: batch {smallest.batch_size} may need {need} MiB of {smallest.capacity_mib or 0:,.0f}"
+    fast = [
+        candidate
+        for candidate in fitting
+        if requirements.slo_ms is None or candidate.latency_ms.value <= requirements.slo_ms
+    ]
     if not fast:
-        best = min(fitting, key=lambda each: each.latency_ms.value)
+        best = min(fitting, key=lambda candidate: candidate.latency_ms.value)
         return (
             [],
             f"latency: {best.latency_ms.value:.3g} ms at batch {best.batch_size}; "
@@ -228,14 +238,15 @@ def _possible(own: Sequence[Candidate], requirements: Requirements) -> tuple[lis
 
 
 def _fits(candidate: Candidate) -> bool:
-    """What is not known is given the benefit of the doubt."""
+    """Whether the memory suffices; where it is unknown, assume so."""
     if candidate.need_mib is None or candidate.capacity_mib is None:
         return True
     return candidate.need_mib.high <= candidate.capacity_mib
 
 
 def _choice(candidate: Candidate, offer: Offer, requirements: Requirements) -> Choice | None:
-    """The candidate on an offer; None where what it is ranked by is unknown."""
+    """The candidate on an offer; None where the objective is unknown."""
+    # one copy of the model on every slice of every device of the instance
     replicas = offer.devices * candidate.copies
     cost = inference_cost(
         candidate.latency_ms, candidate.batch_size, usd_per_h=offer.usd_per_h, replicas=replicas,
@@ -248,8 +259,9 @@ def _choice(candidate: Candidate, offer: Offer, requirements: Requirements) -> C
             replicas=replicas, usd_per_h=offer.usd_per_h,
         )  # fmt: skip
     ranked: Estimate | None = getattr(cost, _FIELDS[requirements.objective])
+    # with a rate, idle time is paid for too: a cheap large instance may lose
     if requirements.objective == "usd" and fleet is not None:
-        ranked = fleet.usd_per_million  # whole instances, busy or not
+        ranked = fleet.usd_per_million  # whole instances are paid for, busy or not
     if ranked is None:
         return None
     at_risk = requirements.slo_ms is not None and candidate.latency_ms.high > requirements.slo_ms
@@ -264,7 +276,7 @@ def _is_affordable(choice: Choice, requirements: Requirements) -> bool:
 
 
 def _usd_per_h(choice: Choice) -> float | None:
-    """Of all instances that the rate needs, or of one."""
+    """The price of all instances that the rate needs, or of one."""
     if choice.fleet is None:
         return choice.offer.usd_per_h
     return None if choice.fleet.usd_per_h is None else choice.fleet.usd_per_h.value

@@ -1,4 +1,4 @@
-"""The facts room: what an hour of an instance costs, shipped with a date and overridden by the user's own file."""
+"""Advisors: prices: what an hour of an instance costs; shipped with a date, overridden by the user's own file."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,9 +16,10 @@ _WORDS = ("cloud", "instance", "region", "device", "covers", "date", "source")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """An instance of a cloud in a region: its devices, and dollars an hour for all of it; None where unknown.
+    """An instance of a cloud in a region: its devices, and dollars per hour for all of it; None where unknown.
 
-    ``covers`` says whether the price is that of the instance or only of its devices, the machine coming on top.
+    ``covers`` says whether the price is that of the instance, or only of its devices with the machine billed
+    separately.
     """
 
     cloud: str
@@ -34,11 +35,11 @@ class Price:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What makes two prices the same entry."""
+        """What identifies an entry."""
         return self.cloud, self.instance, self.region
 
     def usd_per_h_as(self, market: Literal["on-demand", "spot"]) -> float | None:
-        """The price on one market; a spot price that is unknown does not become the on-demand one."""
+        """The price on one market; an unknown spot price does not become the on-demand price."""
         return self.spot_usd_per_h if market == "spot" else self.usd_per_h
 
     def why_unknown(self, market: Literal["on-demand", "spot"]) -> str | None:
@@ -49,7 +50,7 @@ class Price:
 
 
 def load_prices(path: Path | str | None = None) -> tuple[Price, ...]:
-    """The shipped prices; with a file, its entries replace those of the same cloud, instance and region, or are added.
+    """The shipped prices; entries of a file of your own replace those of the same key, or are added.
 
     >>> any(price.instance == "p5en.48xlarge" and price.device == "h200" for price in load_prices())
     True
@@ -57,6 +58,7 @@ def load_prices(path: Path | str | None = None) -> tuple[Price, ...]:
     if path is None:
         return _shipped()
     merged = {price.key: price for price in _shipped()}
+    # own prices replace shipped ones of the same key
     merged |= {price.key: price for price in _parse(read_own(path))}
     return tuple(merged.values())
 
@@ -64,7 +66,7 @@ def load_prices(path: Path | str | None = None) -> tuple[Price, ...]:
 def select_prices(
     prices: Iterable[Price], *, device: str | None = None, cloud: str | None = None, region: str | None = None
 ) -> tuple[Price, ...]:
-    """Those of a device, a cloud, a region; what is not asked for is not looked at.
+    """The prices of a device, a cloud and a region; None does not restrict.
 
     >>> sorted({price.cloud for price in select_prices(load_prices(), device="a10g")})
     ['aws']
@@ -85,20 +87,20 @@ def _shipped() -> tuple[Price, ...]:
 
 
 def _parse(file: Row) -> tuple[Price, ...]:
-    """The entries of a file, checked; two for the same place are refused."""
+    """The checked entries of a file; refuse two with the same key."""
     file.allow("price", "sources")
     sources = sources_of(file)
     entries = file.fields.get("price")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise DataError(f"{file.where}: it has no prices; write each as a table [[price]]. docs/costs.md shows one")
-    found: dict[tuple[str, str, str], Price] = {}
+    prices: dict[tuple[str, str, str], Price] = {}
     for number, entry in enumerate(entries, 1):
         row = Row(f"{file.where}, price {number}", entry)
         price = _price(row, sources)
-        if price.key in found:
-            raise DataError(f"{row.where}: {' '.join(price.key)} is there twice; keep one")
-        found[price.key] = price
-    return tuple(found.values())
+        if price.key in prices:
+            raise DataError(f"{row.where}: {' '.join(price.key)} occurs twice; keep one of the entries")
+        prices[price.key] = price
+    return tuple(prices.values())
 
 
 def _price(row: Row, sources: dict[str, object]) -> Price:

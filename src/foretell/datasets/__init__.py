@@ -1,4 +1,4 @@
-"""Datasets: records at rest: schema, stores (Parquet with DuckDB, PostgreSQL for a team), splits, cards."""
+"""Datasets: stored records: schema, stores (Parquet with DuckDB, PostgreSQL for a team), splits, cards."""
 
 from foretell.datasets.opening import open_store
 from foretell.datasets.schema import SCHEMA_VERSION, TABLES, VIEWS, Table

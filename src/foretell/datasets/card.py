@@ -1,6 +1,6 @@
-"""Datasets: the card of a store: what it has, how noisy it is, how well it repeats, and what it lacks.
+"""Datasets: the card of a store: what it contains, how noisy it is, how well it repeats, and what is missing.
 
-All numbers come from SQL that DuckDB and PostgreSQL both answer, so that a card is the same wherever the records rest.
+All numbers come from SQL that both DuckDB and PostgreSQL understand, so a card does not depend on the kind of store.
 """
 
 import re
@@ -15,10 +15,10 @@ from foretell.datasets.store import Store
 from foretell.units import bytes_from_mib, size
 
 Number = int | float
-# a workload counts once, however often it was measured
-# a processor has no memory of a device: its measurements have the peak of the process
+# A workload counts once, however often it was measured. Measurements on a CPU have no device memory; they have the peak
+# of the process instead.
 _GOOD = "status = 'ok' AND latency_ms IS NOT NULL AND (memory_mib IS NOT NULL OR process_peak_mib IS NOT NULL)"
-# a bench of unrelated operators is measured and traced, but it is no model
+# a bench of unrelated operators is measured and traced, but it is not a model
 _MODELS = f"{_GOOD} AND coalesce(spec, '') NOT LIKE 'synthetic:operators%'"
 _COUNTS: Mapping[str, str] = {
     "measurements": f"SELECT count(DISTINCT workload_id) FROM measurements WHERE {_MODELS}",
@@ -47,7 +47,7 @@ _REASON_CHARACTERS = 60
 
 @dataclass(frozen=True)
 class Card:
-    """What a store holds."""
+    """The contents of a store in numbers."""
 
     counts: Mapping[str, int]
     by_table: Mapping[str, int]
@@ -62,7 +62,7 @@ class Card:
     gaps: Sequence[str] = field(default=())
 
     def to_dict(self) -> dict[str, object]:
-        """The card as one JSON object, its counts at the top."""
+        """The card as one JSON object, with its counts at the top level."""
         tied = self.kernel_time.get("share")
         return {
             **self.counts,
@@ -82,13 +82,14 @@ class Card:
 
 
 def make_card(store: Store) -> Card:
-    """Look through a store."""
+    """Make the card of a store."""
     counts = {name: int(_one(store, sql) or 0) for name, sql in _COUNTS.items()}
     by = {name: _grouped(store, name) for name in _GROUPS}
     ranges = _ranges(store)
     noise = _noise(store)
     kernel_time = _kernel_time(store)
-    failures = {table: found for table in _STATUS_TABLES if (found := _failures(store, table))}
+    # tables without failures are left out
+    failures = {table: reasons for table in _STATUS_TABLES if (reasons := _failures(store, table))}
     gaps = _gaps(counts, by, ranges, noise, kernel_time, _combinations(store))
     return Card(
         counts=counts,
@@ -106,8 +107,8 @@ def make_card(store: Store) -> Card:
 
 
 def _records(store: Store, sql: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = store.query(sql).to_pylist()
-    return found
+    rows: list[dict[str, Any]] = store.query(sql).to_pylist()
+    return rows
 
 
 def _one(store: Store, sql: str) -> Any:
@@ -129,9 +130,9 @@ def _quantile(share: float, value: str) -> str:
 
 def _ranges(store: Store) -> dict[str, dict[str, Number]]:
     sequence = "CASE WHEN input_shape LIKE '%x%' THEN NULL ELSE CAST(input_shape AS INTEGER) END"
-    found = {}
+    ranges = {}
     for name, value, where in (
-        *((each, each, _GOOD) for each in _RANGES),
+        *((column, column, _GOOD) for column in _RANGES),
         (
             "sequence",
             sequence,
@@ -140,15 +141,15 @@ def _ranges(store: Store) -> dict[str, dict[str, Number]]:
         ("llm_sequence", sequence, f"{_GOOD} AND mode IN ('prefill', 'decode') AND input_shape NOT LIKE '%x%'"),
         ("llm_batch_size", "batch_size", f"{_GOOD} AND mode IN ('prefill', 'decode')"),
     ):
-        # the values first, the aggregate outside: a text that is no number is then never looked at
+        # the values in a subquery, the aggregate outside: texts that are no numbers are then never cast
         sql = (
             f"SELECT min(v) AS low, {_quantile(0.5, 'v')} AS median, max(v) AS high, count(v) AS n "
             f"FROM (SELECT {value} AS v FROM measurements WHERE {where}) t WHERE v IS NOT NULL"
         )
         row = _records(store, sql)[0]
         if row["n"]:
-            found[name] = {"min": row["low"], "median": row["median"], "max": row["high"]}
-    return found
+            ranges[name] = {"min": row["low"], "median": row["median"], "max": row["high"]}
+    return ranges
 
 
 def _noise(store: Store) -> dict[str, Number]:
@@ -176,7 +177,7 @@ def _repeatability(store: Store) -> Repeatability:
 
 
 def _kernel_time(store: Store) -> dict[str, Number]:
-    """Of the time of all kernels, how much has a node of a graph, an ATen call, a module."""
+    """The share of all kernel time that has a node of a graph, and that has an ATen call."""
     row = _records(
         store,
         "SELECT count(*) AS kernels, sum(CAST(duration_us AS DOUBLE PRECISION)) AS total, "
@@ -199,15 +200,15 @@ def _kernel_time(store: Store) -> dict[str, Number]:
 
 
 def _failures(store: Store, table: str) -> dict[str, int]:
-    found: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     rows = _records(store, f"SELECT status, error, count(*) AS n FROM {table} WHERE status <> 'ok' GROUP BY 1, 2")
     for row in rows:
-        found[f"{row['status']}: {_reason(row['error'] or '')}".removesuffix(": ")] += int(row["n"])
-    return dict(found.most_common())
+        reasons[f"{row['status']}: {_reason(row['error'] or '')}".removesuffix(": ")] += int(row["n"])
+    return dict(reasons.most_common())
 
 
 def _reason(error: str) -> str:
-    """The kind of an error: its first line, numbers and long tails taken out.
+    """The kind of an error: its first line, with numbers replaced and cut to length.
 
     >>> _reason("about 103 ms") == _reason("about 7.5 ms")
     True
@@ -239,7 +240,7 @@ def _gaps(
     kernel_time: Mapping[str, Number],
     combinations: Mapping[tuple[str, str], int],
 ) -> tuple[str, ...]:
-    """What nobody should expect of these records."""
+    """What these records do not cover."""
     gaps = [f"no {name.replace('_', ' ')}" for name, count in counts.items() if not count]
     if len(by["device_name"]) == 1:
         gaps.append(f"one device only: {next(iter(by['device_name']))}")
@@ -247,6 +248,7 @@ def _gaps(
     for mode in modes:
         few = {dtype: combinations.get((mode, dtype), 0) for dtype in dtypes}
         gaps += [f"{mode} in {dtype}: {n} workloads" for dtype, n in few.items() if n < _FEW]
+    # too few for a held-out family to say anything
     rare = [family for family, n in by["family"].items() if n < 5]
     if rare:
         gaps.append(f"{len(rare)} of {len(by['family'])} families have fewer than 5 workloads")

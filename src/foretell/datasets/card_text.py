@@ -1,4 +1,4 @@
-"""Datasets: a card as short tables, for a terminal or as Markdown."""
+"""Datasets: the text of a card: short tables for a terminal or as Markdown."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from foretell.datasets.card import Card, Number
 from foretell.units import engineering, size
 
-_MOST = 24  # rows of a table for people; --json has all
+_MOST = 24  # rows of a table for reading; --json has all of them
 
 
 _COUNTED: Mapping[str, str] = {
@@ -27,7 +27,7 @@ _COUNTED: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Section:
-    """A titled table; the columns named in ``texts`` are text, the others are numbers."""
+    """A titled table; the columns numbered in ``texts`` are text, the others are numbers."""
 
     title: str
     columns: Sequence[str]
@@ -36,7 +36,7 @@ class Section:
 
 
 def sections(card: Card) -> Iterator[Section]:
-    """All that a card says but its gaps, table by table; empty tables are left out."""
+    """The tables of a card, without its gaps; empty tables are left out."""
     time = card.kernel_time
     tied = (("a graph node", "share"), ("an ATen call", "share_tied_to_calls"))
     facts = ("campaign_id", "device", "first", "last", "records")
@@ -73,7 +73,7 @@ def _shortened(values: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def _range(name: str, values: Mapping[str, Number]) -> tuple[str, ...]:
-    return (name, *(engineering(float(values[each])) for each in ("min", "median", "max")))
+    return (name, *(engineering(float(values[statistic])) for statistic in ("min", "median", "max")))
 
 
 def _share(name: str, value: Number) -> str:
@@ -93,7 +93,7 @@ def _repeats(card: Card) -> Section:
 
 
 def to_markdown(card: Card, command: str) -> str:
-    """The card as a page; ``command`` is what makes it again."""
+    """The card as a page; ``command`` is the command that makes it."""
     lines = ["# Dataset card", "", f"Made by `{command}`; do not edit.", ""]
     for section in sections(card):
         lines += [f"## {section.title[0].upper()}{section.title[1:]}", "", _row(section.columns)]

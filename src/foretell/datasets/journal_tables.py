@@ -1,4 +1,4 @@
-"""Datasets: the lines of a campaign's journal become Parquet tables, one file a table. Needs pyarrow alone."""
+"""Datasets: journal tables: the lines of a campaign's journal become Parquet files, one a table. Needs only pyarrow."""
 
 import hashlib
 import json
@@ -15,13 +15,13 @@ from foretell.errors import DataError
 Line = Mapping[str, object]
 
 ROWS_AT_ONCE = 200_000
-# traces whose table's name stands for the rows that they belong to
+# table of traces → table of the records that they belong to
 _RECORDS_OF = {"occupancy_kernels": "occupancy", "compiled_kernels": "compiled"}
 _ALIASES = {"campaign": "campaigns", "measurement": "measurements"}
 
 
 class _TableFile:
-    """The rows of one table on their way into its file, a bounded number in memory."""
+    """The rows of one table on their way into its file; a bounded number is in memory."""
 
     def __init__(self, folder: Path, table: Table) -> None:
         self.table = table
@@ -32,14 +32,14 @@ class _TableFile:
         self._writer: TableWriter | None = None
 
     def is_new(self, key: object) -> bool:
-        """Whether ``key`` comes for the first time: the first record of a key counts."""
+        """Whether ``key`` was not seen before; the first record of a key wins."""
         if key in self._seen:
             return False
         self._seen.add(key)
         return True
 
     def add(self, row: Line, stack: ExitStack) -> None:
-        """Add one row, its values brought to the columns' types."""
+        """Add one row, with its values converted to the types of the columns."""
         values = {name: _typed(row.get(name), kind, name) for name, kind in self.table.columns.items()}
         missing = [name for name in self.table.key if values[name] is None]
         if missing:
@@ -50,16 +50,18 @@ class _TableFile:
     def extend(self, columns: Mapping[str, list[object]], count: int, stack: ExitStack) -> None:
         """Add many rows at once."""
         for name, values in self._columns.items():
-            found = columns.get(name, [None] * count)
-            if len(found) != count:
-                raise DataError(f"A trace of {self.table.name} has {len(found)} values of {name} for {count} rows.")
-            values.extend(found)
+            new_values = columns.get(name, [None] * count)
+            if len(new_values) != count:
+                raise DataError(
+                    f"A trace of {self.table.name} has {len(new_values)} values of {name} for {count} rows."
+                )
+            values.extend(new_values)
         self.rows += count
         if len(self._columns[self.table.key[0]]) >= ROWS_AT_ONCE:
             self.flush(stack)
 
     def flush(self, stack: ExitStack) -> None:
-        """Write what waits."""
+        """Write the rows in memory."""
         if self._writer is None:
             self._writer = stack.enter_context(TableWriter(self.path.with_name(self.path.name + ".part"), self.table))
         self._writer.write(arrow_table(self.table, self._columns))
@@ -67,7 +69,7 @@ class _TableFile:
             values.clear()
 
     def finish(self, stack: ExitStack) -> tuple[Path, Path]:
-        """Write the rest; returns the partial file and its name to be."""
+        """Write the remaining rows; return the partial file and its final path."""
         self.flush(stack)
         assert self._writer is not None
         return self._writer.finish(), self.path
@@ -91,9 +93,10 @@ class _Tables:
         return self._files[name]
 
     def add(self, line: Line) -> None:
-        """Take one line, whichever file of the journal it stood in."""
+        """Add one line of the journal, from whichever of its files."""
         kind = str(line.get("kind", "kernels"))
         kind = _ALIASES.get(kind, kind)
+        # a method _add_<kind> where the lines are not simply rows of a table
         special: Callable[[Line], None] | None = getattr(self, f"_add_{kind}", None)
         if special is not None:
             special(line)
@@ -103,16 +106,17 @@ class _Tables:
             self.unknown[kind] += 1
 
     def _with_campaign(self, line: Line) -> dict[str, object]:
-        """The line with a campaign: its own, else the first of the journal, which resuming does not change."""
+        """The line with a campaign: its own, or the first of the journal, which resuming does not change."""
         return {"campaign_id": next(iter(self._campaigns), "unknown")} | dict(line)
 
     def _add_rows(self, name: str, line: Line) -> None:
-        """One row, or as many as its columns have values."""
+        """Add one row, or as many rows as its columns have values."""
         file = self[name]
         values = line.get(file.table.key[-1])
         if not isinstance(values, list):
             file.add(line, self._stack)
-        elif file.is_new(tuple(line.get(each) for each in file.table.key[:-1])):
+        # a line with lists stands for many rows: the key without its last part identifies the line
+        elif file.is_new(tuple(line.get(column) for column in file.table.key[:-1])):
             count = len(values)
             columns = {k: v if isinstance(v, list) else [v] * count for k, v in line.items()}
             file.extend(columns, count, self._stack)
@@ -142,7 +146,7 @@ class _Tables:
         if not isinstance(kernels, dict):
             raise DataError(f"A trace of {workload_id} has no kernels: {str(kernels)[:80]}")
         record = self._recorded.get((_RECORDS_OF.get(name, ""), workload_id), {})
-        if _of_another(line, record) or not file.is_new(workload_id):
+        if _is_of_other_campaign(line, record) or not file.is_new(workload_id):
             return
         columns: dict[str, list[object]] = dict(kernels)
         names = columns["name"]
@@ -154,9 +158,9 @@ class _Tables:
             for axis, letter in enumerate("xyz"):
                 columns[f"{shape}_{letter}"] = [_size(dims, axis) for dims in columns[shape]]
         if name == "kernels":
-            for each in dict.fromkeys(names):
-                self["kernel_names"].add({"name_id": name_number(str(each)), "name": each}, self._stack)
-            columns["name_id"] = [name_number(str(each)) for each in names]
+            for kernel in dict.fromkeys(names):
+                self["kernel_names"].add({"name_id": name_number(str(kernel)), "name": kernel}, self._stack)
+            columns["name_id"] = [name_number(str(kernel)) for kernel in names]
         file.extend(columns, count, self._stack)
 
     def _add_occupancy(self, line: Line) -> None:
@@ -178,7 +182,7 @@ class _Tables:
 
     def _add_fusion_nodes(self, line: Line) -> None:
         fusion: Line = self._fusions.get(line["fusion_id"], {})
-        if _of_another(line, fusion):
+        if _is_of_other_campaign(line, fusion):
             return
         ends = {name: self._with_campaign(line)[name] for name in ("fusion_id", "campaign_id")}
         ends["campaign_id"] = fusion.get("campaign_id") or ends["campaign_id"]
@@ -207,6 +211,7 @@ class _Tables:
 
     def finish(self) -> dict[str, int]:
         """Write everything, and only then give the files their names."""
+        # all files are complete before the first one gets its name
         written = [file.finish(self._stack) for file in self._files.values() if file.rows]
         for partial, path in written:
             rename(partial, path)
@@ -215,9 +220,9 @@ class _Tables:
 
 
 def write_tables(folder: Path, records: Iterable[Line], traces: Iterable[Line]) -> dict[str, int]:
-    """Write the tables of a journal's lines into ``folder``; returns how many rows each has.
+    """Write the tables of a journal's lines into ``folder``; return the number of rows of each.
 
-    A line of an unknown kind is counted under ``not written: KIND``: the journal keeps it.
+    A line of an unknown kind is counted under ``not written: KIND``; the journal still has it.
     """
     with ExitStack() as stack:
         tables = _Tables(folder, stack)
@@ -227,8 +232,11 @@ def write_tables(folder: Path, records: Iterable[Line], traces: Iterable[Line]) 
         return tables.finish()
 
 
-def _of_another(trace: Line, record: Line) -> bool:
-    """Whether a trace is of a campaign that was killed before it wrote the record, which a later one then wrote."""
+def _is_of_other_campaign(trace: Line, record: Line) -> bool:
+    """Whether a trace and a record come from different campaigns.
+
+    A campaign that was killed may have written the trace but not the record, which a later campaign then wrote.
+    """
     return bool(record) and trace.get("campaign_id") not in (None, record.get("campaign_id"))
 
 
@@ -240,12 +248,12 @@ def _typed(value: object, kind: str, name: str) -> object:
             return "x".join(map(str, value)) if isinstance(value, list | tuple) else _text(value)
         if kind == BOOL:
             return bool(value)
-        return float(str(value)) if kind in (FLOAT32, FLOAT64) else _whole(value)
+        return float(str(value)) if kind in (FLOAT32, FLOAT64) else _integer(value)
     except (ValueError, OverflowError) as error:
-        raise DataError(f"A record has {name} {value!r}: a value of type {kind} is needed.") from error
+        raise DataError(f"A record has {name} {value!r}: it must be a value of type {kind}.") from error
 
 
-def _whole(value: object) -> int:
+def _integer(value: object) -> int:
     return value if isinstance(value, int) else int(float(str(value)))
 
 

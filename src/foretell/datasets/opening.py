@@ -1,4 +1,4 @@
-"""Datasets: the store at an address: a folder of Parquet files or a PostgreSQL database."""
+"""Datasets: opening: the store at an address, a folder of Parquet files or a PostgreSQL database."""
 
 from pathlib import Path
 

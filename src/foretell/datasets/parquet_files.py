@@ -1,7 +1,8 @@
-"""Datasets: the Parquet files of a folder: found, checked, and written whole or not at all. Needs pyarrow alone.
+"""Datasets: the Parquet files of a folder: found, checked, and written completely or not at all. Needs only pyarrow.
 
-How a column of numbers is encoded is chosen for zstd, which finds runs of bytes that repeat: the packed bits of a
-dictionary hide them. Texts have one, though they would be smaller without: questions about them are answered faster.
+The encoding of a column is chosen for zstd, which finds runs of bytes that repeat. Dictionary encoding packs bits and
+so hides repeats of numbers; numbers get other encodings. Texts keep the dictionary, although they would be smaller
+without it, because queries on them are faster.
 """
 
 import os
@@ -22,21 +23,21 @@ from foretell.units import MIB
 
 _NAME = re.compile(rf"({'|'.join(TABLES)})(-[0-9a-f]{{8,64}})?\.parquet")
 _VERSION = b"schema_version"
-# they grow by little from row to row: differences are small
+# columns that grow slowly from row to row: their differences are small
 _COUNTING = frozenset({"sequence", "op_index", "node", "source", "target"})
-# small numbers in patterns: their upper bytes are nothing, and go apart from the lower
+# small numbers in patterns: their upper bytes are 0, and this encoding stores them apart from the lower bytes
 _SPLIT = frozenset({"grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "group"})
 _PLAIN = frozenset({"document", "name_id", "shared_bytes", "occupancy_pct", "name"})
 _REMEDY = "Restore it from a copy (git checkout) or move it away; nothing was changed."
 
 
 def pyarrow() -> Any:
-    """The library that holds columns."""
+    """The module pyarrow."""
     return require("pyarrow", extra="data", purpose="Reading and writing tables")
 
 
 def open_parquet(path: Path) -> Any:
-    """A file's Parquet reader, to be closed."""
+    """A Parquet reader of a file; the caller closes it."""
     return _parquet().ParquetFile(path)
 
 
@@ -46,7 +47,7 @@ def _parquet() -> Any:
 
 @dataclass(frozen=True)
 class TableFile:
-    """A whole file of one table."""
+    """A file of one table, and what its footer says."""
 
     path: Path
     table: str
@@ -56,26 +57,26 @@ class TableFile:
 
 
 def table_of(path: Path) -> str | None:
-    """The table whose rows a file has by its name, if any.
+    """The table that a file belongs to by its name, or None.
 
     >>> table_of(Path("data/kernels.parquet")), table_of(Path("slices-0123456789abcdef.parquet"))
     ('kernels', 'slices')
     >>> table_of(Path("notes.parquet")) is None
     True
     """
-    found = _NAME.fullmatch(path.name)
-    return found.group(1) if found else None
+    match = _NAME.fullmatch(path.name)
+    return match.group(1) if match else None
 
 
 def find_files(folder: Path) -> list[TableFile]:
-    """All tables' files at any depth below ``folder``; one that is damaged or too new is refused by name."""
+    """The files of all tables at any depth below ``folder``; refuse one that is damaged or too new."""
     return [_look(path) for path in _paths(folder)]
 
 
 def file_signature(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Name, time and size of those files: equal as long as nothing has come, gone or changed."""
-    facts = [(str(path), path.stat()) for path in _paths(folder)]
-    return tuple((path, fact.st_mtime_ns, fact.st_size) for path, fact in facts)
+    """Name, time and size of these files; equal as long as no file was added, removed or changed."""
+    stats = [(str(path), path.stat()) for path in _paths(folder)]
+    return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
 
 
 def _paths(folder: Path) -> list[Path]:
@@ -91,6 +92,7 @@ def _look(path: Path) -> TableFile:
             schema, rows = file.schema_arrow, file.metadata.num_rows
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is damaged or cannot be read ({_first_line(error)}). {_REMEDY}") from error
+    # files of version 1 have no mark
     text = (schema.metadata or {}).get(_VERSION, b"1").decode(errors="replace")
     if not text.isdigit() or int(text) > SCHEMA_VERSION:
         raise DataError(
@@ -100,7 +102,7 @@ def _look(path: Path) -> TableFile:
 
 
 def check_pages(files: Iterable[TableFile]) -> None:
-    """Read every value; raises an error that names the first file with a damaged page."""
+    """Read every value; raise an error that names the first file with a damaged page."""
     for file in files:
         try:
             with _parquet().ParquetFile(file.path, page_checksum_verification=True) as opened:
@@ -111,7 +113,7 @@ def check_pages(files: Iterable[TableFile]) -> None:
 
 
 def read_columns(file: TableFile, columns: Sequence[str]) -> Any:
-    """Some columns of a file as an Arrow table; those that it lacks are absent."""
+    """Some columns of a file as an Arrow table; columns that the file lacks are left out."""
     try:
         return _parquet().read_table(file.path, columns=[name for name in columns if name in file.columns])
     except (OSError, ValueError) as error:
@@ -124,14 +126,14 @@ def read_graphs(file: TableFile) -> StoredGraphs:
 
 
 def arrow_schema(table: Table) -> Any:
-    """The Arrow schema of a table, marked with the version."""
+    """The Arrow schema of a table, marked with the schema version."""
     arrow = pyarrow()
     fields = [(name, arrow.type_for_alias(kind)) for name, kind in table.columns.items()]
     return arrow.schema(fields, metadata={_VERSION: str(SCHEMA_VERSION)})
 
 
 def arrow_table(table: Table, columns: Mapping[str, Sequence[object]]) -> Any:
-    """Python columns as an Arrow table of the schema; a column that is absent is empty."""
+    """Python columns as an Arrow table of the schema; a missing column is filled with nulls."""
     arrow = pyarrow()
     rows = max((len(values) for values in columns.values()), default=0)
     schema = arrow_schema(table)
@@ -143,11 +145,11 @@ def arrow_table(table: Table, columns: Mapping[str, Sequence[object]]) -> Any:
 
 
 def fitted(table: Table, data: Any) -> Any:
-    """An Arrow table with the schema's columns in order and type; foreign columns fall away, absent ones are empty."""
+    """An Arrow table cast to the schema of a table; unknown columns are dropped, missing ones are null."""
     arrow = pyarrow()
     missing = [name for name in table.key if name not in data.column_names or data.column(name).null_count]
     if missing:
-        raise DataError(f"Rows of {table.name} need a value in {', '.join(missing)}: these make their key.")
+        raise DataError(f"Rows of {table.name} need a value in {', '.join(missing)}: these columns are the key.")
     schema = arrow_schema(table)
     arrays = []
     for field in schema:
@@ -161,18 +163,19 @@ def fitted(table: Table, data: Any) -> Any:
 
 
 class TableWriter:
-    """One Parquet file in the making: rows go to a partial file that takes its name when all are on the disk."""
+    """Writes one Parquet file: rows go to a partial file, which gets its final name when all are on disk."""
 
     def __init__(self, partial: Path, table: Table, schema: Any = None) -> None:
         self._partial = partial
         self._table = table
-        self._schema = schema  # of an older version, where rows shall keep it
+        self._schema = schema  # of an older version, where the rows keep it
         self._writer: Any = None
 
     def __enter__(self) -> "TableWriter":
         schema = self._schema or arrow_schema(self._table)
         encodings = {name: "DELTA_BINARY_PACKED" for name in schema.names if name in _COUNTING}
         encodings |= {name: "BYTE_STREAM_SPLIT" for name in schema.names if name in _SPLIT}
+        # columns with other encodings and with many distinct values get no dictionary
         dictionary = [name for name in schema.names if name not in _PLAIN and name not in encodings]
         if DOCUMENT in schema.names:
             schema = schema.append(pyarrow().field(GRAPH, graph_type()))
@@ -182,6 +185,7 @@ class TableWriter:
                 self._partial,
                 schema,
                 compression="zstd",
+                # graphs are written once and read often; beyond 15 other tables shrink by almost nothing
                 compression_level=19 if DOCUMENT in schema.names else 15,
                 use_dictionary=dictionary,
                 column_encoding=encodings or None,
@@ -201,9 +205,10 @@ class TableWriter:
             raise unwritable(self._partial.parent, error) from error
 
     def finish(self) -> Path:
-        """Close the partial file and force it to the disk; it still has to take its name."""
+        """Close the partial file and force it to disk; `rename` then gives it its name."""
         try:
             self._writer.close()
+            # on the disk before the rename, else a crash could leave a name with an empty file
             handle = os.open(self._partial, os.O_RDONLY)
             try:
                 os.fsync(handle)
@@ -216,7 +221,7 @@ class TableWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # after a rename there is nothing left to remove; after a failure nothing shall be left
+        # after `rename` there is no partial file any more; after a failure none must be left
         with suppress(OSError, ValueError):
             self._writer.close()
         with suppress(OSError):
@@ -224,8 +229,9 @@ class TableWriter:
 
 
 def rename(partial: Path, path: Path) -> None:
-    """Give a finished file its name, and force the folder to the disk."""
+    """Give a finished file its name, and force the folder to disk."""
     try:
+        # atomic: a reader sees the old file or the new one, never a part
         os.replace(partial, path)
         handle = os.open(path.parent, os.O_RDONLY)
         try:
@@ -237,7 +243,7 @@ def rename(partial: Path, path: Path) -> None:
 
 
 def unwritable(folder: Path, error: OSError) -> DataError:
-    """What to say when the disk refuses."""
+    """The error for a disk that refuses to write."""
     why = error.strerror or _first_line(error)
     return DataError(
         f"Cannot write to {folder}: {why}. Nothing was changed; free some space, or choose a folder you may write to."

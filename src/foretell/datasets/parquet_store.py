@@ -1,8 +1,8 @@
-"""Datasets: a folder of Parquet files, read through DuckDB and appended to by adding files.
+"""Datasets: the Parquet store: a folder of Parquet files, read through DuckDB; appending adds a file.
 
-Files of any depth count: those that campaigns wrote (``<table>.parquet``) and those that were appended
-(``<table>-<hash of the content>.parquet``). A file is written beside, forced to the disk and renamed; none is ever
-changed. Whoever appends holds a lock, so two processes neither lose a row nor add one twice.
+Files at any depth count: those that campaigns wrote (``<table>.parquet``) and those that were appended (``<table>-<hash
+of the content>.parquet``). A file is written under another name, forced to disk and renamed; no file is ever changed. A
+process that appends holds a lock, so two processes neither lose a row nor add one twice.
 """
 
 import fcntl
@@ -35,7 +35,7 @@ from foretell.errors import DataError
 from foretell.optional import require
 
 MEMORY_LIMIT, THREADS = "2GB", 2
-_DOCUMENT = "graph_document"  # the function that makes a graph's columns a document
+_DOCUMENT = "graph_document"  # the SQL function that turns the columns of a graph into a document
 _SQL_TYPES: Mapping[str, str] = {
     "string": "VARCHAR", "bool": "BOOLEAN", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT",
     "float32": "FLOAT", "float64": "DOUBLE",
@@ -53,7 +53,7 @@ class ParquetStore:
         self._stale = True
 
     def append(self, table: str, data: Any) -> int:
-        """Add the rows whose key is not there yet, as one new file; returns how many those were."""
+        """Add the rows whose key is not there yet, as one new file; return their number."""
         check_table(table)
         rows = fitted(TABLES[table], data)
         with self.locked():
@@ -63,11 +63,11 @@ class ParquetStore:
         return int(new.num_rows)
 
     def query(self, sql: str) -> Any:
-        """The answer to one SELECT, as an Arrow table."""
+        """The result of one SELECT, as an Arrow table."""
         with self._connected() as (database, _):
             statements = database.extract_statements(sql)
             if len(statements) != 1 or statements[0].type.name != "SELECT":
-                raise DataError("Only one SELECT can be asked of a store; nothing in it is changed by a query.")
+                raise DataError("A store answers exactly one SELECT at a time; a query cannot change it.")
             return database.sql(sql).to_arrow_table()
 
     def count(self, table: str) -> int:
@@ -76,14 +76,14 @@ class ParquetStore:
         return self.tables().get(table, 0)
 
     def tables(self) -> dict[str, int]:
-        """The rows of every table that has any."""
-        found = dict.fromkeys(TABLES, 0)
+        """The number of rows of every table that is not empty."""
+        counts = dict.fromkeys(TABLES, 0)
         files = self._files()
         for file in files:
-            found[file.table] += file.rows
-        if found["kernel_names"]:  # every folder has its own, and they overlap
-            found["kernel_names"] = len(set(_names(files)["name_id"].to_pylist()))
-        return {table: rows for table, rows in found.items() if rows}
+            counts[file.table] += file.rows
+        if counts["kernel_names"]:  # every folder has its own names, and they overlap
+            counts["kernel_names"] = len(set(_names(files)["name_id"].to_pylist()))
+        return {table: rows for table, rows in counts.items() if rows}
 
     def rows(self, table: str, columns: Sequence[str] = (), at_once: int = ROWS_AT_ONCE) -> Iterator[Any]:
         """A table in Arrow tables of at most ``at_once`` rows."""
@@ -92,17 +92,17 @@ class ParquetStore:
             yield from gathered(database.sql(f'SELECT {wanted} FROM "{table}"').to_arrow_reader(at_once), at_once)
 
     def size_bytes(self) -> int:
-        """What the files of the tables take."""
+        """The space that the files of the tables take."""
         return sum(file.path.stat().st_size for file in self._files())
 
     def close(self) -> None:
-        """Let go of the database in memory."""
+        """Close the database in memory."""
         if self._database is not None:
             self._database.close()
             self._database = None
 
     def _files(self) -> list[TableFile]:
-        """The files as they are now; looked into again only when one has come, gone or changed."""
+        """The files as they are now; footers are read again only when a file was added, removed or changed."""
         if self.folder.exists() and not self.folder.is_dir():
             raise DataError(f"{self.folder} is a file; a store is a folder of Parquet files, or postgresql://…")
         seen = file_signature(self.folder)
@@ -114,7 +114,7 @@ class ParquetStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Alone among those who append; whatever ends the process ends the lock."""
+        """Hold the lock of the folder; the operating system releases it when the process ends."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.folder / ".append.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -122,7 +122,9 @@ class ParquetStore:
             raise unwritable(self.folder, error) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            for left in self.folder.glob("*.part"):  # of a process that was killed: nobody else writes now
+            for left in self.folder.glob(
+                "*.part"
+            ):  # left by a process that was killed: under the lock nobody else writes
                 if left.name.startswith(".append-"):
                     with suppress(OSError):
                         left.unlink()
@@ -133,20 +135,21 @@ class ParquetStore:
             os.close(handle)
 
     def _only_new(self, table: str, rows: Any) -> Any:
+        """The rows whose key is neither in the store nor earlier in ``rows``."""
         key = ", ".join(f'"{name}"' for name in TABLES[table].key)
-        first = f"row_number() OVER (PARTITION BY {key} ORDER BY number_) = 1"
-        same = " AND ".join(f'old."{name}" = incoming_."{name}"' for name in TABLES[table].key)
+        is_first = f"row_number() OVER (PARTITION BY {key} ORDER BY number_) = 1"
+        same_key = " AND ".join(f'old."{name}" = incoming_."{name}"' for name in TABLES[table].key)
         with self._connected() as (database, files):
             arrow = require("pyarrow", extra="data")
             numbered = rows.append_column("number_", arrow.array(range(rows.num_rows), arrow.int64()))
             database.register("incoming_", numbered)
-            there = f'WHERE NOT EXISTS (SELECT 1 FROM "{table}" old WHERE {same})'
+            not_stored = f'WHERE NOT EXISTS (SELECT 1 FROM "{table}" old WHERE {same_key})'
             if not any(file.table == table for file in files):
-                there = ""
-            found = database.sql(
-                f"SELECT number_ FROM incoming_ {there} QUALIFY {first} ORDER BY number_"
+                not_stored = ""
+            new_numbers = database.sql(
+                f"SELECT number_ FROM incoming_ {not_stored} QUALIFY {is_first} ORDER BY number_"
             ).to_arrow_table()
-            return rows if found.num_rows == rows.num_rows else rows.take(found.column(0))
+            return rows if new_numbers.num_rows == rows.num_rows else rows.take(new_numbers.column(0))
 
     def _write(self, table: str, rows: Any) -> None:
         partial = self.folder / f".append-{table}-{os.getpid()}.part"
@@ -155,12 +158,13 @@ class ParquetStore:
                 writer.write(rows.slice(start, ROWS_AT_ONCE))
             done = writer.finish()
             with done.open("rb") as file:
+                # named by content: appending the same rows twice gives the same file
                 digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
             rename(done, self.folder / f"{table}-{digest}.parquet")
 
     @contextmanager
     def _connected(self) -> Iterator[tuple[Any, list[TableFile]]]:
-        """A database in memory, bounded, whose views are the files as they are now."""
+        """A database in memory with limits, whose views show the files as they are now."""
         duckdb = require("duckdb", extra="data", purpose="Asking a folder of Parquet files")
         files = self._files()
         try:
@@ -169,35 +173,40 @@ class ParquetStore:
             if self._stale:
                 _make_views(self._database, files)
                 self._stale = False
+            # a cursor for each query: several results can be read at the same time
             with self._database.cursor() as cursor:
-                cursor.execute("SET python_enable_replacements = false")  # a table is a view, never a variable
+                cursor.execute(
+                    "SET python_enable_replacements = false"
+                )  # a name in a query is a view, never a Python variable
                 yield cursor, files
         except duckdb.OutOfMemoryException as error:
             raise DataError(f"The query needs more than {MEMORY_LIMIT} of memory. Ask for less at once.") from error
         except duckdb.Error as error:
+            # name the damaged file, if that is the cause, instead of DuckDB's message
             check_pages(files)
             raise DataError(f"Cannot answer the query: {_complaint(str(error))}") from error
 
     def _open(self, duckdb: Any) -> Any:
+        # a query larger than its memory spills here
         spill = tempfile.mkdtemp(prefix="foretell-duckdb-")
         settings = {"memory_limit": MEMORY_LIMIT, "threads": THREADS, "temp_directory": spill}
         database = duckdb.connect(config=settings)
         database.create_function(
             _DOCUMENT, documents_of, [graph_sql(duckdb)], "VARCHAR", type="arrow", null_handling="special"
         )
-        weakref.finalize(self, _forget, database, spill)  # DuckDB complains at the end of a process if it is left open
+        weakref.finalize(self, _dispose, database, spill)  # DuckDB complains at exit if it is still open
         database.execute("SET enable_progress_bar = false")
         self._stale = True
         return database
 
 
-def _forget(database: Any, spill: str) -> None:
+def _dispose(database: Any, spill: str) -> None:
     database.close()
     shutil.rmtree(spill, ignore_errors=True)
 
 
 def _complaint(text: str) -> str:
-    """What DuckDB says, in one line: its first, and the one that offers what was meant."""
+    """DuckDB's message in one line: its first line, and suggestions of what was meant."""
     first, *others = [line.strip() for line in text.strip().splitlines()]
     return " ".join((first, *(line for line in others if line.startswith(("Did you mean", "Candidate bindings")))))
 
@@ -216,12 +225,12 @@ def _make_views(database: Any, files: Sequence[TableFile]) -> None:
         database.execute(f"CREATE OR REPLACE VIEW {name} AS {sql}")
 
 
-def _select(table: str, files: Sequence[TableFile], **instead: str) -> str:
-    """The rows of some files with the schema's columns; what no file has is empty."""
+def _select(table: str, files: Sequence[TableFile], **replacements: str) -> str:
+    """The rows of some files with the columns of the schema; a column that no file has is null."""
     present = frozenset[str]().union(*(file.columns for file in files))
     columns = []
     for name, kind in TABLES[table].columns.items():
-        value = instead.get(name) or (f'"{name}"' if name in present else "NULL")
+        value = replacements.get(name) or (f'"{name}"' if name in present else "NULL")
         if name == DOCUMENT and GRAPH in present:
             value = f'coalesce("{DOCUMENT}", {_DOCUMENT}("{GRAPH}"))'
         columns.append(f'CAST({value} AS {_SQL_TYPES[kind]}) AS "{name}"')
@@ -233,8 +242,9 @@ def _select(table: str, files: Sequence[TableFile], **instead: str) -> str:
 
 
 def _select_kernels(files: Sequence[TableFile]) -> str:
-    """Kernels with their names; those of version 1 get their folder's campaign and the numbers of names everywhere."""
+    """Kernels with their names; those of version 1 get the campaign of their folder and global name numbers."""
     kernels = [file for file in files if file.table == "kernels"]
+    # files of version 1 number kernel names by folder, so each needs a query of its own
     sources = [_select("kernels", [file for file in kernels if file.version > 1])]
     for file in kernels:
         if file.version == 1:
@@ -249,17 +259,17 @@ def _select_kernels(files: Sequence[TableFile]) -> str:
 
 
 def _names(files: Sequence[TableFile]) -> Any:
-    """All kernels' names with their numbers everywhere, and for version 1 their numbers in their folder."""
+    """All names of kernels with their global numbers and, for version 1, their numbers within the folder."""
     arrow = require("pyarrow", extra="data", purpose="Reading tables")
     columns: dict[str, list[object]] = {"folder": [], "old_id": [], "name_id": [], "name": []}
     for file in files:
         if file.table == "kernel_names":
-            found = read_columns(file, ("name_id", "name")).to_pydict()
-            local, count = file.version == 1, len(found["name"])
-            columns["folder"] += [str(file.path.parent) if local else None] * count
-            columns["old_id"] += found["name_id"] if local else [None] * count
-            columns["name_id"] += [name_number(name) for name in found["name"]] if local else found["name_id"]
-            columns["name"] += found["name"]
+            names = read_columns(file, ("name_id", "name")).to_pydict()
+            is_local, count = file.version == 1, len(names["name"])
+            columns["folder"] += [str(file.path.parent) if is_local else None] * count
+            columns["old_id"] += names["name_id"] if is_local else [None] * count
+            columns["name_id"] += [name_number(name) for name in names["name"]] if is_local else names["name_id"]
+            columns["name"] += names["name"]
     types = (
         ("folder", arrow.string()),
         ("old_id", arrow.int64()),
@@ -270,7 +280,7 @@ def _names(files: Sequence[TableFile]) -> Any:
 
 
 def _campaign_of(folder: Path, files: Sequence[TableFile]) -> str:
-    """The campaign of a folder of version 1: the first of its measurements; without any, the folder's name."""
+    """The campaign of a folder of version 1: that of its first measurement, or else the folder's name."""
     for file in files:
         if file.table == "measurements" and file.path.parent == folder and file.rows:
             return str(read_columns(file, ("campaign_id",)).column(0)[0].as_py())
@@ -278,7 +288,7 @@ def _campaign_of(folder: Path, files: Sequence[TableFile]) -> str:
 
 
 def _literal(path: Path) -> str:
-    """A path in which DuckDB finds no pattern."""
+    """A path without glob patterns, for DuckDB."""
     return re.sub(r"([*?\[])", r"[\1]", str(path))
 
 

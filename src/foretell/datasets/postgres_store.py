@@ -1,7 +1,7 @@
-"""Datasets: the same tables on PostgreSQL, for a team.
+"""Datasets: the PostgreSQL store: the same tables for a team.
 
-Rows lie in the schema ``foretell_tables``; the schema ``foretell`` has what people ask: views named like the tables,
-``training``, ``llm``, and ``kernels`` with their names. An append is one transaction.
+Rows are in the schema ``foretell_tables``. The schema ``foretell`` has what people query: views with the names of the
+tables, ``training``, ``llm``, and ``kernels`` with the names of the kernels. An append is one transaction.
 """
 
 import io
@@ -22,27 +22,28 @@ _SQL_TYPES: Mapping[str, str] = {
     "float32": "real", "float64": "double precision",
 }  # fmt: skip
 _ARROW_TYPES: Mapping[str, str] = {sql: arrow for arrow, sql in _SQL_TYPES.items()} | {"numeric": "float64"}
-_SETUP_LOCK = 7_301_944  # any number that nobody else takes; those after it lock one table each
-_BLOCK_BYTES = 64 * MIB  # of text at once; one graph's document has to fit
+_SETUP_LOCK = 7_301_944  # an arbitrary number for advisory locks; the numbers after it lock one table each
+_BLOCK_BYTES = 64 * MIB  # of text at once; the document of one graph must fit
 
 
 class PostgresStore:
-    """A database that has, or gets, the tables."""
+    """A database that has the tables, or gets them on first use."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._connection: Any = None
 
     def append(self, table: str, data: Any) -> int:
-        """Add the rows whose key is not there yet, in one transaction; returns how many those were."""
+        """Add the rows whose key is not there yet, in one transaction; return their number."""
         check_table(table)
         rows = fitted(TABLES[table], data)
         text = io.BytesIO()
         csv = require("pyarrow.csv", extra="data", purpose="Writing tables")
+        # COPY of CSV is far faster than INSERT for a hundred thousand rows
         csv.write_csv(rows, text, csv.WriteOptions(include_header=False))
         names = _names(TABLES[table].columns)
         with self._transaction() as cursor:
-            # one at a time: two that add the same rows in another order would wait for each other for ever
+            # one append at a time: two that add the same rows in different orders would deadlock
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK + 1 + list(TABLES).index(table),))
             cursor.execute(f"CREATE TEMP TABLE incoming ON COMMIT DROP AS SELECT {names} FROM {_place(table)} LIMIT 0")
             with cursor.copy(f"COPY incoming ({names}) FROM STDIN (FORMAT csv)") as copy:
@@ -51,15 +52,15 @@ class PostgresStore:
             return int(cursor.rowcount)
 
     def query(self, sql: str) -> Any:
-        """The answer to one SELECT, as an Arrow table."""
+        """The result of one SELECT, as an Arrow table."""
         arrow = pyarrow()
         with self._transaction(read_only=True) as cursor:
-            cursor.execute(sql, binary=True)  # this protocol takes one statement and no more
+            cursor.execute(sql, binary=True)  # the binary protocol accepts exactly one statement
             if cursor.description is None:
-                raise DataError("Only a SELECT can be asked of a store.")
+                raise DataError("A store answers only SELECT.")
             columns = list(zip(*cursor.fetchall(), strict=True)) or [()] * len(cursor.description)
-            types = [self._arrow_type(each.type_code) for each in cursor.description]
-            names = [each.name for each in cursor.description]
+            types = [self._arrow_type(column.type_code) for column in cursor.description]
+            names = [column.name for column in cursor.description]
         arrays = [arrow.array([_plain(v) for v in column], type=kind) for column, kind in zip(columns, types)]
         return arrow.Table.from_arrays(arrays, names=names)
 
@@ -71,7 +72,7 @@ class PostgresStore:
             return int(cursor.fetchone()[0])
 
     def tables(self) -> dict[str, int]:
-        """The rows of every table that has any."""
+        """The number of rows of every table that is not empty."""
         return {table: rows for table in TABLES if (rows := self.count(table))}
 
     def rows(self, table: str, columns: Sequence[str] = (), at_once: int = ROWS_AT_ONCE) -> Iterator[Any]:
@@ -82,6 +83,7 @@ class PostgresStore:
         reading = csv.ReadOptions(column_names=wanted, block_size=_BLOCK_BYTES)
         converting = csv.ConvertOptions(
             column_types={name: schema.field(name).type for name in wanted},
+            # PostgreSQL writes NULL as nothing and an empty text in quotes
             null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False,
             true_values=["t"], false_values=["f"],
         )  # fmt: skip
@@ -93,21 +95,21 @@ class PostgresStore:
             yield from gathered(csv.open_csv(_CopyFile(copy), reading, parsing, converting), at_once)
 
     def size_bytes(self) -> int:
-        """What the tables and their indexes take on the server."""
+        """The space that tables and indexes take on the server."""
         with self._transaction(read_only=True) as cursor:
             places = " + ".join(f"pg_total_relation_size('{_place(table)}')" for table in TABLES)
             cursor.execute(f"SELECT {places}")
             return int(cursor.fetchone()[0])
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _arrow_type(self, code: int) -> Any:
-        found = self._connection.adapters.types.get(code)
-        alias = _ARROW_TYPES.get(found.regtype) if found is not None else None
+        info = self._connection.adapters.types.get(code)
+        alias = _ARROW_TYPES.get(info.regtype) if info is not None else None
         return pyarrow().type_for_alias(alias) if alias is not None else None
 
     @contextmanager
@@ -134,7 +136,7 @@ class PostgresStore:
             raise DataError(f"The database refuses: {_one_line(error)}. Nothing was changed.") from error
 
     def _set_up(self) -> None:
-        """Make the tables where there are none; nothing is asked of the server's rights where they are."""
+        """Create the tables where there are none; where they exist, no rights to create anything are needed."""
         with self._connection.transaction(), self._connection.cursor() as cursor:
             version = _version(cursor)
             if version == SCHEMA_VERSION:
@@ -145,6 +147,7 @@ class PostgresStore:
                     "Install a newer foretell."
                 )
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
+            # another process may have made the tables while we waited for the lock
             if _version(cursor) != SCHEMA_VERSION:
                 for statement in _definitions():
                     cursor.execute(statement)
@@ -155,18 +158,19 @@ def _version(cursor: Any) -> int | None:
     if cursor.fetchone()[0] is None:
         return None
     cursor.execute("SELECT max(schema_version) FROM foretell_tables.info")
-    found = cursor.fetchone()[0]
-    return int(found) if found is not None else None
+    version = cursor.fetchone()[0]
+    return int(version) if version is not None else None
 
 
 def _definitions() -> Iterator[str]:
-    """All that makes the tables, or brings older ones up to date."""
+    """The statements that create the tables, or update older ones."""
     yield "CREATE SCHEMA IF NOT EXISTS foretell_tables"
     yield "CREATE TABLE IF NOT EXISTS foretell_tables.info (schema_version integer PRIMARY KEY)"
     for table in TABLES.values():
         yield f"CREATE TABLE IF NOT EXISTS {_place(table.name)} ({_columns(table)}, PRIMARY KEY ({_names(table.key)}))"
         for name, kind in table.columns.items():
             yield f'ALTER TABLE {_place(table.name)} ADD COLUMN IF NOT EXISTS "{name}" {_SQL_TYPES[kind]}'
+    # it holds views only: they are made again from today's definitions
     yield "DROP SCHEMA IF EXISTS foretell CASCADE"
     yield "CREATE SCHEMA foretell"
     yield "SET LOCAL search_path = foretell"
@@ -205,7 +209,7 @@ def _one_line(error: Exception) -> str:
 
 
 class _CopyFile(io.RawIOBase):
-    """What the server sends, as a file that is read once."""
+    """The data that the server sends, as a file that can be read once."""
 
     def __init__(self, copy: Any) -> None:
         self._pieces = iter(copy)

@@ -1,4 +1,4 @@
-"""Datasets: how well measurements repeat: the same workload in more than one campaign."""
+"""Datasets: repeatability: how well measurements of the same workload in several campaigns agree."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ _SECONDS_AN_HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Spread:
-    """Relative differences between two measurements of one thing."""
+    """Statistics of the relative difference between two measurements of one quantity."""
 
     pairs: int
     median: float
@@ -25,7 +25,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Repeatability:
-    """What measuring again has shown; every later measurement is compared with the first on the same kind of device."""
+    """What repeated measurements show; each later one is compared with the first on the same kind of device."""
 
     workloads: int
     pairs: int
@@ -52,6 +52,7 @@ def compare_repeats(records: Iterable[Mapping[str, Any]]) -> Repeatability:
     """
     groups: dict[tuple[object, object], dict[object, Mapping[str, Any]]] = defaultdict(dict)
     for record in sorted(records, key=lambda row: (str(row["measured_at"]), str(row["campaign_id"]))):
+        # sorted by time: the first measurement of each campaign counts
         groups[record["workload_id"], record["device_name"]].setdefault(record["campaign_id"], record)
     repeated = [list(group.values()) for group in groups.values() if len(group) > 1]
     pairs = [(group[0], later) for group in repeated for later in group[1:]]

@@ -1,9 +1,9 @@
 """Datasets: the tables, their typed columns and their keys, as plain data.
 
-Version 2 gives kernels the campaign that traced them and kernel names a number that is the same everywhere (a hash of
-the name). Files of version 1 are read: there both are local to a folder. From version 4 on files have graphs as
-columns, in ``graph``; as a table they have a ``document`` in every version. From version 5 on measurements have the
-state of the process that took them.
+Since version 2, kernels have the campaign that traced them, and the number of a kernel's name is a hash of it, the same
+everywhere. In files of version 1 both are local to a folder; such files can still be read. Since version 4, files store
+graphs as columns, in ``graph``; as a table they have a ``document`` in every version. Since version 5, measurements
+have the state of the process that took them.
 
 >>> TABLES["slices"].key
 ('campaign_id', 'workload_id', 'method', 'percent')
@@ -23,7 +23,7 @@ STRING, BOOL, INT16, INT32, INT64, FLOAT32, FLOAT64 = "string", "bool", "int16",
 
 @dataclass(frozen=True)
 class Table:
-    """A table: columns in order, and those that tell one row from all others."""
+    """A table: its columns in order, and the columns that identify a row."""
 
     name: str
     key: tuple[str, ...]
@@ -250,7 +250,7 @@ def _tables(*tables: Table) -> Mapping[str, Table]:
     return MappingProxyType({table.name: table for table in tables})
 
 
-# In this order one store is copied into another: whatever a row refers to comes before it.
+# The order in which one store is copied into another: rows come after the rows that they refer to.
 TABLES: Mapping[str, Table] = _tables(
     Table("campaigns", ("campaign_id",), _CAMPAIGN | {"runtime": STRING, "date": STRING}),
     Table("measurements", ("campaign_id", "workload_id"), _MEASUREMENTS),
@@ -268,12 +268,12 @@ TABLES: Mapping[str, Table] = _tables(
     Table("fusion_nodes", ("campaign_id", "fusion_id", "node"), _FUSION_NODES),
     Table("fusion_edges", ("campaign_id", "fusion_id", "source", "target"), _FUSION_EDGES),
 )
-# name → the rows of another table that it shows
+# name → the query that it shows
 VIEWS: Mapping[str, str] = MappingProxyType(
     {
         "training": "SELECT * FROM measurements WHERE mode = 'training'",
         "llm": "SELECT * FROM measurements WHERE mode IN ('prefill', 'decode')",
-        # what a compiler was given has a campaign, and other nodes
+        # graphs with a campaign are the input of a compiler and have other nodes
         "measured_graphs": "SELECT m.*, g.graph_hash FROM measurements m LEFT JOIN (SELECT DISTINCT spec, input_shape, "
         "mode, graph_hash FROM graphs WHERE campaign_id IS NULL) g USING (spec, input_shape, mode)",
     }
@@ -281,5 +281,5 @@ VIEWS: Mapping[str, str] = MappingProxyType(
 
 
 def name_number(name: str) -> int:
-    """The number of a kernel's name, the same in every folder: 63 bits of a hash, so that no two names meet."""
+    """The number of a kernel's name, the same in every folder: 63 bits of a hash, so collisions do not occur."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1

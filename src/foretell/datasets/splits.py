@@ -1,13 +1,18 @@
-"""Datasets: which side of a split a record is on: training, validation or test.
+"""Datasets: splits: whether a record is on the training, the validation or the test side.
 
-A side follows from a hash of what must not be torn apart (its group) and from nothing else: adding records never moves
-an old one, and every record of a group is on one side.
+Idea. Records of one group must stay together, or a test would ask for what was learned by heart. The side of a group is
+a hash of its name and of the seed, compared with the shares of the sides; nothing else matters. So every record of a
+group is on one side, adding records never moves an old one, and two stores with the same rule agree.
 
     random        group = workload: a workload that was measured twice is on one side
     architecture  group = `architecture_of` its spec: variants of one architecture are on one side
-    family        group = family: the coarser cut, for what no relative was seen of
-    device        group = device; name the devices to hold out, since few are in any store
+    family        group = family: coarser; the test families have no relative in training
+    device        group = device; name the devices to hold out, because a store has only a few
     time          by fixed moments, which `time_cuts` proposes once: older records train, the latest test
+
+Limits: shares hold for groups, not for records, and only on average: with few or very unequal groups a side may be much
+larger or smaller than its share. `architecture_of` knows the naming of timm and torchvision; a new way of naming
+variants needs a new word in its lists, else a variant counts as an architecture of its own.
 
 >>> {architecture_of(spec) for spec in ("timm:resnet50.a1_in1k", "timm:resnet50_gn", "torchvision:resnet50")}
 {'resnet50'}
@@ -37,7 +42,7 @@ _NEEDS = {
 _END_ARGUMENTS = frozenset(
     ("vocab_size", "max_position_embeddings", "image_size", "img_size", "num_classes", "num_labels", "classes")
 )
-# Words of a zoo's names that say how weights were trained, which port it is, or which normalisation is inside; the
+# Words in a model's name that say how its weights were trained, which port it is, or which normalisation it has; the
 # operators, widths and depths are the same or nearly so.
 _VARIANT_WORDS = frozenset(
     (
@@ -53,14 +58,14 @@ _LETTERED_DEPTH = re.compile(r"([a-z]+\d{2,})[a-z]{1,2}")
 
 @dataclass(frozen=True)
 class Split:
-    """A rule; two equal rules split any two stores alike.
+    """The rule of a split; two equal rules split all stores alike.
 
     Args:
-        kind: What must not be torn apart; see the module.
+        kind: What a group is; see the module.
         validation: Share of the groups for choosing among models.
-        test: Share of the groups that nobody looks at.
+        test: Share of the groups for the final judgement.
         seed: Another seed is another split.
-        hold_out: Groups (families, devices, …) that are all of the test side; the shares then part the rest.
+        hold_out: The groups (families, devices, …) of the test side; the others are training and validation.
         cuts: For ``time``: where validation and where test begin, as ISO texts.
     """
 
@@ -82,7 +87,7 @@ def assign(rule: Split, records: Records) -> list[str]:
         raise InputError(f"Unknown split {rule.kind!r}.{did_you_mean(rule.kind, KINDS)}")
     if min(rule.validation, rule.test) < 0 or rule.validation + rule.test > 1:
         raise InputError(
-            f"The shares {rule.validation} and {rule.test} of a split must be 0 to 1, and 1 in all at most."
+            f"The shares {rule.validation} and {rule.test} of a split must each be from 0 to 1, and together at most 1."
         )
     needed = _NEEDS[rule.kind]
     if needed not in records:
@@ -93,6 +98,7 @@ def assign(rule: Split, records: Records) -> list[str]:
     if not rule.hold_out:
         sides = {group: _side(rule, group) for group in set(groups)}
         return [sides[group] for group in groups]
+    # a misspelt group would silently give an empty test side
     unknown = rule.hold_out - set(groups)
     if unknown:
         raise InputError(f"No record is of {sorted(unknown)[0]!r}.{did_you_mean(sorted(unknown)[0], set(groups))}")
@@ -100,20 +106,21 @@ def assign(rule: Split, records: Records) -> list[str]:
 
 
 def _rest(rule: Split, group: str) -> str:
-    """The side of a group where the test side is named: its share of the test goes to training."""
+    """The side of a group where the test groups are named; the test share goes to training."""
     return VALIDATION if _fraction(rule, group) < rule.validation else TRAIN
 
 
 def _side(rule: Split, group: str) -> str:
-    place = _fraction(rule, group)
-    if place < rule.test:
+    fraction = _fraction(rule, group)
+    if fraction < rule.test:
         return TEST
-    return VALIDATION if place < rule.test + rule.validation else TRAIN
+    return VALIDATION if fraction < rule.test + rule.validation else TRAIN
 
 
 def _fraction(rule: Split, group: str) -> float:
     """A number in [0, 1) from the seed, the kind and the group."""
     digest = hashlib.sha256(f"{rule.seed}|{rule.kind}|{group}".encode()).digest()
+    # 48 bits fit exactly into a float
     return int.from_bytes(digest[:6], "big") / float(1 << 48)
 
 
@@ -139,12 +146,12 @@ def time_cuts(moments: Sequence[str], validation: float = 0.1, test: float = 0.2
 
 
 def places(sides: Sequence[str], side: str) -> NDArray[np.intp]:
-    """Where the records of one side are."""
+    """The positions of the records of one side."""
     return np.flatnonzero(np.asarray(sides) == side)
 
 
 def architecture_of(spec: str) -> str:
-    """What a model is, without how large its input is, how it was trained, or which zoo it is from.
+    """The architecture of a model, without the size of its input, its training, or the zoo that it is from.
 
     For timm and torchvision: the name without the tag behind the dot, without resolutions, width multipliers and other
     bare numbers, without words such as ``tf`` or ``gn``, and without the letter of a stem (resnet50d). For models built
@@ -159,13 +166,14 @@ def architecture_of(spec: str) -> str:
     zoo, _, rest = spec.partition(":")
     name, _, query = rest.partition("?")
     shaping = [pair for pair in query.split("&") if pair and pair.partition("=")[0] not in _END_ARGUMENTS]
+    # other zoos build models from arguments: their names have no variants
     name = _without_variant(name) if zoo in ("timm", "torchvision") else f"{zoo}:{name}"
     return f"{name}?{'&'.join(sorted(shaping))}" if shaping else name
 
 
 def _without_variant(name: str) -> str:
     words = name.lower().partition(".")[0].split("_")
-    kept = [word for word in words if word not in _VARIANT_WORDS and not _SIZE_WORDS.fullmatch(word)]
-    found = [_LETTERED_DEPTH.fullmatch(word) for word in kept]
-    short = [match.group(1) if match else word for match, word in zip(found, kept, strict=True)]
-    return "_".join(short) or name
+    essential = [word for word in words if word not in _VARIANT_WORDS and not _SIZE_WORDS.fullmatch(word)]
+    lettered = [_LETTERED_DEPTH.fullmatch(word) for word in essential]
+    names = [match.group(1) if match else word for match, word in zip(lettered, essential, strict=True)]
+    return "_".join(names) or name

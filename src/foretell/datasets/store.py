@@ -1,4 +1,4 @@
-"""Datasets: where records rest: one interface over a folder of Parquet files and a PostgreSQL database."""
+"""Datasets: the store interface, which a folder of Parquet files and a PostgreSQL database implement."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -15,31 +15,31 @@ class Store(Protocol):
     """Tables of `schema.TABLES`; Arrow tables go in and come out."""
 
     def append(self, table: str, data: Any) -> int:
-        """Add the rows whose key is not there yet, all or none; returns how many those were."""
+        """Add the rows whose key is not there yet, all or none; return their number."""
 
     def query(self, sql: str) -> Any:
-        """The answer to one SELECT over the tables and views, as an Arrow table."""
+        """The result of one SELECT over the tables and views, as an Arrow table."""
 
     def count(self, table: str) -> int:
         """How many rows a table has."""
 
     def tables(self) -> dict[str, int]:
-        """The rows of every table that has any."""
+        """The number of rows of every table that is not empty."""
 
     def rows(self, table: str, columns: Sequence[str] = (), at_once: int = ROWS_AT_ONCE) -> Iterator[Any]:
-        """A table in Arrow tables of at most ``at_once`` rows, so that none has to fit the memory."""
+        """A table in pieces of at most ``at_once`` rows, so that it does not have to fit into memory."""
 
     def size_bytes(self) -> int:
-        """What it takes on its disk."""
+        """The space that the store takes on disk."""
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Release files and connections."""
 
 
 def merge(source: Store, target: Store, at_once: int = 0) -> dict[str, int]:
-    """Append all tables of one store to another, piece by piece; returns the rows that were new.
+    """Append all tables of one store to another, piece by piece; return the number of new rows by table.
 
-    A merge that is cut short is finished by doing it again: what has arrived is not added twice.
+    A merge that was interrupted can be repeated: rows that have arrived are not added twice.
     """
     return {
         table: sum(target.append(table, piece) for piece in source.rows(table, at_once=at_once or rows_at_once(table)))
@@ -48,29 +48,30 @@ def merge(source: Store, target: Store, at_once: int = 0) -> dict[str, int]:
 
 
 def rows_at_once(table: str) -> int:
-    """How many rows are moved at once: a graph's document takes as much as a thousand kernels."""
+    """How many rows are moved together; a graph's document takes as much memory as a thousand kernels."""
     return DOCUMENTS_AT_ONCE if "document" in TABLES[table].columns else ROWS_AT_ONCE
 
 
 def gathered(batches: Iterable[Any], at_once: int) -> Iterator[Any]:
-    """Arrow tables of ``at_once`` rows (the last has fewer) from batches of any size."""
+    """Arrow tables of ``at_once`` rows (the last may have fewer) from batches of any size."""
     arrow = require("pyarrow", extra="data", purpose="Reading tables")
-    waiting: list[Any] = []
+    pending: list[Any] = []
     for batch in batches:
         start = 0
         while start < batch.num_rows:
-            room = at_once - sum(piece.num_rows for piece in waiting)
-            waiting.append(batch.slice(start, room))
-            start += room
-            if sum(piece.num_rows for piece in waiting) == at_once:
-                yield arrow.Table.from_batches(waiting)
-                waiting = []
-    if waiting:
-        yield arrow.Table.from_batches(waiting)
+            missing = at_once - sum(piece.num_rows for piece in pending)
+            # a slice copies nothing
+            pending.append(batch.slice(start, missing))
+            start += missing
+            if sum(piece.num_rows for piece in pending) == at_once:
+                yield arrow.Table.from_batches(pending)
+                pending = []
+    if pending:
+        yield arrow.Table.from_batches(pending)
 
 
 def check_table(table: str, columns: Sequence[str] = ()) -> tuple[str, ...]:
-    """The columns wanted of a table: all where none are named; unknown names are refused."""
+    """The columns wanted of a table (all where none are named); refuse unknown names."""
     if table not in TABLES:
         raise DataError(f"There is no table {table!r}.{did_you_mean(table, TABLES)}")
     known = TABLES[table].columns

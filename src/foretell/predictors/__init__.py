@@ -1,4 +1,4 @@
-"""Predictors: Workload → Prediction; a folder or a file for each concept."""
+"""Predictors: from a Workload to a Prediction; each concept has a folder or a file of its own."""
 
 from foretell.predictors.choice import PREDICTORS, best_predictor, find_predictor
 from foretell.predictors.protocol import Predictor

@@ -1,4 +1,4 @@
-"""Predictors: which predictor answers: the one that was named, a fitted file, or the best one for the device."""
+"""Predictors: the choice of one: the named one, a fitted file, or the best one for the device."""
 
 from functools import cache
 from pathlib import Path
@@ -30,9 +30,9 @@ _FILES = Registry(
 
 @cache
 def best_predictor(device: str) -> str:
-    """The predictor with the least held-out error on a device; where none is fitted to it, what answers unmeasured.
+    """The predictor with the least held-out error on a device.
 
-    That is ``transfer`` for GPUs with tensor cores, and the roofline for all else.
+    Where none is fitted to the device, it is ``transfer`` for GPUs with tensor cores, and the roofline for all else.
 
     >>> best_predictor("a100-sxm-40gb"), best_predictor("cpu")
     ('transfer', 'roofline')
@@ -44,14 +44,14 @@ def _takes_transfer(name: str) -> bool:
     """Whether a device is a GPU with tensor cores and a known clock."""
     try:
         device = find_device(name)
-    except DeviceError:  # one that the caller has described: its clock may be anything
+    except DeviceError:  # a device from a user's own file: its clock may be missing
         return False
-    on, off = (device.peak_tflops("fp16", tensor_cores=each) for each in (True, False))
+    on, off = (device.peak_tflops("fp16", tensor_cores=tensor_cores) for tensor_cores in (True, False))
     return not device.is_cpu and bool(device.boost_clock_mhz) and on > off
 
 
 def find_predictor(name: str | None, device: str) -> Predictor:
-    """The predictor of a name, of a file that ``foretell train`` wrote, or the best one for the device."""
+    """The predictor of a name, in a file that ``foretell train`` wrote, or the best one for the device."""
     path = Path(name) if name is not None else None
     if path is not None and path.suffix in _FILES:
         predictor: Predictor = _FILES.load(path.suffix).from_file(path)

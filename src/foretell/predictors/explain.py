@@ -1,4 +1,4 @@
-"""workflows: which units of work take the time of a workload, and how far each is from what the device could do."""
+"""Predictors: explanation: which units of work take the time of a workload, and how far each is from its bound."""
 
 from collections.abc import Sequence
 
@@ -24,51 +24,51 @@ def explain(
     most: int = MOST,
     classifier: KernelClassifier | None = None,
 ) -> tuple[UnitShare, ...]:
-    """Equal units as one row, most time first; with a classifier, each with the likeliest class of its kernel.
+    """One row for all equal units, longest first; with a classifier, each has the likeliest class of its kernel.
 
-    Where the predictor tells no times of units (the roofline), the analytic bound of each is its part of the whole.
+    Where the predictor does not predict units (the roofline), the analytic bounds divide the latency.
     """
     units = extract_units(workload)
     if not len(units):
         return ()
     distinct = DistinctUnits.of(units)
-    unit_us, tell = _unit_times(workload, predictor, distinct)
-    spent = unit_us * distinct.counts
-    shares = spent / spent.sum()
+    unit_us, is_predicted = _unit_times(workload, predictor, distinct)
+    spent_us = unit_us * distinct.counts
+    shares = spent_us / spent_us.sum()
     first = distinct.first.tolist()
     kernels = likeliest(workload, units, distinct, classifier) if classifier else [(None, None)] * len(distinct)
     rows = []
-    for row in np.argsort(-spent, kind="stable")[:most].tolist():
+    for row in np.argsort(-spent_us, kind="stable")[:most].tolist():
         operator, module, shapes = _named(units, first[row], workload.running_graph)
-        over = float(unit_us[row] / distinct.bound_us[row]) if tell else None
+        over_bound = float(unit_us[row] / distinct.bound_us[row]) if is_predicted else None
         share = float(shares[row])
         count = int(distinct.counts[row])
-        rows.append(UnitShare(operator, module, shapes, count, latency_ms * share, share, over, *kernels[row]))
+        rows.append(UnitShare(operator, module, shapes, count, latency_ms * share, share, over_bound, *kernels[row]))
     return tuple(rows)
 
 
 def explain_kernels(
     workload: Workload, predictor: Predictor, latency_ms: float, classifier: KernelClassifier
 ) -> tuple[KernelShare, ...]:
-    """Units whose main kernel is likely of one class as one row, most time first."""
+    """One row for all units whose main kernel is likely of one class, longest first."""
     units = extract_units(workload)
     if not len(units):
         return ()
     distinct = DistinctUnits.of(units)
-    spent = _unit_times(workload, predictor, distinct)[0] * distinct.counts
-    return kernel_shares(units, distinct, spent, likeliest(workload, units, distinct, classifier), latency_ms)
+    spent_us = _unit_times(workload, predictor, distinct)[0] * distinct.counts
+    return kernel_shares(units, distinct, spent_us, likeliest(workload, units, distinct, classifier), latency_ms)
 
 
 def _unit_times(workload: Workload, predictor: Predictor, distinct: DistinctUnits) -> tuple[NDArray[np.float64], bool]:
-    """The time of each distinct unit, and whether the predictor told it; else it is the bound."""
-    tell = getattr(predictor, "unit_times_us", None)
-    return (tell(workload, distinct), True) if tell else (distinct.bound_us, False)
+    """The time of each distinct unit, and whether the predictor predicted it; else it is the bound."""
+    predict_units = getattr(predictor, "unit_times_us", None)
+    return (predict_units(workload, distinct), True) if predict_units else (distinct.bound_us, False)
 
 
 def timeline(
     workload: Workload, predictor: Predictor, latency_ms: float, classifier: KernelClassifier | None = None
 ) -> dict[str, object]:
-    """All units one after the other, as a trace that Chrome and Perfetto open; together they take ``latency_ms``."""
+    """All units one after the other, as a trace that Chrome and Perfetto open; they add up to ``latency_ms``."""
     units = extract_units(workload)
     events: list[dict[str, object]] = [
         {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": f"{workload.target.device.id}, predicted"}}
@@ -76,31 +76,33 @@ def timeline(
     if len(units):
         distinct = DistinctUnits.of(units)
         unit_us = _unit_times(workload, predictor, distinct)[0][distinct.member]
+        # the correction of the whole is spread over all units in proportion
         unit_us = unit_us * (us(seconds_from_ms(latency_ms)) / unit_us.sum())
         starts_us = np.cumsum(unit_us) - unit_us
         kernels = likeliest(workload, units, distinct, classifier) if classifier else []
         for position, (start_us, took_us) in enumerate(zip(starts_us.tolist(), unit_us.tolist())):
             operator, module, shapes = _named(units, position, workload.running_graph)
-            place = {"ph": "X", "cat": units.phases[position], "pid": 0, "tid": 0, "ts": start_us, "dur": took_us}
-            told: dict[str, object] = {"module": module, "shapes": shapes}
+            event = {"ph": "X", "cat": units.phases[position], "pid": 0, "tid": 0, "ts": start_us, "dur": took_us}
+            details: dict[str, object] = {"module": module, "shapes": shapes}
             if kernels:
-                told["kernel"], told["probability"] = kernels[int(distinct.member[position])]
-            events.append({"name": operator, **place, "args": told})
+                details["kernel"], details["probability"] = kernels[int(distinct.member[position])]
+            events.append({"name": operator, **event, "args": details})
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 
 def _named(units: Units, position: int, graph: Graph) -> tuple[str, str, str]:
-    """What a unit is called, the module it is of, and the shapes of its operands and result."""
+    """The name of a unit, its module, and the shapes of its operands and of its result."""
     phase = units.phases[position]
     operator = units.operators[position] + (" (backward)" if phase == "backward" else "")
     if not units.nodes[position]:
         return operator, "", ""
-    nodes = [graph.nodes[each] for each in units.nodes[position]]
-    telling = next((node for node in nodes if node.op == units.operators[position]), nodes[0])
-    read = [graph.tensors[name].shape for name in telling.inputs[:2] if name]
-    written = [graph.tensors[name].shape for name in telling.outputs[:1] if name]
+    nodes = [graph.nodes[number] for number in units.nodes[position]]
+    # a unit is named after one of its nodes: show that node's shapes
+    main = next((node for node in nodes if node.op == units.operators[position]), nodes[0])
+    read = [graph.tensors[name].shape for name in main.inputs[:2] if name]
+    written = [graph.tensors[name].shape for name in main.outputs[:1] if name]
     shapes = f"{', '.join(map(_text, read))} → {', '.join(map(_text, written))}"
-    return operator, telling.module or telling.name, shapes
+    return operator, main.module or main.name, shapes
 
 
 def _text(shape: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""predictors: fitted models as files with a checksum beside them: written by ``foretell train``, read by all."""
+"""Predictors: fitted models as files, with their checksums beside them; ``foretell train`` writes them."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ ShippedIndex = dict[str, dict[str, dict[str, Any]]]
 
 
 def shipped_index(folder: Traversable = TRAINED) -> ShippedIndex:
-    """By device and predictor: the file that the package brings, and how it did on held-out data."""
+    """The index of shipped files: by device and predictor, the file and its held-out errors."""
     index: ShippedIndex = json.loads((folder / "index.json").read_text(encoding="utf-8"))
     return index
 
@@ -28,18 +28,18 @@ def best_fitted(device: str) -> str | None:
 
 
 def read_shipped(name: str) -> bytes | None:
-    """The file of a name, if the package brings it; a damaged one is refused."""
+    """The bytes of a shipped file, or None; refuse a damaged file."""
     file = TRAINED / name
     if not file.is_file():
         return None
     data = file.read_bytes()
     if hashlib.sha256(data).hexdigest() != _checksums(TRAINED).get(name):
-        raise ModelError(f"{name} is damaged: its checksum is another one. Install foretell again.")
+        raise ModelError(f"{name} is damaged: its checksum does not match. Install foretell again.")
     return data
 
 
 def write_fitted(folder: Path, name: str, data: bytes) -> Path:
-    """Write a fitted model, and its checksum among those of the folder."""
+    """Write a fitted model, and its checksum into the folder's list."""
     write_whole(folder / name, data)
     sums = {**_checksums(folder), name: hashlib.sha256(data).hexdigest()}
     write_whole(folder / CHECKSUMS, (json.dumps(sums, indent=1, sort_keys=True) + "\n").encode())
@@ -48,5 +48,5 @@ def write_fitted(folder: Path, name: str, data: bytes) -> Path:
 
 def _checksums(folder: Traversable) -> dict[str, str]:
     file = folder / CHECKSUMS
-    found: dict[str, str] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return found
+    checksums: dict[str, str] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return checksums

@@ -1,4 +1,4 @@
-"""predictors: least squares with outliers bent: small errors count by their square, large ones by their size."""
+"""Predictors: robust least squares: small errors count by their square, large ones by their size."""
 
 from collections.abc import Callable
 
@@ -12,21 +12,27 @@ Values = NDArray[np.float64]
 
 
 def solve(errors_at: Callable[[Values], tuple[Values, Values]], parameters: Values, bend: float) -> Values:
-    """Damped Gauss–Newton steps; each is taken only where it helps.
+    """Minimise a pseudo-Huber loss with damped Gauss–Newton steps (Levenberg–Marquardt), and return the parameters.
 
-    ``errors_at`` tells all errors at some parameters, and their slopes; an error of the size of ``bend`` begins to
-    count by its size.
+    ``errors_at`` returns all errors at some parameters, and their slopes (the Jacobian); an error larger than ``bend``
+    counts by its size. Each step solves a weighted least-squares problem in which an error has the weight 1 / √(1 +
+    (error / bend)²). A step that does not lower the loss is not taken; the damping grows instead.
+
+    K. Levenberg, 1944; D. Marquardt, 1963. The result is a local minimum: callers start close to it, and their problems
+    have few parameters.
     """
     damping, (errors, slopes) = _FIRST_DAMPING, errors_at(parameters)
     for _ in range(_STEPS):
-        bent = 1.0 / np.sqrt(1.0 + (errors / bend) ** 2)
-        square = (slopes.T * bent) @ slopes
-        damped = square + damping * np.diag(np.diag(square) + _TINY)
-        step = np.linalg.solve(damped, -slopes.T @ (bent * errors))
+        weights = 1.0 / np.sqrt(1.0 + (errors / bend) ** 2)
+        normal = (slopes.T * weights) @ slopes
+        # Marquardt's scaling: damping follows the diagonal, so that the units of a parameter do not matter
+        damped = normal + damping * np.diag(np.diag(normal) + _TINY)
+        step = np.linalg.solve(damped, -slopes.T @ (weights * errors))
         tried_errors, tried_slopes = errors_at(parameters + step)
         gain = _loss(errors, bend) - _loss(tried_errors, bend)
         if gain > 0:
             parameters, errors, slopes, damping = parameters + step, tried_errors, tried_slopes, damping / 3
+            # converged: the last step hardly helped
             if gain < _TINY * _loss(errors, bend):
                 break
         else:

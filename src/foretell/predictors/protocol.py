@@ -1,4 +1,4 @@
-"""Predictors: what every predictor can do."""
+"""Predictors: the protocol that every predictor implements."""
 
 from typing import Protocol
 
@@ -6,8 +6,8 @@ from foretell.records import Prediction, Workload
 
 
 class Predictor(Protocol):
-    """Tells how a workload will run, and says itself whether the answer is extrapolated."""
+    """Predicts how a workload will run; the prediction says whether it is extrapolated."""
 
     def predict(self, workload: Workload) -> Prediction:
-        """Tell how the workload will run."""
+        """Predict how the workload will run."""
         ...

@@ -1,9 +1,12 @@
-"""predictors: the roofline: time a unit = max(compute, memory) + launch, summed. Analytic, needs no training.
+"""Predictors: the roofline: the time of a unit is max(compute, memory) + launch; the latency is the sum of all units.
 
-S. Williams, A. Waterman, D. Patterson: Roofline, CACM 52(4), 2009. The peaks are the datasheet's. Kernels reach a share
-of them, and each takes a little longer than its bound: these constants come from one look at an H200
-(``docs/lab/0002-roofline.md``), and for other devices from how much their peaks ask of each SM (``reached``). The
-answer is ``uncalibrated``, its interval wide, and a predictor fitted to measurements of the device should replace it.
+S. Williams, A. Waterman, D. Patterson: Roofline, CACM 52(4), 2009. The model is analytic and needs no training. The
+peaks are those of the datasheet. Kernels reach only a share of them, and each adds a small fixed time. These constants
+come from one look at an H200 (``docs/lab/0002-roofline.md``). For other devices, `reached` derives the shares from how
+much work their peaks ask of each SM.
+
+Limits: no caches, no overlap between kernels, no choice of algorithm. The prediction is therefore marked
+``uncalibrated`` and its interval is wide; a predictor that is fitted to measurements of the device should replace it.
 """
 
 from collections.abc import Iterable
@@ -30,20 +33,20 @@ from foretell.units import (
 )
 
 COMPUTE_EFFICIENCY = 0.5
-MEMORY_EFFICIENCY = 0.3  # low because most kernels of a framework cannot draw as much from an SM
-BEST_COMPUTE, BEST_MEMORY = 0.95, 0.9  # what is reached where SMs limit nothing
-# measured over predicted on the H200 is within 0.68 – 1.5 (latency), 0.99 – 1.12 (memory), 0.78 – 1.25 (power) nine
-# times in ten; other devices are not measured, so the intervals are wider
+MEMORY_EFFICIENCY = 0.3  # low: most kernels of a framework do not saturate the bandwidth of an SM
+BEST_COMPUTE, BEST_MEMORY = 0.95, 0.9  # the shares where the SMs are no limit
+# On the H200, measured / predicted is within 0.68 – 1.5 (latency), 0.99 – 1.12 (memory) and 0.78 – 1.25 (power) nine
+# times in ten. Other devices were not measured, so the intervals are wider.
 LATENCY_LOW, LATENCY_HIGH = 0.5, 2.0
 MEMORY_LOW, MEMORY_HIGH = 0.95, 1.25
 POWER_LOW, POWER_HIGH = 0.7, 1.4
-BASE_SHARE_OF_TDP = 0.22  # what a GPU draws with its clocks up, before any work
-COMPUTE_POWER_SLOPE, MEMORY_POWER_SLOPE = 1.9, 1.6  # of the rest of the TDP, by share of the peak in use
-# what NVML shows beyond what the allocator reserves, CUDA context and loaded kernels: median, 5 and 95 % on the H200
+BASE_SHARE_OF_TDP = 0.22  # the power of a GPU at full clocks without work
+COMPUTE_POWER_SLOPE, MEMORY_POWER_SLOPE = 1.9, 1.6  # share of the rest of the TDP for each share of the peak in use
+# memory that NVML shows beyond the allocator's (CUDA context, loaded kernels): median, 5 and 95 % on the H200
 CONTEXT_MIB = Estimate(838.0, 758.0, 884.0)
-CUBLAS_WORKSPACE_MIB = {"hopper": 32.0, "other": 8.125}  # what PyTorch reserves at the first matrix product
-CUBLASLT_WORKSPACE_MIB = 1.0  # and for products with a bias
-CONSTANTS_FROM = "h200"  # the only device that any of the above was measured on
+CUBLAS_WORKSPACE_MIB = {"hopper": 32.0, "other": 8.125}  # PyTorch reserves it at the first matrix product
+CUBLASLT_WORKSPACE_MIB = 1.0  # for matrix products with a bias
+CONSTANTS_FROM = "h200"  # the device on which the constants above were measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +73,25 @@ class Slot:
 
 
 class RooflinePredictor:
-    """Answers for every device of the catalogue, without data."""
+    """Predicts for every device of the catalogue, without data."""
 
     name = "roofline"
 
     def predict(self, workload: Workload) -> Prediction:
-        """Latency, memory, energy and power of a workload, with a warning that nothing of it was measured."""
+        """Latency, memory, energy and power of a workload, with a warning that nothing was measured."""
         prediction = analytic_prediction(workload)
-        doubts = (uncalibrated(workload.target.device), *prediction.warnings)
-        return replace(prediction, warnings=doubts, extrapolated=True)
+        warnings = (uncalibrated(workload.target.device), *prediction.warnings)
+        return replace(prediction, warnings=warnings, extrapolated=True)
 
 
 def analytic_prediction(workload: Workload) -> Prediction:
-    """What the roofline tells of a workload, for predictors that replace the parts that they know better."""
+    """The roofline's prediction; other predictors replace the parts that they know better."""
     graph, hardware = workload.running_graph, workload.target.hardware
     warnings = [*workload.graph.warnings]
     table = graph_costs(graph)
     slots = tuple(timeline(workload, table))
     latency_ms = sum(s.latency_ms for s in slots)
+    # a graph of views alone
     if not latency_ms:
         latency_ms = device_launch_ms(hardware)
         warnings.append("The graph does no work on the device; the time is that of an empty launch.")
@@ -134,7 +138,7 @@ def analytic_prediction(workload: Workload) -> Prediction:
 
 
 def uncalibrated(device: Device) -> str:
-    """What an answer for this device rests on, said plainly."""
+    """A warning that says what the prediction for this device rests on."""
     if device.id == CONSTANTS_FROM:
         return f"uncalibrated: an analytic roofline; only its constants come from measurements of {device.name}"
     return (
@@ -147,26 +151,27 @@ def uncalibrated(device: Device) -> str:
 def reached(device: Device) -> tuple[float, float]:
     """The shares of the peaks of compute and bandwidth that kernels reach on a device.
 
-    What slows kernels on an H200 is the SM, whose part of the peaks no other device but the B200 exceeds: the time that
-    an SM adds follows the bytes, and by less than the FLOPs, which it must handle in a cycle to keep up with the peak
-    (``docs/lab/0022-other-gpus.md``).
+    On an H200 it is the SM that slows kernels down, and of all devices only the B200 has peaks that ask more of each
+    SM. So the time beyond the peak is scaled: for memory by the bytes, and for compute by the square root of the FLOPs,
+    that an SM must handle in a cycle to keep up with the peak (``docs/lab/0022-other-gpus.md``).
 
     >>> from foretell.devices import find_device
     >>> [tuple(round(share, 2) for share in reached(find_device(name))) for name in ("h200", "a100", "rtx-4090")]
     [(0.5, 0.3), (0.57, 0.43), (0.71, 0.67)]
     """
-    ours, theirs = _paces(device), _paces(find_device(CONSTANTS_FROM))
-    if device.id == CONSTANTS_FROM or ours is None or theirs is None:
+    own_paces, reference_paces = _paces(device), _paces(find_device(CONSTANTS_FROM))
+    if device.id == CONSTANTS_FROM or own_paces is None or reference_paces is None:
         return COMPUTE_EFFICIENCY, MEMORY_EFFICIENCY
-    compute, memory = (ours[0] / theirs[0]) ** 0.5, ours[1] / theirs[1]
+    compute, memory = (own_paces[0] / reference_paces[0]) ** 0.5, own_paces[1] / reference_paces[1]
     return (
+        # time beyond the best share, 1 / reached − 1 / best, is proportional to the pace of an SM
         1 / (1 / BEST_COMPUTE + (1 / COMPUTE_EFFICIENCY - 1 / BEST_COMPUTE) * compute),
         1 / (1 / BEST_MEMORY + (1 / MEMORY_EFFICIENCY - 1 / BEST_MEMORY) * memory),
     )
 
 
 def _paces(device: Device) -> tuple[float, float] | None:
-    """FLOPs of half precision and bytes for each SM and cycle at the peaks, but for a factor; None where not known."""
+    """FLOPs (fp16) and bytes per SM and cycle at the peaks, up to a factor; None where the clock is unknown."""
     if device.is_cpu or not device.boost_clock_mhz:
         return None
     cycles = device.sms * device.boost_clock_mhz
@@ -181,12 +186,14 @@ def timeline(workload: Workload, table: CostTable) -> Iterable[Slot]:
             yield _slot(group.op, group.cost, table, group.nodes[0], hardware)
     if workload.is_training:
         step = training_step(table.graph, workload.optimizer or "sgd")
+        # gradients are computed in reverse order
         for position in range(len(step.backward) - 1, -1, -1):
             if step.backward[position].launches:
                 yield _slot(
                     f"{table.graph.nodes[position].op} (backward)", step.backward[position], table, position, hardware
                 )
         if step.optimizer.launches:
+            # optimizers keep master weights and states in fp32, also under autocast
             yield _timed("optimizer", step.optimizer, "fp32", hardware)
 
 
@@ -197,41 +204,45 @@ def _slot(operator: str, cost: Cost, table: CostTable, position: int, hardware: 
 
 
 def _timed(operator: str, cost: Cost, dtype: str, hardware: Hardware) -> Slot:
+    # datasheets give no peak for other types, such as int64: take that of fp32
     number = dtype if dtype in ("fp64", "fp32", "bf16", "fp16", "fp8", "fp4", "int8") else "fp32"
     on_tensor_cores = 2 * cost.tensor_core_macs
-    of_compute, of_memory = reached(hardware.device)
+    compute_share, memory_share = reached(hardware.device)
     compute_s = (
         on_tensor_cores / flops_per_s(hardware.peak_tflops(number, tensor_cores=True))
         + (cost.flops - on_tensor_cores) / flops_per_s(hardware.peak_tflops(number, tensor_cores=False))
-    ) / of_compute
-    memory_s = cost.bytes / bytes_per_s(hardware.bandwidth_gb_per_s) / of_memory
+    ) / compute_share
+    memory_s = cost.bytes / bytes_per_s(hardware.bandwidth_gb_per_s) / memory_share
     return Slot(operator, cost, ms(compute_s), ms(memory_s), cost.launches * device_launch_ms(hardware))
 
 
 def device_launch_ms(hardware: Hardware) -> float:
-    """The gap that one kernel leaves on the device."""
+    """The gap on the device that one kernel launch leaves."""
     return ms(seconds_from_us(hardware.device.launch_overhead_us))
 
 
 def peak_memory_mib(workload: Workload, table: CostTable) -> float:
-    """Peak of the framework's allocator: live tensors, and the workspace of the matrix library."""
+    """The peak of the framework's allocator: live tensors, and the workspaces of cuBLAS."""
     graph, optimizer = table.graph, workload.optimizer or "sgd"
     cuda = not workload.target.device.is_cpu
     tape = training_tape(graph, optimizer, cuda=cuda) if workload.is_training else inference_tape(graph, cuda=cuda)
-    kept = optimizer_states(graph, optimizer) if workload.is_training else []
+    states = optimizer_states(graph, optimizer) if workload.is_training else []
     if not cuda:
-        return mib(live_peak(graph, tape, kept).bytes)
-    multiplies = any(node.op in ("Gemm", "MatMul", "Einsum", "FusedMatMul", "Bilinear") for node in graph.nodes)
+        return mib(live_peak(graph, tape, states).bytes)
+    has_products = any(node.op in ("Gemm", "MatMul", "Einsum", "FusedMatMul", "Bilinear") for node in graph.nodes)
     kind = "hopper" if workload.target.device.architecture.lower() == "hopper" else "other"
-    threads = 2 if workload.is_training else 1  # backward runs in a thread of its own, with its own handle
+    threads = (
+        2 if workload.is_training else 1
+    )  # the backward pass runs in a thread of its own, which has a cuBLAS handle of its own
     workspaces = [bytes_from_mib(CUBLAS_WORKSPACE_MIB[kind])] * threads + [bytes_from_mib(CUBLASLT_WORKSPACE_MIB)]
-    if not multiplies:
+    # cuBLAS reserves nothing before the first product
+    if not has_products:
         workspaces = []
-    return mib(cached_peak(graph, tape, kept, workspaces).bytes)
+    return mib(cached_peak(graph, tape, states, workspaces).bytes)
 
 
 def mean_power_w(slots: Iterable[Slot], latency_ms: float, hardware: Hardware) -> float:
-    """Base power, plus what compute and memory units draw by the share of their peaks in use; at most the TDP."""
+    """Base power, plus a part for each share of the peaks in use; at most the TDP."""
     slots = tuple(slots)
     of_compute, of_memory = reached(hardware.device)
     compute_share = sum(s.compute_ms * of_compute for s in slots) / latency_ms
@@ -241,18 +252,20 @@ def mean_power_w(slots: Iterable[Slot], latency_ms: float, hardware: Hardware) -
 
 
 def shares(slots: Iterable[Slot]) -> tuple[OperatorShare, ...]:
-    """Time by operator, most first."""
+    """Time by operator, longest first."""
     by_operator: dict[str, list[Slot]] = {}
     for slot in slots:
         by_operator.setdefault(slot.operator, []).append(slot)
-    everything = sum(s.latency_ms for group in by_operator.values() for s in group) or 1.0
+    total_ms = sum(s.latency_ms for group in by_operator.values() for s in group) or 1.0
     rows = []
     for operator, members in by_operator.items():
-        spent = sum(s.latency_ms for s in members)
+        spent_ms = sum(s.latency_ms for s in members)
         by_bound: dict[str, float] = {}
         for s in members:
             by_bound[s.bound] = by_bound.get(s.bound, 0.0) + s.latency_ms
         rows.append(
-            OperatorShare(operator, len(members), spent, spent / everything, max(by_bound, key=lambda b: by_bound[b]))
+            OperatorShare(
+                operator, len(members), spent_ms, spent_ms / total_ms, max(by_bound, key=lambda b: by_bound[b])
+            )
         )
     return tuple(sorted(rows, key=lambda r: -r.latency_ms))

@@ -1,4 +1,4 @@
-"""predictors: what they learn from: a measured workload as arrays, small enough that thousands are held at once."""
+"""Predictors: a sample: a measured workload as arrays, small enough to hold thousands in memory."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,11 @@ TRUTHS = ("latency_ms", "memory_mib", "device_memory_mib", "power_w", "energy_j"
 
 @dataclass(frozen=True)
 class Sample:
-    """A measured workload; what was not measured is NaN, and ``unit_us`` is None where no trace was taken."""
+    """A measured workload; what was not measured is NaN.
+
+    ``unit_us`` is None where no trace was taken. ``captured`` says whether the latency is that of a replayed CUDA graph
+    of a whole model.
+    """
 
     workload_id: str
     spec: str

@@ -1,10 +1,14 @@
-"""predictors: what a network fitted to one GPU tells of others that nobody measured.
+"""Predictors: transfer: from a model fitted to one GPU to other GPUs, which were not measured.
 
-A unit takes the time that the device needs for its arithmetic and its traffic, which follows from the peaks, and what
-its kernels take beyond that: to start, and the work of SMs. Both are the same number of cycles on every device, and the
-latter is shared by its SMs. The network tells all for the device that was measured; here the first is put at the
-other's peaks, the rest at its clock and SMs. Nothing is fitted (``docs/lab/0022-other-gpus.md``). Memory and power are
-the roofline's.
+Idea. The time of a unit has three parts: what its arithmetic and traffic need at the peaks of the device (`_peak_us`),
+the time to start its kernels, and further work of the SMs that the peaks do not explain. The fitted model predicts the
+whole for the H200; what is beyond the first part is divided into the other two. For another device the first part is
+computed from its own peaks. Starting takes the same number of cycles everywhere, so it scales with the clock. The work
+of the SMs also takes the same number of cycles and is shared by all SMs. Nothing is fitted
+(``docs/lab/0022-other-gpus.md``). Memory and power are the roofline's.
+
+Limits: other GPUs may run other kernels, have smaller caches, or throttle. The interval comes from two GPUs with public
+measurements; the prediction is always marked as extrapolated.
 """
 
 import weakref
@@ -30,17 +34,18 @@ from foretell.predictors.unit.model import operator_shares, shipped
 from foretell.records import Estimate, Prediction, Target, Workload
 from foretell.units import ms, per_second, seconds_from_ms, seconds_from_us
 
-# measured over told, nine times in ten, on two GPUs that were not measured here; others may be farther off
+# measured / predicted, nine times in ten, on two other GPUs with public measurements; others may be farther off
 LATENCY_LOW, LATENCY_HIGH = 0.65, 1.6
 _COMPUTE, _MEMORY, _LAUNCHES = (COLUMNS.index(name) for name in ("log_compute_us", "log_memory_us", "launches"))
 
 Values = NDArray[np.float64]
-# by graph, a sweep asks for many devices: how each is used, and what its units take
-_kept: dict[int, tuple["weakref.ref[Graph]", dict[tuple[str | None, ...], tuple[Values, Values]]]] = {}
+# A sweep predicts one graph for many devices. By the id of a graph: a weak reference to it, which clears the entry when
+# the graph is gone, and by setting the starting and working times on the H200.
+_cache: dict[int, tuple["weakref.ref[Graph]", dict[tuple[str | None, ...], tuple[Values, Values]]]] = {}
 
 
 class TransferPredictor:
-    """Answers for GPUs with tensor cores, by what `CONSTANTS_FROM` takes."""
+    """Predicts for GPUs with tensor cores, from the times on `CONSTANTS_FROM`."""
 
     name = "transfer"
 
@@ -49,7 +54,7 @@ class TransferPredictor:
         return _transferred_us(workload, extract_units(workload))[units.first]
 
     def predict(self, workload: Workload) -> Prediction:
-        """Latency from the network, the rest as the roofline tells it."""
+        """Latency transferred from the fitted model; memory and power as the roofline predicts them."""
         base = analytic_prediction(workload)
         units = extract_units(workload)
         if not len(units) or base.power_w is None:
@@ -57,8 +62,11 @@ class TransferPredictor:
         unit_us = _transferred_us(workload, units)
         latency_ms = ms(seconds_from_us(float(unit_us.sum())))
         latency = Estimate(latency_ms, latency_ms * LATENCY_LOW, latency_ms * LATENCY_HIGH)
-        seconds, power = (seconds_from_ms(each) for each in (latency.value, latency.low, latency.high)), base.power_w
-        energy = (each * watts for each, watts in zip(seconds, (power.value, power.low, power.high), strict=True))
+        seconds, power = (
+            (seconds_from_ms(time_ms) for time_ms in (latency.value, latency.low, latency.high)),
+            base.power_w,
+        )
+        energy = (time_s * watts for time_s, watts in zip(seconds, (power.value, power.low, power.high), strict=True))
         return replace(
             base,
             predictor=self.name,
@@ -72,7 +80,7 @@ class TransferPredictor:
 
 
 def extrapolated(device: Device) -> str:
-    """What an answer for this device rests on, said plainly."""
+    """A warning that says what the prediction for this device rests on."""
     return (
         f"uncalibrated: {device.id} is extrapolated from an H200 until measured data covers it; no measurement of "
         f"{device.name} went into this answer: its latency comes from what units of work take on an H200, memory and "
@@ -85,34 +93,37 @@ def _transferred_us(workload: Workload, units: Units) -> Values:
     source, hardware = find_device(CONSTANTS_FROM), workload.target.hardware
     if hardware.device.is_cpu or not hardware.device.boost_clock_mhz:
         raise InputError(
-            f"transfer needs a GPU whose clock is known, and {hardware.device.id} is none: use --predictor roofline."
+            f"transfer needs a GPU whose clock is known; {hardware.device.id} is not: use --predictor roofline."
         )
-    slower = (source.boost_clock_mhz or 0.0) / hardware.device.boost_clock_mhz
-    starting_us, working_us = _beyond_us(workload, source)
-    return np.asarray(_least_us(units) + (starting_us + working_us * source.sms / hardware.sms) * slower)
+    clock_ratio = (source.boost_clock_mhz or 0.0) / hardware.device.boost_clock_mhz
+    starting_us, working_us = _overheads_us(workload, source)
+    # cycles at another clock; the work of SMs is shared by another number of them
+    return np.asarray(_peak_us(units) + (starting_us + working_us * source.sms / hardware.sms) * clock_ratio)
 
 
-def _beyond_us(workload: Workload, source: Device) -> tuple[Values, Values]:
-    """What units take on the device that was measured beyond what its peaks need: to start, and by work of SMs.
+def _overheads_us(workload: Workload, source: Device) -> tuple[Values, Values]:
+    """The time of units on the measured device beyond what its peaks need: to start, and by work of the SMs.
 
-    Kept while the graph lives.
+    It is cached while the graph lives.
     """
-    place, key = id(workload.graph), (workload.mode, workload.dtype, workload.optimizer, workload.target.runtime)
-    if place not in _kept:
-        _kept[place] = weakref.ref(workload.graph, lambda _: _kept.pop(place, None)), {}
-    known = _kept[place][1]
-    if key not in known:
+    graph_id, key = id(workload.graph), (workload.mode, workload.dtype, workload.optimizer, workload.target.runtime)
+    if graph_id not in _cache:
+        _cache[graph_id] = weakref.ref(workload.graph, lambda _: _cache.pop(graph_id, None)), {}
+    by_setting = _cache[graph_id][1]
+    if key not in by_setting:
         units = extract_units(replace(workload, target=Target(source, None, workload.target.runtime)))
         distinct = DistinctUnits.of(units)
-        told_us = shipped(source.id, best_fitted(source.id) or "").times_us(distinct)[distinct.member]
-        beyond_us = np.maximum(told_us - _least_us(units), 0.0)
+        predicted_us = shipped(source.id, best_fitted(source.id) or "").times_us(distinct)[distinct.member]
+        # a prediction below the peaks would leave a negative rest
+        beyond_us = np.maximum(predicted_us - _peak_us(units), 0.0)
         launches = np.exp2(units.features[:, _LAUNCHES].astype(np.float64)) - 1.0
+        # starting takes at most the launch overhead of the datasheet times the launches; the rest is work
         starting_us = np.minimum(beyond_us, launches * source.launch_overhead_us)
-        known[key] = starting_us, beyond_us - starting_us
-    return known[key]
+        by_setting[key] = starting_us, beyond_us - starting_us
+    return by_setting[key]
 
 
-def _least_us(units: Units) -> Values:
-    """What arithmetic and traffic take at the best shares of the peaks."""
+def _peak_us(units: Units) -> Values:
+    """The time that arithmetic and traffic take at the best shares of the peaks."""
     compute, memory = (np.exp2(units.features[:, column].astype(np.float64)) for column in (_COMPUTE, _MEMORY))
     return np.asarray(np.maximum(compute / BEST_COMPUTE, memory / BEST_MEMORY))

@@ -1,8 +1,11 @@
-"""predictors: gradient-boosted trees, fitted with LightGBM and served as ONNX without it.
+"""Predictors: gradient-boosted trees, fitted with LightGBM and served as ONNX without it.
 
-G. Ke et al.: LightGBM, NeurIPS 2017. A booster becomes one ``TreeEnsemble`` (ai.onnx.ml 5) in float32. Thresholds are
-rounded down, so that every float32 falls on the same side as in LightGBM; a set of categories stays one node that asks
-for membership. Codes of categories are whole numbers: LightGBM takes 2.5 for 2, here it is none of the set.
+G. Ke et al.: LightGBM, NeurIPS 2017. A booster becomes one ``TreeEnsemble`` node (ai.onnx.ml 5) in float32. LightGBM
+compares float64 thresholds, so thresholds are rounded down: every float32 value then falls on the same side as in
+LightGBM. A set of categories stays one node that tests membership.
+
+Limits: only objectives whose raw score is the prediction can be written. Codes of categories must be whole numbers:
+LightGBM truncates 2.5 to 2, here it is in no set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,16 +19,16 @@ from foretell.errors import InputError, ModelError
 from foretell.optional import require
 from foretell.predictors.tree_tables import TreeTables
 
-# those whose raw score is the prediction
+# objectives whose raw score is the prediction
 OBJECTIVES = ("regression", "regression_l1", "huber", "fair", "quantile", "mape")
 _OPSETS = {"": 17, "ai.onnx.ml": 5}
 _IR_VERSION = 9
-_WALKED_ROWS = 300  # a session takes as long to make as walking about this many rows
-_UP_TO, _MEMBER, _SUM = 0, 6, 1  # as the operator numbers them
+_WALKED_ROWS = 300  # making a session takes about as long as walking so many rows
+_UP_TO, _MEMBER, _SUM = 0, 6, 1  # as the ONNX operator numbers them
 
 
 class Booster(Protocol):
-    """What of a LightGBM booster is used here."""
+    """The part of a LightGBM booster that is used here."""
 
     def dump_model(self) -> dict[str, Any]:
         """The trees as nested dictionaries."""
@@ -38,7 +41,7 @@ class Booster(Protocol):
 
 @dataclass(frozen=True)
 class TreeFit:
-    """How trees are fitted; ``others`` are more parameters of LightGBM. The same data and seed give the same trees."""
+    """How trees are fitted; ``others`` are further parameters of LightGBM. Equal data and seed give equal trees."""
 
     rounds: int = 200
     leaves: int = 63
@@ -56,10 +59,10 @@ class TreeFit:
         weight: NDArray[np.floating[Any]] | None = None,
         categorical: Sequence[int] = (),
     ) -> Booster:
-        """Fit trees to rows of features; ``categorical`` are the columns that hold codes 0, 1, 2, …; NaN is missing."""
+        """Fit trees to rows; ``categorical`` are the columns that hold codes 0, 1, 2, …; NaN means missing."""
         if features.ndim != 2 or not len(features) or len(features) != len(truth):
             raise InputError(
-                f"Got features {features.shape} and truth {truth.shape}; give one truth for each of n > 0 rows."
+                f"Got features {features.shape} and truth {truth.shape}; give n > 0 rows with one truth each."
             )
         lightgbm = require("lightgbm", extra="train", purpose="Fitting trees")
         parameters = {
@@ -69,6 +72,7 @@ class TreeFit:
             "min_data_in_leaf": self.least_in_leaf,
             "seed": self.seed,
             "num_threads": self.threads,
+            # equal data and seed give equal trees
             "deterministic": True,
             "force_col_wise": True,
             "verbose": -1,
@@ -79,7 +83,7 @@ class TreeFit:
 
 
 class Trees:
-    """Trees that were written by `to_onnx`: walked with numpy at first, run by onnxruntime once that pays."""
+    """Trees that `to_onnx` wrote: numpy walks them at first, onnxruntime runs them once that pays."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -104,6 +108,7 @@ class Trees:
         if not len(features):
             return np.zeros(0)
         rows = np.ascontiguousarray(features, dtype=np.float32)
+        # count over all calls: a process that keeps predicting gets a session
         self._walked += len(rows)
         if self._session is None and self._walked <= _WALKED_ROWS:
             return self._tables.predict(rows)
@@ -118,7 +123,7 @@ def _session(data: bytes) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    # one node: there is nothing to optimise, and looking for it takes longer than the first hundred predictions
+    # the graph is one node: looking for optimisations takes longer than a hundred predictions, and finds none
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
@@ -129,7 +134,7 @@ def _session(data: bytes) -> Any:
 def to_onnx(booster: Booster) -> bytes:
     """A fitted regression booster as an ONNX model: ``features`` (rows, columns) float32 → ``value`` (rows, 1)."""
     model = booster.dump_model()
-    _refuse_what_has_no_equal(model)
+    _check_supported(model)
     nodes = _Nodes()
     roots = [nodes.add(tree["tree_structure"]) for tree in model["tree_info"]]
     onnx = require("onnx", extra="train", purpose="Writing trees")
@@ -153,10 +158,13 @@ def to_onnx(booster: Booster) -> bytes:
     return bytes(written.SerializeToString(deterministic=True))
 
 
-def _refuse_what_has_no_equal(model: Mapping[str, Any]) -> None:
+def _check_supported(model: Mapping[str, Any]) -> None:
+    """Refuse a booster that a ``TreeEnsemble`` cannot express."""
     objective = str(model.get("objective", "none"))
     if objective.split(" ")[0] not in OBJECTIVES or "sqrt" in objective.split(" "):
-        raise ModelError(f"Trees of the objective {objective!r} cannot be written; fit one of {', '.join(OBJECTIVES)}.")
+        raise ModelError(
+            f"Trees with the objective {objective!r} cannot be written as ONNX; use one of {', '.join(OBJECTIVES)}."
+        )
     if model.get("average_output"):
         raise ModelError("Trees that are averaged (boosting=rf) cannot be written; fit with boosting=gbdt.")
     if not model["tree_info"]:
@@ -169,10 +177,11 @@ def _refuse_what_has_no_equal(model: Mapping[str, Any]) -> None:
 
 
 def _walk(root: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    found = [root]
-    for node in found:
-        found += [node[child] for child in ("left_child", "right_child") if child in node]
-    return found
+    nodes = [root]
+    for node in nodes:
+        # the list grows while the loop runs: a breadth-first walk
+        nodes += [node[child] for child in ("left_child", "right_child") if child in node]
+    return nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,37 +190,38 @@ class _Node:
     mode: int
     bound: float
     takes_nan: bool
-    children: tuple[int, int]  # where it is true, and where not
+    children: tuple[int, int]  # where the test is true, and where it is false
     are_leaves: tuple[bool, bool]
 
 
 @dataclass(frozen=True)
 class _Nodes:
-    """The tables of an ONNX ensemble as they grow; a node stands before all below it."""
+    """The tables of an ONNX ensemble as they grow; a node comes before all nodes below it."""
 
     nodes: dict[int, _Node] = field(default_factory=dict)
     leaves: list[float] = field(default_factory=list)
     members: list[float] = field(default_factory=list)
 
     def add(self, node: Mapping[str, Any]) -> int:
-        """Enter a node and all below it; its place."""
-        place = len(self.nodes)
-        if _is_leaf(node):  # a tree without splits: the operator wants a node whose two children are the same leaf
+        """Add a node and all nodes below it; return its position."""
+        position = len(self.nodes)
+        if _is_leaf(node):  # a tree without splits: the operator needs a node, whose two children are the same leaf
             leaf = self._child(node)
-            self.nodes[place] = _Node(0, _UP_TO, 0.0, False, (leaf, leaf), (True, True))
-            return place
+            self.nodes[position] = _Node(0, _UP_TO, 0.0, False, (leaf, leaf), (True, True))
+            return position
         feature, mode, bound, takes_nan = int(node["split_feature"]), _MEMBER, 0.0, False
-        if node["decision_type"] == "==":  # NaN is in no set: it goes right, as in LightGBM
+        if node["decision_type"] == "==":  # NaN is in no set, so it goes right, as in LightGBM
             self.members.extend([*(float(code) for code in str(node["threshold"]).split("||")), np.nan])
         else:
-            # where fitting saw no NaN, LightGBM takes one for 0
+            # where LightGBM saw no NaN while fitting, it treats one as 0
             takes_nan = node["default_left"] if node["missing_type"] == "NaN" else node["threshold"] >= 0.0
             mode, bound = _UP_TO, _round_down(node["threshold"])
-        below = (node["left_child"], node["right_child"])
-        self.nodes[place] = _Node(feature, mode, bound, takes_nan, (0, 0), (_is_leaf(below[0]), _is_leaf(below[1])))
-        children = (self._child(below[0]), self._child(below[1]))
-        self.nodes[place] = replace(self.nodes[place], children=children)
-        return place
+        sides = (node["left_child"], node["right_child"])
+        # a placeholder, so that this node has its position before its children take theirs
+        self.nodes[position] = _Node(feature, mode, bound, takes_nan, (0, 0), (_is_leaf(sides[0]), _is_leaf(sides[1])))
+        children = (self._child(sides[0]), self._child(sides[1]))
+        self.nodes[position] = replace(self.nodes[position], children=children)
+        return position
 
     def _child(self, node: Mapping[str, Any]) -> int:
         if not _is_leaf(node):

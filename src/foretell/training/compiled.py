@@ -1,7 +1,7 @@
-"""workflows: fit a model of compiled times to measured ones, and judge it on architectures that it has not seen.
+"""Training: compiled: fit a model of latency under ``torch.compile``, and judge it on architectures it has not seen.
 
-What kernels take in eager mode the shipped predictor tells. It has seen some of the architectures, mostly in other
-settings: rows of those and of others are told apart.
+The shipped predictor gives the times of kernels in eager mode. It has seen some of these architectures, mostly in other
+settings; the report has separate rows for these and for the others.
 """
 
 from collections import defaultdict
@@ -50,7 +50,7 @@ _COLUMNS = (
     "workload_id", "spec", "family", "mode", "dtype", "batch_size", "input_shape", "eager_ms", "compiled_ms", "status",
 )  # fmt: skip
 _GENERATED = "triton_"
-_MOST_OFF = 0.2  # of the whole by which a trace may miss it, and still tell what its parts took
+_MOST_OFF = 0.2  # a trace whose sum is farther from the measured latency is of a different run
 _GRAPHS = "compiled-graphs"
 _RATES = frozenset(("mape", "median_ape", "within_10_percent", "sign", "sign_of_gains", "slower_found", "eager_mape"))
 
@@ -59,7 +59,7 @@ Values = NDArray[np.float64]
 
 
 def parts_of(graph: Graph, partitioner: Partitioner) -> list[tuple[int, ...]]:
-    """The nodes of every kernel under Inductor, parted so that each can run."""
+    """The nodes of every kernel under Inductor, split so that each can run."""
     return split_cycles(graph, partitioner.partition(graph, COMPILER).kernels)
 
 
@@ -70,39 +70,39 @@ def on_compile(predictor: Predictor, device: str) -> CompiledPredictor:
 
 @cache
 def _partitioner() -> Partitioner:
-    """Reading it takes longer than asking it."""
+    """The shipped partitioner; reading it takes longer than using it."""
     return Partitioner.shipped()
 
 
 def check_asked(mode: str, device: Device, others: Mapping[str, object]) -> None:
-    """Refuse what is not known of compiled models; ``others`` are options that ask for something of eager mode."""
+    """Refuse what was not measured under ``torch.compile``; ``others`` are options for eager mode alone."""
     if device.is_cpu:
         raise InputError(f"torch.compile was measured on GPUs, not on {device.id}: leave out --runtime compile.")
     if mode != "inference":
         raise InputError(f"torch.compile was measured in inference, not in {mode}: leave out --runtime compile.")
     for name, value in others.items():
         if value:
-            raise InputError(f"{name} tells of eager mode: leave it out, or --runtime compile.")
+            raise InputError(f"{name} is for eager mode only: leave it out, or leave out --runtime compile.")
 
 
 @dataclass(frozen=True)
 class CompiledSet:
-    """Compiled workloads: what was measured, what eager mode was told to take, and which the predictor may know."""
+    """Compiled workloads: the measurements, the predicted eager latency, and which architectures were seen."""
 
     device: str
     rows: Sequence[Mapping[str, Any]]
     measured: Sequence[Measured]
-    told_eager_ms: Values
+    predicted_eager_ms: Values
     seen: NDArray[np.bool_]
 
     @property
     def eager_ms(self) -> Values:
-        """What was measured in eager mode."""
+        """The latency measured in eager mode."""
         return np.array([row["eager_ms"] for row in self.rows])
 
     @property
     def compiled_ms(self) -> Values:
-        """What was measured compiled."""
+        """The latency measured under ``torch.compile``."""
         return np.array([row["compiled_ms"] for row in self.rows])
 
     @property
@@ -111,77 +111,83 @@ class CompiledSet:
         return np.array([fold_of(row["spec"]) for row in self.rows], np.intp)
 
     def fit(self, rows: NDArray[np.intp]) -> CompiledModel:
-        """A model that knows these rows."""
+        """A model fitted to these rows."""
         return fit_compiled([self.measured[row] for row in rows.tolist()], self.device)
 
     def latencies_ms(self, model: CompiledModel, rows: NDArray[np.intp]) -> Values:
-        """What a model tells of some rows."""
+        """The predictions of a model for some rows."""
         return np.array([model.times_us(self.measured[row].kernels).sum() / KILO for row in rows.tolist()])
 
 
 def read_compiled(
     store: Path, device: str, cache: Path, predictor: Predictor | None = None, say: Say = lambda _: None
 ) -> CompiledSet:
-    """The compiled workloads below ``store``; graphs that it lacks are made, and kept in ``cache``."""
-    place = find_device(device)
-    eager = predictor or find_predictor(None, place.id)
+    """The compiled workloads below ``store``; graphs that it lacks are made and cached in ``cache``."""
+    target_device = find_device(device)
+    eager = predictor or find_predictor(None, target_device.id)
     if not isinstance(eager, UnitTimePredictor):
-        raise InputError(f"No predictor of units is fitted to {place.id}; fit one first: foretell train.")
+        raise InputError(f"No predictor of units is fitted to {target_device.id}; fit one first: foretell train.")
     rows = _measured(store)
     if not rows:
-        raise DataError(f"Nothing compiled was measured below {store}; a plan of the kind compiled does it.")
+        raise DataError(
+            f"No compiled workload was measured below {store}; measure some with a plan of the kind compiled."
+        )
     traces, partitioner = _traces(store), Partitioner.shipped()
     known = {architecture_of(row["spec"]) for row in measured_rows(store).values()}
-    kept, measured, told = list[Mapping[str, Any]](), list[Measured](), list[float]()
+    used_rows, measured, eager_ms = list[Mapping[str, Any]](), list[Measured](), list[float]()
     for row, graph in _with_graphs(store, cache, rows, say):
-        workload = workload_of(row, graph, Target(place))
+        workload = workload_of(row, graph, Target(target_device))
         latency = eager.predict(workload).latency_ms
         kernels = find_kernels(workload, eager, lambda graph: parts_of(graph, partitioner))
+        # a model that launches nothing cannot be compiled into something faster
         if latency is None or not len(kernels):
             continue
         whole_us = row["compiled_ms"] * KILO
-        kept.append(row)
-        told.append(latency.value)
+        used_rows.append(row)
+        eager_ms.append(latency.value)
         measured.append(Measured(kernels, whole_us, *_by_kind(traces.get(row["workload_id"], ()), whole_us)))
-        if len(kept) % 40 == 0:
-            say(f"{len(kept)} of {len(rows)} compiled workloads read")
-    if not kept:
+        if len(used_rows) % 40 == 0:
+            say(f"{len(used_rows)} of {len(rows)} compiled workloads read")
+    if not used_rows:
         raise DataError(f"None of {len(rows)} compiled workloads has a graph; make them: foretell data graphs.")
-    seen = np.array([architecture_of(row["spec"]) in known for row in kept], bool)
-    return CompiledSet(place.id, kept, measured, np.array(told), seen)
+    # the eager predictor was fitted to all measured workloads, whatever their setting
+    seen = np.array([architecture_of(row["spec"]) in known for row in used_rows], bool)
+    return CompiledSet(target_device.id, used_rows, measured, np.array(eager_ms), seen)
 
 
 def _measured(store: Path) -> list[Mapping[str, Any]]:
-    """The first good measurement of every workload."""
-    found: dict[str, Mapping[str, Any]] = {}
+    """The first successful measurement of every workload."""
+    rows: dict[str, Mapping[str, Any]] = {}
     for file in find_files(store):
         if file.table == "compiled":
             for row in read_columns(file, _COLUMNS).to_pylist():
                 if row["status"] == "ok":
-                    found.setdefault(row["workload_id"], row)
-    return list(found.values())
+                    rows.setdefault(row["workload_id"], row)
+    return list(rows.values())
 
 
 def _traces(store: Path) -> dict[str, list[tuple[str, float]]]:
-    """By workload the names and times of its kernels; of a workload that was traced twice, the first."""
-    found: defaultdict[tuple[str, str], list[tuple[str, float]]] = defaultdict(list)
+    """By workload the names and times of its kernels; where a workload was traced twice, the first trace."""
+    kernels_of: defaultdict[tuple[str, str], list[tuple[str, float]]] = defaultdict(list)
     for file in find_files(store):
         if file.table == "compiled_kernels":
             columns = ("campaign_id", "workload_id", "name", "duration_us")
             for campaign, workload, *kernel in zip(*read_columns(file, columns).select(columns).to_pydict().values()):
-                found[workload, campaign].append((kernel[0], kernel[1]))
+                kernels_of[workload, campaign].append((kernel[0], kernel[1]))
     first: dict[str, list[tuple[str, float]]] = {}
-    for (workload, _), kernels in found.items():
+    # dictionaries keep their order: the first campaign of a workload wins
+    for (workload, _), kernels in kernels_of.items():
         first.setdefault(workload, kernels)
     return first
 
 
 def _by_kind(kernels: Sequence[tuple[str, float]], whole_us: float) -> tuple[float, float]:
-    """What libraries took and what generated kernels took; NaN where a trace is another run than the timed one."""
+    """The time of library kernels and of generated kernels; NaN where the trace is of a different run."""
     generated_us = sum(time_us for name, time_us in kernels if name.startswith(_GENERATED))
     total_us = sum(time_us for _, time_us in kernels)
     if abs(total_us / whole_us - 1.0) > _MOST_OFF:
         return float("nan"), float("nan")
+    # profiling slows a run down a little: scale its parts to the timed latency
     scale = whole_us / total_us
     return (total_us - generated_us) * scale, generated_us * scale
 
@@ -189,7 +195,7 @@ def _by_kind(kernels: Sequence[tuple[str, float]], whole_us: float) -> tuple[flo
 def _with_graphs(
     store: Path, cache: Path, rows: Sequence[Mapping[str, Any]], say: Say
 ) -> Iterator[tuple[Mapping[str, Any], Graph]]:
-    """Rows with their graphs: those of the store first, then those of the cache."""
+    """Rows with their graphs: from the store first, then from the cache."""
     waiting: defaultdict[GraphKey, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         waiting[GraphKey.of(row)].append(row)
@@ -205,51 +211,65 @@ def _with_graphs(
         yield from ((row, graph) for row in waiting.pop(key))
 
 
-def judge(found: CompiledSet, say: Say = lambda _: None) -> dict[str, Values]:
-    """The latency of every row, by fits that have not seen its architecture, and by baselines."""
-    fold, gains = found.fold, found.compiled_ms / found.eager_ms
-    told = {MODEL: np.full(len(fold), np.nan), MEAN: np.full(len(fold), np.nan), EAGER: found.told_eager_ms}
+def judge(compiled_set: CompiledSet, say: Say = lambda _: None) -> dict[str, Values]:
+    """The latency of every row, by models that have not seen its architecture, and by baselines."""
+    fold, gains = compiled_set.fold, compiled_set.compiled_ms / compiled_set.eager_ms
+    predictions = {
+        MODEL: np.full(len(fold), np.nan),
+        MEAN: np.full(len(fold), np.nan),
+        EAGER: compiled_set.predicted_eager_ms,
+    }
     for number in np.unique(fold).tolist():
         say(f"fold {number + 1} of {FOLDS}")
-        taught, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        if not len(taught):
-            raise DataError("All compiled workloads are of one fold; measure more architectures.")
-        told[MODEL][held] = found.latencies_ms(found.fit(taught), held)
-        told[MEAN][held] = found.told_eager_ms[held] * np.exp(np.log(gains[taught]).mean())
-    return told
+        training, held_out = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        if not len(training):
+            raise DataError("All compiled workloads belong to one fold; measure more architectures.")
+        predictions[MODEL][held_out] = compiled_set.latencies_ms(compiled_set.fit(training), held_out)
+        # the geometric mean of the gain: gains are ratios
+        predictions[MEAN][held_out] = compiled_set.predicted_eager_ms[held_out] * np.exp(np.log(gains[training]).mean())
+    return predictions
 
 
-def helps_rightly(found: CompiledSet, latency_ms: Values) -> NDArray[np.bool_]:
-    """Of each row whether the sign of the gain is right; both latencies are told."""
-    return np.asarray((latency_ms < found.told_eager_ms) == (found.compiled_ms < found.eager_ms))
+def is_sign_right(compiled_set: CompiledSet, latency_ms: Values) -> NDArray[np.bool_]:
+    """For each row whether the sign of the gain is right; both latencies are predicted."""
+    return np.asarray(
+        # predicted against predicted, and measured against measured: systematic errors cancel
+        (latency_ms < compiled_set.predicted_eager_ms) == (compiled_set.compiled_ms < compiled_set.eager_ms)
+    )
 
 
-def compare(found: CompiledSet, told: Mapping[str, Values]) -> list[Comparison]:
-    """All rows together, then by whether the predictor may know them, zoo, dtype and family."""
-    size = f"{len(found.rows)} workloads of {len({architecture_of(row['spec']) for row in found.rows})} architectures"
-    every = np.arange(len(found.rows))
-    tables = [_table(f"{size}, held out", {name: _figures(found, each, every) for name, each in told.items()}, "by")]
-    known = np.where(found.seen, "seen in eager mode", "never seen")
+def compare(compiled_set: CompiledSet, predictions: Mapping[str, Values]) -> list[Comparison]:
+    """Tables: all rows, then by whether the architecture was seen, by zoo, dtype, batch and family."""
+    architectures = len({architecture_of(row["spec"]) for row in compiled_set.rows})
+    size = f"{len(compiled_set.rows)} workloads of {architectures} architectures"
+    every = np.arange(len(compiled_set.rows))
+    tables = [
+        _table(
+            f"{size}, held out", {name: _figures(compiled_set, one, every) for name, one in predictions.items()}, "by"
+        )
+    ]
+    known = np.where(compiled_set.seen, "seen in eager mode", "never seen")
     keys = {
         "By whether eager mode was learned from the architecture": known.tolist(),
-        "By zoo": [row["spec"].partition(":")[0] for row in found.rows],
-        "By dtype": [row["dtype"] for row in found.rows],
-        "By batch": [f"{row['batch_size']}" for row in found.rows],
-        "By family, worst first": [row["family"] or "" for row in found.rows],
+        "By zoo": [row["spec"].partition(":")[0] for row in compiled_set.rows],
+        "By dtype": [row["dtype"] for row in compiled_set.rows],
+        "By batch": [f"{row['batch_size']}" for row in compiled_set.rows],
+        "By family, worst first": [row["family"] or "" for row in compiled_set.rows],
     }
     for title, names in keys.items():
         column = np.array(names)
         own = {name: np.flatnonzero(column == name) for name in np.unique(column).tolist()}
-        rows = {name: _figures(found, told[MODEL], each) for name, each in own.items()}
+        rows = {name: _figures(compiled_set, predictions[MODEL], members) for name, members in own.items()}
         worst = dict(sorted(rows.items(), key=lambda row: -float(row[1]["mape"] or 0.0)))  # type: ignore[arg-type]
         tables.append(_table(title, worst, ""))
     return tables
 
 
-def _figures(found: CompiledSet, latency_ms: Values, rows: NDArray[np.intp]) -> dict[str, Cell]:
-    own = accuracy(found.compiled_ms[rows], latency_ms[rows])
-    right = helps_rightly(found, latency_ms)[rows]
-    gains = (found.compiled_ms / found.eager_ms - 1.0)[rows]
+def _figures(compiled_set: CompiledSet, latency_ms: Values, rows: NDArray[np.intp]) -> dict[str, Cell]:
+    own = accuracy(compiled_set.compiled_ms[rows], latency_ms[rows])
+    right = is_sign_right(compiled_set, latency_ms)[rows]
+    gains = (compiled_set.compiled_ms / compiled_set.eager_ms - 1.0)[rows]
+    # gains within the noise say nothing about the sign
     clear, slower = np.abs(gains) > GAIN, gains > GAIN
     return {
         "count": len(rows),
@@ -259,7 +279,7 @@ def _figures(found: CompiledSet, latency_ms: Values, rows: NDArray[np.intp]) -> 
         "sign": float(right.mean()),
         "sign_of_gains": float(right[clear].mean()) if clear.any() else None,
         "slower_found": float(right[slower].mean()) if slower.any() else None,
-        "eager_mape": accuracy(found.eager_ms[rows], found.told_eager_ms[rows]).mape,
+        "eager_mape": accuracy(compiled_set.eager_ms[rows], compiled_set.predicted_eager_ms[rows]).mape,
     }
 
 
@@ -269,30 +289,30 @@ def _table(title: str, rows: Mapping[str, Mapping[str, Cell]], head: str) -> Com
 
 def evaluate(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> list[Comparison]:
     """Held-out tables."""
-    found = read_compiled(store, device, cache, say=say)
-    return compare(found, judge(found, say))
+    compiled_set = read_compiled(store, device, cache, say=say)
+    return compare(compiled_set, judge(compiled_set, say))
 
 
-def write_report(found: Sequence[Comparison], folder: Path) -> Path:
-    """The tables as Markdown."""
+def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
+    """Write the tables as Markdown."""
     text = (
         "# Latency under torch.compile\n\n"
         "Architectures held out, five folds. Remade by `foretell evaluate compiled --report`.\n\n"
         "`sign`: whether compiling makes it faster, both latencies predicted; `sign_of_gains`: the same where it makes "
         f"more than {GAIN:.0%} of difference, `slower_found` where it makes it slower by more than that. `eager_mape` "
-        "is the error of the latency in eager mode, told by the shipped predictor, which has learned from some of the "
+        "is the error of the latency in eager mode, predicted by the shipped predictor, which has seen some of the "
         "architectures, mostly in other settings."
     )
-    write_whole(folder / "compiled.md", page(text, found))
+    write_whole(folder / "compiled.md", page(text, tables))
     return folder / "compiled.md"
 
 
 def train(store: Path, device: str, cache: Path, out: Path, say: Say = lambda _: None) -> Path:
     """Fit a model to all compiled workloads, and write it with its held-out errors."""
-    found = read_compiled(store, device, cache, say=say)
-    told_ms = judge(found, say)[MODEL]
-    error = conformal_quantile(np.abs(np.log(told_ms / found.compiled_ms)), Settings().miss)
-    model = replace(found.fit(np.arange(len(found.rows))), error=error)
-    every = np.arange(len(found.rows))
-    card = {"workloads": len(found.rows), "held_out": _figures(found, told_ms, every)}
-    return write_fitted(out, file_name(found.device), write(model, card))
+    compiled_set = read_compiled(store, device, cache, say=say)
+    predicted_ms = judge(compiled_set, say)[MODEL]
+    error = conformal_quantile(np.abs(np.log(predicted_ms / compiled_set.compiled_ms)), Settings().miss)
+    model = replace(compiled_set.fit(np.arange(len(compiled_set.rows))), error=error)
+    every = np.arange(len(compiled_set.rows))
+    card = {"workloads": len(compiled_set.rows), "held_out": _figures(compiled_set, predicted_ms, every)}
+    return write_fitted(out, file_name(compiled_set.device), write(model, card))

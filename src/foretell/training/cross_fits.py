@@ -1,4 +1,4 @@
-"""workflows: networks on units, for many splits and seeds at once; what was fitted is kept and not fitted again."""
+"""Training: cross-fits of networks on units, for many splits and seeds together; what was fitted before is cached."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from foretell.predictors.unit.fit_model import CrossFit, Settings, cross_fit_net
 from foretell.predictors.unit.fit_network import Classes, default_device
 from foretell.predictors.unit.network import UnitPredictions
 
-_AT_ONCE = {"cuda": 8, "cpu": 1}  # fits that share a device's memory
+_FITS_AT_ONCE = {"cuda": 8, "cpu": 1}  # cross-fits that fit into the memory of a device together
 
 Say = Callable[[str], None]
 
@@ -26,27 +26,28 @@ def cross_fits(
     say: Say = lambda _: None,
     read_classes: Callable[[], Classes | None] = lambda: None,
 ) -> dict[str, CrossFit]:
-    """The fits of ``folds`` by their names, from ``files`` where they are; others are fitted, several at a time.
+    """The cross-fits of ``folds`` by name, read from ``files`` where these exist; the others are fitted and saved.
 
-    ``read_classes`` is asked for the classes of kernels where anything is fitted.
+    ``read_classes`` is called for the classes of kernels only if something must be fitted.
     """
     missing = [name for name in folds if not files[name].exists()]
     if missing:
         device, classes = default_device(), read_classes()
-        step = _AT_ONCE.get(device, 1)
+        step = _FITS_AT_ONCE.get(device, 1)
         for start in range(0, len(missing), step):
             names = missing[start : start + step]
             say(f"networks on units for {', '.join(names)}, on {device}")
             fitted = cross_fit_networks(samples, [folds[name] for name in names], settings, device, say, classes)
             for name, fit in zip(names, fitted, strict=True):
                 _save(fit, files[name])
+    # also fresh fits are read back: a first run and a cached one give the same float32 numbers
     return {name: _load(files[name]) for name in folds}
 
 
 def _save(fit: CrossFit, file: Path) -> None:
     data = io.BytesIO()
-    told = {name: values.astype(np.float32) for name, values in vars(fit.told).items() if values is not None}
-    np.savez_compressed(data, allow_pickle=False, network=np.frombuffer(fit.network, np.uint8), **told)
+    arrays = {name: values.astype(np.float32) for name, values in vars(fit.predictions).items() if values is not None}
+    np.savez_compressed(data, allow_pickle=False, network=np.frombuffer(fit.network, np.uint8), **arrays)
     write_whole(file, data.getvalue())
 
 

@@ -1,4 +1,4 @@
-"""workflows: fit a partitioner to graphs whose kernels a compiler told; judge it on architectures it has not seen."""
+"""Training: fusion: fit a partitioner to kernels that compilers reported; judge it on architectures it has not seen."""
 
 import hashlib
 from collections import defaultdict
@@ -35,7 +35,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class LabelledEdges:
-    """All edges of many graphs: features, whether fused, and the fold and family of each; ``graphs`` by runtime."""
+    """The edges of many graphs: features, label, fold and family; ``graphs`` counts graphs by runtime."""
 
     features: NDArray[np.float32]
     fused: Flags
@@ -44,7 +44,7 @@ class LabelledEdges:
     graphs: Mapping[str, int]
 
     def of(self, runtime: str) -> Flags:
-        """The edges under one runtime."""
+        """Which edges belong to a runtime."""
         return np.asarray(self.features[:, _RUNTIME] == RUNTIMES.index(runtime))
 
 
@@ -60,31 +60,35 @@ class _Labelled:
 def read_edges(store: Path, say: Say = lambda _: None) -> LabelledEdges:
     """The edges of all graphs below ``store`` whose fusion was collected."""
     parts, fused, folds, families, graphs = [], [], [], [], defaultdict[str, int](int)
-    for each in labelled_graphs(store):
-        edges = extract_edges(each.graph, each.runtime)
-        if len(edges) != len(each.fused):
-            raise DataError(f"{each.spec} has {len(edges)} edges and {len(each.fused)} labels; collect it again.")
+    for labelled in labelled_graphs(store):
+        edges = extract_edges(labelled.graph, labelled.runtime)
+        if len(edges) != len(labelled.fused):
+            raise DataError(
+                f"{labelled.spec} has {len(edges)} edges and {len(labelled.fused)} labels; collect it again."
+            )
         parts.append(edges.features)
-        fused.append(each.fused)
-        folds += [fold_of(each.spec)] * len(edges)
-        families += [each.family] * len(edges)
-        graphs[each.runtime] += 1
+        fused.append(labelled.fused)
+        folds += [fold_of(labelled.spec)] * len(edges)
+        families += [labelled.family] * len(edges)
+        graphs[labelled.runtime] += 1
         if sum(graphs.values()) % 500 == 0:
             say(f"{sum(graphs.values())} graphs read")
     if not parts:
-        raise DataError(f"No fusion was collected below {store}; a plan of the kind fusion does: foretell collect.")
+        raise DataError(
+            f"No fusion was collected below {store}; collect some with a plan of the kind fusion: foretell collect."
+        )
     return LabelledEdges(
         np.concatenate(parts), np.concatenate(fused), np.array(folds, np.intp), np.array(families), dict(graphs)
     )
 
 
 def fold_of(spec: str) -> int:
-    """The fold of a model: that of its architecture."""
+    """The fold of a model, which is that of its architecture; a hash, so that new data moves no old model."""
     return int.from_bytes(hashlib.sha256(architecture_of(spec).encode()).digest()[:4], "big") % FOLDS
 
 
 def labelled_graphs(store: Path) -> Iterator[_Labelled]:
-    """Graphs and labels, folder by folder; the edges of a graph are stored in the order of `extract_edges`."""
+    """Graphs with their labels, folder by folder; labels are in the order of `extract_edges`."""
     files = find_files(store)
     for folder in sorted({file.path.parent for file in files if file.table == "fusion_graphs"}):
         own = [file for file in files if file.path.parent == folder]
@@ -103,6 +107,7 @@ def labelled_graphs(store: Path) -> Iterator[_Labelled]:
             if status == "ok":
                 if graph_hash not in graphs:
                     raise DataError(f"{folder} has no graph of {spec} under {backend}; collect it again.")
+                # sorted by source and target: the order of `extract_edges`
                 fused = np.array([label for *_, label in sorted(labels[fusion_id])], bool)
                 stored, place = graphs[graph_hash]
                 yield _Labelled(backend, spec, family or "", stored[place], fused)
@@ -116,84 +121,87 @@ def _rows(files: Sequence[TableFile], table: str, *columns: str) -> Iterator[Any
 
 
 def judge(edges: LabelledEdges, say: Say = lambda _: None) -> dict[str, Flags]:
-    """What the partitioner and its baselines say of every edge, by fits that have not seen the architecture."""
-    found = {"never": never(edges.features), "always": always(edges.features), "rules": by_rules(edges.features)}
-    found |= {name: np.zeros(len(edges.fused), bool) for name in ("pair frequency", TREES)}
+    """The predictions of the partitioner and its baselines for every edge, held out by architecture."""
+    predictions = {"never": never(edges.features), "always": always(edges.features), "rules": by_rules(edges.features)}
+    predictions |= {name: np.zeros(len(edges.fused), bool) for name in ("pair frequency", TREES)}
     for fold in range(FOLDS):
         say(f"fold {fold + 1} of {FOLDS}")
         for runtime in edges.graphs:
-            own, held = edges.of(runtime), edges.fold == fold
-            taught, judged = own & ~held, own & held
-            if taught.any() and judged.any():
-                known = edges.features[taught], edges.fused[taught]
-                found["pair frequency"][judged] = PairFrequency(*known)(edges.features[judged])
-                found[TREES][judged] = is_fused(fit_edges(*known), edges.features[judged])
-    return found
+            own, in_fold = edges.of(runtime), edges.fold == fold
+            training, held_out = own & ~in_fold, own & in_fold
+            # a runtime with few graphs may have none in a fold
+            if training.any() and held_out.any():
+                examples = edges.features[training], edges.fused[training]
+                predictions["pair frequency"][held_out] = PairFrequency(*examples)(edges.features[held_out])
+                predictions[TREES][held_out] = is_fused(fit_edges(*examples), edges.features[held_out])
+    return predictions
 
 
-def scores(said: Flags, fused: Flags) -> dict[str, float | None]:
+def scores(predicted: Flags, fused: Flags) -> dict[str, float | None]:
     """Accuracy over all edges, precision and recall of the fused ones.
 
     >>> scores(np.array([True, True, False, False]), np.array([True, False, False, False]))
     {'accuracy': 0.75, 'precision': 0.5, 'recall': 1.0}
     """
-    right = int((said & fused).sum())
+    right = int((predicted & fused).sum())
     return {
-        "accuracy": float((said == fused).mean()),
-        "precision": right / int(said.sum()) if said.any() else None,
+        "accuracy": float((predicted == fused).mean()),
+        "precision": right / int(predicted.sum()) if predicted.any() else None,
         "recall": right / int(fused.sum()) if fused.any() else None,
     }
 
 
-def tables(edges: LabelledEdges, said: Mapping[str, Flags]) -> list[Comparison]:
-    """By runtime: all predictors, then the partitioner by family and by pattern."""
-    found = []
+def tables(edges: LabelledEdges, predictions: Mapping[str, Flags]) -> list[Comparison]:
+    """Tables by runtime: all predictors, then the partitioner by family and by pattern."""
+    comparisons = []
     for runtime in RUNTIMES:
         use = edges.of(runtime)
         if not use.any():
             continue
         size = f"{edges.graphs[runtime]} graphs, {int(use.sum()):,} edges, {edges.fused[use].mean():.0%} fused"
-        rows = {name: scores(flags[use], edges.fused[use]) for name, flags in said.items()}
-        found.append(Comparison(f"{runtime}: {size}", rows))
-        by_family, by_pattern = _by_family(edges, said[TREES], use), _by_pattern(edges, said, use)
+        rows = {name: scores(flags[use], edges.fused[use]) for name, flags in predictions.items()}
+        comparisons.append(Comparison(f"{runtime}: {size}", rows))
+        by_family, by_pattern = _by_family(edges, predictions[TREES], use), _by_pattern(edges, predictions, use)
         title = f"{runtime}, {TREES} by family, worst first"
-        found.append(Comparison(title, by_family, ranked=False, head="family"))
-        title, shares = f"{runtime}, edges told rightly by pattern", frozenset(("fused", *_COMPARED))
-        found.append(Comparison(title, by_pattern, ranked=False, shares=shares, head="pattern"))
-    return found
+        comparisons.append(Comparison(title, by_family, ranked=False, head="family"))
+        title, shares = f"{runtime}, edges predicted correctly by pattern", frozenset(("fused", *_COMPARED))
+        comparisons.append(Comparison(title, by_pattern, ranked=False, shares=shares, head="pattern"))
+    return comparisons
 
 
-def _by_family(edges: LabelledEdges, said: Flags, use: Flags) -> dict[str, dict[str, float | None]]:
+def _by_family(edges: LabelledEdges, predicted: Flags, use: Flags) -> dict[str, dict[str, float | None]]:
     rows = {}
     for family in np.unique(edges.family[use]).tolist():
         own = use & (edges.family == family)
-        rows[family] = scores(said[own], edges.fused[own]) | {"edges": int(own.sum())}
+        rows[family] = scores(predicted[own], edges.fused[own]) | {"edges": int(own.sum())}
     return dict(sorted(rows.items(), key=lambda row: row[1]["accuracy"] or 0.0))
 
 
-def _by_pattern(edges: LabelledEdges, said: Mapping[str, Flags], use: Flags) -> dict[str, dict[str, float | None]]:
-    """The commonest fused pairs of operators."""
+def _by_pattern(
+    edges: LabelledEdges, predictions: Mapping[str, Flags], use: Flags
+) -> dict[str, dict[str, float | None]]:
+    """The commonest fused pairs of operators, and how many of their edges are predicted correctly."""
     pairs = edges.features[:, [_SOURCE, _TARGET]].astype(int)
     kinds, counts = np.unique(pairs[use & edges.fused], axis=0, return_counts=True)
     rows: dict[str, dict[str, float | None]] = {}
     for place in np.argsort(-counts)[:_SEEN_PATTERNS].tolist():
         own = use & (pairs == kinds[place]).all(axis=1)
         name = "-".join(_NAMES[int(code)] for code in kinds[place])
-        right = {who: float((said[who][own] == edges.fused[own]).mean()) for who in _COMPARED}
+        right = {who: float((predictions[who][own] == edges.fused[own]).mean()) for who in _COMPARED}
         rows[name] = {"edges": int(own.sum()), "fused": float(edges.fused[own].mean()), **right}
     return rows
 
 
-def write_report(found: Sequence[Comparison], folder: Path) -> Path:
-    """The tables as Markdown."""
+def write_report(comparisons: Sequence[Comparison], folder: Path) -> Path:
+    """Write the tables as Markdown."""
     text = "# Which edges a compiler fuses\n\nArchitectures held out, five folds. "
     text += "Remade by `foretell evaluate partitioner --report`."
-    write_whole(folder / "fusion.md", page(text, found))
+    write_whole(folder / "fusion.md", page(text, comparisons))
     return folder / "fusion.md"
 
 
 def evaluate(store: Path, _device: str, _cache: Path, say: Say = lambda _: None) -> list[Comparison]:
-    """Held-out tables; compilers decide the same for all devices, and nothing is kept."""
+    """Held-out tables; compilers decide the same for all devices, and nothing is cached."""
     edges = read_edges(store, say)
     return tables(edges, judge(edges, say))
 
@@ -201,8 +209,10 @@ def evaluate(store: Path, _device: str, _cache: Path, say: Say = lambda _: None)
 def train(store: Path, _device: str, _cache: Path, out: Path, say: Say = lambda _: None) -> Path:
     """Fit a partitioner to all graphs, and write it with its held-out scores."""
     edges = read_edges(store, say)
-    said = judge(edges, say)[TREES]
-    held_out = {runtime: scores(said[edges.of(runtime)], edges.fused[edges.of(runtime)]) for runtime in edges.graphs}
+    predicted = judge(edges, say)[TREES]
+    held_out = {
+        runtime: scores(predicted[edges.of(runtime)], edges.fused[edges.of(runtime)]) for runtime in edges.graphs
+    }
     say("all")
     card = {"graphs": edges.graphs, "edges": len(edges.fused), "held_out": held_out}
     fits = {name: fit_edges(edges.features[edges.of(name)], edges.fused[edges.of(name)]) for name in edges.graphs}

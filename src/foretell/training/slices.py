@@ -1,8 +1,9 @@
-"""workflows: fit a model of slices to measured ones, and judge it on architectures that it has not seen.
+"""Training: slices: fit a model of slices to measured ones, and judge it on architectures that it has not seen.
 
-Latency on a slice is that of the whole device times a ratio. The ratio is judged by itself, with the measured latency
-of the whole; then both together, the whole told by networks that have not seen the architecture either. Those are kept
-by ``foretell train``; where they are not, the shipped predictor tells the whole, and the report says so.
+The latency on a slice is that of the whole device times a ratio. First the ratio is judged alone, with the measured
+latency of the whole device. Then both are judged together: the whole device is predicted by networks that have not seen
+the architecture either. ``foretell train`` caches these networks; where there are none, the shipped predictor is used,
+and the report says so.
 """
 
 from collections import defaultdict
@@ -41,7 +42,7 @@ from foretell.units import KILO
 SLICES, BOUNDS, EVENLY, WHOLE = "slices", "bounds of the slice", "by share of SMs", "whole device"
 HELD_OUT = "by networks that have not seen the architecture"
 SEEN = "by the shipped predictor, which has seen these architectures"
-_NETWORKS = "all-0"  # the networks by fold over all data, as ``foretell train`` keeps them
+_NETWORKS = "all-0"  # the cached networks of ``foretell train``: one for each fold over all data
 _COLUMNS = ("workload_id", "method", "percent", "sm_count", "latency_ms", "status")
 _SHARES = frozenset(("ratio", "mape", *(f"{name}: mape" for name in (BOUNDS, EVENLY, WHOLE))))
 
@@ -50,37 +51,37 @@ Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Whole:
-    """What is told of whole devices: the times of each sample's units, its latency, and by whom."""
+class WholeDevice:
+    """Predictions for whole devices: the times of each sample's units, its latency, and what predicted them."""
 
     unit_us: Sequence[Values]
     latency_ms: Values
-    told: str
+    source: str
 
 
 @dataclass(frozen=True)
 class SliceSet:
-    """Measured slices with their samples, and what is told of the whole device."""
+    """Measured slices with their samples, and the predictions for the whole device."""
 
     device: str
     samples: Sequence[Sample]
     measured: MeasuredSlices
     percent: Values
-    whole: Whole
+    whole: WholeDevice
 
     @property
     def measured_ms(self) -> Values:
-        """Of each row the measured latency on the whole device."""
+        """For each row the measured latency on the whole device."""
         return np.array([sample.truth["latency_ms"] for sample in self.samples])[self.measured.sample]
 
     @property
-    def told_ms(self) -> Values:
-        """Of each row the predicted latency on the whole device."""
+    def predicted_ms(self) -> Values:
+        """For each row the predicted latency on the whole device."""
         return np.asarray(self.whole.latency_ms[self.measured.sample])
 
     @property
-    def part(self) -> list[Slice]:
-        """Of each row its slice."""
+    def slices(self) -> list[Slice]:
+        """For each row its slice."""
         device, measured = find_device(self.device), self.measured
         rows = list(zip(measured.green.tolist(), measured.sms.astype(int).tolist(), strict=True))
         known = {
@@ -89,19 +90,19 @@ class SliceSet:
         return [known[row] for row in rows]
 
     def fit(self, rows: NDArray[np.intp]) -> SliceModel:
-        """A model of slices that knows these rows."""
+        """A model of slices fitted to these rows."""
         sms = find_device(self.device).sms
         return fit_slices(self.samples, self.whole.unit_us, self.measured.of(rows), self.device, sms)
 
     def ratios(self, model: SliceModel, rows: NDArray[np.intp]) -> Values:
-        """Latency on the slice over latency on the whole device, as a model tells it."""
-        sms, part, found = find_device(self.device).sms, self.part, np.zeros(len(rows))
+        """Latency on the slice over latency on the whole device, as a model predicts it."""
+        sms, slices, ratios = find_device(self.device).sms, self.slices, np.zeros(len(rows))
         for place, row in enumerate(rows.tolist()):
             number = int(self.measured.sample[row])
             units, unit_us = self.samples[number].units, self.whole.unit_us[number]
-            part_us = model.unit_times_us(units.features, unit_us, part[row], sms)
-            found[place] = float(part_us @ units.counts) / float(unit_us @ units.counts)
-        return found
+            part_us = model.unit_times_us(units.features, unit_us, slices[row], sms)
+            ratios[place] = float(part_us @ units.counts) / float(unit_us @ units.counts)
+        return ratios
 
 
 def read_slices(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> SliceSet:
@@ -109,8 +110,11 @@ def read_slices(store: Path, device: str, cache: Path, say: Say = lambda _: None
     device = find_device(device).id
     measured = _measured_slices(store)
     if not measured:
-        raise DataError(f"No slice was measured below {store}; a plan of the kind slices does: foretell collect.")
+        raise DataError(
+            f"No slice was measured below {store}; measure some with a plan of the kind slices: foretell collect."
+        )
     everything = read_samples(store, device, cache, say)
+    # slices are replayed CUDA graphs: only a replayed whole device can be compared with them
     known = {sample.workload_id: place for place, sample in enumerate(everything) if sample.captured}
     rows = [row for row in measured if row["workload_id"] in known]
     if not rows:
@@ -127,88 +131,94 @@ def read_slices(store: Path, device: str, cache: Path, say: Say = lambda _: None
             np.array([row["latency_ms"] for row in rows], np.float64),
         ),
         np.array([row["percent"] for row in rows], np.float64),
-        _told(everything, chosen, device, cache),
+        _predict_whole(everything, chosen, device, cache),
     )
 
 
 def _measured_slices(store: Path) -> list[Mapping[str, Any]]:
-    """The first good measurement of every slice."""
-    found: dict[tuple[str, str, int], Mapping[str, Any]] = {}
+    """The first successful measurement of every slice."""
+    rows: dict[tuple[str, str, int], Mapping[str, Any]] = {}
     for file in find_files(store):
         if file.table == "slices":
             for row in read_columns(file, _COLUMNS).to_pylist():
                 if row["status"] == "ok" and row["method"] in METHODS.values():
-                    found.setdefault((row["workload_id"], row["method"], row["sm_count"]), row)
-    return list(found.values())
+                    # the first measurement of a slice counts: a later campaign must not change old results
+                    rows.setdefault((row["workload_id"], row["method"], row["sm_count"]), row)
+    return list(rows.values())
 
 
-def _told(everything: Sequence[Sample], chosen: Sequence[int], device: str, cache: Path) -> Whole:
-    """What kept networks tell of samples that they have not seen; else what the shipped predictor tells."""
+def _predict_whole(everything: Sequence[Sample], chosen: Sequence[int], device: str, cache: Path) -> WholeDevice:
+    """Held-out predictions of cached networks; without any, those of the shipped predictor."""
     rows = UnitRows.of(everything)
-    kept = sorted(cache.glob(f"networks-{device}-*/{_NETWORKS}.npz"), key=lambda file: -file.stat().st_mtime)
+    # the newest networks first
+    cached_files = sorted(cache.glob(f"networks-{device}-*/{_NETWORKS}.npz"), key=lambda file: -file.stat().st_mtime)
     folds = folds_of(groups_of(everything), Settings())
-    for file in kept:
+    for file in cached_files:
         (fit,) = cross_fits(everything, {_NETWORKS: folds}, Settings(), {_NETWORKS: file}).values()
-        if len(fit.told.log_ratio) == len(rows.counts):
-            unit_us = np.exp(fit.told.log_ratio) * rows.bound_us
+        # networks of another state of the data have another number of rows
+        if len(fit.predictions.log_ratio) == len(rows.counts):
+            unit_us = np.exp(fit.predictions.log_ratio) * rows.bound_us
             latency_ms = _corrected_ms(everything, rows, unit_us, folds)
-            return Whole([unit_us[rows.part(place)] for place in chosen], latency_ms[chosen], HELD_OUT)
+            return WholeDevice([unit_us[rows.part(place)] for place in chosen], latency_ms[chosen], HELD_OUT)
     model = shipped_units(device, best_predictor(device))
     samples = [everything[place] for place in chosen]
     times = [model.times_us(sample.units) for sample in samples]
-    return Whole(times, predict_samples(model, samples)["latency_ms"], SEEN)
+    return WholeDevice(times, predict_samples(model, samples)["latency_ms"], SEEN)
 
 
 def _corrected_ms(samples: Sequence[Sample], rows: UnitRows, unit_us: Values, folds: NDArray[np.intp]) -> Values:
-    """Sums of units, corrected on the whole by trees that have not seen the fold."""
+    """The sums of units, corrected by trees that have not seen the fold."""
     sums_us, settings = rows.sums(unit_us), Settings()
     pooled = np.stack([pool(sample.units, unit_us[rows.part(i)], sample.setting) for i, sample in enumerate(samples)])
     target = np.log(np.where(rows.whole, rows.latency_us, 1.0) / sums_us)
-    found = np.zeros(len(samples))
+    log_correction = np.zeros(len(samples))
     for fold in np.unique(folds):
-        taught, held = rows.whole & (folds != fold), folds == fold
-        if taught.any():
-            found[held] = settings.seeded(settings.whole).fit(pooled[taught], target[taught]).predict(pooled[held])
-    return np.asarray(sums_us * np.exp(found) / KILO)
+        training, held_out = rows.whole & (folds != fold), folds == fold
+        if training.any():
+            log_correction[held_out] = (
+                settings.seeded(settings.whole).fit(pooled[training], target[training]).predict(pooled[held_out])
+            )
+    return np.asarray(sums_us * np.exp(log_correction) / KILO)
 
 
-def judge(found: SliceSet, say: Say = lambda _: None) -> Values:
-    """The ratio of every row, by fits that have not seen its architecture."""
-    fold = np.array([fold_of(sample.spec) for sample in found.samples], np.intp)[found.measured.sample]
+def judge(slice_set: SliceSet, say: Say = lambda _: None) -> Values:
+    """The ratio of every row, predicted by a model that has not seen its architecture."""
+    fold = np.array([fold_of(sample.spec) for sample in slice_set.samples], np.intp)[slice_set.measured.sample]
     ratios = np.full(len(fold), np.nan)
     for number in np.unique(fold).tolist():
         say(f"fold {number + 1} of {FOLDS}")
-        taught, held = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        if not len(taught):
-            raise DataError("All slices are of one fold; measure slices of more architectures.")
-        ratios[held] = found.ratios(found.fit(taught), held)
+        training, held_out = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        if not len(training):
+            raise DataError("All slices belong to one fold; measure slices of more architectures.")
+        ratios[held_out] = slice_set.ratios(slice_set.fit(training), held_out)
     return ratios
 
 
-def scale_bounds(found: SliceSet, store: Path, predictor: Predictor, say: Say = lambda _: None) -> Values:
-    """The ratio of every row as a predictor of whole devices tells it from the bounds of the slice."""
-    device, ratios = find_device(found.device), np.full(len(found.measured), np.nan)
+def scale_bounds(slice_set: SliceSet, store: Path, predictor: Predictor, say: Say = lambda _: None) -> Values:
+    """The ratio of every row as a predictor of whole devices gives it from the bounds of the slice."""
+    device, ratios = find_device(slice_set.device), np.full(len(slice_set.measured), np.nan)
     of_sample: defaultdict[int, list[int]] = defaultdict(list)
-    for row, number in enumerate(found.measured.sample.tolist()):
+    for row, number in enumerate(slice_set.measured.sample.tolist()):
         of_sample[number].append(row)
     rows, waiting = measured_rows(store), defaultdict[GraphKey, list[int]](list)
-    for number, sample in enumerate(found.samples):
+    for number, sample in enumerate(slice_set.samples):
         waiting[GraphKey.of(rows[sample.workload_id])].append(number)
-    part, done = found.part, 0
+    slices, done = slice_set.slices, 0
     for key, _, graph in read_graphs(store, list(waiting)):
         for number in waiting[key]:
-            workload = workload_of(rows[found.samples[number].workload_id], graph, Target(device))
+            workload = workload_of(rows[slice_set.samples[number].workload_id], graph, Target(device))
             known: dict[int, float] = {}
             whole_ms = _latency_ms(predictor, workload)
             for row in of_sample[number]:
-                slice_ = part[row]
+                slice_ = slices[row]
+                # MPS and green contexts of the same size have the same bounds
                 if slice_.sms not in known:
                     target = Target(device, slice_)
                     known[slice_.sms] = _latency_ms(predictor, replace(workload, target=target)) / whole_ms
                 ratios[row] = known[slice_.sms]
             done += 1
             if done % 20 == 0:
-                say(f"{done} of {len(found.samples)} workloads scaled by bounds")
+                say(f"{done} of {len(slice_set.samples)} workloads scaled by bounds")
     return ratios
 
 
@@ -217,34 +227,38 @@ def _latency_ms(predictor: Predictor, workload: Any) -> float:
     return latency_ms.value if latency_ms is not None else np.nan
 
 
-def compare(found: SliceSet, ratios: Values, bounds: Values | None = None) -> list[Comparison]:
-    """All slices together, then by percentage, method and family; ``bounds`` are the ratios of `scale_bounds`."""
-    measured = found.measured
+def compare(slice_set: SliceSet, ratios: Values, bounds: Values | None = None) -> list[Comparison]:
+    """Tables: all slices, then by percentage, method and family; ``bounds`` are the ratios of `scale_bounds`."""
+    measured = slice_set.measured
+    # a baseline without a number for every row is left out
     others = {} if bounds is None or not np.isfinite(bounds).all() else {BOUNDS: bounds}
-    others |= {EVENLY: find_device(found.device).sms / measured.sms, WHOLE: np.ones(len(measured))}
+    others |= {EVENLY: find_device(slice_set.device).sms / measured.sms, WHOLE: np.ones(len(measured))}
 
     def figures(rows: NDArray[np.intp]) -> dict[str, Cell]:
-        truth_ms, told_ms = measured.latency_ms[rows], found.told_ms[rows]
-        cells: dict[str, Cell] = {"count": len(rows), "ratio": mape(truth_ms, (found.measured_ms * ratios)[rows])}
-        cells["mape"] = mape(truth_ms, told_ms * ratios[rows])
-        return cells | {f"{name}: mape": mape(truth_ms, told_ms * each[rows]) for name, each in others.items()}
+        truth_ms, predicted_ms = measured.latency_ms[rows], slice_set.predicted_ms[rows]
+        cells: dict[str, Cell] = {"count": len(rows), "ratio": mape(truth_ms, (slice_set.measured_ms * ratios)[rows])}
+        cells["mape"] = mape(truth_ms, predicted_ms * ratios[rows])
+        return cells | {f"{name}: mape": mape(truth_ms, predicted_ms * other[rows]) for name, other in others.items()}
 
     everything = {
         name: {
             key: value
-            for key, value in asdict(accuracy(measured.latency_ms, found.told_ms * each)).items()
+            for key, value in asdict(accuracy(measured.latency_ms, slice_set.predicted_ms * predictor_ratios)).items()
             if key != "count"
         }
-        for name, each in {SLICES: ratios, **others}.items()
+        for name, predictor_ratios in {SLICES: ratios, **others}.items()
     }
-    size = f"{len(measured)} slices of {len(found.samples)} workloads"
-    tables = [Comparison(f"{size}; the whole told {found.whole.told}", everything)]
+    size = f"{len(measured)} slices of {len(slice_set.samples)} workloads"
+    tables = [Comparison(f"{size}; the whole device predicted {slice_set.whole.source}", everything)]
     for green, name in enumerate(METHODS.values()):
         own = np.flatnonzero(measured.green == bool(green))
         if len(own):
-            rows = {f"{value:g}": figures(own[found.percent[own] == value]) for value in np.unique(found.percent[own])}
+            rows = {
+                f"{value:g}": figures(own[slice_set.percent[own] == value])
+                for value in np.unique(slice_set.percent[own])
+            }
             tables.append(_table(f"{name}, by percentage of the SMs", {**rows, "all": figures(own)}, "percent"))
-    family = np.array([sample.family for sample in found.samples])[measured.sample]
+    family = np.array([sample.family for sample in slice_set.samples])[measured.sample]
     rows = {name: figures(np.flatnonzero(family == name)) for name in np.unique(family).tolist()}
     worst = dict(sorted(rows.items(), key=lambda row: -float(row[1]["mape"] or 0.0)))  # type: ignore[arg-type]
     return [*tables, _table("By family, worst first", worst, "family")]
@@ -255,46 +269,48 @@ def _table(title: str, rows: Mapping[str, Mapping[str, Cell]], head: str) -> Com
 
 
 def evaluate(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> list[Comparison]:
-    """Held-out tables, beside how the bounds of the shipped predictor scale, where it answers."""
-    found = read_slices(store, device, cache, say)
-    ratios = judge(found, say)
+    """Held-out tables, with the bounds of the shipped predictor beside them where it has any."""
+    slice_set = read_slices(store, device, cache, say)
+    ratios = judge(slice_set, say)
     try:
-        bounds: Values | None = scale_bounds(found, store, find_predictor(None, find_device(device).id), say)
+        bounds: Values | None = scale_bounds(slice_set, store, find_predictor(None, find_device(device).id), say)
+    # the comparison is optional: the tables come out without it
     except ForetellError as error:
         say(f"not compared with {BOUNDS}: {error}")
         bounds = None
-    return compare(found, ratios, bounds)
+    return compare(slice_set, ratios, bounds)
 
 
-def write_report(found: Sequence[Comparison], folder: Path) -> Path:
-    """The tables as Markdown."""
+def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
+    """Write the tables as Markdown."""
     text = (
         "# Latency on a part of a GPU\n\n"
         "Architectures held out, five folds. Remade by `foretell evaluate slices --report`.\n\n"
         "`ratio` is the error of latency on the slice over latency on the whole, with the measured latency of the "
-        f"whole; `mape` has that predicted, too. *{BOUNDS}*: the predictor of whole devices, given the peaks that the "
-        "slice leaves."
+        f"whole; for `mape` that is predicted, too. *{BOUNDS}*: the predictor of whole devices, given the peaks that "
+        "the slice leaves."
     )
-    write_whole(folder / "slices.md", page(text, found))
+    write_whole(folder / "slices.md", page(text, tables))
     return folder / "slices.md"
 
 
 def train(store: Path, device: str, cache: Path, out: Path, say: Say = lambda _: None) -> Path:
     """Fit a model to all slices, and write it with its held-out errors."""
-    found = read_slices(store, device, cache, say)
-    ratios = judge(found, say)
-    truth_ms = found.measured.latency_ms
-    errors = np.abs(np.log(found.measured_ms * ratios / truth_ms))
-    share = np.round(found.measured.sms / find_device(found.device).sms, 1)
-    by_share = [(float(each), conformal_quantile(errors[share == each], Settings().miss)) for each in np.unique(share)]
-    model = replace(found.fit(np.arange(len(ratios))), errors=tuple(by_share))
+    slice_set = read_slices(store, device, cache, say)
+    ratios = judge(slice_set, say)
+    truth_ms = slice_set.measured.latency_ms
+    errors = np.abs(np.log(slice_set.measured_ms * ratios / truth_ms))
+    # shares of SMs are not exactly the nominal percentages: round to tenths
+    share = np.round(slice_set.measured.sms / find_device(slice_set.device).sms, 1)
+    by_share = [(float(one), conformal_quantile(errors[share == one], Settings().miss)) for one in np.unique(share)]
+    model = replace(slice_set.fit(np.arange(len(ratios))), errors=tuple(by_share))
     card = {
         "slices": len(ratios),
-        "workloads": len(found.samples),
+        "workloads": len(slice_set.samples),
         "held_out": {
-            "ratio": mape(truth_ms, found.measured_ms * ratios),
-            "latency_ms": mape(truth_ms, found.told_ms * ratios),
+            "ratio": mape(truth_ms, slice_set.measured_ms * ratios),
+            "latency_ms": mape(truth_ms, slice_set.predicted_ms * ratios),
         },
-        "whole": found.whole.told,
+        "whole": slice_set.whole.source,
     }
-    return write_fitted(out, file_name(found.device), write(model, card))
+    return write_fitted(out, file_name(slice_set.device), write(model, card))

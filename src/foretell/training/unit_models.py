@@ -1,4 +1,4 @@
-"""workflows: fit predictors to measured workloads, and judge them on what they have not seen."""
+"""Training: unit models: fit them to measured workloads, and judge them on workloads that they have not seen."""
 
 import hashlib
 import json
@@ -33,10 +33,10 @@ from foretell.training.examples.unit_classes import read_unit_classes
 from foretell.training.judging.protocol import (
     METRICS,
     MODES,
-    Answerer,
     Fitter,
     Predicted,
     Run,
+    SamplePredictor,
     compare,
     groups_of,
     is_known,
@@ -47,41 +47,43 @@ from foretell.training.judging.table import page
 from foretell.units import seconds_from_ms
 
 Say = Callable[[str], None]
-# the title of a predictor from elsewhere → what fits it for a split and a seed
+# name of a predictor from outside this package → for a split and a seed, the function that fits it
 Others = Mapping[str, Callable[[str, int], Fitter]]
 SPLITS = ("random", "architecture", "family")
 NETWORK, TREES = "unit-network", "unit-trees"
-# raise it when baselines, unit models, metrics or the protocol change: finished runs are made again
+# raise it when baselines, unit models, metrics or the protocol change: finished runs are then repeated
 JUDGING_VERSION = 1
 
 
-def _roofline(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+def _roofline(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
+    # analytic: nothing is fitted
     del train, validation, seed
 
-    def answer(samples: Sequence[Sample]) -> Predicted:
+    def predict(samples: Sequence[Sample]) -> Predicted:
         latency_ms = np.array([sample.roofline_ms for sample in samples])
         power_w = np.array([sample.roofline_w for sample in samples])
         memory_mib = np.array([sample.setting.memory_mib for sample in samples])
         energy_j = np.array([seconds_from_ms(time_ms) for time_ms in latency_ms]) * power_w
         return {"latency_ms": latency_ms, "memory_mib": memory_mib, "power_w": power_w, "energy_j": energy_j}
 
-    return answer
+    return predict
 
 
-def _unit_trees(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+def _unit_trees(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
+    # unit models hold out folds of their own, so the validation side is training data, too
     samples = [*train, *validation]
     trees = UnitModel.load(fit_unit_trees(samples, groups_of(samples), Settings(seed=seed)))
     return lambda test: predict_samples(trees, test)
 
 
-def _unit_network(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+def _unit_network(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
     samples, settings = [*train, *validation], Settings(seed=seed)
     groups = groups_of(samples)
     (fit,) = cross_fit_networks(samples, [folds_of(groups, settings)], settings)
     return _with_network(samples, fit, settings)
 
 
-def _with_network(samples: Sequence[Sample], fit: CrossFit, settings: Settings) -> Answerer:
+def _with_network(samples: Sequence[Sample], fit: CrossFit, settings: Settings) -> SamplePredictor:
     model = UnitModel.load(fit_unit_network(samples, groups_of(samples), fit, settings))
     return lambda test: predict_samples(model, test)
 
@@ -105,19 +107,20 @@ def train(
     only_networks: bool = False,
     say: Say,
 ) -> Path | None:
-    """Fit a predictor to everything measured on a device; the file is written with its checksum beside it.
+    """Fit a predictor to everything measured on a device; write the file and its entry in the index.
 
-    Networks are kept in ``cache``; with ``only_networks`` nothing else is fitted: a machine with an accelerator does
-    that, and another one the rest.
+    Networks are cached in ``cache``. With ``only_networks`` nothing else is fitted: a machine with a GPU can fit them,
+    and another one the rest.
     """
     if predictor not in (NETWORK, TREES):
-        raise InputError(f"{predictor!r} cannot be fitted and kept.{did_you_mean(predictor, (NETWORK, TREES))}")
+        raise InputError(f"{predictor!r} cannot be fitted.{did_you_mean(predictor, (NETWORK, TREES))}")
     device = find_device(device).id
     samples = read_samples(store, device, cache, say)
     settings, groups = Settings(device=device, seed=seed, threads=threads), groups_of(samples)
     if predictor == TREES:
         data = fit_unit_trees(samples, groups, settings, say)
     else:
+        # the name is that of the cache file, which other judgements look for
         folds = {f"all-{seed}": folds_of(groups, settings)}
         (fit,) = _cross_fits(samples, folds, settings, store, device, cache, say).values()
         if only_networks:
@@ -126,6 +129,7 @@ def train(
     file = out / f"{predictor}-{device}.zip"
     write_whole(file, data)
     index_file = out / "index.json"
+    # entries of other devices and predictors stay
     index = json.loads(index_file.read_text(encoding="utf-8")) if index_file.exists() else {}
     card = UnitModel.load(data).card
     index.setdefault(device, {})[predictor] = {
@@ -135,12 +139,13 @@ def train(
         "held_out": card["held_out"],
         "held_out_by_family": card["held_out_by_family"],
     }
+    # the index has the checksum that `shipped` compares
     write_whole(index_file, (json.dumps(index, indent=1, sort_keys=True) + "\n").encode())
     return file
 
 
 def network_folder(store: Path, device: str, cache: Path, **versions: int) -> Path:
-    """Where networks are kept: by the data and the versions of what they are made by."""
+    """The folder of cached networks; its name depends on the data and on the versions of the code."""
     return cache / f"networks-{device}-{fingerprint(store, device, **versions)}"
 
 
@@ -172,10 +177,10 @@ def evaluate(
     others: Others | None = None,
     say: Say,
 ) -> list[Run]:
-    """Every predictor on every split with every seed; what is known from an earlier call is not repeated.
+    """Run every predictor on every split with every seed; runs that were finished before are not repeated.
 
-    Networks of all splits and seeds are fitted first and kept in ``cache``; with ``only_networks``, only that.
-    ``others`` are predictors from elsewhere, to be judged beside ours on the same workloads.
+    The networks of all splits and seeds are fitted first and cached in ``cache``; with ``only_networks``, only that is
+    done. ``others`` are predictors from outside, judged beside ours on the same workloads.
     """
     others = others or {}
     for name in names:
@@ -187,75 +192,82 @@ def evaluate(
     folder = run_folder(store, device, runs)
     fitters: dict[tuple[str, str, int], Fitter] = {}
     if NETWORK in names:
-        asked = [(split, seed) for seed in seeds for split in splits if not is_known(NETWORK, split, seed, folder)]
-        fitters |= _network_fitters(samples, asked, store, device, cache, say)
-    found = []
+        missing = [(split, seed) for seed in seeds for split in splits if not is_known(NETWORK, split, seed, folder)]
+        fitters |= _network_fitters(samples, missing, store, device, cache, say)
+    finished_runs = []
     for seed in seeds if not only_networks else ():
         for split in splits:
             for name in names:
                 say(f"{name}, split by {split}, seed {seed}")
                 other = others[name](split, seed) if name in others else FITTERS[name]
+                # networks were fitted together above; every other predictor is fitted within its run
                 fitter = fitters.get((name, split, seed), other)
-                found.append(run_once(name, fitter, samples, split, seed, folder))
-    return found
+                finished_runs.append(run_once(name, fitter, samples, split, seed, folder))
+    return finished_runs
 
 
 def check_splits(splits: Sequence[str]) -> None:
-    """Refuse a split that does not exist."""
+    """Refuse the name of a split that does not exist."""
     for split in splits:
         if split not in SPLITS:
             raise InputError(f"Unknown split {split!r}.{did_you_mean(split, SPLITS)}")
 
 
 def _network_fitters(
-    samples: list[Sample], asked: Sequence[tuple[str, int]], store: Path, device: str, cache: Path, say: Say
+    samples: list[Sample], wanted: Sequence[tuple[str, int]], store: Path, device: str, cache: Path, say: Say
 ) -> dict[tuple[str, str, int], Fitter]:
-    """For each split and seed, what fits the rest beside a network that knows the training side alone."""
-    folds = {f"{split}-{seed}": _folds_within(samples, split, seed) for split, seed in asked}
-    kept = _cross_fits(samples, folds, Settings(), store, device, cache, say)
+    """For each split and seed a function that fits the rest of the model beside its cached network."""
+    folds = {f"{split}-{seed}": _folds_within(samples, split, seed) for split, seed in wanted}
+    cross_fit_of = _cross_fits(samples, folds, Settings(), store, device, cache, say)
     ends = np.cumsum([len(sample.units) for sample in samples])
-    parts = {each.workload_id: np.arange(end - len(each.units), end) for each, end in zip(samples, ends, strict=True)}
+    rows_of = {one.workload_id: np.arange(end - len(one.units), end) for one, end in zip(samples, ends, strict=True)}
 
     def fitter(fit: CrossFit) -> Fitter:
-        def fit_rest(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
-            taught = [*train, *validation]
-            rows = np.concatenate([parts[sample.workload_id] for sample in taught])
-            return _with_network(taught, CrossFit(fit.told.of(rows), fit.network), Settings(seed=seed))
+        def fit_rest(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
+            samples_seen = [*train, *validation]
+            rows = np.concatenate([rows_of[sample.workload_id] for sample in samples_seen])
+            return _with_network(samples_seen, CrossFit(fit.predictions.of(rows), fit.network), Settings(seed=seed))
 
         return fit_rest
 
-    return {(NETWORK, split, seed): fitter(kept[f"{split}-{seed}"]) for split, seed in asked}
+    # `fitter` binds its cross-fit here; a closure in the loop would see only the last one
+    return {(NETWORK, split, seed): fitter(cross_fit_of[f"{split}-{seed}"]) for split, seed in wanted}
 
 
 def _folds_within(samples: Sequence[Sample], split: str, seed: int) -> NDArray[np.intp]:
-    """The fold of each sample of the training side, −1 for all others."""
+    """The fold of each sample of the training and validation sides, −1 for all others."""
     parts = sides(samples, split, seed)
-    taught = [*parts[TRAIN], *parts[VALIDATION]]
-    folds = folds_of(groups_of(taught), Settings(seed=seed))
-    of_sample = {sample.workload_id: fold for sample, fold in zip(taught, folds, strict=True)}
+    samples_seen = [*parts[TRAIN], *parts[VALIDATION]]
+    folds = folds_of(groups_of(samples_seen), Settings(seed=seed))
+    of_sample = {sample.workload_id: fold for sample, fold in zip(samples_seen, folds, strict=True)}
     return np.array([of_sample.get(sample.workload_id, -1) for sample in samples], dtype=np.intp)
 
 
 def run_folder(store: Path, device: str, runs: Path) -> Path:
-    """Where finished runs are kept: by the data, the device and the version of the judging."""
+    """The folder of finished runs; its name depends on the data, the device and the version of the judging."""
     return runs / f"{device}-{fingerprint(store, device, judging=JUDGING_VERSION)}"
 
 
 def finished(store: Path, device: str, runs: Path) -> list[Run]:
-    """All runs on the data as it is, whichever call made them; predictors from elsewhere come last."""
+    """All finished runs on today's data; predictors from outside come last."""
     folder = run_folder(store, find_device(device).id, runs)
-    found = [Run(**json.loads(file.read_text(encoding="utf-8"))) for file in folder.glob("*.json")]
-    ours = list(FITTERS)
+    all_runs = [Run(**json.loads(file.read_text(encoding="utf-8"))) for file in folder.glob("*.json")]
+    own_predictors = list(FITTERS)
 
-    def place(run: Run) -> tuple[int, int, str, int]:
+    def sort_key(run: Run) -> tuple[int, int, str, int]:
         name = run.predictor
-        return SPLITS.index(run.split), ours.index(name) if name in ours else len(ours), name, run.seed
+        return (
+            SPLITS.index(run.split),
+            own_predictors.index(name) if name in own_predictors else len(own_predictors),
+            name,
+            run.seed,
+        )
 
-    return sorted(found, key=place)
+    return sorted(all_runs, key=sort_key)
 
 
 def write_report(runs: Sequence[Run], folder: Path) -> Path:
-    """All tables as Markdown and as JSON."""
+    """Write all tables as Markdown and as JSON."""
     tables = list(_tables(runs))
     text = "# Predictors compared\n\nRemade by `foretell evaluate --report`."
     write_whole(folder / "evaluation.md", page(text, tables))

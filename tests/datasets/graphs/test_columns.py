@@ -99,7 +99,7 @@ def test_a_document_that_is_no_graph_is_kept_word_for_word() -> None:
     data = with_columns(pa.table({"document": pa.array(texts, pa.string())}))
     assert data.column("document").to_pylist() == texts
     assert [StoredGraphs(data, "here").document(place) for place in range(4)] == texts
-    with pytest.raises(DataError, match="Row 1 of here is no graph"):
+    with pytest.raises(DataError, match="Row 1 of here is not a graph"):
         StoredGraphs(data, "here")[1]
 
 
@@ -232,5 +232,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 def test_a_row_that_leads_nowhere_names_its_file(tmp_path: Path) -> None:
     graph = pack(chain(1)) | {"edges": [9] * 7}
     data = pa.table({"graph": pa.array([graph], stored(chain(1)).schema.field("graph").type)})
-    with pytest.raises(DataError, match=r"Row 0 of data/graphs\.parquet is no graph: The columns of the graph 'chain'"):
+    with pytest.raises(
+        DataError, match=r"Row 0 of data/graphs\.parquet is not a graph: The columns of the graph 'chain'"
+    ):
         StoredGraphs(data, "data/graphs.parquet")[0]

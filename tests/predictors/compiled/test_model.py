@@ -85,7 +85,7 @@ def test_a_model_is_written_and_read():
         with pytest.raises(ModelError, match="fit it again"):
             CompiledModel.load(json.dumps(other).encode())
     for damaged in (b"{}", b"\xff", b"[1]"):
-        with pytest.raises(ModelError, match="no fitted model of compiled times"):
+        with pytest.raises(ModelError, match="not a fitted model of compiled times"):
             CompiledModel.load(damaged)
 
 

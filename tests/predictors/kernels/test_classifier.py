@@ -11,7 +11,7 @@ from foretell.errors import ModelError
 from foretell.features import extract_units
 from foretell.features.layouts import operand_layouts
 from foretell.predictors.fitted_files import write_fitted
-from foretell.predictors.kernels.classifier import KernelClassifier, file_name, parted, shipped, write
+from foretell.predictors.kernels.classifier import KernelClassifier, file_name, rows_by_network, shipped, write
 from foretell.predictors.kernels.inputs import kernel_inputs
 from small.small_kernels import CLASSES, fitted, labelled
 from small.small_samples import blocks, workload
@@ -29,7 +29,7 @@ def test_the_likeliest_come_first() -> None:
     assert ranked.classes.shape == ranked.probability.shape == (len(units()), 2)
     assert (np.diff(ranked.probability, axis=1) <= 1e-6).all()
     assert (ranked.probability.sum(axis=1) <= 1 + 1e-5).all()
-    rows = parted(units())
+    rows = rows_by_network(units())
     assert {CLASSES[number].split()[0] for number in ranked.classes[rows["products"], 0]} == {"cublas"}
     assert {CLASSES[number].split()[0] for number in ranked.classes[rows["others"], 0]} == {"pytorch"}
 
@@ -62,7 +62,7 @@ def changed(**given: object) -> bytes:
 
 def test_what_is_no_classifier_is_refused() -> None:
     for data in (b"", b"PK nothing", write(fitted())[:-400]):
-        with pytest.raises(ModelError, match="no classifier of kernels"):
+        with pytest.raises(ModelError, match="not a classifier of kernels"):
             KernelClassifier.load(data)
     with pytest.raises(ModelError, match="other features"):
         KernelClassifier.load(changed(schema="old"))

@@ -38,7 +38,7 @@ def test_equal_rows_count_as_often_as_they_were_seen() -> None:
 def test_every_unit_needs_a_class() -> None:
     features, layouts, labels = labelled()
     units = kernel_inputs(features, layouts, False)
-    with pytest.raises(InputError, match="one class for each"):
+    with pytest.raises(InputError, match="one class each"):
         fit_kernels(units, labels[:3], np.ones(3), CLASSES, "h200", 132, QUICK)
     with pytest.raises(InputError, match="Got 0 units"):
         fit_kernels(units.of(slice(0, 0)), labels[:0], np.ones(0), CLASSES, "h200", 132, QUICK)

@@ -36,7 +36,7 @@ def test_a_device_without_traces_is_named(only_h200: None) -> None:
     assert classifier_for(H200) == (shipped("h200"), None)
     _, warning = classifier_for(replace(H200, runtime="compile"))
     assert warning is not None
-    assert "compile makes kernels of its own" in warning
+    assert "compile generates kernels of its own" in warning
 
 
 def test_every_distinct_unit_has_a_class_and_slices_change_none() -> None:

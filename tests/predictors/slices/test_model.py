@@ -135,9 +135,9 @@ def test_what_is_written_is_read():
 
 
 def test_what_is_damaged_or_of_other_features_is_refused():
-    with pytest.raises(ModelError, match="no fitted model of slices"):
+    with pytest.raises(ModelError, match="not a fitted model of slices"):
         SliceModel.load(b"{}")
-    with pytest.raises(ModelError, match="no fitted model of slices"):
+    with pytest.raises(ModelError, match="not a fitted model of slices"):
         SliceModel.load(b"\xff\x00")
     other = json.loads(write(model(), {}))
     with pytest.raises(ModelError, match="fit it again"):

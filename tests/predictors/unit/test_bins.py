@@ -23,7 +23,7 @@ def test_each_size_has_bins_of_as_many_rows(numbers: np.ndarray) -> None:
 
 def test_bins_tell_where_a_size_is(numbers: np.ndarray) -> None:
     bins = Bins.of(numbers, 4)
-    told = bins.beside(numbers)
+    told = bins.with_positions(numbers)
     np.testing.assert_array_equal(told[:, :ENCODED_WIDTH], numbers)
     first = told[:, ENCODED_WIDTH : ENCODED_WIDTH + 4]
     assert (np.diff(first, axis=1) <= 0).all()  # what is not through one is not in the next
@@ -38,4 +38,4 @@ def test_bins_tell_where_a_size_is(numbers: np.ndarray) -> None:
 def test_without_bins_numbers_stay(numbers: np.ndarray) -> None:
     bins = Bins.of(numbers, 0)
     assert not len(bins)
-    np.testing.assert_array_equal(bins.beside(numbers), numbers)
+    np.testing.assert_array_equal(bins.with_positions(numbers), numbers)

@@ -118,10 +118,10 @@ def test_a_bench_teaches_units_but_is_no_workload(trees: UnitModel) -> None:
 
 def test_too_little_is_refused() -> None:
     few = small_samples()[:5]
-    with pytest.raises(InputError, match=r"Got 5 measured workloads, .* traced units; give more"):
+    with pytest.raises(InputError, match=r"Got 5 measured workloads and .* traced units; a fit needs more"):
         fit_unit_trees(few, architectures(few), QUICK)
     untraced = tuple(replace(sample, unit_us=None) for sample in small_samples())
-    with pytest.raises(InputError, match="60 measured workloads, 0 traced units"):
+    with pytest.raises(InputError, match="60 measured workloads and 0 traced units"):
         fit_unit_trees(untraced, architectures(untraced), QUICK)
 
 

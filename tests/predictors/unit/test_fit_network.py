@@ -31,7 +31,7 @@ def learns() -> np.ndarray:
 
 def test_units_of_samples_that_were_not_seen_are_told(rows: UnitRows, learns: np.ndarray) -> None:
     fitted = fit_networks(rows, learns, replace(QUICK.network, epochs=80))
-    held_out, all_seen = (told.log_ratio for told in fitted.told())
+    held_out, all_seen = (networks.log_ratio for networks in fitted.predictions())
     held = ~learns[0][rows.owner]
     truth = np.log(np.concatenate([unit_times_us(sample.units) / sample.units.bound_us for sample in small_samples()]))
     assert np.median(np.abs(held_out - truth)[held]) < 0.2
@@ -51,15 +51,15 @@ def test_a_network_does_not_hear_of_samples_it_must_not_know(rows: UnitRows, lea
         latency_us=np.where(learns[0], rows.latency_us, rows.latency_us * 50),
     )
     # the weight of a unit follows from its time, and is brought to a mean of one over all rows: only that may differ
-    plain, other = (next(fit_networks(each, learns[:1], quick).told()).log_ratio for each in (rows, spoilt))
-    both = next(fit_networks(spoilt, np.ones_like(learns[:1]), quick).told()).log_ratio
+    plain, other = (next(fit_networks(each, learns[:1], quick).predictions()).log_ratio for each in (rows, spoilt))
+    both = next(fit_networks(spoilt, np.ones_like(learns[:1]), quick).predictions()).log_ratio
     assert np.abs(plain - other).max() < 0.2 * np.abs(plain - both).max()
 
 
 def test_the_same_seed_gives_the_same_network(rows: UnitRows, learns: np.ndarray) -> None:
     quick = replace(QUICK.network, epochs=2)
     first, again, other = (
-        next(fit_networks(rows, learns[1:], replace(quick, seed=seed)).told()).log_ratio for seed in (0, 0, 1)
+        next(fit_networks(rows, learns[1:], replace(quick, seed=seed)).predictions()).log_ratio for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 1e-3
@@ -73,7 +73,7 @@ def test_too_little_is_refused(rows: UnitRows, learns: np.ndarray) -> None:
 def test_without_measured_power_none_is_told(rows: UnitRows, learns: np.ndarray) -> None:
     quick = replace(QUICK.network, epochs=1)
     fitted = fit_networks(replace(rows, power_w=np.full(len(rows.power_w), np.nan)), learns[1:], quick)
-    assert next(fitted.told()).power_w is None
+    assert next(fitted.predictions()).power_w is None
     assert fitted.network([0]).most_w is None
 
 
@@ -82,7 +82,7 @@ def test_kernels_are_taught_where_they_are_known(rows: UnitRows, learns: np.ndar
     quick = replace(QUICK.network, epochs=2)
     classes = np.where(np.arange(len(rows.counts)) % 3 == 0, -1, rows.features[:, 0].astype(np.int64) % 5)
     plain, same, taught, unknown = (
-        next(fit_networks(rows, learns[1:], each, classes=known).told()).log_ratio
+        next(fit_networks(rows, learns[1:], each, classes=known).predictions()).log_ratio
         for each, known in (
             (quick, None),
             (replace(quick, kernel=0.0), classes),

@@ -116,12 +116,12 @@ def test_an_operator_beyond_the_known_ones_does_not_break_it(network: UnitNetwor
 
 @pytest.mark.parametrize("data", [b"", b"nonsense"])
 def test_what_is_no_network_is_refused(data: bytes) -> None:
-    with pytest.raises(ModelError, match="no network on units"):
+    with pytest.raises(ModelError, match="not a network on units"):
         UnitNetwork.load(data)
 
 
 def test_a_network_of_other_features_is_refused(network: UnitNetwork) -> None:
     weights = dict(network.weights) | {"enter": network.weights["enter"][:, :-1]}
     other = UnitNetwork(weights, BINS, network.middle[:-1], network.spread[:-1])
-    with pytest.raises(ModelError, match="other features; fit it again"):
+    with pytest.raises(ModelError, match=r"other features.*; fit it again"):
         UnitNetwork.load(other.to_onnx())

@@ -27,5 +27,5 @@ def test_power_is_the_slope_between_edges():
 
 
 def test_too_few_edges_are_an_error():
-    with pytest.raises(MeasurementError, match="moved 1 times"):
+    with pytest.raises(MeasurementError, match="changed 1 times"):
         energy_from_edges([(0.5, 1.0)], 0.25, 1.0, 10, 1.0)

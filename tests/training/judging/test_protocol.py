@@ -15,9 +15,9 @@ from foretell.predictors.sample import Sample
 from foretell.training.judging import MeanSpread
 from foretell.training.judging.protocol import (
     METRICS,
-    Answerer,
     Predicted,
     Run,
+    SamplePredictor,
     compare,
     groups_of,
     judge,
@@ -44,7 +44,7 @@ class Counting:
     def __init__(self) -> None:
         self.seen: list[tuple[set[str], set[str], int]] = []
 
-    def __call__(self, train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+    def __call__(self, train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
         self.seen.append(({s.workload_id for s in train}, {s.workload_id for s in validation}, seed))
 
         def answer(test: Sequence[Sample]) -> Predicted:
@@ -180,7 +180,7 @@ def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    def fail(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> Answerer:
+    def fail(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
         raise DataError("no")
 
     with pytest.raises(DataError):

@@ -32,7 +32,7 @@ def test_what_was_written_is_known_again():
 def test_predictions_are_positive_and_do_not_depend_on_company(monkeypatch):
     network, graphs = GraphNetwork.load(written()), tiny_graphs(5)
     together = network.predict(graphs)
-    monkeypatch.setattr(graph_network, "_AT_ONCE", 2)
+    monkeypatch.setattr(graph_network, "_GRAPHS_AT_ONCE", 2)
     for name, values in network.predict(graphs).items():
         assert values.dtype == np.float64
         assert (values > 0).all()
@@ -46,7 +46,7 @@ def test_no_graphs_give_no_predictions():
 
 
 def test_other_files_are_refused():
-    with pytest.raises(ModelError, match="no ONNX model"):
+    with pytest.raises(ModelError, match="not an ONNX model"):
         GraphNetwork.load(b"nothing")
     with pytest.raises(ModelError, match="fit it again"):
         GraphNetwork.load(written(schema="0123456789abcdef"))

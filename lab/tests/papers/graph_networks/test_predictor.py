@@ -42,7 +42,7 @@ def test_a_network_tells_what_it_knows_and_nothing_else(file: Path) -> None:
     assert found.energy_j is not None
     assert found.power_w is None, "dippm does not tell power, and the roofline's is not its own"
     assert not found.breakdown
-    assert "dippm was 25% off on architectures held aside" in " ".join(found.warnings)
+    assert "dippm was 25% off on held-out architectures" in " ".join(found.warnings)
     assert not any("roofline" in text.lower() for text in found.warnings)
 
 
@@ -50,7 +50,7 @@ def test_other_devices_and_modes_are_refused(file: Path) -> None:
     predictor = GraphPredictor.from_file(file)
     with pytest.raises(ModelError, match="fitted to h200, not to a100-sxm-40gb"):
         predictor.predict(Workload(tiny_graph(), Target(find_device("a100"))))
-    with pytest.raises(ModelError, match="tells of inference, prefill, not of training"):
+    with pytest.raises(ModelError, match="predicts inference, prefill, not training"):
         predictor.predict(Workload(tiny_graph(), H200, mode="training", optimizer="sgd"))
 
 

@@ -84,7 +84,7 @@ def test_the_better_encoder_serves_the_second_phase():
 
 
 def test_no_graphs_are_refused():
-    with pytest.raises(InputError, match="0 held aside"):
+    with pytest.raises(InputError, match="0 validation graphs"):
         pretrain(tiny_graphs(2), [], RECIPE)
 
 

@@ -36,10 +36,10 @@ def test_order_and_runtime_are_learned_and_told_of_unseen_graphs(examples: EdgeE
     assert max(each["score"] for each in history) > 0.95
     starts = np.cumsum(examples.sizes) - examples.sizes
     truth = np.concatenate([examples.fused[starts[each] : starts[each] + examples.sizes[each]] for each in held])
-    said = network.tell(held)
+    said = network.predict(held)
     assert (said & truth).sum() > 0.7 * truth.sum()
     assert network.accuracy(held) == (said == truth).mean() > 0.9
-    assert len(network.tell(np.zeros(0, np.int64))) == 0
+    assert len(network.predict(np.zeros(0, np.int64))) == 0
 
 
 def test_the_same_seed_gives_the_same_network(examples: EdgeExamples) -> None:

@@ -9,15 +9,15 @@ import pytest
 
 from foretell.errors import DataError
 from lab.papers.lilou.folds import (
-    Asked,
+    PlannedFit,
     Say,
-    asked_folds,
     complete,
     facts_of,
     fit_folds,
     fit_table,
     parts_of,
-    read_told,
+    plan_folds,
+    read_predictions,
 )
 
 
@@ -32,13 +32,13 @@ def fit(prepared: Path, settings: Any, fold: int, seconds: float | None, say: Sa
 @pytest.mark.parametrize("processes", [1, 2])
 def test_one_that_fails_does_not_cost_the_others(processes: int, tmp_path: Path) -> None:
     prepared = tmp_path / "lilou-edges-0123.npz"
-    asked = asked_folds(prepared, {"a": 10}, 1, 4)
+    asked = plan_folds(prepared, {"a": 10}, 1, 4)
     lines: list[str] = []
     with pytest.raises(DataError, match=r"1 of 4 fits failed, the first with: a, fold 3: CUDA out of memory"):
         fit_folds(asked, fit, prepared, 7.0, processes, lines.append)
     assert [each.file.exists() for each in asked] == [True, True, False, True]
     assert any("fold 4: epochs 4, seconds 7" in line for line in lines)
-    told, facts = read_told(asked[3].file)
+    told, facts = read_predictions(asked[3].file)
     assert told["told"].tolist() == [30, 30, 30]
     assert facts == {"epochs": 4, "seconds": 7.0}
     lines.clear()
@@ -49,7 +49,7 @@ def test_one_that_fails_does_not_cost_the_others(processes: int, tmp_path: Path)
 
 def test_files_are_named_by_what_they_depend_on(tmp_path: Path) -> None:
     def folders(name: str, fits: Mapping[str, object], version: int = 1) -> set[Path]:
-        return {each.file.parent for each in asked_folds(tmp_path / name, fits, version, 2)}
+        return {each.file.parent for each in plan_folds(tmp_path / name, fits, version, 2)}
 
     first = folders("lilou-edges-1.npz", {"a": 1, "b": 1})
     assert len(first) == 2
@@ -74,7 +74,9 @@ def test_facts_name_the_best_epoch() -> None:
 
 
 def test_a_network_that_lacks_a_fold_is_left_out_and_named(tmp_path: Path) -> None:
-    asked = [Asked(name, None, fold, tmp_path / f"{name}-{fold}.npz") for name in ("one", "two") for fold in (0, 1)]
+    asked = [
+        PlannedFit(name, None, fold, tmp_path / f"{name}-{fold}.npz") for name in ("one", "two") for fold in (0, 1)
+    ]
     for each in asked[:3]:
         each.file.touch()
     said: list[str] = []

@@ -19,4 +19,4 @@ def test_a_section_is_replaced_and_the_other_stays(tmp_path: Path) -> None:
     assert "| lilou | 10 |" not in text
     assert text.startswith("# LILOU\n")
     assert text.index("## Which edges\n\nSecond.") < text.index("## How long\n\nThird.")
-    assert text.count("| lilou | 20 |") == text.count("| lilou | 30 |") == text.count("foretell evaluate lilou-a") == 1
+    assert text.count("| lilou | 20 |") == text.count("| lilou | 30 |") == text.count("-m lab evaluate lilou-a") == 1

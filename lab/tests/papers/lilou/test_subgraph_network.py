@@ -42,7 +42,7 @@ def test_time_and_kernel_are_told_of_unseen_subgraphs(known: tuple[Subgraphs, Me
     taught, held = np.arange(160), np.arange(160, 240)
     network, history = fit_subgraph_network(subgraphs, measured, taught, taught, QUICK, "cpu")
     assert len(history) == QUICK.schedule.epochs
-    time_us, likeliest = network.tell(subgraphs)
+    time_us, likeliest = network.predict(subgraphs)
     assert (likeliest[held, 0] == measured.label[held]).all()
     assert likeliest.shape == (240, 3)
     off = np.abs(time_us / measured.time_us - 1.0)[held]

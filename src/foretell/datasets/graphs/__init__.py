@@ -1,1 +1,1 @@
-"""Graphs at rest: as columns of Parquet files, which take a sixth of their JSON."""
+"""Datasets: graphs: stored as columns of Parquet files, in a sixth of the space of JSON."""

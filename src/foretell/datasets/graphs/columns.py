@@ -1,10 +1,17 @@
-"""Datasets: graphs as columns: operators, tensors, edges and names of each in lists, a sixth of compressed JSON.
+"""Datasets: graphs as columns: operators, tensors, edges and names in lists, a sixth of the size of compressed JSON.
 
-A row is one graph and can be read without any other. Tensors are numbered in the order in which the nodes mention them:
-an edge is then the distance back to where its tensor was first mentioned, 0 for a new one, and equal layers have equal
-edges. Distinct operators (with their attributes) and types of tensors are listed once; nodes and tensors have places in
-these lists. Names are templates (`name_templates`). Layers that repeat give runs of numbers that repeat, within a graph
-and from one graph to the next, and that is what zstd finds. A graph with bodies has no such row.
+Idea. Layers of a network repeat, and so do graphs of a store. A general compressor (zstd) finds repeats if equal things
+are equal bytes. So everything that differs between two equal layers is made relative. Tensors are numbered in the order
+in which the nodes mention them. An edge is stored as the distance back to the first mention of its tensor, and 0 for a
+new tensor: equal layers have equal edges. Distinct operators (with their attributes) and distinct types of tensors are
+listed once, and nodes and tensors refer to these lists. Names become templates with numbers
+(`foretell.datasets.graphs.name_templates`).
+
+A row is one graph and can be read without any other row.
+
+Limits: a graph whose nodes have bodies (loops, conditions) has no such row, nor has one whose names contain the marks
+of templates; `foretell.datasets.graphs.stored` keeps those as JSON. The columns are a file format: a change of their
+meaning needs a new schema version.
 """
 
 import json
@@ -22,13 +29,13 @@ from foretell.graph.ir.serde import KINDS
 
 _ABSENT = -1
 INTEGERS = (
-    "node_operator",  # the place of each node's operator in `operators`
-    "node_module",  # how far back among the distinct modules; 0: the next new one
+    "node_operator",  # the position of each node's operator in `operators`
+    "node_module",  # distance back among the distinct modules; 0: a new one
     "module_template", "module_numbers", "node_template", "node_numbers", "origin_template", "origin_numbers",
-    "edges",  # of all nodes, inputs before outputs: how far back among the tensors; 0: new, -1: absent
-    "inputs", "outputs",  # the same, for those of the graph
+    "edges",  # of all nodes, inputs before outputs: distance back among the tensors; 0: new, -1: absent
+    "inputs", "outputs",  # the same for the inputs and outputs of the graph
     "tensor_type", "tensor_template", "tensor_numbers",  # in the order of the edges
-    "tensor_order",  # the tensors as the graph orders them, each less the one before less 1; null: sorted by name
+    "tensor_order",  # the tensors in the order of the graph, as differences less 1; null: sorted by name
 )  # fmt: skip
 TEXTS = ("templates", "operators", "types", "warnings")
 
@@ -39,12 +46,12 @@ Numbers = NDArray[np.int32]
 def pack(graph: Graph) -> Columns:
     """A graph as one row; raises `ValueError` where columns cannot hold it."""
     if any(node.bodies for node in graph.nodes):
-        raise ValueError("A graph with bodies is no single list of nodes.")
+        raise ValueError("A graph whose nodes have bodies is not one list of nodes.")
     tensors: dict[str, int] = {}
     modules: dict[str, int] = {}
     operators: dict[str, int] = {}
     edges: list[int] = []
-    readers: dict[str, str] = {}  # tensor → the module that mentions it first, where it reads it
+    readers: dict[str, str] = {}  # tensor → the module that mentions it first, if it is an input there
     for node in graph.nodes:
         for name in node.inputs:
             if name and name not in tensors:
@@ -53,6 +60,7 @@ def pack(graph: Graph) -> Columns:
         edges += [_back(tensors, name) if name else _ABSENT for name in node.outputs]
     outputs = [_back(tensors, name) for name in graph.outputs]
     inputs = [_back(tensors, name) for name in graph.inputs]
+    # tensors that no node and no output mentions come last
     for name in graph.tensors:
         _back(tensors, name)
     types: dict[str, int] = {}
@@ -63,15 +71,17 @@ def pack(graph: Graph) -> Columns:
         "node_operator": [operators.setdefault(_operator_text(node), len(operators)) for node in graph.nodes],
         "node_module": [_back(modules, node.module) for node in graph.nodes],
         "tensor_type": [types.setdefault(_type_text(graph.tensors[name]), len(types)) for name in tensors],
+        # most graphs sort their tensors by name: null takes no space
         "tensor_order": _order(list(graph.tensors), tensors),
         "operators": list(operators), "types": list(types),
     }  # fmt: skip
-    made = [node.outputs[0] if node.outputs else "" for node in graph.nodes]
+    first_outputs = [node.outputs[0] if node.outputs else "" for node in graph.nodes]
     names = {
+        # each name comes with a text that the reader knows by then and that the name may contain
         "module": [(name, "") for name in modules],
         "tensor": [(name, readers.get(name, "")) for name in tensors],
-        "node": [(node.name, known) for node, known in zip(graph.nodes, made, strict=True)],
-        "origin": [(node.origin, known) for node, known in zip(graph.nodes, made, strict=True)],
+        "node": [(node.name, known) for node, known in zip(graph.nodes, first_outputs, strict=True)],
+        "origin": [(node.origin, known) for node, known in zip(graph.nodes, first_outputs, strict=True)],
     }
     for what, texts in names.items():
         columns[f"{what}_template"], columns[f"{what}_numbers"] = writer.write(texts)
@@ -79,7 +89,7 @@ def pack(graph: Graph) -> Columns:
 
 
 def _back(numbers: dict[str, int], name: str) -> int:
-    """How far back ``name`` was numbered; 0: it is new, and gets the next number."""
+    """The distance back to the first mention of ``name``; 0 where it is new and gets the next number."""
     if name in numbers:
         return len(numbers) - numbers[name]
     numbers[name] = len(numbers)
@@ -114,7 +124,7 @@ def _type_text(tensor: Tensor) -> str:
 def _type(text: str) -> tuple[tuple[int, ...], str, Any, int | None]:
     shape, dtype, kind, axis = text.split(" ")
     if kind not in KINDS:
-        raise ValueError(f"{kind!r} is no kind of tensor.")
+        raise ValueError(f"{kind!r} is not a kind of tensor.")
     return tuple(map(int, shape.split("x"))) if shape else (), dtype, kind, None if axis == "-" else int(axis)
 
 
@@ -130,6 +140,7 @@ def unpack(columns: Columns) -> Graph:
         if isinstance(error, GraphError):
             raise
         raise GraphError(f"The columns of the graph {columns.get('name')!r} are damaged.") from error
+    # columns that can be decoded may still be no sound graph
     graph.validate()
     return graph
 
@@ -143,38 +154,39 @@ def _unpacked(columns: Columns) -> Graph:
         return texts.read(columns[f"{what}_template"], columns[f"{what}_numbers"], known)
 
     node_operator, node_count = columns["node_operator"].tolist(), len(columns["node_operator"])
-    read = np.array([operators[place][3] for place in node_operator], np.int64)
-    touched = read + np.array([operators[place][4] for place in node_operator], np.int64)
-    edges, ends = columns["edges"], np.cumsum(touched)
-    if touched.sum() != edges.size:
-        raise ValueError("The nodes have more edges or fewer than their operators.")
+    input_counts = np.array([operators[place][3] for place in node_operator], np.int64)
+    edge_counts = input_counts + np.array([operators[place][4] for place in node_operator], np.int64)
+    edges, ends = columns["edges"], np.cumsum(edge_counts)
+    if edge_counts.sum() != edges.size:
+        raise ValueError("The number of edges does not match the operators.")
     modules = names("module", [""] * len(columns["module_template"]))
     node_module = [modules[place] for place in _places(columns["node_module"], len(modules)).tolist()]
-    owner = np.repeat(np.arange(node_count), touched)
-    is_read = np.arange(edges.size) - np.repeat(ends - touched, touched) < np.repeat(read, touched)
-    first = edges == 0
+    owner = np.repeat(np.arange(node_count), edge_counts)
+    # for each edge: is it among the inputs of its node?
+    is_read = np.arange(edges.size) - np.repeat(ends - edge_counts, edge_counts) < np.repeat(input_counts, edge_counts)
+    is_new = edges == 0
     readers = [
-        node_module[node] if reads else "" for node, reads in zip(owner[first].tolist(), is_read[first].tolist())
+        node_module[node] if reads else "" for node, reads in zip(owner[is_new].tolist(), is_read[is_new].tolist())
     ]
     count = len(columns["tensor_type"])
-    every = _places(np.concatenate([edges, columns["outputs"], columns["inputs"]]), count).tolist()
+    tensor_of_edge = _places(np.concatenate([edges, columns["outputs"], columns["inputs"]]), count).tolist()
     tensor_names = names("tensor", readers + [""] * (count - len(readers)))
     tensors = [
         Tensor(name, *types[place]) for name, place in zip(tensor_names, columns["tensor_type"].tolist(), strict=True)
     ]
-    tensor_names.append("")  # for absent ones, at -1
-    mentioned = [tensor_names[place] for place in every]
-    between = [0, *ends.tolist()]
-    middle = [start + inputs for start, inputs in zip(between, read.tolist())]
-    made = [mentioned[start] if start < end else "" for start, end in zip(middle, between[1:])]
+    tensor_names.append("")  # position −1: an absent input
+    mentioned = [tensor_names[place] for place in tensor_of_edge]
+    starts = [0, *ends.tolist()]
+    output_starts = [start + inputs for start, inputs in zip(starts, input_counts.tolist())]
+    first_outputs = [mentioned[start] if start < end else "" for start, end in zip(output_starts, starts[1:])]
     nodes = tuple(
         Node(
             name, operator[0], tuple(mentioned[start:half]), tuple(mentioned[half:end]), dict(operator[5]),
             operator[1], module, origin, operator[2],
         )
         for name, origin, module, operator, start, half, end in zip(
-            names("node", made), names("origin", made), node_module, [operators[place] for place in node_operator],
-            between[:-1], middle, between[1:], strict=True,
+            names("node", first_outputs), names("origin", first_outputs), node_module,
+            [operators[place] for place in node_operator], starts[:-1], output_starts, starts[1:], strict=True,
         )
     )  # fmt: skip
     outputs_end = edges.size + len(columns["outputs"])
@@ -191,12 +203,12 @@ def _unpacked(columns: Columns) -> Graph:
 
 
 def _places(back: Numbers, count: int) -> NDArray[np.int64]:
-    """The numbers that `_back` gave, of ``count`` things at most; -1 where one is absent."""
-    new = back == 0
-    before = np.cumsum(new) - new
-    places = np.where(back == _ABSENT, _ABSENT, before - back)
+    """The numbers that `_back` encoded, below ``count``; −1 where a tensor is absent."""
+    is_new = back == 0
+    numbered_before = np.cumsum(is_new) - is_new
+    places = np.where(back == _ABSENT, _ABSENT, numbered_before - back)
     if back.size and (places.max() >= count or back.min() < _ABSENT or (places < 0)[back != _ABSENT].any()):
-        raise ValueError("An edge leads to nothing.")
+        raise ValueError("An edge refers to a tensor that does not exist.")
     return places
 
 
@@ -205,5 +217,5 @@ def _ordered(tensors: list[Tensor], order: Numbers | None) -> list[Tensor]:
         return sorted(tensors, key=lambda tensor: tensor.name)
     places = np.cumsum(order.astype(np.int64) + 1) - 1
     if not np.array_equal(np.sort(places), np.arange(len(tensors))):
-        raise ValueError("The order of the tensors leaves some out.")
+        raise ValueError("The order of the tensors is not a permutation.")
     return [tensors[place] for place in places.tolist()]

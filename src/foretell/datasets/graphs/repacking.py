@@ -1,7 +1,7 @@
-"""Datasets: the files of a store written again as foretell writes them today: row for row the same, and smaller.
+"""Datasets: repacking: rewrite the files of a store in today's encoding: row for row the same, and smaller.
 
-A file of graphs comes to have columns instead of documents; every other keeps its schema and its version. A file is
-replaced only after what was written has been read back and compared, and only where it became smaller.
+A file of graphs gets columns instead of documents; every other file keeps its schema and its version. A file is
+replaced only after the new one has been read back and compared, and only if it is smaller.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from foretell.errors import DataError
 
 @dataclass(frozen=True)
 class Repacked:
-    """What became of one file."""
+    """The outcome for one file."""
 
     path: Path
     table: str
@@ -41,7 +41,7 @@ class Repacked:
 
 
 def repack(folder: Path) -> list[Repacked]:
-    """Write all files below ``folder`` again; whoever appends waits meanwhile."""
+    """Rewrite all files below ``folder``; other processes that append wait until it is done."""
     with ParquetStore(folder).locked():
         return [_repack(file) for file in find_files(folder)]
 
@@ -50,9 +50,10 @@ def _repack(file: TableFile) -> Repacked:
     before = file.path.stat().st_size
     partial = file.path.with_name(f".{file.path.name}.part")
     is_graphs = DOCUMENT in TABLES[file.table].columns
-    if GRAPH in file.columns:  # as small as it gets, and documents would have to be made first
+    if GRAPH in file.columns:  # already in columns
         return Repacked(file.path, file.table, file.rows, before, before)
     with open_parquet(file.path) as opened:
+        # other tables keep their old schema, so that readers of that version still understand them
         schema = None if is_graphs else opened.schema_arrow
     with TableWriter(partial, TABLES[file.table], schema) as writer:
         for piece in _pieces(file.path, file.table):
@@ -65,7 +66,7 @@ def _repack(file: TableFile) -> Repacked:
         digest = hashlib.sha256(partial.read_bytes()).hexdigest()[:16]
         rename(partial, file.path)
     path = file.path
-    if path.stem != file.table:  # appended: its name tells its content
+    if path.stem != file.table:  # an appended file: its name contains the hash of its content
         path = path.with_name(f"{file.table}-{digest}.parquet")
         rename(file.path, path)
     return Repacked(path, file.table, file.rows, before, after)
@@ -80,19 +81,19 @@ def _pieces(path: Path, table: str) -> Iterator[Any]:
 def _compare(file: TableFile, partial: Path) -> None:
     """Raise an error unless both files have the same rows; one column is in memory at a time."""
     written = TableFile(partial, file.table, file.version, file.columns | {GRAPH}, file.rows)
-    alike = all(
+    is_equal = all(
         _bits(read_columns(file, (name,)).column(0)).equals(_bits(read_columns(written, (name,)).column(0)))
         for name in file.columns - {DOCUMENT}
     )
-    if alike and DOCUMENT in file.columns:
+    if is_equal and DOCUMENT in file.columns:
         old, new = read_graphs(file), read_graphs(written)
-        alike = all(_plain(old.document(place)) == _plain(new.document(place)) for place in range(len(old)))
-    if not alike:
-        raise DataError(f"{file.path} did not come back as it was written; it was left as it is.")
+        is_equal = all(_plain(old.document(place)) == _plain(new.document(place)) for place in range(len(old)))
+    if not is_equal:
+        raise DataError(f"{file.path} was not the same after rewriting; the old file was kept.")
 
 
 def _bits(column: Any) -> Any:
-    """A column whose floats are integers of the same bits, so that NaN equals NaN."""
+    """A column with floats viewed as integers of the same bits, so that NaN equals NaN."""
     arrow = pyarrow()
     as_integers = {arrow.float32(): arrow.int32(), arrow.float64(): arrow.int64()}
     whole = column.combine_chunks()

@@ -1,7 +1,8 @@
-"""Datasets: the graphs of a table: written as columns (`graph_columns`) where these give the same document back.
+"""Datasets: stored graphs: the graphs of a table, as columns where these give back the same document.
 
-A row has its graph in ``graph``, or as JSON in ``document``: files of versions 1 to 3 have only documents, and a
-document that columns do not bring back exactly (a graph with bodies, or what is no graph) stays one.
+A row has its graph in ``graph`` (`foretell.datasets.graphs.columns`) or as JSON in ``document``. Files of schema
+versions 1 to 3 have only documents. A document that columns do not give back exactly (a graph with bodies, or a text
+that is not a graph) stays a document: writing never loses anything.
 """
 
 import json
@@ -38,22 +39,23 @@ def graph_sql(duckdb: Any) -> Any:
 
 
 def with_columns(data: Any) -> Any:
-    """A table of graphs whose documents are columns now, in ``graph``; what those cannot hold is still a text."""
+    """A table of graphs with its documents moved to columns in ``graph``; what columns cannot hold stays a text."""
     arrow = _arrow()
     documents = data.column(DOCUMENT).to_pylist()
-    graphs = [_exactly(document) for document in documents]
-    left = [None if graph else document for graph, document in zip(graphs, documents, strict=True)]
-    place = data.column_names.index(DOCUMENT)
-    data = data.set_column(place, DOCUMENT, arrow.array(left, arrow.string()))
+    graphs = [_lossless_columns(document) for document in documents]
+    remaining = [None if graph else document for graph, document in zip(graphs, documents, strict=True)]
+    position = data.column_names.index(DOCUMENT)
+    data = data.set_column(position, DOCUMENT, arrow.array(remaining, arrow.string()))
     return data.append_column(GRAPH, arrow.array(graphs, graph_type()))
 
 
-def _exactly(document: str | None) -> Columns | None:
-    """The columns of a document, or None where they would not give the same document back."""
+def _lossless_columns(document: str | None) -> Columns | None:
+    """The columns of a document, or None where they would not give back the same document."""
     if document is None:
         return None
     try:
         columns = pack(from_document(document))
+        # try the way back at once: what cannot be restored exactly is not packed
         again = unpack(columns | {name: _array(columns[name]) for name in INTEGERS})
         return columns if json.loads(to_document(again)) == json.loads(document) else None
     except (GraphError, ValueError, OverflowError, RecursionError):
@@ -65,9 +67,9 @@ def _array(values: list[int] | None) -> Numbers | None:
 
 
 class StoredGraphs:
-    """The graphs of a table that has ``graph``, ``document`` or both; each is made when it is asked for.
+    """The graphs of a table that has ``graph``, ``document`` or both; each graph is built when it is accessed.
 
-    ``where`` is what an error names.
+    ``where`` is what error messages name.
     """
 
     def __init__(self, data: Any, where: str) -> None:
@@ -83,7 +85,7 @@ class StoredGraphs:
                 return unpack(self._columns(place))
             return from_document(self._documents[place].as_py() or "")
         except GraphError as error:
-            raise DataError(f"Row {place} of {self._where} is no graph: {error}") from error
+            raise DataError(f"Row {place} of {self._where} is not a graph: {error}") from error
 
     def document(self, place: int) -> str | None:
         """A graph as JSON; None where the row has none."""
@@ -97,6 +99,7 @@ class StoredGraphs:
     def _columns(self, place: int) -> Columns:
         columns: Columns = {name: self._graphs.field(name)[place].as_py() for name in _SINGLE}
         for name, (offsets, values) in self._lists.items():
+            # a view into one array for all rows: no Python list for each number
             part = values[offsets[place] : offsets[place + 1]]
             columns[name] = part.to_pylist() if name in TEXTS else part
         if not self._graphs.field("tensor_order")[place].is_valid:
@@ -109,18 +112,18 @@ class StoredGraphs:
 
     @cached_property
     def _documents(self) -> Any:
-        found = _one_array(self._data, DOCUMENT)
-        return _arrow().nulls(len(self), _arrow().string()) if found is None else found
+        documents = _one_array(self._data, DOCUMENT)
+        return _arrow().nulls(len(self), _arrow().string()) if documents is None else documents
 
     @cached_property
     def _lists(self) -> Mapping[str, tuple[Any, Any]]:
-        """By column where the list of each row starts, and all values."""
-        found = {}
+        """For each column the offsets of the rows' lists, and all values."""
+        lists_by_name = {}
         for name in (*TEXTS, *INTEGERS):
             lists = self._graphs.field(name)
             values = lists.values if name in TEXTS else lists.values.to_numpy()
-            found[name] = (lists.offsets.to_numpy(), values)
-        return found
+            lists_by_name[name] = (lists.offsets.to_numpy(), values)
+        return lists_by_name
 
 
 def documents_of(graphs: Any) -> Any:

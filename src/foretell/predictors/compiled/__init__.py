@@ -1,1 +1,1 @@
-"""Latency under torch.compile."""
+"""Predictors: compiled: latency under ``torch.compile``."""

@@ -1,7 +1,8 @@
-"""predictors: fitting of a model of compiled times: least squares on logarithms, one weight a column.
+"""Predictors: fitting of a model of compiled times: robust least squares on logarithms, one weight a column.
 
-The whole teaches, and where there is a trace, what libraries took and what generated kernels took. Each weight is
-pulled to 0 a little, those that are a kind's own factor less.
+Each measured workload gives an error for its whole latency. Where there is a trace of it, the time of library kernels
+and the time of generated kernels give two more. A ridge penalty pulls the weights to 0; it is weaker for the weights
+that are the base factor of a kind of kernel.
 """
 
 from collections.abc import Sequence
@@ -15,18 +16,18 @@ from foretell.predictors.compiled.kernels import COMPILED_COLUMNS, CompiledKerne
 from foretell.predictors.compiled.model import CompiledModel, factors
 from foretell.predictors.least_squares import solve
 
-PULL = 0.03  # how weights are pulled to 0: as by a row with an error of this much for each root of a row
-_OWN_PULL = 0.1  # of that, where the column is a kind's own factor
+PULL = 0.03  # the ridge penalty: a weight of 1 costs as much as an error of this size, times √rows
+_OWN_PULL = 0.1  # times the penalty, for the base factor of a kind
 _OWN = ("convolution", "plain_convolution", "attention", "recurrent", "product", "traffic", "launch")
-_BEND = 0.1  # an error of this size begins to count by its size instead of its square
-_LEAST_SHARE = 0.02  # what takes less of the whole teaches nothing
+_BEND = 0.1  # larger errors count by their size instead of their square
+_LEAST_SHARE = 0.02  # a smaller part of the latency is mostly noise and is not fitted
 
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A compiled workload: its kernels, its latency, and what libraries and generated kernels took of it (or NaN)."""
+    """A compiled workload: its kernels, its latency, and the part of libraries and of generated kernels (or NaN)."""
 
     kernels: CompiledKernels
     latency_us: float
@@ -35,16 +36,16 @@ class Measured:
 
 
 def fit_compiled(measured: Sequence[Measured], device: str, pull: float = PULL) -> CompiledModel:
-    """Fit to measured workloads."""
+    """Fit a model to measured workloads."""
     if not measured:
         raise InputError("Got no compiled workload; give some, with their kernels.")
-    found = solve(_Problem.of(measured, pull).errors, np.zeros(len(COMPILED_COLUMNS)), _BEND)
-    return CompiledModel(device, tuple(map(float, found)))
+    weights = solve(_Problem.of(measured, pull).errors, np.zeros(len(COMPILED_COLUMNS)), _BEND)
+    return CompiledModel(device, tuple(map(float, weights)))
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """All rows one below the other; ``sums`` are which of them make up what was measured, and how much it counts."""
+    """The least-squares problem: the kernels of all workloads, stacked, and the measured sums with their weights."""
 
     base_us: Values
     columns: Values
@@ -56,32 +57,36 @@ class _Problem:
 
     @classmethod
     def of(cls, measured: Sequence[Measured], pull: float) -> "_Problem":
-        labels_us = np.array([(each.latency_us, each.library_us, each.generated_us) for each in measured])
+        labels_us = np.array(
+            [(workload.latency_us, workload.library_us, workload.generated_us) for workload in measured]
+        )
         shares = np.nan_to_num(labels_us / labels_us[:, :1])
+        # a part of the latency weighs by its share: √, because errors are squared
         weights = np.where(shares > _LEAST_SHARE, np.sqrt(shares), 0.0)
         pulls = [_OWN_PULL if name in _OWN else 1.0 for name in COMPILED_COLUMNS]
         return cls(
-            np.concatenate([each.kernels.base_us for each in measured]),
-            np.concatenate([each.kernels.columns for each in measured]),
-            np.repeat(np.arange(len(measured)), [len(each.kernels) for each in measured]),
-            np.concatenate([each.kernels.is_library for each in measured]),
+            np.concatenate([workload.kernels.base_us for workload in measured]),
+            np.concatenate([workload.kernels.columns for workload in measured]),
+            np.repeat(np.arange(len(measured)), [len(workload.kernels) for workload in measured]),
+            np.concatenate([workload.kernels.is_library for workload in measured]),
             np.where(weights > 0, labels_us, 1.0),
             weights,
             pull * np.sqrt(len(measured)) * np.array(pulls),
         )
 
     def errors(self, parameters: Values) -> tuple[Values, Values]:
-        """The logarithm of predicted over measured of each sum, below them the pulled weights; and all slopes."""
+        """The errors log(predicted / measured) of all sums, then the penalties; and the Jacobian of both."""
         times_us = self.base_us * factors(self.columns, parameters)
         slopes_us = times_us[:, None] * self.columns
         errors, slopes = list[Values](), list[Values]()
-        every = np.ones(len(times_us), bool)
-        for number, rows in enumerate((every, self.library, ~self.library)):
+        all_rows = np.ones(len(times_us), bool)
+        for number, rows in enumerate((all_rows, self.library, ~self.library)):
             sums_us = np.bincount(self.owner[rows], times_us[rows], len(self.labels_us))
             by_owner = np.zeros((len(sums_us), len(parameters)))
             np.add.at(by_owner, self.owner[rows], slopes_us[rows])
-            use = (self.weights[:, number] > 0) & (sums_us > 0)
-            weights = self.weights[use, number]
-            errors.append(weights * np.log(sums_us[use] / self.labels_us[use, number]))
-            slopes.append(weights[:, None] * by_owner[use] / sums_us[use, None])
+            # a workload may have no generated kernel at all
+            is_known = (self.weights[:, number] > 0) & (sums_us > 0)
+            weights = self.weights[is_known, number]
+            errors.append(weights * np.log(sums_us[is_known] / self.labels_us[is_known, number]))
+            slopes.append(weights[:, None] * by_owner[is_known] / sums_us[is_known, None])
         return np.concatenate([*errors, self.pull * parameters]), np.concatenate([*slopes, np.diag(self.pull)])

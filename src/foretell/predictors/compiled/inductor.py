@@ -1,7 +1,13 @@
-"""Features: a graph as TorchInductor runs it on a GPU: which products it calls a library for, and on what operands.
+"""Predictors: a graph as TorchInductor runs it on a GPU: which products it calls a library for, with which operands.
 
-Where it lays images out with channels last, a convolution of one point is a product of matrices. An attention of some
-models is taken apart: transformers gives its encoders a mask while it is traced, and PyTorch then has no kernel for it.
+Four rewrites change the products that a library computes. (1) With channels last and in half precision, a 1×1
+convolution becomes a matrix product. (2) Some attentions are decomposed into two products and a softmax in single
+precision: transformers gives its encoders a mask while it is traced, and PyTorch has no fused kernel for that. (3) The
+bias of a product in single precision is fused with what follows. (4) A large product in half precision with odd sizes
+is padded so that tensor cores can run it.
+
+Source: the passes of ``torch/_inductor`` (``decide_layout_opt``, ``pad_mm``). Limits: inference only, and the rules of
+the PyTorch version that was measured.
 """
 
 import math
@@ -14,13 +20,15 @@ from foretell.graph.ir.node import Node
 from foretell.graph.ir.tensor import Tensor
 
 CONVOLUTIONS = ("Conv", "ConvTranspose", "FusedConv")
-_FEW_CONVOLUTIONS = 300  # nodes a convolution, as Inductor counts them: parameters too, operators in their pieces
+_FEW_CONVOLUTIONS = (
+    300  # Inductor's limit of nodes for each convolution; it counts parameters, and operators after decomposition
+)
 _PIECES = {
     "LayerNormalization": 9, "BatchNormalization": 12, "GroupNormalization": 12, "Gelu": 6, "HardSwish": 6,
     "Softmax": 5, "Attention": 4, "MatMul": 4, "Gemm": 3,
 }  # fmt: skip
 _SMALL = 64
-# how much longer convolutions take with channels last: `torch._inductor.graph.GraphLowering.decide_layout_opt`
+# time of a convolution with channels last over that without: `torch._inductor.graph.GraphLowering.decide_layout_opt`
 _SLOWER = {"grouped": 1.358, "small": 0.783, "narrowing": 0.725, "other": 0.823}
 _MASKED_WHEN_TRACED = re.compile(
     r"(attention\.self|SelfAttention|albert_layers\.\d+\.attention|transformer\.layer\.\d+\.attention"
@@ -32,17 +40,17 @@ _WORTH_PADDING = 1 << 28
 
 
 def is_channels_last(graph: Graph) -> bool:
-    """Whether Inductor lays images out with channels last; its own rule for inference."""
-    nodes = [node for node in graph.nodes if node.op in CONVOLUTIONS and len(node.inputs) > 1]
+    """Whether Inductor lays images out with channels last: its own rule for inference."""
+    convolutions = [node for node in graph.nodes if node.op in CONVOLUTIONS and len(node.inputs) > 1]
     pieces = sum(_PIECES.get(node.op, 1) for node in graph.nodes)
-    given = sum(tensor.kind != "activation" for tensor in graph.tensors.values())
-    if not nodes or pieces + given >= _FEW_CONVOLUTIONS * len(nodes):
+    inputs = sum(tensor.kind != "activation" for tensor in graph.tensors.values())
+    if not convolutions or pieces + inputs >= _FEW_CONVOLUTIONS * len(convolutions):
         return False
-    work = dict.fromkeys(_SLOWER, 0)
-    for node in nodes:
+    macs_by_kind = dict.fromkeys(_SLOWER, 0)
+    for node in convolutions:
         weight = graph.tensors[node.inputs[1]].shape
-        work[_kind(node, weight)] += graph.tensors[node.outputs[0]].elements * math.prod(weight[1:])
-    return sum(_SLOWER[kind] * macs for kind, macs in work.items()) <= sum(work.values())
+        macs_by_kind[_kind(node, weight)] += graph.tensors[node.outputs[0]].elements * math.prod(weight[1:])
+    return sum(_SLOWER[kind] * macs for kind, macs in macs_by_kind.items()) <= sum(macs_by_kind.values())
 
 
 def _kind(node: Node, weight: tuple[int, ...]) -> str:
@@ -54,7 +62,7 @@ def _kind(node: Node, weight: tuple[int, ...]) -> str:
 
 
 def is_taken_apart(graph: Graph, node: Node) -> bool:
-    """Whether an attention becomes two products in single precision and a softmax."""
+    """Whether an attention is decomposed into two products in single precision and a softmax."""
     if node.op != "Attention" or len(node.inputs) < 3 or not _MASKED_WHEN_TRACED.search(node.module):
         return False
     query, key, value = (graph.tensors[name].shape for name in node.inputs[:3])
@@ -62,7 +70,7 @@ def is_taken_apart(graph: Graph, node: Node) -> bool:
 
 
 def lower(graph: Graph) -> Graph:
-    """The graph with the products that Inductor calls in place of what it replaces; all else is as it was."""
+    """The graph with the products that Inductor calls in place of what it replaces; the rest is unchanged."""
     channels_last = is_channels_last(graph)
     nodes, tensors, changed = list[Node](), dict(graph.tensors), False
     for node in graph.nodes:
@@ -71,7 +79,7 @@ def lower(graph: Graph) -> Graph:
         elif channels_last and is_point(graph, node):
             nodes += _Rewriting(graph, node, tensors).product()
         elif node.op == "Gemm" and len(node.inputs) > 2 and graph.tensors[node.inputs[0]].dtype == _EXACT:
-            nodes.append(replace(node, inputs=node.inputs[:2]))  # the sum is fused with what follows
+            nodes.append(replace(node, inputs=node.inputs[:2]))  # the bias is added by the kernel that follows
             changed = True
         elif is_padded(graph, node):
             nodes += _Rewriting(graph, node, tensors).padded()
@@ -82,37 +90,37 @@ def lower(graph: Graph) -> Graph:
 
 
 def is_point(graph: Graph, node: Node) -> bool:
-    """Whether a convolution looks at one point of an image at a time."""
+    """Whether a convolution is a matrix product: its kernel and strides are 1, without padding or groups."""
     if node.op != "Conv":
         return False
     image = graph.tensors[node.inputs[0]]
     if image.dtype == _EXACT or len(image.shape) != 4 or node.integer("group", 1) != 1:
         return False
-    ones = (*graph.tensors[node.inputs[1]].shape[2:], *(node.integers("strides") or ()))
-    return set(ones) == {1} and not any(node.integers("pads") or ())
+    sizes = (*graph.tensors[node.inputs[1]].shape[2:], *(node.integers("strides") or ()))
+    return set(sizes) == {1} and not any(node.integers("pads") or ())
 
 
 def is_padded(graph: Graph, node: Node) -> bool:
-    """Whether a large product in half precision is given columns so that tensor cores take it."""
+    """Whether Inductor pads a large product in half precision so that tensor cores can run it."""
     if node.op != "Gemm" or len(node.inputs) < 2:
         return False
     weight, result = graph.tensors[node.inputs[1]], graph.tensors[node.outputs[0]]
-    odd = any(size % _ALIGNED for size in weight.shape) and weight.dtype != _EXACT
-    return odd and len(weight.shape) == 2 and result.elements * min(weight.shape) >= _WORTH_PADDING
+    is_odd = any(size % _ALIGNED for size in weight.shape) and weight.dtype != _EXACT
+    return is_odd and len(weight.shape) == 2 and result.elements * min(weight.shape) >= _WORTH_PADDING
 
 
 class _Rewriting:
-    """Nodes that stand for one node; the tensors between them are added to ``tensors``."""
+    """The nodes that replace one node; the tensors between them are added to ``tensors``."""
 
     def __init__(self, graph: Graph, node: Node, tensors: dict[str, Tensor]) -> None:
         self.node = node
-        self.given = [graph.tensors[name] for name in node.inputs if name]
+        self.inputs = [graph.tensors[name] for name in node.inputs if name]
         self.result = graph.tensors[node.outputs[0]]
         self.tensors = tensors
 
     def product(self) -> Iterator[Node]:
-        """A convolution of one point as a product."""
-        image, weight = self.given[:2]
+        """A 1×1 convolution as a matrix product."""
+        image, weight = self.inputs[:2]
         rows, into, out_of = image.elements // image.shape[1], image.shape[1], self.result.shape[1]
         left = self._tensor("left", (rows, into), image.dtype)
         right = self._tensor("right", (into, out_of), weight.dtype)
@@ -123,11 +131,11 @@ class _Rewriting:
         yield self._node("Reshape", (made,), self.result.name)
 
     def padded(self) -> Iterator[Node]:
-        """A product whose operands are filled up; the copies of the operands are no product."""
-        left, weight = self.given[:2]
+        """A product with padded operands; the padding copies are separate nodes."""
+        left, weight = self.inputs[:2]
         into = left.shape[-1]
         out_of = weight.elements // into
-        rows, wide, deep = left.elements // into, _filled(out_of), _filled(into)
+        rows, wide, deep = left.elements // into, _round_up(out_of), _round_up(into)
         flat, filled = self._tensor("flat", (rows, into), left.dtype), self._tensor("left", (rows, deep), left.dtype)
         right = self._tensor("right", (deep, wide), weight.dtype)
         made = self._tensor("made", (rows, wide), self.result.dtype)
@@ -140,15 +148,15 @@ class _Rewriting:
         yield self._node("Reshape", (cut,), self.result.name)
 
     def attention(self) -> Iterator[Node]:
-        """An attention as PyTorch's own composition of it."""
-        query, key, value = self.given[:3]
+        """An attention as PyTorch's own decomposition of it."""
+        query, key, value = self.inputs[:3]
         turned = self._tensor("turned", (*key.shape[:2], key.shape[3], key.shape[2]), _EXACT)
         scores = (*query.shape[:3], key.shape[2])
         scored, shares = self._tensor("scored", scores, _EXACT), self._tensor("shares", scores, _EXACT)
-        exact = [self._tensor(f"exact{i}", each.shape, _EXACT) for i, each in enumerate((query, key, value))]
+        exact = [self._tensor(f"exact{i}", tensor.shape, _EXACT) for i, tensor in enumerate((query, key, value))]
         made = self._tensor("made", (*query.shape[:3], value.shape[3]), _EXACT)
-        for name, each in zip(exact, (query, key, value), strict=True):
-            yield self._node("Cast", (each.name,), name)
+        for name, tensor in zip(exact, (query, key, value), strict=True):
+            yield self._node("Cast", (tensor.name,), name)
         yield self._node("Transpose", (exact[1],), turned, perm=(0, 1, 3, 2))
         yield self._node("MatMul", (exact[0], turned), scored)
         yield self._node("Softmax", (scored,), shares)
@@ -164,5 +172,5 @@ class _Rewriting:
         return Node(f"{self.node.name}.{output}", op, inputs, (output,), attributes, module=self.node.module)
 
 
-def _filled(size: int) -> int:
+def _round_up(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED

@@ -1,8 +1,12 @@
-"""Features: the kernels of a model under TorchInductor: what each would take, and what bends that.
+"""Predictors: the kernels of a model under TorchInductor, each with a base time and the columns of its factor.
 
-A library's kernel takes what it takes in eager mode. A generated one takes its traffic, each tensor read or written
-once, and a launch. Both times a factor, the exponential of a few columns. Parts of a graph that a compiler fuses come
-from outside (`foretell.predictors.fusion.partitioner`).
+A library kernel (product, convolution, attention, recurrent layer) has as base time its time in eager mode. A kernel
+that Inductor generates has two rows: its memory traffic at the peak bandwidth, where every tensor is read or written
+once, and one launch. Both base times are multiplied by a factor, the exponential of a weighted sum of a few columns
+(`foretell.predictors.compiled.model`). Which nodes Inductor fuses into one kernel is an argument
+(`foretell.predictors.fusion.partitioner` predicts it).
+
+Limits: generated kernels are taken to be bound by memory; a kernel that computes a lot for each byte is too fast here.
 """
 
 import hashlib
@@ -30,9 +34,9 @@ COMPILED_COLUMNS = (
     "convolution", "convolution_compute", "convolution_traffic", "convolution_1d", "convolution_3d",
     "convolution_point", "convolution_alignment", "convolution_strided", "grouped",
     "depthwise", "depthwise_alignment", "depthwise_kernel", "depthwise_time", "depthwise_odd",
-    # a convolution as eager mode has it, an attention, a recurrence
+    # a convolution as in eager mode, attention, a recurrent layer
     "plain_convolution", "attention", "attention_half", "attention_composed", "recurrent",
-    # another product
+    # any other product
     "product", "product_exact", "product_alignment", "product_small", "product_strided",
     # the traffic of a generated kernel, and its launch
     "traffic", "traffic_gathered", "traffic_half", "traffic_nodes", "traffic_reduced", "traffic_transposed",
@@ -42,8 +46,8 @@ COMPILED_SCHEMA = hashlib.sha256("|".join((SCHEMA, *COMPILED_COLUMNS)).encode())
 _PLACE = {name: position for position, name in enumerate(COMPILED_COLUMNS)}
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 _EXACT_BYTES = DTYPE_BITS["fp32"] // 8
-_USUAL_US = math.exp(2.5)
-_SMALL, _ALIGNED = 5, 3  # logarithms of 32 and 8
+_USUAL_US = math.exp(2.5)  # centres a logarithm: about the typical time of a depthwise convolution
+_SMALL, _ALIGNED = 5, 3  # log2 of 32 and of 8
 _LEAST_US = 1e-4
 _TRANSPOSING = ("Transpose", "Contiguous")
 _IN_TWO_PASSES = ("GroupNormalization", "InstanceNormalization")
@@ -53,7 +57,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CompiledKernels:
-    """Rows of kernels: time before factors, the columns of each, and the operator; a generated kernel has two rows."""
+    """Rows of kernels: base time, columns, and operator; a generated kernel has two rows."""
 
     base_us: Values
     columns: Values
@@ -70,7 +74,7 @@ class CompiledKernels:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a generated kernel moves, and how: nodes in it, the largest window of a pooling, what it does beside."""
+    """The bytes that a generated kernel moves, its nodes, the largest pooling window, and what it does besides."""
 
     bytes: float
     nodes: int = 1
@@ -83,20 +87,21 @@ class Traffic:
 def describe_compiled(
     workload: Workload, parts: Sequence[Sequence[int]], lowered: Graph, units: Units, unit_us: Values
 ) -> CompiledKernels:
-    """All kernels: ``units`` are those of the graph that `inductor.lower` made of the workload's."""
+    """All kernels of a workload; ``units`` are those of ``lowered``, the graph that `inductor.lower` made."""
     half, channels_last = workload.dtype != "fp32", is_channels_last(workload.graph)
     base_us, rows, operators = list[float](), list[Mapping[str, float]](), list[str]()
     for position, nodes in enumerate(units.nodes):
-        node = next((lowered.nodes[each] for each in nodes if _kind(lowered.nodes[each]) in LIBRARY_KINDS), None)
+        node = next((lowered.nodes[member] for member in nodes if _kind(lowered.nodes[member]) in LIBRARY_KINDS), None)
         if node is not None:
             time_us = float(unit_us[position])
             base_us.append(time_us)
             rows.append(_library(node, units.features[position], time_us, half=half, channels_last=channels_last))
             operators.append(units.operators[position])
     bandwidth = bytes_per_s(workload.target.hardware.bandwidth_gb_per_s)
-    for each in generated(workload.graph, parts, channels_last=channels_last):
-        base_us += [max(us(each.bytes / bandwidth), _LEAST_US), 1.0]
-        rows += [_generated(each, half=half), {"launch": 1.0}]
+    for kernel in generated(workload.graph, parts, channels_last=channels_last):
+        # the launch has the base time 1 µs: its fitted factor is the cost in microseconds
+        base_us += [max(us(kernel.bytes / bandwidth), _LEAST_US), 1.0]
+        rows += [_generated(kernel, half=half), {"launch": 1.0}]
         operators += [GENERATED, GENERATED]
     columns = np.zeros((len(rows), len(COMPILED_COLUMNS)))
     for position, row in enumerate(rows):
@@ -112,6 +117,7 @@ def _kind(node: Node) -> str:
 def _library(
     node: Node, features: NDArray[np.float32], time_us: float, *, half: bool, channels_last: bool
 ) -> dict[str, float]:
+    """The columns of a library kernel."""
     column = {name: float(features[position]) for name, position in _AT.items()}
     kind = _kind(node)
     if kind == "recurrent":
@@ -119,6 +125,7 @@ def _library(
     if kind == "attention":
         return {"attention": 1.0, "attention_half": half, "attention_composed": column["fused"] < 1}
     if node.op not in CONVOLUTIONS:
+        # a product that stays in single precision although the model is in half precision
         exact = half and KINDS[int(column["kind"])] == "contraction" and column["dtype"] == 0
         if exact:
             return {"product": 1.0, "product_exact": 1.0}
@@ -156,6 +163,7 @@ def _library(
 
 
 def _generated(kernel: Traffic, *, half: bool) -> dict[str, float]:
+    """The columns of a generated kernel."""
     return {
         "traffic": 1.0,
         "traffic_half": half,
@@ -168,29 +176,31 @@ def _generated(kernel: Traffic, *, half: bool) -> dict[str, float]:
 
 
 def generated(graph: Graph, parts: Sequence[Sequence[int]], *, channels_last: bool) -> list[Traffic]:
-    """The kernels that Inductor writes itself: the parts of a graph, and what its own choices add."""
-    table, laid_out = graph_costs(graph), layouts(graph)
-    ours = {
+    """The kernels that Inductor generates: one for each part of the graph, and copies that its own choices add."""
+    table, tensor_layouts = graph_costs(graph), layouts(graph)
+    generated_nodes = {
         position
+        # one call of the framework may be several nodes: if one of them is a library's, all are
         for group in _origins(graph)
         if not any(_kind(graph.nodes[position]) in LIBRARY_KINDS for position in group)
         for position in group
     }
-    found, read = list[Traffic](), set[str]()
+    kernels, read = list[Traffic](), set[str]()
     for part in parts:
-        own = [position for position in part if position in ours]
+        own = [position for position in part if position in generated_nodes]
         if any(table.nodes[position].launches for position in own):
-            found.append(_part(graph, table, own))
-            read |= {laid_out[name].storage for each in own for name in graph.nodes[each].inputs if name}
+            kernels.append(_part(graph, table, own))
+            read |= {tensor_layouts[name].storage for member in own for name in graph.nodes[member].inputs if name}
     for node in graph.nodes:
-        fused = any(laid_out[name].storage in read for name in node.outputs if name)
-        found += _added(graph, node, channels_last=channels_last, fused=fused)
+        fused = any(tensor_layouts[name].storage in read for name in node.outputs if name)
+        kernels += _added(graph, node, channels_last=channels_last, fused=fused)
+    # the input arrives with channels first and is copied once
     image = next((graph.tensors[name] for name in graph.inputs if len(graph.tensors[name].shape) == 4), None)
-    return [*found, _copy(image)] if channels_last and image is not None else found
+    return [*kernels, _copy(image)] if channels_last and image is not None else kernels
 
 
 def _origins(graph: Graph) -> list[list[int]]:
-    """Nodes that one operator of a framework became."""
+    """Groups of nodes that one operator of the framework became."""
     members: dict[str, list[int]] = {}
     for position, node in enumerate(graph.nodes):
         members.setdefault(node.origin or f"\0{position}", []).append(position)
@@ -198,52 +208,54 @@ def _origins(graph: Graph) -> list[list[int]]:
 
 
 def _part(graph: Graph, table: CostTable, own: Sequence[int]) -> Traffic:
-    """One kernel of several nodes: each storage is read once, and written where somebody else reads it."""
-    laid_out, inside = layouts(graph), set(own)
+    """One kernel of several nodes: each storage is read once, and written if another kernel reads it."""
+    tensor_layouts, inside = layouts(graph), set(own)
     nodes = [graph.nodes[position] for position in own]
-    made = {name for node in nodes for name in node.outputs if name}
+    produced = {name for node in nodes for name in node.outputs if name}
     reads: dict[str, int] = {}
     for position, node in zip(own, nodes, strict=True):
         for name in dict.fromkeys(node.inputs):
-            if name and name not in made:
-                size, storage = graph.tensors[name].bytes, laid_out[name].storage
+            if name and name not in produced:
+                size, storage = graph.tensors[name].bytes, tensor_layouts[name].storage
                 reads[storage] = max(reads.get(storage, 0), min(size, table.nodes[position].bytes_read or size))
     leaving = {
-        laid_out[name].storage
-        for name in made
+        tensor_layouts[name].storage
+        for name in produced
         if name in graph.outputs or any(reader not in inside for reader in graph.consumers.get(name, ()))
     }
-    moved = sum(reads.values()) + sum(graph.tensors[name].bytes for name in leaving & made)
-    working = {_kind(graph.nodes[position]) for position in own if table.nodes[position].launches}
+    moved_bytes = sum(reads.values()) + sum(graph.tensors[name].bytes for name in leaving & produced)
+    working_kinds = {_kind(graph.nodes[position]) for position in own if table.nodes[position].launches}
     windows = [math.prod(node.integers("kernel_shape") or (1,)) for node in nodes if _kind(node) == "pooling"]
     return Traffic(
-        moved,
+        moved_bytes,
         len(own),
         max(windows, default=0),
         any(_kind(node) in ("normalisation", "reduction") and node.op != "BatchNormalization" for node in nodes),
-        bool(working & {"gather", "scatter"}),
+        bool(working_kinds & {"gather", "scatter"}),
         any(node.op in _TRANSPOSING for node in nodes),
     )
 
 
 def _added(graph: Graph, node: Node, *, channels_last: bool, fused: bool) -> Iterator[Traffic]:
-    """The kernels that no node stands for; ``fused``: a generated kernel reads what the node makes."""
-    given = [graph.tensors[name] for name in node.inputs if name]
+    """The kernels that no node stands for; ``fused`` says that a generated kernel reads the node's result."""
+    inputs = [graph.tensors[name] for name in node.inputs if name]
     if node.op in CONVOLUTIONS:
-        shape = given[1].shape
+        shape = inputs[1].shape
         if channels_last and len(shape) == 4 and math.prod(shape[2:]) > 1 and shape[1] > 1:
-            yield _copy(given[1])
-        if len(given) > 2 and not fused:
+            yield _copy(inputs[1])
+        # a bias that no generated kernel can take up costs a kernel of its own
+        if len(inputs) > 2 and not fused:
             yield _copy(graph.tensors[node.outputs[0]])
+    # statistics over a whole image do not fit into one block: a pass for partial sums, and small ones to combine them
     elif node.op in _IN_TWO_PASSES:
-        yield Traffic(given[0].bytes, reduces=True)
+        yield Traffic(inputs[0].bytes, reduces=True)
         yield from (Traffic(1.0), Traffic(1.0))
     elif is_padded(graph, node):
-        yield _copy(given[1])
+        yield _copy(inputs[1])
     elif is_taken_apart(graph, node):
-        query, key, value = given[:3]
-        for each in (query, key, value, query):
-            yield Traffic(each.bytes + each.elements * _EXACT_BYTES)
+        query, key, value = inputs[:3]
+        for tensor in (query, key, value, query):
+            yield Traffic(tensor.bytes + tensor.elements * _EXACT_BYTES)
         yield Traffic(2 * math.prod(query.shape[:3]) * key.shape[2] * _EXACT_BYTES, reduces=True)
 
 

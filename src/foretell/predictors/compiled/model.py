@@ -1,7 +1,12 @@
-"""predictors: latency under ``torch.compile``: every kernel's time in eager mode, or its traffic, times a factor.
+"""Predictors: latency under ``torch.compile``: the base time of every kernel, times a fitted factor.
 
-The factors are exponentials of a few columns (`foretell.predictors.compiled.kernels`); one weight a column is fitted
-(`foretell.predictors.compiled.fit`). What eager mode takes, a predictor tells that knows units.
+Base times and columns are those of `foretell.predictors.compiled.kernels`. A factor is exp(columns · weights), with one
+weight a column (`foretell.predictors.compiled.fit` fits them). The base times of library kernels come from a predictor
+of eager mode that predicts units. The interval is conformal: the error in log(latency) that nine in ten held-out
+workloads stay below, the same for all workloads.
+
+Limits: measured on an H200, in inference, on whole devices. Memory and power are those of eager mode. On a slice, the
+gain of compiling is assumed to be the same as on the whole device.
 """
 
 import json
@@ -35,7 +40,7 @@ RUNTIME = "compile"
 FUSED = "generated kernels"
 AS_EAGER = "Under torch.compile only times were measured: memory and power are those of eager mode."
 ON_A_PART = "torch.compile was measured on whole devices: on a slice the gain is taken to be the same."
-_MOST = 5.0  # of the logarithm of a factor
+_MOST = 5.0  # limit of the logarithm of a factor
 _TRAFFIC = COMPILED_COLUMNS.index("traffic")
 
 FindParts = Callable[[Graph], Sequence[Sequence[int]]]
@@ -44,7 +49,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """What was fitted to one device; ``error`` is what nine in ten held-out logarithms of latency are off by."""
+    """The model fitted to one device; ``error`` is the error in log(latency) that nine in ten stay below."""
 
     device: str
     weights: tuple[float, ...]
@@ -52,13 +57,13 @@ class CompiledModel:
 
     @classmethod
     def load(cls, data: bytes) -> "CompiledModel":
-        """Read what `write` wrote; fitted to other features than today's, it is refused."""
+        """Read what `write` wrote; refuse a file that was fitted to other features than today's."""
         try:
             card = json.loads(data)
             schema, fitted = card["schema"], card["fitted"]
             model = cls(str(fitted["device"]), tuple(map(float, fitted["weights"])), float(fitted["error"]))
         except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
-            raise ModelError(f"These {len(data)} bytes are no fitted model of compiled times: {error}.") from error
+            raise ModelError(f"These {len(data)} bytes are not a fitted model of compiled times: {error}.") from error
         if schema != COMPILED_SCHEMA or len(model.weights) != len(COMPILED_COLUMNS):
             raise ModelError("This model of compiled times was fitted to other features; fit it again: foretell train.")
         return model
@@ -69,30 +74,30 @@ class CompiledModel:
 
 
 def factors(columns: Values, weights: Values) -> Values:
-    """What the time of each row is multiplied by."""
+    """The factor of each row."""
     return np.asarray(np.exp(np.clip(columns @ weights, -_MOST, _MOST)))
 
 
 def write(model: CompiledModel, card: dict[str, Any]) -> bytes:
-    """A fitted model as one file; ``card`` says what it was fitted to, and how well it does."""
+    """A fitted model as one file; ``card`` says what it was fitted to and how accurate it is."""
     content = {**card, "schema": COMPILED_SCHEMA, "columns": COMPILED_COLUMNS, "fitted": asdict(model)}
     return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
 
 
 def file_name(device: str) -> str:
-    """The file of a device."""
+    """The name of the file for a device."""
     return f"compiled-{device}.json"
 
 
 @cache
 def shipped(device: str) -> CompiledModel | None:
-    """What comes with the package for a device, if anything."""
+    """The model that the package ships for a device, or None."""
     data = read_shipped(file_name(device))
     return None if data is None else CompiledModel.load(data)
 
 
 def find_kernels(workload: Workload, eager: UnitTimePredictor, find_parts: FindParts) -> CompiledKernels:
-    """The kernels of a workload on a whole device, with what they would take in eager mode."""
+    """The kernels of a workload on a whole device, with their base times."""
     lowered = replace(workload, graph=lower(workload.graph))
     units = extract_units(lowered)
     distinct = DistinctUnits.of(units)
@@ -101,7 +106,7 @@ def find_kernels(workload: Workload, eager: UnitTimePredictor, find_parts: FindP
 
 
 class CompiledPredictor:
-    """A predictor of eager mode, and what its times become under ``torch.compile``."""
+    """A predictor of eager mode, extended to ``torch.compile``."""
 
     def __init__(self, eager: UnitTimePredictor, model: CompiledModel, find_parts: FindParts) -> None:
         self.eager = eager
@@ -109,8 +114,9 @@ class CompiledPredictor:
         self.find_parts = find_parts
 
     def predict(self, workload: Workload) -> Prediction:
-        """Latency by the model; memory and power as in eager mode; on a slice the gain is that on the whole."""
+        """Latency by the model; memory and power as in eager mode."""
         eager, whole = self.eager.predict(workload), on_whole(workload)
+        # compiled times were fitted on whole devices: predict there, and scale to the slice
         full = eager if workload.target.slice is None else self.eager.predict(whole)
         if eager.latency_ms is None or full.latency_ms is None:
             return eager
@@ -118,6 +124,7 @@ class CompiledPredictor:
         if not len(kernels):
             return eager
         times_us = self.model.times_us(kernels)
+        # on a slice: the compiled latency of the whole device, scaled as eager mode scales to the slice
         value = ms(seconds_from_us(float(times_us.sum()))) * eager.latency_ms.value / full.latency_ms.value
         spread = math.exp(self.model.error)
         latency = Estimate(value, value / spread, value * spread)
@@ -134,19 +141,19 @@ class CompiledPredictor:
 
 
 def compiled(predictor: Predictor, device: str, find_parts: FindParts) -> CompiledPredictor:
-    """The predictor with the model of compiled times that ships for a device."""
+    """The predictor with the shipped model of compiled times."""
     model = shipped(device)
     if model is None:
         raise InputError(
             f"torch.compile was not measured on {device}: use --device h200, or leave out --runtime compile."
         )
     if not isinstance(predictor, UnitTimePredictor):
-        raise InputError("The times under torch.compile need a predictor that tells units: leave out --predictor.")
+        raise InputError("Latency under torch.compile needs a predictor that predicts units: leave out --predictor.")
     return CompiledPredictor(predictor, model, find_parts)
 
 
 def _breakdown(kernels: CompiledKernels, times_us: Values, latency_ms: float) -> tuple[OperatorShare, ...]:
-    """Calls of libraries by operator, and generated kernels as one row; most time first."""
+    """Library calls by operator, and generated kernels as one row; longest first."""
     total_us, library = float(times_us.sum()), kernels.is_library
     operators = np.array(kernels.operators)
     rows = []
@@ -157,7 +164,7 @@ def _breakdown(kernels: CompiledKernels, times_us: Values, latency_ms: float) ->
             rows.append(OperatorShare(name, int(own.sum()), latency_ms * share, share, "library"))
         else:
             traffic = own & (kernels.columns[:, _TRAFFIC] > 0)
-            moving = float(times_us[traffic].sum()) > float(times_us[own & ~traffic].sum())
-            bound = "memory" if moving else "launch"
+            is_memory_bound = float(times_us[traffic].sum()) > float(times_us[own & ~traffic].sum())
+            bound = "memory" if is_memory_bound else "launch"
             rows.append(OperatorShare(FUSED, int(traffic.sum()), latency_ms * share, share, bound))
     return tuple(sorted(rows, key=lambda row: -row.latency_ms))

@@ -1,1 +1,1 @@
-"""Which operators a compiler runs as one kernel."""
+"""Predictors: fusion: which operators a compiler runs as one kernel."""

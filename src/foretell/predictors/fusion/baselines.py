@@ -1,7 +1,7 @@
-"""predictors: what a partitioner is compared with: fuse nothing, everything, what pairs of operators mostly do, rules.
+"""Predictors: baselines of the partitioner: fuse nothing, everything, by frequency of operator pairs, or by rules.
 
-The rules are of nn-Meter's kind (L. Zhang et al., 2021): patterns that somebody wrote down, a product and what follows
-it, each read by nobody else.
+The rules follow nn-Meter (L. Zhang et al., MobiSys 2021): fixed patterns of a product and the operators that follow it,
+where nothing else reads the intermediate result.
 """
 
 from typing import TypeVar
@@ -21,7 +21,7 @@ _RULES = (
     *(("BatchNormalization", behind) for behind in _ACTIVATIONS),
     *(("Add", behind) for behind in _ACTIVATIONS),
 )
-_OPERATOR_CODES = float(len(OPERATORS) + 1)  # with that of an unknown one, −1
+_OPERATOR_CODES = float(len(OPERATORS) + 1)  # includes −1, the code of an unknown operator
 
 Rows = NDArray[np.float32]
 Flags = NDArray[np.bool_]
@@ -39,13 +39,13 @@ def always(features: Rows) -> Flags:
 
 
 def by_rules(features: Rows) -> Flags:
-    """Edges that a rule names, whose source nobody else reads."""
-    known = np.array([_pair(_CODES[before], _CODES[behind]) for before, behind in _RULES])
-    return np.isin(_pairs(features), known) & (features[:, _AT["only_reader"]] > 0)
+    """Edges that a rule names and whose source has no other reader."""
+    rules = np.array([_pair(_CODES[before], _CODES[behind]) for before, behind in _RULES])
+    return np.isin(_pairs(features), rules) & (features[:, _AT["only_reader"]] > 0)
 
 
 class PairFrequency:
-    """What most edges between the same two operators do, under the same runtime; nothing where none was seen."""
+    """What most edges between the same two operators do under the same runtime; not fused where none was seen."""
 
     def __init__(self, features: Rows, fused: Flags) -> None:
         self._keys, inverse = np.unique(_keys(features), return_inverse=True)

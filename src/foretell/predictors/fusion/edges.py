@@ -1,7 +1,15 @@
-"""Features: one row an edge of a graph: what a compiler sees when it decides whether two operators run as one kernel.
+"""Predictors: features of edges: what a compiler sees when it decides whether two operators run as one kernel.
 
-A row has both ends, how they fit together, and the operators around them: whether a ReduceMean begins a normalisation
-shows only in what follows it.
+A row describes one edge of the graph in four parts: how the two ends fit together (shapes, sizes, other readers), the
+source node, the target node, and the operators around them. The surroundings matter because a decision is not local: a
+ReduceMean is the start of a normalisation only if the right operators follow. Three further columns come from a
+simulation of a lazy compiler (`foretell.predictors.fusion.lazy_compiler`).
+
+Sizes are divided by the batch size: fusion hardly depends on the batch, and a graph comes with just one. Numbers are
+log2(1 + size).
+
+Limits: the view is a few steps wide; rules of a compiler that look farther (for example over a whole attention block)
+are seen only through counts such as ``ops_before``.
 """
 
 import hashlib
@@ -23,7 +31,7 @@ from foretell.predictors.fusion.lazy_compiler import Lowered, lower
 RUNTIMES = ("eager", "inductor", "onnxruntime")
 
 _NUMBERS = {name: number for number, name in enumerate(sorted(OPERATORS))}
-# the columns of a node: its own, and what lies around it
+# the columns of a node: its own, and what is near it
 _OWN = (
     "operator", "kind", "log_in", "log_out", "log_weight", "weight_rank", "rank", "last", "float", "returned",
     "inputs", "outputs", "constants", "kernel", "stride", "groups", "axis", "log_space", "aligned",
@@ -40,7 +48,7 @@ _PAIR = (
     "runtime", "same_shape", "log_ratio", "input", "distance", "same_origin", "log_carried",
     "only_maker", "only_reader", "same_space", "products_between", "work_between", "inlined",
 )  # fmt: skip
-# operators around an edge: how many steps before its source, behind its target, beside it; then the same without views
+# codes of operators around an edge: so many steps before its source, after its target, beside it; ``true_…`` skip views
 _AROUND = (
     "before_1", "before_2", "before_3", "behind_1", "behind_2", "behind_3", "beside_source", "beside_target",
     "second_before", "second_behind", "true_source", "true_before", "true_target", "true_behind",
@@ -51,7 +59,7 @@ EDGE_COLUMNS = (
     *(f"target_{name}" for name in NODE_COLUMNS),
     *_AROUND,
 )
-# columns that hold codes, not sizes
+# columns that hold codes, which the trees treat as categories
 CATEGORIES = tuple(
     position
     for position, name in enumerate(EDGE_COLUMNS)
@@ -65,14 +73,14 @@ _VIEWS = frozenset(KINDS.index(kind) for kind in ("view", "free"))
 _POINTWISE = frozenset(KINDS.index(kind) for kind in ("elementwise", "generator", "movement"))
 _REDUCING = frozenset(KINDS.index(kind) for kind in ("reduction", "normalisation", "pooling"))
 _PRODUCTS = frozenset(KINDS.index(kind) for kind in ("contraction", "attention", "recurrent"))
-_MOST = 64
-_FARTHEST = 1000  # nodes between two ends, as far as they are counted
-_BLOCK = 16  # channels that kernels for blocked layouts take at once, at most
+_MOST = 64  # counts and steps are clipped here
+_FARTHEST = 1000  # the number of nodes between two ends is clipped here
+_BLOCK = 16  # the largest block of channels of a blocked layout
 
 
 @dataclass(frozen=True)
 class Edges:
-    """The edges of a graph, by source and target, without doubles, and a row of `EDGE_COLUMNS` for each."""
+    """The distinct edges of a graph by source and target, and a row of `EDGE_COLUMNS` for each."""
 
     sources: NDArray[np.intp]
     targets: NDArray[np.intp]
@@ -83,18 +91,18 @@ class Edges:
 
 
 def edges_of(graph: Graph) -> list[tuple[int, int]]:
-    """Every pair of a node and one that reads what it makes, once, in order."""
-    found = {
+    """Every pair of a node and a reader of its outputs, once, in order."""
+    pairs = {
         (graph.producers[name], target)
         for target, node in enumerate(graph.nodes)
         for name in node.inputs
         if name in graph.producers
     }
-    return sorted(found)
+    return sorted(pairs)
 
 
 def extract_edges(graph: Graph, runtime: str) -> Edges:
-    """The edges of a graph as a runtime's compiler meets them."""
+    """The edges of a graph with their features, for the compiler of a runtime."""
     pairs = edges_of(graph)
     if not pairs:
         empty = np.zeros(0, np.intp)
@@ -106,8 +114,8 @@ def extract_edges(graph: Graph, runtime: str) -> Edges:
     for source, target in pairs:
         makers[target].append(source)
         readers[source].append(target)
-    lies = layouts(graph)
-    nodes = np.array([_node_row(graph, node, lies) for node in graph.nodes])
+    tensor_layouts = layouts(graph)
+    nodes = np.array([_node_row(graph, node, tensor_layouts) for node in graph.nodes])
     lowered = lower(graph, makers, readers)
     nodes = np.concatenate([nodes, _surroundings(nodes, makers, readers, lowered)], axis=1)
     space = nodes[:, NODE_COLUMNS.index("log_space")]
@@ -127,18 +135,20 @@ def extract_edges(graph: Graph, runtime: str) -> Edges:
 def _surroundings(
     nodes: NDArray[np.float64], makers: list[list[int]], readers: list[list[int]], lowered: Lowered
 ) -> NDArray[np.float64]:
-    """What lies around each node: who reads it, and the work before and behind it that is more than pointwise."""
+    """What is near each node: its readers, and the nearest work before and after it that is more than pointwise.
+
+    Views and pointwise nodes are ``light``: the search looks through them. A forward and a backward sweep over the
+    nodes, which are in topological order, suffice.
+    """
     operators, kinds = nodes[:, 0].tolist(), nodes[:, 1].astype(int).tolist()
     spaces = nodes[:, _OWN.index("log_space")].tolist()
     light = [kind in _VIEWS or kind in _POINTWISE for kind in kinds]
     count = len(kinds)
-    behind = [(float(_NONE), float(_MOST), 0.0, 0.0)] * count
+    after = [(float(_NONE), float(_MOST), 0.0, 0.0)] * count
     for i in range(count - 1, -1, -1):
-        nearest = min(
-            (_seen(j, behind, light, operators, spaces) for j in readers[i]), key=lambda e: e[1], default=None
-        )
-        ops = sum(behind[j][3] + (kinds[j] not in _VIEWS) for j in readers[i] if light[j])
-        behind[i] = (*(nearest or (float(_NONE), float(_MOST), 0.0)), min(ops, _MOST))
+        nearest = min((_seen(j, after, light, operators, spaces) for j in readers[i]), key=lambda e: e[1], default=None)
+        ops = sum(after[j][3] + (kinds[j] not in _VIEWS) for j in readers[i] if light[j])
+        after[i] = (*(nearest or (float(_NONE), float(_MOST), 0.0)), min(ops, _MOST))
     before = [(float(_NONE), float(_MOST), 0.0)] * count
     ops_before = [0.0] * count
     for i in range(count):
@@ -149,16 +159,16 @@ def _surroundings(
         ops = sum(ops_before[j] + (kinds[j] not in _VIEWS) for j in makers[i] if light[j])
         ops_before[i] = min(ops, _MOST)
     aligned = nodes[:, _OWN.index("aligned")].tolist()
-    least_before, least_behind = aligned[:], aligned[:]
-    for i in range(count):  # through what only passes on, as far as the last work
+    least_before, least_after = aligned[:], aligned[:]
+    for i in range(count):  # looks through light nodes, back to the last node that does work
         least_before[i] = min((least_before[j] if light[j] else aligned[j] for j in makers[i]), default=_BLOCK)
     for i in range(count - 1, -1, -1):
-        least_behind[i] = min((least_behind[j] if light[j] else aligned[j] for j in readers[i]), default=_BLOCK)
-    given = nodes[:, _OWN.index("inputs")].tolist()
-    from_input: list[bool] = []  # others are computed from weights alone: a compiler may do that once
+        least_after[i] = min((least_after[j] if light[j] else aligned[j] for j in readers[i]), default=_BLOCK)
+    activation_inputs = nodes[:, _OWN.index("inputs")].tolist()
+    from_input: list[bool] = []  # other nodes depend on weights alone: a compiler may fold them into constants
     for i in range(count):
-        from_input.append(given[i] > len(makers[i]) or any(from_input[j] for j in makers[i]))
-    lazily = [
+        from_input.append(activation_inputs[i] > len(makers[i]) or any(from_input[j] for j in makers[i]))
+    lazy_columns = [
         (min(reads, _MOST), min(operations, _MOST), written)
         for reads, operations, written in zip(lowered.reads, lowered.operations, lowered.written, strict=True)
     ]
@@ -169,37 +179,39 @@ def _surroundings(
         reducing = sum(k in _REDUCING for k in read_by)
         rows.append([
             len(makers[i]), len(readers[i]), pointwise, reducing, len(read_by) - pointwise - views - reducing, views,
-            *behind[i][:3], *before[i], ops_before[i], behind[i][3], least_before[i], least_behind[i], *lazily[i],
+            *after[i][:3], *before[i], ops_before[i], after[i][3], least_before[i], least_after[i], *lazy_columns[i],
             from_input[i],
         ])  # fmt: skip
     return np.array(rows, np.float64)
 
 
 def _seen(
-    other: int, found: Sequence[tuple[float, ...]], light: list[bool], operators: list[float], spaces: list[float]
+    other: int, nearest: Sequence[tuple[float, ...]], light: list[bool], operators: list[float], spaces: list[float]
 ) -> tuple[float, float, float]:
-    """The nearest work that is seen through a neighbour: its operator, how far it is, how large."""
+    """The nearest work that is visible through a neighbour: its operator, its distance, and its size."""
     if not light[other]:
         return operators[other], 1.0, spaces[other]
-    operator, steps, space = found[other][:3]
+    operator, steps, space = nearest[other][:3]
     return operator, min(steps + 1.0, _MOST), space
 
 
-def _node_row(graph: Graph, node: Node, lies: Mapping[str, Layout]) -> list[float]:
+def _node_row(graph: Graph, node: Node, tensor_layouts: Mapping[str, Layout]) -> list[float]:
+    """The columns of a node alone, in the order of `_OWN`."""
     tensors = [graph.tensors[name] for name in node.inputs if name]
     results = [graph.tensors[name] for name in node.outputs if name]
-    kept = [tensor for tensor in tensors if tensor.kind != "activation" and tensor.kind != "input"]
-    given = [tensor for tensor in tensors if tensor.kind in ("activation", "input")]
-    weight = max(kept, key=lambda tensor: tensor.elements, default=None)
+    constants = [tensor for tensor in tensors if tensor.kind != "activation" and tensor.kind != "input"]
+    activations = [tensor for tensor in tensors if tensor.kind in ("activation", "input")]
+    weight = max(constants, key=lambda tensor: tensor.elements, default=None)
     shape = results[0].shape if results else ()
     kernel, strides = node.integers("kernel_shape"), node.integers("strides")
+    # the last axis: most compilers treat reductions over it differently
     axis = node.attributes.get("axis", node.attributes.get("axes"))
     if isinstance(axis, tuple):
         axis = axis[-1] if axis else None
     return [
         float(_NUMBERS.get(node.op, _NONE)),
         float(KINDS.index(lookup(node.op, node.domain).kind)),
-        math.log2(1 + max((_per_item(graph, tensor) for tensor in given), default=0.0)),
+        math.log2(1 + max((_per_item(graph, tensor) for tensor in activations), default=0.0)),
         math.log2(1 + sum(_per_item(graph, tensor) for tensor in results)),
         math.log2(1 + weight.elements) if weight else _NONE,
         len(weight.shape) if weight else _NONE,
@@ -207,49 +219,52 @@ def _node_row(graph: Graph, node: Node, lies: Mapping[str, Layout]) -> list[floa
         math.log2(1 + shape[-1]) if shape else _NONE,
         results[0].is_float if results else _NONE,
         any(name in graph.outputs for name in node.outputs),
-        len(given),
+        len(activations),
         len(results),
-        len(kept),
+        len(constants),
         math.prod(kernel) if kernel else _NONE,
         math.prod(strides) if strides else _NONE,
         node.integer("group", _NONE),
         float(axis) if isinstance(axis, int | float) else -9.0,
-        math.log2(1 + max((_per_item(graph, tensor) for tensor in (*results, *given)), default=0.0)),
+        math.log2(1 + max((_per_item(graph, tensor) for tensor in (*results, *activations)), default=0.0)),
         math.gcd(shape[1], _BLOCK) if len(shape) > 2 else math.gcd(shape[-1], _BLOCK) if shape else _BLOCK,
         math.gcd(weight.shape[1], _BLOCK) if weight and len(weight.shape) > 1 else _BLOCK,
-        *_lie(node, shape, lies),
+        *_storage(node, shape, tensor_layouts),
         results[0].bytes / max(results[0].elements, 1) if results else _NONE,
     ]
 
 
 def _per_item(graph: Graph, tensor: Tensor) -> float:
-    """How many numbers an item of the batch has: what fuses does not depend on the batch, but graphs come with one."""
+    """The number of elements for one item of the batch."""
     return tensor.elements / graph.batch_size if tensor.batch_axis is not None else float(tensor.elements)
 
 
-def _lie(node: Node, shape: tuple[int, ...], lies: Mapping[str, Layout]) -> tuple[float, float]:
-    """Whether what a node makes has storage of its own, and whether it lies otherwise than row by row."""
-    made = lies.get(node.outputs[0]) if node.outputs else None
-    given = lies.get(node.inputs[0]) if node.inputs else None
-    if made is None:
+def _storage(node: Node, shape: tuple[int, ...], tensor_layouts: Mapping[str, Layout]) -> tuple[float, float]:
+    """Whether a node's output has storage of its own, and whether it is strided."""
+    output = tensor_layouts.get(node.outputs[0]) if node.outputs else None
+    first_input = tensor_layouts.get(node.inputs[0]) if node.inputs else None
+    if output is None:
         return float(_NONE), float(_NONE)
-    return float(given is None or made.storage != given.storage), float(not is_contiguous(shape, made.strides))
+    return float(first_input is None or output.storage != first_input.storage), float(
+        not is_contiguous(shape, output.strides)
+    )
 
 
 def _fit_together(
     graph: Graph, source: int, target: int, makers: list[list[int]], readers: list[list[int]]
 ) -> list[float]:
-    """What passes from one end to the other, and who else makes or reads it."""
-    before, behind = graph.nodes[source], graph.nodes[target]
-    name = next(name for name in behind.inputs if graph.producers.get(name) == source)
+    """The tensor that passes from one end to the other, and who else writes or reads it."""
+    before, after = graph.nodes[source], graph.nodes[target]
+    # several tensors may connect the two: the first one stands for the edge
+    name = next(name for name in after.inputs if graph.producers.get(name) == source)
     carried = graph.tensors[name]
-    result = graph.tensors[behind.outputs[0]] if behind.outputs and behind.outputs[0] else carried
+    result = graph.tensors[after.outputs[0]] if after.outputs and after.outputs[0] else carried
     return [
         carried.shape == result.shape,
         math.log2((1 + _per_item(graph, carried)) / (1 + _per_item(graph, result))),
-        behind.inputs.index(name),
+        after.inputs.index(name),
         min(target - source, _FARTHEST),
-        bool(before.origin) and before.origin == behind.origin,
+        bool(before.origin) and before.origin == after.origin,
         math.log2(1 + _per_item(graph, carried)),
         len(makers[target]) == 1,
         len(readers[source]) == 1,
@@ -259,17 +274,18 @@ def _fit_together(
 def _between(
     kinds: NDArray[np.float64], sources: NDArray[np.intp], targets: NDArray[np.intp], makers: list[list[int]]
 ) -> NDArray[np.float64]:
-    """How many products, and how much work of any kind, the longest way to a target has beyond that to its source.
+    """How many products, and how much work of any kind, lie between the ends on the longest path to the target.
 
-    Where a way leads from one to the other through a product, no kernel can hold both ends.
+    Where a path leads from one end to the other through a product, no kernel can hold both ends.
     """
     columns = []
     for heavy in (_PRODUCTS, _PRODUCTS | _REDUCING):
-        own = [int(kind) in heavy for kind in kinds.tolist()]
+        is_heavy_node = [int(kind) in heavy for kind in kinds.tolist()]
         depth: list[int] = []
-        for node, behind in enumerate(makers):
-            depth.append(max((depth[each] for each in behind), default=0) + own[node])
-        deep, is_heavy = np.array(depth), np.array(own)
+        for node, inputs in enumerate(makers):
+            # nodes are in topological order: the depth of all inputs is known
+            depth.append(max((depth[maker] for maker in inputs), default=0) + is_heavy_node[node])
+        deep, is_heavy = np.array(depth), np.array(is_heavy_node)
         columns.append(deep[targets] - deep[sources] - is_heavy[targets])
     return np.stack(columns, axis=1).astype(np.float64)
 
@@ -281,33 +297,34 @@ def _around(
     makers: list[list[int]],
     readers: list[list[int]],
 ) -> NDArray[np.float64]:
-    """Codes of the operators around each edge; −1 where there is none, and of an unknown one."""
+    """Codes of the operators around each edge; −1 where there is none, or where the operator is unknown."""
+    # one extra entry at the end: the position −1 (no node) leads to it, and so to the code −1
     codes = np.append(nodes[:, 0], _NONE)
-    first_maker = np.array([*(each[0] if each else _NONE for each in makers), _NONE])
-    last_maker = np.array([*(each[-1] if each else _NONE for each in makers), _NONE])
-    first_reader = np.array([*(each[0] if each else _NONE for each in readers), _NONE])
-    last_reader = np.array([*(each[-1] if each else _NONE for each in readers), _NONE])
-    before, behind = [first_maker[sources]], [first_reader[targets]]
+    first_maker = np.array([*(own[0] if own else _NONE for own in makers), _NONE])
+    last_maker = np.array([*(own[-1] if own else _NONE for own in makers), _NONE])
+    first_reader = np.array([*(own[0] if own else _NONE for own in readers), _NONE])
+    last_reader = np.array([*(own[-1] if own else _NONE for own in readers), _NONE])
+    before, after = [first_maker[sources]], [first_reader[targets]]
     for _ in range(2):
         before.append(first_maker[before[-1]])
-        behind.append(first_reader[behind[-1]])
+        after.append(first_reader[after[-1]])
     beside_source = np.where(first_reader[sources] == targets, last_reader[sources], first_reader[sources])
     beside_source = np.where(beside_source == targets, _NONE, beside_source)
     beside_target = np.where(first_maker[targets] == sources, last_maker[targets], first_maker[targets])
     beside_target = np.where(beside_target == sources, _NONE, beside_target)
     is_view = np.append(np.isin(nodes[:, 1], list(_VIEWS)), False)
-    true_before, true_behind = _past_views(first_maker, is_view), _past_views(first_reader[:-1], is_view, back=True)
-    true_source, true_target = true_before[sources], true_behind[targets]
-    around = [*before, *behind, beside_source, beside_target, last_maker[sources], last_reader[targets]]
+    true_before, true_after = _past_views(first_maker, is_view), _past_views(first_reader[:-1], is_view, back=True)
+    true_source, true_target = true_before[sources], true_after[targets]
+    around = [*before, *after, beside_source, beside_target, last_maker[sources], last_reader[targets]]
     around += [true_source, true_before[first_maker[true_source]], true_target]
-    around += [true_behind[first_reader[true_target]]]
-    return np.stack([codes[each] for each in around], axis=1)
+    around += [true_after[first_reader[true_target]]]
+    return np.stack([codes[positions] for positions in around], axis=1)
 
 
 def _past_views(step: NDArray[np.intp], is_view: NDArray[np.bool_], *, back: bool = False) -> NDArray[np.intp]:
-    """For each node itself, or where it is a view the first that is none, one step after the other."""
+    """For each node the node itself, or, where it is a view, the first along ``step`` that is not."""
     count = len(is_view) - 1
-    found = np.full(count + 1, _NONE)
+    reached = np.full(count + 1, _NONE)
     for node in range(count - 1, -1, -1) if back else range(count):
-        found[node] = found[step[node]] if is_view[node] else node
-    return found
+        reached[node] = reached[step[node]] if is_view[node] else node
+    return reached

@@ -1,4 +1,4 @@
-"""workflows: the graph that a compiler leaves: its kernels, the tensors between them, and how long each may take."""
+"""Predictors: the kernel graph: the kernels that a compiler makes of a graph, their times, and what flows between."""
 
 import heapq
 from collections import Counter, defaultdict
@@ -24,7 +24,7 @@ from foretell.records import Target, Workload
 from foretell.registry import did_you_mean
 
 MOST_KERNELS = 400
-# kinds as a reader tells them apart, the most telling one first
+# kinds of kernels as a reader distinguishes them; the first of those present names a kernel
 KINDS = ("product", "normalisation", "other", "pointwise", "movement")
 LEFT_OUT = "left out"
 _MOST_FOLDS = 40
@@ -37,7 +37,7 @@ _KIND_OF = {
 
 @dataclass(frozen=True)
 class Kernel:
-    """Operators that run as one, the kind of each and of the whole; ``stands_for`` many, where some are left out."""
+    """Nodes that run as one kernel, with the kind of each and of the whole; ``stands_for`` counts kernels left out."""
 
     label: str
     operators: tuple[str, ...]
@@ -49,7 +49,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Flow:
-    """The tensors that one kernel makes and another reads."""
+    """The bytes of the tensors that one kernel writes and another reads."""
 
     source: int
     target: int
@@ -74,56 +74,65 @@ class NodeTimes:
 
 
 def find_kernels(graph: Graph, runtime: str) -> list[tuple[int, ...]]:
-    """The positions of the nodes of every kernel under a runtime."""
+    """For every kernel under a runtime the positions of its nodes."""
     if runtime not in RUNTIMES:
         raise InputError(f"Unknown runtime {runtime!r}.{did_you_mean(runtime, RUNTIMES)}")
     return Partitioner.shipped().partition(graph, runtime).kernels
 
 
 def time_nodes(graph: Graph, device: str, runtime: str, predictor: Predictor | None = None) -> NodeTimes | None:
-    """What every node takes on a device by itself; None where nothing runs there."""
+    """The time of every node by itself on a device; None where nothing runs there."""
     workload = Workload(graph, Target(find_device(device)), graph.dtype)
     units = extract_units(workload)
     if not len(units):
         return None
     distinct = DistinctUnits.of(units)
-    answerer = predictor or find_predictor(None, workload.target.device.id)
-    tell = getattr(answerer, "unit_times_us", None)
-    unit_us = (tell(workload, distinct) if tell else distinct.bound_us)[distinct.member]
+    unit_predictor = predictor or find_predictor(None, workload.target.device.id)
+    predict_units = getattr(unit_predictor, "unit_times_us", None)
+    unit_us = (predict_units(workload, distinct) if predict_units else distinct.bound_us)[distinct.member]
     node_us = np.zeros(len(graph.nodes))
     for nodes, took_us in zip(units.nodes, unit_us.tolist()):
-        # of an operator that a file spells as several nodes, those take the time that tell most what it does
+        # Where several nodes spell one operator, the time goes to the nodes of its leading kind, the others get none.
         ranks = [KINDS.index(_kind(graph.nodes[node])) for node in nodes]
-        telling = [node for node, rank in zip(nodes, ranks) if rank == min(ranks)]
-        for node in telling:
-            node_us[node] += took_us / len(telling)
-    meaning = "estimate" if tell else "least time by the roofline"
+        main_nodes = [node for node, rank in zip(nodes, ranks) if rank == min(ranks)]
+        for node in main_nodes:
+            node_us[node] += took_us / len(main_nodes)
+    meaning = "estimate" if predict_units else "least time by the roofline"
     if runtime != EAGER:
         meaning = f"eager {meaning}: operators unfused, added up,"
     return NodeTimes(f"{meaning} on {workload.target.device.id}", node_us)
 
 
 def make_kernel_graph(graph: Graph, members: Sequence[Sequence[int]], times: NodeTimes | None = None) -> KernelGraph:
-    """Kernels and flows of a graph whose nodes are parted into ``members``."""
+    """Kernels and flows of a graph whose nodes are divided into ``members``."""
     parts = split_cycles(graph, members)
     flows = _flows(graph, parts)
     order = _order(len(parts), flows)
     place = {kernel: position for position, kernel in enumerate(order)}
     kernels = tuple(_kernel(graph, parts[kernel], times) for kernel in order)
-    found = (Flow(place[source], place[target], size) for (source, target), size in flows.items())
-    notes = [f"Times: {times.meaning}. A box without one is a view, or counted where its operator is."] if times else []
+    renumbered = (Flow(place[source], place[target], size) for (source, target), size in flows.items())
+    notes = (
+        [f"Times: {times.meaning}. A box without a time is a view, or its time is in the box of its operator."]
+        if times
+        else []
+    )
     if len(parts) > len(members):
         notes.append(
-            f"Some groups need each other's results, so that none could run first: drawn apart, {len(parts)} boxes."
+            f"Some kernels need each other's results, so none could run first: they are split, {len(parts)} boxes."
         )
-    return KernelGraph(kernels, tuple(sorted(found, key=lambda flow: (flow.source, flow.target))), tuple(notes))
+    return KernelGraph(kernels, tuple(sorted(renumbered, key=lambda flow: (flow.source, flow.target))), tuple(notes))
 
 
 def split_cycles(graph: Graph, members: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """The same groups, those that wait for each other in parts that can run.
+    """The same groups, with groups that wait for each other split into parts that can run.
 
-    Edges are told one by one, and a compiler may compute a cheap node in several kernels: so groups may form a cycle.
-    There a group is parted by how often its nodes' inputs have crossed from one group of the cycle to another.
+    A partitioner decides edge by edge, and a compiler may compute a cheap node in several kernels. So the groups can
+    form a cycle: A needs a result of B, and B needs one of A. Within such a cycle (a strongly connected component of
+    the groups), each node gets a depth: how often a path to it crosses from one group of the cycle to another. A group
+    is split by the depth of its nodes. A path never goes to a smaller depth, so the parts have no cycle.
+
+    Limit: the split keeps apart what the compiler may have fused in another way; it is a valid order, not necessarily
+    the compiler's.
     """
     kernel_of = {node: kernel for kernel, nodes in enumerate(members) for node in nodes}
     cycle_of = _cycles(len(members), _flows(graph, members))
@@ -142,43 +151,45 @@ def split_cycles(graph: Graph, members: Sequence[Sequence[int]]) -> list[tuple[i
 
 
 def _cycles(count: int, flows: Iterable[tuple[int, int]]) -> list[int]:
-    """Of each kernel the cycles it is part of, as a number; S. R. Kosaraju's two searches."""
+    """The number of the strongly connected component of each kernel, by S. R. Kosaraju's two depth-first searches."""
     forward: list[list[int]] = [[] for _ in range(count)]
     backward: list[list[int]] = [[] for _ in range(count)]
     for source, target in flows:
         forward[source].append(target)
         backward[target].append(source)
-    seen, left = [False] * count, list[int]()
+    seen, finished = [False] * count, list[int]()
     for start in range(count):
-        ways = [] if seen[start] else [(start, iter(forward[start]))]
+        path = [] if seen[start] else [(start, iter(forward[start]))]
         seen[start] = True
-        while ways:
-            kernel, rest = ways[-1]
-            behind = next((other for other in rest if not seen[other]), None)
-            if behind is None:
-                left.append(kernel)
-                ways.pop()
+        # iterative, because a graph can be deeper than Python's recursion limit
+        while path:
+            kernel, rest = path[-1]
+            unseen = next((other for other in rest if not seen[other]), None)
+            if unseen is None:
+                finished.append(kernel)
+                path.pop()
             else:
-                seen[behind] = True
-                ways.append((behind, iter(forward[behind])))
-    found = [-1] * count
-    for number, start in enumerate(reversed(left)):
-        waiting = [start] if found[start] < 0 else []
+                seen[unseen] = True
+                path.append((unseen, iter(forward[unseen])))
+    component = [-1] * count
+    # second search: on the reversed graph, from the kernels that finished last
+    for number, start in enumerate(reversed(finished)):
+        waiting = [start] if component[start] < 0 else []
         while waiting:
             kernel = waiting.pop()
-            if found[kernel] < 0:
-                found[kernel] = number
+            if component[kernel] < 0:
+                component[kernel] = number
                 waiting += backward[kernel]
-    return found
+    return component
 
 
 def _kernel(graph: Graph, members: Sequence[int], times: NodeTimes | None) -> Kernel:
     nodes = [graph.nodes[position] for position in members]
     kinds = tuple(map(_kind, nodes))
-    telling_op, kind = group_operator(nodes), min(kinds, key=KINDS.index)
-    telling = next((node for node in nodes if node.op == telling_op), nodes[kinds.index(kind)])
+    main_op, kind = group_operator(nodes), min(kinds, key=KINDS.index)
+    main = next((node for node in nodes if node.op == main_op), nodes[kinds.index(kind)])
     took_us = float(times.node_us[list(members)].sum()) or None if times else None
-    return Kernel(telling.module or telling.name, tuple(node.op for node in nodes), kinds, kind, took_us)
+    return Kernel(main.module or main.name, tuple(node.op for node in nodes), kinds, kind, took_us)
 
 
 def _kind(node: Node) -> str:
@@ -188,39 +199,40 @@ def _kind(node: Node) -> str:
 def _flows(graph: Graph, members: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
     """Bytes by pair of kernels; a tensor counts once, however many nodes of a kernel read it."""
     kernel_of = {node: kernel for kernel, nodes in enumerate(members) for node in nodes}
-    found: defaultdict[tuple[int, int], int] = defaultdict(int)
+    flows: defaultdict[tuple[int, int], int] = defaultdict(int)
     for name, maker in graph.producers.items():
         source = kernel_of[maker]
         for target in {kernel_of[reader] for reader in graph.consumers.get(name, ())} - {source}:
-            found[source, target] += graph.tensors[name].bytes
-    return found
+            flows[source, target] += graph.tensors[name].bytes
+    return flows
 
 
 def _order(count: int, flows: Iterable[tuple[int, int]]) -> list[int]:
-    """Kernels so that what makes comes before what reads."""
-    waiting = [0] * count
+    """A topological order of the kernels; among those that are ready, the first one comes first."""
+    missing = [0] * count
     readers: list[list[int]] = [[] for _ in range(count)]
     for source, target in flows:
-        waiting[target] += 1
+        missing[target] += 1
         readers[source].append(target)
-    ready = [kernel for kernel in range(count) if not waiting[kernel]]
+    ready = [kernel for kernel in range(count) if not missing[kernel]]
     ordered = []
     while ready:
         ordered.append(heapq.heappop(ready))
         for reader in readers[ordered[-1]]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
+            missing[reader] -= 1
+            if not missing[reader]:
                 heapq.heappush(ready, reader)
     return ordered
 
 
 def shorten(graph: KernelGraph, most: int = MOST_KERNELS) -> KernelGraph:
-    """At most ``most`` kernels: repeated runs of the same operators are left out first, then the middle."""
+    """At most ``most`` kernels: repeats of the same operators are left out first, then the middle."""
     count = len(graph.kernels)
     for _ in range(_MOST_FOLDS):
         if len(graph.kernels) <= most:
             break
         start, period, copies = _repeated(graph.kernels, max(most // 2, 1))
+        # leaving out fewer than two kernels saves nothing: a box takes their place
         if (copies - 2) * period < 2:
             break
         what = f"{copies - 2} times the {period} kernels above" if period > 1 else f"{copies - 2} like the one above"
@@ -238,40 +250,46 @@ def shorten(graph: KernelGraph, most: int = MOST_KERNELS) -> KernelGraph:
 
 
 def _repeated(kernels: Sequence[Kernel], longest: int) -> tuple[int, int, int]:
-    """Where a run of kernels repeats itself so that most can be left out: its start, its length, how often it comes."""
+    """The run of kernels whose repeats save most: its start, its length, and how often it occurs.
+
+    For each period p, kernels i and i + p are compared; a stretch of equal ones of length l holds l / p + 1 copies. The
+    first and the last copy stay in the picture.
+    """
     numbers: dict[object, int] = {}
-    signs = np.array([
+    codes = np.array([
+        # a box that stands for others equals no other box
         -position - 1 if kernel.kind == LEFT_OUT else numbers.setdefault(kernel.operators, len(numbers))
         for position, kernel in enumerate(kernels)
     ])  # fmt: skip
-    best, found = 0, (0, 1, 1)
-    for period in range(1, min(longest, len(signs) // 3) + 1):
-        same = np.flatnonzero(np.diff(np.concatenate([[False], signs[period:] == signs[:-period], [False]])))
-        if not len(same):
+    best, run = 0, (0, 1, 1)
+    for period in range(1, min(longest, len(codes) // 3) + 1):
+        # starts and ends of the stretches in which kernel i equals kernel i + period
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], codes[period:] == codes[:-period], [False]])))
+        if not len(edges):
             continue
-        starts, lengths = same[::2], same[1::2] - same[::2]
-        at = int(np.argmax(lengths))
-        copies = int(lengths[at]) // period + 1
+        starts, lengths = edges[::2], edges[1::2] - edges[::2]
+        longest_stretch = int(np.argmax(lengths))
+        copies = int(lengths[longest_stretch]) // period + 1
         if (copies - 2) * period > best:
-            best, found = (copies - 2) * period, (int(starts[at]), period, copies)
-    return found
+            best, run = (copies - 2) * period, (int(starts[longest_stretch]), period, copies)
+    return run
 
 
 def _contract(graph: KernelGraph, start: int, stop: int, what: str) -> KernelGraph:
-    """One kernel in place of several that follow each other."""
-    gone = graph.kernels[start:stop]
-    times = [kernel.time_us for kernel in gone if kernel.time_us is not None]
-    note = Kernel(
-        f"… {what}", (), (), LEFT_OUT, sum(times) if times else None, sum(kernel.stands_for for kernel in gone)
+    """The graph with one box in place of the kernels from ``start`` to ``stop``."""
+    removed = graph.kernels[start:stop]
+    times = [kernel.time_us for kernel in removed if kernel.time_us is not None]
+    box = Kernel(
+        f"… {what}", (), (), LEFT_OUT, sum(times) if times else None, sum(kernel.stands_for for kernel in removed)
     )
 
-    def moved(kernel: int) -> int:
+    def renumber(kernel: int) -> int:
         return kernel if kernel < start else start if kernel < stop else kernel - (stop - start) + 1
 
     sizes: defaultdict[tuple[int, int], int] = defaultdict(int)
     for flow in graph.flows:
-        pair = moved(flow.source), moved(flow.target)
+        pair = renumber(flow.source), renumber(flow.target)
         if pair[0] != pair[1]:
             sizes[pair] += flow.bytes
     flows = tuple(Flow(source, target, size) for (source, target), size in sorted(sizes.items()))
-    return replace(graph, kernels=(*graph.kernels[:start], note, *graph.kernels[stop:]), flows=flows)
+    return replace(graph, kernels=(*graph.kernels[:start], box, *graph.kernels[stop:]), flows=flows)

@@ -1,1 +1,1 @@
-"""Which class of kernel each unit of work runs."""
+"""Predictors: kernels: which class of kernel each unit of work runs."""

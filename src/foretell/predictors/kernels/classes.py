@@ -1,7 +1,11 @@
-"""Features: what kind of kernel a name stands for: library, algorithm, tile, layout.
+"""Predictors: kernel classes: the library, algorithm, tile and layout that the name of a kernel stands for.
 
-Names of kernels are symbols of C++: thousands of them, of which most differ in a type or a count alone. A class is what
-a person would say of one: a product of cuBLAS in tiles of 128×256, transposed. docs/kernel-classes.md lists them.
+Names of kernels are C++ symbols. There are thousands of them, and most differ only in a type or a count. A class is
+what a person would say about a kernel: a cuBLAS matrix product in tiles of 128×256, transposed.
+``docs/kernel-classes.md`` lists the classes.
+
+Patterns are tried in order and the first match wins, so specific ones come before general ones. A name that no pattern
+matches gets the class ``other``. A new version of a library may bring names that need a new pattern.
 """
 
 import re
@@ -13,7 +17,7 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class KernelClass:
-    """Who wrote the kernel, what it does, the tile of the result a block makes, how operands lie; "" is none."""
+    """The library, the algorithm, the tile of the result that a block computes, and the layout; "" means none."""
 
     library: str
     algorithm: str
@@ -24,7 +28,7 @@ class KernelClass:
         return " ".join(part for part in (self.library, self.algorithm, self.tile, self.layout) if part)
 
 
-# products and convolutions whose name tells their tile
+# matrix products and convolutions whose name contains their tile
 _NVJET = re.compile(r"nvjet_\w+?_(?P<tile>\d+x\d+)_\d+x\d+_\d+x\d+_[hv]_\w*?(?P<layout>[NT]{2})[NT](?:_|$)")
 _XMMA = re.compile(
     r"xmma_(?P<depthwise>depthwise_convolution_)?(?P<what>gemm|fprop|dgrad|wgrad)\w*?_(?P<layout>[nt]{2}_n|nhwc|nchw)"
@@ -37,7 +41,7 @@ _CUTLASS = re.compile(
 _FMHA = re.compile(r"fmha_cutlass(?P<way>[FB])_\w+?_(?P<tile>\d+x\d+)")
 _WHATS = {"gemm": "product", "fprop": "convolution", "dgrad": "convolution-data", "wgrad": "convolution-weights"}
 
-# the first that is found in a name tells library and algorithm
+# the first pattern that matches a name decides library and algorithm
 _KNOWN = tuple(
     (re.compile(pattern), library, algorithm)
     for pattern, library, algorithm in (
@@ -112,18 +116,18 @@ def kernel_class(name: str) -> KernelClass:
     >>> str(kernel_class("Memset (Device)"))
     'cuda fill'
     """
-    if found := _NVJET.search(name):
+    if match := _NVJET.search(name):
         split = "-split" if "splitK" in name else ""
-        return KernelClass("cublas", f"product{split}", found["tile"], found["layout"].lower())
-    if found := _XMMA.search(name):
-        library = "cublas" if found["what"] == "gemm" else "cudnn"
-        what = _WHATS[found["what"]] + ("-depthwise" if found["depthwise"] else "")
-        return KernelClass(library, what, found["tile"], found["layout"].removesuffix("_n"))
-    if found := _CUTLASS.search(name):
+        return KernelClass("cublas", f"product{split}", match["tile"], match["layout"].lower())
+    if match := _XMMA.search(name):
+        library = "cublas" if match["what"] == "gemm" else "cudnn"
+        what = _WHATS[match["what"]] + ("-depthwise" if match["depthwise"] else "")
+        return KernelClass(library, what, match["tile"], match["layout"].removesuffix("_n"))
+    if match := _CUTLASS.search(name):
         library = "cudnn" if "cudnn" in name else "cublas"
-        return KernelClass(library, _WHATS[found["what"]], found["tile"], found["layout"])
-    if found := _FMHA.search(name):
-        return KernelClass("cutlass", "attention" if found["way"] == "F" else "attention-backward", found["tile"])
+        return KernelClass(library, _WHATS[match["what"]], match["tile"], match["layout"])
+    if match := _FMHA.search(name):
+        return KernelClass("cutlass", "attention" if match["way"] == "F" else "attention-backward", match["tile"])
     for pattern, library, algorithm in _KNOWN:
         if pattern.search(name):
             return KernelClass(library, algorithm)

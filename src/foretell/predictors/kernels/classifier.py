@@ -1,7 +1,8 @@
-"""predictors: which class of kernel a unit of work runs: library, algorithm, tile and layout.
+"""Predictors: a classifier of kernels: which class of kernel a unit of work runs.
 
-Two networks: one for units that are products of matrices (convolutions, attentions and recurrences, too), whose tiles
-are to be told, and one for all others. `foretell.predictors.kernels.classes` says what a class is.
+There are two networks. One is for units that are products of matrices (also convolutions, attention and recurrent
+layers), where the tile must be predicted. The other is for all other units. `foretell.predictors.kernels.classes` says
+what a class is.
 """
 
 import io
@@ -25,12 +26,12 @@ from foretell.predictors.kernels.network import KernelNetwork, weight_names
 MOST = 5
 _PARTS = ("products", "others")
 _CARD = "card"
-_KEPT = ("middle", "spread", "classes", "tiles", "allowed")
+_STORED = ("middle", "spread", "classes", "tiles", "allowed")
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """Of each unit the likeliest classes by number, likeliest first, and how likely each is; −1 where no more are."""
+    """For each unit the likeliest classes by number, likeliest first, and their probabilities; −1 fills up."""
 
     classes: NDArray[np.int64]
     probability: NDArray[np.float32]
@@ -38,7 +39,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class KernelClassifier:
-    """What was fitted to the traces of one device; ``networks`` has one for ``products`` and one for ``others``."""
+    """The classifier fitted to the traces of one device; it has a network for ``products`` and one for ``others``."""
 
     device: str
     classes: tuple[str, ...]
@@ -47,35 +48,38 @@ class KernelClassifier:
 
     @classmethod
     def load(cls, data: bytes) -> "KernelClassifier":
-        """Read what `write` wrote; fitted to other features than today's, it is refused."""
+        """Read what `write` wrote; refuse a file that was fitted to other features than today's."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 stored = {name: arrays[name] for name in arrays.files}
             card = json.loads(stored[_CARD].tobytes())
             networks = {part: _network(stored, part, int(card["sms"])) for part in _PARTS if f"{part}.middle" in stored}
-            found = cls(str(card["device"]), tuple(map(str, card["classes"])), networks, card)
-            known, widths = card["schema"] == SCHEMA, {len(each.middle) for each in networks.values()}
+            classifier = cls(str(card["device"]), tuple(map(str, card["classes"])), networks, card)
+            known, widths = card["schema"] == SCHEMA, {len(network.middle) for network in networks.values()}
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"These {len(data)} bytes are no classifier of kernels: {error}.") from error
+            raise ModelError(f"These {len(data)} bytes are not a classifier of kernels: {error}.") from error
         if not known or widths != {INPUT_WIDTH}:
-            raise ModelError("This classifier of kernels was fitted to other features; fit it again: foretell train.")
-        return found
+            raise ModelError(
+                "This classifier of kernels was fitted to other features than today's; fit it again: foretell train."
+            )
+        return classifier
 
     def rank(self, units: KernelInputs, most: int = MOST) -> Ranked:
         """The likeliest classes of units."""
         classes, probability = np.full((len(units), most), -1), np.zeros((len(units), most), np.float32)
-        for part, rows in parted(units).items():
+        for part, rows in rows_by_network(units).items():
             if part in self.networks and len(rows):
                 network = self.networks[part]
-                likely = network.probabilities(units.of(rows))
-                first = np.argsort(-likely, axis=1, kind="stable")[:, :most]
-                classes[rows, : first.shape[1]] = network.classes[first]
-                probability[rows, : first.shape[1]] = np.take_along_axis(likely, first, axis=1)
+                probabilities = network.probabilities(units.of(rows))
+                # a stable sort: equal probabilities keep the order of the classes on every machine
+                order = np.argsort(-probabilities, axis=1, kind="stable")[:, :most]
+                classes[rows, : order.shape[1]] = network.classes[order]
+                probability[rows, : order.shape[1]] = np.take_along_axis(probabilities, order, axis=1)
         return Ranked(np.where(probability > 0, classes, -1), probability)
 
 
-def parted(units: KernelInputs) -> dict[str, NDArray[np.intp]]:
-    """The rows of each network."""
+def rows_by_network(units: KernelInputs) -> dict[str, NDArray[np.intp]]:
+    """The rows of the units for each network."""
     return dict(zip(_PARTS, (np.flatnonzero(units.is_product), np.flatnonzero(~units.is_product)), strict=True))
 
 
@@ -90,13 +94,14 @@ def _network(stored: Mapping[str, NDArray[Any]], part: str, sms: int) -> KernelN
 
 
 def write(classifier: KernelClassifier) -> bytes:
-    """A classifier as bytes; weights are kept in half precision."""
+    """A classifier as bytes; weights are stored in half precision."""
     arrays: dict[str, NDArray[Any]] = {}
     for part, network in classifier.networks.items():
-        arrays |= {f"{part}.{name}": getattr(network, name) for name in _KEPT}
+        arrays |= {f"{part}.{name}": getattr(network, name) for name in _STORED}
         arrays |= {f"{part}.{name}": array.astype(np.float16) for name, array in network.weights.items()}
         sms = network.sms
     card = {**classifier.card, "device": classifier.device, "classes": classifier.classes, "sms": sms, "schema": SCHEMA}
+    # npz holds only arrays: the card is stored as bytes
     arrays[_CARD] = np.frombuffer(json.dumps(card, sort_keys=True).encode(), np.uint8)
     data = io.BytesIO()
     np.savez_compressed(data, allow_pickle=False, **arrays)
@@ -104,12 +109,12 @@ def write(classifier: KernelClassifier) -> bytes:
 
 
 def file_name(device: str) -> str:
-    """The file of a device."""
+    """The name of the file for a device."""
     return f"kernels-{device}.npz"
 
 
 @cache
 def shipped(device: str) -> KernelClassifier | None:
-    """What comes with the package for a device, if anything."""
+    """The classifier that the package ships for a device, or None."""
     data = read_shipped(file_name(device))
     return None if data is None else KernelClassifier.load(data)

@@ -1,7 +1,11 @@
-"""predictors: fitting of classifiers of kernels: units of work and the class of the kernel that each was seen to run.
+"""Predictors: fitting of classifiers of kernels to units of work and the kernel class that a trace saw.
 
-The outputs of a class are the sum of its own and of its parts: algorithm, layout, tile. What is learned of a tile in
-one layout so holds in others; when fitting is over the sum is all that is kept.
+The output weights of a class are the sum of its own weights and of those of its parts: algorithm, layout, and tile. So
+a tile that is rare in one layout is learned from others. After the fit the sums replace the parts, and the network that
+is served has plain output weights.
+
+The loss is cross-entropy over the classes that were seen with units of the same kind and phase. A pair of a unit and a
+class that occurs n times has the weight √n: common layers do not drown rare ones.
 """
 
 import re
@@ -15,7 +19,7 @@ from numpy.typing import NDArray
 
 from foretell.errors import InputError
 from foretell.optional import require
-from foretell.predictors.kernels.classifier import KernelClassifier, parted
+from foretell.predictors.kernels.classifier import KernelClassifier, rows_by_network
 from foretell.predictors.kernels.inputs import GROUPS, TILE_WIDTH, KernelInputs, describe_tiles
 from foretell.predictors.kernels.network import FARTHEST, KernelNetwork, weight_names
 
@@ -23,7 +27,7 @@ _CODES = 600  # more than there are operators
 _WARM_UP = 0.15
 _LARGEST_STEP = 1.0
 _REPORT_S = 10.0
-_IMPOSSIBLE = -1e4
+_IMPOSSIBLE = -1e4  # the score of a class that is not allowed
 _TILE = re.compile(r"(\d+)x(\d+)")
 
 Say = Callable[[str], None]
@@ -32,7 +36,7 @@ Values = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class KernelFit:
-    """The size of a network and how it is fitted; ``dropped`` is the share of its last layer that is left out."""
+    """The size of a network and how it is fitted; ``dropped`` is the dropout rate of its last layer."""
 
     width: int = 160
     blocks: int = 2
@@ -47,7 +51,7 @@ class KernelFit:
     seed: int = 0
 
 
-FIT_VERSION = 1  # raise it when fitting changes: kept folds are fitted again
+FIT_VERSION = 1  # raise it when fitting changes: cached folds are then fitted again
 FITS = {"products": KernelFit(), "others": KernelFit(width=96, epochs=10, members=1)}
 
 
@@ -63,11 +67,11 @@ def fit_kernels(
 ) -> KernelClassifier:
     """A classifier from units that were seen ``counts`` times each with the class ``classes[label]``."""
     if not len(units) or len(units) != len(label):
-        raise InputError(f"Got {len(units)} units and {len(label)} classes; give one class for each of n > 0 units.")
+        raise InputError(f"Got {len(units)} units and {len(label)} classes; give n > 0 units with one class each.")
     first, counts = _distinct(units, label, counts)
     units, label, fits = units.of(first), label[first], fits or FITS
     networks = {}
-    for part, rows in parted(units).items():
+    for part, rows in rows_by_network(units).items():
         if len(rows):
             say(f"{len(rows)} distinct units, {part}")
             networks[part] = _fit(units.of(rows), label[rows], counts[rows], classes, sms, fits[part], say)
@@ -77,8 +81,9 @@ def fit_kernels(
 def _distinct(
     units: KernelInputs, label: NDArray[np.intp], counts: NDArray[np.float64]
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """The first of each kind of equal rows with equal labels, and how often they were seen together."""
+    """The first row of each group of equal units with equal labels, and how often the group was seen."""
     keys = np.concatenate([units.numbers.T, [units.operators, label]])
+    # equal rows are neighbours once sorted: a group begins where a row differs from the one before
     order = np.lexsort(keys)
     changes = np.zeros(len(order), bool)
     changes[0] = True
@@ -95,24 +100,29 @@ def _fit(
     fit: KernelFit, say: Say,
 ) -> KernelNetwork:  # fmt: skip
     classes, target = np.unique(label, return_inverse=True)
-    own = [names[each] for each in classes.tolist()]
-    tiles = np.array([list(map(int, found.groups())) if (found := _TILE.search(name)) else [0, 0] for name in own])
+    class_names = [names[number] for number in classes.tolist()]
+    tiles = np.array(
+        [list(map(int, match.groups())) if (match := _TILE.search(name)) else [0, 0] for name in class_names]
+    )
     allowed = np.zeros((GROUPS, len(classes)), bool)
     allowed[units.groups, target] = True
+    # a kind of unit that was never traced may run any class
     allowed[~allowed.any(axis=1)] = True
     spread = units.numbers.std(axis=0)
     network = KernelNetwork(
         {}, units.numbers.mean(axis=0), np.where(spread > 1e-6, spread, 1.0).astype(np.float32),
         classes.astype(np.int64), tiles.astype(np.float32), allowed, sms,
     )  # fmt: skip
-    parts = _parts(own, tiles)
-    members = [_member(network, units, target, counts, parts, fit, fit.seed + each, say) for each in range(fit.members)]
+    parts = _parts(class_names, tiles)
+    members = [
+        _member(network, units, target, counts, parts, fit, fit.seed + member, say) for member in range(fit.members)
+    ]
     weights = {name: np.stack([member[name] for member in members]) for name in weight_names(fit.blocks)}
     return KernelNetwork(**{**vars(network), "weights": weights})
 
 
 def _parts(names: Sequence[str], tiles: NDArray[np.int64]) -> Values:
-    """Which parts each class has: algorithm, layout, both, height, width and tile."""
+    """A matrix of 0 and 1: the parts that each class has (algorithm, layout, both, height, width and tile)."""
     algorithm = [" ".join(name.split()[:2]) for name in names]
     layout = [name.split()[-1] for name in names]
     both = [f"{first} {second}" for first, second in zip(algorithm, layout, strict=True)]
@@ -128,9 +138,10 @@ def _member(
     network: KernelNetwork, units: KernelInputs, target: NDArray[np.intp], counts: NDArray[np.float64], parts: Values,
     fit: KernelFit, seed: int, say: Say,
 ) -> dict[str, Values]:  # fmt: skip
+    """Fit one member of the ensemble; returns its weights."""
     torch = require("torch", extra="train", purpose="Fitting a network")
     torch.manual_seed(seed)
-    arrays = _drawn(torch, units.numbers.shape[1], len(network.classes), parts.shape[1], fit)
+    arrays = _initial_weights(torch, units.numbers.shape[1], len(network.classes), parts.shape[1], fit)
     average = {name: array.clone() for name, array in arrays.items()}
     parameters = [array.requires_grad_() for array in arrays.values()]
     optimizer = torch.optim.AdamW(parameters, lr=fit.rate, weight_decay=fit.decay, betas=(0.9, 0.98))
@@ -150,20 +161,22 @@ def _member(
             optimizer.step()
             schedule.step()
             done += 1
-            kept = min(fit.average, (1 + done) / (10 + done))
-            torch._foreach_lerp_(list(average.values()), [each.detach() for each in parameters], 1 - kept)
+            decay = min(fit.average, (1 + done) / (10 + done))
+            torch._foreach_lerp_(list(average.values()), [array.detach() for array in parameters], 1 - decay)
         if time.monotonic() - reported > _REPORT_S:
             reported = time.monotonic()
             say(f"epoch {epoch + 1} of {fit.epochs}, loss {float(loss.detach()):.3f}")
     seen = np.isin(np.arange(_CODES), units.operators)
+    # codes of operators that were never seen keep random values: 0 is neutral, and compresses well
     average["embedding"] = average["embedding"] * torch.tensor(seen)[:, None]
+    # fold the weights of the parts into those of the classes
     average["leave"] = average["leave"] + average.pop("leave_part") @ batches.parts.T
     average["leave_bias"] = average["leave_bias"] + average.pop("leave_part_bias") @ batches.parts.T
     return {name: array.numpy().astype(np.float32) for name, array in average.items()}
 
 
-def _drawn(torch: Any, numbers: int, classes: int, parts: int, fit: KernelFit) -> dict[str, Any]:
-    """Random weights to begin with."""
+def _initial_weights(torch: Any, numbers: int, classes: int, parts: int, fit: KernelFit) -> dict[str, Any]:
+    """Random weights to start from."""
     width, fan = fit.width, numbers + fit.embedding
     arrays = {
         "embedding": torch.randn(_CODES, fit.embedding) * 0.3,
@@ -190,7 +203,7 @@ def _drawn(torch: Any, numbers: int, classes: int, parts: int, fit: KernelFit) -
 
 
 class _Batches:
-    """The rows as tensors, and what a network loses on some of them."""
+    """The rows as tensors, and the loss on some of them."""
 
     def __init__(
         self, torch: Any, network: KernelNetwork, units: KernelInputs, target: NDArray[np.intp],
@@ -211,7 +224,7 @@ class _Batches:
         self.parts = torch.tensor(parts)
 
     def loss(self, arrays: dict[str, Any], rows: NDArray[np.int64], fit: KernelFit) -> Any:
-        """The mean of −log of what was told of the class that ran."""
+        """The mean cross-entropy of some rows."""
         functional = self.torch.nn.functional
 
         def normed(state: Any, scale: Any) -> Any:
@@ -225,10 +238,11 @@ class _Batches:
         last = functional.dropout(functional.silu(normed(state, arrays["last_scale"])), fit.dropped)
         leave = arrays["leave"] + arrays["leave_part"] @ self.parts.T
         scores = last @ leave + (arrays["leave_bias"] + arrays["leave_part_bias"] @ self.parts.T)
+        # the network of other units has no tiles
         if self.shapes.any() and self.units.is_product[rows].all():
             covered = self.torch.from_numpy(describe_tiles(self.units.of(rows), self.shapes, self.sms))
-            weighed = (covered * (last @ arrays["weigh"] + arrays["weigh_bias"])[:, None]).sum(dim=2)
-            scores = scores + weighed[:, self.of_class]
+            tile_scores = (covered * (last @ arrays["weigh"] + arrays["weigh_bias"])[:, None]).sum(dim=2)
+            scores = scores + tile_scores[:, self.of_class]
         scores = scores.masked_fill(~self.allowed[self.groups[rows]], _IMPOSSIBLE)
-        wrong = functional.cross_entropy(scores, self.target[rows], reduction="none")
-        return (wrong * self.weight[rows]).sum() / self.weight[rows].sum()
+        losses = functional.cross_entropy(scores, self.target[rows], reduction="none")
+        return (losses * self.weight[rows]).sum() / self.weight[rows].sum()

@@ -1,8 +1,9 @@
-"""Features: rows of units as a classifier of kernels takes them, and how a tile would cover the product that one is.
+"""Predictors: the inputs of a classifier of kernels, and how a tile would cover the product that a unit is.
 
-Which kernel runs follows from sizes, alignments and types alone: what is still in the cache is left out. A convolution
-runs as one product an image, the pixels of the result along the tile, unless its image has the channels innermost; a
-product has its columns there.
+Libraries choose a kernel by sizes, alignments and types, before anything runs. So columns about caches are set to 0,
+and divisibility by powers of two is added. A product of matrices has its columns along the width of a tile. A
+convolution runs as one product for each image with the pixels of the result there, unless the channels of its image are
+innermost (channels last); then it is one product over all images.
 """
 
 from dataclasses import dataclass
@@ -25,17 +26,17 @@ INPUT_WIDTH = (
     ENCODED_WIDTH + 7 + len(_PIXEL_DIVISORS) + len(_PIXEL_TILES) + 3 * len(_DIVISORS) + len(LAYOUT_COLUMNS) + 2
 )
 TILE_WIDTH = 6
-_FARTHEST = 8.0  # of the logarithm of what a tiling computes over what is asked for
+_FARTHEST = 8.0  # limit of log2(elements that the tiles compute / elements of the result)
 
 Numbers = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class KernelInputs:
-    """Numbers of each unit, the code of its operator, and of its kind and phase together.
+    """The numbers of each unit, the code of its operator, and the group that its kind and phase form.
 
-    Of a product, ``along`` and ``across`` are the sizes that the two sides of a tile cover, ``many`` how many there
-    are; where there is none, ``is_product`` is false.
+    For a product, ``along`` and ``across`` are the sizes that the two sides of a tile cover, and ``many`` is the number
+    of products. For other units ``is_product`` is false.
     """
 
     numbers: Numbers
@@ -55,17 +56,18 @@ class KernelInputs:
 
 
 def kernel_inputs(features: Numbers, layouts: Numbers, training: NDArray[np.bool_] | bool) -> KernelInputs:
-    """Rows of `foretell.features.COLUMNS` and of `LAYOUT_COLUMNS`.
+    """Inputs from rows of `foretell.features.COLUMNS` and of `LAYOUT_COLUMNS`.
 
-    ``training`` says of each, or of all, whether the model is being trained.
+    ``training`` says for each row, or for all, whether the model is being trained.
     """
-    known = features.copy()
-    known[:, [_AT[name] for name in REUSE_COLUMNS]] = 0.0
-    encoded = encode(known)
+    without_reuse = features.copy()
+    without_reuse[:, [_AT[name] for name in REUSE_COLUMNS]] = 0.0
+    encoded = encode(without_reuse)
     columns = {name: features[:, position].astype(np.float64) for name, position in _AT.items()}
     m, n, k, many = (_size(columns[name]) for name in ("log_m", "log_n", "log_k", "log_many"))
     images = np.maximum(columns["batch"], 1.0)
-    # the logarithm of a stride of 1, as `foretell.features.shapes` has it, is 1
+    # `foretell.features.shapes` stores log2(1 + stride): a stride of 1 is 1.0
+    # with channels last the images of a batch are one tall product; otherwise there is one product for each image
     by_image = (columns["kernel"] > 0) & (columns["innermost_stride"] == 1.0) & (m > images)
     pixels, products = np.where(by_image, m / images, m), np.where(by_image, many * images, many)
     parts = [_log(pixels), _log(products), np.log2(1.0 + products * pixels * n / _TILE**2), m == 1]
@@ -88,23 +90,32 @@ def kernel_inputs(features: Numbers, layouts: Numbers, training: NDArray[np.bool
 
 
 def describe_tiles(units: KernelInputs, tiles: Numbers, sms: int) -> Numbers:
-    """How each tile (height, width) would cover each unit: (units, tiles, `TILE_WIDTH`); 0 where there is no product.
+    """How each tile (height, width) would cover each unit: (units, tiles, `TILE_WIDTH`); 0 for what is no product.
 
-    Waves of tiles, how full the last one is, how much of each side is used, what is computed over what is asked for,
-    and whether one wave is enough.
+    The columns: waves of tiles over the SMs, how full the last wave is, how much of each side of the tiles is used,
+    elements computed over elements needed, and whether one wave is enough. Libraries weigh the same quantities when
+    they choose a tile.
     """
     height, width = np.maximum(tiles, 1.0).T
     along, across = np.maximum(units.along, 1.0)[:, None], np.maximum(units.across, 1.0)[:, None]
-    high, wide = np.ceil(along / height), np.ceil(across / width)
-    waves = high * wide * (units.many / sms)[:, None]
-    whole = np.maximum(np.ceil(waves), 1.0)
-    asked = np.log2(along * across * np.maximum(units.many, 1.0)[:, None])
-    over = np.clip(np.log2(whole) + np.log2(height * width * sms) - asked, -_FARTHEST, _FARTHEST)
-    high *= height
-    wide *= width
-    found = (np.log2(1.0 + waves) / 4, waves / whole, along / high, across / wide, over / 4, waves <= 1.0)
-    counts = units.is_product[:, None] & (tiles[:, 0] > 0)
-    return np.stack(found, axis=-1).astype(np.float32) * counts[..., None].astype(np.float32)
+    covered_height, covered_width = np.ceil(along / height), np.ceil(across / width)
+    waves = covered_height * covered_width * (units.many / sms)[:, None]
+    full_waves = np.maximum(np.ceil(waves), 1.0)
+    log_needed = np.log2(along * across * np.maximum(units.many, 1.0)[:, None])
+    # every wave occupies all SMs for a whole tile, also where it is not full
+    over = np.clip(np.log2(full_waves) + np.log2(height * width * sms) - log_needed, -_FARTHEST, _FARTHEST)
+    covered_height *= height
+    covered_width *= width
+    columns = (
+        np.log2(1.0 + waves) / 4,
+        waves / full_waves,
+        along / covered_height,
+        across / covered_width,
+        over / 4,
+        waves <= 1.0,
+    )
+    applies = units.is_product[:, None] & (tiles[:, 0] > 0)
+    return np.stack(columns, axis=-1).astype(np.float32) * applies[..., None].astype(np.float32)
 
 
 def _log(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -112,5 +123,5 @@ def _log(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _size(logarithm: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The size behind a logarithm; 0 where there is none."""
+    """The size that a logarithm stands for; 0 where there is none."""
     return np.asarray(np.round(np.maximum(np.exp2(logarithm) - 1.0, 0.0)))

@@ -1,9 +1,13 @@
-"""predictors: a network that tells how likely each class of kernel is for a unit of work.
+"""Predictors: a network that gives each class of kernel a probability for a unit of work.
 
-A residual network on what a unit is, as `foretell.predictors.unit.network` has it, with one output a class. To those of
-classes with a tile it adds how that tile would cover the unit, weighed by what the network makes of the unit: libraries
-choose tiles by such sums. Classes that no unit of this kind and phase was seen with are left out. Members are averaged.
-Served by numpy (`foretell.predictors.kernels.fit` fits it).
+It is a residual network as in `foretell.predictors.unit.network`, with one output a class. A class with a tile gets an
+extra score: a description of how the tile would cover the unit (`foretell.predictors.kernels.inputs.describe_tiles`),
+weighted by what the network computes from the unit. This follows the heuristics of the libraries, which rank tiles by
+such sums, and it generalises to sizes that were not traced. Classes that were never seen with a unit of this kind and
+phase have the probability 0. Members are averaged.
+
+Numpy runs the network (`foretell.predictors.kernels.fit` fits it). Limit: a class that no trace of the device has is
+never predicted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,15 +18,15 @@ from numpy.typing import NDArray
 
 from foretell.predictors.kernels.inputs import KernelInputs, describe_tiles
 
-FARTHEST = 6.0  # numbers are cut this many spreads from the middle
+FARTHEST = 6.0  # scaled numbers are clipped to this many standard deviations
 _TINY = 1e-6
-_SLICE = 1024  # rows at a time: what tiles tell of them is held at once
+_SLICE = 1024  # rows at a time: their descriptions of all tiles are in memory together
 
 Values = NDArray[np.float32]
 
 
 def weight_names(blocks: int) -> tuple[str, ...]:
-    """The arrays of a network; each has one entry for a member along its first axis."""
+    """The names of a network's arrays; the first axis of each array is the member."""
     inner = [f"{name}{block}" for block in range(blocks) for name in ("scale", "up", "up_bias", "down", "down_bias")]
     ends = ("last_scale", "leave", "leave_bias", "weigh", "weigh_bias")
     return ("embedding", "enter", "enter_code", "enter_bias", *inner, *ends)
@@ -30,10 +34,11 @@ def weight_names(blocks: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class KernelNetwork:
-    """Members of one fit.
+    """The members of one fit.
 
-    ``classes`` are the numbers of the classes it tells, ``tiles`` their heights and widths (0 where one has none),
-    ``allowed`` says for each group of units which of them are possible; ``sms`` are those of the device.
+    ``classes`` are the numbers of the classes that it predicts and ``tiles`` their heights and widths (0 where a class
+    has none). ``allowed`` says for each group of units which classes are possible. ``sms`` is the number of SMs of the
+    device.
     """
 
     weights: Mapping[str, Values]
@@ -50,12 +55,13 @@ class KernelNetwork:
         return sum(name.startswith("up_bias") for name in self.weights)
 
     def probabilities(self, units: KernelInputs) -> Values:
-        """How likely each of ``classes`` is for each unit."""
+        """The probability of each of ``classes`` for each unit."""
         return np.concatenate([self._probabilities(part) for part in _slices(units)])
 
     def _probabilities(self, units: KernelInputs) -> Values:
         numbers = np.clip((units.numbers - self.middle) / self.spread, -FARTHEST, FARTHEST)
         codes = np.minimum(units.operators, self.weights["embedding"].shape[1] - 1)
+        # many classes share a tile: each distinct tile is described once
         shapes, of_class = np.unique(self.tiles, axis=0, return_inverse=True)
         rows = np.flatnonzero(units.is_product) if shapes.any() else np.zeros(0, np.intp)
         covered = describe_tiles(units.of(rows), shapes, self.sms)
@@ -69,8 +75,9 @@ class KernelNetwork:
             last = _silu(_normed(state) * own["last_scale"])
             scores = last @ own["leave"] + own["leave_bias"]
             if len(rows):
-                weighed = np.einsum("utw,uw->ut", covered, last[rows] @ own["weigh"] + own["weigh_bias"])
-                scores[rows] += weighed[:, of_class.ravel()]
+                tile_scores = np.einsum("utw,uw->ut", covered, last[rows] @ own["weigh"] + own["weigh_bias"])
+                scores[rows] += tile_scores[:, of_class.ravel()]
+            # members are averaged as probabilities, not as scores
             total += _softmax(np.where(self.allowed[units.groups], scores, -np.inf)) / members
         return total
 
@@ -83,8 +90,8 @@ def _slices(units: KernelInputs) -> Iterator[KernelInputs]:
 def _softmax(scores: Values) -> Values:
     if not len(scores):
         return scores
-    risen = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(risen / risen.sum(axis=1, keepdims=True), np.float32)
+    exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True), np.float32)
 
 
 def _silu(values: Values) -> Values:

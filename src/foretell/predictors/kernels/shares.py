@@ -1,4 +1,4 @@
-"""workflows: which kernels a workload will run, by class, and how much of its time each class takes."""
+"""Predictors: the time that each class of kernel takes in a workload."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,24 +19,27 @@ _SHOWN_OPERATORS = 3
 
 
 def classifier_for(target: Target) -> tuple[KernelClassifier | None, str | None]:
-    """The classifier of a device, and a warning: where there is none, or where other kernels may run."""
-    found = shipped(target.device.id)
-    if found is None:
+    """The classifier of a device, and a warning where there is none or where other kernels may run."""
+    classifier = shipped(target.device.id)
+    if classifier is None:
         return None, (
             f"No classes of kernels are known for {target.device.id}: "
-            f"they come of its traces, by foretell train -p kernel-classes -d {target.device.id}."
+            f"they come from its traces: foretell train -p kernel-classes -d {target.device.id}."
         )
     if target.runtime not in ("cuda-graph", "eager"):
-        return found, f"The classes of kernels are those of eager PyTorch; {target.runtime} makes kernels of its own."
-    return found, None
+        return (
+            classifier,
+            f"The classes of kernels are those of eager PyTorch; {target.runtime} generates kernels of its own.",
+        )
+    return classifier, None
 
 
 def likeliest(
     workload: Workload, units: Units, distinct: DistinctUnits, classifier: KernelClassifier
 ) -> list[tuple[str, float]]:
-    """The likeliest class of the main kernel of each distinct one of a workload's units, and how likely it is.
+    """The likeliest class of the main kernel of each distinct unit, and its probability.
 
-    On a slice they are those of the whole device, the only one that was traced.
+    On a slice the classes are those of the whole device, because only whole devices were traced.
     """
     whole = replace(workload, target=replace(workload.target, slice=None))
     if workload.target.slice is not None:
@@ -44,8 +47,8 @@ def likeliest(
     first = distinct.first
     rows = operand_layouts(whole, units)[first]
     ranked = classifier.rank(kernel_inputs(units.features[first], rows, workload.is_training), 1)
-    found = zip(ranked.classes[:, 0].tolist(), ranked.probability[:, 0].tolist(), strict=True)
-    return [(classifier.classes[number] if number >= 0 else UNKNOWN, probability) for number, probability in found]
+    best = zip(ranked.classes[:, 0].tolist(), ranked.probability[:, 0].tolist(), strict=True)
+    return [(classifier.classes[number] if number >= 0 else UNKNOWN, probability) for number, probability in best]
 
 
 def kernel_shares(
@@ -55,19 +58,23 @@ def kernel_shares(
     kernels: Sequence[tuple[str, float]],
     latency_ms: float,
 ) -> tuple[KernelShare, ...]:
-    """Units of one class as one row, most time first; ``spent`` is what all units equal to a distinct one take."""
+    """One row for each class, longest first; ``spent`` is the time of all units equal to a distinct one."""
     operators = [units.operators[position] for position in distinct.first.tolist()]
     rows: dict[str, list[int]] = {}
     for number, (name, _) in enumerate(kernels):
         rows.setdefault(name, []).append(number)
-    found, whole = [], float(spent.sum())
+    shares, total = [], float(spent.sum())
     for name, members in rows.items():
         by_operator: dict[str, float] = {}
         for number in members:
             by_operator[operators[number]] = by_operator.get(operators[number], 0.0) + float(spent[number])
-        most = sorted(by_operator, key=lambda operator: -by_operator[operator])
-        share = sum(by_operator.values()) / whole
-        sure = sum(float(spent[number]) * kernels[number][1] for number in members) / (share * whole)
+        operators_by_time = sorted(by_operator, key=lambda operator: -by_operator[operator])
+        share = sum(by_operator.values()) / total
+        probability = sum(float(spent[number]) * kernels[number][1] for number in members) / (share * total)
         count = int(sum(distinct.counts[number] for number in members))
-        found.append(KernelShare(name, tuple(most[:_SHOWN_OPERATORS]), count, latency_ms * share, share, sure))
-    return tuple(sorted(found, key=lambda row: -row.latency_ms))
+        shares.append(
+            KernelShare(
+                name, tuple(operators_by_time[:_SHOWN_OPERATORS]), count, latency_ms * share, share, probability
+            )
+        )
+    return tuple(sorted(shares, key=lambda row: -row.latency_ms))

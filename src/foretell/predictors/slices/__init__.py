@@ -1,1 +1,1 @@
-"""Latency on a part of a GPU, from the latency on the whole of it."""
+"""Predictors: slices: latency on a part of a GPU."""

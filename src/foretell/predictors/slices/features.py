@@ -1,7 +1,8 @@
-"""Features: what decides whether a unit of work gets slower when there are fewer SMs.
+"""Predictors: features that decide whether a unit of work gets slower when it has fewer SMs.
 
-Blocks that fill the device many times over share it out evenly; a few blocks, or a launch that is mostly waiting, do
-not notice. So: how long a launch takes, how many tiles or rows or elements it has, how near it is to a bound.
+A kernel whose blocks fill the device many times over is spread evenly, so it slows down in proportion. A kernel of a
+few blocks, or a launch that mostly waits, does not notice missing SMs. So the features are: how long a launch takes,
+how many tiles, rows or elements it has, and how close it is to a bound. All sizes are logarithms to base 2.
 """
 
 import hashlib
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from foretell.features.units import COLUMNS, KINDS, SCHEMA
 
-# the last two count in green contexts alone: there libraries seem to choose kernels for the whole device
+# only for green contexts: there libraries seem to choose kernels as if for the whole device
 GREEN_COLUMNS = ("green", "green_matmul")
 SLICE_COLUMNS = (
     "log_launch_us", "product", "product_tiles", "product_depth", "product_compute", "grouped", "attention",
@@ -20,13 +21,13 @@ SLICE_COLUMNS = (
 SLICE_SCHEMA = hashlib.sha256("|".join((SCHEMA, *SLICE_COLUMNS)).encode()).hexdigest()[:16]
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 _NORMS = tuple(KINDS.index(name) for name in ("normalisation", "reduction"))
-_TILE, _QUERIES = 64, 128  # what a block computes of a product, and of an attention
+_TILE, _QUERIES = 64, 128  # rows and columns of a block of a matrix product, and rows of a block of attention
 
 Values = NDArray[np.float64]
 
 
 def describe_scaling(features: NDArray[np.float32], unit_us: Values, *, green: bool) -> Values:
-    """Rows of `SLICE_COLUMNS` from rows of units and the time of each on the whole device."""
+    """Rows of `SLICE_COLUMNS`, from rows of units and their times on the whole device."""
     column = {name: features[:, position].astype(np.float64) for name, position in _AT.items()}
     log_us, log_launches = np.log2(unit_us), np.log2(np.maximum(launches_of(features), 1.0))
     kind = column["kind"].astype(int)
@@ -61,5 +62,5 @@ def launches_of(features: NDArray[np.float32]) -> Values:
 
 
 def _size(logarithm: Values) -> Values:
-    """The size behind a logarithm; 1 where there is none."""
+    """The size that a logarithm stands for; 1 where there is none."""
     return np.asarray(np.maximum(np.round(np.exp2(np.maximum(logarithm, 0.0)) - 1.0), 1.0))

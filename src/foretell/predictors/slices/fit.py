@@ -1,7 +1,9 @@
-"""predictors: fitting of a model of slices: least squares on logarithms of latency, few parameters, outliers bent.
+"""Predictors: fitting of a model of slices by robust least squares on logarithms of latency.
 
-What is learned is a ratio: the latency of the whole device is the measured one. The sum over the units of a workload
-teaches them all; each weight is pulled to 0 a little.
+What is learned is a ratio: the latency on a slice over the measured latency of the whole device. Only whole workloads
+are measured on slices, so the error of a workload is passed on to all its units, in proportion to their share of the
+time. There are few parameters (one weight a feature), a small ridge penalty pulls the weights to 0, and large errors
+count by their size (`foretell.predictors.least_squares`).
 """
 
 from collections.abc import Sequence
@@ -16,9 +18,9 @@ from foretell.predictors.sample import Sample
 from foretell.predictors.slices.features import GREEN_COLUMNS, SLICE_COLUMNS, describe_scaling, launches_of
 from foretell.predictors.slices.model import SliceModel, logistic
 
-_PULL = 0.01  # how weights are pulled to 0: as by a row with an error of this much for each root of a row
-_BEND = 0.05  # an error of this size begins to count by its size instead of its square
-_FIRST_MPS_US = 0.4
+_PULL = 0.01  # the ridge penalty: a weight of 1 costs as much as an error of this size, times √rows
+_BEND = 0.05  # larger errors count by their size instead of their square
+_FIRST_MPS_US = 0.4  # where the fit of the cost of a launch under MPS starts
 _SHARED = len(SLICE_COLUMNS) - len(GREEN_COLUMNS)
 
 Values = NDArray[np.float64]
@@ -27,7 +29,7 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class MeasuredSlices:
-    """Latencies on slices: of which sample, how many SMs, whether a green context; in one order."""
+    """Latencies on slices, one entry each: the sample, the number of SMs, and whether it is a green context."""
 
     sample: Rows
     sms: Values
@@ -38,13 +40,13 @@ class MeasuredSlices:
         return len(self.sample)
 
     def of(self, rows: Rows) -> "MeasuredSlices":
-        """Some of them."""
+        """Some of the rows."""
         return MeasuredSlices(self.sample[rows], self.sms[rows], self.green[rows], self.latency_ms[rows])
 
 
 @dataclass(frozen=True)
 class _Units:
-    """The units of all samples, one below the other: features by method, time by share of the sample, launches."""
+    """The units of all samples, stacked: features for MPS and for green contexts, and shares of the sample's time."""
 
     columns: tuple[Values, Values]
     shares: Values
@@ -76,27 +78,34 @@ def fit_slices(
     device_sms: int,
     pull: float = _PULL,
 ) -> SliceModel:
-    """Fit to measured slices of samples; ``unit_us`` are the times of their units on the whole device, as predicted."""
+    """Fit a model to measured slices; ``unit_us`` are the predicted times of units on the whole device."""
     if not len(measured):
-        raise InputError("Got no measured slice; give some, of workloads that were measured on the whole device too.")
+        raise InputError(
+            "Got no measured slice; measure some, of workloads that were measured on the whole device too."
+        )
     units = _Units.of(samples, unit_us)
-    use = np.isin(np.repeat(np.arange(len(samples)), np.diff([*units.starts, len(units.shares)])), measured.sample)
-    weight = units.shares[use] / units.shares[use].sum()
-    middle = weight @ units.columns[0][use]
-    spread = np.sqrt(weight @ (units.columns[0][use] - middle) ** 2)
+    is_used = np.isin(np.repeat(np.arange(len(samples)), np.diff([*units.starts, len(units.shares)])), measured.sample)
+    weight = units.shares[is_used] / units.shares[is_used].sum()
+    middle = weight @ units.columns[0][is_used]
+    # weighted by time: columns are standardised for the units that matter
+    spread = np.sqrt(weight @ (units.columns[0][is_used] - middle) ** 2)
+    # columns of green contexts are 0 under MPS and must stay 0: they are not standardised
     middle[_SHARED:], spread[_SHARED:] = 0.0, 1.0
     spread[spread == 0] = 1.0
-    problem = _Problem(units, tuple((rows - middle) / spread for rows in units.columns), measured, device_sms, pull)
-    found = solve(problem.errors, np.array([0.0, *(0.0 for _ in SLICE_COLUMNS), np.log(_FIRST_MPS_US)]), _BEND)
+    problem = _Problem(
+        units, tuple((columns - middle) / spread for columns in units.columns), measured, device_sms, pull
+    )
+    solution = solve(problem.errors, np.array([0.0, *(0.0 for _ in SLICE_COLUMNS), np.log(_FIRST_MPS_US)]), _BEND)
+    # without a measurement under MPS the cost of a launch is unknown: exp(−∞) = 0
     if measured.green.all():
-        found[-1] = -np.inf
-    weights, middles, spreads = (tuple(map(float, values)) for values in (found[1:-1], middle, spread))
-    return SliceModel(device, float(found[0]), weights, middles, spreads, mps_launch_us=float(np.exp(found[-1])))
+        solution[-1] = -np.inf
+    weights, middles, spreads = (tuple(map(float, values)) for values in (solution[1:-1], middle, spread))
+    return SliceModel(device, float(solution[0]), weights, middles, spreads, mps_launch_us=float(np.exp(solution[-1])))
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """Parameters: base, weights, and the logarithm of what a launch costs under MPS."""
+    """The least-squares problem; its parameters are the base, the weights, and log(cost of a launch under MPS)."""
 
     units: _Units
     columns: tuple[Values, ...]
@@ -105,21 +114,23 @@ class _Problem:
     pull: float
 
     def errors(self, parameters: Values) -> tuple[Values, Values]:
-        """The logarithm of predicted over measured of each row, below them the pulled weights; and all slopes."""
+        """The errors log(predicted / measured), then the penalty of each weight; and the Jacobian of both."""
         measured, units = self.measured, self.units
         stretch = self.device_sms / measured.sms - 1.0
         shares, slopes = np.zeros(len(measured)), np.zeros((len(measured), len(parameters)))
         for green, columns in enumerate(self.columns):
             rows = np.flatnonzero(measured.green == bool(green))
-            told = logistic(parameters[0] + columns @ parameters[1:-1])
-            bend = units.shares * told * (1.0 - told)
-            full = np.column_stack([bend, bend[:, None] * columns])
-            shares[rows] = np.add.reduceat(units.shares * told, units.starts)[measured.sample[rows]]
-            slopes[rows, :-1] = np.add.reduceat(full, units.starts, axis=0)[measured.sample[rows]]
+            parallel = logistic(parameters[0] + columns @ parameters[1:-1])
+            # the derivative of the logistic function is p (1 − p)
+            slope = units.shares * parallel * (1.0 - parallel)
+            by_parameter = np.column_stack([slope, slope[:, None] * columns])
+            shares[rows] = np.add.reduceat(units.shares * parallel, units.starts)[measured.sample[rows]]
+            slopes[rows, :-1] = np.add.reduceat(by_parameter, units.starts, axis=0)[measured.sample[rows]]
         cost = np.exp(parameters[-1]) * units.launches_per_us[measured.sample] * ~measured.green
         ratio = 1.0 + shares * stretch + cost
         slopes[:, :-1] *= (stretch / ratio)[:, None]
         slopes[:, -1] = cost / ratio
+        # the measured latency of the whole device: an error of its prediction must not be learned as one of the slice
         errors = np.log(units.whole_ms[measured.sample] * ratio / measured.latency_ms)
         pull = self.pull * np.sqrt(len(measured)) * np.eye(len(parameters))[1:-1]
         return np.concatenate([errors, pull @ parameters]), np.concatenate([slopes, pull])

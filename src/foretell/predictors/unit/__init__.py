@@ -1,1 +1,1 @@
-"""The default predictor: a network on the units of work of a model, then trees on the whole."""
+"""Predictors: unit: the time of each unit of work, and of the workload that they make up."""

@@ -1,7 +1,11 @@
-"""predictors: sizes as a network takes them best: how far each has come through the bins between its quantiles.
+"""Predictors: piecewise linear encoding: how far each size has come through the bins between its quantiles.
 
-Y. Gorishniy, I. Rubachev, A. Babenko: On Embeddings for Numerical Features in Tabular Deep Learning, NeurIPS 2022. A
-kernel's time has steps where a size passes a limit; a line through bins bends there, a product of weights does not.
+Source: Y. Gorishniy, I. Rubachev, A. Babenko, On Embeddings for Numerical Features in Tabular Deep Learning, NeurIPS
+2022. The time of a kernel has steps where a size passes a limit (a tile, a wave of blocks). A network on raw sizes
+smooths these steps; with one input for each bin it can bend at every bin edge.
+
+Limits: the edges are quantiles of the training rows. A size beyond the largest one changes none of the bins, only the
+plain column beside them, so the network extrapolates linearly there.
 """
 
 from dataclasses import dataclass
@@ -11,14 +15,14 @@ from numpy.typing import NDArray
 
 from foretell.features.encoded import MEASURED_WIDTH
 
-_EVERY = 7  # rows that are looked at for quantiles: neighbours are alike
+_EVERY = 7  # quantiles are taken over every seventh row: neighbouring rows are alike
 
 Numbers = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Bins:
-    """A column for each bin: which column of the numbers it is of, where it begins and how wide it is."""
+    """One entry for each bin: the column it belongs to, where it begins, and how wide it is."""
 
     columns: NDArray[np.int64]
     lows: Numbers
@@ -26,9 +30,10 @@ class Bins:
 
     @classmethod
     def of(cls, numbers: Numbers, count: int) -> "Bins":
-        """At most ``count`` bins a size, each with as many rows; what has few values has few bins."""
+        """At most ``count`` bins a column, with equally many rows each; a column of few values has few bins."""
         columns, lows, widths = [], [], []
         for column in range(MEASURED_WIDTH if count else 0):
+            # equal quantiles collapse here: a column that is mostly one value has no bin of width 0
             edges = np.unique(np.quantile(numbers[::_EVERY, column], np.linspace(0.0, 1.0, count + 1)))
             columns += [column] * (len(edges) - 1)
             lows += edges[:-1].tolist()
@@ -38,7 +43,7 @@ class Bins:
     def __len__(self) -> int:
         return len(self.columns)
 
-    def beside(self, numbers: Numbers) -> Numbers:
-        """The numbers, and beside them how far each size is through each of its bins: 0 before it, 1 behind it."""
+    def with_positions(self, numbers: Numbers) -> Numbers:
+        """The numbers, followed by the position of each within its bins: 0 before a bin, 1 after it."""
         through = np.clip((numbers[:, self.columns] - self.lows) / self.widths, 0.0, 1.0)
         return np.concatenate([numbers, through], axis=1, dtype=np.float32)

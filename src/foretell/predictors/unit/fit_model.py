@@ -1,7 +1,21 @@
-"""predictors: fitting of unit models: traces teach units, replay times the whole, held-out errors the intervals.
+"""Predictors: fitting of unit models: traces give the times of units, replays the whole, held-out errors the intervals.
 
-Whatever is corrected, and every error that sets an interval, comes from a fit that has not seen the architecture. Trees
-learn from workloads without a trace too: a first fit shares their replay time out among their units.
+Three stages are fitted one after the other. (1) A model on units learns log(time / bound) from kernel traces. (2) Trees
+on pooled features learn what the measured latency, memory and power are over the prediction that the units give. (3)
+Trees learn the logarithm of the absolute error of the second stage, and a conformal quantile scales their prediction to
+an interval (`foretell.predictors.unit.model` says how).
+
+Every stage learns from cross-fitted predictions of the stage before: the samples are dealt into folds that keep an
+architecture together, and what a stage sees of a fold was predicted by a model fitted to the other folds. Predictions
+on the training data would look too good; a correction fitted to them would correct nothing, and an interval would be
+too narrow.
+
+Conformal intervals assume that scores are exchangeable. The scores of different architectures are roughly so. Workloads
+of one architecture resemble each other, so the effective number of scores is smaller than their count. The model that
+is served has seen all folds and is a little better than those that gave the scores, so coverage errs to the safe side
+(for networks, `_MISSED_BY_MEMBERS` allows for it).
+
+Trees learn from workloads without a trace too: a first fit divides their replay time among their units.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +37,13 @@ from foretell.predictors.unit.rows import UnitRows
 from foretell.units import KILO
 
 _CATEGORIES = tuple(COLUMNS.index(name) for name in ("operator", "kind", "phase", "dtype"))
-_LONGEST_US = 2000.0
-_MOST_RESCALED = 1.5
-_GUESSED_WEIGHT = 0.5
-_LEAST_ERROR = 0.002
-_UNUSUAL = 0.99
-_MISSED_BY_MEMBERS = 1.1  # how often held-out errors may lie outside, against how often the truth shall
+_LONGEST_US = 2000.0  # beyond this, a longer unit weighs no more
+_MOST_RESCALED = 1.5  # where a guessed sum is farther off, the guess is wrong, not the scale
+_GUESSED_WEIGHT = 0.5  # of a unit whose time was not traced
+_LEAST_ERROR = 0.002  # smaller errors are noise, and log(0) has no value
+_UNUSUAL = 0.99  # the share of held-out workloads whose distance is called usual
+# single members miss this many times as often as their average, which is what is served
+_MISSED_BY_MEMBERS = 1.1
 _SMALL = {"feature_fraction": 0.5, "bagging_fraction": 0.8, "bagging_freq": 1}
 
 Values = NDArray[np.float64]
@@ -37,9 +52,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """How trees and networks are fitted; ``members`` networks are averaged.
+    """How trees and networks are fitted; ``members`` networks are averaged, and ``miss`` is what intervals may miss.
 
-    ``whole`` corrects what units add up to, ``gentle`` the latency where a network tells units.
+    ``whole`` corrects the sum of the units; ``gentle`` corrects it where a network predicts the units.
     """
 
     unit: TreeFit = field(
@@ -70,37 +85,41 @@ class Settings:
     miss: float = 0.10
 
     def seeded(self, fit: TreeFit) -> TreeFit:
-        """A fit with this seed and these threads."""
+        """A fit with the seed and the threads of these settings."""
         return replace(fit, seed=self.seed, threads=self.threads)
 
 
 def fit_unit_trees(
     samples: Sequence[Sample], groups: Sequence[str], settings: Settings | None = None, say: Say = lambda _: None
 ) -> bytes:
-    """A predictor with trees on units, as one file; ``groups`` are what must not be torn apart, the architectures."""
+    """A predictor with trees on units, as one file.
+
+    ``groups`` names the architecture of each sample; samples of one group share a fold.
+    """
     settings = settings or Settings()
     rows = _checked(UnitRows.of(samples), settings)
     folds = folds_of(groups, settings)
     unit_us = np.zeros(len(rows.counts))
     for fold in range(settings.folds):
         say(f"units, fold {fold + 1} of {settings.folds}")
-        held = folds[rows.owner] == fold
-        if held.any():
-            booster = _fit_units(rows, ~held, settings)
-            unit_us[held] = np.exp(booster.predict(tree_rows(rows.features[held]))) * rows.bound_us[held]
+        held_out = folds[rows.owner] == fold
+        if held_out.any():
+            booster = _fit_units(rows, ~held_out, settings)
+            unit_us[held_out] = np.exp(booster.predict(tree_rows(rows.features[held_out]))) * rows.bound_us[held_out]
     say("units, all")
-    unit = _fit_units(rows, np.ones(len(rows.counts), dtype=bool), settings)
-    return fit_whole(samples, unit_us, folds, {"unit": to_onnx(unit)}, "unit-trees", settings, say)
+    unit_trees = _fit_units(rows, np.ones(len(rows.counts), dtype=bool), settings)
+    return fit_whole(samples, unit_us, folds, {"unit": to_onnx(unit_trees)}, "unit-trees", settings, say)
 
 
 @dataclass(frozen=True)
 class CrossFit:
-    """What is told of all rows of some samples, and the network's ONNX model.
+    """Held-out predictions for all rows of some samples, and the network that is served, as ONNX.
 
-    Rows of a fold are told by a network that has not seen the fold; those of no fold, by all members of the last one.
+    Rows of a fold are predicted by a network that has not seen the fold. Rows of no fold are predicted by all members
+    of the network that is served, which has not seen them either.
     """
 
-    told: UnitPredictions
+    predictions: UnitPredictions
     network: bytes
 
 
@@ -112,65 +131,75 @@ def cross_fit_networks(
     say: Say = lambda _: None,
     classes: Classes | None = None,
 ) -> list[CrossFit]:
-    """Several fits side by side; each says of every sample which fold it is in, −1 where it must not learn from it.
+    """Several cross-fits side by side, one for each entry of ``folds``.
 
-    ``classes`` are those of the kernels of all units, −1 where not known.
+    An entry gives the fold of every sample, and −1 where the fit must not learn from the sample. ``classes`` are the
+    kernel classes of all units, −1 where unknown.
     """
     rows = _checked(UnitRows.of(samples), settings)
     learns = []
-    for each in folds:
-        learns += [(each >= 0) & (each != fold) for fold in range(settings.folds)]
-        learns += [each >= 0] * settings.members
+    for fold_of_sample in folds:
+        # for each cross-fit one network without each fold, then the members of the network that is served
+        learns += [(fold_of_sample >= 0) & (fold_of_sample != fold) for fold in range(settings.folds)]
+        learns += [fold_of_sample >= 0] * settings.members
     fitted = fit_networks(rows, np.stack(learns), settings.network, device or default_device(), say, classes)
-    told, found = fitted.told(), list[CrossFit]()
-    for number, each in enumerate(folds):
-        held = [next(told) for _ in range(settings.folds)]
-        members = [next(told) for _ in range(settings.members)]
+    predictions, cross_fits = fitted.predictions(), list[CrossFit]()
+    for number, fold_of_sample in enumerate(folds):
+        by_fold = [next(predictions) for _ in range(settings.folds)]
+        by_member = [next(predictions) for _ in range(settings.members)]
         last = (number + 1) * (settings.folds + settings.members)
         network = fitted.network(list(range(last - settings.members, last)))
-        found.append(CrossFit(_put_together(held, members, each[rows.owner]), network.to_onnx()))
-    return found
+        cross_fits.append(CrossFit(_combine(by_fold, by_member, fold_of_sample[rows.owner]), network.to_onnx()))
+    return cross_fits
 
 
-def _put_together(
-    held: Sequence[UnitPredictions], members: Sequence[UnitPredictions], fold: NDArray[np.intp]
+def _combine(
+    by_fold: Sequence[UnitPredictions], by_member: Sequence[UnitPredictions], fold: NDArray[np.intp]
 ) -> UnitPredictions:
-    """Of each row what the network of its fold tells; where it has none, the mean of all members."""
+    """For each row the prediction of the network of its fold; where it has none, the mean of all members."""
 
-    def chosen(by_fold: Sequence[Values], by_member: Sequence[Values]) -> Values:
-        return np.choose(fold + 1, [np.mean(by_member, axis=0), *by_fold])
+    def select(fold_values: Sequence[Values], member_values: Sequence[Values]) -> Values:
+        # fold −1 becomes choice 0, the members
+        return np.choose(fold + 1, [np.mean(member_values, axis=0), *fold_values])
 
-    log_ratio = chosen([each.log_ratio for each in held], [each.log_ratio for each in members])
-    powers = [[each.power_w for each in group if each.power_w is not None] for group in (held, members)]
-    return UnitPredictions(log_ratio, chosen(*powers) if powers[0] else None)
+    log_ratio = select([network.log_ratio for network in by_fold], [network.log_ratio for network in by_member])
+    powers = [[one.power_w for one in networks if one.power_w is not None] for networks in (by_fold, by_member)]
+    return UnitPredictions(log_ratio, select(*powers) if powers[0] else None)
 
 
 def fit_unit_network(
     samples: Sequence[Sample], groups: Sequence[str], cross_fit: CrossFit, settings: Settings, say: Say = lambda _: None
 ) -> bytes:
-    """A predictor with a network on units, as one file; ``cross_fit`` is of the same samples and folds."""
+    """A predictor with a network on units, as one file; ``cross_fit`` has the same samples and folds."""
     folds = folds_of(groups, settings)
-    unit_us = np.exp(cross_fit.told.log_ratio) * np.concatenate([sample.units.bound_us for sample in samples])
+    unit_us = np.exp(cross_fit.predictions.log_ratio) * np.concatenate([sample.units.bound_us for sample in samples])
     models = {NETWORK: cross_fit.network}
-    # errors are known of members that saw four fifths; what is served saw all, is their mean, and errs less often
+    # The held-out errors are those of single networks that saw a part of the folds. The network that is served saw
+    # all of them and averages its members, so it errs less: its intervals may be narrower.
     settings = replace(settings, miss=settings.miss * _MISSED_BY_MEMBERS)
-    return fit_whole(samples, unit_us, folds, models, "unit-network", settings, say, cross_fit.told.power_w)
+    return fit_whole(samples, unit_us, folds, models, "unit-network", settings, say, cross_fit.predictions.power_w)
 
 
 def _checked(rows: UnitRows, settings: Settings) -> UnitRows:
     if rows.whole.sum() < 2 * settings.folds or not rows.is_traced.any():
         raise InputError(
-            f"Got {int(rows.whole.sum())} measured workloads, {int(rows.is_traced.sum())} traced units; give more."
+            f"Got {int(rows.whole.sum())} measured workloads and {int(rows.is_traced.sum())} traced units; "
+            "a fit needs more."
         )
     return rows
 
 
 def _fit_units(rows: UnitRows, use: NDArray[np.bool_], settings: Settings) -> Booster:
-    """Trees for the time of a unit over its bound: of what was traced, then also of what can be guessed by it."""
+    """Trees for the time of a unit over its bound.
+
+    The first fit learns from traced units. It predicts the units of workloads that were timed but not traced; scaled so
+    that they add up to the measured latency, these are further training rows of the second fit.
+    """
     fit = settings.seeded(settings.unit)
     first = _fitted(rows, use & rows.is_traced, rows.traced_us, np.ones(len(rows.counts)), fit)
     guess_us = np.exp(first.predict(tree_rows(rows.features))) * rows.bound_us
     ratio = np.where(rows.whole, rows.latency_us / rows.sums(guess_us), 1.0)
+    # a guess that is off by more teaches the trees something wrong about all its units
     ratio = np.clip(ratio, 1 / _MOST_RESCALED, _MOST_RESCALED)
     known_us = np.where(rows.is_traced, rows.traced_us, guess_us * ratio[rows.owner])
     weight = np.where(rows.is_traced, 1.0, _GUESSED_WEIGHT)
@@ -179,6 +208,7 @@ def _fit_units(rows: UnitRows, use: NDArray[np.bool_], settings: Settings) -> Bo
 
 def _fitted(rows: UnitRows, use: NDArray[np.bool_], known_us: Values, weight: Values, fit: TreeFit) -> Booster:
     time_us = known_us[use]
+    # by the square root of the time: long units decide latencies, short ones are most of the rows
     importance = np.sqrt(np.minimum(time_us, _LONGEST_US) * rows.counts[use]) * weight[use]
     return fit.fit(tree_rows(rows.features[use]), np.log(time_us / rows.bound_us[use]), importance, _CATEGORIES)
 
@@ -193,10 +223,10 @@ def fit_whole(
     say: Say,
     unit_w: Values | None = None,
 ) -> bytes:
-    """Trees on the whole beside ``models`` on units; ``unit_us`` is told by fits that have not seen the fold.
+    """Fit the trees on whole workloads, and write them beside the ``models`` on units.
 
-    A network has learned from replays already: the latency is its sum, corrected by small trees; where it tells the
-    power of units, their mean is the power. Larger trees would only make both worse.
+    ``unit_us`` are cross-fitted times of units. A network has learned from replays already, so its sum is corrected by
+    small trees only, and where it predicts the power of units, their mean is the power. Larger trees made both worse.
     """
     rows = UnitRows.of(samples)
     sums_us, whole = rows.sums(unit_us), rows.whole
@@ -204,6 +234,7 @@ def fit_whole(
     middle, spread = np.median(pooled, axis=0), np.maximum(pooled.std(axis=0), 1e-6)
     scaled = ((pooled - middle) / spread).astype(np.float32)
     distances = _held_out_distances(scaled, folds, whole)
+    # distances to other folds: to its own fold each workload would look near
     far = float(np.quantile(distances[whole], _UNUSUAL))
     features = np.column_stack([pooled, distances / far]).astype(np.float32)
     base = {
@@ -213,26 +244,29 @@ def fit_whole(
     }
     held_out: dict[str, Values] = {}
     if unit_w is not None:
+        # the network's power is already cross-fitted
         held_out["power_w"] = rows.means(unit_us, unit_w)
-    for metric in (name for name in CORRECTED if name not in held_out):
+    for metric in (metric for metric in CORRECTED if metric not in held_out):
         say(metric)
         truth = _truth(samples, metric)
-        use = whole & np.isfinite(truth)
-        target = np.log(np.where(use, truth, 1.0) / base[metric])
+        known = whole & np.isfinite(truth)
+        # 1.0 stands for missing truths, which ``known`` leaves out below
+        target = np.log(np.where(known, truth, 1.0) / base[metric])
         fit = settings.gentle if NETWORK in models and metric == "latency_ms" else settings.whole
-        held_out[metric] = base[metric] * np.exp(_cross_fit(features, target, use, folds, settings.seeded(fit)))
-        models[metric] = to_onnx(settings.seeded(fit).fit(features[use], target[use]))
+        held_out[metric] = base[metric] * np.exp(_cross_fit(features, target, known, folds, settings.seeded(fit)))
+        models[metric] = to_onnx(settings.seeded(fit).fit(features[known], target[known]))
     held_out["energy_j"] = held_out["power_w"] * held_out["latency_ms"] / KILO
     quantiles, errors = {}, {}
     for metric in METRICS:
         truth = _truth(samples, metric)
-        use = whole & np.isfinite(truth)
-        error = np.abs(np.log(np.where(use, truth, 1.0) / held_out[metric]))
+        known = whole & np.isfinite(truth)
+        error = np.abs(np.log(np.where(known, truth, 1.0) / held_out[metric]))
         target = np.log(np.maximum(error, _LEAST_ERROR))
-        expected = np.exp(_cross_fit(features, target, use, folds, settings.seeded(settings.error)))
-        errors[metric] = float(np.mean(np.abs(held_out[metric][use] / truth[use] - 1)))
-        quantiles[metric] = conformal_quantile(error[use] / expected[use], settings.miss)
-        models[f"{metric}_error"] = to_onnx(settings.seeded(settings.error).fit(features[use], target[use]))
+        # also the expected error is cross-fitted: a score must not use its own fold
+        expected = np.exp(_cross_fit(features, target, known, folds, settings.seeded(settings.error)))
+        errors[metric] = float(np.mean(np.abs(held_out[metric][known] / truth[known] - 1)))
+        quantiles[metric] = conformal_quantile(error[known] / expected[known], settings.miss)
+        models[f"{metric}_error"] = to_onnx(settings.seeded(settings.error).fit(features[known], target[known]))
     card = {
         "predictor": name,
         "device": settings.device,
@@ -247,45 +281,50 @@ def fit_whole(
         "seed": settings.seed,
         "columns": [*POOLED_COLUMNS, "distance"],
     }
+    # only workloads whose whole was timed count as known: a bench of operators is not near a model
     return write(models, card, scaled[whole])
 
 
 def _by_family(samples: Sequence[Sample], latency_ms: Values, whole: NDArray[np.bool_]) -> dict[str, float]:
-    """The mean error of latency of each family's architectures, by trees that have not seen them."""
+    """The mean held-out error of latency of each family."""
     errors: dict[str, list[float]] = {}
     for position in np.flatnonzero(whole).tolist():
         sample = samples[position]
         errors.setdefault(sample.family, []).append(abs(latency_ms[position] / sample.truth["latency_ms"] - 1))
-    return {family: round(float(np.mean(found)), 4) for family, found in sorted(errors.items())}
+    return {family: round(float(np.mean(family_errors)), 4) for family, family_errors in sorted(errors.items())}
 
 
 def _held_out_distances(scaled: NDArray[np.float32], folds: NDArray[np.intp], whole: NDArray[np.bool_]) -> Values:
     """How far each workload is from those of the other folds."""
     distances = np.zeros(len(scaled))
     for fold in np.unique(folds):
-        held = folds == fold
-        distances[held] = nearest(scaled[held], scaled[~held & whole])
+        held_out = folds == fold
+        distances[held_out] = nearest(scaled[held_out], scaled[~held_out & whole])
     return distances
 
 
 def _cross_fit(
     features: NDArray[np.float32],
     target: Values,
-    use: NDArray[np.bool_],
+    known: NDArray[np.bool_],
     folds: NDArray[np.intp],
     fit: TreeFit,
 ) -> Values:
-    """What trees that have not seen the fold say of each row."""
-    found = np.zeros(len(features))
+    """For each row the prediction of trees that have not seen its fold."""
+    predicted = np.zeros(len(features))
     for fold in np.unique(folds):
-        held = folds == fold
-        booster = fit.fit(features[use & ~held], target[use & ~held])
-        found[held] = booster.predict(features[held])
-    return found
+        held_out = folds == fold
+        booster = fit.fit(features[known & ~held_out], target[known & ~held_out])
+        predicted[held_out] = booster.predict(features[held_out])
+    return predicted
 
 
 def conformal_quantile(scores: NDArray[np.floating[Any]], miss: float) -> float:
-    """The score that all but ``miss`` of new ones stay below, by the known ones.
+    """The score that all but ``miss`` of new scores stay below, by split conformal prediction.
+
+    It is the ⌈(n + 1)(1 − miss)⌉-th smallest of n scores. For a new score that is exchangeable with these, the
+    probability of lying at or below it is at least 1 − miss, whatever the distribution (Lei et al., JASA 113, 2018).
+    With too few scores the rank would exceed n; then the largest is taken and the guarantee is weaker.
 
     >>> conformal_quantile(np.arange(1, 100), 0.1)
     90.0
@@ -295,8 +334,9 @@ def conformal_quantile(scores: NDArray[np.floating[Any]], miss: float) -> float:
 
 
 def folds_of(groups: Sequence[str], settings: Settings) -> NDArray[np.intp]:
-    """The fold of each sample: all of one group are in one."""
+    """The fold of each sample; all samples of a group have the same one."""
     names = sorted(set(groups))
+    # groups are dealt in random order, so that folds have equally many groups
     order = np.random.default_rng(settings.seed).permutation(len(names))
     of_group: Mapping[str, int] = {name: int(order[i]) % settings.folds for i, name in enumerate(names)}
     return np.array([of_group[group] for group in groups], dtype=np.intp)
@@ -307,13 +347,13 @@ def _truth(samples: Sequence[Sample], name: str) -> Values:
 
 
 def predict_samples(model: UnitModel, samples: Sequence[Sample]) -> dict[str, Values]:
-    """Values and intervals of many samples: ``latency_ms``, ``latency_ms_low``, … and ``distance``."""
+    """Predictions and intervals of many samples: ``latency_ms``, ``latency_ms_low``, … and ``distance``."""
     columns: dict[str, list[float]] = {}
     for sample in samples:
-        answer = model.answer(sample.units, sample.setting, sample.roofline_w)
-        for name, estimate in answer.estimates.items():
+        prediction = model.predict(sample.units, sample.setting, sample.roofline_w)
+        for name, estimate in prediction.estimates.items():
             columns.setdefault(name, []).append(estimate.value)
             columns.setdefault(f"{name}_low", []).append(estimate.low)
             columns.setdefault(f"{name}_high", []).append(estimate.high)
-        columns.setdefault("distance", []).append(answer.distance)
+        columns.setdefault("distance", []).append(prediction.distance)
     return {name: np.array(values) for name, values in columns.items()}

@@ -1,10 +1,20 @@
-"""predictors: fitting of networks on units: traces teach units, replays their sums, measured power its mean, at once.
+"""Predictors: fitting of networks on units: traces, replays and measured power in one loss.
 
-Where it is known which class of kernel ran a unit, that is taught too: whoever knows the kernel knows its steps. What
-tells the class serves for nothing else, and is left behind when the fit is done.
+Idea. The loss has up to four terms. (1) For every traced unit, log(kernel time / bound). (2) For every replayed
+workload, the logarithm of the sum of its units: this is what teaches the gaps between kernels, and units that no trace
+has timed. (3) The mean power of a workload, weighted by time. (4) Where a trace says which class of kernel ran a unit,
+the class (an auxiliary task): whoever knows the kernel knows where its time has steps. The head for the classes is
+thrown away after the fit. All terms are Huber losses on logarithms, so a large error counts by its size and does not
+dominate.
 
-Many networks are fitted side by side, each to its own samples: the folds of one fit, members, splits and seeds share
-every product of matrices. On an accelerator a hundred take little longer than one; on a CPU a few take minutes.
+Many networks are fitted side by side, each to its own samples. The first axis of every weight is the network, and all
+products of matrices are batched over it: folds, members, splits and seeds share them. On a GPU a hundred networks take
+little longer than one; on a CPU a few take minutes.
+
+The weights that are kept are an exponential moving average over the steps, and the learning rate follows one cycle (L.
+Smith and N. Topin, Super-Convergence, 2019).
+
+Limits: PyTorch on a GPU is not deterministic to the last bit, so that equal seeds give nearly equal networks.
 """
 
 import time
@@ -22,18 +32,18 @@ from foretell.predictors.unit.bins import Bins
 from foretell.predictors.unit.network import KERNEL_LIMITS, UnitNetwork, UnitPredictions, scaled, weight_names
 from foretell.predictors.unit.rows import UnitRows
 
-FIT_VERSION = 1  # raise it when fitting changes: kept networks are fitted again
-_LONGEST_US = 2000.0
-_UNIT_ERROR, _WHOLE_ERROR = 0.3, 0.05  # above these, errors count by their size, not by its square
-_HEADROOM = 1.1
-_FIRST_TOLD = (0.0, -2.0, 0.0)  # of kernel time, gap and power, before anything is learned
+FIT_VERSION = 1  # raise it when fitting changes: cached networks are then fitted again
+_LONGEST_US = 2000.0  # beyond this, a longer unit weighs no more
+_UNIT_ERROR, _WHOLE_ERROR = 0.3, 0.05  # Huber loss: errors above these are linear
+_HEADROOM = 1.1  # of the largest measured power: a sigmoid never reaches its upper end
+_FIRST_BIASES = (0.0, -2.0, 0.0)  # of the outputs kernel time, gap and power
 _CODES = 600  # more than there are operators
 _WARM_UP = 0.15
 _LARGEST_STEP = 1.0
 _REPORT_S = 5.0
 _PREDICTED_ROWS = 200_000
-_BIN_SPREAD = 0.5
-_CLASSED_ROWS = 2048  # of a batch, those whose kernel is asked for: there are hundreds of classes
+_BIN_SPREAD = 0.5  # positions within bins lie between 0 and 1 as they are
+_CLASSED_ROWS = 2048  # rows of a batch in the loss of kernel classes: with hundreds of classes all would be slow
 
 Say = Callable[[str], None]
 Classes = NDArray[np.integer[Any]]
@@ -43,8 +53,8 @@ Classes = NDArray[np.integer[Any]]
 class NetworkFit:
     """The size of a network and how it is fitted.
 
-    ``batch`` counts workloads; ``whole``, ``power`` and ``kernel`` weigh sums, their power and the classes of kernels
-    against units; ``dropout`` is the share of a block's inside that is left out at a time.
+    ``batch`` counts workloads; ``whole``, ``power`` and ``kernel`` are the weights of the terms of the loss beside the
+    units; ``average`` is the decay of the moving average of the weights.
     """
 
     width: int = 288
@@ -64,20 +74,20 @@ class NetworkFit:
 
 
 def default_device() -> str:
-    """``cuda`` where there is one."""
+    """``cuda`` where PyTorch finds a GPU, else ``cpu``."""
     torch = require("torch", extra="train", purpose="Fitting a network")
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-class Fitted:
-    """Networks of one fit, on the device they were fitted on; the first axis of every array tells them apart."""
+class FittedNetworks:
+    """The networks of one fit, on the device they were fitted on; the first axis of every array is the network."""
 
     def __init__(self, arrays: dict[str, Any], data: "_Data") -> None:
         self._arrays = arrays
         self._data = data
 
-    def told(self) -> Iterator[UnitPredictions]:
-        """What each network in turn tells of all rows it was fitted among."""
+    def predictions(self) -> Iterator[UnitPredictions]:
+        """The predictions of each network in turn, for all rows of the fit."""
         torch, data = self._data.torch, self._data
         networks = len(self._arrays["embedding"])
         for number in range(networks):
@@ -92,7 +102,7 @@ class Fitted:
             yield UnitPredictions(np.concatenate(ratios), np.concatenate(powers) if powers else None)
 
     def network(self, members: list[int]) -> UnitNetwork:
-        """Some of the networks as one that averages them."""
+        """Some of the networks as the members of one."""
         weights = {name: array[members].float().cpu().numpy() for name, array in self._arrays.items()}
         return UnitNetwork(weights, self._data.bins, self._data.middle, self._data.spread, self._data.most_w)
 
@@ -105,13 +115,16 @@ class _Data:
         self.device = device
         encoded = encode(rows.features)
         if encoded.operators.max() >= _CODES:
-            raise InputError(f"Operators have codes up to {encoded.operators.max()}; networks know {_CODES}.")
+            raise InputError(
+                f"Operators have codes up to {encoded.operators.max()}, but the embedding has {_CODES} rows."
+            )
         self.bins = Bins.of(encoded.numbers, bins)
-        numbers = self.bins.beside(encoded.numbers)
+        numbers = self.bins.with_positions(encoded.numbers)
         spread = encoded.numbers.std(axis=0)
         self.middle = numbers.mean(axis=0)
         self.spread = np.append(np.where(spread > 1e-6, spread, 1.0), np.full(len(self.bins), _BIN_SPREAD))
         self.spread = self.spread.astype(np.float32)
+        # a logarithm of NaN would poison the batch: rows without a trace have the bound and the weight 0
         traced_us = np.where(rows.is_traced, rows.traced_us, rows.bound_us)
         weight = np.sqrt(np.minimum(traced_us, _LONGEST_US) * rows.counts) * rows.is_traced
         self.numbers = self._tensor(scaled(numbers, self.middle, self.spread))
@@ -121,6 +134,7 @@ class _Data:
         self.bound_us = self._tensor(rows.bound_us)
         self.log_ratio = self._tensor(np.log(traced_us / rows.bound_us))
         self.weight = self._tensor(weight / max(float(weight[rows.is_traced].mean()), 1e-9))
+        # all samples stay on the device; a batch is gathered there by index
         self.starts = torch.tensor(rows.starts[:-1], device=device)
         self.sizes = torch.tensor(np.diff(rows.starts), device=device)
         self.log_latency = self._tensor(np.log(np.where(rows.whole, rows.latency_us, 1.0)))
@@ -136,9 +150,10 @@ class _Data:
         return self.torch.tensor(np.asarray(values, np.float32), device=self.device)
 
     def rows_of(self, samples: Any) -> tuple[Any, Any]:
-        """The rows of some samples, and which of the samples each belongs to."""
+        """The rows of some samples, and for each row the position of its sample."""
         sizes = self.sizes[samples]
         owner = self.torch.repeat_interleave(self.torch.arange(len(samples), device=self.device), sizes)
+        # position of each row within its sample = running number − running number of the sample's first row
         first = self.torch.repeat_interleave(self.torch.cumsum(sizes, 0) - sizes, sizes)
         within = self.torch.arange(len(owner), device=self.device) - first
         return self.starts[samples][owner] + within, owner
@@ -151,55 +166,63 @@ def fit_networks(
     device: str = "cpu",
     say: Say = lambda _: None,
     classes: Classes | None = None,
-) -> Fitted:
-    """One network for each row of ``learns``, which says for each sample whether the network learns from it.
+) -> FittedNetworks:
+    """Fit one network for each row of ``learns``, whose columns say which samples the network learns from.
 
-    ``classes`` says of each unit which class of kernel ran it, −1 where that is not known.
+    ``classes`` is the class of the kernel of each unit, −1 where it is unknown.
     """
     torch = require("torch", extra="train", purpose="Fitting a network")
     if not rows.is_traced.any() or not rows.whole.any():
-        raise InputError("Networks learn from traced and from replayed workloads; give some of both.")
+        raise InputError("Networks learn from traced and from replayed workloads; the samples must have some of both.")
+    # TF32 products: much faster, and the rounding is far below the error of the network
     torch.backends.cuda.matmul.allow_tf32 = True
     data = _Data(torch, rows, fit.bins, device, classes)
-    draw = torch.Generator().manual_seed(fit.seed)
-    arrays = {name: array.to(device) for name, array in _drawn(torch, draw, len(learns), data, fit).items()}
+    # weights and batches are drawn on the CPU, so that a seed means the same on every device
+    cpu_random = torch.Generator().manual_seed(fit.seed)
+    arrays = {
+        name: array.to(device) for name, array in _initial_weights(torch, cpu_random, len(learns), data, fit).items()
+    }
     average = {name: array.clone() for name, array in arrays.items()}
-    chance = torch.Generator(device).manual_seed(fit.seed)
-    head = _class_head(torch, draw, len(learns), data, fit)
-    kept_parameters = [array.requires_grad_() for array in arrays.values()]
-    parameters = kept_parameters + [array.requires_grad_() for array in head]
+    device_random = torch.Generator(device).manual_seed(fit.seed)
+    head = _class_head(torch, cpu_random, len(learns), data, fit)
+    network_parameters = [array.requires_grad_() for array in arrays.values()]
+    parameters = network_parameters + [array.requires_grad_() for array in head]
     optimizer = torch.optim.AdamW(parameters, lr=fit.rate, weight_decay=fit.decay, betas=(0.9, 0.98))
     batch = min(fit.batch, learns.shape[1])
     steps = learns.shape[1] // batch
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, fit.rate, total_steps=fit.epochs * steps + 1, pct_start=_WARM_UP
     )
-    taught = torch.tensor(learns, dtype=torch.float32, device=device)
+    is_training = torch.tensor(learns, dtype=torch.float32, device=device)
     done, reported = 0, time.monotonic()
     for epoch in range(fit.epochs):
-        order = torch.randperm(learns.shape[1], generator=draw).to(device)
+        order = torch.randperm(learns.shape[1], generator=cpu_random).to(device)
         for step in range(steps):
-            loss = _loss(torch, arrays, data, order[step * batch : (step + 1) * batch], taught, fit, head, chance)
+            loss = _loss(
+                torch, arrays, data, order[step * batch : (step + 1) * batch], is_training, fit, head, device_random
+            )
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
+            # the norm is over all networks: its limit grows with their number, and each may step as far as alone
             torch.nn.utils.clip_grad_norm_(parameters, _LARGEST_STEP * len(learns) ** 0.5)
             optimizer.step()
             schedule.step()
             done += 1
-            kept = min(fit.average, (1 + done) / (10 + done))
-            torch._foreach_lerp_(list(average.values()), [each.detach() for each in kept_parameters], 1 - kept)
+            # a short average at first, so that the random weights of the start are forgotten
+            decay = min(fit.average, (1 + done) / (10 + done))
+            torch._foreach_lerp_(list(average.values()), [array.detach() for array in network_parameters], 1 - decay)
         if time.monotonic() - reported > _REPORT_S:
             reported = time.monotonic()
             mean_loss = float(loss.detach()) / len(learns)
             say(f"{len(learns)} networks, epoch {epoch + 1} of {fit.epochs}, loss {mean_loss:.3f}")
-    return Fitted(average, data)
+    return FittedNetworks(average, data)
 
 
-def _drawn(torch: Any, draw: Any, networks: int, data: _Data, fit: NetworkFit) -> dict[str, Any]:
-    """Random weights to begin with."""
+def _initial_weights(torch: Any, random: Any, networks: int, data: _Data, fit: NetworkFit) -> dict[str, Any]:
+    """Random weights of all networks."""
 
     def normal(*shape: int, scale: float) -> Any:
-        return torch.randn(networks, *shape, generator=draw) * scale
+        return torch.randn(networks, *shape, generator=random) * scale
 
     numbers, width = data.numbers.shape[1], fit.width
     fan = numbers + fit.embedding
@@ -209,8 +232,8 @@ def _drawn(torch: Any, draw: Any, networks: int, data: _Data, fit: NetworkFit) -
         "enter_code": normal(fit.embedding, width, scale=fan**-0.5),
         "enter_bias": torch.zeros(networks, 1, width),
         "last_scale": torch.ones(networks, 1, width),
-        "leave": normal(width, len(_FIRST_TOLD), scale=0.1 * width**-0.5),
-        "leave_bias": torch.tensor(_FIRST_TOLD).repeat(networks, 1, 1),
+        "leave": normal(width, len(_FIRST_BIASES), scale=0.1 * width**-0.5),
+        "leave_bias": torch.tensor(_FIRST_BIASES).repeat(networks, 1, 1),
     }
     for block in range(fit.blocks):
         arrays |= {
@@ -223,16 +246,16 @@ def _drawn(torch: Any, draw: Any, networks: int, data: _Data, fit: NetworkFit) -
     return {name: arrays[name] for name in weight_names(fit.blocks)}
 
 
-def _class_head(torch: Any, draw: Any, networks: int, data: _Data, fit: NetworkFit) -> list[Any]:
-    """Random weights of what tells the class of a kernel; none where no class is known."""
+def _class_head(torch: Any, random: Any, networks: int, data: _Data, fit: NetworkFit) -> list[Any]:
+    """Random weights of the head for kernel classes; none where no class is known."""
     if not data.kernels:
         return []
-    weights = torch.randn(networks, fit.width, data.kernels, generator=draw) * 0.3 * fit.width**-0.5
+    weights = torch.randn(networks, fit.width, data.kernels, generator=random) * 0.3 * fit.width**-0.5
     return [weights.to(data.device), torch.zeros(networks, 1, data.kernels, device=data.device)]
 
 
-def _inside(torch: Any, arrays: dict[str, Any], data: _Data, rows: Any, drop: Callable[[Any], Any]) -> Any:
-    """What every network makes of some rows before it tells anything; ``drop`` leaves out parts of it."""
+def _hidden(torch: Any, arrays: dict[str, Any], data: _Data, rows: Any, drop: Callable[[Any], Any]) -> Any:
+    """The last hidden layer of every network for some rows; ``drop`` is the dropout."""
 
     def normed(state: Any, scale: Any) -> Any:
         return state * torch.rsqrt(state.pow(2).mean(dim=2, keepdim=True) + 1e-6) * scale
@@ -249,54 +272,61 @@ def _inside(torch: Any, arrays: dict[str, Any], data: _Data, rows: Any, drop: Ca
 
 
 def _times_and_power(
-    torch: Any, arrays: dict[str, Any], data: _Data, rows: Any, inside: Any = None
+    torch: Any, arrays: dict[str, Any], data: _Data, rows: Any, hidden: Any = None
 ) -> tuple[Any, Any, Any]:
-    """Time and, where any was measured, power of some rows, and the logarithm that was told of the kernel time."""
-    if inside is None:
-        inside = _inside(torch, arrays, data, rows, lambda values: values)
-    told = torch.baddbmm(arrays["leave_bias"], inside, arrays["leave"])
-    kernel_us = torch.exp(told[:, :, 0].clamp(*KERNEL_LIMITS)) * data.bound_us[rows]
-    gap_us = torch.nn.functional.softplus(told[:, :, 1]) * data.launches[rows]
-    power_w = data.most_w * torch.sigmoid(told[:, :, 2]) if data.most_w is not None else None
-    return kernel_us + gap_us, power_w, told[:, :, 0]
+    """Time, power (None where none was measured) and log(kernel time / bound) of some rows."""
+    if hidden is None:
+        hidden = _hidden(torch, arrays, data, rows, lambda values: values)
+    outputs = torch.baddbmm(arrays["leave_bias"], hidden, arrays["leave"])
+    kernel_us = torch.exp(outputs[:, :, 0].clamp(*KERNEL_LIMITS)) * data.bound_us[rows]
+    # softplus: a gap is never negative
+    gap_us = torch.nn.functional.softplus(outputs[:, :, 1]) * data.launches[rows]
+    power_w = data.most_w * torch.sigmoid(outputs[:, :, 2]) if data.most_w is not None else None
+    return kernel_us + gap_us, power_w, outputs[:, :, 0]
 
 
 def _loss(
-    torch: Any, arrays: dict[str, Any], data: _Data, samples: Any, taught: Any, fit: NetworkFit, head: list[Any],
-    chance: Any,
+    torch: Any, arrays: dict[str, Any], data: _Data, samples: Any, is_training: Any, fit: NetworkFit, head: list[Any],
+    random: Any,
 ) -> Any:  # fmt: skip
-    def drop(values: Any) -> Any:
-        kept = torch.empty_like(values).bernoulli_(1 - fit.dropout, generator=chance)
-        return values * kept / (1 - fit.dropout)
+    """The loss of all networks on some samples; a network's own loss counts only the samples that it may learn from."""
 
-    def wrong(told: Any, truth: Any, weight: Any, most: float) -> Any:
-        error = torch.nn.functional.huber_loss(told, truth.expand_as(told), reduction="none", delta=most) / most
+    def drop(values: Any) -> Any:
+        mask = torch.empty_like(values).bernoulli_(1 - fit.dropout, generator=random)
+        return values * mask / (1 - fit.dropout)
+
+    def huber(predicted: Any, truth: Any, weight: Any, most: float) -> Any:
+        error = (
+            torch.nn.functional.huber_loss(predicted, truth.expand_as(predicted), reduction="none", delta=most) / most
+        )
         return (error * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1.0)
 
     def sums(values: Any) -> Any:
-        found = torch.zeros(len(values), len(samples), device=data.device)
-        return found.index_add(1, owner, values * data.counts[rows]).clamp_min(1e-3)
+        totals = torch.zeros(len(values), len(samples), device=data.device)
+        return totals.index_add(1, owner, values * data.counts[rows]).clamp_min(1e-3)
 
     rows, owner = data.rows_of(samples)
-    taught = taught[:, samples]
-    inside = _inside(torch, arrays, data, rows, drop)
-    time_us, power_w, told = _times_and_power(torch, arrays, data, rows, inside)
-    unit = wrong(told, data.log_ratio[rows], taught[:, owner] * data.weight[rows], _UNIT_ERROR)
+    is_training = is_training[:, samples]
+    hidden = _hidden(torch, arrays, data, rows, drop)
+    time_us, power_w, log_kernel_ratio = _times_and_power(torch, arrays, data, rows, hidden)
+    unit = huber(log_kernel_ratio, data.log_ratio[rows], is_training[:, owner] * data.weight[rows], _UNIT_ERROR)
     total_us = sums(time_us)
-    whole = wrong(torch.log(total_us), data.log_latency[samples], taught * data.whole[samples], _WHOLE_ERROR)
+    whole = huber(torch.log(total_us), data.log_latency[samples], is_training * data.whole[samples], _WHOLE_ERROR)
+    # each term is a mean over what is known, so that weights do not depend on how much was traced
     loss = unit + fit.whole * whole
     if power_w is not None:
-        # power must not teach how long anything takes
+        # detached: power must not change the predicted times
         log_power = torch.log(sums(time_us.detach() * power_w) / total_us.detach())
-        weight = taught * data.metered[samples]
-        loss = loss + fit.power * wrong(log_power, data.log_power[samples], weight, _WHOLE_ERROR)
+        weight = is_training * data.metered[samples]
+        loss = loss + fit.power * huber(log_power, data.log_power[samples], weight, _WHOLE_ERROR)
     if head:
-        asked = torch.randint(len(rows), (min(_CLASSED_ROWS, len(rows)),), generator=chance, device=data.device)
-        classes = data.classes[rows[asked]]
-        likely = torch.baddbmm(head[1], inside[:, asked], head[0]).flatten(0, 1)
+        # a random part of the rows: logits for all rows and all networks would not fit into memory
+        chosen = torch.randint(len(rows), (min(_CLASSED_ROWS, len(rows)),), generator=random, device=data.device)
+        classes = data.classes[rows[chosen]]
+        logits = torch.baddbmm(head[1], hidden[:, chosen], head[0]).flatten(0, 1)
         error = torch.nn.functional.cross_entropy(
-            likely, classes.clamp_min(0).repeat(len(taught)), reduction="none"
-        ).view(len(taught), -1)
-        weight = taught[:, owner[asked]] * (classes >= 0)
+            logits, classes.clamp_min(0).repeat(len(is_training)), reduction="none"
+        ).view(len(is_training), -1)
+        weight = is_training[:, owner[chosen]] * (classes >= 0)
         loss = loss + fit.kernel * (error * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1.0)
     return loss.sum()

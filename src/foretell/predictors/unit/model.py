@@ -1,11 +1,27 @@
-"""predictors: a network or trees on the units of a workload, then trees on the whole: foretell's own default.
+"""Predictors: unit models, the default: the time of every unit of work, then a correction of their sum.
 
-The first tell how much longer than its analytic bound each unit takes; they learn from kernel traces. Their sum is
-corrected by trees on pooled features, which learn from replay times what a sum does not know: gaps, overlap, clocks.
-Memory is the counted peak, power the roofline's, each times a learned ratio. Energy is power times latency.
+Idea. A unit of work is an operator with what runs as part of it. Its analytic bound is the time that the roofline gives
+it at the peaks of the datasheet. A network (or trees) predicts the logarithm of its time over this bound. The bound
+already knows sizes and the device, so the ratio stays within a narrow range, and one model serves kernels of 1 µs and
+of 100 ms. The times of the units are added up. Small trees on pooled features of the whole workload then correct the
+sum, because a sum does not know gaps, overlap and clocks. Memory is the peak that the allocator's replay counts, and
+power is the roofline's; each is multiplied by a predicted ratio. Where a network predicts the power of units, their
+mean is the power instead. Energy is power times latency.
 
-Intervals are conformal: the size of an error is itself predicted, and widened until nine in ten known ones fit. All of
-it is served as ONNX (`foretell.predictors.unit.fit_model` makes it).
+Intervals follow split conformal prediction: H. Papadopoulos et al., Inductive Confidence Machines for Regression, ECML
+2002; J. Lei et al., Distribution-Free Predictive Inference for Regression, JASA 113, 2018. More trees predict how large
+the error of this workload will be (in logarithms). Held-out errors are divided by that expected size, and the quantile
+of these scores that covers nine in ten of them sets the width of every interval. So intervals are wide where errors
+were large. The errors come from cross-fitting instead of one calibration set, as in V. Vovk's cross-conformal
+predictors (2015), which uses all data at the price of a guarantee that is only approximate.
+
+Limits. The guarantee holds for workloads that are exchangeable with the measured ones. Here the scores come from folds
+that hold out whole architectures, so a new architecture of a known kind is close to exchangeable. A new family, a kind
+of operator that was never measured, or another device is not. For those there is the distance: how far the pooled
+features are from the nearest measured workloads, as a multiple of the distance that 99 in 100 held-out workloads stay
+within. Above 1 the prediction carries a warning that its interval may be too narrow.
+
+All parts are stored as ONNX in one zip file, which `foretell.predictors.unit.fit_model` writes.
 """
 
 import hashlib
@@ -45,15 +61,16 @@ CORRECTED = ("latency_ms", "memory_mib", "power_w")
 NETWORK = "network"
 NEIGHBOURS = 5
 _LIMITS = ("compute", "memory")
-_WIDEST = math.log(20.0)
-_UNKNOWN_OPERATOR = 500.0  # LightGBM takes a negative category for a missing one
+_WIDEST = math.log(20.0)  # an interval never goes beyond a twentieth and twenty times the value
+# LightGBM treats a negative category as a missing value, so an operator without a code gets a number of its own
+_UNKNOWN_OPERATOR = 500.0
 
 Row = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is told of one workload; ``distance`` is how far it is from what was fitted, 1 is far."""
+class WorkloadPrediction:
+    """The prediction for one workload; a ``distance`` above 1 is far from all that the model was fitted to."""
 
     unit_us: NDArray[np.float64]
     estimates: Mapping[str, Estimate]
@@ -61,7 +78,7 @@ class Answer:
 
 
 class UnitModel:
-    """What was fitted to one device: a ``network`` on units or trees, and trees on the whole."""
+    """The model fitted to one device: a ``network`` or trees on units, and trees on the whole workload."""
 
     def __init__(
         self, models: Mapping[str, Trees], card: Mapping[str, Any], known: Row, network: UnitNetwork | None = None
@@ -75,7 +92,7 @@ class UnitModel:
 
     @classmethod
     def load(cls, data: bytes) -> "UnitModel":
-        """Read what `write` wrote; fitted to other features than today's, it is refused."""
+        """Read what `write` wrote; refuse a file that was fitted to other features than today's."""
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 card = json.loads(archive.read("card.json"))
@@ -84,92 +101,100 @@ class UnitModel:
                 names = [name for name in archive.namelist() if name.endswith(".onnx")]
                 files = {name.removesuffix(".onnx"): archive.read(name) for name in names}
         except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise ModelError(f"These {len(data)} bytes are no fitted predictor: {error}.") from error
+            raise ModelError(f"These {len(data)} bytes are not a fitted predictor: {error}.") from error
+        # features of the same shape but another meaning would give wrong numbers without an error
         if schemas != (SCHEMA, POOLED_SCHEMA):
-            raise ModelError("This predictor was fitted to other features; fit it again: foretell train.")
+            raise ModelError("This predictor was fitted to other features than today's; fit it again: foretell train.")
         network = UnitNetwork.load(files.pop(NETWORK)) if NETWORK in files else None
         return cls({name: Trees.load(file) for name, file in files.items()}, card, known, network)
 
     def times_us(self, units: DistinctUnits) -> NDArray[np.float64]:
         """The time of each distinct unit."""
-        return self.tell(units)[0]
+        return self.predict_units(units)[0]
 
-    def tell(self, units: DistinctUnits) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        """The time of each distinct unit, and the power meanwhile where a network tells it."""
+    def predict_units(self, units: DistinctUnits) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """The time of each distinct unit, and its power where a network predicts it."""
         if self.network is not None:
-            told = self.network.predict(encode(units.features), units.bound_us)
-            return np.asarray(np.exp(told.log_ratio) * units.bound_us), told.power_w
+            predicted = self.network.predict(encode(units.features), units.bound_us)
+            return np.asarray(np.exp(predicted.log_ratio) * units.bound_us), predicted.power_w
         ratio = self.models["unit"].predict(tree_rows(units.features))
         return np.asarray(np.exp(ratio) * units.bound_us), None
 
-    def answer(self, units: DistinctUnits, setting: Setting, roofline_w: float) -> Answer:
-        """Everything about one workload."""
-        unit_us, unit_w = self.tell(units)
+    def predict(self, units: DistinctUnits, setting: Setting, roofline_w: float) -> WorkloadPrediction:
+        """Predict all metrics of one workload, with intervals."""
+        unit_us, unit_w = self.predict_units(units)
         row = pool(units, unit_us, setting)
         distance = float(self.distances(row[None])[0])
+        # the distance is the last feature: trees learn that errors grow with it
         row = np.append(row, np.float32(distance))[None]
         base = {
+            # equal units are predicted once and counted
             "latency_ms": ms(seconds_from_us(float((unit_us * units.counts).sum()))),
             "memory_mib": setting.memory_mib,
             "power_w": roofline_w if unit_w is None else mean_power_w(units, unit_us, unit_w),
         }
         values = {name: base[name] * math.exp(self._ratio(name, row)) for name in CORRECTED}
+        # energy has no trees of its own, so that it never contradicts power and latency; it has its own interval
         values["energy_j"] = values["power_w"] * seconds_from_ms(values["latency_ms"])
         estimates = {name: self._interval(name, value, row) for name, value in values.items()}
-        return Answer(unit_us, estimates, distance)
+        return WorkloadPrediction(unit_us, estimates, distance)
 
     def distances(self, rows: Row) -> NDArray[np.float64]:
-        """How far each row is from the nearest of those known, in units of what is usual among them."""
+        """How far each row is from the nearest measured workloads; 1 is the 99th percentile of held-out workloads."""
         return nearest(self._scaled(rows), self.known) / float(self.card["distance"]["far"])
 
     def _scaled(self, rows: Row) -> Row:
         return np.asarray((rows - self._middle) / self._spread, dtype=np.float32)
 
     def _ratio(self, name: str, row: Row) -> float:
-        """The logarithm of what a value is corrected by; a network's power stays as it is."""
+        """The logarithm of the correction of a metric; 0 where a network predicts the metric itself."""
         return float(self.models[name].predict(row)[0]) if name in self.models else 0.0
 
     def _interval(self, name: str, value: float, row: Row) -> Estimate:
+        """The value times and divided by the expected error, which the conformal quantile scales."""
         expected = math.exp(float(self.models[f"{name}_error"].predict(row)[0]))
         width = min(expected * float(self.card["quantiles"][name]), _WIDEST)
         return Estimate(value, value * math.exp(-width), value * math.exp(width))
 
 
 def mean_power_w(units: DistinctUnits, unit_us: NDArray[np.float64], unit_w: NDArray[np.float64]) -> float:
-    """The mean power of a workload, by time."""
+    """The mean power of a workload: the power of its units weighted by their time."""
     spent_us = unit_us * units.counts
     return float((spent_us * unit_w).sum() / spent_us.sum())
 
 
 def tree_rows(features: Row) -> Row:
-    """Rows of units as the trees take them."""
+    """Rows of units in the form that the trees take."""
     rows = features.copy()
+    # column 0 is the code of the operator, −1 where it is unknown
     rows[rows[:, 0] < 0, 0] = _UNKNOWN_OPERATOR
     return rows
 
 
 def nearest(rows: Row, known: Row) -> NDArray[np.float64]:
-    """The mean distance of each row to its few nearest known ones."""
+    """The mean distance from each row to the `NEIGHBOURS` nearest known rows."""
     few = min(NEIGHBOURS, len(known))
+    # |a − b|² = |a|² + |b|² − 2 ab: one matrix product instead of a difference for each pair
     squares = (rows**2).sum(1)[:, None] + (known**2).sum(1)[None] - 2 * rows @ known.T
     return np.asarray(np.sqrt(np.maximum(np.partition(squares, few - 1, axis=1)[:, :few], 0)).mean(1), np.float64)
 
 
 def write(models: Mapping[str, bytes], card: Mapping[str, Any], known: Row) -> bytes:
-    """Fitted trees as one file; the same trees are the same bytes."""
+    """Fitted trees as one file; the same trees give the same bytes."""
     numbers, file = io.BytesIO(), io.BytesIO()
     np.save(numbers, known.astype(np.float16))
     parts = {"card.json": json.dumps(card, indent=1, sort_keys=True).encode(), "known.npy": numbers.getvalue()}
     parts |= {f"{name}.onnx": data for name, data in models.items()}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name in sorted(parts):
+            # a `ZipInfo` without a date, so that the bytes do not depend on the time of writing
             archive.writestr(zipfile.ZipInfo(name), parts[name], zipfile.ZIP_DEFLATED, 9)
     return file.getvalue()
 
 
 @cache
 def shipped(device: str, name: str) -> UnitModel:
-    """What comes with the package for a device; a damaged file is refused."""
+    """The model that the package ships for a device; refuse a damaged file."""
     index = shipped_index(TRAINED)
     entry = index.get(device, {}).get(name)
     if entry is None:
@@ -181,12 +206,12 @@ def shipped(device: str, name: str) -> UnitModel:
         raise ModelError(f"The package lacks {entry['file']}: install foretell again, or use --predictor roofline.")
     data = file.read_bytes()
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
-        raise ModelError(f"{entry['file']} is damaged: its checksum is another one. Install foretell again.")
+        raise ModelError(f"{entry['file']} is damaged: its checksum does not match. Install foretell again.")
     return UnitModel.load(data)
 
 
 class UnitPredictor:
-    """Answers for devices whose measurements were fitted."""
+    """Predicts for devices that have a fitted model."""
 
     name = "unit-network"
 
@@ -195,18 +220,21 @@ class UnitPredictor:
 
     @classmethod
     def from_file(cls, path: Path) -> "UnitPredictor":
-        """The predictor that ``foretell train`` wrote."""
+        """The predictor in a file that ``foretell train`` wrote."""
         if not path.is_file():
-            raise ModelError(f"There is no file {path}; name a predictor, or a file that foretell train wrote.")
+            raise ModelError(
+                f"There is no file {path}; give the name of a predictor, or a file that foretell train wrote."
+            )
         return cls(UnitModel.load(path.read_bytes()))
 
     def _fitted_to(self, workload: Workload) -> UnitModel:
         device = workload.target.device.id
         model = self._model or shipped(device, self.name)
+        # files of older versions have no device, or an empty one: they are accepted
         if model.card.get("device", device) not in ("", device):
             raise ModelError(
                 f"This predictor was fitted to {model.card['device']}, not to {device}; "
-                "use --predictor roofline, or measure it and fit: foretell train."
+                f"use --predictor roofline, or measure {device} and run foretell train."
             )
         return model
 
@@ -219,12 +247,13 @@ class UnitPredictor:
         model = self._fitted_to(workload)
         base = analytic_prediction(workload)
         units = extract_units(workload)
+        # a graph of views alone launches nothing: there is no unit to predict
         if not len(units) or base.memory_mib is None or base.power_w is None:
             return RooflinePredictor().predict(workload)
         distinct = DistinctUnits.of(units)
         setting = Setting.of(workload, base.memory_mib.value)
-        answer = model.answer(distinct, setting, base.power_w.value)
-        estimates = answer.estimates
+        prediction = model.predict(distinct, setting, base.power_w.value)
+        estimates = prediction.estimates
         latency, memory = estimates["latency_ms"], estimates["memory_mib"]
         return replace(
             base,
@@ -232,37 +261,39 @@ class UnitPredictor:
             latency_ms=latency,
             memory_mib=memory,
             energy_j=estimates["energy_j"],
+            # a device does not draw more than its TDP, whatever the correction says
             power_w=_capped(estimates["power_w"], workload.target.device.tdp_w),
             throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
             device_memory_mib=memory + CONTEXT_MIB,
-            breakdown=operator_shares(units, answer.unit_us[distinct.member], latency.value),
-            warnings=(*base.warnings, *_doubts(workload, answer)),
+            breakdown=operator_shares(units, prediction.unit_us[distinct.member], latency.value),
+            warnings=(*base.warnings, *_warnings(workload, prediction)),
         )
 
 
 class UnitTreesPredictor(UnitPredictor):
-    """The same with trees on units: fitted in minutes on a CPU."""
+    """The same with trees on units: they are fitted in minutes on a CPU."""
 
     name = "unit-trees"
 
 
-def _capped(estimate: Estimate, most: float) -> Estimate:
-    return Estimate(min(estimate.value, most), min(estimate.low, most), min(estimate.high, most))
+def _capped(estimate: Estimate, limit: float) -> Estimate:
+    return Estimate(min(estimate.value, limit), min(estimate.low, limit), min(estimate.high, limit))
 
 
-def _doubts(workload: Workload, answer: Answer) -> tuple[str, ...]:
-    doubts = []
-    if answer.distance > 1.0:
-        doubts.append(
-            f"Unlike what was measured ({answer.distance:.1f} times the usual distance): intervals may be too narrow"
+def _warnings(workload: Workload, prediction: WorkloadPrediction) -> tuple[str, ...]:
+    warnings = []
+    if prediction.distance > 1.0:
+        warnings.append(
+            f"Unlike what was measured ({prediction.distance:.1f} times the usual distance): "
+            "intervals may be too narrow"
         )
     if workload.target.slice is not None:
-        doubts.append("Fitted to whole devices: on a slice the time follows from its share of the peaks.")
-    return tuple(doubts)
+        warnings.append("Fitted to whole devices: on a slice the time follows from its share of the peaks.")
+    return tuple(warnings)
 
 
 def operator_shares(units: Units, unit_us: NDArray[np.float64], latency_ms: float) -> tuple[OperatorShare, ...]:
-    """The predicted time by operator, most first; the units' sum is scaled to the whole."""
+    """The predicted time by operator, longest first; units are scaled so that they add up to the latency."""
     total_us = float(unit_us.sum())
     members: dict[str, list[int]] = {}
     for position, (operator, phase) in enumerate(zip(units.operators, units.phases, strict=True)):
@@ -275,10 +306,12 @@ def operator_shares(units: Units, unit_us: NDArray[np.float64], latency_ms: floa
 
 
 def _bound(units: Units, positions: list[int]) -> str:
-    """What limits most of some units: their arithmetic, their traffic, or their launches; at what kernels reach."""
+    """What limits most of the time of some units: compute, memory or launches."""
     compute, memory = (np.exp2(units.features[positions, COLUMNS.index(f"log_{name}_us")]) for name in _LIMITS)
+    # a bound is max(compute, memory) + launches: what is left is the launches
     launch_us = float(units.bound_us[positions].sum() - np.maximum(compute, memory).sum())
     spent_us = {
+        # kernels reach a larger share of the peak of compute than of bandwidth: compare at what they reach
         "compute": float(compute.sum()) / COMPUTE_EFFICIENCY,
         "memory": float(memory.sum()) / MEMORY_EFFICIENCY,
         "launch": launch_us,

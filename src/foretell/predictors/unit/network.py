@@ -1,9 +1,16 @@
-"""predictors: a network on the units of a workload: how much longer than its bound each takes.
+"""Predictors: a residual network on units of work; it predicts how much longer than its bound each unit takes.
 
-Members of equal shape are averaged. A member is a residual network: sizes come with the bins they are in, the code of
-the operator becomes a vector, blocks of two layers follow. It tells the logarithm of kernel time over bound, what is
-between kernels for each launch, and, where power was measured, what the device draws meanwhile. Served by numpy from an
-ONNX model that any runtime runs (`foretell.predictors.unit.fit_network` fits it).
+A member of the ensemble takes the numbers that describe a unit (scaled, with their bins beside them:
+`foretell.predictors.unit.bins`) and an embedding of the operator. Pre-normalised residual blocks of two layers follow
+(RMS norm, SiLU). There are three outputs: the logarithm of kernel time over bound; the gap between kernels, for each
+launch; and, where power was measured, the power of the device while the unit runs. The predictions of several members
+of equal shape are averaged.
+
+The time of a unit is bound · exp(output 0) + launches · softplus(output 1). Kernel time and gaps have outputs of their
+own because a gap does not grow with the size of a tensor.
+
+The file is an ONNX model that any runtime can run; here numpy runs it, which starts faster than a session of a runtime.
+Large matrices are stored as int8 with one scale a column. `foretell.predictors.unit.fit_network` fits the network.
 """
 
 from collections.abc import Mapping
@@ -19,38 +26,38 @@ from foretell.optional import require
 from foretell.predictors.unit.bins import Bins
 
 KERNEL_LIMITS = (-4.0, 6.0)  # of the logarithm of kernel time over bound
-FARTHEST = 6.0  # numbers are cut this many spreads from the middle
+FARTHEST = 6.0  # scaled numbers are clipped to this many standard deviations
 _STEEPEST = 30.0
 _TINY = 1e-6
-_SLICE = 4096  # rows at a time: what a member holds of them fits a cache
+_SLICE = 4096  # rows at a time, so that the activations of a member fit into a cache
 _OPSET, _IR_VERSION = 17, 9
-_LARGE = 64  # rows and columns from which on a matrix is kept in bytes
+_LARGE = 64  # matrices with at least so many rows and columns are stored as int8
 
 Weights = Mapping[str, NDArray[np.float32]]
 
 
 def weight_names(blocks: int) -> tuple[str, ...]:
-    """The arrays of a network; each has one entry for a member along its first axis."""
+    """The names of a network's arrays; the first axis of each array is the member."""
     inner = [f"{name}{block}" for block in range(blocks) for name in ("scale", "up", "up_bias", "down", "down_bias")]
     return ("embedding", "enter", "enter_code", "enter_bias", *inner, "last_scale", "leave", "leave_bias")
 
 
 @dataclass(frozen=True)
 class UnitPredictions:
-    """What a network tells of each unit: the logarithm of its time over its bound, and the power meanwhile, if any."""
+    """What a network predicts for each unit: log(time / bound), and the power where it was learned."""
 
     log_ratio: NDArray[np.float64]
     power_w: NDArray[np.float64] | None
 
     def of(self, rows: NDArray[np.intp]) -> "UnitPredictions":
-        """What is told of some rows."""
+        """The predictions of some rows."""
         return UnitPredictions(self.log_ratio[rows], None if self.power_w is None else self.power_w[rows])
 
 
 class UnitNetwork:
-    """Members of one fit; ``middle`` and ``spread`` bring the encoded numbers and their bins to a like size.
+    """The members of one fit; ``middle`` and ``spread`` standardise the encoded numbers and their bins.
 
-    ``most_w`` is the power that no unit draws; None where it knows nothing of power.
+    ``most_w`` is a power that no unit draws, the upper end of the power output; None where no power was learned.
     """
 
     def __init__(
@@ -75,24 +82,26 @@ class UnitNetwork:
 
     @property
     def operators(self) -> int:
-        """How many codes of operators are known."""
+        """How many codes of operators the embedding has."""
         return int(self.weights["embedding"].shape[1])
 
     def predict(self, units: Encoded, bound_us: NDArray[np.float64]) -> UnitPredictions:
-        """Every unit's time over its bound, and its power."""
+        """The time of every unit over its bound, and its power."""
         log_ratio, power_w = np.zeros(len(units)), np.zeros(len(units))
         for start in range(0, len(units), _SLICE):
             part = slice(start, start + _SLICE)
-            numbers = scaled(self.bins.beside(units.numbers[part]), self.middle, self.spread)
+            numbers = scaled(self.bins.with_positions(units.numbers[part]), self.middle, self.spread)
+            # operators whose code is beyond the embedding share its last row
             codes = np.minimum(units.operators[part], self.operators - 1)
             launches = units.launches[part] / bound_us[part]
             for member in range(self.members):
-                told = self._forward(member, numbers, codes)
-                gap_ratio = np.logaddexp(0.0, told[:, 1]) * launches
-                log_ratio[part] += np.log(np.exp(np.clip(told[:, 0], *KERNEL_LIMITS)) + gap_ratio) / self.members
+                outputs = self._forward(member, numbers, codes)
+                gap_ratio = np.logaddexp(0.0, outputs[:, 1]) * launches
+                # members are averaged in logarithms: errors of times are ratios
+                log_ratio[part] += np.log(np.exp(np.clip(outputs[:, 0], *KERNEL_LIMITS)) + gap_ratio) / self.members
                 if self.most_w is not None:
-                    bent = np.clip(told[:, 2], -_STEEPEST, _STEEPEST)
-                    power_w[part] += self.most_w / (1.0 + np.exp(-bent)) / self.members
+                    clipped = np.clip(outputs[:, 2], -_STEEPEST, _STEEPEST)
+                    power_w[part] += self.most_w / (1.0 + np.exp(-clipped)) / self.members
         return UnitPredictions(log_ratio, power_w if self.most_w is not None else None)
 
     def _forward(self, member: int, numbers: NDArray[np.float32], codes: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -104,7 +113,7 @@ class UnitNetwork:
         return np.asarray(_silu(_normed(state) * own["last_scale"]) @ own["leave"] + own["leave_bias"])
 
     def to_onnx(self) -> bytes:
-        """The network as an ONNX model; large matrices in bytes with a step for each column, the rest in halves."""
+        """The network as an ONNX model: large matrices as int8 with a scale a column, the rest as float16."""
         return _write(self)
 
     @classmethod
@@ -113,32 +122,34 @@ class UnitNetwork:
         onnx = require("onnx", extra="train", purpose="Reading a network")
         try:
             model = onnx.load_from_string(data)
-            arrays = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
+            arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
             arrays = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+            # int8 matrices: multiply by the scale of each column
             for name in [name for name in arrays if f"{name}_step" in arrays]:
                 arrays[name] *= arrays[f"{name}_step"]
             middle, spread = arrays["middle"], arrays["spread"]
-            none = np.zeros(0, np.float32)  # files of old have no bins
+            none = np.zeros(0, np.float32)  # files of older versions have no bins
             columns, lows, widths = (arrays.get(name, none) for name in ("columns", "lows", "widths"))
             bins = Bins(columns.astype(np.int64), lows, widths)
             most_w = float(arrays["most_w"]) if "most_w" in arrays else None
             blocks = sum(name.startswith("up_bias") for name in arrays)
             weights = {name: arrays[name] for name in weight_names(blocks)}
         except Exception as error:  # protobuf raises errors of its own
-            raise ModelError(f"These {len(data)} bytes are no network on units: {error}.") from error
+            raise ModelError(f"These {len(data)} bytes are not a network on units: {error}.") from error
         if len(middle) != ENCODED_WIDTH + len(bins):
-            raise ModelError("This network was fitted to other features; fit it again: foretell train.")
+            raise ModelError("This network was fitted to other features than today's; fit it again: foretell train.")
         return cls(weights, bins, middle, spread, most_w)
 
 
 def scaled(
     numbers: NDArray[np.float32], middle: NDArray[np.float32], spread: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Numbers in spreads from their middle, and none of them very far from it."""
+    """Standardised numbers, clipped so that an outlier does not take over."""
     return np.asarray(np.clip((numbers - middle) / spread, -FARTHEST, FARTHEST), np.float32)
 
 
 def _silu(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    # exp overflows to infinity for very negative values, and x / infinity is the right limit, 0
     with np.errstate(over="ignore"):
         return np.asarray(values / (1.0 + np.exp(-values)), np.float32)
 
@@ -147,8 +158,8 @@ def _normed(state: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(state / np.sqrt((state * state).mean(axis=-1, keepdims=True) + np.float32(_TINY)))
 
 
-class _Sheet:
-    """An ONNX graph as it is written, node by node."""
+class _GraphWriter:
+    """Builds an ONNX graph node by node; every method returns the name of its result."""
 
     def __init__(self, make: Any, tensors: Any) -> None:
         self._make = make
@@ -168,9 +179,10 @@ class _Sheet:
     def weights(self, name: str, value: NDArray[np.float32]) -> str:
         if min(value.shape[1:]) < _LARGE:
             return self.call("Cast", self.constant(name, value.astype(np.float16)), to=1)
+        # symmetric quantisation: the largest weight of a column becomes ±127
         step = np.maximum(np.abs(value).max(axis=1, keepdims=True), _TINY) / np.float32(127)
-        whole = self.call("Cast", self.constant(name, np.rint(value / step).astype(np.int8)), to=1)
-        return self.call("Mul", whole, self.constant(f"{name}_step", step))
+        rounded = self.call("Cast", self.constant(name, np.rint(value / step).astype(np.int8)), to=1)
+        return self.call("Mul", rounded, self.constant(f"{name}_step", step))
 
     def silu(self, value: str) -> str:
         return self.call("Mul", value, self.call("Sigmoid", value))
@@ -183,12 +195,12 @@ class _Sheet:
 def _write(network: UnitNetwork) -> bytes:
     onnx = require("onnx", extra="train", purpose="Writing a network")
     make = onnx.helper
-    sheet = _Sheet(make, onnx.numpy_helper)
-    sheet.constant("columns", network.bins.columns)
-    sheet.constant("lows", network.bins.lows)
-    sheet.constant("widths", network.bins.widths)
-    sheet.constant("middle", network.middle.astype(np.float32))
-    sheet.constant("spread", network.spread.astype(np.float32))
+    writer = _GraphWriter(make, onnx.numpy_helper)
+    writer.constant("columns", network.bins.columns)
+    writer.constant("lows", network.bins.lows)
+    writer.constant("widths", network.bins.widths)
+    writer.constant("middle", network.middle.astype(np.float32))
+    writer.constant("spread", network.spread.astype(np.float32))
     for name, value in (
         ("tiny", _TINY),
         ("before", 0.0),
@@ -197,48 +209,51 @@ def _write(network: UnitNetwork) -> bytes:
         ("least", KERNEL_LIMITS[0]),
         ("most", KERNEL_LIMITS[1]),
     ):
-        sheet.constant(name, np.array(value, np.float32))
-    sheet.constant("nearest", np.array(-FARTHEST, np.float32))
-    held = {name: sheet.weights(name, array) for name, array in network.weights.items()}
-    through = sheet.call("Sub", sheet.call("Gather", "numbers", "columns", axis=1), "lows")
-    through = sheet.call("Clip", sheet.call("Div", through, "widths"), "before", "behind")
-    numbers = sheet.call("Concat", "numbers", through, axis=1)
-    numbers = sheet.call("Div", sheet.call("Sub", numbers, "middle"), "spread")
-    numbers = sheet.call("Clip", numbers, "nearest", "farthest")
-    codes = sheet.call("MatMul", sheet.call("Gather", held["embedding"], "operators", axis=1), held["enter_code"])
-    state = sheet.call(
-        "Add", sheet.call("Add", sheet.call("MatMul", numbers, held["enter"]), codes), held["enter_bias"]
+        writer.constant(name, np.array(value, np.float32))
+    writer.constant("nearest", np.array(-FARTHEST, np.float32))
+    weights = {name: writer.weights(name, array) for name, array in network.weights.items()}
+    positions = writer.call("Sub", writer.call("Gather", "numbers", "columns", axis=1), "lows")
+    positions = writer.call("Clip", writer.call("Div", positions, "widths"), "before", "behind")
+    numbers = writer.call("Concat", "numbers", positions, axis=1)
+    numbers = writer.call("Div", writer.call("Sub", numbers, "middle"), "spread")
+    numbers = writer.call("Clip", numbers, "nearest", "farthest")
+    codes = writer.call(
+        "MatMul", writer.call("Gather", weights["embedding"], "operators", axis=1), weights["enter_code"]
+    )
+    state = writer.call(
+        "Add", writer.call("Add", writer.call("MatMul", numbers, weights["enter"]), codes), weights["enter_bias"]
     )
     for block in range(network.blocks):
-        inner = sheet.call("MatMul", sheet.normed(state, held[f"scale{block}"]), held[f"up{block}"])
-        inner = sheet.silu(sheet.call("Add", inner, held[f"up_bias{block}"]))
-        inner = sheet.call("Add", sheet.call("MatMul", inner, held[f"down{block}"]), held[f"down_bias{block}"])
-        state = sheet.call("Add", state, inner)
-    last = sheet.call("MatMul", sheet.silu(sheet.normed(state, held["last_scale"])), held["leave"])
-    last = sheet.call("Add", last, held["leave_bias"])
+        inner = writer.call("MatMul", writer.normed(state, weights[f"scale{block}"]), weights[f"up{block}"])
+        inner = writer.silu(writer.call("Add", inner, weights[f"up_bias{block}"]))
+        inner = writer.call("Add", writer.call("MatMul", inner, weights[f"down{block}"]), weights[f"down_bias{block}"])
+        state = writer.call("Add", state, inner)
+    last = writer.call("MatMul", writer.silu(writer.normed(state, weights["last_scale"])), weights["leave"])
+    last = writer.call("Add", last, weights["leave_bias"])
     outputs = [
-        sheet.call("Gather", last, sheet.constant(f"output{number}", np.array(number, np.int64)), axis=2)
+        writer.call("Gather", last, writer.constant(f"output{number}", np.array(number, np.int64)), axis=2)
         for number in range(network.weights["leave"].shape[2])
     ]
-    kernel = sheet.call("Exp", sheet.call("Clip", outputs[0], "least", "most"))
-    both = sheet.call("Add", kernel, sheet.call("Mul", sheet.call("Softplus", outputs[1]), "launches"))
-    told = {"log_ratio": sheet.call("Log", both)}
+    kernel = writer.call("Exp", writer.call("Clip", outputs[0], "least", "most"))
+    ratio = writer.call("Add", kernel, writer.call("Mul", writer.call("Softplus", outputs[1]), "launches"))
+    outputs_by_name = {"log_ratio": writer.call("Log", ratio)}
     if network.most_w is not None:
-        most_w = sheet.constant("most_w", np.array(network.most_w, np.float32))
-        told["power_w"] = sheet.call("Mul", sheet.call("Sigmoid", outputs[2]), most_w)
-    for name, found in told.items():
-        sheet.nodes.append(make.make_node("ReduceMean", [found], [name], axes=[0], keepdims=0))
-    single, whole = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+        most_w = writer.constant("most_w", np.array(network.most_w, np.float32))
+        outputs_by_name["power_w"] = writer.call("Mul", writer.call("Sigmoid", outputs[2]), most_w)
+    # the mean over members is the last node, so that its output has the name of the model's output
+    for name, per_member in outputs_by_name.items():
+        writer.nodes.append(make.make_node("ReduceMean", [per_member], [name], axes=[0], keepdims=0))
+    float32, int64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
     graph = make.make_graph(
-        sheet.nodes,
+        writer.nodes,
         "unit-network",
         [
-            make.make_tensor_value_info("numbers", single, ["units", ENCODED_WIDTH]),
-            make.make_tensor_value_info("operators", whole, ["units"]),
-            make.make_tensor_value_info("launches", single, ["units"]),  # of each unit, over its bound
+            make.make_tensor_value_info("numbers", float32, ["units", ENCODED_WIDTH]),
+            make.make_tensor_value_info("operators", int64, ["units"]),
+            make.make_tensor_value_info("launches", float32, ["units"]),  # of each unit, divided by its bound
         ],
-        [make.make_tensor_value_info(name, single, ["units"]) for name in told],
-        sheet.arrays,
+        [make.make_tensor_value_info(name, float32, ["units"]) for name in outputs_by_name],
+        writer.arrays,
     )
     opsets = [make.make_opsetid("", _OPSET)]
     written = make.make_model(graph, opset_imports=opsets, producer_name="foretell", ir_version=_IR_VERSION)

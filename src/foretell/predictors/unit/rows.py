@@ -1,4 +1,4 @@
-"""predictors: all distinct units of many samples, one below the other."""
+"""Predictors: the distinct units of many samples, stacked into one set of arrays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,11 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class UnitRows:
-    """``owner`` is the sample of each row; ``whole`` are samples whose replay was timed; what is not known is NaN."""
+    """All units of some samples, one row each; what is not known is NaN.
+
+    ``owner`` is the number of the sample of each row, and sample ``i`` has the rows ``starts[i]`` to ``starts[i + 1]``.
+    ``whole`` flags the samples whose replay was timed as a whole.
+    """
 
     features: NDArray[np.float32]
     counts: Values
@@ -29,7 +33,7 @@ class UnitRows:
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> "UnitRows":
-        """The rows of some samples, in their order."""
+        """The rows of some samples, in the order of the samples."""
         sizes = [len(sample.units) for sample in samples]
         traces = [np.full(len(s.units), np.nan) if s.unit_us is None else s.unit_us for s in samples]
         latency_us = np.array([sample.truth["latency_ms"] for sample in samples], dtype=np.float64) * KILO
@@ -48,15 +52,15 @@ class UnitRows:
 
     @property
     def is_traced(self) -> Flags:
-        """Which rows a trace has timed."""
+        """Which rows have a time from a trace."""
         return np.asarray(self.traced_us > 0)
 
     def sums(self, unit_us: Values) -> Values:
-        """The time of each sample, as the sum of its units."""
+        """The time of each sample: the sum of its units."""
         return np.asarray(np.add.reduceat(unit_us * self.counts, self.starts[:-1]))
 
     def means(self, unit_us: Values, values: Values) -> Values:
-        """A value of each sample, as the mean of its units' by time."""
+        """A value for each sample: the mean over its units, weighted by their time."""
         return self.sums(unit_us * values) / self.sums(unit_us)
 
     def part(self, sample: int) -> slice:

@@ -1,1 +1,1 @@
-"""What a compiler made of a model: which operators each of its kernels runs."""
+"""Profiling: fusion: which operators a compiler puts into each of its kernels."""

@@ -1,6 +1,6 @@
-"""Profiling: an exported program without its wrappers: what runs under ``no_grad`` or another autocast, put in place.
+"""Profiling: flat programs: an exported program whose ``no_grad`` and autocast wrappers are inlined.
 
-Compilers trace into these wrappers, but forget there which of the wrapped operators a kernel came from.
+Compilers trace into these wrappers, but lose track of which wrapped operator a kernel came from.
 """
 
 import operator
@@ -13,7 +13,7 @@ _WRAPPERS = ("wrap_with_autocast", "wrap_with_set_grad_enabled")
 
 
 def flatten(module: Any) -> tuple[Any, Mapping[str, str]]:
-    """The module with its wrappers opened, and for each of its nodes the name that it has in foretell's graph.
+    """The module with its wrappers inlined, and for each of its nodes its name in foretell's graph.
 
     A wrapped node is called ``wrapper/node`` there.
     """
@@ -36,10 +36,10 @@ def flatten(module: Any) -> tuple[Any, Mapping[str, str]]:
             inner = _wrapped(node, owner)
             if inner is not None:
                 position = next(i for i, argument in enumerate(node.args) if _attribute(owner, argument) is inner)
-                given = torch.fx.map_arg(node.args[position + 1 :], value)
-                holders = [each for each in inner.graph.nodes if each.op == "placeholder"]
-                inside = f"{path}{node.args[position].target}."
-                known[node] = copy(inner, dict(zip(holders, given)), f"{prefix}{node.name}/", inside)
+                inner_inputs = torch.fx.map_arg(node.args[position + 1 :], value)
+                holders = [inner_node for inner_node in inner.graph.nodes if inner_node.op == "placeholder"]
+                inner_path = f"{path}{node.args[position].target}."
+                known[node] = copy(inner, dict(zip(holders, inner_inputs)), f"{prefix}{node.name}/", inner_path)
             elif node.target is operator.getitem and isinstance(known[node.args[0]], list | tuple):
                 known[node] = known[node.args[0]][node.args[1]]
             elif not isinstance(_attribute(owner, node), torch.fx.GraphModule):
@@ -54,7 +54,7 @@ def flatten(module: Any) -> tuple[Any, Mapping[str, str]]:
 
 
 def _attribute(owner: Any, node: Any) -> Any:
-    """What a ``get_attr`` node stands for, else None."""
+    """The value that a ``get_attr`` node refers to, or None."""
     if not isinstance(node, torch.fx.Node) or node.op != "get_attr":
         return None
     value = owner
@@ -64,7 +64,7 @@ def _attribute(owner: Any, node: Any) -> Any:
 
 
 def _wrapped(node: Any, owner: Any) -> Any:
-    """The module inside of a wrapper, None for all other nodes."""
+    """The module inside a wrapper, or None for other nodes."""
     if node.op != "call_function" or getattr(node.target, "__name__", "") not in _WRAPPERS:
         return None
     modules = (_attribute(owner, argument) for argument in node.args)

@@ -1,8 +1,12 @@
-"""Profiling: what TorchInductor fuses. A model is lowered up to its scheduler's decision; nothing is generated or run.
+"""Profiling: what TorchInductor fuses; a model is lowered up to its scheduler's decision, nothing is generated or run.
 
-Weights and inputs are fake tensors of the device, so a model of any size costs no memory, and no kernel is launched:
-whatever would time candidates on the device is switched off. Kernels are those of ``torch.compile``'s defaults but for
-that: matrix products are not padded.
+Weights and inputs are fake tensors, so a model of any size costs no memory. No kernel is launched: everything that
+would time candidates on the device is switched off. The kernels are those of ``torch.compile``'s defaults, except that
+matrix products are not padded. The compilation is ended by an exception at the moment when the scheduler would generate
+code; its list of kernels is then read.
+
+Limits: private interfaces of torch are used (the scheduler, its nodes and their origins), so a new version of torch may
+need changes here.
 """
 
 import contextlib
@@ -22,7 +26,7 @@ from foretell.profiling.workload import Workload
 from foretell.profiling.zoos.zoo import Built
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-# no timing on the device, no caches that would answer instead of the compiler, no pool of compiler processes
+# no timing on the device, no caches in place of the compiler, no pool of compiler processes
 _SETTINGS = {
     "shape_padding": False,
     "max_autotune": False,
@@ -38,15 +42,15 @@ _VIEWS = {"aten.reshape.default", "aten._unsafe_view.default", "<built-in functi
 
 
 class _Scheduled(BaseException):
-    """Ends a compilation when its kernels are known; no handler of errors on the way shall hold it up."""
+    """Ends a compilation when its kernels are known; a BaseException, so that no handler of errors catches it."""
 
 
 def export(built: Built, workload: Workload, device: str) -> Any:
-    """The exported program of a model, its weights and inputs fake tensors on ``device``."""
+    """The exported program of a model with fake weights and inputs on ``device``."""
     fake_tensor = importlib.import_module("torch._subclasses.fake_tensor")
     mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
     dtype = DTYPES[workload.dtype]
-    known: dict[int, Any] = {}  # tied weights stay tied
+    known: dict[int, Any] = {}  # by id, so that tied weights stay tied
 
     def fake(tensor: Any, *, cast: bool) -> Any:
         if id(tensor) not in known:
@@ -87,19 +91,19 @@ def compile_exported(exported: Any) -> Compiled:
         warnings.simplefilter("ignore")
         compile_fx.compile_fx(module, inputs)
     if not schedulers:
-        raise MeasurementError("Inductor has compiled the model without its scheduler: there is nothing to read.")
+        raise MeasurementError("Inductor compiled the model without its scheduler, so its kernels are unknown.")
     return read_kernels(schedulers[0].nodes, names)
 
 
 def _inductor(name: str) -> Any:
-    with warnings.catch_warnings():  # parts of torch are deprecated by others
+    with warnings.catch_warnings():  # torch warns about its own deprecated parts
         warnings.simplefilter("ignore")
         return importlib.import_module(f"torch._inductor.{name}")
 
 
 @contextmanager
 def _stopped_schedulers() -> Iterator[list[Any]]:
-    """Within this context, compilations end when a scheduler wants to generate code; these schedulers are kept."""
+    """Within this context, compilations end when a scheduler would generate code; the schedulers are collected."""
     scheduler = _inductor("scheduler").Scheduler
     stopped: list[Any] = []
     real = scheduler.codegen
@@ -116,10 +120,10 @@ def _stopped_schedulers() -> Iterator[list[Any]]:
 
 
 def read_kernels(scheduled: Iterable[Any], names: Mapping[str, str]) -> Compiled:
-    """Which nodes of the exported program each scheduled kernel computes; ``names`` are what to call them.
+    """Which nodes of the exported program each scheduled kernel computes; ``names`` maps their names.
 
-    An Inductor buffer lists all FX nodes that were at hand when it was made, even such as another buffer holds. What it
-    really computes is found by walking back from its last node until a buffer that it reads.
+    An Inductor buffer lists all FX nodes that were in hand when it was made, even nodes that another buffer holds. What
+    it really computes is found by walking back from its last node to the buffers that it reads.
     """
     scheduled = list(scheduled)
     order = _fx_order(scheduled)
@@ -131,7 +135,7 @@ def read_kernels(scheduled: Iterable[Any], names: Mapping[str, str]) -> Compiled
         for output in part.get_outputs()
     }
     kernels: list[str] = []
-    found: dict[str, dict[int, _Share]] = {}
+    shares_of: dict[str, dict[int, _Share]] = {}
     for kernel in scheduled:
         parts = [part for part in _parts(kernel) if not _is_empty(part)]
         if not parts:
@@ -140,24 +144,24 @@ def read_kernels(scheduled: Iterable[Any], names: Mapping[str, str]) -> Compiled
             for node in _computed(part, order, results):
                 share = _Share(not _is_view(node), _is_external(part), order[node])
                 for name in source_names(node, names):
-                    places = found.setdefault(name, {})
+                    places = shares_of.setdefault(name, {})
                     places[len(kernels)] = max(share, places.get(len(kernels), share))
         kernels.append(_describe(kernel, parts))
-    return Compiled(tuple(kernels), {name: _homes(places) for name, places in found.items()})
+    return Compiled(tuple(kernels), {name: _homes(places) for name, places in shares_of.items()})
 
 
 class _Share(NamedTuple):
-    """The most telling thing that a kernel does for an operator; the greater the more."""
+    """What a kernel does for an operator; the greatest of several shares counts."""
 
-    works: bool  # not only a view of it
+    works: bool  # more than a view of it
     external: bool
     late: int
 
 
 def _homes(places: Mapping[int, _Share]) -> tuple[int, ...]:
-    """The kernels of one operator, the one that completes it first.
+    """The kernels of one operator; the one that completes it comes first.
 
-    What only looks at a result, and what only prepares a library call, is left out where another kernel does the work.
+    Kernels that only view its result, or only prepare a library call, are left out where another kernel does the work.
     """
     best = max((share.works, share.external) for share in places.values())
     chosen = [kernel for kernel, share in places.items() if (share.works, share.external) == best]
@@ -170,7 +174,7 @@ def _fx_order(scheduled: Iterable[Any]) -> dict[Any, int]:
 
 
 def _parts(kernel: Any) -> list[Any]:
-    """The buffers of a kernel; a group of kernels is opened."""
+    """The buffers of a kernel; groups of kernels are expanded."""
     return [part for each in kernel.get_nodes() for part in ([each] if each is kernel else _parts(each))]
 
 
@@ -183,55 +187,55 @@ def _last(part: Any, order: Mapping[Any, int]) -> Any:
 
 
 def _computed(part: Any, order: Mapping[Any, int], results: Mapping[str, Any]) -> set[Any]:
-    """The FX nodes that one buffer's code evaluates."""
+    """The FX nodes that the code of one buffer evaluates."""
     last, origins = _last(part, order), set(_origins(part))
     if last is None:
         return set()
     reads = {read.name for read in part.read_writes.reads}
     stored = {results.get(name) for name in reads} - {last}
-    found, waiting = {last}, [last]
+    candidates, waiting = {last}, [last]
     while waiting:
         for node in waiting.pop().all_input_nodes:
             if _is_external(part) and not _is_view(node):
-                continue  # a library call is one operator; whatever else it needs has been stored before
-            if node in origins and node not in stored and node not in found:
-                found.add(node)
+                continue  # a library call is one operator; its inputs were stored before
+            if node in origins and node not in stored and node not in candidates:
+                candidates.add(node)
                 waiting.append(node)
-    # a copy of a weight, made for a convolution, lists what makes the convolution's other input; it reads none of that
-    held = set(results.values())
-    fed: set[Any] = set()
+    # A copy of a weight, made for a convolution, also lists the nodes of the convolution's other input, but reads none.
+    in_buffers = set(results.values())
+    evaluated: set[Any] = set()
     unread: set[Any] = set()
 
     def is_read(node: Any) -> bool:
-        if node in fed or node in stored or node.name in reads:
+        if node in evaluated or node in stored or node.name in reads:
             return True
-        # a view of a stored tensor belongs to no buffer: look behind it
-        if node in unread or node in held or not any(map(is_read, node.all_input_nodes)):
+        # a view of a stored tensor belongs to no buffer: look at its input
+        if node in unread or node in in_buffers or not any(map(is_read, node.all_input_nodes)):
             unread.add(node)
             return False
         return True
 
-    for node in sorted(found, key=order.__getitem__):
+    for node in sorted(candidates, key=order.__getitem__):
         if not node.all_input_nodes or any(map(is_read, node.all_input_nodes)):
-            fed.add(node)
-    return fed | {last}
+            evaluated.add(node)
+    return evaluated | {last}
 
 
 def source_names(node: Any, known: Mapping[str, str]) -> list[str]:
-    """The nodes of the exported program that an FX node was made from, followed through the passes in between."""
-    sources, found = list(node.meta.get("from_node") or ()), []
+    """The nodes of the exported program that an FX node came from, through all passes in between."""
+    sources, found_names = list(node.meta.get("from_node") or ()), []
     while sources:
         source = sources.pop()
         deeper = list(getattr(source, "from_node", None) or ())
         if deeper:
             sources += deeper
         elif source.name in known:
-            found.append(known[source.name])
-    return found
+            found_names.append(known[source.name])
+    return found_names
 
 
 def _is_empty(part: Any) -> bool:
-    """Whether it launches nothing: a concatenation written in place by its inputs, one of several results."""
+    """Whether a part launches nothing: a concatenation that its inputs write in place, or one of several results."""
     return part.node is None or type(part).__name__.startswith("Nop") or type(part.node).__name__ == "MultiOutput"
 
 
@@ -244,7 +248,7 @@ def _is_view(node: Any) -> bool:
 
 
 def _describe(kernel: Any, parts: list[Any]) -> str:
-    """``extern:aten.mm`` for a library call, else what kind of kernel is generated."""
+    """``extern:aten.mm`` for a library call, else the kind of the generated kernel."""
     for part in parts:
         if _is_external(part):
             node = part.node

@@ -1,4 +1,4 @@
-"""Profiling: what a compiler made of a model: its kernels, and which operators each of them runs."""
+"""Profiling: compiled kernels: what a compiler made of a model, and labels for the nodes and edges of its graph."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ class Compiled:
     Attributes:
         kernels: What each kernel is, in the order in which they run.
         members: For an operator of the source program the kernels that compute it, the main one first. An operator
-            that a compiler computes anew in several kernels has several; one that is absent was folded away.
+            that a compiler computes again in several kernels has several; one that is absent was folded away.
     """
 
     kernels: tuple[str, ...]
@@ -26,7 +26,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Labels:
-    """What a compiler did to every node and every edge of a graph, by their positions in the graph."""
+    """The kernel of every node and the label of every edge of a graph, by position."""
 
     groups: tuple[int, ...]
     kernels: tuple[str, ...]
@@ -41,10 +41,10 @@ class Labels:
 
 
 def label_graph(graph: Graph, compiled: Compiled) -> Labels:
-    """Say of every node in which kernel it runs, and of every edge whether some kernel holds both of its ends.
+    """For every node the kernel that runs it, and for every edge whether some kernel contains both of its ends.
 
-    A node of several kernels is filed under the main one, but its edges count as fused wherever both ends meet. A node
-    that the compiler has dropped (a dropout, a view) counts as part of a kernel that has what is before and behind it.
+    A node of several kernels is listed under the main one, but its edges count as fused wherever both ends meet. A node
+    that the compiler dropped (a dropout, a view) counts as part of the kernels that are both before and after it.
     """
     homes = _with_dropped(graph, [compiled.members.get(node.name, ()) for node in graph.nodes])
     groups = [home[0] if home else NO_KERNEL for home in homes]
@@ -59,15 +59,19 @@ def label_graph(graph: Graph, compiled: Compiled) -> Labels:
 
 
 def _with_dropped(graph: Graph, homes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    before, behind = [set(home) for home in homes], [set(home) for home in homes]
+    """The kernels of every node; dropped nodes get the kernels that reach them from both sides."""
+    before, after = [set(home) for home in homes], [set(home) for home in homes]
     edges = sorted(set(edges_of(graph)))
-    for source, target in edges:  # by source: nodes are in topological order, so what comes in is complete
+    for (
+        source,
+        target,
+    ) in edges:  # in order of the source: nodes are in topological order, so the set of the source is complete
         if not homes[target]:
             before[target] |= before[source]
     for source, target in sorted(edges, key=lambda edge: -edge[0]):
         if not homes[source]:
-            behind[source] |= behind[target]
-    return [home or tuple(sorted(before[i] & behind[i])) for i, home in enumerate(homes)]
+            after[source] |= after[target]
+    return [home or tuple(sorted(before[i] & after[i])) for i, home in enumerate(homes)]
 
 
 def edges_of(graph: Graph) -> Iterable[tuple[int, int]]:
@@ -80,7 +84,7 @@ def edges_of(graph: Graph) -> Iterable[tuple[int, int]]:
 
 
 def fusion_id(backend: str, workload: Workload) -> str:
-    """Sixteen hexadecimal digits for one model under one compiler."""
+    """Sixteen hexadecimal digits that identify a model under a compiler."""
     shape = shape_text(workload.input_shape)
     parts = (backend, workload.spec, shape, workload.batch_size, workload.dtype)
     return hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()[:16]

@@ -1,8 +1,13 @@
-"""Profiling: what ONNX Runtime fuses on a CPU. A model is exported, a session is created, nothing is run.
+"""Profiling: what ONNX Runtime fuses on a CPU; a model is exported and a session is created, nothing is run.
 
-The session saves the graph it would run. Tensors keep their names through the optimiser, so an optimised node is
-matched with what it replaced by walking the original graph back from its outputs to whatever still exists. Weights are
-zeros in a sparse file: the optimiser asks for their shapes, and a folded batch norm does not mind.
+Idea. The session saves the graph that it would run. Tensors keep their names through the optimiser. So each optimised
+node is matched with the nodes it replaced by walking the original graph back from its outputs, until tensors that still
+exist in the optimised graph. Nodes that ONNX Runtime adds around the work (casts, transposes, reorders) count as part
+of the node that they serve.
+
+Weights are zeros in a sparse file: the optimiser needs their shapes, and folding a batch norm of zeros works like any
+other. Limits: blocked (NCHWc) nodes rename their outputs; `_name_blocked` restores the names from the way in which ONNX
+Runtime builds them.
 """
 
 import contextlib
@@ -26,13 +31,13 @@ _ZEROS, _SOURCE, _OPTIMIZED = "zeros.bin", "source.onnx", "optimized.onnx"
 _LARGE = 1024
 _LARGE_FOLDED = 65536
 _FOLD_LIMIT = 4096
-# what ONNX Runtime adds around the operator that does the work
+# operators that ONNX Runtime adds around the one that does the work
 _PLUMBING = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "ReorderInput", "ReorderOutput", "Identity"}
 _BLOCKED_NAME = re.compile(r"^(?P<tensor>.+)_nchwc(?:_token_\d+)?$")
 
 
 def export(built: Built, workload: Workload, folder: Path) -> Any:
-    """Write the model into ``folder`` and return it as a ``ModelProto``; large weights are outside of it, and zero."""
+    """Write the model into ``folder`` and return it as a ``ModelProto``; large weights are external zeros."""
     torch = require("torch", extra="torch", purpose="Exporting to ONNX")
     optimizer = importlib.import_module("onnxscript.optimizer")
     ir = importlib.import_module("onnx_ir")
@@ -45,21 +50,22 @@ def export(built: Built, workload: Workload, folder: Path) -> Any:
         program = torch.onnx.export(
             model, inputs.args, kwargs=dict(inputs.kwargs), dynamo=True, verbose=False, optimize=False
         )
-        # not program.optimize(): it folds batch norms into convolutions, which is what ONNX Runtime shall show
+        # not program.optimize(): it folds batch norms into convolutions, and we want to see whether ONNX Runtime does
         optimizer.fold_constants(program.model, input_size_limit=_FOLD_LIMIT, output_size_limit=_FOLD_LIMIT)
         optimizer.remove_unused_nodes(program.model)
     owned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     largest = 1
     for value in program.model.graph.initializers.values():
         tensor = value.const_value
-        own = value.name in owned and tensor.size > _LARGE
-        folded = value.name.startswith("val_") and tensor.size > _LARGE_FOLDED and len(tensor.shape) == 2
-        if own or (folded and tensor.dtype.is_floating_point()):
+        is_weight = value.name in owned and tensor.size > _LARGE
+        is_folded_weight = value.name.startswith("val_") and tensor.size > _LARGE_FOLDED and len(tensor.shape) == 2
+        if is_weight or (is_folded_weight and tensor.dtype.is_floating_point()):
             largest = max(largest, tensor.nbytes)
             value.const_value = ir.ExternalTensor(
                 _ZEROS, 0, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=value.name, base_dir=str(folder)
             )
     with (folder / _ZEROS).open("wb") as file:
+        # a sparse file: all external weights read the same zeros, and no disk is used
         file.truncate(largest)
     proto = ir.to_proto(program.model)
     (folder / _SOURCE).write_bytes(proto.SerializeToString())
@@ -68,7 +74,7 @@ def export(built: Built, workload: Workload, folder: Path) -> Any:
 
 @functools.cache
 def _keep_registry() -> None:
-    """Have the exporter collect its operators once; it would do so for every model, for a tenth of the time."""
+    """Let the exporter collect its operators once instead of for every model, which takes a tenth of its time."""
     registration = importlib.import_module("torch.onnx._internal.exporter._registration")
     registry = getattr(registration, "ONNXRegistry", None)
     if registry is not None and hasattr(registry, "from_torchlib"):
@@ -76,7 +82,7 @@ def _keep_registry() -> None:
 
 
 def compile_file(folder: Path) -> Compiled:
-    """What ONNX Runtime makes of the model that `export` wrote."""
+    """The kernels that ONNX Runtime makes of the model that `export` wrote."""
     onnx = require("onnx", extra="profile", purpose="Reading ONNX models")
     runtime = require("onnxruntime", extra="profile", purpose="Compiling with ONNX Runtime")
     options = runtime.SessionOptions()
@@ -84,6 +90,7 @@ def compile_file(folder: Path) -> Compiled:
     options.log_severity_level = 3
     options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, LEVEL)
     options.optimized_model_filepath = str(folder / _OPTIMIZED)
+    # prepacking copies weights into other layouts: it takes time and changes no node
     options.add_session_config_entry("session.disable_prepacking", "1")
     options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimized.bin")
     options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", str(_LARGE))
@@ -94,12 +101,12 @@ def compile_file(folder: Path) -> Compiled:
 
 
 def match(source: Any, optimized: Any) -> Compiled:
-    """Which nodes of the ``source`` graph each node of the ``optimized`` one computes."""
+    """Which nodes of the ``source`` graph each node of the ``optimized`` graph computes."""
     return _Matching(source, optimized).read()
 
 
 class _Matching:
-    """An original graph beside its optimised one; tensors are called by their original names."""
+    """An original graph beside its optimised graph; tensors go by their original names."""
 
     def __init__(self, source: Any, optimized: Any) -> None:
         self._nodes = list(optimized.node)
@@ -112,7 +119,9 @@ class _Matching:
                 self._users.setdefault(name, []).append(node)
         self._reads = Counter(name for node in self._nodes for name in dict.fromkeys(node.input) if name)
         self._made_by = {name: i for i, node in enumerate(self._nodes) for name in node.output if name}
-        self._alias: dict[str, str] = {}  # of a tensor of the optimised graph that the source has under another name
+        self._alias: dict[
+            str, str
+        ] = {}  # name of a tensor in the optimised graph → its name in the source, where they differ
 
     def read(self) -> Compiled:
         """Match all nodes."""
@@ -124,6 +133,7 @@ class _Matching:
         kernels: list[str] = []
         for index, node in enumerate(self._nodes):
             results = [name for name in map(self._original, node.output) if name in self._maker]
+            # a reorder has the same tensor as input and output: it computes nothing
             results = [name for name in results if name not in map(self._original, node.input)]
             if not results:
                 continue
@@ -136,39 +146,39 @@ class _Matching:
                     used[part] = len(kernels)
                     kernels.append(_describe(self._nodes[part]))
                 members.setdefault(replaced.name, []).append(used[part])
-        return Compiled(tuple(kernels), {name: tuple(dict.fromkeys(found)) for name, found in members.items()})
+        return Compiled(tuple(kernels), {name: tuple(dict.fromkeys(homes)) for name, homes in members.items()})
 
     def _original(self, name: str) -> str:
         return self._alias.get(name, name)
 
     def _with_plumbing(self, index: int) -> list[int]:
-        """A node and those before it whose results only it reads and the source does not know."""
-        found, waiting = [index], [index]
+        """A node, and the nodes before it whose results only it reads and the source does not know."""
+        parts, waiting = [index], [index]
         while waiting:
             for name in self._nodes[waiting.pop()].input:
                 maker = self._made_by.get(name)
-                known = maker is None or any(self._original(o) in self._maker for o in self._nodes[maker].output)
-                if maker is not None and not known and self._reads[name] == 1 and maker not in found:
-                    found.append(maker)
+                is_known = maker is None or any(self._original(o) in self._maker for o in self._nodes[maker].output)
+                if maker is not None and not is_known and self._reads[name] == 1 and maker not in parts:
+                    parts.append(maker)
                     waiting.append(maker)
-        return found
+        return parts
 
     def _walk(self, results: Iterable[str], present: set[str]) -> list[Any]:
-        """The original nodes behind ``results`` as far as tensors that still exist."""
-        found: dict[str, Any] = {}
+        """The original nodes behind ``results``, back to tensors that still exist."""
+        nodes: dict[str, Any] = {}
         waiting = [self._maker[name] for name in results]
         while waiting:
             node = waiting.pop()
-            if node.name not in found:
-                found[node.name] = node
+            if node.name not in nodes:
+                nodes[node.name] = node
                 waiting += [self._maker[name] for name in node.input if name in self._maker and name not in present]
-        return list(found.values())
+        return list(nodes.values())
 
     def _name_blocked(self, node: Any) -> None:
-        """Give the result of a blocked (NCHWc) node the name that the source has for it.
+        """Give the result of a blocked (NCHWc) node the name that it has in the source.
 
-        Such a node is named after the tensor it first stood for. A sum and an activation that it took over later follow
-        that tensor in the source.
+        Such a node is named after the tensor that it first stood for. A sum and an activation that were fused into it
+        later follow that tensor in the source.
         """
         matched = _BLOCKED_NAME.match(node.name)
         if node.domain != "com.microsoft.nchwc" or matched is None or matched["tensor"] not in self._maker:

@@ -1,1 +1,1 @@
-"""What is read while a step runs: kernels, hardware counters, the driver."""
+"""Profiling: trackers: what is read while a step runs: kernels, hardware counters, the driver."""

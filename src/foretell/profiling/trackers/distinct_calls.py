@@ -1,8 +1,8 @@
-"""Profiling: run a model once with every operator call that repeats an earlier one left out.
+"""Profiling: distinct calls: run a model once, without operator calls that repeat an earlier one.
 
-A counted kernel costs milliseconds, and most calls of a network repeat one with the same arguments but for their
-values: the same kernels run again. Such a call is not made; the tensor of the first one is handed on. What is left out
-is noted, so that the kernels of the whole run are known.
+A counted kernel costs milliseconds, and most calls of a network repeat one whose arguments differ only in their values:
+the same kernels would run again. Such a call is not made; the tensor of the first call is returned instead. The omitted
+calls are recorded, so that the kernels of the whole run can be restored.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,15 +13,15 @@ Kernel = TypeVar("Kernel")
 Range = Callable[[int], Any]
 
 
-# What a step of a recurrent layer launches; a fused recurrent call is one operator and many kernels.
+# Kernels of one step of a recurrent layer; a fused recurrent call is one operator with many kernels.
 _KERNELS_PER_STEP = 5
 
 
 class DistinctCalls:
     """Which operator calls of a run are distinct.
 
-    ``sequence`` has for each call the number of the one made, ``launches`` roughly the kernels of those made. Without
-    ``skip`` all are made.
+    ``sequence`` has for each call the number of the call that was made for it, ``launches`` an estimate of the kernels
+    of the calls made. Without ``skip`` all calls are made.
     """
 
     def __init__(self, *, skip: bool = True) -> None:
@@ -32,7 +32,7 @@ class DistinctCalls:
 
     @contextmanager
     def running(self, enter: Range | None = None, leave: Callable[[], Any] | None = None) -> Iterator[None]:
-        """Make only distinct calls inside; ``enter`` is told the number of each before it is made, ``leave`` after."""
+        """Make only distinct calls inside; ``enter`` gets the number of each call before it, ``leave`` follows it."""
         from torch.utils._python_dispatch import TorchDispatchMode
 
         calls = self
@@ -70,24 +70,24 @@ class DistinctCalls:
 
 
 def expand(sequence: Sequence[int], kernels: Mapping[int, Sequence[Kernel]]) -> list[Kernel]:
-    """The kernels of all calls, in order, from those of the calls that were made."""
+    """The kernels of all calls in order, from those of the calls that were made."""
     return [kernel for made in sequence for kernel in kernels.get(made, ())]
 
 
 def _is_pure(func: Any) -> bool:
     """Whether a call reads its arguments only and returns new tensors."""
     schema = func._schema
-    return not any(each.alias_info is not None for each in (*schema.arguments, *schema.returns))
+    return not any(value.alias_info is not None for value in (*schema.arguments, *schema.returns))
 
 
 def _is_in_place(func: Any) -> bool:
     """Whether a call changes its first argument, nothing else, and returns it."""
-    changed = [each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments]
+    changed = [value.alias_info is not None and value.alias_info.is_write for value in func._schema.arguments]
     return changed[:1] == [True] and not any(changed[1:]) and len(func._schema.returns) == 1
 
 
 def _is_float(output: Any) -> bool:
-    """Indices and masks are computed each time: what other calls do depends on their values."""
+    """Whether a result may be reused; indices and masks may not, because other calls depend on their values."""
     import torch
 
     first = output[0] if isinstance(output, tuple | list) else output
@@ -103,8 +103,8 @@ def _launches(func: Any, args: Any) -> int:
         layers = max(1, len(args[1]) // 4) if len(args) > 1 and isinstance(args[1], list | tuple) else 1
         return int(_KERNELS_PER_STEP * layers * (max(shape[:2]) if len(shape) > 2 else 1))
     if name.startswith("aten::_foreach"):
-        lists = [len(each) for each in args if isinstance(each, list | tuple)]
-        return max(1, max(lists, default=0) // 30)  # a launch takes some dozens of tensors
+        lists = [len(value) for value in args if isinstance(value, list | tuple)]
+        return max(1, max(lists, default=0) // 30)  # one launch handles some dozens of tensors
     return 1
 
 
@@ -116,7 +116,7 @@ def _described(value: Any) -> Any:
     import torch
 
     if isinstance(value, torch.Tensor):
-        # kernels of vectors need aligned addresses
+        # vectorised kernels need aligned addresses, so the alignment is part of the signature
         return tuple(value.shape), value.stride(), value.dtype, value.device, value.data_ptr() % 16
     if isinstance(value, list | tuple):
         return tuple(map(_described, value))

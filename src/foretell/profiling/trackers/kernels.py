@@ -1,8 +1,8 @@
-"""Profiling: which kernels a run launches, how long each takes, and the operator and module it came from.
+"""Profiling: kernel traces: which kernels a run launches, how long each takes, and its operator and module.
 
-A Kineto trace ties a kernel to the call that launched it; the operators and module annotations open around that call on
-the same thread name the rest. Operators are numbered in the order of the program, those without kernels included, so
-that a number and a module find the node of an exported graph.
+A Kineto trace links a kernel to the call that launched it. The operators and module annotations that are open around
+that call, on the same thread, name the rest. Operators are numbered in program order, including those without kernels,
+so that number and module identify the node of an exported graph.
 """
 
 import bisect
@@ -27,7 +27,7 @@ _NO_STREAM = -1
 class KernelTable:
     """The kernels of one run, in columns; ``op`` and ``module`` are what launched them.
 
-    ``hidden_us`` is the part of a duration in which an earlier kernel still ran, on another stream or ending.
+    ``hidden_us`` is the part of a duration in which an earlier kernel was still running.
     """
 
     name: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ class KernelTable:
     stream: list[int] = field(default_factory=list)
 
     def total_ms(self) -> float:
-        """How long any kernel ran: the sum of all durations but for what is hidden behind others."""
+        """The time in which at least one kernel ran: the sum of all durations without what is hidden."""
         return ms(seconds_from_us(sum(self.duration_us) - sum(self.hidden_us)))
 
     def streams(self) -> int:
@@ -74,7 +74,7 @@ def parse_trace(trace: Mapping[str, Any], runs: int = 1) -> list[KernelTable]:
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     origins, tops = _origins(events)
     kernels = [event for event in events if event.get("cat") in _DEVICE_WORK]
-    if not kernels:  # a trace of a CPU: its outermost operators stand for kernels
+    if not kernels:  # a trace of a CPU: its outermost operators take the place of kernels
         kernels = [event for event in events if id(event) in tops]
     tables = [KernelTable() for _ in range(runs)]
     busy_until = [0.0] * runs
@@ -101,7 +101,7 @@ def parse_trace(trace: Mapping[str, Any], runs: int = 1) -> list[KernelTable]:
 
 
 def _origins(events: Sequence[Any]) -> tuple[dict[int, _Origin], dict[int, _Origin]]:
-    """Launches by correlation, and outermost operators by identity: where each stands in the program."""
+    """Origins of launches by correlation, and of outermost operators by identity."""
     threads: dict[object, list[Any]] = defaultdict(list)
     for event in events:
         if event.get("cat") in ("cpu_op", "user_annotation", *_LAUNCHES):
@@ -109,6 +109,7 @@ def _origins(events: Sequence[Any]) -> tuple[dict[int, _Origin], dict[int, _Orig
     outermost: list[tuple[float, Any, _Origin]] = []
     launches: list[tuple[int, Any, float, _Origin]] = []
     for spans in threads.values():
+        # of spans that begin together the longer one is outside
         spans.sort(key=lambda event: (float(event["ts"]), -float(event.get("dur", 0))))
         _walk(spans, outermost, launches)
     run_at = _runs(events)
@@ -127,7 +128,7 @@ def _origins(events: Sequence[Any]) -> tuple[dict[int, _Origin], dict[int, _Orig
 
 
 def _runs(events: Sequence[Any]) -> Callable[[float], int]:
-    """Which run was on at a time: gradients are launched by another thread, whose stack does not tell."""
+    """Which run was active at a time; the thread that launches gradients has no annotation on its stack."""
     marks = [event for event in events if event.get("cat") == "user_annotation" and event["name"].startswith(RUN)]
     starts = sorted((float(event["ts"]), int(event["name"].removeprefix(RUN))) for event in marks)
     times = [start for start, _ in starts]
@@ -140,7 +141,7 @@ def _runs(events: Sequence[Any]) -> Callable[[float], int]:
 
 
 def _walk(spans: Sequence[Any], outermost: list[Any], launches: list[Any]) -> None:
-    """Keep the stack of open spans of one thread, and note it at each launch and each outermost operator."""
+    """Follow the stack of open spans of one thread; record it at each launch and each outermost operator."""
     stack: list[tuple[float, Any]] = []
     for event in spans:
         start = float(event["ts"])
@@ -161,7 +162,7 @@ def _walk(spans: Sequence[Any], outermost: list[Any], launches: list[Any]) -> No
 
 
 def _describe(above: Sequence[Any]) -> tuple[Any, _Origin]:
-    """The outermost operator inside the innermost module, and the origin that it gives."""
+    """The outermost operator within the innermost module, and the origin of both."""
     module, top, leaf = "", None, None
     for span in above:
         name = span["name"]
@@ -175,7 +176,7 @@ def _describe(above: Sequence[Any]) -> tuple[Any, _Origin]:
 
 @contextmanager
 def annotated_modules(model: Any) -> Iterator[None]:
-    """Within this context, each module's forward pass is annotated with its name."""
+    """Within this context, the forward pass of each module is annotated with its name."""
     import torch
     from torch.nn.modules import module as hooks
 
@@ -192,6 +193,7 @@ def annotated_modules(model: Any) -> Iterator[None]:
             open_spans.pop().__exit__(None, None, None)
 
     before = hooks.register_module_forward_pre_hook(enter)
+    # also after an exception: an open span would enclose all that follows
     after = hooks.register_module_forward_hook(leave, always_call=True)
     try:
         yield
@@ -205,7 +207,7 @@ def trace_kernels(
 ) -> list[KernelTable]:
     """Run under Kineto; only the runs themselves have the device ``alone``.
 
-    Without a ``model`` no module is annotated: what is compiled would be compiled again for the annotations' hooks.
+    Without a ``model`` no module is annotated: a compiled model would be compiled again because of the hooks.
     """
     import torch
 

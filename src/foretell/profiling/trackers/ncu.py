@@ -1,7 +1,7 @@
-"""Profiling: hardware counters of every kernel in the ranges that a program marks, read from what ``ncu`` prints.
+"""Profiling: hardware counters of every kernel in the ranges that a program marks, read from the output of ``ncu``.
 
 Many runs share one ``ncu`` process, because starting one takes longer than counting. The program launches a marker
-kernel, which no model has, before and after each run; the kernels between two markers belong to that run.
+kernel, which no model uses, before and after each run; the kernels between two markers belong to that run.
 """
 
 import csv
@@ -17,7 +17,7 @@ from foretell.units import KILO
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 DURATION = "gpu__time_duration.sum"
 MARKER = "nextafter"
-# Caches are left as the run finds them, clocks as the device sets them: the kernels run as they do without a profiler.
+# Caches and clocks are left alone, so that kernels run as they do without a profiler.
 OPTIONS = (
     "--clock-control", "none", "--cache-control", "none", "--profile-from-start", "off", "--replay-mode", "kernel",
     "--target-processes", "application-only", "--metrics", f"{OCCUPANCY},{DURATION}", "--csv", "--page", "details",
@@ -34,7 +34,7 @@ _MICROSECONDS = {
 
 @dataclass(frozen=True)
 class Counters:
-    """One kernel as the hardware counted it; ``call`` is the number of the call that :func:`call_name` was given."""
+    """One kernel with its counters; ``call`` is the number that was given to :func:`call_name`."""
 
     name: str
     duration_us: float
@@ -45,12 +45,12 @@ class Counters:
 
 
 def call_name(number: int) -> str:
-    """What the NVTX range around an operator call is named, so that its kernels can be told from others."""
+    """The name of the NVTX range around an operator call, which identifies its kernels."""
     return f"foretell-call-{number}"
 
 
 def find_ncu() -> str:
-    """Where ``ncu`` is, on the path or where Nsight Compute is installed."""
+    """The path of ``ncu``, on PATH or where Nsight Compute is installed."""
     found = shutil.which("ncu")
     places = [found] if found else []
     for place in _PLACES:
@@ -62,13 +62,13 @@ def find_ncu() -> str:
 
 
 def read_counters(lines: Iterable[str]) -> list[Counters]:
-    """The kernels of ``ncu --csv``, in order; lines that are not CSV are passed over, half a kernel is dropped.
+    """The kernels in the output of ``ncu --csv``, in order; other lines and incomplete kernels are ignored.
 
-    Both layouts are read: one row a metric (``details``), and one row a kernel (``raw``).
+    Both layouts can be read: one row for each metric (``details``), and one row for each kernel (``raw``).
     """
     header: list[str] = []
     units: dict[str, str] = {}
-    found: dict[str, dict[str, str]] = {}
+    kernels: dict[str, dict[str, str]] = {}
     for row in csv.reader(line for line in lines if line.startswith('"')):
         if row and row[0] == "ID":
             header = row
@@ -79,13 +79,13 @@ def read_counters(lines: Iterable[str]) -> list[Counters]:
         if not values["ID"]:  # the second line of the raw layout has the units
             units = values
             continue
-        kernel = found.setdefault(values["ID"], {"unit": units.get(DURATION, "")})
+        kernel = kernels.setdefault(values["ID"], {"unit": units.get(DURATION, "")})
         kernel |= values
         if "Metric Name" in values:
             kernel[values["Metric Name"]] = values["Metric Value"]
             if values["Metric Name"] == DURATION:
                 kernel["unit"] = values["Metric Unit"]
-    return [kernel for kernel in map(_counters, found.values()) if kernel is not None]
+    return [kernel for kernel in map(_counters, kernels.values()) if kernel is not None]
 
 
 def _counters(values: dict[str, str]) -> Counters | None:
@@ -103,10 +103,10 @@ def _counters(values: dict[str, str]) -> Counters | None:
 
 
 def _call(values: dict[str, str]) -> int | None:
-    """The innermost range of the kernel's thread that names a call."""
+    """The number of the innermost range that names a call."""
     ranges = " ".join(value for name, value in values.items() if "Push/Pop_Range" in name)
-    found = _CALL.findall(ranges)
-    return int(found[-1]) if found else None
+    numbers = _CALL.findall(ranges)
+    return int(numbers[-1]) if numbers else None
 
 
 def _number(text: str) -> float:
@@ -133,6 +133,6 @@ def split_ranges(kernels: Sequence[Counters]) -> list[list[Counters]]:
 
 
 def complaint(lines: Iterable[str]) -> str:
-    """What ``ncu`` says went wrong, in one line; empty where it says nothing."""
+    """The errors that ``ncu`` printed, in one line; empty where there are none."""
     errors = [line.partition("==")[2].strip("= \n") for line in lines if line.startswith(("==ERROR==", "==WARNING=="))]
     return " ".join(errors)[:300]

@@ -1,4 +1,4 @@
-"""Profiling: what the driver knows about a GPU: memory in use, clocks, power, and the energy counter."""
+"""Profiling: NVML: what the driver knows about a GPU: memory in use, clocks, power, and the energy counter."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ _POLL_S = 0.005
 
 @dataclass(frozen=True)
 class Energy:
-    """Mean power between two edges of the counter, and the time one run took meanwhile."""
+    """Mean power between two edges of the counter, and the time of one run in between."""
 
     power_w: float
     window_s: float
@@ -42,7 +42,7 @@ class Nvml:
             raise MeasurementError(f"The driver does not answer: {error}.") from error
 
     def _find(self) -> Any:
-        """The device asked for, else the first one that this process may use: a cluster gives each task its own."""
+        """The requested device, or the first one that this process may use: a cluster gives each task its own."""
         if self._index is not None:
             return self._nvml.nvmlDeviceGetHandleByIndex(self._index)
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
@@ -53,7 +53,7 @@ class Nvml:
     def _ask(self, name: str, *args: Any) -> Any:
         try:
             return getattr(self._nvml, name)(self._handle, *args)
-        except self._nvml.NVMLError:  # a reading that this driver or this machine does not offer
+        except self._nvml.NVMLError:  # this driver or this machine does not offer the reading
             return None
 
     def used_mib(self) -> float | None:
@@ -74,7 +74,7 @@ class Nvml:
         return None if value is None else int(value)
 
     def facts(self) -> dict[str, object]:
-        """What stays the same during a campaign."""
+        """Facts that stay the same during a campaign."""
         nvml = self._nvml
         limit = self._ask("nvmlDeviceGetEnforcedPowerLimit")
         return {
@@ -99,10 +99,10 @@ def _text(value: Any) -> str:
 
 
 def measure_energy(nvml: Nvml, replay_for: Callable[[float], tuple[int, float]], seconds: float) -> Energy:
-    """Power while ``replay_for(seconds)`` keeps the device busy; it returns its runs and the seconds they took.
+    """The power while ``replay_for(seconds)`` keeps the device busy; that returns its runs and their seconds.
 
-    The counter moves about every 100 ms and a read costs milliseconds, so a thread reads it and keeps the edges; the
-    first quarter of a second is dropped.
+    The counter changes about every 100 ms and a read costs milliseconds, so a thread reads it and records the changes.
+    The first quarter of a second is dropped, while power settles.
     """
     edges: list[tuple[float, float]] = []
     stop = threading.Event()
@@ -139,7 +139,7 @@ def energy_from_edges(
     if len(inside) < 3 and len(inside) < len(edges):
         inside = [edge for edge in edges if begin - 0.1 <= edge[0] <= end]
     if len(inside) < 2 or runs == 0:
-        raise MeasurementError(f"The energy counter moved {len(inside)} times: too few to tell the power.")
+        raise MeasurementError(f"The energy counter changed {len(inside)} times: too few to compute the power.")
     (first_s, first_mj), (last_s, last_mj) = inside[0], inside[-1]
     window_s = last_s - first_s
     return Energy((last_mj - first_mj) / KILO / window_s, window_s, elapsed_s / runs * KILO, runs)

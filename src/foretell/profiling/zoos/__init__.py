@@ -1,1 +1,1 @@
-"""Where models to measure come from: timm, torchvision, Hugging Face, random networks."""
+"""Profiling: zoos: where models to measure come from: timm, torchvision, Hugging Face, random networks."""

@@ -1,4 +1,4 @@
-"""Profiling: transformers as arguments of their Hugging Face configurations, known ones and random ones."""
+"""Profiling: transformers as arguments of their Hugging Face configurations, published and random ones."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from foretell.profiling.workload import Spec, Value
 
 Arguments = dict[str, Value]
 
-# The names that configurations give to the same five sizes.
+# The names of the same five sizes in different configurations.
 _BERT = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 SIZE_NAMES: Mapping[str, tuple[str, str, str, str, str]] = MappingProxyType(
     {
@@ -87,7 +87,7 @@ def known_encoders() -> Iterator[Spec]:
         for kind in ("vit", "clip_vision_model"):
             yield architecture(kind, hidden, layers, hidden // 64, hidden * 4, patch_size=patch, image_size=224)
     for hidden, layers in ((384, 12), (768, 12), (1024, 24)):
-        # its configuration takes a ratio where the others take a width
+        # its configuration has a ratio where the others have a width
         spec = architecture("dinov2", hidden, layers, hidden // 64, 0, patch_size=14, image_size=224, mlp_ratio=4)
         yield Spec("hf", "dinov2", {key: value for key, value in spec.arguments.items() if key != "intermediate_size"})
     for hidden, layers, bins in ((384, 4, 80), (512, 6, 80), (768, 12, 80), (1024, 24, 80), (1280, 32, 128)):
@@ -97,7 +97,7 @@ def known_encoders() -> Iterator[Spec]:
 
 
 def random_encoder(draw: random.Random) -> Spec:
-    """An encoder no zoo has."""
+    """An encoder that no zoo has."""
     kind = draw.choice(("bert", "roberta", "distilbert", "t5", "deberta-v2", "vit", "clip_vision_model", "gpt2"))
     head = draw.choice((32, 48, 64, 64, 64, 80, 96, 128))
     heads = draw.choice((2, 3, 4, 6, 8, 10, 12, 16, 20))
@@ -151,7 +151,7 @@ def known_causal() -> Iterator[Spec]:
 
 
 def random_causal(draw: random.Random) -> Spec:
-    """A language model no zoo has, mostly small."""
+    """A language model that no zoo has, mostly a small one."""
     kind = draw.choice(("llama", "llama", "qwen2", "mistral", "gpt2", "gpt_neox", "opt"))
     head = draw.choice((64, 64, 80, 128))
     heads = draw.choice((4, 6, 8, 12, 16, 20, 24, 32))
@@ -167,7 +167,7 @@ def random_causal(draw: random.Random) -> Spec:
 
 
 def estimate(spec: Spec) -> tuple[float, float]:
-    """Parameters, and bytes of key-value cache a token in a 16-bit precision."""
+    """Parameters, and bytes of key-value cache for each token in 16-bit precision."""
     hidden, layers, heads, inner, vocab = (
         float(spec.arguments.get(name, 0) or 0) for name in SIZE_NAMES.get(spec.name, _BERT)
     )
@@ -180,7 +180,7 @@ def estimate(spec: Spec) -> tuple[float, float]:
 
 def max_sequence(spec: Spec) -> int:
     """The longest sequence that the position embeddings allow."""
-    # RoBERTa and MPNet count their positions from the padding token's number plus one
+    # RoBERTa and MPNet number their positions from the padding token's id plus one
     unused = 2 if "roberta" in spec.name or spec.name == "mpnet" else 0
     for name in ("n_positions", "max_position_embeddings"):
         if name in spec.arguments:

@@ -1,4 +1,4 @@
-"""Profiling: transformers from Hugging Face configurations written out in the spec; nothing is downloaded."""
+"""Profiling: transformers from Hugging Face configurations that the spec contains; nothing is downloaded."""
 
 import importlib
 import random
@@ -17,17 +17,17 @@ _MEL_FRAMES = 3000
 
 def _transformers() -> Any:
     if available("torchvision"):
-        repair_torchvision()  # transformers imports it where it is installed
+        repair_torchvision()  # transformers imports torchvision where it is installed
     transformers = require("transformers", extra="hf", purpose="Profiling Hugging Face models")
     _keep_eager()
     return transformers
 
 
 def _keep_eager() -> None:
-    """Make a captured forward pass run the kernels of an uncaptured one.
+    """Make a captured forward pass run the same kernels as an uncaptured one.
 
-    While a graph is captured, transformers cannot look into masks and builds them in full, which keeps attention from
-    its fast kernels. Nothing is padded or packed here, so the answers of those looks are known.
+    While a graph is captured, transformers cannot inspect masks and builds them in full, which keeps attention from its
+    fast kernels. Nothing is padded or packed here, so the results of these inspections are known in advance.
     """
     imports = importlib.import_module("transformers.utils.import_utils")
     masking = importlib.import_module("transformers.masking_utils")
@@ -82,14 +82,14 @@ def _token_inputs(vocab: int) -> Any:
 
 
 class _HfZoo:
-    """What both zoos of this file share."""
+    """What both zoos share."""
 
     def prepare(self) -> None:
-        """Import what a build needs, before initialisation is made lazy."""
+        """Import the library before initialisation is made lazy."""
         _transformers()
 
     def build(self, spec: str) -> Built:
-        """The model that ``spec`` names, in eval mode."""
+        """The model of a spec, in eval mode."""
         return _build(spec)
 
 
@@ -101,10 +101,10 @@ class EncoderZoo(_HfZoo):
         draw = random.Random(f"{seed}/{part.name}/hf")
         specs = [*architectures.known_encoders()]
         specs += [architectures.random_encoder(draw) for _ in range(part.models)]
-        found = {
+        entries_found = {
             str(spec): Entry(str(spec), f"hf-{spec.name}", _shape(spec), max_sequence=_limit(spec)) for spec in specs
         }
-        return [entry for entry in found.values() if not part.families or entry.family in part.families]
+        return [entry for entry in entries_found.values() if not part.families or entry.family in part.families]
 
 
 class CausalZoo(_HfZoo):
@@ -115,13 +115,13 @@ class CausalZoo(_HfZoo):
         draw = random.Random(f"{seed}/{part.name}/llm")
         specs = [*architectures.known_causal()]
         specs += [architectures.random_causal(draw) for _ in range(part.models)]
-        found = {}
+        entries_found = {}
         for spec in specs:
             parameters, cache = architectures.estimate(spec)
             limit = architectures.max_sequence(spec)
             entry = Entry(str(spec), f"llm-{spec.name}", (), False, parameters, cache, limit)
-            found[entry.spec] = entry
-        return [entry for entry in found.values() if not part.families or entry.family in part.families]
+            entries_found[entry.spec] = entry
+        return [entry for entry in entries_found.values() if not part.families or entry.family in part.families]
 
 
 def _shape(spec: Spec) -> tuple[int, ...]:

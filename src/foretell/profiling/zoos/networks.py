@@ -1,4 +1,4 @@
-"""Profiling: networks made of their parameters alone, for structure that no published zoo has."""
+"""Profiling: networks defined by their parameters alone, with structures that no published zoo has."""
 
 import itertools
 from collections.abc import Callable, Mapping
@@ -269,7 +269,7 @@ LINKS = tuple(_LINKS)
 
 
 def chain(arguments: Arguments) -> Any:
-    """Any operators in a row on one feature map: ``ops``, ``channels``."""
+    """Arbitrary operators in a row on one feature map: ``ops``, ``channels``."""
     channels = int(arguments["channels"])
     return nn.Sequential(*(_LINKS[name](channels) for name in str(arguments["ops"]).split("-")))
 

@@ -1,9 +1,9 @@
-"""Profiling: many operators side by side, each by itself, so that one trace tells the time of hundreds of shapes.
+"""Profiling: the operator bench: hundreds of independent operators in one model, so that one trace times them all.
 
-Networks repeat a few shapes many times. A bench draws operators as networks use them, in shapes that no network needs
-to have: whether a convolution is grouped, a channel number odd, an attention masked decides which kernel runs, and
-kernels of one operator differ tenfold. All operands are views of one block of noise; every result is returned, so that
-none is left out as dead.
+Networks repeat a few shapes many times. A bench draws operators as networks use them, in many more shapes. That matters
+because a grouped convolution, an odd number of channels or a masked attention decides which kernel runs, and the
+kernels of one operator differ tenfold in time. All operands are views of one block of noise. Every result is returned,
+so that none is removed as dead code.
 """
 
 import math
@@ -19,7 +19,7 @@ from torch.nn import functional
 from foretell.profiling.workload import Value
 
 Shape = tuple[int, ...]
-Drawn = tuple[Any, list[Shape], int]  # a module, the shapes of its operands, roughly what it multiplies
+Drawn = tuple[Any, list[Shape], int]  # a module, the shapes of its operands, and an estimate of its MACs
 
 _NOISE_ROWS = 1024
 _MAX_ELEMENTS = 1 << 25
@@ -29,19 +29,19 @@ _TRIES = 10
 
 
 class Call(nn.Module):  # type: ignore[misc]
-    """A function as a module, so that its calls have a name."""
+    """A function as a module, so that its calls have a name in a trace."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
 
     def forward(self, *operands: Any) -> Any:
-        """What the function gives."""
+        """The result of the function."""
         return self.function(*operands)
 
 
 class _First(nn.Module):  # type: ignore[misc]
-    """A layer of several results, of which the first is taken."""
+    """A layer with several results, of which the first is used."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -53,22 +53,22 @@ class _First(nn.Module):  # type: ignore[misc]
 
 
 class _ChannelsLast(nn.Module):  # type: ignore[misc]
-    """A convolution of an image whose channels lie side by side."""
+    """A convolution of an image with channels last."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, image: Any) -> Any:
-        """What the layer makes of the image."""
+        """The result of the layer."""
         return self.layer(image.permute(0, 3, 1, 2))
 
 
 class OperatorBench(nn.Module):  # type: ignore[misc]
-    """``count`` operators drawn from ``seed``; the input only carries the batch and the precision.
+    """``count`` operators drawn from ``seed``; the input sets only the batch and the precision.
 
-    ``focus`` is what is drawn: ``all``, only the ``products``, whose kernels differ most, or only what cuDNN may
-    ``spread`` over streams: grouped convolutions and recurrent layers.
+    ``focus`` is what is drawn: ``all``, only ``products``, whose kernels differ most, or only what cuDNN may ``spread``
+    over streams: grouped convolutions and recurrent layers.
     """
 
     def __init__(self, seed: int, count: int, focus: str = "all") -> None:
@@ -106,7 +106,7 @@ def operator_bench(arguments: Mapping[str, Value]) -> Any:
 
 
 def _size(draw: random.Random, low: int, high: int, step: int = 8) -> int:
-    """A size between two, small ones as likely as large ones; mostly a multiple of ``step``."""
+    """A size between two bounds, uniform in its logarithm; mostly a multiple of ``step``."""
     size = math.exp(draw.uniform(math.log(low), math.log(high)))
     if draw.random() < 0.8 and size >= step:
         return max(step, round(size / step) * step)
@@ -174,7 +174,7 @@ def _transposed(draw: random.Random) -> Drawn:
 
 def _linear(draw: random.Random) -> Drawn:
     inputs, outputs = _size(draw, 8, 8192), _size(draw, 8, 8192)
-    if draw.random() < 0.3:  # as nobody would choose them: kernels for odd sizes are others
+    if draw.random() < 0.3:  # unusual sizes: libraries use other kernels for odd ones
         inputs, outputs = (round(math.exp(draw.uniform(0, math.log(16384)))) for _ in range(2))
     rows: Shape = draw.choice(((_batch(draw),), (_batch(draw), draw.choice((16, 49, 64, 128, 197, 256, 512, 1024)))))
     module = nn.Linear(inputs, outputs, bias=draw.random() < 0.7)

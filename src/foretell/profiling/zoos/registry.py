@@ -1,4 +1,4 @@
-"""Profiling: where models come from. A zoo lists architectures as specs and builds any of them again from its spec.
+"""Profiling: the registry of zoos: where models come from.
 
 >>> sorted(ZOOS)
 ['hf', 'llm', 'synthetic', 'timm', 'torchvision', 'wild']
@@ -32,7 +32,7 @@ def load_zoo(name: str) -> Zoo:
 
 
 def build(spec: str) -> Built:
-    """Build the model that ``spec`` names; its weights are drawn later, on the device."""
+    """Build the model of a spec; its weights are drawn later, on the device."""
     from foretell.profiling.skeleton import lazy_initialisation
 
     zoo = load_zoo(parse_spec(spec).zoo)
@@ -44,7 +44,7 @@ def build(spec: str) -> Built:
 
 
 def preload(zoos: Iterable[str]) -> None:
-    """Import what models are built from; a zoo that is not installed is told when one of its models is asked for."""
+    """Import the libraries of some zoos; a missing one is reported only when one of its models is built."""
     for zoo in zoos:
         with suppress(ForetellError):
             prepare = getattr(load_zoo(zoo), "prepare", None)

@@ -1,4 +1,8 @@
-"""Profiling: random networks, every parameter written in their spec; drawn from a seed, rebuilt from the spec alone."""
+"""Profiling: random networks with all their parameters in the spec.
+
+They are drawn from a seed and can be rebuilt from the spec alone. They cover sizes and combinations that published
+models do not have.
+"""
 
 import itertools
 import random
@@ -19,7 +23,7 @@ def _join(values: Sequence[int]) -> str:
 
 
 def _mlp(draw: random.Random) -> Drawn:
-    # depth 3 to 10, width a power of two up to 16,384: the space of a latency study of 320,000 such networks
+    # depth 3 to 10, width a power of two up to 16,384: the space of a published study of 320,000 such networks
     while True:
         widths = [2 ** draw.randint(0, 14) for _ in range(draw.randint(4, 11))]
         if draw.random() < 0.3:
@@ -168,7 +172,7 @@ _BENCHES: Mapping[str, Callable[[random.Random], Drawn]] = MappingProxyType(
 
 
 def known() -> Iterator[Entry]:
-    """Networks that are somebody's: the U-Net for temperature downscaling, LeNet-5."""
+    """Networks from publications: the U-Net for temperature downscaling, and LeNet-5."""
     downscaling: dict[str, Value] = {"base": 56, "depth": 3, "convs": "2-1-1-1", "up": 1, "rise": 3, "classes": 2}
     yield Entry(str(Spec("synthetic", "unet", downscaling)), "synthetic-unet", (3, 96, 128))
     yield Entry(str(Spec("synthetic", "lenet", {"scale": 1, "act": "tanh"})), "synthetic-lenet", (1, 28, 28))
@@ -180,21 +184,22 @@ class SyntheticZoo:
     def entries(self, part: Part, seed: int) -> Sequence[Entry]:
         """The known networks, and ``part.models`` random ones spread over the kinds.
 
-        A bench of operators is no network: it is drawn only where ``part.families`` names it.
+        A bench of operators is not a network: it is drawn only where ``part.families`` names it.
         """
         named = {name: make for name, make in _BENCHES.items() if f"synthetic-{name}" in part.families}
         draws = {**_DRAWS, **named}
-        found = {entry.spec: entry for entry in known()}
+        entries_by_spec = {entry.spec: entry for entry in known()}
         rounds = -(-part.models // (len(part.families) or len(draws)))
         for number in range(rounds):
             for family, make in draws.items():
+                # a generator for each network: adding a kind does not change the others
                 name, arguments, shape = make(random.Random(f"{seed}/{part.name}/{family}/{number}"))
                 entry = Entry(str(Spec("synthetic", name, arguments)), f"synthetic-{family}", shape)
-                found.setdefault(entry.spec, entry)
-        return [entry for entry in found.values() if not part.families or entry.family in part.families]
+                entries_by_spec.setdefault(entry.spec, entry)
+        return [entry for entry in entries_by_spec.values() if not part.families or entry.family in part.families]
 
     def build(self, spec: str) -> Built:
-        """The network that ``spec`` describes, in eval mode."""
+        """The network of a spec, in eval mode."""
         from foretell.profiling.zoos.networks import NETWORKS
 
         parsed = parse_spec(spec)

@@ -18,13 +18,13 @@ class TimmZoo:
     """``timm:NAME``, built with ``pretrained=False``."""
 
     def prepare(self) -> None:
-        """Import what a build needs, before initialisation is made lazy."""
+        """Import the library before initialisation is made lazy."""
         _timm()
 
     def entries(self, part: Part, seed: int) -> Sequence[Entry]:  # noqa: ARG002 one zoo takes a seed, all have the signature
-        """One entry a model name; its family is timm's module."""
+        """One entry for each model; its family is timm's module."""
         timm = _timm()
-        found = []
+        entries_found = []
         for family in timm.list_modules():
             if part.families and family not in part.families:
                 continue
@@ -32,11 +32,11 @@ class TimmZoo:
                 config = timm.models.get_pretrained_cfg(name)
                 shape = tuple(config.input_size) if config is not None else (3, 224, 224)
                 flexible = config is not None and not config.fixed_input_size
-                found.append(Entry(f"timm:{name}", family, shape, flexible))
-        return found
+                entries_found.append(Entry(f"timm:{name}", family, shape, flexible))
+        return entries_found
 
     def build(self, spec: str) -> Built:
-        """The model that ``spec`` names, in eval mode."""
+        """The model of a spec, in eval mode."""
         parsed = parse_spec(spec)
         model = _timm().create_model(parsed.name, pretrained=False, **parsed.arguments)
         return Built(model.eval(), image_inputs)

@@ -32,13 +32,13 @@ class TorchvisionZoo:
     """``torchvision:NAME``, built with ``weights=None``."""
 
     def prepare(self) -> None:
-        """Import what a build needs, before initialisation is made lazy."""
+        """Import the library before initialisation is made lazy."""
         _torchvision()
 
     def entries(self, part: Part, seed: int) -> Sequence[Entry]:  # noqa: ARG002 one zoo takes a seed, all have the signature
-        """One entry a model name; its family is the name's first letters, ``torchvision-resnet``."""
+        """One entry for each model; its family is the first letters of its name, such as ``torchvision-resnet``."""
         models = _torchvision().models
-        found = []
+        entries_found = []
         for kind, default in _KINDS.items():
             module = models if kind == "models" else getattr(models, kind)
             for name in models.list_models(module=module):
@@ -46,15 +46,15 @@ class TorchvisionZoo:
                 if part.families and family not in part.families:
                     continue
                 flexible = kind != "video" and not name.startswith(_FIXED)
-                found.append(Entry(f"torchvision:{name}", family, _SHAPES.get(name, default), flexible))
-        return found
+                entries_found.append(Entry(f"torchvision:{name}", family, _SHAPES.get(name, default), flexible))
+        return entries_found
 
     def build(self, spec: str) -> Built:
-        """The model that ``spec`` names, in eval mode."""
+        """The model of a spec, in eval mode."""
         parsed = parse_spec(spec)
         arguments: dict[str, Any] = dict(parsed.arguments)
         if parsed.name in ("googlenet", "inception_v3"):
-            # their own initialisation takes seconds, and their auxiliary heads exist for training alone
+            # their own initialisation takes seconds, and their auxiliary heads are for training only
             arguments |= {"init_weights": False, "aux_logits": False}
         if parsed.name.startswith(("deeplab", "fcn", "lraspp")):
             arguments["weights_backbone"] = None

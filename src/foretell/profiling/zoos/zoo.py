@@ -1,4 +1,4 @@
-"""Profiling: what a zoo is: it lists architectures as specs, and builds any of them again from its spec."""
+"""Profiling: the zoo interface: a zoo lists architectures as specs, and builds any of them from its spec."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from foretell.profiling.workload import Workload
 class Entry:
     """One architecture of a zoo.
 
-    ``flexible`` models take images of other sizes. ``parameters`` and ``cache_bytes_per_token`` are estimates for
-    language models, whose cost can be told before they are built.
+    ``flexible`` models accept images of other sizes. ``parameters`` and ``cache_bytes_per_token`` are estimates for
+    language models, whose cost is known before they are built.
     """
 
     spec: str
@@ -27,7 +27,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What one forward pass is given."""
+    """The inputs of one forward pass."""
 
     args: tuple[Any, ...] = ()
     kwargs: tuple[tuple[str, Any], ...] = ()
@@ -50,12 +50,12 @@ class Zoo(Protocol):
         ...
 
     def build(self, spec: str) -> Built:
-        """The architecture again, its large weights untouched."""
+        """The architecture of a spec; its large weights are not initialised."""
         ...
 
 
 def image_inputs(workload: Workload, device: str, dtype: Any) -> Inputs:
-    """One dense tensor of unit normal numbers."""
+    """One dense tensor of standard normal numbers."""
     import torch
 
     return Inputs((torch.randn(workload.batch_size, *workload.input_shape, device=device).to(dtype),))

@@ -1,1 +1,1 @@
-"""Records become examples: graphs, linked kernels, samples, labels."""
+"""Training: examples: records become graphs, linked kernels, samples and labels."""

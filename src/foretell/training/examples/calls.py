@@ -1,9 +1,19 @@
-"""Workflows: which node of a graph a traced call of PyTorch is.
+"""Training: calls: which node of a graph a traced call of PyTorch is.
 
-A trace names the outermost ATen calls that launched kernels, in the order of the program, with the module that was
-running; a graph has a node for each call of the same program. Names, modules and order decide. Gradients are computed
-in exactly the reverse of the order in which the forward pass recorded them (the engine takes the latest recorded
-function that is ready), so that they are aligned with the nodes from the last to the first.
+Idea. A trace names the outermost ATen calls that launched kernels, in program order, each with the module that was
+running. A graph has a node for each operator of the same program, also in program order. So this is a sequence
+alignment: each call gets a score with each node, by name, operator and module, and dynamic programming
+(`foretell.graph.ir.alignment`) finds the monotone assignment with the largest total. Several calls may share one node,
+because one node (a normalisation, an attention) may be several calls.
+
+Gradients are aligned in the same way with the nodes in reverse: the autograd engine always takes the ready function
+that was recorded last, so gradients are computed in exactly the reverse of the forward order. Calls between the last
+node and the first gradient are the loss function. ``_foreach`` and ``_fused`` calls, and all calls after the last
+gradient, are the optimizer.
+
+Limits: names of calls differ between PyTorch versions; `_PARTS` lists what was seen. Calls that only move data have a
+small weight, since they may belong to either neighbour. Models that reuse a module many times are aligned by order
+alone.
 """
 
 import re
@@ -20,13 +30,14 @@ from foretell.graph.ir.alignment import NONE, align
 
 BACKWARD = "autograd::engine::evaluate_function: "
 FORWARD_PHASE, BACKWARD_PHASE, LOSS_PHASE, OPTIMIZER_PHASE = "forward", "backward", "loss", "optimizer"
-# Kernels of a training step that belong to no node of the model: the loss function and the update of all parameters.
+# Kernels of a training step that belong to no node of the model: the loss function and the update of the parameters.
 LOSS, OPTIMIZER = -2, -3
 
+# scores of a pair of a call and a node; the last one is for a call that shares a node with the call before it
 _SAME_NAME, _SAME_OPERATOR, _PART_OF = 6, 4, 3
 _SAME_MODULE = 5
 _SHARED = 1
-_COMPUTES = 100  # what computes decides; what only moves data goes where it still fits
+_COMPUTES = 100  # weight of a call that computes against one that only moves data
 _NUMBER = re.compile(r"_\d+$")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[0-9]D)(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -38,7 +49,7 @@ def _names(text: str) -> frozenset[str]:
 _LOSS_CALLS = _names(
     "cross_entropy_loss square mean log_softmax nll_loss nll_loss_forward mse_loss pow ones_like to float"
 )
-# What only moves data, and the functions that move gradients back.
+# Calls that only move data, and the functions that move gradients back.
 _MOVES = _names(
     "view reshape unsafe_view t transpose permute expand squeeze unsqueeze slice select unbind split split_with_sizes "
     "clone contiguous as_strided alias detach to to_copy copy chunk narrow flatten copy_slices reshape_alias unfold "
@@ -50,7 +61,7 @@ _CONVOLUTIONS = _names(
     "slow_conv_transpose2d"
 )
 _RECURRENT = _names("cudnn_rnn thnn_fused_lstm_cell thnn_fused_gru_cell lstm gru rnn_tanh rnn_relu")
-# Calls, and the recorded functions of gradients, that may be a part of what a node does.
+# For each operator of a node the calls, and the autograd functions, that may be part of it.
 _PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "Gemm": _names("addmm mm linear matmul bmm add") | _MOVES,
@@ -101,7 +112,7 @@ _PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Call:
-    """One outermost call of a trace that launched kernels."""
+    """An outermost call of a trace that launched kernels."""
 
     op_index: int
     op: str
@@ -113,6 +124,7 @@ class Call:
         if self.op.startswith(BACKWARD):
             return BACKWARD_PHASE
         name = self.op.removeprefix("aten::")
+        # `_fused_rms_norm` begins like an optimizer and is a normalisation
         return OPTIMIZER_PHASE if name.startswith(("_foreach", "_fused_")) and "rms" not in name else FORWARD_PHASE
 
     @property
@@ -129,56 +141,62 @@ class Call:
 
 
 def link_calls(graph: Graph, calls: Sequence[Call]) -> list[int]:
-    """For each call the position of its node, `LOSS`, `OPTIMIZER`, or `NONE`."""
+    """For each call the position of its node, or `LOSS`, `OPTIMIZER` or `NONE`."""
     nodes = [_Step.of_node(node.name, node.op, node.module) for node in graph.nodes]
-    found = [NONE] * len(calls)
+    linked = [NONE] * len(calls)
     forward = [i for i, call in enumerate(calls) if call.phase == FORWARD_PHASE]
     backward = [i for i, call in enumerate(calls) if call.phase == BACKWARD_PHASE]
     for i, call in enumerate(calls):
         if call.phase == OPTIMIZER_PHASE:
-            found[i] = OPTIMIZER
-    first = backward[0] if backward else len(calls)
+            linked[i] = OPTIMIZER
+    first_backward = backward[0] if backward else len(calls)
     if backward:
-        last = backward[-1]
+        last_backward = backward[-1]
         for i in forward:
-            if i > last:
-                found[i] = OPTIMIZER  # nothing of the model runs after its gradients
-        forward = [i for i in forward if i <= last]
+            if i > last_backward:
+                linked[i] = OPTIMIZER  # the model has finished when its last gradient has
+        forward = [i for i in forward if i <= last_backward]
     steps = [_Step.of_call(calls[i]) for i in forward]
     own, shared = _scores(steps, nodes, whole_names=False)
     for i, node in zip(forward, align(own, shared), strict=True):
-        found[i] = node
+        linked[i] = node
     if backward:
-        _find_loss(calls, forward, found, first)
+        _find_loss(calls, forward, linked, first_backward)
         steps = [_Step.of_call(calls[i]) for i in backward]
+        # reversed nodes; whole names only, because a gradient of a view matches almost everything otherwise
         own, shared = _scores(steps, nodes[::-1], whole_names=True)
         for i, node in zip(backward, align(own, shared), strict=True):
-            found[i] = NONE if node == NONE else len(nodes) - 1 - node
-        _attach_followers(calls, backward, found)
-    return found
+            linked[i] = NONE if node == NONE else len(nodes) - 1 - node
+        _attach_followers(calls, backward, linked)
+    return linked
 
 
-def _find_loss(calls: Sequence[Call], forward: Sequence[int], found: list[int], first: int) -> None:
-    """Calls between the model's last node and the first gradient are the loss function's."""
-    for i in reversed([i for i in forward if i < first]):
+def _find_loss(calls: Sequence[Call], forward: Sequence[int], linked: list[int], first_backward: int) -> None:
+    """Mark the calls between the model's last node and the first gradient as the loss function's."""
+    for i in reversed([i for i in forward if i < first_backward]):
+        # the loss is called outside of all modules; the first other call, from the end, is the model's
         if calls[i].module or calls[i].name not in _LOSS_CALLS:
             break
-        found[i] = LOSS
+        linked[i] = LOSS
 
 
-def _attach_followers(calls: Sequence[Call], backward: Sequence[int], found: list[int]) -> None:
-    """What moves or adds up a gradient belongs to the function that has just made it; before the first, to the loss."""
+def _attach_followers(calls: Sequence[Call], backward: Sequence[int], linked: list[int]) -> None:
+    """Link calls that move or add up a gradient to the function that has just computed it.
+
+    Before the first linked gradient they belong to the loss.
+    """
     last = LOSS
     for i in backward:
-        if found[i] != NONE:
-            last = found[i]
+        if linked[i] != NONE:
+            last = linked[i]
+        # sums of gradients (accumulate) and copies have no node of their own
         elif last == LOSS or calls[i].name in _MOVES or "accumulate" in calls[i].name:
-            found[i] = last
+            linked[i] = last
 
 
 @dataclass(frozen=True)
 class _Step:
-    """What of a call or a node is compared."""
+    """The parts of a call or a node that are compared."""
 
     name: str
     op: str
@@ -190,25 +208,28 @@ class _Step:
 
     @classmethod
     def of_call(cls, call: Call) -> "_Step":
+        # names lost their leading underscore: try both
         op = canonical_operator(f"aten.{call.name}.default") or canonical_operator(f"aten._{call.name}.default")
         return cls(call.name, op, call.module)
 
 
 def _scores(calls: Sequence[_Step], nodes: Sequence[_Step], *, whole_names: bool) -> tuple[Any, Any]:
-    """How well each call fits each node, alone and as one of several; computed once for each pair of kinds.
+    """How well each call fits each node, alone and as one of several calls; each pair of kinds is computed once.
 
-    With ``whole_names``, a call that only moves data fits no node but its own kind.
+    With ``whole_names``, a call that only moves data fits only nodes of its own kind.
     """
     rows, row_of = _kinds(calls)
     columns, column_of = _kinds(nodes)
     fit = np.zeros((len(calls), len(nodes)), np.int32)
     if calls and nodes:
         fit = np.array([[_fit(call, node, whole_names) for node in columns] for call in rows], np.int32)
+        # scores of distinct kinds, expanded to all pairs: a thousand calls have some dozens of kinds
         fit = fit[np.ix_(row_of, column_of)]
     modules = {name: number for number, name in enumerate(dict.fromkeys(step.module for step in (*calls, *nodes)))}
-    theirs = np.array([modules[step.module] for step in calls], np.int32)
-    ours = np.array([modules[step.module] for step in nodes], np.int32)
-    same = theirs[:, None] == ours[None, :]
+    call_modules = np.array([modules[step.module] for step in calls], np.int32)
+    node_modules = np.array([modules[step.module] for step in nodes], np.int32)
+    same = call_modules[:, None] == node_modules[None, :]
+    # 100 moves together must not outweigh one call that computes
     weight = np.array([1 if step.name in _MOVES else _COMPUTES for step in calls], np.int32)[:, None]
     own = np.where(fit > 0, fit + _SAME_MODULE * same, 0) * weight
     shared = np.where(fit > 0, _SHARED + same, 0) * weight

@@ -1,8 +1,8 @@
-"""Workflows: the graph of every measured model: the architecture that a campaign measured, read by a front-end.
+"""Training: graphs: the graph of every measured model, which a front-end reads from the model's code.
 
-A graph depends on the architecture, the shape of a sample and the mode; batch and precision are applied to it later.
-Making one takes a second or more: what is made is kept in a journal, so that a sweep over all measured models can be
-stopped and continued, and is written as Parquet at its end.
+A graph depends on the architecture, the shape of one item and the mode; batch size and precision are applied to it
+later. Making one takes a second or more. So each graph goes to a journal when it is made; a sweep over all measured
+models can be stopped and continued, and is written as Parquet at its end.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from foretell.graph.ir.serde import to_document
 from foretell.profiling.campaign.journal import Journal, read_records, read_traces
 from foretell.profiling.workload import Workload, parse_spec, shape_text
 
-GRAPH_BATCH = 1  # of the graphs that are kept: `Graph.with_batch` gives any other
+GRAPH_BATCH = 1  # of the stored graphs: `Graph.with_batch` gives any other
 _TABLE = "graphs"
 _MEASURED = ("measurements", "compiled")
 _KEY = ("spec", "input_shape", "mode")
@@ -59,7 +59,7 @@ def make_graph(key: GraphKey) -> Graph:
         program = _program(key)
     except ForetellError:
         raise
-    except Exception as error:  # the architecture's own code runs: anything may go wrong
+    except Exception as error:  # the architecture's own code runs here and may raise anything
         raise ModelError(f"Cannot build {key.spec} without weights: {one_line(error)}") from error
     graph = graph_from_program(program, batch_size=TRACE_BATCH, training=key.mode == "training")
     return replace(graph.with_batch(GRAPH_BATCH), metadata={"torch": importlib.metadata.version("torch")})
@@ -70,13 +70,16 @@ def _program(key: GraphKey) -> TorchProgram:
     from foretell.profiling.zoos.registry import build
 
     workload = key.workload(TRACE_BATCH)
+    # real weights of large models would not fit into memory, and a graph needs only shapes
     built = build_without_weights(lambda: build(key.spec))
-    built.model.to("meta")  # where a constructor needs the host, its buffers are still there
+    built.model.to("meta")  # a constructor that computes real values leaves its buffers on the host
     if key.mode in ("prefill", "decode"):
         inputs = built.make_inputs(workload, "meta", None)
         tokens = dict(inputs.kwargs)["input_ids"]
-        given = _bind_prefill(built.model, tokens) if key.mode == "prefill" else _bind_decode(built.model, tokens)
-        return TorchProgram(key.spec, built.model, (), given)
+        inputs_by_name = (
+            _bind_prefill(built.model, tokens) if key.mode == "prefill" else _bind_decode(built.model, tokens)
+        )
+        return TorchProgram(key.spec, built.model, (), inputs_by_name)
     inputs = built.make_inputs(workload, "meta", weight_dtype(workload))
     if parse_spec(key.spec).zoo not in ("hf", "llm"):
         return TorchProgram(key.spec, built.model, inputs.args, dict(inputs.kwargs))
@@ -89,19 +92,19 @@ def _bind_whole(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> di
     if args:
         tensors[model.main_input_name] = args[0]
     if getattr(model.config, "apply_spec_augment", False):
-        model.config.apply_spec_augment = False  # masks that are made on the host, from random numbers
+        model.config.apply_spec_augment = False  # it would draw random masks on the host
     bind_forward(model, tensors, lambda forward, given: forward(**given, **options))
     return tensors
 
 
 def _bind_prefill(model: Any, tokens: Any) -> dict[str, Any]:
     options = {"use_cache": True, "logits_to_keep": 1}
-    bind_forward(model, {"input_ids": tokens}, lambda forward, given: _kept(forward(**given, **options)))
+    bind_forward(model, {"input_ids": tokens}, lambda forward, given: _outputs(forward(**given, **options)))
     return {"input_ids": tokens}
 
 
 def _bind_decode(model: Any, tokens: Any) -> dict[str, Any]:
-    with as_if_run(model):  # the prompt, run on the meta device, gives the cache its shapes
+    with as_if_run(model):  # running the prompt on the meta device gives the cache its shapes
         cache = model(input_ids=tokens, use_cache=True, logits_to_keep=1).past_key_values
     token = tokens[:, :1].clone()
     inputs = {"input_ids": token, "position_ids": token.clone()}
@@ -110,25 +113,25 @@ def _bind_decode(model: Any, tokens: Any) -> dict[str, Any]:
     def step(forward: Any, given: dict[str, Any]) -> Any:
         filled = fill_cache(cache, given)
         tensors = {name: given[name] for name in ("input_ids", "position_ids")}
-        return _kept(forward(**tensors, past_key_values=filled, use_cache=True))
+        return _outputs(forward(**tensors, past_key_values=filled, use_cache=True))
 
     bind_forward(model, inputs, step)
     return inputs
 
 
-def _kept(output: Any) -> dict[str, Any]:
+def _outputs(output: Any) -> dict[str, Any]:
     return {"logits": output.logits, "cache": output.past_key_values}
 
 
 def without_origins(graph: Graph) -> Graph:
-    """The same graph, smaller on disk: an origin that only one node has ties nothing together."""
+    """The same graph, smaller on disk: an origin that only one node has groups nothing."""
     counts = Counter(node.origin for node in graph.nodes)
     nodes = tuple(replace(node, origin="") if counts[node.origin] == 1 else node for node in graph.nodes)
     return replace(graph, nodes=nodes)
 
 
 def measured_keys(store: Path) -> dict[GraphKey, str]:
-    """The graphs that the measurements below ``store`` need, with their families; those with traces come first."""
+    """The graphs that the measurements below ``store`` need, with their families; traced models come first."""
     traced: set[str] = set()
     rows: list[dict[str, Any]] = []
     for file in find_files(store):
@@ -137,6 +140,7 @@ def measured_keys(store: Path) -> dict[GraphKey, str]:
         elif file.table in _MEASURED:
             rows += read_columns(file, ("workload_id", "status", "family", *_KEY)).to_pylist()
     rows = [row for row in rows if row["status"] == "ok"]
+    # graphs of traced workloads first: they are of use even if the sweep is stopped
     rows.sort(key=lambda row: (row["workload_id"] not in traced, row["family"] or "", GraphKey.of(row)))
     return {GraphKey.of(row): row["family"] or "" for row in rows}
 
@@ -150,9 +154,9 @@ def collect_graphs(
     limit_s: int = 180,
     tell: Callable[[int, int, GraphKey, str], None] = lambda *_: None,
 ) -> Counter[str]:
-    """Make the graphs of ``keys`` that are neither ``done`` nor in the journal of ``out``; counts how they went.
+    """Make the graphs of ``keys`` that are neither ``done`` nor in the journal of ``out``; count the outcomes.
 
-    With ``again``, those that failed before are tried once more.
+    With ``again``, graphs that failed before are tried once more.
     """
     counts: Counter[str] = Counter()
     journal = Journal(out)
@@ -183,45 +187,48 @@ def collect_graphs(
 
 @contextmanager
 def _time_limit(seconds: int) -> Iterator[None]:
-    """Raise `TimeoutError` in the main thread when the time is over; elsewhere there is no limit."""
+    """Raise `TimeoutError` in the main thread after a time; in other threads there is no limit."""
+    # Python delivers signals to the main thread only
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def ring(*_: object) -> None:
+    def on_alarm(*_: object) -> None:
         raise TimeoutError(f"more than {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, ring)
+    previous = signal.signal(signal.SIGALRM, on_alarm)
     signal.alarm(seconds)
     try:
         yield
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous)
 
 
 def stored_keys(folder: Path) -> set[GraphKey]:
-    """The graphs that the Parquet files below ``folder`` have."""
+    """The keys of the graphs in the Parquet files below ``folder``."""
     if not folder.exists():
         return set()
     return {key for _, rows in _stored(folder) for _, key, _ in rows}
 
 
 def _stored(folder: Path) -> Iterator[tuple[TableFile, list[tuple[int, GraphKey, str]]]]:
-    """By file the place, key and hash of stored graphs; those of a campaign are a compiler's, with other nodes."""
+    """By file the position, key and hash of stored graphs, without those that a fusion campaign stored."""
     for file in find_files(folder):
         if file.table == _TABLE:
             rows = read_columns(file, (*_KEY, "graph_hash", "campaign_id")).to_pylist()
+            # graphs of a campaign are a compiler's input and have other nodes
             own = [(place, row) for place, row in enumerate(rows) if not row["campaign_id"]]
             yield file, [(place, GraphKey.of(row), row["graph_hash"]) for place, row in own]
 
 
 def write_graphs(journal: Path, folder: Path) -> Path | None:
-    """Write the journal's graphs that ``folder`` does not have into one more file of it; neighbours resemble."""
+    """Write the journal's graphs that ``folder`` lacks into one more file, similar ones next to each other."""
     stored = stored_keys(folder)
     lines = [line for line in read_traces(journal) if line.get("kind") == _TABLE and GraphKey.of(line) not in stored]
     if not lines:
         return None
+    # similar graphs next to each other compress better
     lines.sort(key=lambda line: (str(line["family"]), str(line["mode"]), GraphKey.of(line)))
     folder.mkdir(parents=True, exist_ok=True)
     table = TABLES[_TABLE]
@@ -238,9 +245,9 @@ def read_graphs(folder: Path, keys: Sequence[GraphKey]) -> Iterator[tuple[GraphK
     """The stored graphs of ``keys``, with their hashes, in the order of the files."""
     wanted = set(keys)
     for file, rows in _stored(folder):
-        found = [row for row in rows if row[1] in wanted]
-        graphs = parquet_files.read_graphs(file) if found else ()
-        for place, key, graph_hash in found:
+        wanted_rows = [row for row in rows if row[1] in wanted]
+        graphs = parquet_files.read_graphs(file) if wanted_rows else ()
+        for place, key, graph_hash in wanted_rows:
             if key in wanted:
                 wanted.discard(key)
                 yield key, graph_hash, graphs[place]

@@ -1,7 +1,7 @@
-"""workflows: of every traced unit of work the class of its main kernel, extracted once and kept.
+"""Training: kernel labels: for every traced unit of work the class of its main kernel, extracted once and cached.
 
-The main kernel of a unit is the one that takes longest by name, all its launches together. Equal units of a workload
-whose kernels are of one class are one row with a count.
+The main kernel of a unit is the one whose launches together take longest. Equal units of a workload whose main kernels
+have the same class are one row with a count.
 """
 
 import io
@@ -37,10 +37,10 @@ Calls = dict[tuple[str, int], Spent]  # by phase and node
 
 @dataclass(frozen=True)
 class KernelLabels:
-    """Units with the class of their main kernel, ``classes[label]``, and how the operands of each lie.
+    """Units with the class of their main kernel, ``classes[label]``, and the layout of their operands.
 
     ``counts`` says how many units a row stands for, ``time_us`` how long their kernels took together. A ``bench`` runs
-    single operators: it may teach, but is no model to be judged on.
+    single operators: it is training data, but no model to be judged on.
     """
 
     features: NDArray[np.float32]
@@ -58,7 +58,7 @@ class KernelLabels:
 
 
 def read_labels(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> KernelLabels:
-    """The labelled units of a device, from the cache where it is true; the cache is written whole or not at all."""
+    """The labelled units of a device, from the cache where there is one; it is written completely or not at all."""
     device = find_device(device).id
     file = cache / f"kernels-{device}-{fingerprint(store, device, labels=LABELS_VERSION)}.npz"
     if not file.exists():
@@ -79,12 +79,13 @@ def _extract(store: Path, device: str, say: Say) -> KernelLabels:
             done += 1
             try:
                 workload = workload_of(row, graph, target)
-                found = _labelled(workload, extract_units(workload), traced.pop(row["workload_id"]))
+                # `pop`: the traces of all workloads fill the memory, and each is needed once
+                labelled = _labelled(workload, extract_units(workload), traced.pop(row["workload_id"]))
             except ForetellError as error:
                 say(f"left out {row['spec']}: {error}")
                 continue
-            if found is not None:
-                parts.append((row, *found))
+            if labelled is not None:
+                parts.append((row, *labelled))
             if done % 500 == 0:
                 say(f"{done} of {total} traced workloads read")
     if not parts:
@@ -93,7 +94,7 @@ def _extract(store: Path, device: str, say: Say) -> KernelLabels:
     features = np.concatenate([features for _, features, *_ in parts])
     sizes = [len(counts) for *_, counts, _ in parts]
 
-    def each(values: Sequence[int | bool], kind: type[np.generic]) -> NDArray[np.generic]:
+    def repeat_for_rows(values: Sequence[int | bool], kind: type[np.generic]) -> NDArray[np.generic]:
         return np.repeat(np.array(values, kind), sizes)
 
     return KernelLabels(
@@ -102,15 +103,15 @@ def _extract(store: Path, device: str, say: Say) -> KernelLabels:
         label.astype(np.intp),
         np.concatenate([counts for *_, counts, _ in parts]),
         np.concatenate([time_us for *_, time_us in parts]),
-        each([fold_of(row["spec"]) for row, *_ in parts], np.intp),  # type: ignore[arg-type]
-        each([row["family"] in BENCHES for row, *_ in parts], np.bool_),  # type: ignore[arg-type]
-        each([row["mode"] == "training" for row, *_ in parts], np.bool_),  # type: ignore[arg-type]
+        repeat_for_rows([fold_of(row["spec"]) for row, *_ in parts], np.intp),  # type: ignore[arg-type]
+        repeat_for_rows([row["family"] in BENCHES for row, *_ in parts], np.bool_),  # type: ignore[arg-type]
+        repeat_for_rows([row["mode"] == "training" for row, *_ in parts], np.bool_),  # type: ignore[arg-type]
         tuple(names.tolist()),
     )
 
 
 def _traced_calls(store: Path) -> dict[str, Calls]:
-    """By workload what its kernels took, by phase, node and name; of a workload that was traced twice, the first."""
+    """By workload the kernel time by phase, node and kernel name; of a workload traced twice, the first trace."""
     files = find_files(store)
     nodes: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for file in files:
@@ -118,7 +119,7 @@ def _traced_calls(store: Path) -> dict[str, Calls]:
             columns = read_columns(file, ("workload_id", "op_index", "node")).to_pydict()
             for workload_id, number, node in zip(*columns.values(), strict=True):
                 nodes[workload_id][number] = node
-    found: dict[str, Calls] = {}
+    by_workload: dict[str, Calls] = {}
     for file in files:
         if file.table == "kernels":
             names = _names(files, file.path.parent)
@@ -132,15 +133,16 @@ def _traced_calls(store: Path) -> dict[str, Calls]:
                     calls = own.setdefault((workload_id, campaign), {})
                     calls.setdefault((phase, node), Counter())[names[name]] += time_us  # type: ignore[assignment]
             for (workload_id, _), calls in own.items():
-                found.setdefault(workload_id, calls)
-    return found
+                by_workload.setdefault(workload_id, calls)
+    return by_workload
 
 
 def _kernels(file: TableFile) -> Iterator[tuple[str, str, int, str, int, float]]:
-    """Kernels of one call and name together, in the order in which campaigns stand in the file."""
+    """The kernels of a call with one name, added up, in the order of the campaigns in the file."""
     wanted = ("workload_id", "campaign_id", "op_index", "op", "name_id", "duration_us")
     table = read_columns(file, wanted)
     keys = [name for name in wanted[:-1] if name in table.column_names]
+    # one thread keeps the order of the groups, which decides which campaign comes first
     columns = table.group_by(keys, use_threads=False).aggregate([("duration_us", "sum")]).to_pydict()
     campaigns = columns.get("campaign_id") or [""] * len(columns["workload_id"])
     rest = (columns[name] for name in ("op_index", "op", "name_id", "duration_us_sum"))
@@ -148,28 +150,31 @@ def _kernels(file: TableFile) -> Iterator[tuple[str, str, int, str, int, float]]
 
 
 def _names(files: Sequence[TableFile], folder: Path) -> dict[int, str]:
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for file in files:
         if file.table == "kernel_names" and file.path.parent == folder:
             columns = read_columns(file, ("name_id", "name")).to_pydict()
-            found.update(zip(columns["name_id"], columns["name"], strict=True))
-    return found
+            names.update(zip(columns["name_id"], columns["name"], strict=True))
+    return names
 
 
 def _labelled(
     workload: Workload, units: Units, calls: Mapping[tuple[str, int], Spent]
 ) -> tuple[NDArray[np.float32], NDArray[np.str_], NDArray[np.float64], NDArray[np.float64]] | None:
-    """Features and layouts, class, count and time of the distinct units that have kernels; None where none has."""
+    """Features and layouts, class, count and time of the distinct units that ran kernels; None if none did."""
     positions = {node.name: position for position, node in enumerate(workload.graph.nodes)}
     running = workload.running_graph.nodes
     described = np.concatenate([units.features, operand_layouts(workload, units)], axis=1)
     rows: dict[tuple[bytes, str], list[float]] = {}
     for number, (phase, members) in enumerate(zip(units.phases, units.nodes, strict=True)):
-        # autocast adds casts: those have no place in the graph that was traced
-        places = [OPTIMIZER] if phase == "optimizer" else [positions.get(running[each].name, -1) for each in members]
+        # casts that autocast adds are not in the graph that was traced
+        places = (
+            [OPTIMIZER] if phase == "optimizer" else [positions.get(running[member].name, -1) for member in members]
+        )
         spent = sum((calls[phase, place] for place in places if (phase, place) in calls), start=Counter[str]())
         if spent:
             main = max(spent, key=lambda name: spent[name])
+            # the bytes of the features are the key: equal units merge
             row = rows.setdefault((described[number].tobytes(), str(kernel_class(main))), [0.0, 0.0])
             row[0] += 1
             row[1] += sum(spent.values())

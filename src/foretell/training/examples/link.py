@@ -1,8 +1,16 @@
-"""Workflows: every traced kernel and the graph node it belongs to.
+"""Training: links: every traced kernel and the node of the graph that it belongs to.
 
-A trace numbers the calls of a run; `calls.link_calls` finds the node of each. The table ``kernel_nodes`` keeps
-(workload, call) → node; ``node`` is −1 where none was found, −2 for the loss function and −3 for the optimizer, which
-are no nodes of the model.
+Idea. A trace numbers the outermost ATen calls of a run that launched kernels; a graph has nodes.
+`foretell.training.examples.calls` aligns the two sequences, and so every kernel gets a node. The table ``kernel_nodes``
+stores (workload, call) → node. A node of −1 means that no node was found, −2 is the loss function and −3 the optimizer,
+which are not part of the model's graph.
+
+The time of a call is the busy time of its kernels, in which kernels that ran at the same time count once. Older traces
+do not say how long kernels overlapped; there, a call that may have used several streams (cuDNN does for groups and
+layers) has no known time.
+
+Limits: one graph for each combination of model, input shape and mode is linked to all traces of it. How much kernel
+time found no node is summed up in `Summary`, by mode and family.
 """
 
 import math
@@ -22,17 +30,17 @@ from foretell.training.examples.graphs import GraphKey, read_graphs
 
 _TABLE = "kernel_nodes"
 _TRACE = ("workload_id", "campaign_id", "op_index", "op", "module", "name_id", "duration_us", "hidden_us")
-# cuDNN spreads the groups of a convolution and the layers of a recurrent network over streams
+# cuDNN may run the groups of a convolution and the layers of a recurrent network on several streams
 _SPREAD = re.compile(r"conv|lstm|gru|rnn", re.IGNORECASE)
-_SPREAD_KERNELS = 4  # of one name in a call; layouts are changed by up to three
+_SPREAD_KERNELS = 4  # so many kernels of one name in a call are a sign of streams; changes of layout take up to three
 FATES = ("node", "loss", "optimizer", "untied", "no graph")
 
 
 @dataclass(frozen=True)
 class Trace:
-    """The calls of one traced workload that launched kernels, and how long their kernels took together.
+    """The calls of one traced workload that launched kernels, and the time of their kernels.
 
-    ``busy_us`` counts only once what ran at the same time; NaN where kernels may have and the trace does not tell.
+    ``busy_us`` counts overlapping kernels once; it is NaN where kernels may have overlapped and the trace does not say.
     """
 
     workload_id: str
@@ -46,14 +54,14 @@ class Trace:
 
 @dataclass(frozen=True)
 class Link:
-    """A trace tied to a graph; ``nodes`` has a position, `NONE`, `LOSS` or `OPTIMIZER` for each call."""
+    """A trace linked to a graph; ``nodes`` has a position, `NONE`, `LOSS` or `OPTIMIZER` for each call."""
 
     trace: Trace
     graph_hash: str
     nodes: tuple[int, ...]
 
     def shares(self) -> dict[str, float]:
-        """The share of kernel time that went each way."""
+        """The share of kernel time by what it was linked to."""
         times: Counter[str] = Counter()
         for node, duration_us in zip(self.nodes, self.trace.durations_us, strict=True):
             times[_fate(node)] += duration_us  # type: ignore[assignment]
@@ -67,7 +75,7 @@ def _fate(node: int) -> str:
 
 @dataclass
 class Summary:
-    """Kernel time in microseconds by where it went, in all and by mode and family, and the reasons for the rest."""
+    """Kernel time in microseconds by what it was linked to, in total and by mode, family and phase."""
 
     total_us: Counter[str] = field(default_factory=Counter)
     by_mode: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -77,20 +85,20 @@ class Summary:
     worst: list[tuple[float, str, str]] = field(default_factory=list)
 
     def add(self, trace: Trace, nodes: Sequence[int] | None) -> None:
-        """Count one trace; without ``nodes`` it has no graph."""
-        mine: Counter[str] = Counter()
+        """Count one trace; ``nodes`` is None where it has no graph."""
+        times: Counter[str] = Counter()
         for position, (call, duration_us) in enumerate(zip(trace.calls, trace.durations_us, strict=True)):
             fate = "no graph" if nodes is None else _fate(nodes[position])
-            mine[fate] += duration_us  # type: ignore[assignment]
+            times[fate] += duration_us  # type: ignore[assignment]
             self.by_phase[f"{fate}, {call.phase}"] += duration_us  # type: ignore[assignment]
             if fate == "untied":
                 self.untied[call.op] += duration_us  # type: ignore[assignment]
         for counter in (self.total_us, self.by_mode[trace.key.mode], self.by_family[trace.family]):
-            counter.update(mine)
-        self.worst.append((1.0 - tied_share(mine), trace.key.mode, trace.key.spec))
+            counter.update(times)
+        self.worst.append((1.0 - tied_share(times), trace.key.mode, trace.key.spec))
 
     def worst_first(self, count: int) -> list[tuple[float, str, str]]:
-        """The traces with the largest share of time that no node explains."""
+        """The traces with the largest share of time that belongs to no node."""
         return sorted(self.worst, reverse=True)[:count]
 
 
@@ -113,12 +121,12 @@ def read_traces_of(store: Path) -> list[Trace]:
             columns = ("workload_id", "spec", "input_shape", "mode", "family", "campaign_id")
             for row in read_columns(file, columns).to_pylist():
                 measured.setdefault(row["workload_id"], row)
-    found: dict[str, Trace] = {}
+    traces: dict[str, Trace] = {}
     for file in files:
         if file.table == "kernels":
             for workload_id, trace in _traces(file, measured):
-                found.setdefault(workload_id, trace)
-    return list(found.values())
+                traces.setdefault(workload_id, trace)
+    return list(traces.values())
 
 
 def _traces(file: TableFile, measured: Mapping[str, dict[str, Any]]) -> Iterable[tuple[str, Trace]]:
@@ -130,6 +138,7 @@ def _traces(file: TableFile, measured: Mapping[str, dict[str, Any]]) -> Iterable
         columns["workload_id"], campaigns, columns["op_index"], columns["op"], columns["module"], columns["name_id"],
         columns["duration_us"], hidden, strict=True,
     ):  # fmt: skip
+        # kernels of one call are not neighbours in a trace: calls are put together by number
         launched = runs[workload_id, campaign_id].setdefault(number, _Launched(Call(number, op, module)))
         launched.add(name, duration_us, hidden_us)
     for (workload_id, campaign_id), by_number in runs.items():
@@ -140,6 +149,7 @@ def _traces(file: TableFile, measured: Mapping[str, dict[str, Any]]) -> Iterable
                 workload_id,
                 Trace(
                     workload_id=workload_id,
+                    # files of schema version 1 have no campaign in their kernels
                     campaign_id=campaign_id or row.get("campaign_id") or "",
                     key=GraphKey.of(row),
                     family=row["family"] or "",
@@ -152,7 +162,7 @@ def _traces(file: TableFile, measured: Mapping[str, dict[str, Any]]) -> Iterable
 
 @dataclass
 class _Launched:
-    """What one call launched."""
+    """The kernels that one call launched."""
 
     call: Call
     names: Counter[int] = field(default_factory=Counter)
@@ -162,11 +172,14 @@ class _Launched:
     def add(self, name: int, duration_us: float, hidden_us: float | None) -> None:
         self.names[name] += 1
         self.duration_us += duration_us
+        # one kernel without a known overlap makes the overlap of the call unknown
         self.hidden_us = None if hidden_us is None or self.hidden_us is None else self.hidden_us + hidden_us
 
     def busy_us(self) -> float:
+        """The time in which at least one kernel ran; NaN where it is not known."""
         if self.hidden_us is not None:
             return self.duration_us - self.hidden_us
+        # the name of the call and many kernels of one name: together a sign of streams
         spread = _SPREAD.search(self.call.op) and max(self.names.values()) >= _SPREAD_KERNELS
         return math.nan if spread else self.duration_us
 
@@ -174,21 +187,22 @@ class _Launched:
 def link_traces(
     traces: Sequence[Trace],
     graphs: Iterable[tuple[GraphKey, str, Graph]],
-    tell: Callable[[int, int], None] = lambda *_: None,
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> tuple[list[Link], Summary]:
-    """Tie every trace to its graph; one graph is in memory at a time."""
+    """Link every trace to its graph; one graph is in memory at a time."""
     waiting: defaultdict[GraphKey, list[Trace]] = defaultdict(list)
     for trace in traces:
         waiting[trace.key].append(trace)
     links, summary = [], Summary()
     for key, graph_hash, graph in graphs:
+        # `pop`: a store may have a graph twice, and a trace counts once
         for trace in waiting.pop(key, []):
             link = Link(trace, graph_hash, tuple(link_calls(graph, trace.calls)))
             links.append(link)
             summary.add(trace, link.nodes)
-            tell(len(links), len(traces))
-    for left in waiting.values():
-        for trace in left:
+            progress(len(links), len(traces))
+    for unlinked in waiting.values():
+        for trace in unlinked:
             summary.add(trace, None)
     return links, summary
 
@@ -196,14 +210,15 @@ def link_traces(
 def link_store(
     store: Path, graphs: Path, tell: Callable[[int, int], None] = lambda *_: None
 ) -> tuple[list[Link], Summary]:
-    """Tie the traces below ``store`` to the graphs below ``graphs``."""
+    """Link the traces below ``store`` to the graphs below ``graphs``."""
     traces = read_traces_of(store)
     return link_traces(traces, read_graphs(graphs, [trace.key for trace in traces]), tell)
 
 
 def write_links(links: Sequence[Link], folder: Path) -> Path:
-    """Write the table ``kernel_nodes`` of ``folder``; it takes the place of an older one."""
+    """Write the table ``kernel_nodes`` of ``folder``; it replaces an older one."""
     columns: dict[str, list[object]] = {name: [] for name in TABLES[_TABLE].columns}
+    # similar traces next to each other compress better
     for link in sorted(links, key=lambda link: (link.trace.family, link.trace.key)):
         for call, node in zip(link.trace.calls, link.nodes, strict=True):
             columns["campaign_id"].append(link.trace.campaign_id)

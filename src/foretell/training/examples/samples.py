@@ -1,7 +1,7 @@
-"""workflows: all measured workloads as samples, extracted once and kept: extraction takes minutes, reading seconds.
+"""Training: samples: all measured workloads as arrays, extracted once and cached.
 
-The cache is named by the store's files, the facts of the device and the version of the features, so that it is known
-whether it is still true.
+Extraction takes minutes, reading the cache seconds. The name of the cache file is a hash of the store's files, of the
+facts of the device, and of the version of the features, so a stale cache is never read.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 def read_samples(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> list[Sample]:
-    """The samples of a device, from the cache where it is true; the cache is written whole or not at all."""
+    """The samples of a device, from the cache where there is one; it is written completely or not at all."""
     file = cache / f"samples-{device}-{fingerprint(store, device)}.npz"
     if file.exists():
         return _load(file)
@@ -39,6 +39,7 @@ def read_samples(store: Path, device: str, cache: Path, say: Say = lambda _: Non
     total = len(measured_rows(store))
     for example in read_examples(store, Target(find_device(device)), failures):
         other = example.row["device_name"]
+        # older measurements have no device name: they are taken to be of this device
         if other and find_device(other).id != device:
             failures[f"measured on {other}"] += 1
             continue
@@ -63,6 +64,7 @@ def sample_of(example: Example) -> Sample:
     unit_us = None
     if example.unit_us is not None:
         spent = np.zeros(len(units))
+        # equal units may have different traced times: each gets their mean
         np.add.at(spent, units.member, example.unit_us)
         unit_us = spent / units.counts
     row = example.row
@@ -76,19 +78,21 @@ def sample_of(example: Example) -> Sample:
         roofline_ms=base.latency_ms.value if base.latency_ms else np.nan,
         roofline_w=base.power_w.value if base.power_w else np.nan,
         truth={name: float("nan") if row[name] is None else float(row[name]) for name in TRUTHS},
+        # sums of kernels (where capture failed) leave out gaps, and a bench is no model
         captured=row["latency_source"] == "cuda-graph" and row["family"] != BENCH,
     )
 
 
 def fingerprint(store: Path, device: str, **versions: int) -> str:
-    """A hash of the records, the device's facts and the features' version; ``versions`` of what else was made of them.
+    """A hash of the records, of the device's facts and of the features' version, and of further ``versions``.
 
-    Bounds are features, and they follow from the facts of the catalogue: other facts are another fingerprint.
+    Bounds are features, and they follow from the facts of the catalogue: other facts give another fingerprint.
     """
     named = {"features": FEATURES_VERSION, **versions}
     digest = hashlib.sha256(f"{POOLED_SCHEMA} {find_device(device)!r} {sorted(named.items())}".encode())
     for file in sorted(find_files(store), key=lambda file: str(file.path)):
         if file.table in _TABLES:
+            # name and size, not content: files of a store are never changed, only added
             digest.update(f"{file.path.relative_to(store)}:{file.path.stat().st_size}".encode())
     return digest.hexdigest()[:16]
 
@@ -125,6 +129,7 @@ def _load(file: Path) -> list[Sample]:
     for start, end, text in zip(ends - stored["sizes"], ends, stored["facts"].tolist(), strict=True):
         facts, part = json.loads(text), slice(int(start), int(end))
         setting = Setting(facts["mode"], facts["dtype"], facts["batch_size"], facts["optimizer"], facts["memory_mib"])
+        # units in the cache are distinct already: each is a member of its own row
         number = np.arange(len(stored["counts"][part]))
         units = DistinctUnits(stored["features"][part], stored["counts"][part], stored["bound_us"][part], number)
         samples.append(

@@ -1,7 +1,7 @@
-"""workflows: which class of kernel ran each traced unit of the samples, as what a network learns beside its time.
+"""Training: unit classes: which class of kernel ran each traced unit, as an auxiliary label for networks.
 
-Labels know units by what they are, not by the workload they are of: equal units have one class, that of most of them.
-Units that no trace has timed have none, so that what a trace of another workload saw does not reach them.
+Labels identify a unit by its features, not by its workload. Equal units get one class, that of most of them. Units
+without a traced time get no class, so that nothing from the trace of a held-out workload reaches them.
 """
 
 import io
@@ -24,7 +24,7 @@ UNKNOWN = -1
 def read_unit_classes(
     samples: list[Sample], store: Path, device: str, cache: Path, say: Say = lambda _: None
 ) -> NDArray[np.int16] | None:
-    """The class of every unit of all samples, in their order; None where no kernel of the store has a name."""
+    """The class of every unit of all samples, in order; None where the store has no names of kernels."""
     file = cache / f"unit-classes-{device}-{fingerprint(store, device, labels=LABELS_VERSION)}.npz"
     if not file.exists():
         try:
@@ -35,21 +35,24 @@ def read_unit_classes(
         data = io.BytesIO()
         np.savez_compressed(data, allow_pickle=False, classes=match(UnitRows.of(samples), labels))
         write_whole(file, data.getvalue())
-    with np.load(file, allow_pickle=False) as kept:
-        return np.asarray(kept["classes"], np.int16)
+    with np.load(file, allow_pickle=False) as stored:
+        return np.asarray(stored["classes"], np.int16)
 
 
 def match(rows: UnitRows, labels: KernelLabels) -> NDArray[np.int16]:
-    """The class of each row that was traced and has its equal among the labels."""
+    """The class of each row that was traced and has an equal unit among the labels."""
     known, place = np.unique(_keys(labels.features), return_inverse=True)
     pairs, where = np.unique(np.stack([place, labels.label], axis=1), axis=0, return_inverse=True)
     units = np.bincount(where.ravel(), labels.counts)
-    order = np.lexsort((units, pairs[:, 0]))  # of each key the class of most units comes last
+    order = np.lexsort(
+        (units, pairs[:, 0])
+    )  # for each key the class of most units comes last and overwrites the others
     of_key = np.full(len(known), UNKNOWN, np.int16)
     of_key[pairs[order, 0]] = pairs[order, 1]
     keys = _keys(rows.features)
-    found = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return np.where(rows.is_traced & (known[found] == keys), of_key[found], UNKNOWN).astype(np.int16)
+    # `searchsorted` gives a position also for unknown keys: compare before use
+    nearest = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return np.where(rows.is_traced & (known[nearest] == keys), of_key[nearest], UNKNOWN).astype(np.int16)
 
 
 def _keys(features: NDArray[np.float32]) -> NDArray[Any]:

@@ -1,7 +1,7 @@
-"""Workflows: what predictors learn from: every measured workload as the features of its units, and what was measured.
+"""Training: examples: every measured workload with the features of its units and what was measured.
 
-Where a workload was traced, the time of each unit is known too: the kernels that belong to its nodes, forward and
-backward apart.
+Where a workload was traced, the time of each unit is known too: that of the kernels that belong to its nodes, with
+forward and backward apart.
 """
 
 from collections import Counter, defaultdict
@@ -34,7 +34,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Example:
-    """A measured workload. ``unit_us`` is the traced time of each unit, or None where there is no trace."""
+    """A measured workload; ``unit_us`` is the traced time of each unit, or None where there is no trace."""
 
     row: Row
     workload: Workload
@@ -45,18 +45,19 @@ class Example:
 def read_examples(store: Path, target: Target, failures: Counter[str] | None = None) -> Iterator[Example]:
     """Every measured workload below ``store`` that has a graph; one graph is in memory at a time.
 
-    Workloads whose graph does not take their batch are counted in ``failures`` by the reason.
+    Workloads whose graph cannot take their batch size are counted in ``failures``, by reason.
     """
     rows = measured_rows(store)
     traces = {trace.workload_id: trace for trace in read_traces_of(store)}
-    ties = _ties(store)
+    links = _links(store)
     waiting: defaultdict[GraphKey, list[Row]] = defaultdict(list)
     for row in rows.values():
         waiting[GraphKey.of(row)].append(row)
     for key, _, graph in read_graphs(store, list(waiting)):
+        # workloads that differ only in batch size or dtype share a graph
         for row in waiting.pop(key):
             try:
-                yield _example(row, graph, target, traces.get(row["workload_id"]), ties)
+                yield _example(row, graph, target, traces.get(row["workload_id"]), links)
             except ForetellError as error:
                 if failures is None:
                     raise
@@ -64,7 +65,7 @@ def read_examples(store: Path, target: Target, failures: Counter[str] | None = N
 
 
 def measured_rows(store: Path) -> dict[str, Row]:
-    """The first good measurement of every workload."""
+    """The first successful measurement of every workload."""
     rows: dict[str, Row] = {}
     for file in find_files(store):
         if file.table == "measurements":
@@ -74,15 +75,15 @@ def measured_rows(store: Path) -> dict[str, Row]:
     return rows
 
 
-def _ties(store: Path) -> dict[str, dict[int, int]]:
-    """By workload, the node of every traced call."""
-    ties: defaultdict[str, dict[int, int]] = defaultdict(dict)
+def _links(store: Path) -> dict[str, dict[int, int]]:
+    """By workload the node of every traced call."""
+    links: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for file in find_files(store):
         if file.table == "kernel_nodes":
             columns = read_columns(file, ("workload_id", "op_index", "node")).to_pydict()
             for workload_id, number, node in zip(*columns.values(), strict=True):
-                ties[workload_id][number] = node
-    return dict(ties)
+                links[workload_id][number] = node
+    return dict(links)
 
 
 def workload_of(row: Row, graph: Graph, target: Target) -> Workload:
@@ -99,17 +100,17 @@ def workload_of(row: Row, graph: Graph, target: Target) -> Workload:
 
 
 def _example(
-    row: Row, graph: Graph, target: Target, trace: Trace | None, ties: Mapping[str, Mapping[int, int]]
+    row: Row, graph: Graph, target: Target, trace: Trace | None, links: Mapping[str, Mapping[int, int]]
 ) -> Example:
     workload = workload_of(row, graph, target)
     units = extract_units(workload)
-    if trace is None or trace.workload_id not in ties:
+    if trace is None or trace.workload_id not in links:
         return Example(row, workload, units, None)
-    return Example(row, workload, units, unit_times(workload, units, trace, ties[trace.workload_id]))
+    return Example(row, workload, units, unit_times(workload, units, trace, links[trace.workload_id]))
 
 
 def unit_times(workload: Workload, units: Units, trace: Trace, nodes: Mapping[int, int]) -> NDArray[np.float64]:
-    """The traced microseconds of each unit; NaN where its kernels may have run at the same time."""
+    """The traced microseconds of each unit; NaN where its kernels may have overlapped."""
     spent: Counter[tuple[str, int]] = Counter()
     for call, busy_us in zip(trace.calls, trace.busy_us, strict=True):
         node = nodes[call.op_index]
@@ -117,16 +118,17 @@ def unit_times(workload: Workload, units: Units, trace: Trace, nodes: Mapping[in
     positions = _positions(workload)
     times = np.zeros(len(units))
     for number, (phase, members) in enumerate(zip(units.phases, units.nodes, strict=True)):
+        # the update of the parameters is one unit without nodes
         keys = [OPTIMIZER] if phase == "optimizer" else [positions[member] for member in members]
         times[number] = sum(spent[phase, key] for key in keys)
     return times
 
 
 def _positions(workload: Workload) -> list[int]:
-    """Where each node of the graph that runs stands in the graph that was traced: autocast adds casts to it."""
+    """For each node of the graph that runs its position in the graph that was traced."""
     graph = workload.graph
     if workload.running_graph is graph:
         return list(range(len(graph.nodes)))
     known = {node.name: position for position, node in enumerate(graph.nodes)}
-    absent = len(graph.nodes)  # no call is tied to a cast that autocast made
+    absent = len(graph.nodes)  # a cast that autocast added: no call is linked to it
     return [known.get(node.name, absent) for node in workload.running_graph.nodes]

@@ -1,4 +1,4 @@
-"""Evaluation: how far predictions are from the truth, and predictors side by side."""
+"""Training: judging: how far predictions are from the truth, and predictors side by side."""
 
 from foretell.training.judging.metrics import (
     Accuracy,

@@ -1,6 +1,6 @@
-"""Evaluation: errors of predictions of positive quantities, their ranks, and what intervals cover.
+"""Training: metrics: errors of predicted positive quantities, their ranks, and the coverage of intervals.
 
-All errors are shares of the truth, 0.04 is four per cent. The truth must be positive and everything finite: a metric of
+All errors are shares of the truth: 0.04 is four per cent. The truth must be positive and everything finite. A metric of
 nothing, of a zero or of a NaN is an error, never a number.
 """
 
@@ -18,7 +18,7 @@ WITHIN = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How well one predictor does on one set; ``kendall_tau`` is None where all values tie."""
+    """The accuracy of one predictor on one set; ``kendall_tau`` is None where all values tie."""
 
     count: int
     mape: float
@@ -75,7 +75,7 @@ def median_ape(truth: ArrayLike, predicted: ArrayLike) -> float:
 
 
 def p95_ape(truth: ArrayLike, predicted: ArrayLike) -> float:
-    """Nineteen of twenty predictions are at most this far off (linear between neighbours).
+    """Nineteen in twenty predictions are at most this far off (linear interpolation).
 
     >>> round(p95_ape([1.0, 1.0, 1.0], [1.0, 1.0, 2.0]), 6)
     0.9
@@ -90,7 +90,9 @@ def share_within(truth: ArrayLike, predicted: ArrayLike, limit: float = WITHIN) 
     0.75
     """
     actual, guess = _pair(truth, predicted)
-    slack = 8 * np.finfo(np.float64).eps  # what lies on the limit counts although 11 − 10 is not exactly a tenth of 10
+    slack = (
+        8 * np.finfo(np.float64).eps
+    )  # a value on the limit counts, although in floating point 11 − 10 is not exactly a tenth of 10
     return float(np.mean(np.abs(guess - actual) <= (limit + slack) * actual))
 
 
@@ -110,6 +112,7 @@ def kendall_tau(truth: ArrayLike, predicted: ArrayLike) -> float | None:
     pairs = len(actual) * (len(actual) - 1) // 2
     tied_actual, tied_guess = _tied_pairs(actual), _tied_pairs(np.sort(guess))
     tied_both = _tied_pairs(np.unique(np.stack([actual, guess]), axis=1, return_inverse=True)[1].ravel())
+    # τ-b would divide by 0
     if pairs in (tied_actual, tied_guess):
         return None
     excess = pairs - tied_actual - tied_guess + tied_both - 2 * _inversions(guess)
@@ -142,12 +145,13 @@ def over_seeds(values: Iterable[float]) -> MeanSpread:
     >>> str(over_seeds([0.03, 0.04, 0.05]))
     '0.04 ± 0.01'
     """
-    found = np.array(list(values), dtype=np.float64)
-    if not found.size or not np.all(np.isfinite(found)):
+    numbers = np.array(list(values), dtype=np.float64)
+    if not numbers.size or not np.all(np.isfinite(numbers)):
         raise DataError(
-            f"Got {found.size} values over seeds, {_not_finite(found)} not finite; give one finite or more."
+            f"Got {numbers.size} values over seeds, {_not_finite(numbers)} of them not finite; "
+            "give at least one, all finite."
         )
-    return MeanSpread(float(found.mean()), float(found.std(ddof=1)) if found.size > 1 else 0.0, found.size)
+    return MeanSpread(float(numbers.mean()), float(numbers.std(ddof=1)) if numbers.size > 1 else 0.0, numbers.size)
 
 
 def _apes(truth: ArrayLike, predicted: ArrayLike) -> Values:
@@ -200,24 +204,24 @@ def _tied_pairs(ordered: NDArray[np.generic]) -> int:
 
 
 def _inversions(values: Values) -> int:
-    """How many pairs stand in falling order: merge sort from the bottom, one sort of the whole a level.
+    """The number of pairs in descending order: a merge sort from the bottom, with one sort of the whole array a level.
 
     >>> _inversions(np.array([3.0, 1.0, 2.0, 2.0]))
     3
     """
     ranks = np.unique(values, return_inverse=True)[1].astype(np.int64)
-    count, width, found = len(ranks), 1, 0
+    count, width, inversions = len(ranks), 1, 0
     place = np.arange(count)
     while width < count:
         block, in_right = place // (2 * width), (place // width) % 2
-        # equal values of the left half come first: a tie is no inversion
+        # equal values of the left half come first, because a tie is no inversion
         order = np.lexsort((in_right, ranks, block))
         from_right = in_right[order].astype(bool)
-        # before a value of the right half stand all of the left that are not larger; the rest of the left is inverted;
-        # sorting keeps blocks together, so that ``block`` holds after it too
+        # Before a value of the right half come all values of the left half that are not larger; the rest of the left
+        # half is inverted with it. Sorting keeps blocks together, so ``block`` is right after the sort, too.
         seen_left = np.cumsum(~from_right)
         left_until_here = np.minimum((block + 1) * width, count - block * width)
-        found += int(np.sum((left_until_here - seen_left)[from_right]))
+        inversions += int(np.sum((left_until_here - seen_left)[from_right]))
         ranks = ranks[order]
         width *= 2
-    return found
+    return inversions

@@ -1,6 +1,16 @@
-"""Evaluation: one predictor on one split with one seed: fit on one side, judge on another.
+"""Training: the protocol: one predictor on one split with one seed, fitted on one side and judged on another.
 
-A run is written down as soon as it ends, and is not repeated: an evaluation that was stopped goes on.
+Every predictor is a fitter: it gets the training side, the validation side and a seed, and returns a function that
+predicts samples. The test side is given to that function alone. Splits are by workload (random), architecture or family
+(`foretell.datasets.splits`); the last two ask how well a predictor generalises. Each is repeated with several seeds,
+and tables show mean and standard deviation over them.
+
+Two rules make comparisons fair. A bench of single operators may be training data, but is never judged, because it is no
+model. A predictor that does not predict a mode at all is not judged in that mode, nor over all modes, where it would be
+compared on easier data.
+
+Limits: seeds change the split and the fit together, so the deviation covers both; the samples of one store come from
+one device and a few campaigns. A run is saved when it ends and is not repeated, so a stopped evaluation can go on.
 """
 
 import json
@@ -24,13 +34,14 @@ SHARE = 0.15
 _FEW = 8
 
 Predicted = Mapping[str, NDArray[np.float64]]
-Answerer = Callable[[Sequence[Sample]], Predicted]
-Fitter = Callable[[Sequence[Sample], Sequence[Sample], int], Answerer]
+# a fitter gets training samples, validation samples and a seed, and returns a function that predicts samples
+SamplePredictor = Callable[[Sequence[Sample]], Predicted]
+Fitter = Callable[[Sequence[Sample], Sequence[Sample], int], SamplePredictor]
 
 
 @dataclass(frozen=True)
 class Run:
-    """How one predictor did on one split: by metric and mode, the name and value of each figure."""
+    """The results of one predictor on one split: by metric and mode, the name and value of each figure."""
 
     predictor: str
     split: str
@@ -40,7 +51,7 @@ class Run:
 
 
 def sides(samples: Sequence[Sample], split: str, seed: int) -> dict[str, list[Sample]]:
-    """The samples of each side; what only teaches units (a bench of operators) never judges anybody."""
+    """The samples of each side; benches of operators, and samples that were not replayed, only train."""
     rule = Split(split, validation=SHARE, test=SHARE, seed=seed)
     records = {
         "workload_id": [sample.workload_id for sample in samples],
@@ -49,19 +60,20 @@ def sides(samples: Sequence[Sample], split: str, seed: int) -> dict[str, list[Sa
     }
     parts: dict[str, list[Sample]] = {TRAIN: [], VALIDATION: [], TEST: []}
     for side, sample in zip(assign(rule, records), samples, strict=True):
+        # validation and test are whole, replayed models only
         if side == TRAIN or sample.captured:
             parts[side].append(sample)
     return parts
 
 
 def judge(test: Sequence[Sample], predicted: Predicted) -> dict[str, dict[str, dict[str, float | None]]]:
-    """The figures of each metric, over all and by mode; a mode of a few workloads has none.
+    """The figures of each metric, over all modes and by mode; a mode with few workloads has none.
 
-    A predictor whose answers are NaN throughout a mode is not made for it: it is not judged there, nor over all, where
-    it would be compared with those that answer more. A NaN among numbers is an error.
+    A predictor whose predictions are NaN throughout a mode is not made for that mode. It is not judged there, nor over
+    all modes. A NaN among numbers is an error.
     """
     modes = np.array([sample.setting.mode for sample in test])
-    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    figures: dict[str, dict[str, dict[str, float | None]]] = {}
     for metric in METRICS:
         if metric not in predicted:
             continue
@@ -70,17 +82,18 @@ def judge(test: Sequence[Sample], predicted: Predicted) -> dict[str, dict[str, d
         declined = _declined(metric, predicted[metric][known], modes[known])
         for mode in MODES:
             use = known & ((modes == mode) | (mode == "all"))
+            # percentiles of fewer workloads mean nothing
             if use.sum() >= _FEW and mode not in declined:
-                found.setdefault(metric, {})[mode] = _figures(truth[use], metric, predicted, use)
-    return found
+                figures.setdefault(metric, {})[mode] = _figures(truth[use], metric, predicted, use)
+    return figures
 
 
 def _declined(metric: str, values: NDArray[np.float64], modes: NDArray[np.str_]) -> set[str]:
-    """The modes that have no answer, and ``all`` where there are any."""
-    found = {str(mode) for mode in np.unique(modes) if np.isnan(values[modes == mode]).all()}
-    if found and found == set(modes.tolist()):
+    """The modes without predictions, and ``all`` where there are any."""
+    declined = {str(mode) for mode in np.unique(modes) if np.isnan(values[modes == mode]).all()}
+    if declined and declined == set(modes.tolist()):
         raise DataError(f"All {len(values)} predictions of {metric} are NaN; leave the metric out.")
-    return found | {"all"} if found else found
+    return declined | {"all"} if declined else declined
 
 
 def _figures(
@@ -93,25 +106,27 @@ def _figures(
         figures["coverage"] = coverage(truth, low, high)
         figures["median_relative_width"] = median_relative_width(values, low, high)
     if "distance" in predicted:
+        # how often the distance warning is shown
         figures["warned"] = float(np.mean(predicted["distance"][use] > 1))
     return figures
 
 
 def run_once(name: str, fitter: Fitter, samples: Sequence[Sample], split: str, seed: int, folder: Path) -> Run:
-    """One run, from its file where there is one."""
+    """One run, read from its file where it exists."""
     file = _file(name, split, seed, folder)
     if file.exists():
         return Run(**json.loads(file.read_text(encoding="utf-8")))
     parts = sides(samples, split, seed)
-    answer = fitter(parts[TRAIN], parts[VALIDATION], seed)
-    predicted = answer(parts[TEST])
+    predict = fitter(parts[TRAIN], parts[VALIDATION], seed)
+    # the test side is seen here for the first time
+    predicted = predict(parts[TEST])
     run = Run(name, split, seed, {side: len(part) for side, part in parts.items()}, judge(parts[TEST], predicted))
     write_whole(file, json.dumps(asdict(run), indent=1).encode())
     return run
 
 
 def is_known(name: str, split: str, seed: int, folder: Path) -> bool:
-    """Whether a run was made before."""
+    """Whether a run is finished."""
     return _file(name, split, seed, folder).exists()
 
 
@@ -120,23 +135,23 @@ def _file(name: str, split: str, seed: int, folder: Path) -> Path:
 
 
 def compare(runs: Sequence[Run], split: str, metric: str, mode: str) -> Comparison | None:
-    """Predictors side by side on one split, mean and spread over seeds; None where no run has it."""
+    """Predictors side by side on one split, mean and spread over seeds; None where no run has the metric."""
     rows: dict[str, dict[str, Cell]] = {}
     for name in dict.fromkeys(run.predictor for run in runs):
-        found = [
+        by_seed = [
             run.figures[metric][mode]
             for run in runs
             if run.predictor == name and run.split == split and mode in run.figures.get(metric, {})
         ]
-        if found:
-            rows[name] = {figure: _over(found, figure) for figure in found[0] if figure != "count"}
+        if by_seed:
+            rows[name] = {figure: _over(by_seed, figure) for figure in by_seed[0] if figure != "count"}
     seeds = len({run.seed for run in runs if run.split == split})
     title = f"{metric}, {mode}, split by {split}, {seeds} seed{'s' if seeds != 1 else ''}"
     return Comparison(title, rows) if rows else None
 
 
-def _over(found: Sequence[Mapping[str, float | None]], figure: str) -> Cell:
-    values = [each.get(figure) for each in found]
+def _over(by_seed: Sequence[Mapping[str, float | None]], figure: str) -> Cell:
+    values = [figures.get(figure) for figures in by_seed]
     known = [value for value in values if value is not None]
     return over_seeds(known) if known else None
 

@@ -1,4 +1,4 @@
-"""Evaluation: predictors side by side: rows are predictors, columns are metrics; as Markdown and as JSON."""
+"""Training: comparisons: predictors are rows and metrics are columns; as Markdown and as JSON."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ PERCENT = frozenset(
      "precision", "recall", "fused")
 )  # fmt: skip
 LARGER_IS_BETTER = frozenset({"within_10_percent", "kendall_tau", "accuracy", "precision", "recall"})
-UNRANKED = frozenset({"count", "coverage", "warned", "edges", "fused"})  # more of either is no merit by itself
+UNRANKED = frozenset({"count", "coverage", "warned", "edges", "fused"})  # more of these is not better by itself
 _ABSENT = "–"
 _COUNTS = ("count", "edges")
 
@@ -22,7 +22,8 @@ _COUNTS = ("count", "edges")
 class Comparison:
     """Metrics of predictors on one set; a metric that a predictor does not have is None or left out.
 
-    Where rows are parts of a set instead, they are not ``ranked``. ``shares`` are the metrics shown in per cent.
+    Where rows are parts of a set instead of predictors, they are not ``ranked``. ``shares`` are the metrics shown in
+    per cent.
     """
 
     title: str
@@ -37,13 +38,14 @@ class Comparison:
         return tuple(dict.fromkeys(name for row in self.rows.values() for name in row))
 
     def best(self, metric: str) -> tuple[str, ...]:
-        """The predictors that are best in a metric; none where it ranks nobody."""
+        """The best predictors in a metric; none where the metric does not rank."""
         means = {name: _mean(row.get(metric)) for name, row in self.rows.items()}
         known = {name: mean for name, mean in means.items() if mean is not None}
+        # one predictor alone is not the best of anything
         if not self.ranked or metric in UNRANKED or len(known) < 2:
             return ()
-        wanted = max(known.values()) if metric in LARGER_IS_BETTER else min(known.values())
-        return tuple(name for name, mean in known.items() if mean == wanted)
+        best_mean = max(known.values()) if metric in LARGER_IS_BETTER else min(known.values())
+        return tuple(name for name, mean in known.items() if mean == best_mean)
 
     def to_markdown(self) -> str:
         """A table whose best value a column is bold; shares are shown in per cent.
@@ -108,5 +110,5 @@ def _plain(cell: Cell) -> float | dict[str, float] | None:
 
 
 def page(head: str, tables: Iterable[Comparison]) -> bytes:
-    """A file of tables below some text, in Markdown."""
+    """Tables below some text, as a Markdown file."""
     return "\n\n".join([head, *(table.to_markdown() for table in tables)]).encode() + b"\n"
