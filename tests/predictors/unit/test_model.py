@@ -379,7 +379,7 @@ def test_corrections_are_logarithms_of_ratios(trees: UnitModel) -> None:
     sample = small_samples()[3]
 
     def answer(**told: float) -> dict[str, float]:
-        found = fixed_model(trees, **told).answer(sample.units, sample.setting, 200.0)
+        found = fixed_model(trees, **told).predict(sample.units, sample.setting, 200.0)
         return {name: estimate.value for name, estimate in found.estimates.items()}
 
     plain = answer()
@@ -396,7 +396,7 @@ def test_an_interval_is_as_wide_as_the_expected_error_times_its_quantile(trees: 
 
     def width(expected: float) -> tuple[float, float]:
         told = {f"{name}_error": float(np.log(expected)) for name in METRICS}
-        found = fixed_model(trees, **told).answer(sample.units, sample.setting, 200.0).estimates["latency_ms"]
+        found = fixed_model(trees, **told).predict(sample.units, sample.setting, 200.0).estimates["latency_ms"]
         return found.low / found.value, found.high / found.value
 
     assert width(0.1) == pytest.approx((np.exp(-0.2), np.exp(0.2)))
@@ -417,7 +417,7 @@ def test_a_network_tells_time_and_power(trees: UnitModel) -> None:
     model = UnitModel(models, card, trees.known, FixedNetwork())  # type: ignore[arg-type]
     sample = next(sample for sample in small_samples() if sample.units.counts.max() > 1 and len(sample.units) > 1)
     np.testing.assert_allclose(model.times_us(sample.units), 3 * sample.units.bound_us)
-    answer = model.answer(sample.units, sample.setting, 1e9)
+    answer = model.predict(sample.units, sample.setting, 1e9)
     told_w = np.linspace(100.0, 300.0, len(sample.units))
     spent_us = sample.units.bound_us * sample.units.counts
     assert answer.estimates["power_w"].value == pytest.approx((spent_us * told_w).sum() / spent_us.sum())
