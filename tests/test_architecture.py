@@ -5,6 +5,7 @@ import graphlib
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,7 @@ ROOTS = {"registry": {"errors"}, "optional": {"errors"}}
 OUTSIDE = {"__init__", "__main__", "testing"}  # the public routes, and what only tests import
 MOST_FILES = 14
 HEAVY = {"torch", "torchvision", "timm", "transformers"}
+NOT_CORE = HEAVY | {"onnxruntime", "pandas", "pyarrow", "lightgbm", "jinja2"}
 HEAVY_ROOMS = {"frontends", "profiling", "predictors", "training"}
 LONGEST_FILE = 500
 BANNED_NAMES = {"utils", "helpers", "common", "misc", "core", "manager"}
@@ -242,7 +244,7 @@ sys.stdout.write(" ".join(loaded))
 @pytest.fixture(scope="module")
 def loaded_by_import() -> set[str]:
     """What ``import foretell`` loads, in a process where importing torch is an error; it predicts there too."""
-    code = WITHOUT_TORCH.format(heavy=HEAVY)
+    code = WITHOUT_TORCH.format(heavy=NOT_CORE)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return set(done.stdout.split())
@@ -259,3 +261,21 @@ def test_what_import_loads_names_no_heavy_library_at_its_top(loaded_by_import: s
             tops = [s for s in at_import(tree_of(path)) if isinstance(s, ast.Import | ast.ImportFrom)]
             names = {name.split(".")[0] for s in tops for name in imported(s)}
             assert not names & HEAVY, module
+
+
+def test_prediction_imports_every_core_dependency_and_no_other() -> None:
+    """Whoever installs foretell waits for each of them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    core = sorted(re.split(r"[<>=\[]", name)[0] for name in project["dependencies"])
+    code = """
+import sys
+from foretell.cli.main import main
+try:
+    main(["predict", sys.argv[1], "--no-cache"])
+finally:
+    sys.stderr.write(" ".join(sorted({name.split(".")[0] for name in sys.modules})))
+"""
+    model = ROOT / "examples" / "resnet50.onnx"
+    done = subprocess.run([sys.executable, "-c", code, str(model)], capture_output=True, text=True, check=True)
+    assert core == [name for name in core if name in done.stderr.split()]
+    assert not NOT_CORE & set(done.stderr.split())

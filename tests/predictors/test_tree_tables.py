@@ -66,3 +66,11 @@ def test_tables_that_point_outside_themselves_are_refused(fitted):
         attribute.ints[0] = value
         with pytest.raises(ModelError, match="damaged"):
             TreeTables.read(broken.SerializeToString())
+
+
+def test_without_onnxruntime_trees_are_walked_however_many_rows_there_are(fitted, monkeypatch):
+    _, data, rows = fitted
+    monkeypatch.setattr(trees_module, "_WALKED_ROWS", 0)
+    monkeypatch.setattr(trees_module, "available", lambda name: name != "onnxruntime")
+    monkeypatch.setattr(trees_module, "_session", lambda _: pytest.fail("a session was made"))
+    assert Trees.load(data).predict(rows) == pytest.approx(TreeTables.read(data).predict(rows))

@@ -37,7 +37,10 @@ class Untouched:
         ({"optimizer": "sgd", "mode": "prefill"}, "An optimizer ('sgd') needs --mode training."),
         ({"optimizer": "lion", "mode": "training"}, "Unknown optimizer 'lion'. Choose from: sgd, adamw."),
         ({"predictor": "rooflin"}, "Unknown predictor 'rooflin'. Did you mean 'roofline'?"),
-        ({"predictor": "absent.zip"}, "There is no file absent.zip; give the name of a predictor, or a file that foretell train"),
+        (
+            {"predictor": "absent.zip"},
+            "There is no file absent.zip; give the name of a predictor, or a file that foretell train",
+        ),
         ({"latency_limit_ms": 0}, "The latency limit is 0 ms; it must be a number above 0."),
         ({"runtime": "compile", "mode": "training"}, "torch.compile was measured in inference, not in training"),
         ({"batch_size": 0}, "The batch size is 0; it must be a whole number between 1 and 1048576."),

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.errors import InputError, ModelError
-from foretell.optional import require
+from foretell.optional import available, require
 from foretell.predictors.tree_tables import TreeTables
 
 # objectives whose raw score is the prediction
@@ -83,7 +83,7 @@ class TreeFit:
 
 
 class Trees:
-    """Trees that `to_onnx` wrote: numpy walks them at first, onnxruntime runs them once that pays."""
+    """Trees that `to_onnx` wrote: numpy walks them; onnxruntime, where it is installed, runs them once that pays."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -110,7 +110,7 @@ class Trees:
         rows = np.ascontiguousarray(features, dtype=np.float32)
         # count over all calls: a process that keeps predicting gets a session
         self._walked += len(rows)
-        if self._session is None and self._walked <= _WALKED_ROWS:
+        if self._session is None and (self._walked <= _WALKED_ROWS or not available("onnxruntime")):
             return self._tables.predict(rows)
         if self._session is None:
             self._session = _session(self._data)

@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from foretell.errors import ForetellError
+from foretell.optional import available, require
 from foretell.processes.child import die_with_parent, short, take_output
 from foretell.units import bytes_from_mib
 from foretell.web.answers import answer
@@ -50,11 +51,12 @@ def limit(memory_mib: float) -> None:
 def warm() -> None:
     """Load what the first question would wait for."""
     import onnx
-    import onnxruntime
 
     from foretell.predictors import find_predictor
 
-    del onnx, onnxruntime
+    del onnx
+    if available("onnxruntime"):
+        require("onnxruntime", extra="web")
     find_predictor(None, "h200")
 
 
