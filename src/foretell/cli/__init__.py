@@ -1,1 +1,1 @@
-"""cli: one file a command; parse → workflow → print."""
+"""Cli: one file a command; parse → workflow → print."""

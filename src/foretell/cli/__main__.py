@@ -1,4 +1,4 @@
-"""cli: ``python -m foretell.cli``."""
+"""Cli: ``python -m foretell.cli``."""
 
 from foretell.cli.main import main
 

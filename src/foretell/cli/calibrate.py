@@ -1,4 +1,4 @@
-"""cli: ``foretell calibrate``."""
+"""Cli: ``foretell calibrate``."""
 
 import json
 from dataclasses import asdict

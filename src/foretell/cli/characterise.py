@@ -1,4 +1,4 @@
-"""cli: ``foretell characterise``."""
+"""Cli: ``foretell characterise``."""
 
 import json
 from dataclasses import asdict
@@ -23,7 +23,7 @@ def run(
         str | None, typer.Option("--device", help="cuda or cpu; cuda where there is one.", show_default=False)
     ] = None,
     as_toml: Annotated[
-        bool, typer.Option("--toml", help="Print the entry for the package's own facts/ceilings.toml.")
+        bool, typer.Option("--toml", help="Print the entry for the package's own devices/ceilings.toml.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""cli: ``foretell collect``."""
+"""Cli: ``foretell collect``."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""cli: ``foretell data``: what was measured, at rest."""
+"""Cli: ``foretell data``: what was measured, at rest."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""cli: ``foretell devices``."""
+"""Cli: ``foretell devices``."""
 
 import json
 from dataclasses import asdict

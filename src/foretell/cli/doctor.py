@@ -1,4 +1,4 @@
-"""cli: ``foretell doctor``."""
+"""Cli: ``foretell doctor``."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""cli: ``foretell frontends``: frameworks whose models are converted in environments of their own."""
+"""Cli: ``foretell frontends``: frameworks whose models are converted in environments of their own."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""cli: the ``foretell`` command: its sub-commands."""
+"""Cli: the ``foretell`` command: its sub-commands."""
 
 from importlib import metadata
 

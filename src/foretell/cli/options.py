@@ -1,4 +1,4 @@
-"""cli: options that several commands share."""
+"""Cli: options that several commands share."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""cli: a command line that is run: one clear line for every error, and an exit code that scripts can read."""
+"""Cli: a command line that is run: one clear line for every error, and an exit code that scripts can read."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""cli: ``foretell serve``."""
+"""Cli: ``foretell serve``."""
 
 import importlib
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""cli: ``foretell train`` and ``foretell evaluate``: fit predictors to measurements, and judge them."""
+"""Cli: ``foretell train`` and ``foretell evaluate``: fit predictors to measurements, and judge them."""
 
 import importlib
 import json

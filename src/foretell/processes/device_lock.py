@@ -1,4 +1,4 @@
-"""Profiling: many processes prepare on one device, one at a time measures.
+"""Processes: many processes prepare on one device, one at a time measures.
 
 A readers-writer lock on two files. Preparing (building, warming up, capturing) holds it shared; timing holds it alone.
 Stopping everybody's preparations costs more than a short timing, so those who wait to time go through together: a

@@ -1,1 +1,1 @@
-"""web: the page and the JSON API beside it; parse → workflow, in a worker process → render."""
+"""Web: the page and the JSON API beside it; parse → workflow, in a worker process → render."""

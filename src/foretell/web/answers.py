@@ -1,4 +1,4 @@
-"""web: a question answered in a worker: what ``--json`` of the command of its name prints, or the page of a report."""
+"""Web: a question answered in a worker: what ``--json`` of the command of its name prints, or the page of a report."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""web: the application: routes under /api, /healthz and /metrics, and the page on top."""
+"""Web: the application: routes under /api, /healthz and /metrics, and the page on top."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""web: the body of a request → a question and its files: JSON, or a form in which models may be files."""
+"""Web: the body of a request → a question and its files: JSON, or a form in which models may be files."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""web: what may be asked. A model is a spec that needs no trust, or an upload: never a file of the server's disk."""
+"""Web: what may be asked. A model is a spec that needs no trust, or an upload: never a file of the server's disk."""
 
 import re
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""web: why a request gets no answer, each with its status.
+"""Web: why a request gets no answer, each with its status.
 
 ForetellError (422)
 └─ RefusedError

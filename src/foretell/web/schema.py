@@ -1,4 +1,4 @@
-"""web: what OpenAPI says of the questions and of what comes back."""
+"""Web: what OpenAPI says of the questions and of what comes back."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""web: the server itself: one address, clients that do not finish a request are hung up on, and a clean end."""
+"""Web: the server itself: one address, clients that do not finish a request are hung up on, and a clean end."""
 
 import asyncio
 import socket

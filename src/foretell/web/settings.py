@@ -1,4 +1,4 @@
-"""web: where the server listens and what it allows."""
+"""Web: where the server listens and what it allows."""
 
 import ipaddress
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""workflows: the only hall where rooms meet: from a model and a target to an answer."""
+"""Workflows: the only hall where rooms meet: from a model and a target to an answer."""
 
 from foretell.workflows.predict import devices, predict
 from foretell.workflows.workload import load_graph

@@ -1,4 +1,4 @@
-"""workflows: where to serve or train a model: predictions everywhere, prices and carbon, the best places."""
+"""Workflows: where to serve or train a model: predictions everywhere, prices and carbon, the best places."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""workflows: records at rest: a journal becomes tables, stores are merged and asked, a store gets its card."""
+"""Workflows: records at rest: a journal becomes tables, stores are merged and asked, a store gets its card."""
 
 import os
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""workflows: load a model, place it on a device, predict."""
+"""Workflows: load a model, place it on a device, predict."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""workflows: what a store already knows of a workload: the same computation, measured on the same device."""
+"""Workflows: what a store already knows of a workload: the same computation, measured on the same device."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

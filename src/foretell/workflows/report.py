@@ -1,4 +1,4 @@
-"""workflows: all that a report of a model shows, from one graph: what cannot be told is left out, with the reason."""
+"""Workflows: all that a report of a model shows, from one graph: what cannot be told is left out, with the reason."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

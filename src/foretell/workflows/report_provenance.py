@@ -1,4 +1,4 @@
-"""workflows: where the numbers of a report come from, and the command that makes it again."""
+"""Workflows: where the numbers of a report come from, and the command that makes it again."""
 
 import shlex
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""workflows: the roofline of a workload: predicted times of its units under the ceilings of a device."""
+"""Workflows: the roofline of a workload: predicted times of its units under the ceilings of a device."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""workflows: one model over batch sizes, precisions, devices and slices; the graph is made once."""
+"""Workflows: one model over batch sizes, precisions, devices and slices; the graph is made once."""
 
 import builtins
 import csv

@@ -8,7 +8,7 @@ import pytest
 
 from foretell.errors import GraphError
 from foretell.graph import Cost, Graph, Node, Tensor, graph_costs
-from foretell.graph.cost.arithmetic import first_layer_macs
+from foretell.graph.cost.arithmetic import first_layer_macs, time_steps
 from foretell.graph.ir.node import Attribute
 from foretell.testing import Shape, one_node
 
@@ -265,3 +265,11 @@ def test_the_first_layer_of_one_layer_is_its_first_matrix() -> None:
     assert first_layer_macs(deep, deep.nodes[0]) == 14 * 15
     both = one_node("LSTM", [(7, 2, 5), (2, 12, 5), (2, 12, 3)], [(7, 2, 2, 3)], weights=(1, 2), hidden_size=3)
     assert first_layer_macs(both, both.nodes[0]) == 14 * 2 * 60
+
+
+@pytest.mark.parametrize("op", ["LSTMCell", "GRUCell"])
+def test_a_cell_runs_once_whatever_the_batch(op: str) -> None:
+    """The first axis of its input is the batch, not time: 64 molecules were predicted to take a hundred times as long."""
+    cell, layer = (one_node(name, [(64, 32), (64, 32), (96, 32), (96, 32)], [(64, 32)]) for name in (op, "GRU"))
+    assert time_steps(cell.nodes[0], cell.tensors["in0"]) == 1
+    assert time_steps(layer.nodes[0], layer.tensors["in0"]) == 64

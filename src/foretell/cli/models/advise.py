@@ -1,4 +1,4 @@
-"""cli: ``foretell advise``."""
+"""Cli: ``foretell advise``."""
 
 import json
 from collections import Counter

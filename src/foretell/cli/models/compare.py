@@ -1,4 +1,4 @@
-"""cli: ``foretell compare``."""
+"""Cli: ``foretell compare``."""
 
 import json
 from typing import TYPE_CHECKING, Annotated

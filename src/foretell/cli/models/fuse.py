@@ -1,4 +1,4 @@
-"""cli: ``foretell fuse``."""
+"""Cli: ``foretell fuse``."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""cli: ``foretell inspect``."""
+"""Cli: ``foretell inspect``."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""cli: ``foretell predict``."""
+"""Cli: ``foretell predict``."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""cli: ``foretell profile``."""
+"""Cli: ``foretell profile``."""
 
 import json
 from typing import Annotated

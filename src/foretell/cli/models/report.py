@@ -1,4 +1,4 @@
-"""cli: ``foretell report``."""
+"""Cli: ``foretell report``."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""cli: ``foretell roofline``."""
+"""Cli: ``foretell roofline``."""
 
 import json
 from pathlib import Path

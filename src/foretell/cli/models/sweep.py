@@ -1,4 +1,4 @@
-"""cli: ``foretell sweep``."""
+"""Cli: ``foretell sweep``."""
 
 import json
 from pathlib import Path

@@ -100,8 +100,11 @@ def _einsum_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
 
 
 def time_steps(node: Node, sequence: Tensor) -> int:
-    """The number of time steps of a recurrent node, which run one after the other."""
-    if len(sequence.shape) < 2:
+    """The number of time steps of a recurrent node, which run one after the other.
+
+    A cell runs one step; its input has no axis of time, and the first axis is the batch.
+    """
+    if node.op.endswith("Cell") or len(sequence.shape) < 2:
         return 1
     return sequence.shape[1 if node.integer("batch_first", node.integer("layout", 0)) else 0]
 

@@ -1,4 +1,4 @@
-"""pages: a report as one HTML page that needs nothing else: no network, no script, no font."""
+"""Rendering: a report as one HTML page that needs nothing else: no network, no script, no font."""
 
 from foretell.rendering.html.report_choices import advice_section, batches_section, devices_section
 from foretell.rendering.html.report_content import Report

@@ -1,4 +1,4 @@
-"""pages: what a report says of other batch sizes, devices and places; what is missing says why in its place."""
+"""Rendering: what a report says of other batch sizes, devices and places; what is missing says why in its place."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""pages: what a report shows, as plain records: a workflow gathers them, a page draws them."""
+"""Rendering: what a report shows, as plain records: a workflow gathers them, a page draws them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""pages: the small pieces of a report: numbers with intervals, tables, bars, notes."""
+"""Rendering: the small pieces of a report: numbers with intervals, tables, bars, notes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""pages: how a report looks: on a queue, on a phone, in the dark, on paper."""
+"""Rendering: how a report looks: on a queue, on a phone, in the dark, on paper."""
 
 from foretell.rendering.svg.canvas import CHART_CSS
 

@@ -1,4 +1,4 @@
-"""pages: what a report says of the model on its device: memory, time, roofline; what is missing says why."""
+"""Rendering: what a report says of the model on its device: memory, time, roofline; what is missing says why."""
 
 from collections.abc import Sequence
 

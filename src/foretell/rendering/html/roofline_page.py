@@ -1,4 +1,4 @@
-"""pages: a roofline as one page: the picture, and below it a table of its points that can be sorted.
+"""Rendering: a roofline as one page: the picture, and below it a table of its points that can be sorted.
 
 The page needs nothing from outside and is told not to ask: its only script lets points and rows find each other.
 """

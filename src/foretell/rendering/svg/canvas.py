@@ -1,4 +1,4 @@
-"""pages: what all pictures share: colours in light and dark, safe text, scales with round ticks, a frame with axes.
+"""Rendering: what all pictures share: colours in light and dark, safe text, scales with round ticks, a frame with axes.
 
 An ``<svg>`` carries concrete colours inside, because not every viewer knows CSS variables; `CHART_CSS` lets a page
 that holds pictures set them by variables.

@@ -1,4 +1,4 @@
-"""pages: curves, points and bars as SVG: plain text, no scripts, every name escaped."""
+"""Rendering: curves, points and bars as SVG: plain text, no scripts, every name escaped."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

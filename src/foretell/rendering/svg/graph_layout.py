@@ -1,4 +1,4 @@
-"""cli: where the boxes of a graph go, row by row from top to bottom, and how the arrows pass between them.
+"""Rendering: where the boxes of a graph go, row by row from top to bottom, and how the arrows pass between them.
 
 K. Sugiyama, S. Tagawa, M. Toda, "Methods for Visual Understanding of Hierarchical System Structures", 1981: rows by
 longest path, order in a row by the mean place of neighbours. An arrow that passes a few rows has a place of its own in

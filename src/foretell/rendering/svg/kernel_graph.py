@@ -1,4 +1,4 @@
-"""cli: a graph of kernels as an SVG picture: plain text, no scripts, every name escaped."""
+"""Rendering: a graph of kernels as an SVG picture: plain text, no scripts, every name escaped."""
 
 import math
 import unicodedata

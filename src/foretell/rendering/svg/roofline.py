@@ -1,4 +1,4 @@
-"""pages: a roofline: what units of work compute a second over what they compute a byte, under the device's ceilings.
+"""Rendering: a roofline: operations a second over operations a byte of units of work, under the device's ceilings.
 
 S. Williams, A. Waterman, D. Patterson: Roofline, CACM 52(4), 2009. One ``<svg>``, or a page with it and a table.
 """

@@ -1,4 +1,4 @@
-"""cli: how a measurement looks on a terminal."""
+"""Rendering: how a measurement looks on a terminal."""
 
 from collections import defaultdict
 from pathlib import Path

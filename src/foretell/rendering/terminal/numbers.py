@@ -1,4 +1,4 @@
-"""cli: numbers as people read them; loads nothing heavy."""
+"""Rendering: numbers as people read them; loads nothing heavy."""
 
 from foretell.records import Estimate
 

@@ -1,4 +1,4 @@
-"""cli: how answers look on a terminal."""
+"""Rendering: how answers look on a terminal."""
 
 import sys
 from pathlib import Path

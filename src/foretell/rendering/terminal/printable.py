@@ -1,4 +1,4 @@
-"""cli: names from inside a model, made fit for a terminal."""
+"""Rendering: names from inside a model, made fit for a terminal."""
 
 
 def printable(text: str) -> str:

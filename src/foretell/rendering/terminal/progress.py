@@ -1,4 +1,4 @@
-"""cli: a sign of life while a conversion takes long: a spinner on a terminal, one plain line elsewhere."""
+"""Rendering: a sign of life while a conversion takes long: a spinner on a terminal, one plain line elsewhere."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""web: what the server counts, for Prometheus."""
+"""Web: what the server counts, for Prometheus."""
 
 from collections.abc import Callable
 

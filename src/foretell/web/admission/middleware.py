@@ -1,4 +1,4 @@
-"""web: what every request passes: the token, a limit on its bytes, a limit on how long it takes to come, a count."""
+"""Web: what every request passes: the token, a limit on its bytes, a limit on how long it takes to come, a count."""
 
 import asyncio
 import hashlib

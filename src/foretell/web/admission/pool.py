@@ -1,4 +1,4 @@
-"""web: warm worker processes; one that takes too long or too much memory is killed and replaced."""
+"""Web: warm worker processes; one that takes too long or too much memory is killed and replaced."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""web: where questions are taken in: a bounded number at a time, equal ones answered once, the others by the pool."""
+"""Web: where questions are taken in: a bounded number at a time, equal ones answered once, the others by the pool."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""web: uploaded models in a private folder: a bounded number of bytes, for a bounded time, deleted in any case."""
+"""Web: uploaded models in a private folder: a bounded number of bytes, for a bounded time, deleted in any case."""
 
 import asyncio
 import hashlib

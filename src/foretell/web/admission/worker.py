@@ -1,4 +1,4 @@
-"""web: the process that reads models: one question a line in, one answer a line out; killed where it takes too much.
+"""Web: the process that reads models: one question a line in, one answer a line out; killed where it takes too much.
 
 server → worker    {"kind": "predict", "fields": {...}, "files": {"model": "/private/…/net.onnx"}}
 worker → server    {"event": "ready"}

@@ -1,4 +1,4 @@
-"""web: answers as HTML for the page: figures with their intervals, tables, charts; every text is escaped."""
+"""Web: answers as HTML for the page: figures with their intervals, tables, charts; every text is escaped."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""web: the page: three tabs, each with its questions on the left and the answer on the right."""
+"""Web: the page: three tabs, each with its questions on the left and the answer on the right."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""web: what of Gradio can be reached: the page, its assets and its queue; no files, no proxies."""
+"""Web: what of Gradio can be reached: the page, its assets and its queue; no files, no proxies."""
 
 import json
 from typing import Any

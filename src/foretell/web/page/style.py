@@ -1,4 +1,4 @@
-"""web: how the page looks, and the scripts it runs in the browser."""
+"""Web: how the page looks, and the scripts it runs in the browser."""
 
 CSS = """
 .gradio-container { --ft-quiet: color-mix(in srgb, var(--body-text-color) 70%, var(--body-background-fill)); }

@@ -1,4 +1,4 @@
-"""web: what happens when a button of the page is pressed: questions to the queue, HTML and JSON back."""
+"""Web: what happens when a button of the page is pressed: questions to the queue, HTML and JSON back."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""workflows: this host's eager speed: measured once, kept beside the cached graphs, read back by ``predict``."""
+"""Workflows: this host's eager speed: measured once, kept beside the cached graphs, read back by ``predict``."""
 
 import json
 import math

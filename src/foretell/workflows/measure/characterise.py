@@ -1,4 +1,4 @@
-"""workflows: the ceilings of this machine: measured, kept beside the host calibration, preferred by the roofline."""
+"""Workflows: the ceilings of this machine: measured, kept beside the host calibration, preferred by the roofline."""
 
 import json
 from collections.abc import Mapping

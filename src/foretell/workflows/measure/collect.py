@@ -1,4 +1,4 @@
-"""workflows: run a plan's campaign, turn its journal into tables, and append them to a store."""
+"""Workflows: run a plan's campaign, turn its journal into tables, and append them to a store."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""workflows: the frameworks whose models are converted: which are installed, where, and installing one."""
+"""Workflows: the frameworks whose models are converted: which are installed, where, and installing one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

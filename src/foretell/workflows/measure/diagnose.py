@@ -1,4 +1,4 @@
-"""workflows: what is installed, which front-ends work, whether a GPU is seen."""
+"""Workflows: what is installed, which front-ends work, whether a GPU is seen."""
 
 import platform
 import shutil

@@ -1,4 +1,4 @@
-"""workflows: models that no profiling zoo has, made ready to be measured: transformers by name, Python files, ONNX.
+"""Workflows: models that no profiling zoo has, made ready to be measured: transformers by name, Python files, ONNX.
 
 These functions run in the child process that measures; `profile` names them in its request.
 """

@@ -1,4 +1,4 @@
-"""workflows: a child process that compiles models, one after the other, and says what was fused in each.
+"""Workflows: a child process that compiles models, one after the other, and says what was fused in each.
 
 It is the one place that needs both the compilers (profiling) and the readers of graphs (frontends): a compiler's labels
 are given by the names that operators have in the exported program, and kept by the positions of nodes in its graph.

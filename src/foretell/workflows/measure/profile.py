@@ -1,4 +1,4 @@
-"""workflows: run one model here and tell what it took: latency, memory, energy, kernels."""
+"""Workflows: run one model here and tell what it took: latency, memory, energy, kernels."""
 
 import hashlib
 import tempfile

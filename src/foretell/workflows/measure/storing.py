@@ -1,4 +1,4 @@
-"""workflows: one measurement on its way into a store, through the same journal and tables as a campaign."""
+"""Workflows: one measurement on its way into a store, through the same journal and tables as a campaign."""
 
 import tempfile
 import uuid
