@@ -1,4 +1,4 @@
-"""How far the shipped predictor is off on networks that no zoo contains, field by field, from the measurements in data/.
+"""How far the shipped predictor is off on networks that no zoo contains, by field, from the measurements in data/.
 
 python benchmarks/wild.py            prints the tables and writes reports/wild.md; needs foretell[data]
 """
@@ -82,7 +82,8 @@ def main() -> None:
     text = [
         "# Networks that no zoo contains\n",
         "Mean and median error of the shipped predictor, then how many truths its 90 % intervals hold; an H200, each "
-        "workload in a fresh process. Remade by `python benchmarks/wild.py`; [what was learned](../docs/lab/0023-wild.md).\n",
+        "workload in a fresh process. Remade by `python benchmarks/wild.py`; "
+        "[what was learned](../docs/lab/0023-wild.md).\n",
         *head, *by_side, "\n## By field\n", *head, *by_field, *worst,
     ]  # fmt: skip
     print("\n".join([*head, *by_side]))
