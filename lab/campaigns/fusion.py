@@ -15,11 +15,11 @@ from pathlib import Path
 
 from foretell.errors import MeasurementError
 from foretell.processes.messages import Message
+from foretell.processes.pool import Pool, WorkerProcess
 from foretell.profiling.campaign.done import done_keys
 from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import Journal, now_text
 from foretell.profiling.campaign.plan import Plan
-from foretell.profiling.campaign.pool import Pool, WorkerProcess
 from foretell.profiling.campaign.schedule import Group, group_to_json, make_schedule
 from foretell.profiling.environment import describe
 from foretell.profiling.fusion.kernels import fusion_id

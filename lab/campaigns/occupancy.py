@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import MeasurementError
+from foretell.processes.parent import child_environment, kill_group
 from foretell.profiling.campaign.done import done_keys
 from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.rows import CampaignRows
@@ -182,9 +183,7 @@ class OccupancyCampaign:
         path = folder / "settings.json"
         path.write_text(json.dumps(settings), encoding="utf-8")
         # LC_ALL: decimal points. TMPDIR: ncu keeps a lock there, which would block processes that are still building.
-        environment = dict(os.environ) | {"LC_ALL": "C", "TMPDIR": str(folder)}
-        source = str(Path(__file__).parents[1])
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
+        environment = child_environment({"LC_ALL": "C", "TMPDIR": str(folder)})
         command = [self._ncu, *OPTIONS, "--log-file", str(folder / "ncu.csv"), sys.executable, *WORKER, str(path)]
         with (folder / "output.log").open("wb") as output:
             process = subprocess.Popen(
@@ -332,7 +331,7 @@ def _all_kernels(calls: Sequence[int], counters: Sequence[Counters]) -> list[Cou
 def _kill(child: _Child) -> None:
     pids = [int(event["pid"]) for event in child.read_events() if event["event"] == "pid"]
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.process.pid, signal.SIGKILL)
+        kill_group(child.process.pid)
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 
-from foretell.processes.child import resident_bytes, short
+from foretell.processes.child import short
 from foretell.profiling.zoos.registry import preload
 
 SPEAKER = """
@@ -56,12 +56,6 @@ def test_a_zoo_that_is_not_there_does_not_end_a_process():
 
 def test_errors_are_short():
     assert short(RuntimeError("x" * 1000)) == "RuntimeError: " + "x" * (300 - len("RuntimeError: "))
-
-
-def test_a_process_knows_what_it_holds():
-    before = resident_bytes()
-    held = bytearray(os.urandom(1 << 20)) * 64
-    assert resident_bytes() - before > len(held) / 2
 
 
 def test_a_process_of_many_has_one_thread_and_writes_into_its_folder(tmp_path):

@@ -25,9 +25,9 @@ def test_a_child_answers_in_its_environment():
     ("model", "status", "words"),
     [
         ("hang", "timeout", "Nothing came back in 5 s while building the model"),
-        ("abort", "crash", "died of SIGABRT while building the model"),
+        ("abort", "crash", "was killed by SIGABRT while building the model"),
         ("killed", "oom", "ran out of memory"),
-        ("exit", "crash", "ended with code 1 while building the model. ImportError: no such library"),
+        ("exit", "crash", "exited with code 1 while building the model. ImportError: no such library"),
     ],
 )
 def test_what_happens_to_a_child_is_a_status(model, status, words):
@@ -54,7 +54,7 @@ def test_the_last_words_of_a_child_that_dies_are_its_own(tmp_path):
     request = Request(f"{tmp_path}/net.py:build", builder="foretell.workflows.measure.foreign_models:build_python")
     result = measure_alone(request, timeout_s=600)
     assert result["status"] == "crash"
-    assert result["error"].startswith("The process died of SIGABRT while building the model.")
+    assert result["error"].startswith("The process was killed by SIGABRT while building the model.")
     assert "Warning" not in result["error"]
 
 

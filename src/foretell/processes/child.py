@@ -13,7 +13,6 @@ from pathlib import Path
 
 from foretell.errors import MeasurementError
 from foretell.processes.messages import Message
-from foretell.units import KIB
 
 POISONED = 3  # the exit code of a process whose device context is broken
 _PR_SET_PDEATHSIG = 1
@@ -49,15 +48,6 @@ def work_alone(folder: Path) -> None:
     tempfile.tempdir = str(folder)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
     logging.disable(logging.WARNING)
-
-
-def resident_bytes() -> int:
-    """What this process holds in memory; 0 where the system does not tell."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * KIB for line in lines if line.startswith("VmRSS")), 0)
 
 
 def settle() -> None:

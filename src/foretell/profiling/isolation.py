@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from foretell.processes.parent import child_environment, end, how_it_ended, last_line
 from foretell.profiling.environment import describe
 from foretell.profiling.single import Request, Values
 from foretell.profiling.trackers.ncu import OPTIONS, complaint, find_ncu, read_counters, split_ranges
@@ -38,9 +39,7 @@ def measure_alone(
 
     A profiler around the child has work to do after the result: it gets ``wait_s`` for it.
     """
-    variables = {**os.environ, **(environment or {})}
-    source = str(Path(__file__).parents[2])
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, (source, variables.get("PYTHONPATH"))))
+    variables = child_environment(environment)
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=variables, process_group=0
@@ -52,7 +51,7 @@ def measure_alone(
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(wait_s)
         finally:
-            _end(process)
+            end(process)
         if result is not None:
             return result
         facts = describe("cpu") | {"device_name": request.device}
@@ -60,8 +59,7 @@ def measure_alone(
             error = f"Nothing came back in {timeout_s:.0f} s while {stage}. Allow more with --timeout."
             return _failed("timeout", error, facts)
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        last = errors.read().decode(errors="replace").strip().splitlines()[-1:] or [""]
-        return _failed(*_death(process.returncode, stage, last[0]), facts)
+        return _failed(*_death(process.returncode, stage, last_line(errors.read())), facts)
 
 
 def count_alone(request: Request, *, timeout_s: float, ncu: Sequence[str] = ()) -> Values:
@@ -97,8 +95,7 @@ def _failed(status: str, error: str, facts: Values) -> Values:
 def _death(code: int, stage: str, last: str) -> tuple[str, str]:
     if code == -signal.SIGKILL:
         return "oom", f"The process was killed while {stage}: most likely the machine ran out of memory."
-    how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    return "crash", f"The process {how} while {stage}.{' ' + last if last else ''}"
+    return "crash", f"The process {how_it_ended(code)} while {stage}.{' ' + last if last else ''}"
 
 
 def _converse(
@@ -128,14 +125,3 @@ def _converse(
                 stage = message["stage"]
                 on_stage(stage)
     return None, stage
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End the child and what it has started."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with suppress(BrokenPipeError):
-                pipe.close()

@@ -15,7 +15,8 @@ from converted_models import fake_environment, keras_file
 from foretell.errors import InputError, MissingExtraError, ModelError, UntrustedModelError
 from foretell.frontends import ModelRequest, convert
 from foretell.frontends.converted import environments
-from foretell.frontends.converted.converter import digest_files, group_bytes, read_bounds
+from foretell.frontends.converted.converter import digest_files, read_bounds
+from foretell.processes.parent import group_bytes
 from foretell.testing import tiny_onnx
 from foretell.workflows.workload import load_graph
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from foretell.processes.parent import resident_bytes
 from foretell.units import bytes_from_mib
 from foretell.web.admission import pool as pools
-from foretell.web.admission.pool import Pool, resident_bytes, resident_mib
+from foretell.web.admission.pool import Pool, resident_mib
 from foretell.web.refusals import BusyError, RefusedError, TooSlowError
 from foretell.web.settings import Settings
 

@@ -34,6 +34,7 @@ from foretell.frontends.normalise.pipeline import mark_buffers, normalise_conver
 from foretell.frontends.onnx.file import graph_from_proto
 from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph
+from foretell.processes.parent import end, group_bytes, how_it_ended, last_line
 from foretell.units import bytes_from_mib
 
 if TYPE_CHECKING:
@@ -142,17 +143,16 @@ def run_bounded(command: Sequence[str], folder: Path, name: str, bounds: Bounds,
     try:
         tail = _watch(process, name, bounds)
     finally:
-        _end(process)
+        end(process)
     code = process.returncode
     # a library may crash at exit, after the result is complete
     if code == 0 or (folder / "result.json").exists():
         return
-    last = tail.decode(errors="replace").strip().splitlines()[-1:] or [""]
-    message = f" Its last line: {last[0].strip()[:200]}" if last[0].strip() else ""
+    last = last_line(tail)
+    message = f" Its last line: {last[:200]}" if last else ""
     if code == -signal.SIGKILL:
         raise ModelError(f"The converter of {name} was killed: most likely the machine ran out of memory.")
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-    raise ModelError(f"The converter of {name} {how}.{message}")
+    raise ModelError(f"The converter of {name} {how_it_ended(code)}.{message}")
 
 
 def _variables(folder: Path, own_home: bool) -> dict[str, str]:
@@ -214,36 +214,6 @@ def _read(pipe: IO[bytes]) -> bytes | None:
         return os.read(pipe.fileno(), 1 << 16)
     except BlockingIOError:
         return None
-
-
-def group_bytes(group: int) -> int:
-    """Return the resident memory of all processes of a group; 0 on systems without /proc.
-
-    An address-space limit would be simpler, but TensorFlow reserves far more address space than it uses.
-    """
-    total = 0
-    with suppress(OSError):
-        for entry in os.scandir("/proc"):
-            if entry.name.isdigit():
-                total += _resident_bytes(entry.name, group)
-    return total
-
-
-def _resident_bytes(pid: str, group: int) -> int:
-    with suppress(OSError, ValueError, IndexError):
-        if os.getpgid(int(pid)) == group:
-            with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Kill the child and all processes that it has started."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Profiling: what a campaign is sent out to do: which plan, on what, into which folder, and until when."""
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -7,6 +8,9 @@ from pathlib import Path
 
 from foretell.profiling.campaign.plan import Plan
 from foretell.profiling.campaign.progress import Progress
+
+# the command that starts a worker of a campaign
+WORKER = (sys.executable, "-m", "foretell.profiling.campaign.worker")
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from typing import Any
 
 from foretell.errors import MeasurementError
 from foretell.processes.messages import Message
+from foretell.processes.pool import Pool, WorkerProcess
 from foretell.profiling.campaign.done import TRIED_AGAIN, done_measurements
-from foretell.profiling.campaign.job import Job
+from foretell.profiling.campaign.job import WORKER, Job
 from foretell.profiling.campaign.journal import Journal, record_of
-from foretell.profiling.campaign.pool import WORKER, Pool, WorkerProcess
 from foretell.profiling.campaign.progress import Progress
 from foretell.profiling.campaign.schedule import Group, Schedule, chosen_for, group_to_json, make_schedule
 from foretell.profiling.environment import describe

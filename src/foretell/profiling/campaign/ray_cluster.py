@@ -22,9 +22,8 @@ from foretell.optional import require
 from foretell.processes.device_lock import MAX_WORKERS
 from foretell.processes.messages import Message
 from foretell.profiling.campaign.done import TRIED_AGAIN, done_measurements
-from foretell.profiling.campaign.job import Job
+from foretell.profiling.campaign.job import WORKER, Job
 from foretell.profiling.campaign.journal import Journal, record_of
-from foretell.profiling.campaign.pool import WORKER
 from foretell.profiling.campaign.progress import Progress
 from foretell.profiling.campaign.schedule import (
     Group,

@@ -9,7 +9,7 @@ from typing import Any
 
 from foretell.errors import MeasurementError
 from foretell.processes.messages import Message
-from foretell.profiling.campaign.pool import Pool, WorkerProcess
+from foretell.processes.pool import Pool, WorkerProcess
 from foretell.profiling.campaign.schedule import Group, group_to_json
 
 _LISTEN_S = 0.2

@@ -2,6 +2,17 @@
 
 Whatever goes wrong inside a workload becomes a record; what breaks the process breaks this process alone. Where each
 workload is to have a fresh process, this one imports and builds, never touches the device, and forks.
+
+A campaign and its workers exchange one JSON object a line:
+
+campaign → worker    {"group": {...}, "trace": [...]}     measure or trace these workloads; trace these once measured
+worker → campaign    {"event": "ready", ...}              imports are done
+                     {"event": "begin", "id": ...}        a workload has been begun: who dies now, dies of it
+                     {"event": "record", ...}             a measurement, or why there is none
+                     {"event": "trace", ...}              the kernels of one run
+                     {"event": "fallback", "id": ...}     cannot be captured: a tracing worker shall measure it
+                     {"event": "done", ...}               the group is finished
+                     {"event": "poisoned"}                the worker's device context is broken; it ends now
 """
 
 import gc

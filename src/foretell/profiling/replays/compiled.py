@@ -20,10 +20,10 @@ from pathlib import Path
 
 from foretell.errors import MeasurementError
 from foretell.processes.messages import Message
+from foretell.processes.pool import Pool, WorkerProcess
 from foretell.profiling.campaign.done import done_keys
 from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.plan import Plan
-from foretell.profiling.campaign.pool import Pool, WorkerProcess
 from foretell.profiling.campaign.rows import CampaignRows
 from foretell.profiling.campaign.schedule import Group, make_schedule
 from foretell.profiling.campaign.selection import Chosen

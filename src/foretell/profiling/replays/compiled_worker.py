@@ -26,13 +26,13 @@ from foretell.processes.child import (
     POISONED,
     PoisonedError,
     die_with_parent,
-    resident_bytes,
     settle,
     short,
     take_output,
     work_alone,
 )
 from foretell.processes.messages import Message
+from foretell.processes.parent import resident_bytes
 from foretell.profiling.campaign.plan import Compiled, Limits, Measuring
 from foretell.profiling.campaign.schedule import settings_from_json
 from foretell.profiling.workload import Workload, workload_from_json

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from foretell.processes.messages import Message
-from foretell.profiling.campaign.pool import Pool, WorkerProcess
+from foretell.processes.pool import Pool, WorkerProcess
 from foretell.profiling.campaign.schedule import Group
 
 WORKER = (sys.executable, "-m", "foretell.profiling.replays.replay_worker")

@@ -2,15 +2,14 @@
 
 import asyncio
 import json
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from foretell.units import KIB, MIB, bytes_from_mib, mib
+from foretell.processes.parent import child_environment, kill_group, resident_bytes
+from foretell.units import MIB, bytes_from_mib, mib
 from foretell.web.refusals import BrokenError, BusyError, RefusedError, TooSlowError
 from foretell.web.settings import Settings
 
@@ -73,8 +72,7 @@ class Worker:
 
     async def end(self) -> None:
         """Kill it and what it has started."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        kill_group(self.process.pid)
         await self.process.wait()
 
 
@@ -152,10 +150,7 @@ class Pool:
             await asyncio.sleep(_PAUSE_S)
 
     async def _spawn(self) -> Worker:
-        source = str(Path(__file__).parents[3])
-        environment = dict(os.environ)
-        environment |= {
-            "PYTHONPATH": os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH")))),
+        more = {
             "TMPDIR": str(self._folder),
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",  # a spec must not make the server fetch anything
@@ -170,7 +165,7 @@ class Pool:
             stderr=asyncio.subprocess.DEVNULL,
             limit=_LONGEST_LINE,
             cwd=self._folder,  # empty: a spec that looks like a path finds nothing there
-            env=environment,
+            env=child_environment(more),
             start_new_session=True,
         )
         return Worker(process)
@@ -182,15 +177,6 @@ class Pool:
         await asyncio.gather(*self._starts, return_exceptions=True)
         await asyncio.gather(*(worker.end() for worker in self._alive))
         self._alive.clear()
-
-
-def resident_bytes(pid: int) -> int:
-    """What a process holds in memory; 0 where it is gone, or the system does not tell."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * KIB for line in lines if line.startswith("VmRSS")), 0)
 
 
 def resident_mib(pids: Sequence[int]) -> float:

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from foretell.processes.device_lock import WAITING_ALONE, open_state
-from foretell.profiling.campaign.pool import LOG, Pool
+from foretell.processes.pool import LOG, Pool
 from foretell.profiling.campaign.schedule import Group, group_to_json
 from foretell.profiling.workload import Workload
 
-FAKE = (sys.executable, str(Path(__file__).parents[2] / "fakes" / "fake_worker.py"))
+FAKE = (sys.executable, str(Path(__file__).parents[1] / "fakes" / "fake_worker.py"))
 ECHO = """
 import json, sys
 settings = json.loads(sys.argv[1])

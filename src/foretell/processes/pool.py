@@ -1,22 +1,9 @@
-"""Profiling: the worker processes of a campaign: started, fed, listened to, watched, and replaced when they die.
-
-One JSON object a line is said:
-
-campaign → worker    {"group": {...}, "trace": [...]}     measure or trace these workloads; trace these once measured
-worker → campaign    {"event": "ready", ...}              imports are done
-                     {"event": "begin", "id": ...}        a workload has been begun: who dies now, dies of it
-                     {"event": "record", ...}             a measurement, or why there is none
-                     {"event": "trace", ...}              the kernels of one run
-                     {"event": "fallback", "id": ...}     cannot be captured: a tracing worker shall measure it
-                     {"event": "done", ...}               the group is finished
-                     {"event": "poisoned"}                the worker's device context is broken; it ends now
-"""
+"""Processes: a pool of workers that outlive their tasks: started, fed, listened to, watched, replaced when they die."""
 
 import json
 import os
 import selectors
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -26,13 +13,12 @@ from typing import Any
 
 from foretell.processes.device_lock import FREE, HOLDING, open_state
 from foretell.processes.messages import Message
-from foretell.profiling.campaign.schedule import Group
+from foretell.processes.parent import child_environment, close
 
 _SLOW_START_S = 120.0
 _PATIENCE = 4
 _LOG_BYTES = 1_000_000
 LOG = "workers.log"
-WORKER = (sys.executable, "-m", "foretell.profiling.campaign.worker")
 
 
 @dataclass
@@ -43,7 +29,7 @@ class WorkerProcess:
     role: str
     process: subprocess.Popen[bytes]
     ready: bool = False
-    group: Group | None = None
+    group: Any = None
     current: str | None = None
     finished: set[str] = field(default_factory=set)
     heard_at: float = field(default_factory=time.monotonic)
@@ -81,15 +67,12 @@ class Pool:
 
     def _spawn(self, index: int, role: str) -> None:
         settings = json.dumps({**self._settings, "worker": index, "role": role, "folder": str(self._folder)})
-        environment = dict(os.environ)
-        source = str(Path(__file__).parents[3])
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (source, environment.get("PYTHONPATH"))))
         process = subprocess.Popen(
             [*self._command, settings],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=environment,
+            env=child_environment(),
             process_group=0,  # Ctrl-C is for the campaign alone: a worker that it ends would look like a crash
         )
         if process.stdout is not None:
@@ -98,7 +81,7 @@ class Pool:
         self.workers[index] = worker
         self._selector.register(process.stdout or 0, selectors.EVENT_READ, worker)
 
-    def give(self, worker: WorkerProcess, group: Group, message: Message) -> None:
+    def give(self, worker: WorkerProcess, group: Any, message: Message) -> None:
         """Hand a group to an idle worker."""
         worker.group, worker.current, worker.finished = group, None, set()
         worker.heard_at = time.monotonic()
@@ -119,7 +102,7 @@ class Pool:
                 continue
             if not data:
                 self._selector.unregister(key.fileobj)
-                _close(worker.process)
+                close(worker.process)
                 yield worker, None
                 continue
             *lines, worker.buffer = (worker.buffer + data).split(b"\n")
@@ -158,20 +141,9 @@ class Pool:
             if worker.process.poll() is None:
                 worker.process.kill()
         for worker in self.workers.values():
-            _close(worker.process)
+            close(worker.process)
         self._selector.close()
         if self._log is not None:
             self._log.close()
         if self._state is not None:
             self._state.close()
-
-
-def _close(process: subprocess.Popen[bytes]) -> None:
-    """Wait for an ended process and close its pipes."""
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            try:
-                pipe.close()
-            except BrokenPipeError:  # what it never read is of no use now
-                continue
