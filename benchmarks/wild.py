@@ -62,6 +62,9 @@ def main() -> None:
         for side, judging in sides.items()
         for mode in ("inference", "training")
     ]
+    by_side += [
+        line(side, [row for row in rows if judges(row["family"]) is judging]) for side, judging in sides.items()
+    ]
     families = defaultdict(list)
     for row in rows:
         families[row["family"]].append(row)

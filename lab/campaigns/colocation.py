@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from foretell.errors import MeasurementError
-from foretell.processes.messages import Message
+from foretell.processes.child import Message
 from foretell.profiling.campaign.done import done_keys
 from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.rows import CampaignRows

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from foretell.errors import MeasurementError
-from foretell.processes.messages import Message
+from foretell.processes.child import Message
 from foretell.profiling.campaign.plan import Plan
 from foretell.profiling.campaign.selection import Chosen
 from foretell.profiling.replays.workers import Death, ReplayWorkers

@@ -1,7 +1,8 @@
 """Records that people read: a few lines in a shell, a table in a notebook, a data frame where pandas is installed."""
 
 import html
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from foretell.optional import require
@@ -26,22 +27,22 @@ class Interval(Protocol):
         ...
 
 
-class Readable:
+class Readable(ABC):
     """What a record shows of itself; a record says its heading, its lines and, where it has some, its rows."""
 
     __slots__ = ()
 
+    @abstractmethod
     def heading(self) -> str:
         """One line that names the record."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lines(self) -> Iterable[tuple[str, str]]:
         """The names of quantities and their values, the most wanted first."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows(self) -> Sequence[dict[str, Any]]:
         """The record as rows of a table: one unless it is made of several."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         lines = list(self.lines())
@@ -61,6 +62,19 @@ class Readable:
         """The rows as a pandas data frame."""
         pandas = require("pandas", extra="pandas", purpose="A data frame")
         return pandas.DataFrame(list(self.rows()))
+
+
+def flat_row(record: Mapping[str, Any], leave_out: str = "") -> dict[str, Any]:
+    """A record for a table: of a quantity with an interval the value alone.
+
+    >>> flat_row({"device": "l4", "ms": {"value": 2.0, "low": 1.0, "high": 3.0}, "notes": {}}, leave_out="notes")
+    {'device': 'l4', 'ms': 2.0}
+    """
+    return {
+        name: value["value"] if isinstance(value, dict) and "value" in value else value
+        for name, value in record.items()
+        if name != leave_out
+    }
 
 
 def spell(estimate: Interval) -> str:

@@ -77,6 +77,11 @@ class Estimate:
         return Estimate(numerator / self.value, numerator / self.high, numerator / self.low)
 
 
+def interval(estimate: Estimate | None) -> dict[str, float] | None:
+    """An estimate as a dictionary; None where it is not known."""
+    return None if estimate is None else estimate.to_dict()
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorShare:
     """How much of the time one kind of operator takes, and what bounds it."""

@@ -89,14 +89,6 @@ def test_merging_is_piecewise_and_can_be_repeated(store: Store, tmp_path: Path, 
     assert left.to_pylist() == right.to_pylist()
 
 
-def test_places_that_are_no_store(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="folder, or postgresql"):
-        open_store("mysql://there")
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(DataError, match="is a file"):
-        open_store(tmp_path / "file").tables()
-
-
 def test_measurements_find_the_graph_of_the_front_end(store: Store, rows: Any) -> None:
     same = {"spec": "timm:resnet18", "input_shape": "3x224x224", "mode": "inference"}
     store.append("measurements", rows("measurements", 1, **same))

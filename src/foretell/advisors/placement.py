@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from foretell.advisors.costs import Fleet, InferenceCost, fleet_for_rate, inference_cost
 from foretell.errors import InputError
-from foretell.readable import Readable, spell
-from foretell.records import Estimate
+from foretell.readable import Readable, flat_row, spell
+from foretell.records import Estimate, interval
 
 Objective = Literal["usd", "energy", "carbon"]
 OBJECTIVES: tuple[Objective, ...] = ("usd", "energy", "carbon")
@@ -105,20 +105,16 @@ class Choice:
             "device": candidate.device, "slice": candidate.slice, "dtype": candidate.dtype,
             "batch_size": candidate.batch_size, "instance": self.offer.name, "devices": self.offer.devices,
             "copies": candidate.copies, "usd_per_h": self.offer.usd_per_h, "note": self.offer.note,
-            "latency_ms": _interval(candidate.latency_ms), "usd_per_million": _interval(cost.usd_per_million),
-            "kwh_per_million": _interval(cost.kwh_per_million),
-            "kg_co2e_per_million": _interval(cost.kg_co2e_per_million),
-            "instances": _interval(self.fleet.instances if self.fleet else None), "at_risk": self.at_risk,
+            "latency_ms": interval(candidate.latency_ms), "usd_per_million": interval(cost.usd_per_million),
+            "kwh_per_million": interval(cost.kwh_per_million),
+            "kg_co2e_per_million": interval(cost.kg_co2e_per_million),
+            "instances": interval(self.fleet.instances if self.fleet else None), "at_risk": self.at_risk,
             "calibrated": candidate.calibrated, "unknown": dict(cost.unknown),
         }  # fmt: skip
 
     def to_row(self) -> dict[str, Any]:
         """The same, flat: the values of quantities without their intervals."""
-        return {
-            name: value["value"] if isinstance(value, dict) and "value" in value else value
-            for name, value in self.to_dict().items()
-            if name != "unknown"
-        }
+        return flat_row(self.to_dict(), leave_out="unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +123,6 @@ class Refused:
 
     place: str
     reason: str
-
-
-def _interval(estimate: Estimate | None) -> dict[str, float] | None:
-    return None if estimate is None else estimate.to_dict()
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,9 +10,11 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from foretell.errors import MeasurementError
-from foretell.processes.messages import Message
+
+Message = dict[str, Any]  # what a parent and its child say to each other: one JSON object a line
 
 POISONED = 3  # the exit code of a process whose device context is broken
 _PR_SET_PDEATHSIG = 1

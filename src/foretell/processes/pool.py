@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from foretell.processes.child import Message
 from foretell.processes.device_lock import FREE, HOLDING, open_state
-from foretell.processes.messages import Message
 from foretell.processes.parent import child_environment, close
 
 _SLOW_START_S = 120.0

@@ -12,8 +12,8 @@ from foretell.advisors.prices import Price, load_prices, select_prices
 from foretell.devices import Device, Slice, find_device, parse_slice
 from foretell.errors import InputError
 from foretell.graph import parse_dtype
-from foretell.readable import Readable, spell
-from foretell.records import Estimate, Prediction, Target
+from foretell.readable import Readable, flat_row, spell
+from foretell.records import Prediction, Target, interval
 from foretell.registry import did_you_mean
 from foretell.workflows.sweep import ALL, Point, places_of, sweep, sweep_targets
 from foretell.workflows.workload import InputShape, load_graph
@@ -67,30 +67,22 @@ class TrainingAdvice(Readable):
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row a choice, the cheapest first."""
-        return [
-            {name: value["value"] if isinstance(value, dict) and "value" in value else value
-             for name, value in choice.items() if name != "unknown"}
-            for choice in self.to_dict()["choices"]
-        ]  # fmt: skip
+        return [flat_row(choice, leave_out="unknown") for choice in self.to_dict()["choices"]]
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``foretell advise --train --json`` prints."""
         choices = [
             {
                 "device": choice.prediction.device, "instance": choice.offer.name,
-                "batch_size": choice.prediction.batch_size, "step_ms": _interval(choice.prediction.latency_ms),
-                "hours": _interval(choice.cost.hours), "usd": _interval(choice.cost.usd),
-                "kwh": _interval(choice.cost.kwh), "kg_co2e": _interval(choice.cost.kg_co2e),
+                "batch_size": choice.prediction.batch_size, "step_ms": interval(choice.prediction.latency_ms),
+                "hours": interval(choice.cost.hours), "usd": interval(choice.cost.usd),
+                "kwh": interval(choice.cost.kwh), "kg_co2e": interval(choice.cost.kg_co2e),
                 "unknown": dict(choice.cost.unknown),
             }
             for choice in self.choices
         ]  # fmt: skip
         refused = [{"place": refused.place, "reason": refused.reason} for refused in self.refused]
         return {"steps": self.steps, "choices": choices, "refused": refused}
-
-
-def _interval(estimate: Estimate | None) -> dict[str, float] | None:
-    return None if estimate is None else estimate.to_dict()
 
 
 def advise(

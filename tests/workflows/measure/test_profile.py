@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from foretell import profile
-from foretell.errors import DeviceError, ForetellError, InputError, ModelError, UntrustedModelError
+from foretell.errors import DeviceError, ForetellError, InputError, MissingExtraError, ModelError, UntrustedModelError
 from foretell.profiling.single import NO_DEVICE, ZOO_BUILDER, Request
 from foretell.testing import tiny_onnx
 
@@ -206,3 +206,10 @@ def test_the_prediction_beside_is_of_the_same_workload(tmp_path, monkeypatch):
     assert workflow.predict_beside(sliced).slice == "mps:20"
     unknown = workflow.to_measurement(request, answer(facts={"device_name": "Abacus"}))
     assert workflow.predict_beside(unknown) is None
+
+
+def test_without_torch_it_is_said_before_a_process_starts(answered, monkeypatch):
+    monkeypatch.setattr(workflow, "available", lambda name: name != "torch")
+    with pytest.raises(MissingExtraError, match=r"pip install 'foretell\[profile\]'"):
+        workflow.profile(LENET)
+    assert not answered.asked

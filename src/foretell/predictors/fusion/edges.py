@@ -257,15 +257,15 @@ def _fit_together(
     before, after = graph.nodes[source], graph.nodes[target]
     # several tensors may connect the two: the first one stands for the edge
     name = next(name for name in after.inputs if graph.producers.get(name) == source)
-    carried = graph.tensors[name]
-    result = graph.tensors[after.outputs[0]] if after.outputs and after.outputs[0] else carried
+    passed = graph.tensors[name]
+    result = graph.tensors[after.outputs[0]] if after.outputs and after.outputs[0] else passed
     return [
-        carried.shape == result.shape,
-        math.log2((1 + _per_item(graph, carried)) / (1 + _per_item(graph, result))),
+        passed.shape == result.shape,
+        math.log2((1 + _per_item(graph, passed)) / (1 + _per_item(graph, result))),
         after.inputs.index(name),
         min(target - source, _FARTHEST),
         bool(before.origin) and before.origin == after.origin,
-        math.log2(1 + _per_item(graph, carried)),
+        math.log2(1 + _per_item(graph, passed)),
         len(makers[target]) == 1,
         len(readers[source]) == 1,
     ]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import MeasurementError
-from foretell.processes.messages import Message
+from foretell.processes.child import Message
 from foretell.processes.pool import Pool, WorkerProcess
 from foretell.profiling.campaign.done import TRIED_AGAIN, done_measurements
 from foretell.profiling.campaign.job import WORKER, Job

@@ -19,8 +19,8 @@ from typing import Any
 
 from foretell.errors import MeasurementError
 from foretell.optional import require
+from foretell.processes.child import Message
 from foretell.processes.device_lock import MAX_WORKERS
-from foretell.processes.messages import Message
 from foretell.profiling.campaign.done import TRIED_AGAIN, done_measurements
 from foretell.profiling.campaign.job import WORKER, Job
 from foretell.profiling.campaign.journal import Journal, record_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from foretell.errors import InputError
-from foretell.processes.messages import Message
+from foretell.processes.child import Message
 from foretell.profiling.campaign.plan import Limits, Measuring, Part, Plan
 from foretell.profiling.workload import Workload, fraction, workload_from_json
 from foretell.profiling.zoos.registry import load_zoo

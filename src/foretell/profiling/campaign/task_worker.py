@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import MeasurementError
-from foretell.processes.messages import Message
+from foretell.processes.child import Message
 from foretell.processes.pool import Pool, WorkerProcess
 from foretell.profiling.campaign.schedule import Group, group_to_json
 

@@ -26,10 +26,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from foretell.processes.child import POISONED, PoisonedError, die_with_parent, settle, short, take_output
+from foretell.processes.child import POISONED, Message, PoisonedError, die_with_parent, settle, short, take_output
 from foretell.processes.device_lock import DeviceLock
 from foretell.processes.forked import EndedError, run_forked
-from foretell.processes.messages import Message
 from foretell.profiling.campaign.plan import Limits, Measuring
 from foretell.profiling.campaign.schedule import Group, cost, group_from_json, settings_from_json
 from foretell.profiling.trackers.kernels import KernelTable

@@ -24,6 +24,7 @@ from typing import Any
 from foretell.errors import MeasurementError
 from foretell.processes.child import (
     POISONED,
+    Message,
     PoisonedError,
     die_with_parent,
     settle,
@@ -31,7 +32,6 @@ from foretell.processes.child import (
     take_output,
     work_alone,
 )
-from foretell.processes.messages import Message
 from foretell.processes.parent import resident_bytes
 from foretell.profiling.campaign.plan import Compiled, Limits, Measuring
 from foretell.profiling.campaign.schedule import settings_from_json

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foretell.errors import MeasurementError
-from foretell.processes.child import POISONED, PoisonedError, die_with_parent, settle, short, take_output
-from foretell.processes.messages import Message
+from foretell.processes.child import POISONED, Message, PoisonedError, die_with_parent, settle, short, take_output
 from foretell.profiling.campaign.plan import Measuring
 from foretell.profiling.workload import Workload, workload_from_json
 from foretell.units import bytes_from_gib, ms

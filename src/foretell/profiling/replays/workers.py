@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from foretell.processes.messages import Message
+from foretell.processes.child import Message
 from foretell.processes.pool import Pool, WorkerProcess
 from foretell.profiling.campaign.schedule import Group
 

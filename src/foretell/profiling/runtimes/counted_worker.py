@@ -26,8 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from foretell.processes.child import POISONED, settle, short
-from foretell.processes.messages import Message
+from foretell.processes.child import POISONED, Message, settle, short
 from foretell.profiling.campaign.plan import Limits
 from foretell.profiling.trackers.distinct_calls import DistinctCalls
 from foretell.profiling.trackers.ncu import call_name

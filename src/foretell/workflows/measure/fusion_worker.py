@@ -23,8 +23,7 @@ from foretell.frontends.torch.export import graph_from_exported
 from foretell.graph import Graph
 from foretell.graph.ir.serde import MAGIC, to_bytes
 from foretell.optional import versions
-from foretell.processes.child import die_with_parent, settle, take_output, work_alone
-from foretell.processes.messages import Message
+from foretell.processes.child import Message, die_with_parent, settle, take_output, work_alone
 from foretell.processes.parent import resident_bytes
 from foretell.profiling.campaign.schedule import group_from_json
 from foretell.profiling.fusion.kernels import Compiled, label_graph

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from foretell.devices import find_device
-from foretell.errors import DeviceError, ForetellError, InputError, ModelError, UntrustedModelError
+from foretell.errors import DeviceError, ForetellError, InputError, MissingExtraError, ModelError, UntrustedModelError
 from foretell.frontends.sources import recognise
+from foretell.optional import available
 from foretell.profiling.isolation import count_alone, measure_alone
 from foretell.profiling.replays.mps import MpsDaemon
 from foretell.profiling.single import NO_DEVICE, RUNTIMES, ZOO_BUILDER, Request
@@ -98,6 +99,8 @@ def profile(
         optimizer=optimizer, runtime=runtime, energy=energy, kernels=kernels, threads=threads, context=context,
         trust=trust, fusion=fusion,
     )  # fmt: skip
+    if not available("torch"):
+        raise MissingExtraError("Profiling runs models with torch: pip install 'foretell[profile]'")
     if device == "cpu" and (occupancy or slice):
         raise InputError("Occupancy and slices are a GPU's: use --device cuda.")
     if store is not None and slice:
