@@ -15,7 +15,7 @@ from foretell.profiling.campaign.ray_cluster import LOCAL, RayCampaign
 from foretell.profiling.zoos.zoo import Entry
 
 PART = Part("fake", 1.0, ("synthetic",), dtypes=("fp32",), batch_sizes=(1, 2, 4), first_batch_sizes=(1,), per_model=2)
-PLAN = Plan(1, (PART,), measuring=Measuring(trace_share=0.5), limits=Limits(timeout_s=3.0), workers=Workers(2, 0))
+PLAN = Plan(1, (PART,), measuring=Measuring(trace_share=0.5), limits=Limits(timeout_s=600.0), workers=Workers(2, 0))
 WORKER = (sys.executable, str(Path(__file__).with_name("quick_worker.py")))
 
 
@@ -38,7 +38,7 @@ def main(arguments):
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         cluster.add_node(num_cpus=1)
         address = cluster.address
-    counts = RayCampaign(Job(PLAN, Path(out), "cpu", 100.0, time.time()), address, WORKER).run()
+    counts = RayCampaign(Job(PLAN, Path(out), "cpu", 1500.0, time.time()), address, WORKER).run()
     if nodes:
         cluster.shutdown()
     sys.stdout.write(json.dumps(counts) + "\n")
