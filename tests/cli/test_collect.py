@@ -47,7 +47,7 @@ def test_options_arrive_and_the_result_is_told(collected, capsys):
 
 def test_ctrl_c_and_a_campaign_without_any_measurement_are_told_apart(collected, capsys):
     collected.result = Collected(Path("out"), {}, {}, {}, True)
-    assert "the same command goes on" in run(capsys, "collect", "plan.toml", code=130)
+    assert "The same command continues" in run(capsys, "collect", "plan.toml", code=130)
     collected.result = Collected(Path("out"), {"crash": 4}, {"measurements": 4}, {}, False)
     assert run(capsys, "collect", "plan.toml", code=2).count("\n") == 1
 

@@ -45,7 +45,7 @@ def test_installing_and_removing(
     assert "keras: tensorflow-cpu 2.21.0" in run(capsys, "frontends", "install", "tensorflow")
     assert (tmp_path / "keras/bin/python").exists()
     assert run(capsys, "frontends", "remove", "keras") == "keras: removed\n"
-    assert run(capsys, "frontends", "remove", "keras") == "keras: there was none\n"
+    assert run(capsys, "frontends", "remove", "keras") == "keras: was not installed\n"
 
 
 def test_an_unknown_framework(capsys: pytest.CaptureFixture[str]) -> None:

@@ -192,7 +192,7 @@ def test_models_beside_the_predictors_are_fitted_and_judged_by_the_same_commands
     assert "by family" in (here / "reports" / f"{report}.md").read_text(encoding="utf-8")
     assert "1 more tables: --report or --json" in run(capsys, "evaluate", model)
     assert len(json.loads(run(capsys, "evaluate", model, "--json"))) == 2
-    assert "name it alone" in run(capsys, "evaluate", model, "roofline", code=2)
+    assert "without other predictors" in run(capsys, "evaluate", model, "roofline", code=2)
 
 
 def test_where_nothing_is_compared_the_first_table_is_shown(

@@ -1,1 +1,1 @@
-"""Cli: one file a command; parse → workflow → print."""
+"""Cli: one file for each command. A command parses its options, calls a workflow and prints the result."""

@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 
 def run(
     device: Annotated[
-        str | None, typer.Option("--device", help="cuda or cpu; cuda where there is one.", show_default=False)
+        str | None, typer.Option("--device", help="cuda or cpu [cuda if there is a GPU].", show_default=False)
     ] = None,
     as_toml: Annotated[
         bool, typer.Option("--toml", help="Print the entry for the package's own devices/ceilings.toml.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure in some 20 seconds what this machine's memory, cache and arithmetic reach, for foretell roofline."""
+    """Measure in about 20 seconds what this machine's memory, cache and arithmetic reach, for foretell roofline."""
     from foretell.workflows.measure.characterise import ceilings_path, characterise
 
     with working("Streaming and multiplying"):
-        found, measured = characterise(device)
+        ceilings, measured = characterise(device)
     if as_toml:
-        typer.echo(found.to_toml(), nl=False)
+        typer.echo(ceilings.to_toml(), nl=False)
         return
     if as_json:
-        typer.echo(json.dumps({"device": found.device, **asdict(measured), "path": str(ceilings_path())}, indent=1))
+        typer.echo(json.dumps({"device": ceilings.device, **asdict(measured), "path": str(ceilings_path())}, indent=1))
         return
-    _show(found, measured)
-    typer.echo(printable(f"kept in {ceilings_path()}"))
+    _show(ceilings, measured)
+    typer.echo(printable(f"saved in {ceilings_path()}"))
 
 
-def _show(found: "Ceilings", measured: "MeasuredCeilings") -> None:
+def _show(ceilings: "Ceilings", measured: "MeasuredCeilings") -> None:
     from rich import box
     from rich.table import Table
 
@@ -51,11 +51,11 @@ def _show(found: "Ceilings", measured: "MeasuredCeilings") -> None:
     from foretell.rendering.terminal.prediction import console
 
     try:
-        known = find_device(found.device)
+        known = find_device(ceilings.device)
     except DeviceError:
-        known = None
+        known = None  # the machine may be in no catalogue: then only the measured rates are shown
     how = f"torch {measured.torch}" + (f", {measured.threads} threads" if measured.kind == "cpu" else "")
-    title = f"{found.name} ({found.device}) · {how} · {measured.took_s:.0f} s"
+    title = f"{ceilings.name} ({ceilings.device}) · {how} · {measured.took_s:.0f} s"
     table = Table(box=box.SIMPLE_HEAD, title=printable(title), title_justify="left")
     for head in ("ceiling", "measured with", "measured", "catalogue", "reached", ""):
         table.add_column(head, justify="right" if head in ("measured", "catalogue", "reached") else "left")
@@ -82,7 +82,8 @@ def _cells(rate: float, peak: float | None) -> list[str]:
 
 
 def _peak(device: "Device | None", name: str) -> float | None:
-    """What the catalogue says of a format; None where it says nothing of this very one."""
+    """The catalogue's peak for a number format; None if the catalogue does not have that format."""
     if device is None:
         return None
+    # fp32 products run on tensor cores only as tf32, so plain fp32 is compared with the vector units.
     return device.vector_tflops.get(name) if name == "fp32" or device.is_cpu else device.tensor_tflops.get(name)

@@ -13,7 +13,7 @@ import typer
 from foretell.cli import options
 from foretell.rendering.terminal.printable import printable
 
-INTERRUPTED = 130
+INTERRUPTED = 130  # the exit code of shells for a process that Ctrl-C ended
 
 
 def run(
@@ -28,24 +28,37 @@ def run(
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", help="Everything is written when these are over [the plan's].", show_default=False),
+        typer.Option(
+            "--seconds", help="Stop and write everything after so many seconds [the plan's].", show_default=False
+        ),
     ] = None,
     device: Annotated[str, typer.Option("--device", "-d", help="cuda or cpu.")] = "cuda",
     skip: Annotated[
         list[Path] | None,
-        typer.Option("--skip", help="A folder or Parquet file of what is done. Repeat.", show_default=False),
+        typer.Option(
+            "--skip",
+            help="A folder or Parquet file of measurements that are done. Repeat for several.",
+            show_default=False,
+        ),
     ] = None,
     workers: Annotated[
         tuple[int, int] | None,
-        typer.Option("--workers", metavar="MEASURE TRACE", help="Processes, not the plan's.", show_default=False),
+        typer.Option(
+            "--workers", metavar="MEASURE TRACE", help="Numbers of processes [the plan's].", show_default=False
+        ),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", help="Stop after so many measurements, the models begun being finished; 0: never.")
+        int,
+        typer.Option(
+            "--limit", help="Stop after so many measurements, once the models in progress are finished; 0: never."
+        ),
     ] = 0,
     again: Annotated[int, typer.Option("--again", help="Measure so many of the skipped workloads once more.")] = 0,
     unsure: Annotated[
         str | None,
-        typer.Option("--unsure", metavar="DEVICE", help="Prefer what its predictor misjudges.", show_default=False),
+        typer.Option(
+            "--unsure", metavar="DEVICE", help="Measure first what its predictor is least sure of.", show_default=False
+        ),
     ] = None,
     ray: Annotated[
         str | None,
@@ -54,7 +67,7 @@ def run(
     commit: Annotated[str, typer.Option("--commit", help="The code's commit, for the records.")] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Measure what PLAN asks for. Killed or stopped, the same command goes on where it ended."""
+    """Measure what PLAN asks for. After an interruption, the same command continues where it ended."""
     from foretell.workflows.measure.collect import collect
 
     with progress_of(plan.name) as show:
@@ -81,8 +94,9 @@ def run(
             new = _listed({table: rows for table, rows in done.appended.items() if rows}) or "nothing"
             typer.echo(f"new in the store: {new}")
     if done.interrupted:
-        typer.echo("foretell: stopped; the same command goes on from here.", err=True)
+        typer.echo("foretell: stopped. The same command continues from here.", err=True)
         raise typer.Exit(INTERRUPTED)
+    # Single failures are normal in a campaign; only one without any success is an error.
     if done.counts and not any(done.counts.get(status) for status in ("ok", "traced")):
         endings = _listed(done.counts)
         typer.echo(f"foretell: nothing could be measured ({endings}): see {printable(str(done.out))}", err=True)
@@ -95,7 +109,7 @@ def _listed(counts: dict[str, int]) -> str:
 
 @contextmanager
 def progress_of(name: str) -> Iterator[Callable[[Any], None]]:
-    """A bar with the time left on a terminal; elsewhere the campaign's own lines, one every 20 seconds."""
+    """Show progress: a bar with the time left on a terminal, elsewhere a log line every 20 seconds."""
     logger = logging.getLogger("foretell")
     if not sys.stderr.isatty():
         handler: logging.Handler = logging.StreamHandler(sys.stderr)
@@ -114,6 +128,7 @@ def progress_of(name: str) -> Iterator[Callable[[Any], None]]:
     from rich.progress import BarColumn, Progress, TextColumn
 
     console = Console(stderr=True)
+    # No markup: names of models may contain square brackets.
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -126,6 +141,7 @@ def progress_of(name: str) -> Iterator[Callable[[Any], None]]:
             task = bar.add_task(printable(name), total=None, state="starting")
 
             def show(state: Any) -> None:
+                # A campaign that does not know how many models come shows its share of the time budget instead.
                 total = state.total if state.total is not None else state.budget_s
                 done = state.finished if state.total is not None else state.elapsed_s
                 bar.update(task, total=total, completed=done, state=describe(state))
@@ -136,25 +152,26 @@ def progress_of(name: str) -> Iterator[Callable[[Any], None]]:
 
 
 def describe(state: Any) -> str:
-    """How far a campaign is, in one line."""
+    """Describe the progress of a campaign in one line."""
     from foretell.workflows.measure.collect import NO_LIMIT_S
 
     of = f"/{state.total:,}" if state.total is not None else ""
     parts = [f"{state.finished:,}{of} measured"]
     parts += [f"{state.failed:,} failed"] if state.failed else []
     parts += [f"{state.traced:,} traced"] if state.traced else []
-    told = state.budget_s < NO_LIMIT_S or (state.finished and state.left is not None)
-    return " · ".join((*parts, f"{clock(state.left_s)} left") if told else parts)
+    # Without a budget, the time left is only known after the first measurements.
+    has_estimate = state.budget_s < NO_LIMIT_S or (state.finished and state.left is not None)
+    return " · ".join((*parts, f"{clock(state.left_s)} left") if has_estimate else parts)
 
 
 def clock(seconds: float) -> str:
-    """A duration as people read it.
+    """Write a duration in its two largest units.
 
     >>> clock(42), clock(125), clock(7322), clock(200000)
     ('42 s', '2 min 5 s', '2 h 2 min', '2 days 7 h')
     """
-    whole = round(seconds)
+    rounded = round(seconds)
     for unit, name, small, smaller in ((86400, "days", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= unit:
-            return f"{whole // unit} {name} {whole % unit // small} {smaller}"
-    return f"{whole} s"
+        if rounded >= unit:
+            return f"{rounded // unit} {name} {rounded % unit // small} {smaller}"
+    return f"{rounded} s"

@@ -1,4 +1,4 @@
-"""Cli: ``foretell data``: what was measured, at rest."""
+"""Cli: ``foretell data``: look into stored measurements and maintain them."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from foretell.cli import options
 from foretell.rendering.terminal.printable import printable
 from foretell.rendering.terminal.progress import working
 
-app = typer.Typer(help="Look at measured records, ask them, merge them.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Show, query and merge measured records.", no_args_is_help=True, rich_markup_mode=None)
 
 StorePlace = Annotated[str, typer.Option("--store", help="A folder of Parquet files, or postgresql://user@host/name.")]
 Folder = Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")]
@@ -31,14 +31,15 @@ def card(
     """Show what a store holds: counts, ranges, noise, repeatability, failures, gaps."""
     from foretell.workflows import data
 
+    # Only the part after @ is shown: a database address may have a password before it.
     with working(f"Reading {store.partition('@')[2] or store}"):
-        found = data.card(store)
+        dataset_card = data.card(store)
     if markdown is not None:
-        data.write_card(found, markdown, store)
+        data.write_card(dataset_card, markdown, store)
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=1))
+        typer.echo(json.dumps(dataset_card.to_dict(), indent=1))
     elif markdown is None:
-        _show_card(found)
+        _show_card(dataset_card)
 
 
 @app.command("query")
@@ -47,7 +48,7 @@ def query(
     store: StorePlace = "data",
     as_json: options.Json = False,
 ) -> None:
-    """Ask a store with SQL."""
+    """Query a store with SQL."""
     from foretell.workflows import data
 
     columns, rows = data.query(sql, store)
@@ -58,17 +59,17 @@ def query(
     if _width(columns, cells) <= _screen_width():
         _show_table("", columns, cells)
         return
-    for row in cells:  # too wide for a table: one below the other
+    for row in cells:  # too wide for the terminal: each row becomes a table of its own
         _show_table("", ("column", "value"), list(zip(columns, row)), (0, 1))
 
 
 @app.command("merge")
 def merge(
-    sources: Annotated[list[str], typer.Argument(metavar="SOURCE…", help="Folders or databases to take from.")],
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE…", help="Folders or databases to copy from.")],
     store: Annotated[str, typer.Option("--store", help="Where the rows go: a folder or postgresql://…")],
     as_json: options.Json = False,
 ) -> None:
-    """Append all tables of other stores; rows that are there already are not added again."""
+    """Append all tables of other stores. Rows that the store already has are skipped."""
     from foretell.workflows import data
 
     with working("Merging"):
@@ -81,7 +82,7 @@ def tables(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a campaign, with its journal.")],
     as_json: options.Json = False,
 ) -> None:
-    """Make the Parquet tables of a campaign's journal."""
+    """Write the Parquet tables of a campaign from its journal."""
     from foretell.workflows import data
 
     with working(f"Reading {folder}"):
@@ -94,20 +95,22 @@ def repack(
     store: Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")] = Path("data"),
     as_json: options.Json = False,
 ) -> None:
-    """Write the files of a store again, smaller and row for row the same; old graphs become columns."""
+    """Rewrite the files of a store so that they take less space. The rows stay the same; old graphs become columns."""
     from foretell.workflows import data
 
     with working(f"Writing {store} again"):
         sizes = data.repack_store(store)
     columns = ("rows", "before_bytes", "after_bytes")
     if as_json:
-        typer.echo(json.dumps({table: dict(zip(columns, found)) for table, found in sizes.items()}, indent=1))
+        typer.echo(json.dumps({table: dict(zip(columns, values)) for table, values in sizes.items()}, indent=1))
         return
-    _show_table("", ("table", *columns), [(table, *(f"{value:,}" for value in of)) for table, of in sizes.items()])
+    _show_table(
+        "", ("table", *columns), [(table, *(f"{value:,}" for value in values)) for table, values in sizes.items()]
+    )
 
 
 def _plain(value: object) -> object:
-    """What JSON has no word for: wide sums are numbers, moments and the like are text."""
+    """Convert what JSON cannot hold: a DuckDB sum (Decimal) becomes a number, a time and the like becomes text."""
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     return str(value)
@@ -118,7 +121,7 @@ def _cell(value: Any) -> str:
 
 
 def _width(columns: list[str], rows: list[list[str]]) -> int:
-    """What a table takes: two blanks on either side, three between columns."""
+    """The width that rich needs for a table: two blanks on either side, three between columns."""
     return 4 + sum(3 + max(map(len, (name, *(row[index] for row in rows)))) for index, name in enumerate(columns))
 
 
@@ -135,15 +138,15 @@ def _show_counts(title: str, counts: dict[str, int], as_json: bool) -> None:
     _show_table("", ["table", title], [[name, f"{count:,}"] for name, count in counts.items()])
 
 
-def _show_card(found: Any) -> None:
+def _show_card(dataset_card: Any) -> None:
     from foretell.datasets.card_text import sections
     from foretell.rendering.terminal.prediction import console
 
-    for section in sections(found):
+    for section in sections(dataset_card):
         _show_table(section.title, section.columns, section.rows, section.texts)
     out = console()
     out.print("known gaps", style="bold")
-    for gap in found.gaps:
+    for gap in dataset_card.gaps:
         out.print(f"  · {printable(gap)}")
 
 
@@ -154,7 +157,7 @@ def _show_table(title: str, columns: Any, rows: Any, texts: Sequence[int] = (0,)
 
     from foretell.rendering.terminal.prediction import console
 
-    if title:  # above the table, not as its title: that would be as narrow as the table
+    if title:  # above the table: rich would wrap a title to the width of the table
         console().print(Text(printable(title), style="bold"))
     table = Table(box=box.SIMPLE)
     for index, name in enumerate(columns):
@@ -167,51 +170,55 @@ def _show_table(title: str, columns: Any, rows: Any, texts: Sequence[int] = (0,)
 @app.command("graphs")
 def make_graphs(
     store: Folder = Path("data"),
-    journal: Annotated[Path, typer.Option("--journal", help="Where graphs are kept until all are made.")] = Path(
+    journal: Annotated[Path, typer.Option("--journal", help="Where graphs are stored until all are done.")] = Path(
         "out/graphs"
     ),
-    again: Annotated[bool, typer.Option("--again", help="Try once more what failed before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Retry what failed before.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Make the graphs of all measured models that the store lacks; can be stopped and called again."""
+    """Make the missing graphs of all measured models. If it is stopped, the same command continues."""
     from foretell.training.examples import graphs
 
     keys = graphs.measured_keys(store)
 
-    def tell(number: int, total: int, key: Any, error: str) -> None:
+    def show_progress(number: int, total: int, key: Any, error: str) -> None:
         what = f"{error}" if error else f"{key.spec} {key.mode}"
         typer.echo(printable(f"{number} of {total}: {what}"), err=True)
 
-    counts = graphs.collect_graphs(keys, journal, done=graphs.stored_keys(store), again=again, tell=tell)
+    counts = graphs.collect_graphs(keys, journal, done=graphs.stored_keys(store), again=again, tell=show_progress)
     path = graphs.write_graphs(journal, store / _GRAPHS)
-    found = {"needed": len(keys), "made": counts["ok"], "failed": counts["build_error"], "file": str(path or "")}
-    typer.echo(json.dumps(found, indent=1) if as_json else ", ".join(f"{key} {value}" for key, value in found.items()))
+    summary = {"needed": len(keys), "made": counts["ok"], "failed": counts["build_error"], "file": str(path or "")}
+    typer.echo(
+        json.dumps(summary, indent=1) if as_json else ", ".join(f"{key} {value}" for key, value in summary.items())
+    )
 
 
 @app.command("link")
 def link_kernels(store: Folder = Path("data"), as_json: options.Json = False) -> None:
-    """Tie every traced kernel to the node of its model's graph, and show how much of the time was tied."""
+    """Link every traced kernel to a node of its model's graph, and show how much of the kernel time has a node."""
     from foretell.training.examples import link
 
     with working(f"Linking the traces of {store}"):
         links, summary = link.link_store(store, store)
         link.write_links(links, store / _GRAPHS)
-    found: dict[str, Any] = {"traces": len(summary.worst), "linked": len(links)}
-    found |= {"tied": link.tied_share(summary.total_us), "total": _shares(summary.total_us)}
-    found["by_mode"] = {mode: _shares(times) for mode, times in sorted(summary.by_mode.items())}
-    found["by_family"] = {family: link.tied_share(times) for family, times in sorted(summary.by_family.items())}
-    found["untied"] = dict(summary.untied.most_common(_WORST))
-    found["worst"] = [{"share": share, "mode": mode, "spec": spec} for share, mode, spec in summary.worst_first(_WORST)]
+    report: dict[str, Any] = {"traces": len(summary.worst), "linked": len(links)}
+    report |= {"tied": link.tied_share(summary.total_us), "total": _shares(summary.total_us)}
+    report["by_mode"] = {mode: _shares(times) for mode, times in sorted(summary.by_mode.items())}
+    report["by_family"] = {family: link.tied_share(times) for family, times in sorted(summary.by_family.items())}
+    report["untied"] = dict(summary.untied.most_common(_WORST))
+    report["worst"] = [
+        {"share": share, "mode": mode, "spec": spec} for share, mode, spec in summary.worst_first(_WORST)
+    ]
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(json.dumps(report, indent=1))
         return
-    typer.echo(f"{len(links)} of {len(summary.worst)} traces linked; {found['tied']:.2%} of kernel time has a node")
-    for mode, shares in found["by_mode"].items():
+    typer.echo(f"{len(links)} of {len(summary.worst)} traces linked; {report['tied']:.2%} of kernel time has a node")
+    for mode, shares in report["by_mode"].items():
         typer.echo(f"  {mode}: " + ", ".join(f"{fate} {share:.2%}" for fate, share in shares.items() if share))
-    for row in found["worst"]:
+    for row in report["worst"]:
         typer.echo(printable(f"  {row['share']:.1%} not tied: {row['spec'][:80]} {row['mode']}"))
 
 
 def _shares(times: Any) -> dict[str, float]:
-    whole = sum(times.values()) or 1.0
-    return {fate: time / whole for fate, time in times.most_common()}
+    total = sum(times.values()) or 1.0
+    return {fate: time / total for fate, time in times.most_common()}

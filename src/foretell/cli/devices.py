@@ -16,10 +16,10 @@ def run(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the devices foretell knows, with their slices and aliases."""
+    """List the devices that foretell knows, with their slices and aliases."""
     if as_json:
-        found: Any = _as_dict(find_device(name)) if name else [_as_dict(d) for d in all_devices()]
-        typer.echo(json.dumps(found, indent=1))
+        shown: Any = _as_dict(find_device(name)) if name else [_as_dict(d) for d in all_devices()]
+        typer.echo(json.dumps(shown, indent=1))
     elif name:
         _print_one(find_device(name))
     else:
@@ -27,7 +27,7 @@ def run(
 
 
 def _as_dict(device: Device) -> dict[str, Any]:
-    return {k: v for k, v in asdict(device).items() if v is not None}
+    return {key: value for key, value in asdict(device).items() if value is not None}
 
 
 def _print_all() -> None:
@@ -96,6 +96,6 @@ def _print_one(device: Device) -> None:
 def _source(device: Device, field: str) -> str:
     try:
         return cite(device, field)
-    except KeyError:
-        found = {cite(device, key) for key in device.sources if key.partition(".")[0] == field}
-        return "; ".join(sorted(found))
+    except KeyError:  # a field that is a table, such as tensor_tflops, may have a source for each of its entries
+        citations = {cite(device, key) for key in device.sources if key.partition(".")[0] == field}
+        return "; ".join(sorted(citations))

@@ -14,33 +14,33 @@ if TYPE_CHECKING:
 
 
 def run(as_json: options.Json = False) -> None:
-    """Say what is installed, which front-ends work, and whether a GPU is seen."""
+    """Show what is installed, which front-ends work, and whether there is a GPU."""
     from foretell.workflows.measure.diagnose import diagnose
 
-    found = diagnose()
+    diagnosis = diagnose()
     if as_json:
-        typer.echo(json.dumps(asdict(found), indent=1))
+        typer.echo(json.dumps(asdict(diagnosis), indent=1))
         return
     from foretell.rendering.terminal.prediction import console
 
     out = console()
-    out.print(f"foretell {found.foretell} · Python {found.python} · {found.platform}")
+    out.print(f"foretell {diagnosis.foretell} · Python {diagnosis.python} · {diagnosis.platform}")
     out.print("\nfront-ends", style="bold")
-    _show_ways(out, found.frontends)
-    out.print("\nmeasuring and keeping", style="bold")
-    _show_ways(out, found.measuring)
+    _show_checks(out, diagnosis.frontends)
+    out.print("\nmeasuring and storing", style="bold")
+    _show_checks(out, diagnosis.measuring)
     out.print("\nlibraries", style="bold")
-    for name, version in found.libraries.items():
+    for name, version in diagnosis.libraries.items():
         out.print(f"  {'✓' if version else '✗'} {name} {version or 'absent'}", markup=False)
     out.print("\nGPU", style="bold")
-    for gpu, device in zip(found.gpus, found.known_gpus):
+    for gpu, device in zip(diagnosis.gpus, diagnosis.known_gpus):
         out.print(f"  ✓ {gpu} ({device})", markup=False)
-    if not found.gpus:
-        out.print("  none seen; predictions need none")
-    out.print(f"\ncache  {found.cache} ({found.cache_entries} graphs)", soft_wrap=True)
+    if not diagnosis.gpus:
+        out.print("  none found; predictions need none")
+    out.print(f"\ncache  {diagnosis.cache} ({diagnosis.cache_entries} graphs)", soft_wrap=True)
 
 
-def _show_ways(out: "Console", ways: Mapping[str, str | None]) -> None:
-    """What works, and what to do where something does not."""
-    for name, remedy in ways.items():
+def _show_checks(out: "Console", checks: Mapping[str, str | None]) -> None:
+    """Show which checks passed, and what to do about those that did not."""
+    for name, remedy in checks.items():
         out.print(f"  {'✓' if remedy is None else '✗'} {name}" + (f"   {remedy}" if remedy else ""), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Cli: the ``foretell`` command: its sub-commands."""
+"""Cli: the ``foretell`` command and its sub-commands."""
 
 from importlib import metadata
 
@@ -10,12 +10,13 @@ from foretell.cli.running import run_application
 
 app = typer.Typer(
     name="foretell",
-    help="Tells how a deep-learning model will run before anyone runs it.",
+    help="Predict how a deep-learning model will run before you run it.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+# The order here is the order of `foretell --help`.
 app.command("predict", cls=predict.Command)(predict.run)
 app.command("advise")(advise.run)
 app.command("compare")(compare.run)
@@ -37,8 +38,8 @@ app.add_typer(data.app, name="data")
 app.add_typer(frontends.app, name="frontends")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"foretell {metadata.version('foretell')}")
         raise typer.Exit
 
@@ -50,9 +51,9 @@ def _root(
         False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
     ),
 ) -> None:
-    del debug, version
+    del debug, version  # run_application reads --debug itself, _show_version has handled --version
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; errors end as one line on stderr and exit code 2."""
+    """Run the command line. An error is printed as one line on stderr, and the exit code is 2."""
     run_application(app, "foretell", arguments)

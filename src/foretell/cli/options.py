@@ -1,4 +1,4 @@
-"""Cli: options that several commands share."""
+"""Cli: options that several commands share, and how lists are read."""
 
 from typing import Annotated
 
@@ -33,12 +33,12 @@ Trust = Annotated[bool, typer.Option("--trust", help="Allow code that comes with
 AllowUnknown = Annotated[
     bool, typer.Option("--allow-unknown", help="Count operators of unknown domains by the bytes they move.")
 ]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Convert the model again, and keep nothing.")]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Convert the model again and do not store its graph.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def words(text: str) -> list[str]:
-    """What stands between commas.
+    """Split a list at its commas.
 
     >>> words("h200, a100,")
     ['h200', 'a100']

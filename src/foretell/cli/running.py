@@ -1,4 +1,4 @@
-"""Cli: a command line that is run: one clear line for every error, and an exit code that scripts can read."""
+"""Cli: run a command line. Every error becomes one clear line and an exit code that scripts can read."""
 
 import io
 import os
@@ -11,21 +11,22 @@ import typer
 from foretell.errors import ForetellError
 from foretell.rendering.terminal.printable import printable
 
-MAX_MESSAGE = 1000  # characters: names inside a model may be of any length
+MAX_MESSAGE = 1000  # characters: a message may quote a name from inside a model, which has any length
 
-# typer brings its own copy of click, or used the installed one: the base of its errors is found either way
+# Newer versions of Typer bundle their own copy of click, older ones import the installed one. The base class of
+# Typer's errors leads to the right copy in both cases.
 _COMMAND_LINE_ERRORS: Any = tuple(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
 def run_application(app: Any, name: str, arguments: list[str] | None) -> None:
-    """Run a command line; errors end as one line on stderr and exit code 2."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
-    # --debug may stand anywhere; the parser wants it first
-    given = (["--debug"] if debug else []) + [a for a in given if a != "--debug"]
+    """Run a command line and exit: 0 success, 1 a bug of ours, 2 any other error, 130 interrupted."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    # Users may write --debug anywhere, but the parser accepts it only before the sub-command.
+    words = (["--debug"] if debug else []) + [a for a in words if a != "--debug"]
     _never_fail_on_output()
     try:
-        code = app(args=given, prog_name=name, standalone_mode=False)
+        code = app(args=words, prog_name=name, standalone_mode=False)
     except ForetellError as error:
         code = fail(str(error), debug, 2)
     except (typer.Abort, KeyboardInterrupt):
@@ -36,12 +37,12 @@ def run_application(app: Any, name: str, arguments: list[str] | None) -> None:
             code = 2
         else:
             code = fail(error.format_message(), debug, 2)
-    except BrokenPipeError:
+    except BrokenPipeError:  # such as `foretell devices | head`; without this Python complains again when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except MemoryError:
         code = fail("Out of memory: the model is too large for this machine.", debug, 2)
-    except Exception as error:  # noqa: BLE001 - a bug of ours, still one line
+    except Exception as error:  # noqa: BLE001 - a bug of ours: still one line, the traceback is for --debug
         code = fail(
             f"Internal error ({type(error).__name__}: {error}). Run again with --debug and report it.", debug, 1
         )
@@ -49,14 +50,14 @@ def run_application(app: Any, name: str, arguments: list[str] | None) -> None:
 
 
 def _never_fail_on_output() -> None:
-    """A terminal or pipe that lacks a character gets a substitute instead of an error."""
+    """Print an escape for a character that the terminal's encoding lacks, instead of raising an error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def fail(message: str, debug: bool, code: int) -> int:
-    """Say what went wrong in one line; returns ``code``."""
+    """Print what went wrong in one line; return ``code``."""
     if debug:
         traceback.print_exc()
     line = printable(" ".join(message.split()))

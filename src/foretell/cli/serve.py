@@ -12,26 +12,26 @@ LIBRARIES = ("fastapi", "gradio", "prometheus_client", "python_multipart", "uvic
 
 def run(
     host: Annotated[
-        str, typer.Option("--host", help="Where to listen; an address that others can reach needs --token.")
+        str, typer.Option("--host", help="The address to listen at. One that others can reach needs --token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="0 takes any free one.")] = 7860,
+    port: Annotated[int, typer.Option("--port", help="The port; 0: any free one.")] = 7860,
     token: Annotated[
         str | None,
         typer.Option(
             "--token",
             envvar="FORETELL_TOKEN",
-            help="What a client must know: a bearer token, or ?token= once.",
+            help="The token that clients must send: as a bearer token, or as ?token= once.",
             show_default=False,
         ),
     ] = None,
-    max_upload_mib: Annotated[float, typer.Option("--max-upload-mib", help="The largest file taken.")] = 200.0,
+    max_upload_mib: Annotated[float, typer.Option("--max-upload-mib", help="The largest upload.")] = 200.0,
     timeout_s: Annotated[
-        float, typer.Option("--timeout-s", help="The longest that an upload or an answer may take.")
+        float, typer.Option("--timeout-s", help="The longest time for an upload or an answer.")
     ] = 60.0,
-    workers: Annotated[int, typer.Option("--workers", help="Processes that read models, at the same time.")] = 2,
+    workers: Annotated[int, typer.Option("--workers", help="Worker processes that read models.")] = 2,
 ) -> None:
-    """Serve a page in the browser and a JSON API beside it; models are read in processes of their own."""
-    # by name: cli and web do not see each other
+    """Serve a web page and a JSON API. Models are read in separate processes."""
+    # Imported by name: the architecture does not allow cli and web to import each other.
     settings = importlib.import_module("foretell.web.settings").Settings(
         host, port, token or None, max_upload_mib, timeout_s, workers
     )
@@ -39,4 +39,4 @@ def run(
     versions(*LIBRARIES, extra="web", purpose="Serving the page")
     typer.echo("starting …", err=True)
     server = importlib.import_module("foretell.web.server")
-    server.serve(settings, lambda place: typer.echo(f"{place}  (Ctrl-C ends it)"))
+    server.serve(settings, lambda address: typer.echo(f"{address}  (Ctrl-C to stop)"))

@@ -11,7 +11,7 @@ from foretell.cli import options
 from foretell.errors import InputError
 from foretell.rendering.terminal.printable import printable
 
-# models beside the predictors of whole workloads, and the modules that fit and judge them
+# Models that do not predict whole workloads have their own modules to fit and judge them, imported only when named.
 MODELS = {
     "partitioner": "foretell.training.fusion",
     "slices": "foretell.training.slices",
@@ -20,8 +20,10 @@ MODELS = {
 }
 Store = Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")]
 Device = Annotated[str, typer.Option("--device", "-d", help="The device whose measurements are used.")]
-Cache = Annotated[Path, typer.Option("--cache", help="Where extracted features and fitted networks are kept.")]
-OnlyNetworks = Annotated[bool, typer.Option("--only-networks", help="Fit networks, keep them in --cache, and stop.")]
+Cache = Annotated[Path, typer.Option("--cache", help="A folder for extracted features and fitted networks.")]
+OnlyNetworks = Annotated[
+    bool, typer.Option("--only-networks", help="Fit the networks, store them in --cache, and stop.")
+]
 
 
 def train(
@@ -29,7 +31,7 @@ def train(
     device: Device = "h200",
     out: Annotated[Path, typer.Option("--out", help="Folder of the fitted predictor.")] = Path("out/trained"),
     cache: Cache = Path("out/training"),
-    seed: Annotated[int, typer.Option("--seed", help="Another seed gives slightly other trees.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="The random seed.")] = 0,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads for fitting trees.")] = 1,
     predictor: Annotated[
         str,
@@ -41,7 +43,7 @@ def train(
     ] = "unit-network",
     only_networks: OnlyNetworks = False,
 ) -> None:
-    """Fit a predictor to all measurements of a device; networks on a GPU where there is one."""
+    """Fit a predictor to all measurements of a device. Networks are fitted on a GPU if there is one."""
     if predictor in MODELS:
         file = _module(predictor).train(store, device, cache, out, say=_say)
         typer.echo(f"written: {printable(str(file))}")
@@ -52,7 +54,7 @@ def train(
         store, device, cache, out, predictor=predictor, seed=seed, threads=threads, only_networks=only_networks,
         say=_say,
     )  # fmt: skip
-    typer.echo(f"written: {printable(str(file))}" if file else f"networks are kept in {printable(str(cache))}")
+    typer.echo(f"written: {printable(str(file))}" if file else f"networks are stored in {printable(str(cache))}")
 
 
 def evaluate(
@@ -61,7 +63,7 @@ def evaluate(
         typer.Argument(
             metavar="PREDICTOR…",
             show_default=False,
-            help="roofline, unit-trees, unit-network [all]; alone: partitioner, slices, kernel-classes, compiled.",
+            help="roofline, unit-trees, unit-network [all]; or one of: partitioner, slices, kernel-classes, compiled.",
         ),
     ] = None,
     split: Annotated[
@@ -72,41 +74,43 @@ def evaluate(
     store: Store = Path("data"),
     device: Device = "h200",
     cache: Cache = Path("out/training"),
-    runs: Annotated[Path, typer.Option("--runs", help="Finished runs; those are not repeated.")] = Path("out/runs"),
+    runs: Annotated[Path, typer.Option("--runs", help="A folder of finished runs, which are not repeated.")] = Path(
+        "out/runs"
+    ),
     only_networks: OnlyNetworks = False,
     report: Annotated[
         bool, typer.Option("--report", help="Write the tables of all finished runs to reports/.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Judge predictors on workloads they have not seen."""
+    """Judge predictors on workloads that they were not fitted to."""
     alone = [name for name in predictors or () if name in MODELS]
     if alone:
         if len(predictors or ()) > 1:
-            raise InputError(f"{alone[0]!r} is judged on tables of its own: name it alone.")
+            raise InputError(f"{alone[0]!r} has its own tables: evaluate it without other predictors.")
         tables = _module(alone[0]).evaluate(store, device, cache, say=_say)
         show_tables(_module(alone[0]), tables, report=report, as_json=as_json)
         return
     from foretell.training import unit_models as workflow
 
-    found = workflow.evaluate(
+    finished = workflow.evaluate(
         predictors or list(workflow.FITTERS), store, device, cache, runs, splits=split or workflow.SPLITS,
         seeds=range(seeds), only_networks=only_networks, say=_say,
     )  # fmt: skip
     if report:
         file = workflow.write_report(workflow.finished(store, device, runs), Path("reports"))
         typer.echo(f"written: {printable(str(file))}", err=as_json)
-    show_runs(found, as_json=as_json)
+    show_runs(finished, as_json=as_json)
 
 
-def show_runs(found: list[Any], *, as_json: bool) -> None:
-    """Every run in one line, or all of them as JSON."""
+def show_runs(runs: list[Any], *, as_json: bool) -> None:
+    """Print every run in one line, or all of them as JSON."""
     from dataclasses import asdict
 
     if as_json:
-        typer.echo(json.dumps([asdict(run) for run in found], indent=1))
+        typer.echo(json.dumps([asdict(run) for run in runs], indent=1))
         return
-    for run in found:
+    for run in runs:
         figures = ", ".join(
             f"{metric}{'' if mode == 'all' else f' in {mode}'} {figures['mape']:.1%}"
             for metric, modes in run.figures.items()
@@ -120,17 +124,17 @@ def _module(model: str) -> Any:
     return importlib.import_module(MODELS[model])
 
 
-def show_tables(workflow: Any, found: list[Any], *, report: bool, as_json: bool) -> None:
-    """How a model does that is no predictor of whole workloads; shown are the tables that compare it with others."""
+def show_tables(workflow: Any, tables: list[Any], *, report: bool, as_json: bool) -> None:
+    """Print the results of a model in `MODELS`: as JSON, or only the tables that compare it with other models."""
     if report:
-        typer.echo(f"written: {printable(str(workflow.write_report(found, Path('reports'))))}", err=as_json)
+        typer.echo(f"written: {printable(str(workflow.write_report(tables, Path('reports'))))}", err=as_json)
     if as_json:
-        typer.echo(json.dumps([json.loads(table.to_json()) for table in found], indent=1))
+        typer.echo(json.dumps([json.loads(table.to_json()) for table in tables], indent=1))
         return
-    shown = [table for table in found if table.ranked] or found[:1]
+    shown = [table for table in tables if table.ranked] or tables[:1]
     typer.echo("\n\n".join(table.to_markdown() for table in shown))
-    if len(shown) < len(found) and not report:
-        typer.echo(f"\n{len(found) - len(shown)} more tables: --report or --json")
+    if len(shown) < len(tables) and not report:
+        typer.echo(f"\n{len(tables) - len(shown)} more tables: --report or --json")
 
 
 def _say(text: str) -> None:

@@ -39,7 +39,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 STEPS = 100_000
 _SHOWN_FRONT = 12
 
-Tell = Callable[[str], None]
+OnPart = Callable[[str], None]
 Part = TypeVar("Part")
 Errors = tuple[type[ForetellError], ...]
 _UNTOLD: Errors = (ModelError, GraphError)
@@ -62,7 +62,7 @@ def gather(
     trust: bool = False,
     allow_unknown: bool = False,
     use_cache: bool = True,
-    tell: Tell = lambda _: None,
+    on_part: OnPart = lambda _: None,
 ) -> Report:
     """What a report of a model shows.
 
@@ -83,7 +83,7 @@ def gather(
         trust: Allow code that comes with the model to run.
         allow_unknown: Count operators of unknown domains by the bytes they move.
         use_cache: Keep the converted graph for the next call.
-        tell: Called with what is being done.
+        on_part: Called with the name of the part that is being made.
 
     >>> from foretell.testing import tiny_onnx
     >>> report = gather(tiny_onnx(), device="a100", devices=["a100", "t4"])
@@ -95,12 +95,12 @@ def gather(
     requirements, renting = requirements or Requirements(), renting or Renting()
     if mode == "training" and _limits(requirements):
         raise InputError("A training has no limit of latency, rate, budget or batch: leave it out.")
-    tell("Reading the model")
+    on_part("Reading the model")
     graph = load_graph(
         model, input_shape=input_shape, batch_size=batch_size, mode=mode, context=context, trust=trust,
         allow_unknown=allow_unknown, use_cache=use_cache,
     )  # fmt: skip
-    tell(f"Predicting on {place.id}")
+    on_part(f"Predicting on {place.id}")
     setting: dict[str, Any] = {"mode": mode, "optimizer": optimizer}
     prediction = predict(graph, device=place, batch_size=batch_size, dtype=dtype, explain="kernels", **setting)
     missing: dict[str, str] = {}
@@ -108,18 +108,18 @@ def gather(
         why = classifier_for(Target(place))[1] or "No unit of work of this model runs a kernel."
         missing[KERNELS] = why
         prediction = replace(prediction, warnings=tuple(text for text in prediction.warnings if text != why))
-    tell("Drawing the roofline")
+    on_part("Drawing the roofline")
     roofs = _told(
         missing,
         ROOFLINE,
         lambda: roofline(graph, device=place, batch_size=batch_size, dtype=dtype, **setting),
         (*_UNTOLD, InputError),  # where the model does no work there is nothing to draw
     )
-    tell("Trying batch sizes")
+    on_part("Trying batch sizes")
     batches = _told(missing, BATCHES, lambda: _batches(graph, place, batch_size, dtype, setting)) or ()
-    tell("Comparing devices")
+    on_part("Comparing devices")
     rows = _devices(graph, compared, batch_size, dtype, setting, missing)
-    tell("Looking for places to run it")
+    on_part("Looking for places to run it")
     everywhere = (ALL,) if devices is None else devices
     advice = _told(missing, ADVICE, lambda: _advice(graph, everywhere, prediction, requirements, renting))
     options = {

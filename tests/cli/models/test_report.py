@@ -46,7 +46,7 @@ def test_what_is_missing_is_told_beside_the_page(
     with pytest.raises(SystemExit) as ended:
         main(["report", model, "-d", "l4", "--devices", "l4", "-o", str(tmp_path / "page.html")])
     assert ended.value.code == 0
-    assert "without kernels: No classes of kernels are known for l4" in capsys.readouterr().err
+    assert "lacks kernels: No classes of kernels are known for l4" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wrong", [["--market", "flea"], ["--devices", "abacus"], ["--rate", "-1"]])

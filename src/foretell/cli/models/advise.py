@@ -35,11 +35,12 @@ def run(
         int | None, typer.Option("--max-batch", help="The largest batch size [256].", show_default=False)
     ] = None,
     objective: Annotated[str, typer.Option("--by", help="Rank by usd, energy or carbon.")] = "usd",
-    devices: Annotated[str, typer.Option("--devices", "-d", help="Names with commas, or all.")] = "all",
-    clouds: Annotated[str, typer.Option("--clouds", help="Names with commas [all].", show_default=False)] = "",
+    devices: Annotated[str, typer.Option("--devices", "-d", help="Names separated by commas, or all.")] = "all",
+    clouds: Annotated[str, typer.Option("--clouds", help="Names separated by commas [all].", show_default=False)] = "",
     region: Annotated[str | None, typer.Option("--region", help="A cloud's region.", show_default=False)] = None,
     country: Annotated[
-        str | None, typer.Option("--country", help="Whose grid counts, not the region's.", show_default=False)
+        str | None,
+        typer.Option("--country", help="Use the power grid of this country [the region's].", show_default=False),
     ] = None,
     market: Annotated[str, typer.Option("--market", help="on-demand or spot.")] = "on-demand",
     pue: Annotated[
@@ -47,12 +48,15 @@ def run(
         typer.Option("--pue", help="Energy of the data centre over that of the devices [1].", show_default=False),
     ] = None,
     prices: Annotated[
-        Path | None, typer.Option("--prices", help="Your own prices, beside those shipped.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--prices", help="A file of your own prices, in addition to those in the package.", show_default=False
+        ),
     ] = None,
     dtype: options.Dtype = "fp16",
     mig: Annotated[bool, typer.Option("--mig/--no-mig", help="Try MIG slices too.")] = True,
-    train: Annotated[bool, typer.Option("--train", help="Advise on a training of --steps, not on serving.")] = False,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of the training.")] = 100_000,
+    train: Annotated[bool, typer.Option("--train", help="Advise on training for --steps, not on serving.")] = False,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Training steps.")] = 100_000,
     batch_size: options.BatchSize = 32,
     optimizer: Annotated[str, typer.Option("--optimizer", help="sgd or adamw, in training.")] = "sgd",
     inputs: options.Inputs = None,
@@ -61,7 +65,7 @@ def run(
     no_cache: options.NoCache = False,
     as_json: options.Json = False,
 ) -> None:
-    """Tell where to serve MODEL, or to train it: device, slice, batch size, instance, and what it costs."""
+    """Recommend where to serve or train MODEL: device, slice, batch size, instance, and what it costs."""
     from foretell.advisors.placement import Requirements
     from foretell.workflows.advise import Renting, advise_serving, advise_training
 
@@ -72,7 +76,9 @@ def run(
     }  # fmt: skip
     if train:
         if any(value is not None for value in (slo_ms, rate, budget, max_batch)):
-            raise InputError("A training has no --slo-ms, --rate, --budget or --max-batch: leave them out, or --train.")
+            raise InputError(
+                "--slo-ms, --rate, --budget and --max-batch are for serving. Leave them out, or leave out --train."
+            )
         with working(f"Looking for a place to train {model}"):
             trained = advise_training(model, steps, renting, batch_size=batch_size, optimizer=optimizer, **shared)
         _show_training(trained, model, steps, most, as_json=as_json)
@@ -88,28 +94,29 @@ def run(
 
 def _show(placement: "Advice", model: str, most: int) -> None:
     if not placement.choices:
-        typer.echo(f"{printable(model)}: no place will do")
+        typer.echo(f"{printable(model)}: no place meets the requirements")
     else:
         _table(
-            f"{printable(model)}: the best of {len(placement.choices)} places; $, kWh, kg CO₂e of a million inferences",
+            f"{printable(model)}: the best of {len(placement.choices)} places; $, kWh and kg CO₂e a million inferences",
             ("where", "instance", "batch", "ms", "items/s", "$", "kWh", "kg CO₂e", "instances", ""),
             [_row(choice) for choice in placement.choices[:most]],
         )
         typer.echo(
-            f"{_EXTRAPOLATED} extrapolated: device not measured   {_RISK} the upper end of the latency is too long"
+            f"{_EXTRAPOLATED} extrapolated: device not measured   "
+            f"{_RISK} the upper end of the latency interval exceeds --slo-ms"
         )
         front = placement.front[:_SHOWN_FRONT]
         fast = (
-            f"{_ms(each)} ms {_usd(each)} $ ({each.candidate.place}, batch {each.candidate.batch_size})"
-            for each in front
+            f"{_ms(choice)} ms {_usd(choice)} $ ({choice.candidate.place}, batch {choice.candidate.batch_size})"
+            for choice in front
         )
         more = f" · {len(placement.front) - len(front)} more in --json" if len(placement.front) > len(front) else ""
         typer.echo("latency against cost: " + printable(" · ".join(fast)) + more)
         for note in dict.fromkeys(choice.offer.note for choice in placement.choices[:most] if choice.offer.note):
             typer.echo(f"{_EXTRA} {note}")
-    reasons = Counter(f"{each.reason}" for each in placement.refused)
+    reasons = Counter(refusal.reason for refusal in placement.refused)
     for reason, count in reasons.most_common(_SHOWN_REASONS):
-        names = [each.place for each in placement.refused if each.reason == reason]
+        names = [refusal.place for refusal in placement.refused if refusal.reason == reason]
         typer.echo(f"not {printable(names[0])}{f' and {count - 1} more' if count > 1 else ''}: {printable(reason)}")
     if len(reasons) > _SHOWN_REASONS:
         typer.echo(f"and {len(reasons) - _SHOWN_REASONS} more reasons; --json has all")
@@ -132,7 +139,7 @@ def _row(choice: "Choice") -> list[str]:
 
 
 def _usd(choice: "Choice") -> str:
-    """Of whole instances where a rate is served, busy or not."""
+    """Dollars for a million inferences; with --rate, idle time of the rented instances is included."""
     return cell(choice.fleet.usd_per_million if choice.fleet else choice.cost.usd_per_million)
 
 
@@ -142,15 +149,15 @@ def _show_training(advice: "TrainingAdvice", model: str, steps: int, most: int, 
         return
     rows = [
         [
-            each.prediction.device, each.offer.name, cell(each.prediction.latency_ms), cell(each.cost.hours),
-            cell(each.cost.usd), cell(each.cost.kwh), cell(each.cost.kg_co2e), each.offer.note,
+            choice.prediction.device, choice.offer.name, cell(choice.prediction.latency_ms), cell(choice.cost.hours),
+            cell(choice.cost.usd), cell(choice.cost.kwh), cell(choice.cost.kg_co2e), choice.offer.note,
         ]
-        for each in advice.choices[:most]
+        for choice in advice.choices[:most]
     ]  # fmt: skip
     head = ("device", "instance", "ms a step", "hours", "$", "kWh", "kg CO₂e", "")
     _table(f"{printable(model)}: {steps:,} steps, the cheapest of {len(advice.choices)} places", head, rows)
-    for each in advice.refused:
-        typer.echo(f"not {printable(each.place)}: {printable(each.reason)}")
+    for refusal in advice.refused:
+        typer.echo(f"not {printable(refusal.place)}: {printable(refusal.reason)}")
 
 
 def _table(title: str, head: tuple[str, ...], rows: list[list[str]]) -> None:

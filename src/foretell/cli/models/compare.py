@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def run(
     first: options.Model,
     second: Annotated[str, typer.Argument(metavar="OTHER", help="The model to compare with.", show_default=False)],
-    device: Annotated[str, typer.Option("--device", "-d", help="A name of the catalogue.")] = "h200",
+    device: Annotated[str, typer.Option("--device", "-d", help="A device; see: foretell devices")] = "h200",
     batch_size: options.BatchSize = 1,
     dtype: options.Dtype = "fp32",
     mode: options.Mode = "inference",
@@ -30,7 +30,7 @@ def run(
     no_cache: options.NoCache = False,
     as_json: options.Json = False,
 ) -> None:
-    """Predict MODEL and OTHER in the same place, and how many times as much OTHER takes."""
+    """Predict MODEL and OTHER on the same device, and show the ratio of OTHER to MODEL."""
     from foretell.workflows.compare import compare
 
     with working(f"Reading {first} and {second}"):

@@ -32,19 +32,24 @@ def run(
     device: Annotated[
         str | None,
         typer.Option(
-            "--device", "-d", help="Whose times the picture has: h200 but for onnxruntime.", show_default=False
+            "--device",
+            "-d",
+            help="The device whose times the picture shows [h200; none for onnxruntime].",
+            show_default=False,
         ),
     ] = None,
     trust: options.Trust = False,
     no_cache: options.NoCache = False,
     as_json: options.Json = False,
 ) -> None:
-    """Tell which operators of MODEL a compiler fuses into one kernel: predicted, nothing is compiled."""
+    """Predict which operators of MODEL a compiler fuses into one kernel. Nothing is compiled."""
     from foretell.predictors.fusion.kernel_graph import find_kernels
     from foretell.workflows.workload import load_graph
 
     if device is not None and svg is None:
-        raise InputError(f"A device ({device!r}) gives the picture its times: name the picture's file with --svg.")
+        raise InputError(
+            f"--device {device} only sets the times in the picture. Name the file of the picture with --svg."
+        )
 
     with working(f"Reading {model}"):
         graph = load_graph(
@@ -56,9 +61,9 @@ def run(
     groups = [tuple(graph.nodes[position].op for position in kernel) for kernel in kernels]
     if as_json:
         names = [tuple(graph.nodes[position].name for position in kernel) for kernel in kernels]
-        found = [{"operators": operators, "nodes": nodes} for operators, nodes in zip(groups, names)]
+        groups_json = [{"operators": operators, "nodes": nodes} for operators, nodes in zip(groups, names)]
         head = {"model": model, "runtime": runtime, "operators": len(graph.nodes), "kernels": len(groups)}
-        typer.echo(json.dumps(head | {"groups": found}, indent=1))
+        typer.echo(json.dumps(head | {"groups": groups_json}, indent=1))
         return
     typer.echo(f"{printable(model)} under {runtime}: {len(graph.nodes)} operators in {len(groups)} kernels")
     counts = Counter(groups)
@@ -71,7 +76,10 @@ def run(
 
 
 def _draw(svg: Path, graph: Graph, kernels: list[tuple[int, ...]], name: str, runtime: str, device: str | None) -> None:
-    """Write the picture; its times are of a GPU, so ONNX Runtime, known on CPUs, has some only where one is named."""
+    """Write the picture.
+
+    The times in it are those of a GPU. ONNX Runtime was measured on CPUs, so its picture has times only if the user
+    names a device."""
     from foretell.predictors.fusion.kernel_graph import make_kernel_graph, time_nodes
     from foretell.rendering.svg.kernel_graph import draw
 
@@ -81,7 +89,7 @@ def _draw(svg: Path, graph: Graph, kernels: list[tuple[int, ...]], name: str, ru
             times = time_nodes(graph, device or "h200", runtime)
     except (ForetellError, OSError):
         if device is not None:
-            raise  # a picture without times is still one, but not where they were asked for
+            raise  # without times the picture is still useful, unless the user asked for them by naming a device
     title = f"{name}: {len(graph.nodes)} operators in {len(kernels)} kernels"
     try:
         write_whole(svg, draw(make_kernel_graph(graph, kernels, times), title).encode())
@@ -90,6 +98,6 @@ def _draw(svg: Path, graph: Graph, kernels: list[tuple[int, ...]], name: str, ru
 
 
 def _pattern(operators: tuple[str, ...]) -> str:
-    """Operators in a row; of many the first ones, and how many more there are."""
+    """The operators in one line; of many, only the first ones and the total."""
     shown = " ".join(operators[:_SHOWN_OPERATORS])
     return f"{shown} … {len(operators)} in all" if len(operators) > _SHOWN_OPERATORS else shown

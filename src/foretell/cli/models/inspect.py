@@ -30,9 +30,7 @@ def run(
     optimizer: Annotated[str, typer.Option("--optimizer", help="sgd (momentum) or adamw, in training.")] = "sgd",
     by: Annotated[
         str | None,
-        typer.Option(
-            "--by", help="operator, module or node; a summary of the first two by default.", show_default=False
-        ),
+        typer.Option("--by", help="operator, module or node [operator and module].", show_default=False),
     ] = None,
     depth: Annotated[int, typer.Option("--depth", help="How deep the tree of modules goes.")] = 2,
     context: options.Context = None,
@@ -51,9 +49,9 @@ def run(
         raise InputError("Choose one of --json and --csv.")
     if depth < 1:
         raise InputError(f"--depth is {depth}; it must be 1 or more.")
-    find_optimizer(optimizer)
+    find_optimizer(optimizer)  # raises on an unknown name, before the model is read
     with working(f"Reading {model}"):
-        found = inspect(
+        inspection = inspect(
             model,
             input_shape=inputs,
             batch_size=batch_size,
@@ -66,11 +64,11 @@ def run(
             use_cache=not no_cache,
         )
     if as_json:
-        typer.echo(json.dumps(found.to_dict(by, depth), indent=1))
+        typer.echo(json.dumps(inspection.to_dict(by, depth), indent=1))
     elif as_csv:
-        _print_csv(found.rows(by or "operator", depth))
+        _print_csv(inspection.rows(by or "operator", depth))
     else:
-        _print(found, by, depth)
+        _print(inspection, by, depth)
 
 
 def _print_csv(rows: list[dict[str, Any]]) -> None:
@@ -79,37 +77,39 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
     writer.writerows(rows)
 
 
-def _print(found: "Inspection", by: str | None, depth: int) -> None:
+def _print(inspection: "Inspection", by: str | None, depth: int) -> None:
     from foretell.rendering.terminal.prediction import console, cost_table, module_tree
     from foretell.units import engineering, size
 
-    out, graph, costs, total = console(), found.graph, found.costs, found.total
+    out, graph, costs, total = console(), inspection.graph, inspection.costs, inspection.total
     shapes = ", ".join(f"{name} {'×'.join(map(str, graph.tensors[name].shape))}" for name in graph.inputs[:4])
     if len(graph.inputs) > 4:
         shapes += f" and {len(graph.inputs) - 4} more"
     out.print(
-        printable(f"{found.heading()}; inputs {shapes}"),
+        printable(f"{inspection.heading()}; inputs {shapes}"),
         soft_wrap=True,
     )
     out.print(
         f"{total.parameters:,} parameters ({size(total.parameter_bytes)}) · {engineering(total.macs)} MACs · "
         f"{engineering(total.flops)} FLOPs · "
-        f"peak memory {size(found.peak.bytes)}{' in training' if found.mode == 'training' else ''}",
+        f"peak memory {size(inspection.peak.bytes)}{' in training' if inspection.mode == 'training' else ''}",
         soft_wrap=True,
     )
-    if found.mode == "training":
-        step = training_step(graph, found.optimizer)
+    if inspection.mode == "training":
+        step = training_step(graph, inspection.optimizer)
         out.print(
-            f"a training step with {found.optimizer}: {engineering(step.total.macs)} MACs · "
+            f"a training step with {inspection.optimizer}: {engineering(step.total.macs)} MACs · "
             f"{engineering(step.total.flops)} FLOPs · {size(step.total.bytes)} moved"
         )
     if by in (None, "operator"):
         out.print(cost_table(costs.by_operator(), "operator", total))
-    if by in (None, "module") and any(n.module for n in graph.nodes):
-        out.print(module_tree(costs, found.model, depth))
+    if by in (None, "module") and any(node.module for node in graph.nodes):
+        out.print(module_tree(costs, inspection.model, depth))
     if by == "node":
         out.print(
-            cost_table({name: (count, cost) for name, (_, count, cost) in found.grouped("node").items()}, "node", total)
+            cost_table(
+                {name: (count, cost) for name, (_, count, cost) in inspection.grouped("node").items()}, "node", total
+            )
         )
     for name, share in costs.unknown_operators.items():
         out.print(

@@ -15,33 +15,34 @@ EXPLAIN, WORDS = "--explain", ("units", "kernels")
 
 
 class Command(TyperCommand):
-    """``--explain`` takes a word, or none: what follows it may as well be the model."""
+    """A command whose ``--explain`` has an optional value.
+
+    Typer has no such options: it would take the model in ``predict --explain model.onnx`` for the value. So the
+    arguments are rewritten before Typer parses them."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer parses them, with a word for ``--explain``."""
+        """Parse the arguments as Typer does, after every ``--explain`` has a value."""
         return super().parse_args(ctx, with_word(args))
 
 
 def with_word(arguments: Sequence[str]) -> list[str]:
-    """The arguments with a word in every ``--explain``.
+    """The arguments with a value for every ``--explain``; ``units`` is the default.
 
     >>> with_word(["--explain", "model.onnx"]), with_word(["model.onnx", "--explain", "kernels"])
     (['--explain=units', 'model.onnx'], ['model.onnx', '--explain=kernels'])
     """
-    found: list[str] = []
+    merged: list[str] = []
     for argument in arguments:
-        if found and found[-1] == EXPLAIN and argument in WORDS:
-            found[-1] = f"{EXPLAIN}={argument}"
+        if merged and merged[-1] == EXPLAIN and argument in WORDS:
+            merged[-1] = f"{EXPLAIN}={argument}"
         else:
-            found.append(argument)
-    return [f"{EXPLAIN}={WORDS[0]}" if argument == EXPLAIN else argument for argument in found]
+            merged.append(argument)
+    return [f"{EXPLAIN}={WORDS[0]}" if argument == EXPLAIN else argument for argument in merged]
 
 
 def run(
     model: options.Model,
-    device: Annotated[
-        str, typer.Option("--device", "-d", help="A GPU as people write it; see: foretell devices")
-    ] = "h200",
+    device: Annotated[str, typer.Option("--device", "-d", help="A device; see: foretell devices")] = "h200",
     batch_size: options.BatchSize = 1,
     inputs: options.Inputs = None,
     dtype: options.Dtype = "fp32",
@@ -58,24 +59,31 @@ def run(
     ] = None,
     predictor: Annotated[
         str | None,
-        typer.Option("--predictor", help="Which predictor answers; the best one by default.", show_default=False),
+        typer.Option("--predictor", help="A predictor's name [the best for the workload].", show_default=False),
     ] = None,
     latency_limit_ms: Annotated[
         float | None,
         typer.Option(
-            "--latency-limit-ms", metavar="MS", help="The longest time a MIG profile may take.", show_default=False
+            "--latency-limit-ms",
+            metavar="MS",
+            help="The longest latency allowed on the MIG profile.",
+            show_default=False,
         ),
     ] = None,
     store: Annotated[
         Path | None,
-        typer.Option("--store", help="Measurements: where they have this model, they answer.", show_default=False),
+        typer.Option(
+            "--store",
+            help="A folder of measurements; one of the same workload is shown instead of a prediction.",
+            show_default=False,
+        ),
     ] = None,
     explain: Annotated[
         str,
         typer.Option(
             "--explain",
             metavar="[units|kernels]",
-            help="Show which units of work take the time, or which kernels, too.",
+            help="Also show which units of work, or which kernels, take the time.",
             show_default=False,
         ),
     ] = "",

@@ -20,7 +20,7 @@ def run(
             show_default=False,
         ),
     ],
-    device: Annotated[str, typer.Option("--device", "-d", help="Where to run: cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option("--device", "-d", help="Run on cpu or cuda.")] = "cpu",
     batch_size: options.BatchSize = 1,
     inputs: options.Inputs = None,
     dtype: Annotated[
@@ -48,10 +48,10 @@ def run(
     slice_: Annotated[
         str | None, typer.Option("--slice", help="A share of the GPU, by MPS: 20%.", show_default=False)
     ] = None,
-    threads: Annotated[int, typer.Option("--threads", help="Of the processor, on cpu.")] = 1,
+    threads: Annotated[int, typer.Option("--threads", help="CPU threads, with --device cpu.")] = 1,
     context: options.Context = None,
     trust: options.Trust = False,
-    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds until a run is given up.")] = 600.0,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Give up after so many seconds.")] = 600.0,
     store: Annotated[
         str | None,
         typer.Option("--store", help="Append to a folder of Parquet files, or postgresql://…", show_default=False),
@@ -84,6 +84,7 @@ def run(
         )
     if as_json:
         typer.echo(json.dumps(measured.to_dict(), indent=1))
+    # A failed run also prints its JSON, which has the reason; then the exit code says that it failed.
     if not measured.ok:
         from foretell.cli.running import fail
 

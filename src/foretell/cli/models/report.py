@@ -19,7 +19,9 @@ from foretell.units import size
 def run(
     model: options.Model,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
-    device: Annotated[str, typer.Option("--device", "-d", help="What most of it is about.")] = "h200",
+    device: Annotated[
+        str, typer.Option("--device", "-d", help="The device that most of the report is about.")
+    ] = "h200",
     batch_size: options.BatchSize = 1,
     inputs: options.Inputs = None,
     dtype: options.Dtype = "fp32",
@@ -32,26 +34,25 @@ def run(
         str,
         typer.Option(
             "--devices",
-            help="What to compare and to advise on, with commas, or all [a few are compared, advice is on all].",
+            help="Devices to compare and to advise on, separated by commas, or all [a few to compare, all for advice].",
             show_default=False,
         ),
     ] = "",
     slo_ms: Annotated[
-        float | None, typer.Option("--slo-ms", help="The longest latency to advise.", show_default=False)
+        float | None, typer.Option("--slo-ms", help="The longest latency allowed.", show_default=False)
     ] = None,
-    rate: Annotated[
-        float | None, typer.Option("--rate", help="Requests a second to advise for.", show_default=False)
-    ] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Requests a second.", show_default=False)] = None,
     budget: Annotated[
         float | None, typer.Option("--budget", help="Dollars an hour for all instances.", show_default=False)
     ] = None,
     max_batch: Annotated[
-        int | None, typer.Option("--max-batch", help="The largest batch size to advise [256].", show_default=False)
+        int | None, typer.Option("--max-batch", help="The largest batch size [256].", show_default=False)
     ] = None,
-    clouds: Annotated[str, typer.Option("--clouds", help="Names with commas [all].", show_default=False)] = "",
+    clouds: Annotated[str, typer.Option("--clouds", help="Names separated by commas [all].", show_default=False)] = "",
     region: Annotated[str | None, typer.Option("--region", help="A cloud's region.", show_default=False)] = None,
     country: Annotated[
-        str | None, typer.Option("--country", help="Whose grid counts, not the region's.", show_default=False)
+        str | None,
+        typer.Option("--country", help="Use the power grid of this country [the region's].", show_default=False),
     ] = None,
     pue: Annotated[
         float | None,
@@ -59,19 +60,22 @@ def run(
     ] = None,
     market: Annotated[str, typer.Option("--market", help="on-demand or spot.")] = "on-demand",
     prices: Annotated[
-        Path | None, typer.Option("--prices", help="Your own prices, beside those shipped.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--prices", help="A file of your own prices, in addition to those in the package.", show_default=False
+        ),
     ] = None,
     trust: options.Trust = False,
     allow_unknown: options.AllowUnknown = False,
     no_cache: options.NoCache = False,
 ) -> None:
-    """Write all that can be told of MODEL as one HTML page that needs no network."""
+    """Write all predictions for MODEL into one HTML page that needs no network."""
     from foretell.advisors.placement import Requirements
     from foretell.rendering.html.report import report_page
     from foretell.workflows.advise import Renting
     from foretell.workflows.report import gather
 
-    with _telling(f"Writing a report of {model}") as tell:
+    with _show_progress(f"Writing a report of {model}") as on_part:
         report = gather(
             model,
             device=device,
@@ -87,7 +91,7 @@ def run(
             trust=trust,
             allow_unknown=allow_unknown,
             use_cache=not no_cache,
-            tell=tell,
+            on_part=on_part,
         )
         page = report_page(report).encode()
     try:
@@ -96,12 +100,12 @@ def run(
         raise InputError(f"Cannot write {out}: {error.strerror}. Choose another --out.") from error
     typer.echo(f"written: {printable(str(out))} ({size(len(page))})")
     for part, why in report.missing.items():
-        typer.echo(f"note: without {part}: {printable(why)}", err=True)
+        typer.echo(f"note: the report lacks {part}: {printable(why)}", err=True)
 
 
 @contextmanager
-def _telling(what: str) -> Iterator[Callable[[str], None]]:
-    """On a terminal a spinner that says which part is made; elsewhere one line if it takes long."""
+def _show_progress(what: str) -> Iterator[Callable[[str], None]]:
+    """Show progress: a spinner with the current part on a terminal, elsewhere one line if it takes long."""
     if not sys.stderr.isatty():
         with working(what):
             yield lambda _: None

@@ -33,12 +33,14 @@ def run(
     predictor: Annotated[
         str | None, typer.Option("--predictor", "-p", help="A predictor's name [the best].", show_default=False)
     ] = None,
-    by: Annotated[str, typer.Option("--by", help="Tell points apart by operator or by kernel.")] = "operator",
+    by: Annotated[str, typer.Option("--by", help="Group points by operator or by kernel.")] = "operator",
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Draw it: FILE.svg, FILE.png or FILE.html.", show_default=False),
     ] = None,
-    dark: Annotated[bool, typer.Option("--dark", help="A dark .png; the others follow the reader's choice.")] = False,
+    dark: Annotated[
+        bool, typer.Option("--dark", help="A dark .png. Other formats follow the settings of the viewer.")
+    ] = False,
     most: Annotated[int, typer.Option("--most", min=1, help="Rows of the table.")] = 12,
     context: options.Context = None,
     trust: options.Trust = False,
@@ -46,11 +48,11 @@ def run(
     no_cache: options.NoCache = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show how near the operators of MODEL come to the ceilings of a device, and what limits them."""
+    """Show how close the operators of MODEL come to the ceilings of a device, and what limits them."""
     from foretell.workflows.roofline import roofline, write_roofline
 
     with working(f"Reading {model}"):
-        found = roofline(
+        result = roofline(
             model,
             device=device,
             batch_size=batch_size,
@@ -67,16 +69,16 @@ def run(
             use_cache=not no_cache,
         )
         if out is not None:
-            write_roofline(found, out, dark=dark)
+            write_roofline(result, out, dark=dark)
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=1))
+        typer.echo(json.dumps(result.to_dict(), indent=1))
         return
-    _show(found, most)
+    _show(result, most)
     if out is not None:
         typer.echo(printable(f"written: {out}"))
 
 
-def _show(found: "Roofline", most: int) -> None:
+def _show(result: "Roofline", most: int) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -85,16 +87,16 @@ def _show(found: "Roofline", most: int) -> None:
     from foretell.rendering.terminal.prediction import console
 
     out = console()
-    out.print(Text(printable(f"{found.title}: {number(found.latency_ms)} ms ({found.predictor})"), style="bold"))
-    for roof in found.roofs:
+    out.print(Text(printable(f"{result.title}: {number(result.latency_ms)} ms ({result.predictor})"), style="bold"))
+    for roof in result.roofs:
         rate = engineering(roof.per_s, "B/s" if roof.kind == "memory" else "FLOP/s")
         known = "measured" if roof.measured else "catalogue"
         out.print(Text(f"  {roof.name:<26} {rate:>14}  {known}{'' if roof.used else ', not used here'}"))
     table = Table(box=box.SIMPLE_HEAD)
     heads = ("", "count", "ms", "share", "FLOP/byte", "FLOP/s", "of ceiling", "limit")
-    for head in (found.by, *heads[1:]):
-        table.add_column(head, justify="left" if head in (found.by, "limit") else "right", overflow="fold")
-    for group in found.groups[:most]:
+    for head in (result.by, *heads[1:]):
+        table.add_column(head, justify="left" if head in (result.by, "limit") else "right", overflow="fold")
+    for group in result.groups[:most]:
         per_s = group.flops / seconds_from_us(group.time_us)
         table.add_row(
             printable(group.name),
@@ -106,14 +108,14 @@ def _show(found: "Roofline", most: int) -> None:
             f"{group.reached:.0%}",
             group.limit,
         )
-    rest = found.groups[most:]
+    rest = result.groups[most:]
     if rest:
         spent_ms = ms(seconds_from_us(sum(group.time_us for group in rest)))
         counted = (str(sum(group.count for group in rest)), number(spent_ms))
         table.add_row(f"{len(rest)} more", *counted, f"{sum(group.share for group in rest):.1%}", "", "", "", "")
     out.print(table)
     for limit, meaning in LIMITS.items():
-        if any(group.limit == limit for group in found.groups[:most]):
+        if any(group.limit == limit for group in result.groups[:most]):
             out.print(Text(f"{limit}: {meaning}", style="dim"))
-    for note in found.notes:
+    for note in result.notes:
         out.print(Text(printable(f"! {note}"), style="yellow"), soft_wrap=True)

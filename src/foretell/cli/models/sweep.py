@@ -15,17 +15,20 @@ from foretell.rendering.terminal.progress import working
 if TYPE_CHECKING:
     from foretell.workflows.sweep import Point
 
-WHOLE = "whole"
+WHOLE_DEVICE = "whole"
 
 
 def run(
     model: options.Model,
-    devices: Annotated[str, typer.Option("--devices", "-d", help="Names with commas, or all.")] = "h200",
-    batch_sizes: Annotated[str, typer.Option("--batch-sizes", "-b", help="Numbers with commas.")] = "1,2,4,8,16,32,64",
+    devices: Annotated[str, typer.Option("--devices", "-d", help="Names separated by commas, or all.")] = "h200",
+    batch_sizes: Annotated[
+        str, typer.Option("--batch-sizes", "-b", help="Numbers separated by commas.")
+    ] = "1,2,4,8,16,32,64",
     dtypes: Annotated[str, typer.Option("--dtypes", help="fp32,fp16,bf16, …")] = "fp32",
     slices: Annotated[
-        str, typer.Option("--slices", help="Parts of each device with commas: mps:30,sms:66; whole is all of it.")
-    ] = WHOLE,
+        str,
+        typer.Option("--slices", help="Parts of each device, separated by commas: mps:30,sms:66; whole: all of it."),
+    ] = WHOLE_DEVICE,
     mode: options.Mode = "inference",
     optimizer: Annotated[str | None, typer.Option("--optimizer", help="sgd or adamw.", show_default=False)] = None,
     inputs: options.Inputs = None,
@@ -51,7 +54,7 @@ def run(
                 devices=options.words(devices),
                 batch_sizes=_numbers(batch_sizes),
                 dtypes=options.words(dtypes),
-                slices=[None if part == WHOLE else part for part in options.words(slices)],
+                slices=[None if part == WHOLE_DEVICE else part for part in options.words(slices)],
                 mode=mode,
                 optimizer=optimizer,
                 input_shape=inputs,
@@ -76,7 +79,7 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(word) for word in options.words(text)]
     except ValueError as error:
-        raise InputError(f"Got the batch sizes {text!r}; give numbers with commas, such as 1,8,64.") from error
+        raise InputError(f"Got the batch sizes {text!r}; give numbers separated by commas, such as 1,8,64.") from error
 
 
 def _show(points: "list[Point]", model: str) -> None:
@@ -93,17 +96,17 @@ def _show(points: "list[Point]", model: str) -> None:
         table.add_column(head, justify="right")
     table.add_column("")
     for point in points:
-        told = point.prediction
-        place = [f"{told.device} {told.slice or ''}".strip()] if several else []
+        prediction = point.prediction
+        place = [f"{prediction.device} {prediction.slice or ''}".strip()] if several else []
         table.add_row(
             *place,
-            told.dtype,
-            str(told.batch_size),
-            cell(told.latency_ms),
-            cell(told.throughput_per_s),
-            cell(told.device_memory_mib or told.memory_mib),
-            cell(told.energy_j, told.batch_size),
-            cell(told.power_w),
+            prediction.dtype,
+            str(prediction.batch_size),
+            cell(prediction.latency_ms),
+            cell(prediction.throughput_per_s),
+            cell(prediction.device_memory_mib or prediction.memory_mib),
+            cell(prediction.energy_j, prediction.batch_size),
+            cell(prediction.power_w),
             "does not fit" if point.fits is False else "",
         )
     console().print(table)
