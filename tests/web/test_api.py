@@ -39,7 +39,7 @@ def test_a_kept_file_answers_until_it_is_deleted(client: TestClient, left_files:
     assert "net.onnx" in report.text
     assert client.delete(f"/api/uploads/{model.removeprefix('upload:')}").status_code == 204
     gone = client.post("/api/predict", json={"model": model})
-    assert (gone.status_code, gone.json()["error"]) == (422, "The uploaded file is not here any more: upload it again.")
+    assert (gone.status_code, gone.json()["error"]) == (422, "The uploaded file was deleted: upload it again.")
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_the_others(client: TestClient) -> None:
 
 def test_a_full_house_says_when_to_come_back(client: TestClient, onnx_bytes: bytes) -> None:
     queue = client.app.state.queue  # type: ignore[attr-defined]
-    inside, queue.inside = queue.inside, 10_000
+    inside, queue.admitted = queue.admitted, 10_000
     try:
         answer = client.post("/api/predict", files={"model": ("a.onnx", onnx_bytes)})
     finally:
-        queue.inside = inside
+        queue.admitted = inside
     assert answer.status_code == 503
     assert int(answer.headers["retry-after"]) > 0
 

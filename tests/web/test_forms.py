@@ -39,7 +39,7 @@ def test_fields_of_a_form(client: TestClient, left_files: None, onnx_bytes: byte
     twice = client.post("/api/predict", files=file, data={"device": ["h200", "l4"]})
     assert "given twice" in twice.json()["error"]
     wrong = client.post("/api/predict", files={"file": ("net.onnx", onnx_bytes)})
-    assert "the files are model" in wrong.json()["error"]
+    assert "files go into the field model" in wrong.json()["error"]
     both = client.post("/api/predict", files=[("model", ("a.onnx", onnx_bytes)), ("model", ("b.onnx", onnx_bytes))])
     assert both.status_code == 422
     many = client.post("/api/predict", files=[("model", ("a.onnx", b"x"))] * 3)

@@ -1,1 +1,1 @@
-"""Web: the page and the JSON API beside it; parse → workflow, in a worker process → render."""
+"""Web: a page and a JSON API. A request is parsed, answered by a workflow in a worker process, and rendered."""

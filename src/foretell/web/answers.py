@@ -1,4 +1,4 @@
-"""Web: a question answered in a worker: what ``--json`` of the command of its name prints, or the page of a report."""
+"""Web: answer a question in a worker. The answer is what a command prints with ``--json``, or a report page."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -16,35 +16,35 @@ from foretell.workflows.predict import predict
 from foretell.workflows.report import gather
 from foretell.workflows.sweep import sweep
 
-FILES = ("onnx", "pt2")
-_WHOLE = "whole"
+UPLOADED_KINDS = ("onnx", "pt2")
+_WHOLE_DEVICE = "whole"
 
 Fields = dict[str, Any]
 
 
 def answer(kind: str, fields: Mapping[str, Any], files: Mapping[str, str]) -> str:
-    """The text of an answer; ``files`` has the uploads, by the field that names them."""
+    """The text of an answer; ``files`` has the paths of the uploads, by field."""
     values = dict(fields)
     for name, file in files.items():
         check_upload(file)
         values[name] = file
-    # what was uploaded leaves nothing behind, not even its graph
+    # Uploads are private: not even their graphs stay in the cache.
     values["use_cache"] = not files
     values["input_shape"] = values["input_shape"] or None
     return _ANSWERS[kind](values)
 
 
 def check_upload(file: str) -> None:
-    """Refuse a file of a kind that is not taken here, whatever its name says."""
+    """Refuse a file whose content is neither ONNX nor .pt2, whatever its name says."""
     kind = recognise(file)
-    if kind not in FILES:
-        raise ModelError(f"{Path(file).name} holds a model of the kind {kind!r}; here it is {ALLOWED}.")
+    if kind not in UPLOADED_KINDS:
+        raise ModelError(f"{Path(file).name} holds a model of the kind {kind!r}. Allowed are {ALLOWED}.")
 
 
 def _predict(values: Fields) -> str:
     model = values.pop("model")
-    told = predict(model, **values)
-    return _json({**told.to_dict(), "model": _name(model)})
+    prediction = predict(model, **values)
+    return _json({**prediction.to_dict(), "model": _name(model)})
 
 
 def _compare(values: Fields) -> str:
@@ -52,8 +52,8 @@ def _compare(values: Fields) -> str:
 
 
 def _sweep(values: Fields) -> str:
-    del values["dtype"]
-    values["slices"] = [None if part == _WHOLE else part for part in values["slices"]]
+    del values["dtype"]  # every question has one, but a sweep has a list of dtypes
+    values["slices"] = [None if part == _WHOLE_DEVICE else part for part in values["slices"]]
     return _json([point.to_row() for point in sweep(values.pop("model"), **values)])
 
 
@@ -62,14 +62,14 @@ def _advise(values: Fields) -> str:
     renting = Renting(*(values[name] for name in ("clouds", "region", "country", "market", "pue")))
     shared = {name: values[name] for name in ("devices", "dtype", "input_shape", "use_cache")}
     if values["train"]:
-        more = {name: values[name] for name in ("batch_size", "optimizer")}
-        return _json(advise_training(model, steps, renting, **shared, **more).to_dict())
+        training_options = {name: values[name] for name in ("batch_size", "optimizer")}
+        return _json(advise_training(model, steps, renting, **shared, **training_options).to_dict())
     requirements = _requirements(values, objective=values["by"], max_batch=values["max_batch"])
     return _json(advise_serving(model, requirements, renting, mig=values["mig"], **shared).to_dict())
 
 
-def _requirements(values: Fields, **more: Any) -> Requirements:
-    return Requirements(values["slo_ms"], values["rate"], values["budget"], **more)
+def _requirements(values: Fields, **others: Any) -> Requirements:
+    return Requirements(values["slo_ms"], values["rate"], values["budget"], **others)
 
 
 def _report(values: Fields) -> str:
@@ -79,12 +79,12 @@ def _report(values: Fields) -> str:
 
 
 def _name(model: str) -> str:
-    """A spec as it is; an upload by its name: where it lies is no one's business."""
+    """A spec as it is; an upload by its file name, because paths of the server are private."""
     return Path(model).name if Path(model).is_absolute() else model
 
 
 def _json(values: Any) -> str:
-    return json.dumps(values, allow_nan=False)
+    return json.dumps(values, allow_nan=False)  # browsers cannot parse NaN
 
 
 _ANSWERS: dict[str, Callable[[Fields], str]] = {

@@ -1,4 +1,4 @@
-"""Web: the application: routes under /api, /healthz and /metrics, and the page on top."""
+"""Web: the application: the routes /api, /healthz and /metrics, and the page at the root."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from foretell.web.admission.middleware import AdmissionMiddleware, problem, prob
 from foretell.web.admission.pool import Pool
 from foretell.web.admission.queue import RequestQueue
 from foretell.web.admission.uploads import KEPT_S, Uploads, sweep_forever
-from foretell.web.forms import asked, read_file
+from foretell.web.forms import read_file, read_request
 from foretell.web.page.routes import GradioRoutes
 from foretell.web.questions import QUESTIONS, UPLOAD
 from foretell.web.refusals import status_of
@@ -33,7 +33,7 @@ _JSON = "application/json"
 
 
 def make_app(settings: Settings, *, page: bool = True) -> FastAPI:
-    """The whole application; without a page, the API alone."""
+    """The application; with ``page=False`` only the API."""
     settings.check()
     metrics = Metrics()
     uploads = Uploads(bytes_from_mib(settings.max_upload_mib))
@@ -43,7 +43,7 @@ def make_app(settings: Settings, *, page: bool = True) -> FastAPI:
     queue = RequestQueue(settings, pool, uploads, metrics)
     metrics.watch("workers_busy", "Workers that read a model now.", lambda: float(pool.busy))
     metrics.watch("workers_restarted", "Workers that were replaced.", lambda: float(pool.restarts))
-    metrics.watch("requests_inside", "Requests that wait for an answer.", lambda: float(queue.inside))
+    metrics.watch("requests_inside", "Requests that wait for an answer.", lambda: float(queue.admitted))
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
@@ -60,66 +60,68 @@ def make_app(settings: Settings, *, page: bool = True) -> FastAPI:
 
     app = FastAPI(
         title="foretell",
-        description="Tells how a deep-learning model will run before anyone runs it.",
+        description="Predicts how a deep-learning model will run before you run it.",
         version=metadata.version("foretell"),
-        docs_url=None,  # its scripts would come from another host
+        docs_url=None,  # FastAPI's pages of documentation load scripts from another host
         redoc_url=None,
         lifespan=running,
     )
     app.state.queue, app.state.pool = queue, pool
-    _tell_errors(app)
+    _handle_errors(app)
     _add_routes(app, queue, pool, metrics)
     if page:
         from foretell.web.page.page import add_page
 
         add_page(app, queue, settings)
         app.add_middleware(GradioRoutes)
+    # Added last, so it runs first: what is added later wraps what was added before.
     app.add_middleware(AdmissionMiddleware, settings=settings, metrics=metrics)
     return app
 
 
-def _tell_errors(app: FastAPI) -> None:
+def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(ForetellError)
-    async def told(_: Request, error: ForetellError) -> Response:
+    async def foretell_error(_: Request, error: ForetellError) -> Response:
         return Response(problem(str(error)), status_of(error), problem_headers(error))
 
     @app.exception_handler(HTTPException)
-    async def refused(_: Request, error: HTTPException) -> Response:
+    async def http_error(_: Request, error: HTTPException) -> Response:
         return Response(problem(str(error.detail)), error.status_code, error.headers, _JSON)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        return Response(problem("; ".join(str(each["msg"]) for each in error.errors())), 422, None, _JSON)
+    async def invalid_request(_: Request, error: RequestValidationError) -> Response:
+        return Response(problem("; ".join(str(detail["msg"]) for detail in error.errors())), 422, None, _JSON)
 
 
 def _add_routes(app: FastAPI, queue: RequestQueue, pool: Pool, metrics: Metrics) -> None:
-    @app.get("/healthz", summary="Whether the server is there")
+    @app.get("/healthz", summary="Whether the server is running")
     async def healthz() -> dict[str, Any]:
         return {"status": "ok", "version": app.version, "workers": len(pool.pids)}
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-    async def measured() -> Response:
-        """Counts and times, for Prometheus."""
+    async def metrics_page() -> Response:
+        """Metrics for Prometheus."""
         return Response(metrics.page(), media_type=CONTENT_TYPE)
 
-    known = json.dumps([{k: v for k, v in asdict(each).items() if v is not None} for each in all_devices()])
+    # Made once: it does not change while the server runs.
+    catalogue = json.dumps([{k: v for k, v in asdict(device).items() if v is not None} for device in all_devices()])
 
     @app.get("/api/devices", responses={200: {"content": {_JSON: {"schema": {"type": "array"}}}}, **problems(401)})
     async def devices() -> Response:
-        """What foretell devices --json prints."""
-        return Response(known, media_type=_JSON)
+        """The catalogue of devices, as foretell devices --json prints it."""
+        return Response(catalogue, media_type=_JSON)
 
     @app.post("/api/uploads", status_code=201, openapi_extra=FILE_BODY, responses=problems())
     async def upload(request: Request) -> dict[str, Any]:
-        """Keep a model for some minutes, to ask about it as upload:ID."""
-        with queue.place():
-            kept = await read_file(request, queue.uploads)
-            queue.uploads.keep(kept)
-        return {"model": UPLOAD + kept.ident, "name": kept.path.name, "bytes": kept.size_bytes, "kept_s": KEPT_S}
+        """Upload a model. For some minutes it can be used as upload:ID."""
+        with queue.admit():
+            stored = await read_file(request, queue.uploads)
+            queue.uploads.keep(stored)
+        return {"model": UPLOAD + stored.ident, "name": stored.path.name, "bytes": stored.size_bytes, "kept_s": KEPT_S}
 
     @app.delete("/api/uploads/{ident}", status_code=204, responses=problems(401))
     async def forget(ident: str) -> None:
-        """Delete a kept model; one that is not there is no error."""
+        """Delete an uploaded model; it is no error if there is none."""
         queue.uploads.drop(ident)
 
     for kind in QUESTIONS:
@@ -128,9 +130,9 @@ def _add_routes(app: FastAPI, queue: RequestQueue, pool: Pool, metrics: Metrics)
 
 def _add_question(app: FastAPI, queue: RequestQueue, kind: str) -> None:
     async def ask(request: Request) -> Response:
-        with queue.place():
-            async with asked(request, kind, queue.uploads) as (question, brought):
-                text = await queue.ask(kind, question, brought)
+        with queue.admit():
+            async with read_request(request, kind, queue.uploads) as (question, uploaded):
+                text = await queue.ask(kind, question, uploaded)
         return HTMLResponse(text) if kind == "report" else Response(text, media_type=_JSON)
 
     app.post(

@@ -1,4 +1,4 @@
-"""Web: the body of a request → a question and its files: JSON, or a form in which models may be files."""
+"""Web: read the body of a request into a question and its files: JSON, or a form in which models may be files."""
 
 import json
 from collections.abc import AsyncIterator
@@ -10,39 +10,41 @@ from starlette.requests import Request
 
 from foretell.errors import InputError
 from foretell.units import KIB
-from foretell.web.admission.middleware import LARGEST_ASIDE
+from foretell.web.admission.middleware import MAX_SMALL_BODY_BYTES
 from foretell.web.admission.uploads import Upload, Uploads
 from foretell.web.questions import QUESTIONS, UPLOAD, Question, read_question
 from foretell.web.refusals import TooLargeError, UnreadableError
 
-_MOST_FIELDS = 200
-_LARGEST_FIELD = 16 * KIB
+_MAX_FIELDS = 200
+_MAX_FIELD_BYTES = 16 * KIB
 
 
 @asynccontextmanager
-async def asked(request: Request, kind: str, uploads: Uploads) -> AsyncIterator[tuple[Question, dict[str, Upload]]]:
-    """The question of a request, with its files for as long as they are needed."""
-    brought: dict[str, Upload] = {}
+async def read_request(
+    request: Request, kind: str, uploads: Uploads
+) -> AsyncIterator[tuple[Question, dict[str, Upload]]]:
+    """Read a request into its question and its files. The files are deleted when the context ends."""
+    uploaded: dict[str, Upload] = {}
     try:
-        if _type_of(request) == "multipart/form-data":
-            values = await _read_form(request, kind, uploads, brought)
+        if _content_type(request) == "multipart/form-data":
+            values = await _read_form(request, kind, uploads, uploaded)
         else:
             values = await read_json(request)
-        yield read_question(kind, values), brought
+        yield read_question(kind, values), uploaded
     finally:
-        for upload in brought.values():
+        for upload in uploaded.values():
             upload.delete()
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """The object that a body holds."""
-    if _type_of(request) not in ("application/json", ""):
-        raise UnreadableError(f"Got {_type_of(request)[:80]!r}; send application/json or multipart/form-data.")
+    """Read the JSON object in the body of a request."""
+    if _content_type(request) not in ("application/json", ""):
+        raise UnreadableError(f"Got {_content_type(request)[:80]!r}; send application/json or multipart/form-data.")
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > LARGEST_ASIDE:
-            raise TooLargeError("The JSON is too long; a file is sent as multipart/form-data.")
+        if len(body) > MAX_SMALL_BODY_BYTES:
+            raise TooLargeError("The JSON is too long. Send files as multipart/form-data.")
     try:
         values = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -52,36 +54,40 @@ async def read_json(request: Request) -> dict[str, Any]:
     return values
 
 
-async def _read_form(request: Request, kind: str, uploads: Uploads, brought: dict[str, Upload]) -> dict[str, Any]:
-    """The fields of a form; ``brought`` gets its files."""
-    lists = {name for name, field in QUESTIONS[kind].model_fields.items() if str(field.annotation).startswith("list")}
+async def _read_form(request: Request, kind: str, uploads: Uploads, uploaded: dict[str, Upload]) -> dict[str, Any]:
+    """Read the fields of a form; its files are added to ``uploaded``, which the caller deletes even on errors."""
+    list_fields = {
+        name for name, field in QUESTIONS[kind].model_fields.items() if str(field.annotation).startswith("list")
+    }
     values: dict[str, Any] = {}
-    async with request.form(max_files=2, max_fields=_MOST_FIELDS, max_part_size=_LARGEST_FIELD) as form:
+    async with request.form(max_files=2, max_fields=_MAX_FIELDS, max_part_size=_MAX_FIELD_BYTES) as form:
         for name, value in form.multi_items():
             if isinstance(value, UploadFile):
-                if name not in ("model", "other") or name in brought:
-                    raise InputError(f"Got a file as {name[:80]!r}; the files are model and, to compare, other.")
-                brought[name] = await uploads.take(value.file, value.filename or "")
-                values[name] = UPLOAD + brought[name].ident
-            elif name in lists:
+                if name not in ("model", "other") or name in uploaded:
+                    raise InputError(
+                        f"Got a file as {name[:80]!r}; files go into the field model and, to compare, other."
+                    )
+                uploaded[name] = await uploads.take(value.file, value.filename or "")
+                values[name] = UPLOAD + uploaded[name].ident
+            elif name in list_fields:
                 values.setdefault(name, []).extend(word for word in map(str.strip, value.split(",")) if word)
             elif name in values:
                 raise InputError(f"The field {name[:80]!r} is given twice.")
-            elif value:  # an empty field of a form is one that was left out
+            elif value:  # browsers also send the fields that were left empty
                 values[name] = value
     return values
 
 
 async def read_file(request: Request, uploads: Uploads) -> Upload:
-    """The one file of a form."""
-    if _type_of(request) != "multipart/form-data":
-        raise UnreadableError("A file is sent as multipart/form-data, in the field file.")
-    async with request.form(max_files=1, max_fields=1, max_part_size=_LARGEST_FIELD) as form:
+    """Read the one file of a form."""
+    if _content_type(request) != "multipart/form-data":
+        raise UnreadableError("Send the file as multipart/form-data, in the field file.")
+    async with request.form(max_files=1, max_fields=1, max_part_size=_MAX_FIELD_BYTES) as form:
         file = form.get("file")
         if not isinstance(file, UploadFile):
             raise InputError("The form has no file in its field file.")
         return await uploads.take(file.file, file.filename or "")
 
 
-def _type_of(request: Request) -> str:
+def _content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()

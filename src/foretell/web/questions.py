@@ -1,4 +1,6 @@
-"""Web: what may be asked. A model is a spec that needs no trust, or an upload: never a file of the server's disk."""
+"""Web: the questions that clients may ask, as Pydantic models.
+
+A model is a spec that runs no code of the model's author, or an upload. It is never a file on the server."""
 
 import re
 from typing import Annotated, Any
@@ -13,7 +15,7 @@ UPLOAD = "upload:"
 ALLOWED = "timm:NAME, torchvision:NAME, hf:ID, or an uploaded .onnx or .pt2 file"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]*"
 _SPEC = re.compile(f"(timm|torchvision):{_NAME}|hf:{_NAME}(/{_NAME})?")
-_MOST_PROBLEMS = 3
+_MAX_PROBLEMS = 3
 
 Word = Annotated[str, Field(max_length=100)]
 Model = Annotated[str, Field(max_length=200, description=f"{ALLOWED}: upload:ID", examples=["timm:resnet50"])]
@@ -23,7 +25,7 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class Question(BaseModel):
-    """What all questions have: a model, its inputs and its precision."""
+    """The fields of all questions: a model, its inputs and its precision."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -36,15 +38,15 @@ class Question(BaseModel):
         return {name: getattr(self, name) for name in ("model", "other") if hasattr(self, name)}
 
 
-class _Placed(Question):
+class _OnDevice(Question):
     device: Word = Field("h200", examples=["h200", "a100"])
     batch_size: Count = 1
     mode: Word = Field("inference", description="inference, training, prefill or decode")
     allow_unknown: bool = False
 
 
-class Predict(_Placed):
-    """As ``foretell predict`` asks."""
+class Predict(_OnDevice):
+    """The options of ``foretell predict``."""
 
     slice: Word | None = Field(None, description="mps:30, mig:1g.18gb, sms:66")
     runtime: Word = Field("cuda-graph", description="cuda-graph, eager or compile")
@@ -54,15 +56,15 @@ class Predict(_Placed):
     latency_limit_ms: Positive | None = None
 
 
-class Compare(_Placed):
-    """As ``foretell compare`` asks."""
+class Compare(_OnDevice):
+    """The options of ``foretell compare``."""
 
     other: Model
     slice: Word | None = None
 
 
 class Sweep(Question):
-    """As ``foretell sweep`` asks."""
+    """The options of ``foretell sweep``."""
 
     devices: list[Word] = Field(["h200"], min_length=1, max_length=64)
     batch_sizes: list[Count] = Field([1, 2, 4, 8, 16, 32, 64], min_length=1, max_length=32)
@@ -76,7 +78,7 @@ class Sweep(Question):
 
 
 class Advise(Question):
-    """As ``foretell advise`` asks."""
+    """The options of ``foretell advise``."""
 
     dtype: Word = "fp16"
     slo_ms: Positive | None = None
@@ -97,8 +99,8 @@ class Advise(Question):
     optimizer: Word = "sgd"
 
 
-class Report(_Placed):
-    """As ``foretell report`` asks."""
+class Report(_OnDevice):
+    """The options of ``foretell report``."""
 
     optimizer: Word | None = None
     context: Count | None = None
@@ -113,7 +115,7 @@ QUESTIONS: dict[str, type[Question]] = {
 
 
 def read_question(kind: str, values: dict[str, Any]) -> Question:
-    """The question that values make, checked.
+    """Check the values of a question.
 
     >>> read_question("predict", {"model": "timm:resnet50", "batch_size": "8"}).batch_size
     8
@@ -121,26 +123,27 @@ def read_question(kind: str, values: dict[str, Any]) -> Question:
     try:
         question = QUESTIONS[kind].model_validate(values)
     except ValidationError as error:
-        found = [f"{'.'.join(map(str, each['loc'])) or kind}: {each['msg']}" for each in error.errors()]
-        more = f"; and {len(found) - _MOST_PROBLEMS} more" if len(found) > _MOST_PROBLEMS else ""
-        raise InputError("; ".join(found[:_MOST_PROBLEMS]) + more) from error
+        problems = [f"{'.'.join(map(str, detail['loc'])) or kind}: {detail['msg']}" for detail in error.errors()]
+        more = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
+        raise InputError("; ".join(problems[:_MAX_PROBLEMS]) + more) from error
     for spec in question.sources().values():
         check_spec(spec)
     name = getattr(question, "predictor", None)
-    if name is not None and name not in PREDICTORS:  # a name alone: the command line takes a file, too
+    # Names only: the command line also accepts a file, but clients must not choose files of the server.
+    if name is not None and name not in PREDICTORS:
         raise UnknownNameError(f"Unknown predictor {name!r}.{did_you_mean(name, PREDICTORS)}")
     return question
 
 
 def check_spec(spec: str) -> None:
-    """Refuse what would have the server open a file of its own, or run code.
+    """Refuse a model that would let the server open one of its files, or run code.
 
     >>> check_spec("/etc/passwd")
     Traceback (most recent call last):
     ...
-    foretell.errors.ModelError: Got the model '/etc/passwd'; here it is timm:NAME, torchvision:NAME, hf:ID, or an ...
+    foretell.errors.ModelError: Got the model '/etc/passwd'; allowed are timm:NAME, torchvision:NAME, hf:ID, or an ...
     """
     if spec.startswith(UPLOAD):
         return
     if not _SPEC.fullmatch(spec) or ".." in spec or spec.endswith((".json", ".py")):
-        raise ModelError(f"Got the model {spec[:80]!r}; here it is {ALLOWED}. No file of the server is opened.")
+        raise ModelError(f"Got the model {spec[:80]!r}; allowed are {ALLOWED}. No file of the server is opened.")

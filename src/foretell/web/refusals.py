@@ -1,11 +1,11 @@
-"""Web: why a request gets no answer, each with its status.
+"""Web: the errors of requests, each with its HTTP status.
 
 ForetellError (422)
 └─ RefusedError
    ├─ TooLargeError (413)       more bytes than allowed
    ├─ UnreadableError (415)     a body that is neither JSON nor a form
-   ├─ SlowClientError (408)     a body that does not come to its end
-   ├─ BusyError (503)           too many requests wait; come back later
+   ├─ SlowClientError (408)     a body that takes too long to arrive
+   ├─ BusyError (503)           too many requests are waiting
    ├─ TooSlowError (504)        the answer takes too long
    └─ BrokenError (500)         a bug of ours
 """
@@ -16,7 +16,7 @@ UNPROCESSABLE = 422
 
 
 class RefusedError(ForetellError):
-    """A request that gets no answer."""
+    """A request that is refused."""
 
     status = UNPROCESSABLE
 
@@ -34,13 +34,13 @@ class UnreadableError(RefusedError):
 
 
 class SlowClientError(RefusedError):
-    """A body that does not come to its end."""
+    """A body that takes too long to arrive."""
 
     status = 408
 
 
 class BusyError(RefusedError):
-    """Too many requests wait."""
+    """Too many requests are waiting."""
 
     status = 503
 
@@ -58,5 +58,5 @@ class BrokenError(RefusedError):
 
 
 def status_of(error: ForetellError) -> int:
-    """The status that tells of an error."""
+    """The HTTP status of an error."""
     return error.status if isinstance(error, RefusedError) else UNPROCESSABLE

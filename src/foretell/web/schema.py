@@ -1,4 +1,4 @@
-"""Web: what OpenAPI says of the questions and of what comes back."""
+"""Web: the OpenAPI schemas of questions and answers."""
 
 from typing import Any
 
@@ -6,51 +6,51 @@ from foretell.web.questions import QUESTIONS
 
 Schema = dict[str, Any]
 
-_TEXTS: Schema = {"type": "array", "items": {"type": "object"}}
+_OBJECTS: Schema = {"type": "array", "items": {"type": "object"}}
 ANSWERS: dict[str, Schema] = {
     "predict": {"type": "object", "required": ["model", "device", "batch_size", "dtype", "predictor", "warnings"]},
-    "compare": {"type": "object", "required": ["models", "times"], "properties": {"models": _TEXTS}},
-    "sweep": _TEXTS,
-    "advise": {"type": "object", "required": ["choices", "refused"], "properties": {"choices": _TEXTS}},
+    "compare": {"type": "object", "required": ["models", "times"], "properties": {"models": _OBJECTS}},
+    "sweep": _OBJECTS,
+    "advise": {"type": "object", "required": ["choices", "refused"], "properties": {"choices": _OBJECTS}},
 }
 PROBLEM: Schema = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
 _STATUSES = {
     400: "The body cannot be read.",
     401: "The token is missing.",
-    408: "The body did not come to its end.",
+    408: "The body took too long to arrive.",
     413: "The upload is too large.",
     415: "The body is neither JSON nor a form.",
     422: "The question has no answer; the error says why.",
-    503: "Too many requests wait; Retry-After says when to come back.",
+    503: "Too many requests are waiting; Retry-After says when to try again.",
     504: "The answer takes too long.",
 }
 
 
 def problems(*statuses: int) -> dict[int | str, Schema]:
-    """The errors that a route may give."""
+    """The errors that a route may return."""
     content = {"application/json": {"schema": PROBLEM}}
-    return {each: {"description": _STATUSES[each], "content": content} for each in statuses or _STATUSES}
+    return {status: {"description": _STATUSES[status], "content": content} for status in statuses or _STATUSES}
 
 
 def body_of(kind: str) -> Schema:
     """The body of a question: JSON, or a form in which a model may be a file."""
-    own = QUESTIONS[kind].model_json_schema()
+    schema = QUESTIONS[kind].model_json_schema()
     file = {"type": "string", "format": "binary", "description": "A spec, or a file: .onnx or .pt2"}
-    form = {**own, "properties": {**own["properties"]}}
+    form = {**schema, "properties": {**schema["properties"]}}
     for name in ("model", "other"):
         if name in form["properties"]:
             form["properties"][name] = file
-    content = {"application/json": {"schema": own}, "multipart/form-data": {"schema": form}}
+    content = {"application/json": {"schema": schema}, "multipart/form-data": {"schema": form}}
     return {"requestBody": {"required": True, "content": content}}
 
 
 def answer_of(kind: str) -> dict[int | str, Schema]:
-    """What comes back from a question."""
+    """The responses to a question."""
     if kind == "report":
         content: Schema = {"text/html": {"schema": {"type": "string"}}}
     else:
         content = {"application/json": {"schema": ANSWERS[kind]}}
-    return {200: {"description": f"What foretell {kind} tells.", "content": content}, **problems()}
+    return {200: {"description": f"The answer of foretell {kind}.", "content": content}, **problems()}
 
 
 FILE_BODY: Schema = {

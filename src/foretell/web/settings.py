@@ -10,7 +10,7 @@ SHORTEST_TOKEN = 8
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One server. ``waiting`` requests stand in line, ``memory_mib`` is what a worker may take."""
+    """The settings of a server. ``waiting`` is the length of the queue, ``memory_mib`` the memory limit of a worker."""
 
     host: str = "127.0.0.1"
     port: int = 7860
@@ -22,15 +22,15 @@ class Settings:
     memory_mib: float = 4096.0
 
     def check(self) -> None:
-        """Refuse what cannot be served, and a public address without a token.
+        """Refuse invalid settings, and a public address without a token.
 
         >>> Settings(host="0.0.0.0").check()
         Traceback (most recent call last):
         ...
-        foretell.errors.InputError: Got --host 0.0.0.0, which others can reach: give --token, or keep 127.0.0.1.
+        foretell.errors.InputError: Got --host 0.0.0.0, which others can reach: add --token, or use 127.0.0.1.
         """
         if self.token is None and not is_loopback(self.host):
-            raise InputError(f"Got --host {self.host}, which others can reach: give --token, or keep 127.0.0.1.")
+            raise InputError(f"Got --host {self.host}, which others can reach: add --token, or use 127.0.0.1.")
         if self.token is not None and not _is_token(self.token):
             raise InputError(f"The token must have {SHORTEST_TOKEN} or more ASCII characters, without spaces.")
         if not 0 <= self.port < 65536:
@@ -43,7 +43,7 @@ class Settings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is that of this machine alone.
+    """Whether only this machine can reach an address.
 
     >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("192.168.0.2")
     (True, True, True, False)

@@ -8,7 +8,13 @@ import pytest
 
 from foretell.errors import ForetellError
 from foretell.web.admission.metrics import Metrics
-from foretell.web.admission.middleware import COOKIE, MAX_LINE, AdmissionMiddleware, problem, problem_headers
+from foretell.web.admission.middleware import (
+    COOKIE,
+    MAX_ERROR_CHARACTERS,
+    AdmissionMiddleware,
+    problem,
+    problem_headers,
+)
 from foretell.web.refusals import BusyError
 from foretell.web.settings import Settings
 
@@ -91,11 +97,11 @@ def test_a_body_that_does_not_end_is_given_up() -> None:
 
 def test_all_uploads_together_are_limited_and_forgotten_afterwards() -> None:
     admission = open_gate(max_upload_mib=0.1)
-    admission.hold(10**6)
+    admission.count_in_flight(10**6)
     status, headers, _ = ask(admission, chunks=(b"x" * 900_000,))
     assert status == 503
     assert int(headers["retry-after"]) > 0
-    admission.hold(-(10**6))
+    admission.count_in_flight(-(10**6))
     assert ask(admission, chunks=(b"x" * 900_000,))[0] == 200
 
 
@@ -153,6 +159,6 @@ def test_websockets_are_closed() -> None:
 def test_problems_are_one_short_line_of_any_text() -> None:
     told = json.loads(problem("a\n b\ud800" + "x" * 2000))["error"]
     assert told.startswith("a b\ud800x")
-    assert len(told) == MAX_LINE
+    assert len(told) == MAX_ERROR_CHARACTERS
     assert "retry-after" in problem_headers(BusyError("x"))
     assert "retry-after" not in problem_headers(ForetellError("x"))

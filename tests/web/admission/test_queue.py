@@ -8,7 +8,7 @@ import pytest
 
 from foretell.errors import ModelError
 from foretell.web.admission.metrics import Metrics
-from foretell.web.admission.queue import KeptAnswers, RequestQueue
+from foretell.web.admission.queue import AnswerCache, RequestQueue
 from foretell.web.admission.uploads import Upload, Uploads
 from foretell.web.questions import read_question
 from foretell.web.refusals import BusyError, RefusedError
@@ -77,15 +77,15 @@ def test_a_kept_file_is_found_and_another_is_not(queue: RequestQueue, pool: Pool
 
 
 def test_the_line_is_bounded(queue: RequestQueue) -> None:
-    with queue.place(), queue.place():
-        with pytest.raises(BusyError), queue.place():
+    with queue.admit(), queue.admit():
+        with pytest.raises(BusyError), queue.admit():
             pass
-        assert queue.inside == 2
-    assert queue.inside == 0
+        assert queue.admitted == 2
+    assert queue.admitted == 0
 
 
 def test_answers_are_kept_up_to_a_size() -> None:
-    kept = KeptAnswers(10)
+    kept = AnswerCache(10)
     kept.put("a", "x" * 6)
     kept.put("b", "y" * 4)
     assert kept.get("a") == "x" * 6

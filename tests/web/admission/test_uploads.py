@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from foretell.errors import ModelError
-from foretell.web.admission.uploads import KEPT_S, SHELF_UPLOADS, Upload, Uploads, safe_name, sweep_forever
+from foretell.web.admission.uploads import KEPT_S, MAX_KEPT_UPLOADS, Upload, Uploads, safe_name, sweep_forever
 from foretell.web.refusals import TooLargeError
 
 
@@ -89,10 +89,10 @@ def test_what_is_kept_goes_when_it_is_old(uploads: Uploads, clock: Clock) -> Non
 
 
 def test_the_oldest_go_where_there_is_no_room(uploads: Uploads) -> None:
-    kept = [take(uploads, b"x" * 100) for _ in range(SHELF_UPLOADS + 1)]
+    kept = [take(uploads, b"x" * 100) for _ in range(MAX_KEPT_UPLOADS + 1)]
     for upload in kept:
         uploads.keep(upload)
-    assert len(files(uploads)) == SHELF_UPLOADS
+    assert len(files(uploads)) == MAX_KEPT_UPLOADS
     assert not kept[0].path.exists()
     assert uploads.drop(kept[1].ident)
     assert not uploads.drop(kept[1].ident)

@@ -64,7 +64,7 @@ def test_advice_names_the_best_and_the_reasons(told: dict[str, Any]) -> None:
     assert "and 2 more reasons" in page
     assert NASTY not in page
     nothing = show.show_advice({"choices": [], "front": [], "refused": refused[:1]}, "m")
-    assert "no place will do" in nothing
+    assert "no place meets the requirements" in nothing
     assert "not p0: reason 0" in nothing
 
 

@@ -72,7 +72,7 @@ def test_only_known_fields_reach_the_queue() -> None:
              [["a", ["b"]]], {}, "text", None],
 )  # fmt: skip
 def test_objects_do_not(data: Any) -> None:
-    with pytest.raises(InputError, match="alone"):
+    with pytest.raises(InputError, match="lists of texts"):
         clean(json.dumps({"data": data}).encode())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from foretell.web.page.tabs import MOST_DEVICES, Tabs, model_of, placed
+from foretell.web.page.tabs import MOST_DEVICES, Tabs, model_of, question_fields
 
 
 @pytest.fixture
@@ -47,8 +47,8 @@ def test_predict_compare_advise_and_report(press: Callable[..., tuple[str, str]]
         ("predict", ("timm:x", "", [], 1, "fp32", "inference", "", ""), "0 devices"),
         ("predict", ("timm:x", "", ["h200"] * (MOST_DEVICES + 1), 1, "fp32", "inference", "", ""), "9 devices"),
         ("predict", ("timm:x", "", ["h200"], -1, "fp32", "inference", "", ""), "batch_size"),
-        ("predict", ("timm:x", "", 5, 1, "fp32", "inference", "", ""), "no question"),
-        ("predict", ("timm:x", "", ["h200"]), "no question"),
+        ("predict", ("timm:x", "", 5, 1, "fp32", "inference", "", ""), "invalid request"),
+        ("predict", ("timm:x", "", ["h200"]), "invalid request"),
         ("compare", ("timm:x", "", "", "", "h200", 1, "fp32", "inference"), "no model yet"),
         ("advise", ("timm:x", "", "fp16", "soon", "", "", "usd", "on-demand", [], False), "slo_ms"),
     ],
@@ -71,7 +71,7 @@ def test_a_report_that_fails_is_no_file(press: Callable[..., tuple[str, str]]) -
 def test_fields() -> None:
     assert model_of(" timm:x ", "") == "timm:x"
     assert model_of("timm:x", "upload:1") == "upload:1"
-    assert placed("m", "h200", None, "fp32", "inference", "3x4 mask=5", " mps:30 ") == {
+    assert question_fields("m", "h200", None, "fp32", "inference", "3x4 mask=5", " mps:30 ") == {
         "model": "m", "device": "h200", "batch_size": 1, "dtype": "fp32", "mode": "inference",
         "input_shape": ["3x4", "mask=5"], "slice": "mps:30",
     }  # fmt: skip

@@ -1,1 +1,1 @@
-"""What a request passes before it is answered: middleware, queue, uploads, worker processes."""
+"""What every request goes through: middleware, uploads, the queue and the worker processes."""

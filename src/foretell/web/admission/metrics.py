@@ -1,4 +1,4 @@
-"""Web: what the server counts, for Prometheus."""
+"""Web: the metrics of the server, for Prometheus."""
 
 from collections.abc import Callable
 
@@ -31,26 +31,28 @@ class Metrics:
         )  # fmt: skip
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Show a value as it is when somebody looks."""
+        """Add a gauge that is computed when Prometheus reads it."""
         Gauge(f"foretell_{name}", text, registry=self._registry).set_function(value)
 
     def count(self, path: str, status: int, seconds: float) -> None:
-        """A request is done."""
+        """Count a finished request."""
         route = route_of(path)
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def refuse(self, reason: str) -> None:
-        """An upload was refused."""
+        """Count a refused upload."""
         self._refused.labels(reason).inc()
 
     def page(self) -> bytes:
-        """All of it as text."""
+        """All metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
 
 def route_of(path: str) -> str:
-    """The route of a path: few names, however many paths are tried.
+    """The label of a path.
+
+    Paths that do not exist share one label: otherwise a scanner could fill the memory with labels.
 
     >>> route_of("/api/uploads/1f"), route_of("/api/predict"), route_of("/assets/index.js")
     ('/api/uploads', '/api/predict', 'page')

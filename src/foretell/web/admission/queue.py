@@ -1,4 +1,4 @@
-"""Web: where questions are taken in: a bounded number at a time, equal ones answered once, the others by the pool."""
+"""Web: the queue of requests. It admits a bounded number and answers repeated questions from a cache."""
 
 import hashlib
 import json
@@ -14,71 +14,71 @@ from foretell.web.questions import UPLOAD, Question
 from foretell.web.refusals import BusyError, RefusedError
 from foretell.web.settings import Settings
 
-KEPT_BYTES = 32 * MIB
+CACHE_BYTES = 32 * MIB
 
 
 class StatusError(RefusedError):
-    """What a worker said instead of an answer."""
+    """An error that a worker returned, with its HTTP status."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
         self.status = status
 
 
-class KeptAnswers:
-    """The latest answers, up to a number of bytes."""
+class AnswerCache:
+    """The most recently used answers, up to a number of characters."""
 
-    def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._answers: OrderedDict[str, str] = OrderedDict()
         self._bytes = 0
 
     def get(self, key: str) -> str | None:
-        """An answer that was given before."""
-        found = self._answers.get(key)
-        if found is not None:
+        """The cached answer, or None."""
+        answer = self._answers.get(key)
+        if answer is not None:
             self._answers.move_to_end(key)
-        return found
+        return answer
 
     def put(self, key: str, text: str) -> None:
-        """Keep an answer; the oldest go."""
+        """Store an answer; the least recently used ones are removed."""
         self._bytes += len(text) - len(self._answers.pop(key, ""))
         self._answers[key] = text
-        while self._bytes > self._most_bytes:
+        while self._bytes > self._max_bytes:
             self._bytes -= len(self._answers.popitem(last=False)[1])
 
 
 class RequestQueue:
-    """One for the API and the page."""
+    """One queue that the API and the page share."""
 
     def __init__(self, settings: Settings, pool: Pool, uploads: Uploads, metrics: Metrics) -> None:
-        self._most = settings.workers + settings.waiting
+        self._max_admitted = settings.workers + settings.waiting
         self._pool = pool
         self._metrics = metrics
-        self._kept = KeptAnswers()
+        self._cache = AnswerCache()
         self.uploads = uploads
-        self.inside = 0
+        self.admitted = 0
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """A place in the line, taken before anything is read."""
-        if self.inside >= self._most:
-            raise BusyError(f"{self.inside} requests are waiting already; come back in a moment.")
-        self.inside += 1
+    def admit(self) -> Iterator[None]:
+        """Admit a request, before its body is read; raise BusyError if too many are waiting."""
+        if self.admitted >= self._max_admitted:
+            raise BusyError(f"{self.admitted} requests are waiting already. Try again in a few seconds.")
+        self.admitted += 1
         try:
             yield
         finally:
-            self.inside -= 1
+            self.admitted -= 1
 
-    async def ask(self, kind: str, question: Question, brought: Mapping[str, Upload] | None = None) -> str:
-        """The answer to a question; ``brought`` are files that came with it, by field."""
-        files = dict(brought or {})
+    async def ask(self, kind: str, question: Question, uploaded: Mapping[str, Upload] | None = None) -> str:
+        """The answer to a question; ``uploaded`` has the files that came with it, by field."""
+        files = dict(uploaded or {})
         for name, spec in question.sources().items():
             if name not in files and spec.startswith(UPLOAD):
                 files[name] = self.uploads.find(spec)
         fields = question.model_dump()
         key = _key(kind, fields, files)
-        text = self._kept.get(key)
+        text = self._cache.get(key)
         if text is None:
             paths = {name: str(upload.path) for name, upload in files.items()}
             reply = await self._pool.ask({"kind": kind, "fields": fields, "files": paths})
@@ -87,12 +87,12 @@ class RequestQueue:
                     self._metrics.refuse("content")
                 raise StatusError(reply["error"], reply["status"])
             text = str(reply["text"])
-            self._kept.put(key, text)
+            self._cache.put(key, text)
         return text
 
 
 def _key(kind: str, fields: Mapping[str, object], files: Mapping[str, Upload]) -> str:
-    """Equal for equal questions about equal files of one name."""
+    """The key in the cache. The name of a file is part of it, because answers show the name."""
     named = {name: (upload.digest, upload.path.name) for name, upload in files.items()}
     text = json.dumps([kind, {**fields, **named}], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Web: uploaded models in a private folder: a bounded number of bytes, for a bounded time, deleted in any case."""
+"""Web: uploaded models in a private folder. Size and age are limited; all files are deleted when the server ends."""
 
 import asyncio
 import hashlib
@@ -20,37 +20,37 @@ from foretell.web.refusals import BusyError, TooLargeError
 
 SUFFIXES = (".onnx", ".pt2")
 KEPT_S = 600.0
-SHELF_UPLOADS = 8  # of the largest size
-_CHUNK = 256 * KIB
-_LONGEST_NAME = 80
+MAX_KEPT_UPLOADS = 8  # of the largest size
+_CHUNK_BYTES = 256 * KIB
+_MAX_NAME_CHARACTERS = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file in a folder of its own, and what its content is."""
+    """An uploaded file, alone in its folder, and the hash of its content."""
 
     ident: str
     path: Path
     digest: str
     size_bytes: int
-    kept_at: float
+    stored_at: float
 
     def delete(self) -> None:
-        """Remove it with its folder."""
+        """Delete the file and its folder."""
         shutil.rmtree(self.path.parent, ignore_errors=True)
 
 
 class Uploads:
-    """The private folder. What is kept for later questions lies there until it is old, or others need the room."""
+    """The private folder of uploads. A file that is kept stays until it expires or others need the space."""
 
     def __init__(self, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.max_bytes = max_bytes
-        self.folder = Path(tempfile.mkdtemp(prefix="foretell-serve-"))  # readable by its owner alone
+        self.folder = Path(tempfile.mkdtemp(prefix="foretell-serve-"))  # mkdtemp: only the owner may read it
         self._clock = clock
         self._kept: dict[str, Upload] = {}
 
     async def take(self, file: BinaryIO, name: str) -> Upload:
-        """Copy what was received to a file of its own; the caller deletes it."""
+        """Copy a received file into the private folder; the caller deletes it."""
         ident = secrets.token_hex(16)
         path = self.folder / ident / safe_name(name)
         try:
@@ -58,17 +58,17 @@ class Uploads:
             digest, size_bytes = await asyncio.to_thread(_copy, file, path, self.max_bytes)
         except OSError as error:
             shutil.rmtree(path.parent, ignore_errors=True)
-            raise BusyError(f"The upload could not be stored: {error.strerror}. Come back later.") from error
-        except BaseException:
+            raise BusyError(f"The upload could not be stored: {error.strerror}. Try again later.") from error
+        except BaseException:  # also if the request is cancelled
             shutil.rmtree(path.parent, ignore_errors=True)
             raise
         return Upload(ident, path, digest, size_bytes, self._clock())
 
     def keep(self, upload: Upload) -> None:
-        """Keep a file for later questions; the oldest go where there is no room."""
+        """Keep a file for later questions; the oldest ones are deleted if the space does not suffice."""
         self.sweep()
         self._kept[upload.ident] = upload
-        while sum(each.size_bytes for each in self._kept.values()) > SHELF_UPLOADS * self.max_bytes:
+        while sum(other.size_bytes for other in self._kept.values()) > MAX_KEPT_UPLOADS * self.max_bytes:
             self.drop(next(iter(self._kept)))
 
     def find(self, spec: str) -> Upload:
@@ -76,19 +76,19 @@ class Uploads:
         self.sweep()
         ident = spec.removeprefix(UPLOAD)
         if ident not in self._kept:
-            raise ModelError("The uploaded file is not here any more: upload it again.")
+            raise ModelError("The uploaded file was deleted: upload it again.")
         return self._kept[ident]
 
     def drop(self, ident: str) -> bool:
-        """Delete a kept file; says whether it was there."""
+        """Delete a kept file; return whether there was one."""
         upload = self._kept.pop(ident, None)
         if upload is not None:
             upload.delete()
         return upload is not None
 
     def sweep(self) -> None:
-        """Delete what is too old."""
-        for ident in [key for key, each in self._kept.items() if self._clock() - each.kept_at > KEPT_S]:
+        """Delete the files that have expired."""
+        for ident in [key for key, upload in self._kept.items() if self._clock() - upload.stored_at > KEPT_S]:
             self.drop(ident)
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class Uploads:
 
 
 def safe_name(name: str) -> str:
-    """The name of an upload as a file may have it: no folders, plain characters, a suffix that is taken.
+    """The name under which an upload is stored: no folders, plain characters, an allowed suffix.
 
     >>> safe_name("../../my net.ONNX")
     'my_net.onnx'
@@ -108,13 +108,13 @@ def safe_name(name: str) -> str:
     stem = stem.lstrip(".-")
     if not dot or f".{suffix.lower()}" not in SUFFIXES:
         raise ModelError(f"Got the file {name[:80]!r}; a model is uploaded as .onnx or .pt2.")
-    return f"{stem[-_LONGEST_NAME:] or 'model'}.{suffix.lower()}"
+    return f"{stem[-_MAX_NAME_CHARACTERS:] or 'model'}.{suffix.lower()}"
 
 
 def _copy(source: BinaryIO, path: Path, max_bytes: int) -> tuple[str, int]:
     digest, size_bytes = hashlib.sha256(), 0
     with path.open("xb") as target:
-        while chunk := source.read(_CHUNK):
+        while chunk := source.read(_CHUNK_BYTES):
             size_bytes += len(chunk)
             if size_bytes > max_bytes:
                 raise TooLargeError(too_large(max_bytes))
@@ -126,13 +126,13 @@ def _copy(source: BinaryIO, path: Path, max_bytes: int) -> tuple[str, int]:
 
 
 def too_large(max_bytes: int) -> str:
-    """What is said of an upload with too many bytes."""
-    allowed = f"The upload has more than the {mib(max_bytes):g} MiB that are allowed"
-    return f"{allowed}; an ONNX file may come without its weights."
+    """The error message for an upload with too many bytes."""
+    sentence = f"The upload has more than the {mib(max_bytes):g} MiB that are allowed"
+    return f"{sentence}; an ONNX file does not need its weights here."
 
 
 async def sweep_forever(uploads: Uploads, every_s: float = 30.0) -> None:
-    """Delete what is old while nobody asks."""
+    """Delete expired files regularly, also when no request arrives."""
     while True:
         await asyncio.sleep(every_s)
         with suppress(OSError):

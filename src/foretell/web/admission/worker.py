@@ -1,9 +1,9 @@
-"""Web: the process that reads models: one question a line in, one answer a line out; killed where it takes too much.
+"""Web: the worker process, which reads models. It reads one question a line and writes one answer a line.
 
 server → worker    {"kind": "predict", "fields": {...}, "files": {"model": "/private/…/net.onnx"}}
 worker → server    {"event": "ready"}
                    {"text": "…"}                       the answer
-                   {"error": "…", "status": 422}       why there is none
+                   {"error": "…", "status": 422}       why there is no answer
 """
 
 import json
@@ -19,13 +19,13 @@ from foretell.units import bytes_from_mib
 from foretell.web.answers import answer
 from foretell.web.refusals import BrokenError, status_of
 
-_LARGEST_FILE_MIB = 256  # a kept graph is far smaller
+_LARGEST_FILE_MIB = 256  # a cached graph is far smaller
 
 Message = dict[str, Any]
 
 
 def main(memory_mib: float) -> None:
-    """Answer until the server closes the line."""
+    """Answer questions until the server closes standard input."""
     die_with_parent()
     say = take_output()
     limit(memory_mib)
@@ -36,20 +36,20 @@ def main(memory_mib: float) -> None:
 
 
 def limit(memory_mib: float) -> None:
-    """Let the kernel refuse what would be too much; nobody else reads what this process writes."""
+    """Set limits that the kernel enforces, and make the files of this process private."""
     os.umask(0o077)
-    for what, most in (
+    for kind, limit_value in (
         (resource.RLIMIT_AS, bytes_from_mib(memory_mib)),
         (resource.RLIMIT_FSIZE, bytes_from_mib(_LARGEST_FILE_MIB)),
         (resource.RLIMIT_CORE, 0),
     ):
-        hard = resource.getrlimit(what)[1]
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(what, (most, most))
+        hard = resource.getrlimit(kind)[1]
+        limit_value = limit_value if hard == resource.RLIM_INFINITY else min(limit_value, hard)
+        resource.setrlimit(kind, (limit_value, limit_value))
 
 
 def warm() -> None:
-    """Load what the first question would wait for."""
+    """Import and load now what the first question would otherwise wait for."""
     import onnx
 
     from foretell.predictors import find_predictor
@@ -61,14 +61,14 @@ def warm() -> None:
 
 
 def reply(message: Message) -> Message:
-    """The answer to a question, or one line that says why there is none."""
+    """The answer to a question, or one line that says why there is no answer."""
     try:
         return {"text": answer(message["kind"], message["fields"], message["files"])}
     except ForetellError as error:
         return {"error": str(error), "status": status_of(error)}
-    except MemoryError:
+    except MemoryError:  # tainted: the pool replaces this process, since a library may be left in a bad state
         return {"error": "The model needs more memory than a request may take here.", "status": 422, "tainted": True}
-    except Exception as error:  # noqa: BLE001 - a bug of ours, still one line
+    except Exception as error:  # noqa: BLE001 - a bug of ours: the client gets one line, too
         return {"error": f"Internal error ({short(error)}). Please report it.", "status": BrokenError.status}
 
 

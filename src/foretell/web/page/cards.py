@@ -1,4 +1,4 @@
-"""Web: answers as HTML for the page: figures with their intervals, tables, charts; every text is escaped."""
+"""Web: answers as HTML for the page: figures with intervals, tables and charts. Every text is escaped."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,94 +20,96 @@ UNITS = {
 FACTS = {"parameters": "parameters", "macs": "MACs", "flops": "FLOPs"}
 ABSENT = "–"
 _FIGURES = ("latency_ms", "throughput_per_s", "device_memory_mib", "memory_mib", "energy_j", "power_w")
-_MOST_FIGURES = 5
-_MOST_OPERATORS = 8
-_MOST_CHOICES = 8
-_MOST_REASONS = 5
-_WIDTH = 480  # of charts: letters are still to be read on a phone
+_MAX_FIGURES = 5
+_MAX_OPERATORS = 8
+_MAX_CHOICES = 8
+_MAX_REASONS = 5
+_WIDTH = 480  # of charts: narrow enough that the text stays legible on a phone
 
 Values = Mapping[str, Any]
 
 
-def show_prediction(told: Values, rows: Sequence[Values]) -> str:
+def show_prediction(prediction: Values, rows: Sequence[Values]) -> str:
     """One prediction, and a sweep over devices and batch sizes around it."""
-    here = [row for row in rows if row["batch_size"] == told["batch_size"]]
-    own = [row for row in rows if row["device"] == told["device"]]
-    parts = [_head(told["model"], _where(told)), _figures(told)]
-    if told.get("mig_profile"):
-        profile = told["mig_profile"]
+    same_batch = [row for row in rows if row["batch_size"] == prediction["batch_size"]]
+    same_device = [row for row in rows if row["device"] == prediction["device"]]
+    parts = [_head(prediction["model"], _where(prediction)), _figures(prediction)]
+    if prediction.get("mig_profile"):
+        profile = prediction["mig_profile"]
         parts.append(_line(f"MIG profile: {profile['name'] or 'none'}; {profile['reason']}"))
     charts = []
-    if len(here) > 1:
-        parts.append(_devices(here))
+    if len(same_batch) > 1:
+        parts.append(_devices(same_batch))
         bars = [
             Bar(row["device"], row["latency_ms"], _fits(row), row["latency_ms_low"], row["latency_ms_high"])
-            for row in here
+            for row in same_batch
             if row["latency_ms"] is not None
         ]
         charts.append(bar_chart(bars, title="Latency by device", unit="ms", width=_WIDTH))
-    shares = [Bar(each["operator"], each["latency_ms"], f"{each['share']:.0%}") for each in told["breakdown"]]
+    shares = [Bar(share["operator"], share["latency_ms"], f"{share['share']:.0%}") for share in prediction["breakdown"]]
     if shares:
-        charts.append(bar_chart(shares[:_MOST_OPERATORS], title="Time by operator", unit="ms", width=_WIDTH))
-    charts.append(_over_batches(own, told))
-    return _page(*parts, _grid(charts), _notes(told["warnings"]), _source(told))
+        charts.append(bar_chart(shares[:_MAX_OPERATORS], title="Time by operator", unit="ms", width=_WIDTH))
+    charts.append(_over_batches(same_device, prediction))
+    return _page(*parts, _grid(charts), _notes(prediction["warnings"]), _source(prediction))
 
 
-def show_comparison(found: Values) -> str:
+def show_comparison(comparison: Values) -> str:
     """Two predictions side by side."""
-    first, second = found["models"]
-    names = [each["model"] for each in (first, second)]
+    first, second = comparison["models"]
+    names = [model["model"] for model in (first, second)]
     if names[0] == names[1]:
         names = [f"{name} ({place})" for name, place in zip(names, ("first", "second"))]
     rows = []
     for key, (label, unit) in UNITS.items():
         if key in first or key in second:
-            cells = [_with_interval(each.get(key)) for each in (first, second)]
-            rows.append((f"{label}{f', {unit}' if unit else ''}", *cells, _times(found["times"].get(key))))
+            cells = [_with_interval(model.get(key)) for model in (first, second)]
+            rows.append((f"{label}{f', {unit}' if unit else ''}", *cells, _times(comparison["times"].get(key))))
     charts = [
         bar_chart(
-            [Bar(name, each[key]["value"], "", each[key]["low"], each[key]["high"])
-             for name, each in zip(names, (first, second)) if key in each],
+            [Bar(name, model[key]["value"], "", model[key]["low"], model[key]["high"])
+             for name, model in zip(names, (first, second)) if key in model],
             title=UNITS[key][0].capitalize(), unit=UNITS[key][1], width=_WIDTH,
         )
         for key in ("latency_ms", "memory_mib", "energy_j")
         if key in first and key in second
     ]  # fmt: skip
-    ratio = found["times"].get("latency_ms")
-    said = f"{names[1]} takes {number(ratio)} times as long as {names[0]}" if ratio else " and ".join(names)
+    ratio = comparison["times"].get("latency_ms")
+    headline = f"{names[1]} takes {number(ratio)} times as long as {names[0]}" if ratio else " and ".join(names)
     warnings = dict.fromkeys([*first["warnings"], *second["warnings"]])
     sizes = [
-        f"{number(found['times'][key])} times the {label}" for key, label in FACTS.items() if key in found["times"]
+        f"{number(comparison['times'][key])} times the {label}"
+        for key, label in FACTS.items()
+        if key in comparison["times"]
     ]
     table = _table(("", *names, "times"), rows) + _line(" · ".join(sizes))
-    return _page(_head(said, _where(first)), table, _grid(charts), _notes(list(warnings)), _source(first))
+    return _page(_head(headline, _where(first)), table, _grid(charts), _notes(list(warnings)), _source(first))
 
 
-def show_advice(found: Values, model: str) -> str:
-    """The best places, the front of latency against cost, and why the others fell out."""
-    choices = found["choices"]
+def show_advice(advice: Values, model: str) -> str:
+    """The best places, the front of latency against cost, and why the other places were refused."""
+    choices = advice["choices"]
     if not choices:
-        return _page(_head(f"{model}: no place will do", ""), _reasons(found["refused"]))
+        return _page(_head(f"{model}: no place meets the requirements", ""), _reasons(advice["refused"]))
     best = choices[0]
     where = f"{best['device']}{' ' + best['slice'] if best['slice'] else ''}"
     rows = [
         (
-            f"{each['device']} {each['slice'] or ''}".strip() + ("" if each["calibrated"] else " ≈"),
-            each["instance"], str(each["batch_size"]), _with_interval(each["latency_ms"]),
-            _with_interval(each["usd_per_million"]), _value(each["kwh_per_million"]),
-            _value(each["kg_co2e_per_million"]), _value(each["instances"]),
+            f"{choice['device']} {choice['slice'] or ''}".strip() + ("" if choice["calibrated"] else " ≈"),
+            choice["instance"], str(choice["batch_size"]), _with_interval(choice["latency_ms"]),
+            _with_interval(choice["usd_per_million"]), _value(choice["kwh_per_million"]),
+            _value(choice["kg_co2e_per_million"]), _value(choice["instances"]),
         )
-        for each in choices[:_MOST_CHOICES]
+        for choice in choices[:_MAX_CHOICES]
     ]  # fmt: skip
     head = ("where", "instance", "batch", "ms", "$ a million", "kWh", "kg CO₂e", "instances")
-    front = [each for each in found["front"] if each["usd_per_million"]]
+    front = [choice for choice in advice["front"] if choice["usd_per_million"]]
     chart = xy_chart(
         [
             Series(
                 "not beaten in both",
-                [(each["latency_ms"]["value"], each["usd_per_million"]["value"]) for each in front],
+                [(choice["latency_ms"]["value"], choice["usd_per_million"]["value"]) for choice in front],
                 "points",
-                notes=[f"{each['device']} {each['slice'] or ''}, batch {each['batch_size']}" for each in front],
+                notes=[f"{choice['device']} {choice['slice'] or ''}, batch {choice['batch_size']}" for choice in front],
             )
         ],
         Axis("latency, ms", log=True),
@@ -116,24 +118,27 @@ def show_advice(found: Values, model: str) -> str:
         width=_WIDTH,
         height=320,
     )
-    said = f"{len(choices)} places will do; ≈ is extrapolated: the device was not measured"
+    summary = f"{len(choices)} places meet the requirements; ≈ extrapolated: the device was not measured"
     title = f"{model}: {where}, batch {best['batch_size']}"
-    return _page(_head(title, said), _table(head, rows, 2), _grid([chart] if front else []), _reasons(found["refused"]))
+    return _page(
+        _head(title, summary), _table(head, rows, 2), _grid([chart] if front else []), _reasons(advice["refused"])
+    )
 
 
 def show_problem(text: str) -> str:
-    """An error, in words."""
+    """An error message."""
     return f"<div class='ft ft-problem' role='alert'><b>That did not work.</b><p>{safe(text)}</p></div>"
 
 
 def show_nothing(text: str) -> str:
-    """What stands there before the first answer."""
+    """What is shown before the first answer."""
     return f"<div class='ft ft-empty'>{safe(text)}</div>"
 
 
-def _where(told: Values) -> str:
-    part = f" {told['slice']}" if told["slice"] else ""
-    return f"{told['device']}{part} · {told['mode']} · batch {told['batch_size']} · {told['dtype']}"
+def _where(prediction: Values) -> str:
+    part = f" {prediction['slice']}" if prediction["slice"] else ""
+    setting = (prediction["mode"], f"batch {prediction['batch_size']}", prediction["dtype"])
+    return " · ".join([f"{prediction['device']}{part}", *setting])
 
 
 def _head(title: str, line: str) -> str:
@@ -144,27 +149,31 @@ def _line(text: str) -> str:
     return f"<p class='ft-line'>{safe(text)}</p>" if text else ""
 
 
-def _figures(told: Values) -> str:
+def _figures(prediction: Values) -> str:
     """The main values, large, each with its interval."""
-    keys = [key for key in _FIGURES if key in told and not (key == "memory_mib" and "device_memory_mib" in told)]
+    keys = [
+        key for key in _FIGURES if key in prediction and not (key == "memory_mib" and "device_memory_mib" in prediction)
+    ]
     cards = [
-        f"<div class='ft-card'><span>{safe(UNITS[key][0])}</span><b>{number(told[key]['value'])}"
-        f"<small> {safe(UNITS[key][1])}</small></b><i>{_range(told[key])}</i></div>"
-        for key in keys[:_MOST_FIGURES]
+        f"<div class='ft-card'><span>{safe(UNITS[key][0])}</span><b>{number(prediction[key]['value'])}"
+        f"<small> {safe(UNITS[key][1])}</small></b><i>{_range(prediction[key])}</i></div>"
+        for key in keys[:_MAX_FIGURES]
     ]
     return f"<div class='ft-cards'>{''.join(cards)}</div>"
 
 
-def _over_batches(rows: Sequence[Values], told: Values) -> str:
+def _over_batches(rows: Sequence[Values], prediction: Values) -> str:
     shown = [row for row in rows if row["latency_ms"] is not None]
     line = Series(
-        told["device"],
+        prediction["device"],
         [(row["batch_size"], row["latency_ms"]) for row in shown],
         band=[(row["batch_size"], row["latency_ms_low"], row["latency_ms_high"]) for row in shown],
         notes=[f"batch {row['batch_size']}: {number(row['latency_ms'])} ms {_fits(row)}" for row in shown],
     )
     axes = Axis("batch size", log=True), Axis("latency, ms", log=True)
-    return xy_chart([line], *axes, title=f"Latency over batch sizes on {told['device']}", width=_WIDTH, height=300)
+    return xy_chart(
+        [line], *axes, title=f"Latency over batch sizes on {prediction['device']}", width=_WIDTH, height=300
+    )
 
 
 def _devices(rows: Sequence[Values]) -> str:
@@ -203,9 +212,9 @@ def _times(value: float | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
-    """A table; what follows the first line of a cell is set small. The first columns hold texts, the others numbers."""
+    """A table. The first ``texts`` columns hold text, the others numbers; the second line of a cell is small."""
     kinds = [" class='ft-text'" if place < texts else "" for place in range(len(head))]
-    titles = "".join(f"<th{kind}>{safe(each)}</th>" for kind, each in zip(kinds, head))
+    titles = "".join(f"<th{kind}>{safe(title)}</th>" for kind, title in zip(kinds, head))
     lines = []
     for row in rows:
         cells = []
@@ -227,23 +236,23 @@ def _notes(texts: Sequence[str]) -> str:
 
 
 def _reasons(refused: Sequence[Values]) -> str:
-    """Why places fell out, the most frequent reason first."""
+    """Why places were refused, the most frequent reason first."""
     if not refused:
         return ""
     lines = []
-    counted = Counter(each["reason"] for each in refused)
-    for reason, count in counted.most_common(_MOST_REASONS):
-        first = next(each["place"] for each in refused if each["reason"] == reason)
+    counted = Counter(refusal["reason"] for refusal in refused)
+    for reason, count in counted.most_common(_MAX_REASONS):
+        first = next(refusal["place"] for refusal in refused if refusal["reason"] == reason)
         lines.append(f"not {first}{f' and {count - 1} more' if count > 1 else ''}: {reason}")
-    if len(counted) > _MOST_REASONS:
-        lines.append(f"and {len(counted) - _MOST_REASONS} more reasons, all in the JSON")
+    if len(counted) > _MAX_REASONS:
+        lines.append(f"and {len(counted) - _MAX_REASONS} more reasons, all in the JSON")
     return _notes(lines)
 
 
-def _source(told: Values) -> str:
-    known = f", which knows {told['coverage']:.0%} of the work" if told["coverage"] < 1 else ""
-    said = f"{told['source']} by {told['predictor']}{known}; intervals hold the truth nine times in ten"
-    return _line(said)
+def _source(prediction: Values) -> str:
+    known = f", which knows {prediction['coverage']:.0%} of the work" if prediction["coverage"] < 1 else ""
+    source = f"{prediction['source']} by {prediction['predictor']}{known}"
+    return _line(f"{source}; the true value lies in the interval nine times in ten")
 
 
 def _page(*parts: str) -> str:

@@ -1,4 +1,4 @@
-"""Web: the page: three tabs, each with its questions on the left and the answer on the right."""
+"""Web: the page. It has three tabs, each with a form on the left and the answer on the right."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -14,12 +14,13 @@ from foretell.web.page.tabs import MOST_DEVICES, Tabs
 from foretell.web.settings import Settings
 
 DTYPES = ("fp32", "fp16", "bf16")
-_AT_ONCE = 32
-_SESSIONS = 200  # whose last answers are kept in memory
+_MAX_CONCURRENT = 32
+_MAX_SESSIONS = 200  # Gradio stores the last answers of each in memory
 
 
 def add_page(app: FastAPI, queue: RequestQueue, settings: Settings) -> None:
     """Put the page at the root of the application."""
+    # Set before the import, because Gradio reads settings while it is loaded.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(queue.uploads.folder / "page")
     import gradio
@@ -28,9 +29,10 @@ def add_page(app: FastAPI, queue: RequestQueue, settings: Settings) -> None:
     theme = gradio.themes.Default(
         primary_hue="blue",
         neutral_hue="slate",
-        font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],  # no font comes from elsewhere
+        font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],  # no font is loaded from another host
         font_mono=["ui-monospace", "Menlo", "monospace"],
     )
+    # Files never go through Gradio (see style.DROP_SCRIPT), hence the tiny max_file_size.
     gradio.mount_gradio_app(
         app, blocks, path="/", theme=theme, css=style.CSS, footer_links=[], run_history=False, ssr_mode=False,
         enable_monitoring=False, pwa=False, mcp_server=False, show_error=False, max_file_size="1kb",
@@ -38,10 +40,10 @@ def add_page(app: FastAPI, queue: RequestQueue, settings: Settings) -> None:
 
 
 def make_page(tabs: Tabs, settings: Settings) -> Any:
-    """The blocks of the page."""
+    """The components of the page, and what its buttons do."""
     import gradio as gr
 
-    names = [(each.name, each.id) for each in all_devices()]
+    names = [(entry.name, entry.id) for entry in all_devices()]
     with gr.Blocks(title="foretell", analytics_enabled=False, fill_width=True) as blocks:
         gr.HTML(
             "<div class='ft-title'><h1>foretell</h1><span>how a deep-learning model will run, before anyone runs it"
@@ -55,32 +57,32 @@ def make_page(tabs: Tabs, settings: Settings) -> Any:
                     devices = gr.Dropdown(
                         names, value=["h200"], multiselect=True, max_choices=MOST_DEVICES, label="Devices"
                     )
-                    place = _place(gr)
+                    run_options = _run_options(gr)
                     with gr.Accordion("More", open=False):
                         inputs = gr.Textbox(label="Input shape", placeholder="3x224x224, without the batch")
-                        part = gr.Textbox(label="Slice", placeholder="mps:30, mig:1g.18gb, sms:66")
+                        slice_ = gr.Textbox(label="Slice", placeholder="mps:30, mig:1g.18gb, sms:66")
                     go = gr.Button("Predict", variant="primary")
                 with gr.Column(scale=3, min_width=320, elem_classes="ft-answer"):
                     result, text = _result(gr, "Choose a model and a device, then press Predict.")
                     with gr.Row(elem_classes="ft-save"):
                         save = gr.Button("Download JSON", size="sm")
                         report = gr.Button("Download report", size="sm")
-                    note, paper = gr.HTML(apply_default_css=False), gr.Textbox(visible=False)
-            asked = [*model, devices, *place, inputs, part]
-            _connect(go, tabs.predict, asked, [result, text])
+                    note, report_html = gr.HTML(apply_default_css=False), gr.Textbox(visible=False)
+            fields = [*model, devices, *run_options, inputs, slice_]
+            _connect(go, tabs.predict, fields, [result, text])
             _download(save.click, text, "prediction.json")
-            _download(_connect(report, tabs.report, asked, [paper, note]).then, paper, "report.html")
+            _download(_connect(report, tabs.report, fields, [report_html, note]).then, report_html, "report.html")
 
             with gr.Tab("Compare"), gr.Row():
                 with gr.Column(scale=1, min_width=300):
                     first, second = _model(gr, "First model"), _model(gr, "Second model")
                     device = gr.Dropdown(names, value="h200", label="Device")
-                    place = _place(gr)
+                    run_options = _run_options(gr)
                     go = gr.Button("Compare", variant="primary")
                 with gr.Column(scale=3, min_width=320, elem_classes="ft-answer"):
                     result, text = _result(gr, "Choose two models, then press Compare.")
                     save = gr.Button("Download JSON", size="sm", elem_classes="ft-save")
-            _connect(go, tabs.compare, [*first, *second, device, *place], [result, text])
+            _connect(go, tabs.compare, [*first, *second, device, *run_options], [result, text])
             _download(save.click, text, "comparison.json")
 
             with gr.Tab("Advise"), gr.Row():
@@ -98,33 +100,33 @@ def make_page(tabs: Tabs, settings: Settings) -> Any:
                         mig = gr.Checkbox(value=True, label="Try MIG slices too")
                     go = gr.Button("Advise", variant="primary")
                 with gr.Column(scale=3, min_width=320, elem_classes="ft-answer"):
-                    result, text = _result(gr, "Choose a model and what it must keep, then press Advise.")
+                    result, text = _result(gr, "Choose a model and its requirements, then press Advise.")
                     save = gr.Button("Download JSON", size="sm", elem_classes="ft-save")
-            asked = [*model, dtype, slo_ms, rate, budget, objective, market, devices, mig]
-            _connect(go, tabs.advise, asked, [result, text])
+            fields = [*model, dtype, slo_ms, rate, budget, objective, market, devices, mig]
+            _connect(go, tabs.advise, fields, [result, text])
             _download(save.click, text, "advice.json")
         gr.HTML(
-            f"<div class='ft-foot'>Uploads up to {settings.max_upload_mib:g} MiB, read in a process of their own, "
-            "never executed, deleted after. The API is described in <a href='openapi.json'>openapi.json</a>.</div>",
+            f"<div class='ft-foot'>Uploads up to {settings.max_upload_mib:g} MiB. They are read in a separate process, "
+            "never executed, and deleted afterwards. The API: <a href='openapi.json'>openapi.json</a>.</div>",
             apply_default_css=False,
         )
-    blocks.state_session_capacity = _SESSIONS
-    blocks.queue(default_concurrency_limit=_AT_ONCE, max_size=settings.waiting, api_open=False)
+    blocks.state_session_capacity = _MAX_SESSIONS
+    blocks.queue(default_concurrency_limit=_MAX_CONCURRENT, max_size=settings.waiting, api_open=False)
     return blocks
 
 
 def _model(gr: Any, label: str) -> list[Any]:
-    """Where a model is typed, or dropped."""
+    """A field for the name of a model, and an area to drop a file."""
     with gr.Group():
         spec = gr.Textbox(label=label, placeholder="timm:resnet50")
-        held = gr.HTML(
+        dropzone = gr.HTML(
             "", html_template=style.DROP_TEMPLATE, js_on_load=style.DROP_SCRIPT, name="", note="",
             apply_default_css=False, elem_classes="ft-dropbox",
         )  # fmt: skip
-    return [spec, held]
+    return [spec, dropzone]
 
 
-def _place(gr: Any) -> list[Any]:
+def _run_options(gr: Any) -> list[Any]:
     """Batch size, precision and mode."""
     with gr.Row():
         batch_size = gr.Number(value=1, precision=0, minimum=1, label="Batch size", min_width=120)
@@ -133,17 +135,17 @@ def _place(gr: Any) -> list[Any]:
 
 
 def _result(gr: Any, empty: str) -> list[Any]:
-    """Where the answer is shown, and where its JSON is kept."""
+    """A component for the answer, and a hidden one for its JSON."""
     return [
         gr.HTML(show.show_nothing(empty), apply_default_css=False, elem_classes="ft-result"),
         gr.Textbox(visible=False),
     ]
 
 
-def _connect(button: Any, work: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-    return button.click(work, list(inputs), list(outputs), api_visibility="private", show_progress="minimal")
+def _connect(button: Any, handler: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    return button.click(handler, list(inputs), list(outputs), api_visibility="private", show_progress="minimal")
 
 
 def _download(event: Callable[..., Any], text: Any, name: str) -> None:
-    """Have the browser save a text that it has already."""
+    """Let the browser save a text that it already has; the server writes no file."""
     event(None, [text], None, js=style.download_script(name), api_visibility="private")

@@ -1,4 +1,7 @@
-"""Web: what of Gradio can be reached: the page, its assets and its queue; no files, no proxies."""
+"""Web: the routes of Gradio that clients may use: the page, its assets and its queue.
+
+Gradio also has routes that read files of the server or fetch addresses. This is a list of what is allowed, not of what
+is forbidden, so that routes of a new version stay closed."""
 
 import json
 from typing import Any
@@ -8,32 +11,32 @@ from foretell.units import KIB
 from foretell.web.admission.middleware import App, Message, Receive, Scope, Send, problem
 from foretell.web.refusals import TooLargeError
 
-OWN = ("/api/", "/healthz", "/metrics", "/openapi.json")
-PAGES = (
+OWN_PATHS = ("/api/", "/healthz", "/metrics", "/openapi.json")
+GRADIO_PATHS = (
     "/", "/config", "/theme.css", "/manifest.json", "/favicon.ico", "/robots.txt", "/gradio_api/info",
     "/gradio_api/app_id", "/gradio_api/startup-events", "/gradio_api/queue/data",
 )  # fmt: skip
-FOLDERS = ("/assets/", "/static/", "/gradio_api/heartbeat/")
+GRADIO_FOLDERS = ("/assets/", "/static/", "/gradio_api/heartbeat/")
 QUEUE = "/gradio_api/queue/join"
-_SMALL = ("/gradio_api/cancel", "/gradio_api/reset")
-_LARGEST = 64 * KIB
+_SMALL_PATHS = ("/gradio_api/cancel", "/gradio_api/reset")
+_MAX_BODY_BYTES = 64 * KIB
 _FIELDS = ("data", "fn_index", "trigger_id", "session_hash")
 
 
 class GradioRoutes:
-    """Lets the page's own requests through, and 404 for the rest."""
+    """Passes on what the page itself requests, and answers 404 to the rest."""
 
     def __init__(self, app: App) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request pass, or not."""
-        if scope["type"] != "http" or scope["path"].startswith(OWN):
+        """Pass a request on, or answer 404."""
+        if scope["type"] != "http" or scope["path"].startswith(OWN_PATHS):
             await self._app(scope, receive, send)
-        elif scope["method"] == "POST" and scope["path"] in (QUEUE, *_SMALL):
+        elif scope["method"] == "POST" and scope["path"] in (QUEUE, *_SMALL_PATHS):
             body = await _read(receive)
             body = clean(body) if scope["path"] == QUEUE else body
-            await self._app(_with_length(scope, len(body)), _again(body, receive), send)
+            await self._app(_with_length(scope, len(body)), _replay(body, receive), send)
         elif scope["method"] in ("GET", "HEAD") and is_open(scope["path"]):
             await self._app(scope, receive, send)
         else:
@@ -43,30 +46,32 @@ class GradioRoutes:
 
 
 def is_open(path: str) -> bool:
-    """Whether the page may be asked for a path.
+    """Whether a path may be read.
 
     >>> is_open("/assets/index.js"), is_open("/gradio_api/file=/etc/passwd"), is_open("/static/../../x")
     (True, False, False)
     """
-    return path in PAGES or (path.startswith(FOLDERS) and ".." not in path)
+    return path in GRADIO_PATHS or (path.startswith(GRADIO_FOLDERS) and ".." not in path)
 
 
 def clean(body: bytes) -> bytes:
-    """The fields of a question to the queue; an object in its data could name a file or an address to fetch."""
+    """The body of a request to the queue with only the fields that the page sends.
+
+    Objects in its data are refused: Gradio takes them for files, by a path of the server or an address to fetch."""
     try:
-        asked: Any = json.loads(body)
+        request: Any = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise InputError("The body is not JSON.") from error
-    if not isinstance(asked, dict) or not isinstance(asked.get("data"), list) or not _plain(asked["data"]):
-        raise InputError("The page asks with texts, numbers and lists of them alone.")
-    return json.dumps({name: asked[name] for name in _FIELDS if name in asked}).encode()
+    if not isinstance(request, dict) or not isinstance(request.get("data"), list) or not _plain(request["data"]):
+        raise InputError("The data of a request may only have texts, numbers and lists of texts.")
+    return json.dumps({name: request[name] for name in _FIELDS if name in request}).encode()
 
 
 def _plain(values: list[Any]) -> bool:
-    """Whether there are only texts, numbers and lists of texts."""
+    """Whether all values are texts, numbers or lists of texts."""
     return all(
-        not isinstance(each, dict) and (not isinstance(each, list) or all(isinstance(one, str) for one in each))
-        for each in values
+        not isinstance(value, dict) and (not isinstance(value, list) or all(isinstance(item, str) for item in value))
+        for value in values
     )
 
 
@@ -75,18 +80,18 @@ async def _read(receive: Receive) -> bytes:
     while True:
         message = await receive()
         body += bytes(message.get("body", b""))
-        if len(body) > _LARGEST:
-            raise TooLargeError("The page asks with a few words, not with this much.")
+        if len(body) > _MAX_BODY_BYTES:
+            raise TooLargeError("The request is too large: the page sends only a few words.")
         if message["type"] != "http.request" or not message.get("more_body", False):
             return body
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """A body that was read, for whoever reads it next."""
-    left = [body]
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A receive function that returns a body that was already read."""
+    remaining = [body]
 
     async def read() -> Message:
-        return {"type": "http.request", "body": left.pop(), "more_body": False} if left else await receive()
+        return {"type": "http.request", "body": remaining.pop(), "more_body": False} if remaining else await receive()
 
     return read
 

@@ -62,7 +62,7 @@ DROP_TEMPLATE = """
 {{#if note}}<em>{{note}}</em>{{/if}}</label>
 """
 
-# The file goes to the API, not to Gradio: one way in, with one set of limits. The value is upload:ID.
+# The file goes to the API, not to Gradio, so that all uploads have the same limits. The value becomes upload:ID.
 DROP_SCRIPT = """
 const forget = () => {
   if (props.value) fetch('api/uploads/' + props.value.slice(7), {method: 'DELETE', keepalive: true});
@@ -99,7 +99,7 @@ for (const name of ['dragover', 'dragleave', 'drop']) {
 window.addEventListener('pagehide', forget);
 """
 
-# The text comes with the answer: nothing is written to a file on the server for it.
+# The text came with the answer, so the server writes no file for the download.
 _DOWNLOAD = """
 (text) => {
   if (!text) return;
