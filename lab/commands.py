@@ -2,62 +2,51 @@
 
 import importlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from foretell.cli import collect, options
 from foretell.cli.running import run_application
-from foretell.cli.train import Cache, Device, OnlyNetworks, Store, show_runs, show_tables
+from foretell.cli.train import show_runs, show_tables
 from foretell.errors import InputError
 from foretell.rendering.terminal.printable import printable
 from foretell.workflows.measure.collect import CAMPAIGNS
 
 KINDS = ("colocation", "occupancy", "fusion")
 LILOU = {"lilou-partitioner": "lab.papers.lilou.partitioner", "lilou-analyser": "lab.papers.lilou.analyser"}
-FitSeconds = Annotated[
-    float | None, typer.Option("--fit-seconds", help="Limit for each network [none].", show_default=False)
-]
-
-app = typer.Typer(
-    name="lab",
-    help="Networks of papers, campaigns and comparisons.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 
-@app.callback()
-def register(
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
-) -> None:
+@click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.option("--debug", is_flag=True, help="Show a traceback when something fails.")
+def app(debug: bool) -> None:
     """Networks of papers, campaigns and comparisons."""
     del debug
     for kind in KINDS:
         CAMPAIGNS.register(kind, f"lab.campaigns.{kind}:run")
 
 
-app.command("collect")(collect.run)
+app.add_command(collect.run, "collect")
 
 
 @app.command()
+@click.argument("network", help="dippm, trappm, gcn, gat, gin, nnlqp, brp-nas or mlp.")
+@options.store_folder
+@options.fitted_device
+@click.option("--out", type=options.PATH, default=Path("out/trained"), help="Folder of the fitted network.")
+@options.cache
+@click.option("--seed", type=int, default=0, help="Seed of the split and of the initial weights.")
+@click.option("--fit-seconds", type=float, help="Limit for each network [none].")
+@click.option("--start", type=options.PATH, help="Start from this FILE.onnx, to transfer it to another device.")
 def fit(
-    network: Annotated[str, typer.Argument(help="dippm, trappm, gcn, gat, gin, nnlqp, brp-nas or mlp.")],
-    store: Store = Path("data"),
-    device: Device = "h200",
-    out: Annotated[Path, typer.Option("--out", help="Folder of the fitted network.")] = Path("out/trained"),
-    cache: Cache = Path("out/training"),
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the split and of the initial weights.")] = 0,
-    fit_seconds: FitSeconds = None,
-    start: Annotated[
-        Path | None,
-        typer.Option(
-            "--start", help="Start from this FILE.onnx, to transfer it to another device.", show_default=False
-        ),
-    ] = None,
+    network: str,
+    store: Path,
+    device: str,
+    out: Path,
+    cache: Path,
+    seed: int,
+    fit_seconds: float | None,
+    start: Path | None,
 ) -> None:
     """Fit a graph network of a paper to all measurements of a device, and write it as ONNX."""
     from lab.judging.graph_fits import MODES
@@ -69,18 +58,17 @@ def fit(
         network, store, device, cache, out, seed=seed, seconds=fit_seconds, start=start, say=_say
     )
     for file in files:
-        typer.echo(f"written: {printable(str(file))}")
+        click.echo(f"written: {printable(str(file))}")
 
 
 @app.command()
-def predict(
-    file: Annotated[Path, typer.Argument(help="A network that python -m lab fit wrote.")],
-    model: Annotated[str, typer.Argument(help="A model, as for foretell predict.")],
-    batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Items a batch.")] = 1,
-    dtype: Annotated[str, typer.Option("--dtype", help="fp32, fp16 or bf16.")] = "fp32",
-    mode: Annotated[str, typer.Option("--mode", help="inference, training, prefill or decode.")] = "inference",
-    device: Device = "h200",
-) -> None:
+@click.argument("file", type=options.PATH, help="A network that python -m lab fit wrote.")
+@click.argument("model", help="A model, as for foretell predict.")
+@click.option("--batch-size", "-b", type=int, default=1, help="Items a batch.")
+@click.option("--dtype", default="fp32", help="fp32, fp16 or bf16.")
+@click.option("--mode", default="inference", help="inference, training, prefill or decode.")
+@options.fitted_device
+def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, device: str) -> None:
     """What a fitted network of a paper predicts for a model, as JSON."""
     import json
 
@@ -88,44 +76,48 @@ def predict(
     from lab.papers.graph_networks.predictor import GraphPredictor
 
     workload = read_workload(model, device=device, batch_size=batch_size, dtype=dtype, mode=mode)
-    typer.echo(json.dumps(GraphPredictor.from_file(file).predict(workload).to_dict(), indent=1))
+    click.echo(json.dumps(GraphPredictor.from_file(file).predict(workload).to_dict(), indent=1))
 
 
 @app.command()
+@click.argument(
+    "predictors",
+    nargs=-1,
+    required=True,
+    metavar="PREDICTOR…",
+    help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
+    "alone: lilou-partitioner, lilou-analyser.",
+)
+@click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
+@click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")
+@options.store_folder
+@options.fitted_device
+@options.cache
+@click.option("--runs", type=options.PATH, default=Path("out/runs"), help="Finished runs; those are not repeated.")
+@options.only_networks
+@click.option("--fit-seconds", type=float, help="Limit for each network [none].")
+@click.option("--processes", type=click.IntRange(min=1, max=64), default=1, help="Networks fitted at the same time.")
+@click.option(
+    "--label-shares",
+    metavar="0.1,…,1",
+    help="For trappm: use these shares of the training side, with and without pre-training.",
+)
+@click.option("--report", is_flag=True, help="Write the tables of all finished runs to reports/.")
+@options.as_json
 def evaluate(
-    predictors: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PREDICTOR…",
-            help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
-            "alone: lilou-partitioner, lilou-analyser.",
-        ),
-    ],
-    split: Annotated[
-        list[str] | None,
-        typer.Option("--split", help="random, architecture or family; repeat [all].", show_default=False),
-    ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds.")] = 5,
-    store: Store = Path("data"),
-    device: Device = "h200",
-    cache: Cache = Path("out/training"),
-    runs: Annotated[Path, typer.Option("--runs", help="Finished runs; those are not repeated.")] = Path("out/runs"),
-    only_networks: OnlyNetworks = False,
-    fit_seconds: FitSeconds = None,
-    processes: Annotated[int, typer.Option("--processes", min=1, max=64, help="Networks fitted at the same time.")] = 1,
-    label_shares: Annotated[
-        str | None,
-        typer.Option(
-            "--label-shares",
-            metavar="0.1,…,1",
-            show_default=False,
-            help="For trappm: use these shares of the training side, with and without pre-training.",
-        ),
-    ] = None,
-    report: Annotated[
-        bool, typer.Option("--report", help="Write the tables of all finished runs to reports/.")
-    ] = False,
-    as_json: options.Json = False,
+    predictors: tuple[str, ...],
+    split: tuple[str, ...],
+    seeds: int,
+    store: Path,
+    device: str,
+    cache: Path,
+    runs: Path,
+    only_networks: bool,
+    fit_seconds: float | None,
+    processes: int,
+    label_shares: str | None,
+    report: bool,
+    as_json: bool,
 ) -> None:
     """Judge predictors of papers beside the product's, on workloads that none has seen."""
     if any(name in LILOU for name in predictors):
@@ -136,7 +128,7 @@ def evaluate(
             store, device, cache, only_networks=only_networks, fit_seconds=fit_seconds, processes=processes, say=_say
         )
         if only_networks:
-            typer.echo(f"networks are cached in {printable(str(cache))}")
+            click.echo(f"networks are cached in {printable(str(cache))}")
         else:
             show_tables(module, tables, report=report, as_json=as_json)
         return
@@ -150,7 +142,7 @@ def evaluate(
     )  # fmt: skip
     if report:
         file = unit_models.write_report(unit_models.finished(store, device, runs), Path("reports"))
-        typer.echo(f"written: {printable(str(file))}", err=as_json)
+        click.echo(f"written: {printable(str(file))}", err=as_json)
     show_runs(finished_runs, as_json=as_json)
 
 
@@ -163,7 +155,7 @@ def read_shares(text: str | None) -> tuple[float, ...]:
 
 
 def _say(text: str) -> None:
-    typer.echo(text, err=True)
+    click.echo(text, err=True)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-import typer
 
 from foretell.cli.main import app
 from lab.commands import app as lab_app
@@ -114,17 +114,17 @@ def resolve(name: str) -> Any:
 
 @cache
 def command_tree(name: str) -> Any:
-    return typer.main.get_command(lab_app if "lab" in name else app)
+    return lab_app if "lab" in name else app
 
 
 def check_command(program: str, words: list[str]) -> None:
     """A line as somebody would type it: its sub-commands and its options are known."""
     command = command_tree(program)
-    known = {"--help", "-h", "--install-completion"}
+    known = {"--help", "-h"}
     for word in words:
-        if getattr(command, "commands", None) and not word.startswith("-"):
-            assert word in command.commands, f"{program} has no command {word!r}"
-            command = command.commands[word]
+        if isinstance(command, click.Group) and not word.startswith("-"):
+            assert word in command.list_commands(click.Context(command)), f"{program} has no command {word!r}"
+            command = command.get_command(click.Context(command), word)
         known |= {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
         if re.fullmatch(r"--?[a-z][a-z-]*", word):
             assert word in known, f"{program} {command.name} has no option {word!r}"

@@ -11,7 +11,6 @@ foretell.errors.MissingExtraError: Reading Keras models needs no_such_library: p
 import importlib
 import importlib.util
 import os
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,6 +50,8 @@ def versions(*modules: str, extra: str, purpose: str = "This") -> str:
     for module in modules:
         if not available(module):
             raise MissingExtraError(f"{purpose} needs {module}: pip install 'foretell[{extra}]'")
+    from importlib import metadata  # here, because it imports much and few calls need it
+
     return " ".join(f"{module} {metadata.version(module)}" for module in modules)
 
 

@@ -38,7 +38,7 @@ def test_options_arrive_and_the_result_is_told(collected, capsys):
     shown = run(capsys, "collect", "plan.toml", *options)
     asked = collected.asked
     assert (asked["plan"], asked["out"], asked["store"]) == (Path("plan.toml"), Path("o"), "s")
-    assert (asked["skip"], asked["workers"], asked["ray"]) == ([Path("a"), Path("b")], (3, 1), "local")
+    assert (asked["skip"], asked["workers"], asked["ray"]) == ((Path("a"), Path("b")), (3, 1), "local")
     assert (asked["seconds"], asked["limit"], asked["device"]) == (9, 5, "cpu")
     assert "1,200 measurements in out" in shown
     assert "new in the store: 700 measurements" in shown

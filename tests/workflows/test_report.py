@@ -41,7 +41,7 @@ def test_it_says_what_the_other_commands_say() -> None:
 
 
 def test_the_model_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from foretell.frontends.onnx.file import OnnxFrontend
+    from foretell.frontends.onnx.frontend import OnnxFrontend
 
     read, load = [], OnnxFrontend.load
     monkeypatch.setattr(OnnxFrontend, "load", lambda self, request: read.append(1) or load(self, request))

@@ -2,21 +2,18 @@
 
 import json
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
+import click
 
 from foretell.cli import options
 from foretell.rendering.terminal.printable import printable
 from foretell.rendering.terminal.progress import working
 
 
-def run(
-    device: Annotated[
-        str | None, typer.Option("--device", help="cuda or cpu [cuda if there is a GPU].", show_default=False)
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
+@click.command()
+@click.option("--device", help="cuda or cpu [cuda if there is a GPU].")
+@options.as_json
+def run(device: str | None, as_json: bool) -> None:
     """Measure in a few seconds how fast this host launches work. The eager latencies of predict need it."""
     # Every command imports its workflow late: workflows load heavy libraries, and --help needs none of them.
     from foretell.predictors import host_latency
@@ -25,21 +22,21 @@ def run(
     with working("Running small networks"):
         calibration = calibrate(device)
     if as_json:
-        typer.echo(json.dumps({**asdict(calibration), "path": str(calibration_path())}, indent=1))
+        click.echo(json.dumps({**asdict(calibration), "path": str(calibration_path())}, indent=1))
         return
     facts = (calibration.host, calibration.cpu, calibration.device, f"torch {calibration.torch}")
-    typer.echo(printable(f"host               {' · '.join(facts)}"))
-    typer.echo(f"dispatch, CPU      {calibration.dispatch_us:.2f} µs an operator")
+    click.echo(printable(f"host               {' · '.join(facts)}"))
+    click.echo(f"dispatch, CPU      {calibration.dispatch_us:.2f} µs an operator")
     if calibration.slowdown is None or calibration.training_slowdown is None:
-        typer.echo(f"launches           not measured. {host_latency.CPU_ONLY}")
+        click.echo(f"launches           not measured. {host_latency.CPU_ONLY}")
     else:
-        typer.echo(f"inference          {calibration.slowdown:.2f} × the reference host")
-        typer.echo(f"training           {calibration.training_slowdown:.2f} × the reference host")
-        typer.echo(f"operator           {calibration.slowdown * host_latency.US_PER_CALL:.1f} µs a call that launches")
-        typer.echo(f"module             {calibration.slowdown * host_latency.US_PER_MODULE:.1f} µs")
-        typer.echo(
+        click.echo(f"inference          {calibration.slowdown:.2f} × the reference host")
+        click.echo(f"training           {calibration.training_slowdown:.2f} × the reference host")
+        click.echo(f"operator           {calibration.slowdown * host_latency.US_PER_CALL:.1f} µs a call that launches")
+        click.echo(f"module             {calibration.slowdown * host_latency.US_PER_MODULE:.1f} µs")
+        click.echo(
             f"backward           {calibration.training_slowdown * host_latency.US_PER_BACKWARD_CALL:.1f} µs an operator"
         )
         bounds = f"{calibration.low:.2f} – {calibration.high:.2f}"
-        typer.echo(f"interval           {bounds} of an eager latency that the host decides")
-    typer.echo(printable(f"saved in           {calibration_path()}"))
+        click.echo(f"interval           {bounds} of an eager latency that the host decides")
+    click.echo(printable(f"saved in           {calibration_path()}"))

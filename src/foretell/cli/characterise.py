@@ -2,9 +2,9 @@
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from foretell.cli import options
 from foretell.rendering.terminal.numbers import ABSENT, number
@@ -18,28 +18,24 @@ if TYPE_CHECKING:
     from foretell.profiling.ceilings import MeasuredCeilings
 
 
-def run(
-    device: Annotated[
-        str | None, typer.Option("--device", help="cuda or cpu [cuda if there is a GPU].", show_default=False)
-    ] = None,
-    as_toml: Annotated[
-        bool, typer.Option("--toml", help="Print the entry for the package's own devices/ceilings.toml.")
-    ] = False,
-    as_json: options.Json = False,
-) -> None:
+@click.command()
+@click.option("--device", help="cuda or cpu [cuda if there is a GPU].")
+@click.option("as_toml", "--toml", is_flag=True, help="Print the entry for the package's own devices/ceilings.toml.")
+@options.as_json
+def run(device: str | None, as_toml: bool, as_json: bool) -> None:
     """Measure in about 20 seconds what this machine's memory, cache and arithmetic reach, for foretell roofline."""
     from foretell.workflows.measure.characterise import ceilings_path, characterise
 
     with working("Streaming and multiplying"):
         ceilings, measured = characterise(device)
     if as_toml:
-        typer.echo(ceilings.to_toml(), nl=False)
+        click.echo(ceilings.to_toml(), nl=False)
         return
     if as_json:
-        typer.echo(json.dumps({"device": ceilings.device, **asdict(measured), "path": str(ceilings_path())}, indent=1))
+        click.echo(json.dumps({"device": ceilings.device, **asdict(measured), "path": str(ceilings_path())}, indent=1))
         return
     _show(ceilings, measured)
-    typer.echo(printable(f"saved in {ceilings_path()}"))
+    click.echo(printable(f"saved in {ceilings_path()}"))
 
 
 def _show(ceilings: "Ceilings", measured: "MeasuredCeilings") -> None:
@@ -74,7 +70,7 @@ def _show(ceilings: "Ceilings", measured: "MeasuredCeilings") -> None:
         table.add_row(name, f"product, {side} x {side}", *_cells(rate, peak), unit)
     console().print(table)
     if measured.kind == "cpu":
-        typer.echo("The catalogue's cpu is a generic processor of 8 cores, not this one.")
+        click.echo("The catalogue's cpu is a generic processor of 8 cores, not this one.")
 
 
 def _cells(rate: float, peak: float | None) -> list[str]:

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from foretell.cli import options
 from foretell.rendering.terminal.printable import printable
@@ -16,56 +16,44 @@ from foretell.rendering.terminal.printable import printable
 INTERRUPTED = 130  # the exit code of shells for a process that Ctrl-C ended
 
 
+@click.command()
+@click.argument("plan", type=options.PATH, metavar="PLAN", help="A TOML file: what to measure.")
+@click.option("--out", type=options.PATH, help="Folder of the journal and the tables [campaigns/PLAN].")
+@click.option("--store", help="Append to a folder of Parquet files, or postgresql://…")
+@click.option("--seconds", type=float, help="Stop and write everything after so many seconds [the plan's].")
+@click.option("--device", "-d", default="cuda", help="cuda or cpu.")
+@click.option(
+    "--skip",
+    type=options.PATH,
+    multiple=True,
+    help="A folder or Parquet file of measurements that are done. Repeat for several.",
+)
+@click.option("--workers", type=(int, int), metavar="MEASURE TRACE", help="Numbers of processes [the plan's].")
+@click.option(
+    "--limit",
+    type=int,
+    default=0,
+    help="Stop after so many measurements, once the models in progress are finished; 0: never.",
+)
+@click.option("--again", type=int, default=0, help="Measure so many of the skipped workloads once more.")
+@click.option("--unsure", metavar="DEVICE", help="Measure first what its predictor is least sure of.")
+@click.option("--ray", metavar="ADDRESS|local", help="Measure on a Ray cluster.")
+@click.option("--commit", default="", help="The code's commit, for the records.")
+@options.as_json
 def run(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A TOML file: what to measure.", show_default=False)],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder of the journal and the tables [campaigns/PLAN].", show_default=False),
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option("--store", help="Append to a folder of Parquet files, or postgresql://…", show_default=False),
-    ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            "--seconds", help="Stop and write everything after so many seconds [the plan's].", show_default=False
-        ),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", "-d", help="cuda or cpu.")] = "cuda",
-    skip: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--skip",
-            help="A folder or Parquet file of measurements that are done. Repeat for several.",
-            show_default=False,
-        ),
-    ] = None,
-    workers: Annotated[
-        tuple[int, int] | None,
-        typer.Option(
-            "--workers", metavar="MEASURE TRACE", help="Numbers of processes [the plan's].", show_default=False
-        ),
-    ] = None,
-    limit: Annotated[
-        int,
-        typer.Option(
-            "--limit", help="Stop after so many measurements, once the models in progress are finished; 0: never."
-        ),
-    ] = 0,
-    again: Annotated[int, typer.Option("--again", help="Measure so many of the skipped workloads once more.")] = 0,
-    unsure: Annotated[
-        str | None,
-        typer.Option(
-            "--unsure", metavar="DEVICE", help="Measure first what its predictor is least sure of.", show_default=False
-        ),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option("--ray", metavar="ADDRESS|local", help="Measure on a Ray cluster.", show_default=False),
-    ] = None,
-    commit: Annotated[str, typer.Option("--commit", help="The code's commit, for the records.")] = "",
-    as_json: options.Json = False,
+    plan: Path,
+    out: Path | None,
+    store: str | None,
+    seconds: float | None,
+    device: str,
+    skip: tuple[Path, ...],
+    workers: tuple[int, int] | None,
+    limit: int,
+    again: int,
+    unsure: str | None,
+    ray: str | None,
+    commit: str,
+    as_json: bool,
 ) -> None:
     """Measure what PLAN asks for. After an interruption, the same command continues where it ended."""
     from foretell.workflows.measure.collect import collect
@@ -77,7 +65,7 @@ def run(
             store=store,
             seconds=seconds,
             device=device,
-            skip=skip or (),
+            skip=skip,
             workers=workers,
             limit=limit,
             again=again,
@@ -87,20 +75,20 @@ def run(
             on_progress=show,
         )
     if as_json:
-        typer.echo(json.dumps(done.to_dict(), indent=1))
+        click.echo(json.dumps(done.to_dict(), indent=1))
     else:
-        typer.echo(f"{_listed(done.rows) or 'nothing'} in {printable(str(done.out))}")
+        click.echo(f"{_listed(done.rows) or 'nothing'} in {printable(str(done.out))}")
         if store is not None:
             new = _listed({table: rows for table, rows in done.appended.items() if rows}) or "nothing"
-            typer.echo(f"new in the store: {new}")
+            click.echo(f"new in the store: {new}")
     if done.interrupted:
-        typer.echo("foretell: stopped. The same command continues from here.", err=True)
-        raise typer.Exit(INTERRUPTED)
+        click.echo("foretell: stopped. The same command continues from here.", err=True)
+        raise click.exceptions.Exit(INTERRUPTED)
     # Single failures are normal in a campaign; only one without any success is an error.
     if done.counts and not any(done.counts.get(status) for status in ("ok", "traced")):
         endings = _listed(done.counts)
-        typer.echo(f"foretell: nothing could be measured ({endings}): see {printable(str(done.out))}", err=True)
-        raise typer.Exit(2)
+        click.echo(f"foretell: nothing could be measured ({endings}): see {printable(str(done.out))}", err=True)
+        raise click.exceptions.Exit(2)
 
 
 def _listed(counts: dict[str, int]) -> str:

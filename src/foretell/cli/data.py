@@ -4,30 +4,29 @@ import json
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from foretell.cli import options
 from foretell.rendering.terminal.printable import printable
 from foretell.rendering.terminal.progress import working
 
-app = typer.Typer(help="Show, query and merge measured records.", no_args_is_help=True, rich_markup_mode=None)
 
-StorePlace = Annotated[str, typer.Option("--store", help="A folder of Parquet files, or postgresql://user@host/name.")]
-Folder = Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")]
+@click.group(no_args_is_help=True)
+def app() -> None:
+    """Show, query and merge measured records."""
+
+
 _GRAPHS = "graphs"
 _WORST = 20
 
 
 @app.command("card")
-def card(
-    store: StorePlace = "data",
-    as_json: options.Json = False,
-    markdown: Annotated[
-        Path | None, typer.Option("--markdown", help="Write the card to this file as Markdown.", show_default=False)
-    ] = None,
-) -> None:
+@click.option("--store", default="data", help="A folder of Parquet files, or postgresql://user@host/name.")
+@options.as_json
+@click.option("--markdown", type=options.PATH, help="Write the card to this file as Markdown.")
+def card(store: str, as_json: bool, markdown: Path | None) -> None:
     """Show what a store holds: counts, ranges, noise, repeatability, failures, gaps."""
     from foretell.workflows import data
 
@@ -37,23 +36,22 @@ def card(
     if markdown is not None:
         data.write_card(dataset_card, markdown, store)
     if as_json:
-        typer.echo(json.dumps(dataset_card.to_dict(), indent=1))
+        click.echo(json.dumps(dataset_card.to_dict(), indent=1))
     elif markdown is None:
         _show_card(dataset_card)
 
 
 @app.command("query")
-def query(
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over the tables; views: training, llm.")],
-    store: StorePlace = "data",
-    as_json: options.Json = False,
-) -> None:
+@click.argument("sql", metavar="SQL", help="One SELECT over the tables; views: training, llm.")
+@click.option("--store", default="data", help="A folder of Parquet files, or postgresql://user@host/name.")
+@options.as_json
+def query(sql: str, store: str, as_json: bool) -> None:
     """Query a store with SQL."""
     from foretell.workflows import data
 
     columns, rows = data.query(sql, store)
     if as_json:
-        typer.echo(json.dumps({"columns": columns, "rows": rows}, indent=1, default=_plain))
+        click.echo(json.dumps({"columns": columns, "rows": rows}, indent=1, default=_plain))
         return
     cells = [[_cell(row[name]) for name in columns] for row in rows]
     if _width(columns, cells) <= _screen_width():
@@ -64,11 +62,10 @@ def query(
 
 
 @app.command("merge")
-def merge(
-    sources: Annotated[list[str], typer.Argument(metavar="SOURCE…", help="Folders or databases to copy from.")],
-    store: Annotated[str, typer.Option("--store", help="Where the rows go: a folder or postgresql://…")],
-    as_json: options.Json = False,
-) -> None:
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE…", help="Folders or databases to copy from.")
+@click.option("--store", required=True, help="Where the rows go: a folder or postgresql://…")
+@options.as_json
+def merge(sources: tuple[str, ...], store: str, as_json: bool) -> None:
     """Append all tables of other stores. Rows that the store already has are skipped."""
     from foretell.workflows import data
 
@@ -78,10 +75,9 @@ def merge(
 
 
 @app.command("tables")
-def tables(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a campaign, with its journal.")],
-    as_json: options.Json = False,
-) -> None:
+@click.argument("folder", type=options.PATH, metavar="FOLDER", help="The folder of a campaign, with its journal.")
+@options.as_json
+def tables(folder: Path, as_json: bool) -> None:
     """Write the Parquet tables of a campaign from its journal."""
     from foretell.workflows import data
 
@@ -91,10 +87,9 @@ def tables(
 
 
 @app.command("repack")
-def repack(
-    store: Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")] = Path("data"),
-    as_json: options.Json = False,
-) -> None:
+@click.option("--store", type=options.PATH, default=Path("data"), help="A folder of Parquet files.")
+@options.as_json
+def repack(store: Path, as_json: bool) -> None:
     """Rewrite the files of a store so that they take less space. The rows stay the same; old graphs become columns."""
     from foretell.workflows import data
 
@@ -102,7 +97,7 @@ def repack(
         sizes = data.repack_store(store)
     columns = ("rows", "before_bytes", "after_bytes")
     if as_json:
-        typer.echo(json.dumps({table: dict(zip(columns, values)) for table, values in sizes.items()}, indent=1))
+        click.echo(json.dumps({table: dict(zip(columns, values)) for table, values in sizes.items()}, indent=1))
         return
     _show_table(
         "", ("table", *columns), [(table, *(f"{value:,}" for value in values)) for table, values in sizes.items()]
@@ -133,7 +128,7 @@ def _screen_width() -> int:
 
 def _show_counts(title: str, counts: dict[str, int], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(counts, indent=1))
+        click.echo(json.dumps(counts, indent=1))
         return
     _show_table("", ["table", title], [[name, f"{count:,}"] for name, count in counts.items()])
 
@@ -168,14 +163,13 @@ def _show_table(title: str, columns: Any, rows: Any, texts: Sequence[int] = (0,)
 
 
 @app.command("graphs")
-def make_graphs(
-    store: Folder = Path("data"),
-    journal: Annotated[Path, typer.Option("--journal", help="Where graphs are stored until all are done.")] = Path(
-        "out/graphs"
-    ),
-    again: Annotated[bool, typer.Option("--again", help="Retry what failed before.")] = False,
-    as_json: options.Json = False,
-) -> None:
+@click.option("--store", type=options.PATH, default=Path("data"), help="A folder of Parquet files.")
+@click.option(
+    "--journal", type=options.PATH, default=Path("out/graphs"), help="Where graphs are stored until all are done."
+)
+@click.option("--again", is_flag=True, help="Retry what failed before.")
+@options.as_json
+def make_graphs(store: Path, journal: Path, again: bool, as_json: bool) -> None:
     """Make the missing graphs of all measured models. If it is stopped, the same command continues."""
     from foretell.training.examples import graphs
 
@@ -183,18 +177,20 @@ def make_graphs(
 
     def show_progress(number: int, total: int, key: Any, error: str) -> None:
         what = f"{error}" if error else f"{key.spec} {key.mode}"
-        typer.echo(printable(f"{number} of {total}: {what}"), err=True)
+        click.echo(printable(f"{number} of {total}: {what}"), err=True)
 
     counts = graphs.collect_graphs(keys, journal, done=graphs.stored_keys(store), again=again, tell=show_progress)
     path = graphs.write_graphs(journal, store / _GRAPHS)
     summary = {"needed": len(keys), "made": counts["ok"], "failed": counts["build_error"], "file": str(path or "")}
-    typer.echo(
+    click.echo(
         json.dumps(summary, indent=1) if as_json else ", ".join(f"{key} {value}" for key, value in summary.items())
     )
 
 
 @app.command("link")
-def link_kernels(store: Folder = Path("data"), as_json: options.Json = False) -> None:
+@click.option("--store", type=options.PATH, default=Path("data"), help="A folder of Parquet files.")
+@options.as_json
+def link_kernels(store: Path, as_json: bool) -> None:
     """Link every traced kernel to a node of its model's graph, and show how much of the kernel time has a node."""
     from foretell.training.examples import link
 
@@ -210,13 +206,13 @@ def link_kernels(store: Folder = Path("data"), as_json: options.Json = False) ->
         {"share": share, "mode": mode, "spec": spec} for share, mode, spec in summary.worst_first(_WORST)
     ]
     if as_json:
-        typer.echo(json.dumps(report, indent=1))
+        click.echo(json.dumps(report, indent=1))
         return
-    typer.echo(f"{len(links)} of {len(summary.worst)} traces linked; {report['tied']:.2%} of kernel time has a node")
+    click.echo(f"{len(links)} of {len(summary.worst)} traces linked; {report['tied']:.2%} of kernel time has a node")
     for mode, shares in report["by_mode"].items():
-        typer.echo(f"  {mode}: " + ", ".join(f"{fate} {share:.2%}" for fate, share in shares.items() if share))
+        click.echo(f"  {mode}: " + ", ".join(f"{fate} {share:.2%}" for fate, share in shares.items() if share))
     for row in report["worst"]:
-        typer.echo(printable(f"  {row['share']:.1%} not tied: {row['spec'][:80]} {row['mode']}"))
+        click.echo(printable(f"  {row['share']:.1%} not tied: {row['spec'][:80]} {row['mode']}"))
 
 
 def _shares(times: Any) -> dict[str, float]:

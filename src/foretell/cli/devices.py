@@ -2,24 +2,22 @@
 
 import json
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from foretell.cli import options
 from foretell.devices import Device, all_devices, cite, find_device
 
 
-def run(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[DEVICE]", help="Show everything about one device.", show_default=False)
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
+@click.command()
+@click.argument("name", required=False, metavar="[DEVICE]", help="Show everything about one device.")
+@options.as_json
+def run(name: str | None, as_json: bool) -> None:
     """List the devices that foretell knows, with their slices and aliases."""
     if as_json:
         shown: Any = _as_dict(find_device(name)) if name else [_as_dict(d) for d in all_devices()]
-        typer.echo(json.dumps(shown, indent=1))
+        click.echo(json.dumps(shown, indent=1))
     elif name:
         _print_one(find_device(name))
     else:

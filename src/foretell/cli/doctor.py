@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from foretell.cli import options
 
@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def run(as_json: options.Json = False) -> None:
+@click.command()
+@options.as_json
+def run(as_json: bool) -> None:
     """Show what is installed, which front-ends work, and whether there is a GPU."""
     from foretell.workflows.measure.diagnose import diagnose
 
     diagnosis = diagnose()
     if as_json:
-        typer.echo(json.dumps(asdict(diagnosis), indent=1))
+        click.echo(json.dumps(asdict(diagnosis), indent=1))
         return
     from foretell.rendering.terminal.prediction import console
 

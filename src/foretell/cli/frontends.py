@@ -2,31 +2,28 @@
 
 import json
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
+import click
 
 from foretell.cli import options
 from foretell.rendering.terminal.progress import working
 
-app = typer.Typer(
-    help="Install and remove the frameworks that convert models: Keras and TensorFlow, PaddlePaddle, JAX.",
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
-Name = Annotated[str, typer.Argument(metavar="FRAMEWORK", help="keras (and TensorFlow), paddle or jax.")]
 
+@click.group(invoke_without_command=True)
+@options.as_json
+@click.pass_context
+def app(context: click.Context, as_json: bool) -> None:
+    """Install and remove the frameworks that convert models: Keras and TensorFlow, PaddlePaddle, JAX.
 
-@app.callback()
-def show(context: typer.Context, as_json: options.Json = False) -> None:
-    """List the frameworks, their versions and where they are installed."""
+    Without a command, list them, their versions and where they are installed.
+    """
     if context.invoked_subcommand is not None:
         return
     from foretell.workflows.measure.converters import list_frameworks
 
     frameworks = list_frameworks()
     if as_json:
-        typer.echo(json.dumps([asdict(state) for state in frameworks], indent=1))
+        click.echo(json.dumps([asdict(state) for state in frameworks], indent=1))
         return
     from foretell.rendering.terminal.prediction import console
 
@@ -38,19 +35,21 @@ def show(context: typer.Context, as_json: options.Json = False) -> None:
 
 
 @app.command("install")
-def install(name: Name) -> None:
+@click.argument("name", metavar="FRAMEWORK", help="keras (and TensorFlow), paddle or jax.")
+def install(name: str) -> None:
     """Install a framework and its converter into a separate environment in the cache folder."""
     from foretell.workflows.measure.converters import find_framework, install_framework
 
     with working(f"Installing {find_framework(name)} (a minute or more)"):
         state = install_framework(name)
-    typer.echo(f"{state.name}: {state.versions}")
-    typer.echo(state.python)
+    click.echo(f"{state.name}: {state.versions}")
+    click.echo(state.python)
 
 
 @app.command("remove")
-def remove(name: Name) -> None:
+@click.argument("name", metavar="FRAMEWORK", help="keras (and TensorFlow), paddle or jax.")
+def remove(name: str) -> None:
     """Delete the environment of a framework."""
     from foretell.workflows.measure.converters import remove_framework
 
-    typer.echo(f"{name}: {'removed' if remove_framework(name) else 'was not installed'}")
+    click.echo(f"{name}: {'removed' if remove_framework(name) else 'was not installed'}")

@@ -1,59 +1,72 @@
-"""Cli: the ``foretell`` command and its sub-commands."""
+"""Cli: the ``foretell`` command: its sub-commands. Each is imported when it is called, because start-up time counts."""
 
-from importlib import metadata
+from typing import Any
 
-import typer
+import click
 
-from foretell.cli import calibrate, characterise, collect, data, devices, doctor, frontends, serve, train
-from foretell.cli.models import advise, compare, fuse, inspect, predict, profile, report, roofline, sweep
 from foretell.cli.running import run_application
+from foretell.registry import Registry
 
-app = typer.Typer(
-    name="foretell",
-    help="Predict how a deep-learning model will run before you run it.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+COMMANDS = Registry(
+    "command",
+    {  # in the order of the help page
+        "predict": "foretell.cli.models.predict:run",
+        "advise": "foretell.cli.models.advise:run",
+        "compare": "foretell.cli.models.compare:run",
+        "sweep": "foretell.cli.models.sweep:run",
+        "report": "foretell.cli.models.report:run",
+        "serve": "foretell.cli.serve:run",
+        "inspect": "foretell.cli.models.inspect:run",
+        "fuse": "foretell.cli.models.fuse:run",
+        "roofline": "foretell.cli.models.roofline:run",
+        "devices": "foretell.cli.devices:run",
+        "profile": "foretell.cli.models.profile:run",
+        "collect": "foretell.cli.collect:run",
+        "calibrate": "foretell.cli.calibrate:run",
+        "characterise": "foretell.cli.characterise:run",
+        "train": "foretell.cli.train:train",
+        "evaluate": "foretell.cli.train:evaluate",
+        "doctor": "foretell.cli.doctor:run",
+        "data": "foretell.cli.data:app",
+        "frontends": "foretell.cli.frontends:app",
+    },
 )
-# The order here is the order of `foretell --help`.
-app.command("predict", cls=predict.Command)(predict.run)
-app.command("advise")(advise.run)
-app.command("compare")(compare.run)
-app.command("sweep")(sweep.run)
-app.command("report")(report.run)
-app.command("serve")(serve.run)
-app.command("inspect")(inspect.run)
-app.command("fuse")(fuse.run)
-app.command("roofline")(roofline.run)
-app.command("devices")(devices.run)
-app.command("profile")(profile.run)
-app.command("collect")(collect.run)
-app.command("calibrate")(calibrate.run)
-app.command("characterise")(characterise.run)
-app.command("train")(train.train)
-app.command("evaluate")(train.evaluate)
-app.command("doctor")(doctor.run)
-app.add_typer(data.app, name="data")
-app.add_typer(frontends.app, name="frontends")
 
 
-def _show_version(requested: bool) -> None:
+class Commands(click.Group):
+    """A group whose commands are imported by name when they are needed."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        """Return all names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, _: click.Context, cmd_name: str) -> click.Command:
+        """Import and return a command; an unknown name raises an error with a suggestion."""
+        command: click.Command = COMMANDS.load(cmd_name)
+        return command
+
+
+def _show_version(context: click.Context, _: click.Parameter, requested: bool) -> None:
     if requested:
-        typer.echo(f"foretell {metadata.version('foretell')}")
-        raise typer.Exit
+        from importlib import metadata
+
+        click.echo(f"foretell {metadata.version('foretell')}")
+        context.exit()
 
 
-@app.callback()
-def _root(
-    debug: bool = typer.Option(False, "--debug", help="Show a traceback when something fails."),
-    version: bool = typer.Option(
-        False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
-    ),
-) -> None:
-    del debug, version  # run_application reads --debug itself, _show_version has handled --version
+@click.group(
+    cls=Commands,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
+@click.option("--debug", is_flag=True, help="Show a traceback when something fails.")
+@click.option(
+    "--version", is_flag=True, callback=_show_version, is_eager=True, expose_value=False, help="Show the version."
+)
+def app(**_: Any) -> None:
+    """Tells how a deep-learning model will run before anyone runs it."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line. An error is printed as one line on stderr, and the exit code is 2."""
+    """Run the command line; errors end as one line on stderr and exit code 2."""
     run_application(app, "foretell", arguments)

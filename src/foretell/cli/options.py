@@ -1,40 +1,46 @@
-"""Cli: options that several commands share, and how lists are read."""
+"""Cli: options that several commands share, and how lists are read.
 
-from typing import Annotated
+Each of them is a decorator that adds one parameter of that name to a command.
+"""
 
-import typer
+from pathlib import Path
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="model.onnx · model.pt2 · TorchScript · timm:NAME · torchvision:NAME · hf:ID · config.json · "
-        "net.py:build · model.keras · saved_model/ · Paddle's model.json",
-        show_default=False,
-    ),
-]
-BatchSize = Annotated[int, typer.Option("--batch-size", "-b", help="Items in a batch.")]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input",
-        "-i",
-        metavar="[NAME=]SHAPE[:DTYPE]",
-        help="Shape of an input without the batch: 3x224x224, or 128 tokens. Repeat for several.",
-        show_default=False,
-    ),
-]
-Dtype = Annotated[str, typer.Option("--dtype", help="fp32, fp16, bf16, …; in training fp16 and bf16 mean autocast.")]
-Mode = Annotated[str, typer.Option("--mode", help="inference, training, prefill or decode.")]
-Context = Annotated[
-    int | None, typer.Option("--context", help="Tokens already in the cache, when decoding.", show_default=False)
-]
-Trust = Annotated[bool, typer.Option("--trust", help="Allow code that comes with the model to run (net.py:build).")]
-AllowUnknown = Annotated[
-    bool, typer.Option("--allow-unknown", help="Count operators of unknown domains by the bytes they move.")
-]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Convert the model again and do not store its graph.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+import click
+
+PATH = click.Path(path_type=Path)
+
+MODELS = (
+    "model.onnx · model.pt2 · TorchScript · timm:NAME · torchvision:NAME · hf:ID · config.json · net.py:build · "
+    "model.keras · saved_model/ · Paddle's model.json"
+)
+
+model = click.argument("model", metavar="MODEL", help=MODELS)
+batch_size = click.option("--batch-size", "-b", type=int, default=1, help="Items in a batch.")
+inputs = click.option(
+    "inputs",
+    "--input",
+    "-i",
+    multiple=True,
+    metavar="[NAME=]SHAPE[:DTYPE]",
+    help="Shape of an input without the batch: 3x224x224, or 128 tokens. Repeat for several.",
+)
+dtype = click.option("--dtype", default="fp32", help="fp32, fp16, bf16, …; in training fp16 and bf16 mean autocast.")
+mode = click.option("--mode", default="inference", help="inference, training, prefill or decode.")
+context = click.option("--context", type=int, help="Tokens already in the cache, when decoding.")
+trust = click.option("--trust", is_flag=True, help="Allow code that comes with the model to run (net.py:build).")
+allow_unknown = click.option(
+    "--allow-unknown", is_flag=True, help="Count operators of unknown domains by the bytes they move."
+)
+no_cache = click.option("--no-cache", is_flag=True, help="Convert the model again and do not store its graph.")
+as_json = click.option("as_json", "--json", is_flag=True, help="Print one JSON object.")
+
+# of the commands that fit and judge predictors
+store_folder = click.option("store", "--store", type=PATH, default=Path("data"), help="A folder of Parquet files.")
+fitted_device = click.option("--device", "-d", default="h200", help="The device whose measurements are used.")
+cache = click.option(
+    "--cache", type=PATH, default=Path("out/training"), help="A folder for extracted features and fitted networks."
+)
+only_networks = click.option("--only-networks", is_flag=True, help="Fit the networks, store them in --cache, and stop.")
 
 
 def words(text: str) -> list[str]:

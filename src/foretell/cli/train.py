@@ -3,9 +3,9 @@
 import importlib
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from foretell.cli import options
 from foretell.errors import InputError
@@ -18,35 +18,29 @@ MODELS = {
     "kernel-classes": "foretell.training.kernel_classes",
     "compiled": "foretell.training.compiled",
 }
-Store = Annotated[Path, typer.Option("--store", help="A folder of Parquet files.")]
-Device = Annotated[str, typer.Option("--device", "-d", help="The device whose measurements are used.")]
-Cache = Annotated[Path, typer.Option("--cache", help="A folder for extracted features and fitted networks.")]
-OnlyNetworks = Annotated[
-    bool, typer.Option("--only-networks", help="Fit the networks, store them in --cache, and stop.")
-]
 
 
+@click.command()
+@options.store_folder
+@options.fitted_device
+@click.option("--out", type=options.PATH, default=Path("out/trained"), help="Folder of the fitted predictor.")
+@options.cache
+@click.option("--seed", type=int, default=0, help="The random seed.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, help="Threads for fitting trees.")
+@click.option(
+    "--predictor",
+    "-p",
+    default="unit-network",
+    help="unit-network, unit-trees, partitioner, slices, kernel-classes or compiled.",
+)
+@options.only_networks
 def train(
-    store: Store = Path("data"),
-    device: Device = "h200",
-    out: Annotated[Path, typer.Option("--out", help="Folder of the fitted predictor.")] = Path("out/trained"),
-    cache: Cache = Path("out/training"),
-    seed: Annotated[int, typer.Option("--seed", help="The random seed.")] = 0,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads for fitting trees.")] = 1,
-    predictor: Annotated[
-        str,
-        typer.Option(
-            "--predictor",
-            "-p",
-            help="unit-network, unit-trees, partitioner, slices, kernel-classes or compiled.",
-        ),
-    ] = "unit-network",
-    only_networks: OnlyNetworks = False,
+    store: Path, device: str, out: Path, cache: Path, seed: int, threads: int, predictor: str, only_networks: bool
 ) -> None:
     """Fit a predictor to all measurements of a device. Networks are fitted on a GPU if there is one."""
     if predictor in MODELS:
         file = _module(predictor).train(store, device, cache, out, say=_say)
-        typer.echo(f"written: {printable(str(file))}")
+        click.echo(f"written: {printable(str(file))}")
         return
     from foretell.training.unit_models import train as fit
 
@@ -54,34 +48,38 @@ def train(
         store, device, cache, out, predictor=predictor, seed=seed, threads=threads, only_networks=only_networks,
         say=_say,
     )  # fmt: skip
-    typer.echo(f"written: {printable(str(file))}" if file else f"networks are stored in {printable(str(cache))}")
+    click.echo(f"written: {printable(str(file))}" if file else f"networks are stored in {printable(str(cache))}")
 
 
+@click.command()
+@click.argument(
+    "predictors",
+    nargs=-1,
+    metavar="PREDICTOR…",
+    help="roofline, unit-trees, unit-network [all]; or one of: partitioner, slices, kernel-classes, compiled.",
+)
+@click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
+@click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")
+@options.store_folder
+@options.fitted_device
+@options.cache
+@click.option(
+    "--runs", type=options.PATH, default=Path("out/runs"), help="A folder of finished runs, which are not repeated."
+)
+@options.only_networks
+@click.option("--report", is_flag=True, help="Write the tables of all finished runs to reports/.")
+@options.as_json
 def evaluate(
-    predictors: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="PREDICTOR…",
-            show_default=False,
-            help="roofline, unit-trees, unit-network [all]; or one of: partitioner, slices, kernel-classes, compiled.",
-        ),
-    ] = None,
-    split: Annotated[
-        list[str] | None,
-        typer.Option("--split", help="random, architecture or family; repeat [all].", show_default=False),
-    ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds.")] = 5,
-    store: Store = Path("data"),
-    device: Device = "h200",
-    cache: Cache = Path("out/training"),
-    runs: Annotated[Path, typer.Option("--runs", help="A folder of finished runs, which are not repeated.")] = Path(
-        "out/runs"
-    ),
-    only_networks: OnlyNetworks = False,
-    report: Annotated[
-        bool, typer.Option("--report", help="Write the tables of all finished runs to reports/.")
-    ] = False,
-    as_json: options.Json = False,
+    predictors: tuple[str, ...],
+    split: tuple[str, ...],
+    seeds: int,
+    store: Path,
+    device: str,
+    cache: Path,
+    runs: Path,
+    only_networks: bool,
+    report: bool,
+    as_json: bool,
 ) -> None:
     """Judge predictors on workloads that they were not fitted to."""
     alone = [name for name in predictors or () if name in MODELS]
@@ -99,7 +97,7 @@ def evaluate(
     )  # fmt: skip
     if report:
         file = workflow.write_report(workflow.finished(store, device, runs), Path("reports"))
-        typer.echo(f"written: {printable(str(file))}", err=as_json)
+        click.echo(f"written: {printable(str(file))}", err=as_json)
     show_runs(finished, as_json=as_json)
 
 
@@ -108,7 +106,7 @@ def show_runs(runs: list[Any], *, as_json: bool) -> None:
     from dataclasses import asdict
 
     if as_json:
-        typer.echo(json.dumps([asdict(run) for run in runs], indent=1))
+        click.echo(json.dumps([asdict(run) for run in runs], indent=1))
         return
     for run in runs:
         figures = ", ".join(
@@ -117,7 +115,7 @@ def show_runs(runs: list[Any], *, as_json: bool) -> None:
             for mode, figures in modes.items()
             if mode == "all" or "all" not in modes
         )
-        typer.echo(f"{run.predictor}, split by {run.split}, seed {run.seed}: {figures}")
+        click.echo(f"{run.predictor}, split by {run.split}, seed {run.seed}: {figures}")
 
 
 def _module(model: str) -> Any:
@@ -127,15 +125,15 @@ def _module(model: str) -> Any:
 def show_tables(workflow: Any, tables: list[Any], *, report: bool, as_json: bool) -> None:
     """Print the results of a model in `MODELS`: as JSON, or only the tables that compare it with other models."""
     if report:
-        typer.echo(f"written: {printable(str(workflow.write_report(tables, Path('reports'))))}", err=as_json)
+        click.echo(f"written: {printable(str(workflow.write_report(tables, Path('reports'))))}", err=as_json)
     if as_json:
-        typer.echo(json.dumps([json.loads(table.to_json()) for table in tables], indent=1))
+        click.echo(json.dumps([json.loads(table.to_json()) for table in tables], indent=1))
         return
     shown = [table for table in tables if table.ranked] or tables[:1]
-    typer.echo("\n\n".join(table.to_markdown() for table in shown))
+    click.echo("\n\n".join(table.to_markdown() for table in shown))
     if len(shown) < len(tables) and not report:
-        typer.echo(f"\n{len(tables) - len(shown)} more tables: --report or --json")
+        click.echo(f"\n{len(tables) - len(shown)} more tables: --report or --json")
 
 
 def _say(text: str) -> None:
-    typer.echo(text, err=True)
+    click.echo(text, err=True)

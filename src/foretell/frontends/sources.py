@@ -21,7 +21,7 @@ from foretell.registry import Registry, did_you_mean
 FRONTENDS = Registry(
     "front-end",
     {
-        "onnx": "foretell.frontends.onnx.file:OnnxFrontend",
+        "onnx": "foretell.frontends.onnx.frontend:OnnxFrontend",
         "module": "foretell.frontends.torch.python_file:ModuleFrontend",
         "python": "foretell.frontends.torch.python_file:PythonFileFrontend",
         "pt2": "foretell.frontends.torch.pt2:Pt2Frontend",

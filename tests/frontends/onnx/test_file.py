@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from foretell.errors import GraphError, InputError, ModelError
 from foretell.frontends import ModelRequest
 from foretell.frontends.normalise import pipeline as normalise
-from foretell.frontends.onnx import file as onnx_file
+from foretell.frontends.onnx import frontend as onnx_frontend
 from foretell.graph import Graph, graph_costs
 from foretell.testing import tiny_onnx
 from foretell.workflows.workload import load_graph
@@ -438,6 +438,6 @@ def test_one_that_is_too_odd_for_it_is_read_as_it_is(monkeypatch: pytest.MonkeyP
 def test_kept_graphs_go_with_the_normalisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(tiny_onnx(), tmp_path / "m.onnx")
     request = ModelRequest(str(tmp_path / "m.onnx"))
-    before = onnx_file.OnnxFrontend().fingerprint(request)
-    monkeypatch.setattr(onnx_file, "CONVERSION", onnx_file.CONVERSION + 1)
-    assert onnx_file.OnnxFrontend().fingerprint(request) != before
+    before = onnx_frontend.OnnxFrontend().fingerprint(request)
+    monkeypatch.setattr(onnx_frontend, "CONVERSION", onnx_frontend.CONVERSION + 1)
+    assert onnx_frontend.OnnxFrontend().fingerprint(request) != before

@@ -3,9 +3,9 @@
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from foretell.cli import options
 from foretell.errors import InputError
@@ -22,48 +22,56 @@ _SHOWN_REASONS, _SHOWN_FRONT = 6, 8
 _EXTRAPOLATED, _RISK, _EXTRA = "≈", "!", "+"
 
 
+@click.command()
+@options.model
+@click.option("--slo-ms", type=float, help="The longest latency allowed.")
+@click.option("--rate", type=float, help="Requests a second.")
+@click.option("--budget", type=float, help="Dollars an hour for all instances.")
+@click.option("--max-batch", type=int, help="The largest batch size [256].")
+@click.option("objective", "--by", default="usd", help="Rank by usd, energy or carbon.")
+@click.option("--devices", "-d", default="all", help="Names separated by commas, or all.")
+@click.option("--clouds", default="", help="Names separated by commas [all].")
+@click.option("--region", help="A cloud's region.")
+@click.option("--country", help="Use the power grid of this country [the region's].")
+@click.option("--market", default="on-demand", help="on-demand or spot.")
+@click.option("--pue", type=float, help="Energy of the data centre over that of the devices [1].")
+@click.option("--prices", type=options.PATH, help="A file of your own prices, in addition to those in the package.")
+@options.dtype
+@click.option("mig", "--mig/--no-mig", default=True, help="Try MIG slices too.")
+@click.option("--train", is_flag=True, help="Advise on training for --steps, not on serving.")
+@click.option("--steps", type=click.IntRange(min=1), default=100000, help="Training steps.")
+@options.batch_size
+@click.option("--optimizer", default="sgd", help="sgd or adamw, in training.")
+@options.inputs
+@click.option("--most", type=click.IntRange(min=1), default=8, help="Rows of the table.")
+@options.trust
+@options.no_cache
+@options.as_json
 def run(
-    model: options.Model,
-    slo_ms: Annotated[
-        float | None, typer.Option("--slo-ms", help="The longest latency allowed.", show_default=False)
-    ] = None,
-    rate: Annotated[float | None, typer.Option("--rate", help="Requests a second.", show_default=False)] = None,
-    budget: Annotated[
-        float | None, typer.Option("--budget", help="Dollars an hour for all instances.", show_default=False)
-    ] = None,
-    max_batch: Annotated[
-        int | None, typer.Option("--max-batch", help="The largest batch size [256].", show_default=False)
-    ] = None,
-    objective: Annotated[str, typer.Option("--by", help="Rank by usd, energy or carbon.")] = "usd",
-    devices: Annotated[str, typer.Option("--devices", "-d", help="Names separated by commas, or all.")] = "all",
-    clouds: Annotated[str, typer.Option("--clouds", help="Names separated by commas [all].", show_default=False)] = "",
-    region: Annotated[str | None, typer.Option("--region", help="A cloud's region.", show_default=False)] = None,
-    country: Annotated[
-        str | None,
-        typer.Option("--country", help="Use the power grid of this country [the region's].", show_default=False),
-    ] = None,
-    market: Annotated[str, typer.Option("--market", help="on-demand or spot.")] = "on-demand",
-    pue: Annotated[
-        float | None,
-        typer.Option("--pue", help="Energy of the data centre over that of the devices [1].", show_default=False),
-    ] = None,
-    prices: Annotated[
-        Path | None,
-        typer.Option(
-            "--prices", help="A file of your own prices, in addition to those in the package.", show_default=False
-        ),
-    ] = None,
-    dtype: options.Dtype = "fp16",
-    mig: Annotated[bool, typer.Option("--mig/--no-mig", help="Try MIG slices too.")] = True,
-    train: Annotated[bool, typer.Option("--train", help="Advise on training for --steps, not on serving.")] = False,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Training steps.")] = 100_000,
-    batch_size: options.BatchSize = 32,
-    optimizer: Annotated[str, typer.Option("--optimizer", help="sgd or adamw, in training.")] = "sgd",
-    inputs: options.Inputs = None,
-    most: Annotated[int, typer.Option("--most", min=1, help="Rows of the table.")] = 8,
-    trust: options.Trust = False,
-    no_cache: options.NoCache = False,
-    as_json: options.Json = False,
+    model: str,
+    slo_ms: float | None,
+    rate: float | None,
+    budget: float | None,
+    max_batch: int | None,
+    objective: str,
+    devices: str,
+    clouds: str,
+    region: str | None,
+    country: str | None,
+    market: str,
+    pue: float | None,
+    prices: Path | None,
+    dtype: str,
+    mig: bool,
+    train: bool,
+    steps: int,
+    batch_size: int,
+    optimizer: str,
+    inputs: tuple[str, ...],
+    most: int,
+    trust: bool,
+    no_cache: bool,
+    as_json: bool,
 ) -> None:
     """Recommend where to serve or train MODEL: device, slice, batch size, instance, and what it costs."""
     from foretell.advisors.placement import Requirements
@@ -87,21 +95,21 @@ def run(
     with working(f"Looking for a place for {model}"):
         placement = advise_serving(model, requirements, renting, mig=mig, **shared)
     if as_json:
-        typer.echo(json.dumps(placement.to_dict(), indent=1))
+        click.echo(json.dumps(placement.to_dict(), indent=1))
         return
     _show(placement, model, most)
 
 
 def _show(placement: "Advice", model: str, most: int) -> None:
     if not placement.choices:
-        typer.echo(f"{printable(model)}: no place meets the requirements")
+        click.echo(f"{printable(model)}: no place meets the requirements")
     else:
         _table(
             f"{printable(model)}: the best of {len(placement.choices)} places; $, kWh and kg CO₂e a million inferences",
             ("where", "instance", "batch", "ms", "items/s", "$", "kWh", "kg CO₂e", "instances", ""),
             [_row(choice) for choice in placement.choices[:most]],
         )
-        typer.echo(
+        click.echo(
             f"{_EXTRAPOLATED} extrapolated: device not measured   "
             f"{_RISK} the upper end of the latency interval exceeds --slo-ms"
         )
@@ -111,15 +119,15 @@ def _show(placement: "Advice", model: str, most: int) -> None:
             for choice in front
         )
         more = f" · {len(placement.front) - len(front)} more in --json" if len(placement.front) > len(front) else ""
-        typer.echo("latency against cost: " + printable(" · ".join(fast)) + more)
+        click.echo("latency against cost: " + printable(" · ".join(fast)) + more)
         for note in dict.fromkeys(choice.offer.note for choice in placement.choices[:most] if choice.offer.note):
-            typer.echo(f"{_EXTRA} {note}")
+            click.echo(f"{_EXTRA} {note}")
     reasons = Counter(refusal.reason for refusal in placement.refused)
     for reason, count in reasons.most_common(_SHOWN_REASONS):
         names = [refusal.place for refusal in placement.refused if refusal.reason == reason]
-        typer.echo(f"not {printable(names[0])}{f' and {count - 1} more' if count > 1 else ''}: {printable(reason)}")
+        click.echo(f"not {printable(names[0])}{f' and {count - 1} more' if count > 1 else ''}: {printable(reason)}")
     if len(reasons) > _SHOWN_REASONS:
-        typer.echo(f"and {len(reasons) - _SHOWN_REASONS} more reasons; --json has all")
+        click.echo(f"and {len(reasons) - _SHOWN_REASONS} more reasons; --json has all")
 
 
 def _ms(choice: "Choice") -> str:
@@ -145,7 +153,7 @@ def _usd(choice: "Choice") -> str:
 
 def _show_training(advice: "TrainingAdvice", model: str, steps: int, most: int, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(advice.to_dict(), indent=1))
+        click.echo(json.dumps(advice.to_dict(), indent=1))
         return
     rows = [
         [
@@ -157,7 +165,7 @@ def _show_training(advice: "TrainingAdvice", model: str, steps: int, most: int, 
     head = ("device", "instance", "ms a step", "hours", "$", "kWh", "kg CO₂e", "")
     _table(f"{printable(model)}: {steps:,} steps, the cheapest of {len(advice.choices)} places", head, rows)
     for refusal in advice.refused:
-        typer.echo(f"not {printable(refusal.place)}: {printable(refusal.reason)}")
+        click.echo(f"not {printable(refusal.place)}: {printable(refusal.reason)}")
 
 
 def _table(title: str, head: tuple[str, ...], rows: list[list[str]]) -> None:

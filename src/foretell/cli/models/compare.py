@@ -1,9 +1,9 @@
 """Cli: ``foretell compare``."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from foretell.cli import options
 from foretell.rendering.terminal.numbers import ABSENT, number
@@ -14,21 +14,32 @@ if TYPE_CHECKING:
     from foretell.workflows.compare import ModelComparison
 
 
+@click.command()
+@click.argument("first", metavar="MODEL", help=options.MODELS)
+@click.argument("second", metavar="OTHER", help="The model to compare with.")
+@click.option("--device", "-d", default="h200", help="A device; see: foretell devices")
+@options.batch_size
+@options.dtype
+@options.mode
+@click.option("part", "--slice", help="A part of the device: mps:30, sms:66.")
+@options.inputs
+@options.trust
+@options.allow_unknown
+@options.no_cache
+@options.as_json
 def run(
-    first: options.Model,
-    second: Annotated[str, typer.Argument(metavar="OTHER", help="The model to compare with.", show_default=False)],
-    device: Annotated[str, typer.Option("--device", "-d", help="A device; see: foretell devices")] = "h200",
-    batch_size: options.BatchSize = 1,
-    dtype: options.Dtype = "fp32",
-    mode: options.Mode = "inference",
-    part: Annotated[
-        str | None, typer.Option("--slice", help="A part of the device: mps:30, sms:66.", show_default=False)
-    ] = None,
-    inputs: options.Inputs = None,
-    trust: options.Trust = False,
-    allow_unknown: options.AllowUnknown = False,
-    no_cache: options.NoCache = False,
-    as_json: options.Json = False,
+    first: str,
+    second: str,
+    device: str,
+    batch_size: int,
+    dtype: str,
+    mode: str,
+    part: str | None,
+    inputs: tuple[str, ...],
+    trust: bool,
+    allow_unknown: bool,
+    no_cache: bool,
+    as_json: bool,
 ) -> None:
     """Predict MODEL and OTHER on the same device, and show the ratio of OTHER to MODEL."""
     from foretell.workflows.compare import compare
@@ -42,13 +53,13 @@ def run(
             dtype=dtype,
             mode=mode,
             slice=part,
-            input_shape=inputs,
+            input_shape=list(inputs) or None,
             trust=trust,
             allow_unknown=allow_unknown,
             use_cache=not no_cache,
         )
     if as_json:
-        typer.echo(json.dumps(comparison.to_dict(), indent=1))
+        click.echo(json.dumps(comparison.to_dict(), indent=1))
         return
     _show(comparison, (first, second))
 
@@ -76,4 +87,4 @@ def _show(comparison: "ModelComparison", models: tuple[str, str]) -> None:
             table.add_row(name, *(ABSENT if value is None else number(value) for value in shown))
     console().print(table)
     for warning in dict.fromkeys(text for prediction in (one, other) for text in prediction.warnings):
-        typer.echo(f"note: {printable(warning)}", err=True)
+        click.echo(f"note: {printable(warning)}", err=True)

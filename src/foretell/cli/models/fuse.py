@@ -3,9 +3,8 @@
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from foretell.cli import options
 from foretell.errors import ForetellError, InputError
@@ -17,30 +16,30 @@ from foretell.rendering.terminal.progress import working
 _SHOWN_OPERATORS = 6
 
 
+@click.command()
+@options.model
+@click.option("--runtime", default="inductor", help="inductor, onnxruntime or eager.")
+@options.batch_size
+@options.inputs
+@click.option("--dtype", help="Cast the model first: fp16, bf16, …")
+@click.option("--most", type=click.IntRange(min=1), default=20, help="Rows of the table.")
+@click.option("--svg", type=options.PATH, help="Write a picture of the kernels to this file.")
+@click.option("--device", "-d", help="The device whose times the picture shows [h200; none for onnxruntime].")
+@options.trust
+@options.no_cache
+@options.as_json
 def run(
-    model: options.Model,
-    runtime: Annotated[str, typer.Option("--runtime", help="inductor, onnxruntime or eager.")] = "inductor",
-    batch_size: options.BatchSize = 1,
-    inputs: options.Inputs = None,
-    dtype: Annotated[
-        str | None, typer.Option("--dtype", help="Cast the model first: fp16, bf16, …", show_default=False)
-    ] = None,
-    most: Annotated[int, typer.Option("--most", min=1, help="Rows of the table.")] = 20,
-    svg: Annotated[
-        Path | None, typer.Option("--svg", help="Write a picture of the kernels to this file.", show_default=False)
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            "-d",
-            help="The device whose times the picture shows [h200; none for onnxruntime].",
-            show_default=False,
-        ),
-    ] = None,
-    trust: options.Trust = False,
-    no_cache: options.NoCache = False,
-    as_json: options.Json = False,
+    model: str,
+    runtime: str,
+    batch_size: int,
+    inputs: tuple[str, ...],
+    dtype: str | None,
+    most: int,
+    svg: Path | None,
+    device: str | None,
+    trust: bool,
+    no_cache: bool,
+    as_json: bool,
 ) -> None:
     """Predict which operators of MODEL a compiler fuses into one kernel. Nothing is compiled."""
     from foretell.predictors.fusion.kernel_graph import find_kernels
@@ -53,7 +52,12 @@ def run(
 
     with working(f"Reading {model}"):
         graph = load_graph(
-            model, input_shape=inputs, batch_size=batch_size, dtype=dtype, trust=trust, use_cache=not no_cache
+            model,
+            input_shape=list(inputs) or None,
+            batch_size=batch_size,
+            dtype=dtype,
+            trust=trust,
+            use_cache=not no_cache,
         )
         kernels = find_kernels(graph, runtime)
         if svg is not None:
@@ -63,16 +67,16 @@ def run(
         names = [tuple(graph.nodes[position].name for position in kernel) for kernel in kernels]
         groups_json = [{"operators": operators, "nodes": nodes} for operators, nodes in zip(groups, names)]
         head = {"model": model, "runtime": runtime, "operators": len(graph.nodes), "kernels": len(groups)}
-        typer.echo(json.dumps(head | {"groups": groups_json}, indent=1))
+        click.echo(json.dumps(head | {"groups": groups_json}, indent=1))
         return
-    typer.echo(f"{printable(model)} under {runtime}: {len(graph.nodes)} operators in {len(groups)} kernels")
+    click.echo(f"{printable(model)} under {runtime}: {len(graph.nodes)} operators in {len(groups)} kernels")
     counts = Counter(groups)
     for operators, count in counts.most_common(most):
-        typer.echo(f"{count:6}  {printable(_pattern(operators))}")
+        click.echo(f"{count:6}  {printable(_pattern(operators))}")
     if len(counts) > most:
-        typer.echo(f"        and {len(counts) - most} more patterns; --most shows them")
+        click.echo(f"        and {len(counts) - most} more patterns; --most shows them")
     if svg is not None:
-        typer.echo(f"picture: {printable(str(svg))}")
+        click.echo(f"picture: {printable(str(svg))}")
 
 
 def _draw(svg: Path, graph: Graph, kernels: list[tuple[int, ...]], name: str, runtime: str, device: str | None) -> None:

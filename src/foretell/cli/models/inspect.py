@@ -4,9 +4,9 @@ import csv
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from foretell.cli import options
 from foretell.errors import InputError
@@ -19,26 +19,36 @@ if TYPE_CHECKING:
     from foretell.workflows.inspect import Inspection
 
 
+@click.command()
+@options.model
+@options.batch_size
+@options.inputs
+@click.option("--dtype", help="Cast the model first: fp16, bf16, …")
+@options.mode
+@click.option("--optimizer", default="sgd", help="sgd (momentum) or adamw, in training.")
+@click.option("--by", help="operator, module or node [operator and module].")
+@click.option("--depth", type=int, default=2, help="How deep the tree of modules goes.")
+@options.context
+@options.trust
+@options.allow_unknown
+@options.no_cache
+@options.as_json
+@click.option("as_csv", "--csv", is_flag=True, help="Print the table as CSV.")
 def run(
-    model: options.Model,
-    batch_size: options.BatchSize = 1,
-    inputs: options.Inputs = None,
-    dtype: Annotated[
-        str | None, typer.Option("--dtype", help="Cast the model first: fp16, bf16, …", show_default=False)
-    ] = None,
-    mode: options.Mode = "inference",
-    optimizer: Annotated[str, typer.Option("--optimizer", help="sgd (momentum) or adamw, in training.")] = "sgd",
-    by: Annotated[
-        str | None,
-        typer.Option("--by", help="operator, module or node [operator and module].", show_default=False),
-    ] = None,
-    depth: Annotated[int, typer.Option("--depth", help="How deep the tree of modules goes.")] = 2,
-    context: options.Context = None,
-    trust: options.Trust = False,
-    allow_unknown: options.AllowUnknown = False,
-    no_cache: options.NoCache = False,
-    as_json: options.Json = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
+    model: str,
+    batch_size: int,
+    inputs: tuple[str, ...],
+    dtype: str | None,
+    mode: str,
+    optimizer: str,
+    by: str | None,
+    depth: int,
+    context: int | None,
+    trust: bool,
+    allow_unknown: bool,
+    no_cache: bool,
+    as_json: bool,
+    as_csv: bool,
 ) -> None:
     """Show FLOPs, MACs, parameters and bytes of MODEL, by operator and by layer."""
     from foretell.workflows.inspect import GROUPINGS, inspect
@@ -53,7 +63,7 @@ def run(
     with working(f"Reading {model}"):
         inspection = inspect(
             model,
-            input_shape=inputs,
+            input_shape=list(inputs) or None,
             batch_size=batch_size,
             dtype=dtype,
             mode=mode,
@@ -64,7 +74,7 @@ def run(
             use_cache=not no_cache,
         )
     if as_json:
-        typer.echo(json.dumps(inspection.to_dict(by, depth), indent=1))
+        click.echo(json.dumps(inspection.to_dict(by, depth), indent=1))
     elif as_csv:
         _print_csv(inspection.rows(by or "operator", depth))
     else:

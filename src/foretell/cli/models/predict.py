@@ -3,10 +3,8 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
 
-import typer
-from typer.core import TyperCommand
+import click
 
 from foretell.cli import options
 from foretell.rendering.terminal.progress import working
@@ -14,14 +12,15 @@ from foretell.rendering.terminal.progress import working
 EXPLAIN, WORDS = "--explain", ("units", "kernels")
 
 
-class Command(TyperCommand):
+class Command(click.Command):
     """A command whose ``--explain`` has an optional value.
 
-    Typer has no such options: it would take the model in ``predict --explain model.onnx`` for the value. So the
-    arguments are rewritten before Typer parses them."""
+    Click would take the model in ``predict --explain model.onnx`` for the value. So the arguments are rewritten before
+    Click parses them.
+    """
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments as Typer does, after every ``--explain`` has a value."""
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments as Click does, after every ``--explain`` has a value."""
         return super().parse_args(ctx, with_word(args))
 
 
@@ -40,62 +39,55 @@ def with_word(arguments: Sequence[str]) -> list[str]:
     return [f"{EXPLAIN}={WORDS[0]}" if argument == EXPLAIN else argument for argument in merged]
 
 
+@click.command(cls=Command)
+@options.model
+@click.option("--device", "-d", default="h200", help="A device; see: foretell devices")
+@options.batch_size
+@options.inputs
+@options.dtype
+@options.mode
+@click.option("slice_", "--slice", help="A part of the device: mps:30, mig:1g.18gb, sms:66.")
+@click.option("--runtime", default="cuda-graph", help="What drives the device: cuda-graph, eager or compile.")
+@click.option("--optimizer", help="sgd (momentum) or adamw, in training.")
+@click.option("--predictor", help="A predictor's name [the best for the workload].")
+@click.option("--latency-limit-ms", type=float, metavar="MS", help="The longest latency allowed on the MIG profile.")
+@click.option(
+    "--store",
+    type=options.PATH,
+    help="A folder of measurements; one of the same workload is shown instead of a prediction.",
+)
+@click.option(
+    "--explain",
+    default="",
+    metavar="[units|kernels]",
+    help="Also show which units of work, or which kernels, take the time.",
+)
+@click.option("--trace", type=options.PATH, help="Write the units as a trace for Chrome or Perfetto.")
+@options.context
+@options.trust
+@options.allow_unknown
+@options.no_cache
+@options.as_json
 def run(
-    model: options.Model,
-    device: Annotated[str, typer.Option("--device", "-d", help="A device; see: foretell devices")] = "h200",
-    batch_size: options.BatchSize = 1,
-    inputs: options.Inputs = None,
-    dtype: options.Dtype = "fp32",
-    mode: options.Mode = "inference",
-    slice_: Annotated[
-        str | None,
-        typer.Option("--slice", help="A part of the device: mps:30, mig:1g.18gb, sms:66.", show_default=False),
-    ] = None,
-    runtime: Annotated[
-        str, typer.Option("--runtime", help="What drives the device: cuda-graph, eager or compile.")
-    ] = "cuda-graph",
-    optimizer: Annotated[
-        str | None, typer.Option("--optimizer", help="sgd (momentum) or adamw, in training.", show_default=False)
-    ] = None,
-    predictor: Annotated[
-        str | None,
-        typer.Option("--predictor", help="A predictor's name [the best for the workload].", show_default=False),
-    ] = None,
-    latency_limit_ms: Annotated[
-        float | None,
-        typer.Option(
-            "--latency-limit-ms",
-            metavar="MS",
-            help="The longest latency allowed on the MIG profile.",
-            show_default=False,
-        ),
-    ] = None,
-    store: Annotated[
-        Path | None,
-        typer.Option(
-            "--store",
-            help="A folder of measurements; one of the same workload is shown instead of a prediction.",
-            show_default=False,
-        ),
-    ] = None,
-    explain: Annotated[
-        str,
-        typer.Option(
-            "--explain",
-            metavar="[units|kernels]",
-            help="Also show which units of work, or which kernels, take the time.",
-            show_default=False,
-        ),
-    ] = "",
-    trace: Annotated[
-        Path | None,
-        typer.Option("--trace", help="Write the units as a trace for Chrome or Perfetto.", show_default=False),
-    ] = None,
-    context: options.Context = None,
-    trust: options.Trust = False,
-    allow_unknown: options.AllowUnknown = False,
-    no_cache: options.NoCache = False,
-    as_json: options.Json = False,
+    model: str,
+    device: str,
+    batch_size: int,
+    inputs: tuple[str, ...],
+    dtype: str,
+    mode: str,
+    slice_: str | None,
+    runtime: str,
+    optimizer: str | None,
+    predictor: str | None,
+    latency_limit_ms: float | None,
+    store: Path | None,
+    explain: str,
+    trace: Path | None,
+    context: int | None,
+    trust: bool,
+    allow_unknown: bool,
+    no_cache: bool,
+    as_json: bool,
 ) -> None:
     """Predict latency, memory, energy, power and the MIG profile of MODEL on a device."""
     from foretell.workflows.predict import predict
@@ -105,7 +97,7 @@ def run(
             model,
             device=device,
             batch_size=batch_size,
-            input_shape=inputs,
+            input_shape=list(inputs) or None,
             dtype=dtype,
             mode=mode,
             runtime=runtime,
@@ -122,7 +114,7 @@ def run(
             store=store,
         )
     if as_json:
-        typer.echo(json.dumps({**prediction.to_dict(), "model": model}, indent=1))
+        click.echo(json.dumps({**prediction.to_dict(), "model": model}, indent=1))
         return
     from foretell.rendering.terminal.prediction import show_prediction
 

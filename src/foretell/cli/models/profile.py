@@ -1,9 +1,8 @@
 """Cli: ``foretell profile``."""
 
 import json
-from typing import Annotated
 
-import typer
+import click
 
 from foretell.cli import options
 from foretell.rendering.terminal.progress import working
@@ -11,52 +10,52 @@ from foretell.rendering.terminal.progress import working
 FAILED = 2
 
 
+@click.command()
+@click.argument(
+    "model",
+    metavar="MODEL",
+    help="timm:NAME · torchvision:NAME · hf:ID · config.json · synthetic:KIND?… · net.py:build · model.onnx",
+)
+@click.option("--device", "-d", default="cpu", help="Run on cpu or cuda.")
+@options.batch_size
+@options.inputs
+@click.option("--dtype", default="fp32", help="fp32, fp16 or bf16; in training bf16 means autocast.")
+@options.mode
+@click.option("--optimizer", help="sgd (momentum) or adamw, in training.")
+@click.option(
+    "--runtime", help="cuda: cuda-graph, eager, compiled; cpu: eager, compiled, onnxruntime. The first is the default."
+)
+@click.option("--energy", is_flag=True, help="Read the GPU's energy counter.")
+@click.option("--kernels", is_flag=True, help="Trace one run: kernels, or operators on a CPU.")
+@click.option("--fusion", help="Which operators fuse: inductor or onnxruntime.")
+@click.option("--occupancy", is_flag=True, help="Achieved occupancy by counters (ncu).")
+@click.option("slice_", "--slice", help="A share of the GPU, by MPS: 20%.")
+@click.option("--threads", type=int, default=1, help="CPU threads, with --device cpu.")
+@options.context
+@options.trust
+@click.option("timeout_s", "--timeout", type=float, default=600.0, help="Give up after so many seconds.")
+@click.option("--store", help="Append to a folder of Parquet files, or postgresql://…")
+@options.as_json
 def run(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="timm:NAME · torchvision:NAME · hf:ID · config.json · synthetic:KIND?… · net.py:build · model.onnx",
-            show_default=False,
-        ),
-    ],
-    device: Annotated[str, typer.Option("--device", "-d", help="Run on cpu or cuda.")] = "cpu",
-    batch_size: options.BatchSize = 1,
-    inputs: options.Inputs = None,
-    dtype: Annotated[
-        str, typer.Option("--dtype", help="fp32, fp16 or bf16; in training bf16 means autocast.")
-    ] = "fp32",
-    mode: options.Mode = "inference",
-    optimizer: Annotated[
-        str | None, typer.Option("--optimizer", help="sgd (momentum) or adamw, in training.", show_default=False)
-    ] = None,
-    runtime: Annotated[
-        str | None,
-        typer.Option(
-            "--runtime",
-            help="cuda: cuda-graph, eager, compiled; cpu: eager, compiled, onnxruntime. The first is the default.",
-            show_default=False,
-        ),
-    ] = None,
-    energy: Annotated[bool, typer.Option("--energy", help="Read the GPU's energy counter.")] = False,
-    kernels: Annotated[bool, typer.Option("--kernels", help="Trace one run: kernels, or operators on a CPU.")] = False,
-    fusion: Annotated[
-        str | None,
-        typer.Option("--fusion", help="Which operators fuse: inductor or onnxruntime.", show_default=False),
-    ] = None,
-    occupancy: Annotated[bool, typer.Option("--occupancy", help="Achieved occupancy by counters (ncu).")] = False,
-    slice_: Annotated[
-        str | None, typer.Option("--slice", help="A share of the GPU, by MPS: 20%.", show_default=False)
-    ] = None,
-    threads: Annotated[int, typer.Option("--threads", help="CPU threads, with --device cpu.")] = 1,
-    context: options.Context = None,
-    trust: options.Trust = False,
-    timeout_s: Annotated[float, typer.Option("--timeout", help="Give up after so many seconds.")] = 600.0,
-    store: Annotated[
-        str | None,
-        typer.Option("--store", help="Append to a folder of Parquet files, or postgresql://…", show_default=False),
-    ] = None,
-    as_json: options.Json = False,
+    model: str,
+    device: str,
+    batch_size: int,
+    inputs: tuple[str, ...],
+    dtype: str,
+    mode: str,
+    optimizer: str | None,
+    runtime: str | None,
+    energy: bool,
+    kernels: bool,
+    fusion: str | None,
+    occupancy: bool,
+    slice_: str | None,
+    threads: int,
+    context: int | None,
+    trust: bool,
+    timeout_s: float,
+    store: str | None,
+    as_json: bool,
 ) -> None:
     """Run MODEL on this machine and measure latency, memory, energy and kernels."""
     from foretell.workflows.measure.profile import predict_beside, profile
@@ -66,7 +65,7 @@ def run(
             model,
             device=device,
             batch_size=batch_size,
-            input_shape=inputs,
+            input_shape=list(inputs) or None,
             dtype=dtype,
             mode=mode,
             optimizer=optimizer,
@@ -83,12 +82,12 @@ def run(
             store=store,
         )
     if as_json:
-        typer.echo(json.dumps(measured.to_dict(), indent=1))
+        click.echo(json.dumps(measured.to_dict(), indent=1))
     # A failed run also prints its JSON, which has the reason; then the exit code says that it failed.
     if not measured.ok:
         from foretell.cli.running import fail
 
-        raise typer.Exit(fail(f"{model}: {measured.status}. {measured.error}", debug=False, code=FAILED))
+        raise click.exceptions.Exit(fail(f"{model}: {measured.status}. {measured.error}", debug=False, code=FAILED))
     if not as_json:
         from foretell.rendering.terminal.measurement import show_measurement
 

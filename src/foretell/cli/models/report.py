@@ -4,9 +4,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from foretell.cli import options
 from foretell.errors import InputError
@@ -16,58 +15,58 @@ from foretell.rendering.terminal.progress import working
 from foretell.units import size
 
 
+@click.command()
+@options.model
+@click.option("--out", "-o", type=options.PATH, default=Path("report.html"), help="The page to write.")
+@click.option("--device", "-d", default="h200", help="The device that most of the report is about.")
+@options.batch_size
+@options.inputs
+@options.dtype
+@options.mode
+@click.option("--optimizer", help="sgd (momentum) or adamw, in training.")
+@options.context
+@click.option(
+    "--devices",
+    default="",
+    help="Devices to compare and to advise on, separated by commas, or all [a few to compare, all for advice].",
+)
+@click.option("--slo-ms", type=float, help="The longest latency allowed.")
+@click.option("--rate", type=float, help="Requests a second.")
+@click.option("--budget", type=float, help="Dollars an hour for all instances.")
+@click.option("--max-batch", type=int, help="The largest batch size [256].")
+@click.option("--clouds", default="", help="Names separated by commas [all].")
+@click.option("--region", help="A cloud's region.")
+@click.option("--country", help="Use the power grid of this country [the region's].")
+@click.option("--pue", type=float, help="Energy of the data centre over that of the devices [1].")
+@click.option("--market", default="on-demand", help="on-demand or spot.")
+@click.option("--prices", type=options.PATH, help="A file of your own prices, in addition to those in the package.")
+@options.trust
+@options.allow_unknown
+@options.no_cache
 def run(
-    model: options.Model,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
-    device: Annotated[
-        str, typer.Option("--device", "-d", help="The device that most of the report is about.")
-    ] = "h200",
-    batch_size: options.BatchSize = 1,
-    inputs: options.Inputs = None,
-    dtype: options.Dtype = "fp32",
-    mode: options.Mode = "inference",
-    optimizer: Annotated[
-        str | None, typer.Option("--optimizer", help="sgd (momentum) or adamw, in training.", show_default=False)
-    ] = None,
-    context: options.Context = None,
-    devices: Annotated[
-        str,
-        typer.Option(
-            "--devices",
-            help="Devices to compare and to advise on, separated by commas, or all [a few to compare, all for advice].",
-            show_default=False,
-        ),
-    ] = "",
-    slo_ms: Annotated[
-        float | None, typer.Option("--slo-ms", help="The longest latency allowed.", show_default=False)
-    ] = None,
-    rate: Annotated[float | None, typer.Option("--rate", help="Requests a second.", show_default=False)] = None,
-    budget: Annotated[
-        float | None, typer.Option("--budget", help="Dollars an hour for all instances.", show_default=False)
-    ] = None,
-    max_batch: Annotated[
-        int | None, typer.Option("--max-batch", help="The largest batch size [256].", show_default=False)
-    ] = None,
-    clouds: Annotated[str, typer.Option("--clouds", help="Names separated by commas [all].", show_default=False)] = "",
-    region: Annotated[str | None, typer.Option("--region", help="A cloud's region.", show_default=False)] = None,
-    country: Annotated[
-        str | None,
-        typer.Option("--country", help="Use the power grid of this country [the region's].", show_default=False),
-    ] = None,
-    pue: Annotated[
-        float | None,
-        typer.Option("--pue", help="Energy of the data centre over that of the devices [1].", show_default=False),
-    ] = None,
-    market: Annotated[str, typer.Option("--market", help="on-demand or spot.")] = "on-demand",
-    prices: Annotated[
-        Path | None,
-        typer.Option(
-            "--prices", help="A file of your own prices, in addition to those in the package.", show_default=False
-        ),
-    ] = None,
-    trust: options.Trust = False,
-    allow_unknown: options.AllowUnknown = False,
-    no_cache: options.NoCache = False,
+    model: str,
+    out: Path,
+    device: str,
+    batch_size: int,
+    inputs: tuple[str, ...],
+    dtype: str,
+    mode: str,
+    optimizer: str | None,
+    context: int | None,
+    devices: str,
+    slo_ms: float | None,
+    rate: float | None,
+    budget: float | None,
+    max_batch: int | None,
+    clouds: str,
+    region: str | None,
+    country: str | None,
+    pue: float | None,
+    market: str,
+    prices: Path | None,
+    trust: bool,
+    allow_unknown: bool,
+    no_cache: bool,
 ) -> None:
     """Write all predictions for MODEL into one HTML page that needs no network."""
     from foretell.advisors.placement import Requirements
@@ -80,7 +79,7 @@ def run(
             model,
             device=device,
             batch_size=batch_size,
-            input_shape=inputs,
+            input_shape=list(inputs) or None,
             dtype=dtype,
             mode=mode,
             optimizer=optimizer,
@@ -98,9 +97,9 @@ def run(
         write_whole(out, page)
     except OSError as error:
         raise InputError(f"Cannot write {out}: {error.strerror}. Choose another --out.") from error
-    typer.echo(f"written: {printable(str(out))} ({size(len(page))})")
+    click.echo(f"written: {printable(str(out))} ({size(len(page))})")
     for part, why in report.missing.items():
-        typer.echo(f"note: the report lacks {part}: {printable(why)}", err=True)
+        click.echo(f"note: the report lacks {part}: {printable(why)}", err=True)
 
 
 @contextmanager

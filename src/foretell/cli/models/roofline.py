@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from foretell.cli import options
 from foretell.rendering.terminal.numbers import ABSENT, number
@@ -16,37 +16,44 @@ if TYPE_CHECKING:
     from foretell.rendering.svg.roofline import Roofline
 
 
+@click.command()
+@options.model
+@click.option("--device", "-d", default="h200", help="A device; see: foretell devices")
+@options.batch_size
+@options.inputs
+@options.dtype
+@options.mode
+@click.option("slice_", "--slice", help="A part of the device: mps:30, mig:1g.18gb, sms:66.")
+@click.option("--optimizer", help="sgd (momentum) or adamw, in training.")
+@click.option("--predictor", "-p", help="A predictor's name [the best].")
+@click.option("--by", default="operator", help="Group points by operator or by kernel.")
+@click.option("--out", "-o", type=options.PATH, help="Draw it: FILE.svg, FILE.png or FILE.html.")
+@click.option("--dark", is_flag=True, help="A dark .png. Other formats follow the settings of the viewer.")
+@click.option("--most", type=click.IntRange(min=1), default=12, help="Rows of the table.")
+@options.context
+@options.trust
+@options.allow_unknown
+@options.no_cache
+@options.as_json
 def run(
-    model: options.Model,
-    device: Annotated[str, typer.Option("--device", "-d", help="A device; see: foretell devices")] = "h200",
-    batch_size: options.BatchSize = 1,
-    inputs: options.Inputs = None,
-    dtype: options.Dtype = "fp32",
-    mode: options.Mode = "inference",
-    slice_: Annotated[
-        str | None,
-        typer.Option("--slice", help="A part of the device: mps:30, mig:1g.18gb, sms:66.", show_default=False),
-    ] = None,
-    optimizer: Annotated[
-        str | None, typer.Option("--optimizer", help="sgd (momentum) or adamw, in training.", show_default=False)
-    ] = None,
-    predictor: Annotated[
-        str | None, typer.Option("--predictor", "-p", help="A predictor's name [the best].", show_default=False)
-    ] = None,
-    by: Annotated[str, typer.Option("--by", help="Group points by operator or by kernel.")] = "operator",
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Draw it: FILE.svg, FILE.png or FILE.html.", show_default=False),
-    ] = None,
-    dark: Annotated[
-        bool, typer.Option("--dark", help="A dark .png. Other formats follow the settings of the viewer.")
-    ] = False,
-    most: Annotated[int, typer.Option("--most", min=1, help="Rows of the table.")] = 12,
-    context: options.Context = None,
-    trust: options.Trust = False,
-    allow_unknown: options.AllowUnknown = False,
-    no_cache: options.NoCache = False,
-    as_json: options.Json = False,
+    model: str,
+    device: str,
+    batch_size: int,
+    inputs: tuple[str, ...],
+    dtype: str,
+    mode: str,
+    slice_: str | None,
+    optimizer: str | None,
+    predictor: str | None,
+    by: str,
+    out: Path | None,
+    dark: bool,
+    most: int,
+    context: int | None,
+    trust: bool,
+    allow_unknown: bool,
+    no_cache: bool,
+    as_json: bool,
 ) -> None:
     """Show how close the operators of MODEL come to the ceilings of a device, and what limits them."""
     from foretell.workflows.roofline import roofline, write_roofline
@@ -56,7 +63,7 @@ def run(
             model,
             device=device,
             batch_size=batch_size,
-            input_shape=inputs,
+            input_shape=list(inputs) or None,
             dtype=dtype,
             mode=mode,
             slice=slice_,
@@ -71,11 +78,11 @@ def run(
         if out is not None:
             write_roofline(result, out, dark=dark)
     if as_json:
-        typer.echo(json.dumps(result.to_dict(), indent=1))
+        click.echo(json.dumps(result.to_dict(), indent=1))
         return
     _show(result, most)
     if out is not None:
-        typer.echo(printable(f"written: {out}"))
+        click.echo(printable(f"written: {out}"))
 
 
 def _show(result: "Roofline", most: int) -> None:

@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from foretell.cli import options
 from foretell.errors import InputError
@@ -18,31 +18,40 @@ if TYPE_CHECKING:
 WHOLE_DEVICE = "whole"
 
 
+@click.command()
+@options.model
+@click.option("--devices", "-d", default="h200", help="Names separated by commas, or all.")
+@click.option("--batch-sizes", "-b", default="1,2,4,8,16,32,64", help="Numbers separated by commas.")
+@click.option("--dtypes", default="fp32", help="fp32,fp16,bf16, …")
+@click.option(
+    "--slices", default=WHOLE_DEVICE, help="Parts of each device, separated by commas: mps:30,sms:66; whole: all of it."
+)
+@options.mode
+@click.option("--optimizer", help="sgd or adamw.")
+@options.inputs
+@options.context
+@click.option("--predictor", "-p", help="A predictor's name [the best].")
+@click.option("--out", "-o", type=options.PATH, help="Write a table: FILE.csv or FILE.parquet.")
+@options.trust
+@options.allow_unknown
+@options.no_cache
+@options.as_json
 def run(
-    model: options.Model,
-    devices: Annotated[str, typer.Option("--devices", "-d", help="Names separated by commas, or all.")] = "h200",
-    batch_sizes: Annotated[
-        str, typer.Option("--batch-sizes", "-b", help="Numbers separated by commas.")
-    ] = "1,2,4,8,16,32,64",
-    dtypes: Annotated[str, typer.Option("--dtypes", help="fp32,fp16,bf16, …")] = "fp32",
-    slices: Annotated[
-        str,
-        typer.Option("--slices", help="Parts of each device, separated by commas: mps:30,sms:66; whole: all of it."),
-    ] = WHOLE_DEVICE,
-    mode: options.Mode = "inference",
-    optimizer: Annotated[str | None, typer.Option("--optimizer", help="sgd or adamw.", show_default=False)] = None,
-    inputs: options.Inputs = None,
-    context: options.Context = None,
-    predictor: Annotated[
-        str | None, typer.Option("--predictor", "-p", help="A predictor's name [the best].", show_default=False)
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write a table: FILE.csv or FILE.parquet.", show_default=False)
-    ] = None,
-    trust: options.Trust = False,
-    allow_unknown: options.AllowUnknown = False,
-    no_cache: options.NoCache = False,
-    as_json: options.Json = False,
+    model: str,
+    devices: str,
+    batch_sizes: str,
+    dtypes: str,
+    slices: str,
+    mode: str,
+    optimizer: str | None,
+    inputs: tuple[str, ...],
+    context: int | None,
+    predictor: str | None,
+    out: Path | None,
+    trust: bool,
+    allow_unknown: bool,
+    no_cache: bool,
+    as_json: bool,
 ) -> None:
     """Predict MODEL over batch sizes, precisions, devices and slices."""
     from foretell.workflows.sweep import sweep, write_points
@@ -57,7 +66,7 @@ def run(
                 slices=[None if part == WHOLE_DEVICE else part for part in options.words(slices)],
                 mode=mode,
                 optimizer=optimizer,
-                input_shape=inputs,
+                input_shape=list(inputs) or None,
                 context=context,
                 predictor=predictor,
                 trust=trust,
@@ -68,11 +77,11 @@ def run(
     if out is not None:
         write_points(points, out)
     if as_json:
-        typer.echo(json.dumps([point.to_row() for point in points], indent=1))
+        click.echo(json.dumps([point.to_row() for point in points], indent=1))
         return
     _show(points, model)
     if out is not None:
-        typer.echo(f"written: {printable(str(out))}")
+        click.echo(f"written: {printable(str(out))}")
 
 
 def _numbers(text: str) -> list[int]:
@@ -111,4 +120,4 @@ def _show(points: "list[Point]", model: str) -> None:
         )
     console().print(table)
     for warning in dict.fromkeys(text for point in points for text in point.prediction.warnings):
-        typer.echo(f"note: {printable(warning)}", err=True)
+        click.echo(f"note: {printable(warning)}", err=True)

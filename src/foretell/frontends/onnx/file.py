@@ -1,6 +1,5 @@
 """Frontends: reads an ONNX file or ``ModelProto``. The values of weights are not needed; their data may be absent."""
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto
 
 from foretell.errors import ForetellError, ModelError
-from foretell.frontends.cache import CONVERSION
 from foretell.frontends.onnx.checks import bodies, check_model, inline_functions, label
 from foretell.frontends.onnx.control import CONTROL, mark_bodies, outer_names, read_control
 from foretell.frontends.onnx.inputs import OpenInput, resolve_inputs
@@ -30,29 +28,14 @@ MAX_FILE_BYTES = 2**31  # protobuf's own limit; larger models keep their weights
 _MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError, RecursionError)
 
 
-class OnnxFrontend:
-    """ONNX models of any opset that the installed onnx knows."""
-
-    def load(self, request: ModelRequest) -> Graph:
-        """Read the model, resolve its shapes and convert it; normalise it if a framework's converter wrote it."""
-        if isinstance(request.source, ModelProto):
-            proto, name = request.source, request.source.graph.name or "model"
-        else:
-            proto, name = _parse(Path(request.source)), Path(request.source).name
-        graph = graph_from_proto(proto, request, name)
-        return _normalised(graph) if _is_converted(proto) else graph
-
-    def fingerprint(self, request: ModelRequest) -> str | None:
-        """The content of the file, and the versions of onnx and of the conversion."""
-        if isinstance(request.source, ModelProto):
-            return None
-        path = Path(request.source)
-        try:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise ModelError(f"Cannot read {path}: {error.strerror or error}.") from error
-        return f"{path.name} {digest} onnx {onnx.__version__} conversion {CONVERSION}"
+def read_model(request: ModelRequest) -> Graph:
+    """Read the model, resolve its shapes and convert it; normalise it if a framework's converter wrote it."""
+    if isinstance(request.source, ModelProto):
+        proto, name = request.source, request.source.graph.name or "model"
+    else:
+        proto, name = _parse(Path(request.source)), Path(request.source).name
+    graph = graph_from_proto(proto, request, name)
+    return _normalised(graph) if _is_converted(proto) else graph
 
 
 def _is_converted(model: ModelProto) -> bool:

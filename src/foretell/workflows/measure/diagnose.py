@@ -15,7 +15,7 @@ from foretell.optional import available
 from foretell.profiling.trackers.ncu import find_ncu
 
 LIBRARIES = (
-    "numpy", "onnx", "onnxruntime", "rich", "typer", "torch", "torchvision", "timm", "transformers", "onnxscript",
+    "numpy", "onnx", "onnxruntime", "rich", "click", "torch", "torchvision", "timm", "transformers", "onnxscript",
     "pyarrow", "duckdb", "psycopg", "ray",
 )  # fmt: skip
 NEEDS = {
