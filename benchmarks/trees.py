@@ -1,4 +1,4 @@
-"""Serving fitted trees through onnxruntime against LightGBM itself, in one run and on one thread.
+"""Serving fitted trees with numpy against LightGBM itself, in one run and on one thread.
 
 python benchmarks/trees.py            200 trees of 63 leaves, 40 columns, one of them categorical; needs foretell[train]
 """
@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from foretell.predictors.trees import TreeFit, Trees, to_onnx
+from foretell.predictors.boosting import TreeFit, trees_of
+from foretell.predictors.trees import Trees
 
 COLUMNS = 40
 CATEGORIES = 100
@@ -38,7 +39,7 @@ def measure_serving() -> None:
     table = rows(FITTED_ROWS, seed=0)
     truth = np.abs(table[:, 1]) * table[:, 2] + np.sin(table[:, 0])
     booster = TreeFit().fit(table, truth, categorical=(0,))
-    data = to_onnx(booster)
+    data = trees_of(booster).to_bytes()
     trees = Trees.load(data)
     print(f"{len(data):,} bytes; loading {median_s(lambda: Trees.load(data), 5):.3g} s")
     for count in SERVED_ROWS:

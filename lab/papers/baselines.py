@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from foretell.features import COLUMNS
 from foretell.features.pooled import DTYPES, MODES, OPTIMIZERS, Setting
+from foretell.predictors.boosting import TreeFit, trees_of
 from foretell.predictors.sample import TRUTHS, Sample
-from foretell.predictors.trees import TreeFit, Trees, to_onnx
+from foretell.predictors.trees import Trees
 
 Values = NDArray[np.float64]
 _AT = {name: position for position, name in enumerate(COLUMNS)}
@@ -88,7 +89,7 @@ class GradientBoosting:
             logs = _logs(samples, metric)
             known = np.isfinite(logs)
             if known.sum() > recipe.leaves:
-                trees[metric] = Trees.load(to_onnx(recipe.fit(rows[known], logs[known])))
+                trees[metric] = trees_of(recipe.fit(rows[known], logs[known]))
         return cls(trees)
 
     def predict(self, samples: Sequence[Sample]) -> dict[str, Values]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from foretell.errors import DataError
 from foretell.features.units import COLUMNS
-from foretell.predictors.trees import Booster, TreeFit
+from foretell.predictors.boosting import Booster, TreeFit
 
 SIZES = (
     "log_flops", "log_parameter_bytes", "inputs", "input_rank", "log_input", "log_output", "log_second", "batch",

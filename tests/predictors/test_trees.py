@@ -1,187 +1,94 @@
-import subprocess
-import sys
+import io
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
-from foretell.errors import InputError, MissingExtraError, ModelError
-from foretell.predictors.trees import TreeFit, Trees, to_onnx
-
-pytest.importorskip("lightgbm")
-
-CATEGORIES = 90
-CATEGORICAL = (4, 5)
-COLUMNS = 6
+from foretell.errors import InputError, ModelError
+from foretell.predictors import trees as trees_module
+from foretell.predictors.trees import Trees
 
 
-def rows(count: int, seed: int = 0) -> np.ndarray:
-    """Numbers of many sizes, halves, NaN, and two columns of codes, some of them missing."""
-    draw = np.random.default_rng(seed)
-    table = draw.normal(size=(count, COLUMNS)).astype(np.float32)
-    table[:, 1] = np.exp(4 * table[:, 1])
-    table[:, 2] = np.round(2 * table[:, 2]) / 2
-    table[draw.random(count) < 0.2, 3] = np.nan
-    table[:, 4] = draw.integers(0, CATEGORIES, count)
-    table[:, 5] = draw.integers(0, 3, count)
-    table[draw.random(count) < 0.1, 4] = np.nan
-    return table
-
-
-def truth_of(table: np.ndarray) -> np.ndarray:
-    known = np.nan_to_num(table.astype(np.float64), nan=2.0)
-    categories = np.sin(known[:, 4] * 7) * 2 + (known[:, 4] % 5 == 0)
-    return known[:, 0] + np.log1p(known[:, 1]) + np.abs(known[:, 3]) * known[:, 5] + categories + 5
-
-
-def assert_equal_predictions(booster, table: np.ndarray, served: Trees | None = None) -> None:
-    expected = booster.predict(table)
-    found = (served or Trees.load(to_onnx(booster))).predict(table)
-    assert found.dtype == np.float64
-    assert found.shape == expected.shape
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).mean())
-
-
-@pytest.fixture(scope="module")
-def booster():
-    table = rows(3_000)
-    others = {"min_data_per_group": 5, "cat_smooth": 1.0}
-    return TreeFit(rounds=60, leaves=31, least_in_leaf=5, others=others).fit(
-        table, truth_of(table), categorical=CATEGORICAL
+@pytest.fixture
+def trees() -> Trees:
+    """Two trees over two columns: ``x0 <= 1`` and then ``x1 in {0, 3}``; a single leaf."""
+    return Trees(
+        2,
+        np.array([0, 2], np.int32),
+        np.array([0, 1, 0], np.int32),
+        np.array([1.0, 0.0, 0.0], np.float32),
+        np.array([True, False, False]),
+        np.array([[-1, 1], [-2, -3], [-4, -4]], np.int32),
+        np.array([-1, 0, -1], np.int32),
+        np.array([[True, False, False, True]]),
+        np.array([1.0, 2.0, 4.0, 0.5], np.float32),
     )
 
 
-@pytest.fixture(scope="module")
-def served(booster):
-    return Trees.load(to_onnx(booster))
+def value(trees: Trees, *row: float) -> float:
+    return float(trees.predict(np.array([row], np.float32))[0])
 
 
-def test_served_trees_predict_what_lightgbm_predicts(booster, served):
-    splits = booster.model_to_string()
-    assert "num_cat=0" not in splits.split("Tree=1")[0], "categories must be split, or this shows nothing"
-    assert_equal_predictions(booster, rows(10_000, seed=1), served)
+def test_a_row_gets_the_sum_of_its_leaves(trees: Trees) -> None:
+    assert value(trees, 2, 0) == 1.5
+    assert value(trees, 1, 3) == value(trees, 1, 0) == 4.5
+    assert value(trees, 1, 1) == 2.5
 
 
-def test_values_on_every_threshold_fall_on_the_same_side():
-    table = rows(2_000)[:, :3]
-    halves = np.round(table * 4) / 4
-    fitted = TreeFit(rounds=20, least_in_leaf=1).fit(halves, halves.sum(axis=1))
-    thresholds = np.unique(
-        [n["threshold"] for t in fitted.dump_model()["tree_info"] for n in splits_of(t["tree_structure"])]
-    )
-    near = thresholds.astype(np.float32)
-    steps = np.concatenate([near, np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(-np.inf))])
-    assert_equal_predictions(fitted, np.repeat(steps[:, None], 3, axis=1))
+def test_missing_values_follow_the_node_and_odd_codes_are_in_no_set(trees: Trees) -> None:
+    assert value(trees, np.nan, 3) == 4.5
+    assert value(replace(trees, takes_nan=np.zeros(3, np.bool_)), np.nan, 3) == 1.5
+    for code in (np.nan, np.inf, -1, 2.5, 4, 500):
+        assert value(trees, 0, code) == 2.5, code
 
 
-def test_one_category_against_the_rest_and_codes_on_both_sides_of_a_word_of_bits():
-    """onnxruntime may pack small sets into bits: every code, alone and beside others, must still be found."""
-    codes = np.repeat(np.arange(70, dtype=np.float32), 10)[:, None]
-    truth = np.random.default_rng(5).normal(size=70)[codes[:, 0].astype(int)]
-    others = {"min_data_per_group": 1, "cat_smooth": 0.0, "cat_l2": 0.0, "max_bin": 255}
-    for most in (1, 4, 32, 64):
-        more = others | {"max_cat_threshold": most}
-        fitted = TreeFit(rounds=20, least_in_leaf=1, others=more).fit(codes, truth, categorical=(0,))
-        assert_equal_predictions(fitted, np.array([[np.nan], *([code] for code in range(-2, 100))], np.float32))
+def test_blocks_of_rows_give_the_same_as_all_at_once(trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(0).integers(-1, 5, (50, 2)).astype(np.float32)
+    rows[::7, 0] = np.nan
+    expected = trees.predict(rows)
+    assert set(expected) == {1.5, 2.5, 4.5}
+    monkeypatch.setattr(trees_module, "_BLOCK", 7)
+    assert trees.predict(rows).tolist() == expected.tolist()
 
 
-def splits_of(node):
-    if "split_index" in node:
-        yield node
-        yield from splits_of(node["left_child"])
-        yield from splits_of(node["right_child"])
+def test_what_is_written_is_read(trees: Trees) -> None:
+    again = Trees.load(trees.to_bytes())
+    for name, array in asdict(trees).items():
+        np.testing.assert_array_equal(getattr(again, name), array)
+    assert again.to_bytes() == trees.to_bytes()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.0, -0.5, -1.0, -3.0, 2.5, 89.0, 90.0, 500.0])
-def test_strange_values_go_where_lightgbm_sends_them(booster, served, value):
-    table = rows(100, seed=2)
-    for column in range(COLUMNS):
-        if column in CATEGORICAL and not (np.isnan(value) or (value == np.round(value) and np.isfinite(value))):
-            continue  # a category is a whole number
-        strange = table.copy()
-        strange[:, column] = value
-        assert_equal_predictions(booster, strange, served)
+def test_no_rows_and_the_wrong_number_of_columns(trees: Trees) -> None:
+    assert trees.predict(np.zeros((0, 2), np.float32)).shape == (0,)
+    with pytest.raises(InputError, match=r"\(5, 4\).*\(rows, 2\)"):
+        trees.predict(np.zeros((5, 4), np.float32))
 
 
-@pytest.mark.parametrize("others", [{}, {"use_missing": False}])
-def test_missing_values_where_fitting_saw_none(others):
-    table = np.nan_to_num(rows(1_000), nan=1.0)
-    table[::3, :4] = 0.0
-    fitted = TreeFit(rounds=20, least_in_leaf=5, others=others).fit(table, truth_of(table), categorical=CATEGORICAL)
-    fresh = rows(2_000, seed=3)
-    fresh[::4, :4] = 0.0
-    fresh[1::4, :] = np.nan
-    assert_equal_predictions(fitted, fresh)
-
-
-def test_a_tree_without_splits_is_a_constant():
-    table = np.zeros((50, 2), np.float32)
-    fitted = TreeFit(rounds=2).fit(table, np.full(50, 3.5))
-    assert Trees.load(to_onnx(fitted)).predict(table[:2]).tolist() == [3.5, 3.5]
-
-
-def test_a_large_model_stays_small():
-    table = rows(4_000)
-    fitted = TreeFit(rounds=200, leaves=63, least_in_leaf=10).fit(table, truth_of(table), categorical=CATEGORICAL)
-    assert sum(t["num_leaves"] for t in fitted.dump_model()["tree_info"]) > 200 * 60
-    assert len(to_onnx(fitted)) < 600_000
-
-
-def test_fitting_again_gives_the_same_bytes_and_weights_count():
-    table = rows(300)
-    truth = truth_of(table)
-    fit = TreeFit(rounds=5, least_in_leaf=5, seed=3)
-    assert to_onnx(fit.fit(table, truth)) == to_onnx(fit.fit(table, truth))
-    heavy = fit.fit(table, truth, weight=np.where(truth > np.median(truth), 50.0, 1.0))
-    assert heavy.predict(table).mean() > fit.fit(table, truth).predict(table).mean()
-
-
-def test_one_row_none_and_the_wrong_number_of_columns(served):
-    table = rows(5)
-    assert served.columns == COLUMNS
-    assert served.predict(table[:0]).shape == (0,)
-    assert served.predict(table[:1])[0] == served.predict(table)[0]
-    with pytest.raises(InputError, match=r"\(5, 4\).*\(rows, 6\)"):
-        served.predict(table[:, :4])
+def test_bytes_that_are_not_trees_are_refused(trees: Trees) -> None:
+    data, other = trees.to_bytes(), io.BytesIO()
+    np.savez(other, columns=np.array(2), roots=np.zeros(1))
+    for wrong in (b"", b"trees", data[: len(data) // 2], other.getvalue()):
+        with pytest.raises(ModelError, match=f"These {len(wrong)} bytes are not trees"):
+            Trees.load(wrong)
 
 
 @pytest.mark.parametrize(
-    ("fit", "told"),
+    ("name", "array"),
     [
-        (TreeFit(rounds=2, objective="poisson"), "poisson"),
-        (TreeFit(rounds=2, others={"reg_sqrt": True}), "sqrt"),
-        (TreeFit(rounds=2, others={"boosting": "rf", "bagging_freq": 1, "bagging_fraction": 0.5}), "averaged"),
-        (TreeFit(rounds=2, others={"linear_tree": True}), "linear"),
-        (TreeFit(rounds=2, others={"zero_as_missing": True}), "zero_as_missing"),
+        ("children", [[-1, 3], [-2, -3], [-4, -4]]),
+        ("children", [[-1, 0], [-2, -3], [-4, -4]]),
+        ("children", [[-1, 1], [-2, -5], [-4, -4]]),
+        ("children", [[-1, 1], [-2, -3]]),
+        ("feature", [0, 2, 0]),
+        ("feature", [0, -1, 0]),
+        ("roots", [0, 3]),
+        ("roots", [-1, 2]),
+        ("code_set", [-1, 1, -1]),
+        ("code_set", [-1, 0]),
+        ("sets", [True, False]),
     ],
 )
-def test_what_has_no_equal_is_refused(fit, told):
-    table = np.abs(rows(200)[:, :2])
-    with pytest.raises(ModelError, match=told):
-        to_onnx(fit.fit(table, table.sum(axis=1)))
-
-
-def test_bytes_that_are_no_model_are_refused():
-    with pytest.raises(ModelError, match="5 bytes"):
-        Trees.load(b"trees")
-
-
-def test_rows_without_truth_are_refused():
-    with pytest.raises(InputError, match=r"\(4, 6\)"):
-        TreeFit().fit(rows(4), np.zeros(3))
-
-
-def test_serving_needs_no_lightgbm_and_fitting_names_its_extra(booster, tmp_path, monkeypatch):
-    model = tmp_path / "trees.onnx"
-    model.write_bytes(to_onnx(booster))
-    code = (
-        "import sys, pathlib, numpy; sys.modules['lightgbm'] = None; from foretell.predictors.trees import Trees; "
-        "trees = Trees.load(pathlib.Path(sys.argv[1]).read_bytes()); "
-        "sys.stdout.write(repr(float(trees.predict(numpy.ones((1, 6), numpy.float32))[0])))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(model)], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert float(done.stdout) == pytest.approx(booster.predict(np.ones((1, COLUMNS), np.float32))[0], rel=1e-5)
-    monkeypatch.setattr("foretell.optional.available", lambda module: False)
-    with pytest.raises(MissingExtraError, match=r"Fitting trees needs lightgbm: pip install 'foretell\[train\]'"):
-        TreeFit().fit(rows(4), np.zeros(4))
+def test_arrays_that_point_outside_themselves_are_refused(trees: Trees, name: str, array: list) -> None:
+    broken = replace(trees, **{name: np.array(array, getattr(trees, name).dtype)})
+    with pytest.raises(ModelError, match="damaged"):
+        Trees.load(broken.to_bytes())

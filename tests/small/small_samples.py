@@ -11,9 +11,9 @@ from foretell.features import COLUMNS, extract_units
 from foretell.features.pooled import DistinctUnits, Setting
 from foretell.features.units import KINDS
 from foretell.graph import Graph, Node
+from foretell.predictors.boosting import TreeFit
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.sample import TRUTHS, Sample
-from foretell.predictors.trees import TreeFit
 from foretell.predictors.unit.fit_model import Settings
 from foretell.predictors.unit.fit_network import NetworkFit
 from foretell.records import Target, Workload

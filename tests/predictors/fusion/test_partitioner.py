@@ -6,9 +6,9 @@ import pytest
 
 from foretell.errors import ModelError
 from foretell.graph import Node
+from foretell.predictors.boosting import TreeFit
 from foretell.predictors.fusion.edges import EDGE_COLUMNS, Edges, extract_edges
 from foretell.predictors.fusion.partitioner import Partitioner, fit_edges, is_fused, unite, write
-from foretell.predictors.trees import TreeFit
 from foretell.testing import chain, tiny_graph
 
 SMALL = TreeFit(rounds=20, leaves=4, least_in_leaf=1)

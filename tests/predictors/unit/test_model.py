@@ -69,7 +69,7 @@ def doubts(prediction: Prediction, start: str) -> list[str]:
 
 def test_what_is_written_is_read(file: bytes, trees: UnitModel) -> None:
     parts = parts_of(file)
-    models = {name.removesuffix(".onnx"): data for name, data in parts.items() if name.endswith(".onnx")}
+    models = {name.removesuffix(".npz"): data for name, data in parts.items() if name.endswith(".npz")}
     again = write(dict(reversed(models.items())), dict(reversed(trees.card.items())), trees.known)
     assert again == file, "the same trees are the same bytes, in whatever order they come"
     predicted = predict_samples(UnitModel.load(again), small_samples()[:6])
@@ -85,7 +85,7 @@ def test_a_file_without_a_part_is_refused(file: bytes, part: str) -> None:
         UnitModel.load(zipped(parts))
 
 
-@pytest.mark.parametrize("part", ["card.json", "known.npy", "unit.onnx"])
+@pytest.mark.parametrize("part", ["card.json", "known.npy", "unit.npz"])
 @pytest.mark.parametrize("content", [b"", b"\x00nonsense"])
 def test_a_file_with_a_spoilt_part_is_refused(file: bytes, part: str, content: bytes) -> None:
     with pytest.raises(ModelError):

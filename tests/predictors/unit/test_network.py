@@ -1,7 +1,6 @@
 """A network on units: what numpy says is what any runtime says, and a spoilt file is refused."""
 
 import numpy as np
-import onnx
 import pytest
 
 from foretell.errors import ModelError
@@ -39,7 +38,7 @@ def rows() -> UnitRows:
 
 
 def test_what_is_written_is_read(network: UnitNetwork, rows: UnitRows) -> None:
-    again = UnitNetwork.load(network.to_onnx())
+    again = UnitNetwork.load(network.to_bytes())
     assert (again.members, again.blocks, again.operators) == (MEMBERS, BLOCKS, CODES)
     for name, wanted in network.weights.items():
         step = np.abs(wanted).max(axis=1, keepdims=True) / 127 if min(wanted.shape[1:]) >= WIDTH else 0.0
@@ -50,46 +49,16 @@ def test_what_is_written_is_read(network: UnitNetwork, rows: UnitRows) -> None:
     first, second = (each.predict(units, rows.bound_us) for each in (network, again))
     np.testing.assert_allclose(second.log_ratio, first.log_ratio, atol=0.05)
     np.testing.assert_allclose(second.power_w, first.power_w, rtol=0.05)
-    twice = UnitNetwork.load(again.to_onnx()).predict(units, rows.bound_us)
+    twice = UnitNetwork.load(again.to_bytes()).predict(units, rows.bound_us)
     np.testing.assert_allclose(twice.log_ratio, second.log_ratio, atol=1e-4)
-
-
-def test_a_file_without_bins_is_read(network: UnitNetwork, rows: UnitRows) -> None:
-    weights = dict(network.weights) | {"enter": network.weights["enter"][:, :ENCODED_WIDTH]}
-    plain = UnitNetwork(
-        weights, Bins.of(np.zeros((1, 0)), 0), network.middle[:ENCODED_WIDTH], network.spread[:ENCODED_WIDTH]
-    )
-    model = onnx.load_from_string(plain.to_onnx())
-    kept = [each for each in model.graph.initializer if each.name not in ("columns", "lows", "widths")]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
-    old = UnitNetwork.load(model.SerializeToString())
-    units = encode(rows.features)
-    found, wanted = (each.predict(units, rows.bound_us).log_ratio for each in (old, plain))
-    np.testing.assert_allclose(found, wanted, atol=0.05)
-
-
-def test_any_runtime_says_the_same(network: UnitNetwork, rows: UnitRows) -> None:
-    runtime = pytest.importorskip("onnxruntime")
-    units = encode(rows.features)
-    session = runtime.InferenceSession(network.to_onnx(), providers=["CPUExecutionProvider"])
-    given = {
-        "numbers": units.numbers,
-        "operators": units.operators,
-        "launches": (units.launches / rows.bound_us).astype(np.float32),
-    }
-    log_ratio, power_w = session.run(None, given)
-    told = UnitNetwork.load(network.to_onnx()).predict(units, rows.bound_us)
-    np.testing.assert_allclose(told.log_ratio, log_ratio, rtol=2e-3, atol=2e-3)
-    np.testing.assert_allclose(told.power_w, power_w, rtol=2e-3)
 
 
 def test_a_network_may_know_nothing_of_power(network: UnitNetwork, rows: UnitRows) -> None:
     weights = {name: each[..., :2] if name.startswith("leave") else each for name, each in network.weights.items()}
-    deaf = UnitNetwork.load(UnitNetwork(weights, BINS, network.middle, network.spread).to_onnx())
+    deaf = UnitNetwork.load(UnitNetwork(weights, BINS, network.middle, network.spread).to_bytes())
     told = deaf.predict(encode(rows.features), rows.bound_us)
     assert told.power_w is None
-    hearing = UnitNetwork.load(network.to_onnx())
+    hearing = UnitNetwork.load(network.to_bytes())
     wanted = hearing.predict(encode(rows.features), rows.bound_us).log_ratio
     np.testing.assert_allclose(told.log_ratio, wanted, rtol=1e-6)
 
@@ -124,4 +93,4 @@ def test_a_network_of_other_features_is_refused(network: UnitNetwork) -> None:
     weights = dict(network.weights) | {"enter": network.weights["enter"][:, :-1]}
     other = UnitNetwork(weights, BINS, network.middle[:-1], network.spread[:-1])
     with pytest.raises(ModelError, match=r"other features.*; fit it again"):
-        UnitNetwork.load(other.to_onnx())
+        UnitNetwork.load(other.to_bytes())

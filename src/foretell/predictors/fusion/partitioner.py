@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 
 from foretell.errors import ModelError
 from foretell.graph import Graph
+from foretell.predictors.boosting import Booster, TreeFit, trees_of
 from foretell.predictors.fitted_files import read_shipped
 from foretell.predictors.fusion.edges import CATEGORIES, EDGE_COLUMNS, EDGE_SCHEMA, RUNTIMES, Edges, extract_edges
-from foretell.predictors.trees import Booster, TreeFit, Trees, to_onnx
+from foretell.predictors.trees import Trees
 
 EAGER = RUNTIMES[0]
 SHIPPED = "partitioner.zip"
@@ -119,7 +120,7 @@ def _predict_distinct(trees: Trees, rows: NDArray[np.float32]) -> NDArray[np.flo
 
 
 def _file(runtime: str) -> str:
-    return f"edges-{runtime}.onnx"
+    return f"edges-{runtime}.npz"
 
 
 def unite(nodes: int, edges: Edges, fused: NDArray[np.bool_]) -> tuple[int, ...]:
@@ -155,7 +156,7 @@ def write(boosters: Mapping[str, Booster], card: dict[str, Any]) -> bytes:
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, content in (
             (_CARD, json.dumps({**card, "schema": EDGE_SCHEMA}, indent=1, sort_keys=True).encode()),
-            *((_file(runtime), to_onnx(booster)) for runtime, booster in boosters.items()),
+            *((_file(runtime), trees_of(booster).to_bytes()) for runtime, booster in boosters.items()),
         ):
             info = zipfile.ZipInfo(name, _ZIP_DATE)
             info.compress_type = zipfile.ZIP_DEFLATED

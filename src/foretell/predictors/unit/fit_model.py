@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from foretell.errors import InputError
 from foretell.features import COLUMNS, SCHEMA
 from foretell.features.pooled import POOLED_COLUMNS, POOLED_SCHEMA, pool
+from foretell.predictors.boosting import Booster, TreeFit, trees_of
 from foretell.predictors.sample import Sample
-from foretell.predictors.trees import Booster, TreeFit, to_onnx
 from foretell.predictors.unit.fit_network import Classes, NetworkFit, default_device, fit_networks
 from foretell.predictors.unit.model import CORRECTED, METRICS, NETWORK, UnitModel, nearest, tree_rows, write
 from foretell.predictors.unit.network import UnitPredictions
@@ -108,12 +108,12 @@ def fit_unit_trees(
             unit_us[held_out] = np.exp(booster.predict(tree_rows(rows.features[held_out]))) * rows.bound_us[held_out]
     say("units, all")
     unit_trees = _fit_units(rows, np.ones(len(rows.counts), dtype=bool), settings)
-    return fit_whole(samples, unit_us, folds, {"unit": to_onnx(unit_trees)}, "unit-trees", settings, say)
+    return fit_whole(samples, unit_us, folds, {"unit": trees_of(unit_trees).to_bytes()}, "unit-trees", settings, say)
 
 
 @dataclass(frozen=True)
 class CrossFit:
-    """Held-out predictions for all rows of some samples, and the network that is served, as ONNX.
+    """Held-out predictions for all rows of some samples, and the network that is served, as bytes.
 
     Rows of a fold are predicted by a network that has not seen the fold. Rows of no fold are predicted by all members
     of the network that is served, which has not seen them either.
@@ -149,7 +149,7 @@ def cross_fit_networks(
         by_member = [next(predictions) for _ in range(settings.members)]
         last = (number + 1) * (settings.folds + settings.members)
         network = fitted.network(list(range(last - settings.members, last)))
-        cross_fits.append(CrossFit(_combine(by_fold, by_member, fold_of_sample[rows.owner]), network.to_onnx()))
+        cross_fits.append(CrossFit(_combine(by_fold, by_member, fold_of_sample[rows.owner]), network.to_bytes()))
     return cross_fits
 
 
@@ -254,7 +254,7 @@ def fit_whole(
         target = np.log(np.where(known, truth, 1.0) / base[metric])
         fit = settings.gentle if NETWORK in models and metric == "latency_ms" else settings.whole
         held_out[metric] = base[metric] * np.exp(_cross_fit(features, target, known, folds, settings.seeded(fit)))
-        models[metric] = to_onnx(settings.seeded(fit).fit(features[known], target[known]))
+        models[metric] = trees_of(settings.seeded(fit).fit(features[known], target[known])).to_bytes()
     held_out["energy_j"] = held_out["power_w"] * held_out["latency_ms"] / KILO
     quantiles, errors = {}, {}
     for metric in METRICS:
@@ -266,7 +266,8 @@ def fit_whole(
         expected = np.exp(_cross_fit(features, target, known, folds, settings.seeded(settings.error)))
         errors[metric] = float(np.mean(np.abs(held_out[metric][known] / truth[known] - 1)))
         quantiles[metric] = conformal_quantile(error[known] / expected[known], settings.miss)
-        models[f"{metric}_error"] = to_onnx(settings.seeded(settings.error).fit(features[known], target[known]))
+        error_trees = settings.seeded(settings.error).fit(features[known], target[known])
+        models[f"{metric}_error"] = trees_of(error_trees).to_bytes()
     card = {
         "predictor": name,
         "device": settings.device,

@@ -21,7 +21,7 @@ of operator that was never measured, or another device is not. For those there i
 features are from the nearest measured workloads, as a multiple of the distance that 99 in 100 held-out workloads stay
 within. Above 1 the prediction carries a warning that its interval may be too narrow.
 
-All parts are stored as ONNX in one zip file, which `foretell.predictors.unit.fit_model` writes.
+All parts are stored as arrays in one zip file, which `foretell.predictors.unit.fit_model` writes.
 """
 
 import hashlib
@@ -98,8 +98,8 @@ class UnitModel:
                 card = json.loads(archive.read("card.json"))
                 schemas = card["schema"], card["pooled_schema"]
                 known = np.load(io.BytesIO(archive.read("known.npy")), allow_pickle=False).astype(np.float32)
-                names = [name for name in archive.namelist() if name.endswith(".onnx")]
-                files = {name.removesuffix(".onnx"): archive.read(name) for name in names}
+                names = [name for name in archive.namelist() if name.endswith(".npz")]
+                files = {name.removesuffix(".npz"): archive.read(name) for name in names}
         except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise ModelError(f"These {len(data)} bytes are not a fitted predictor: {error}.") from error
         # features of the same shape but another meaning would give wrong numbers without an error
@@ -184,7 +184,7 @@ def write(models: Mapping[str, bytes], card: Mapping[str, Any], known: Row) -> b
     numbers, file = io.BytesIO(), io.BytesIO()
     np.save(numbers, known.astype(np.float16))
     parts = {"card.json": json.dumps(card, indent=1, sort_keys=True).encode(), "known.npy": numbers.getvalue()}
-    parts |= {f"{name}.onnx": data for name, data in models.items()}
+    parts |= {f"{name}.npz": data for name, data in models.items()}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name in sorted(parts):
             # a `ZipInfo` without a date, so that the bytes do not depend on the time of writing

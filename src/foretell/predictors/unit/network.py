@@ -9,10 +9,13 @@ of equal shape are averaged.
 The time of a unit is bound · exp(output 0) + launches · softplus(output 1). Kernel time and gaps have outputs of their
 own because a gap does not grow with the size of a tensor.
 
-The file is an ONNX model that any runtime can run; here numpy runs it, which starts faster than a session of a runtime.
-Large matrices are stored as int8 with one scale a column. `foretell.predictors.unit.fit_network` fits the network.
+The file has arrays only, and numpy runs the network, which starts faster than a session of a runtime. Large matrices
+are stored as int8 with one scale a column. `foretell.predictors.unit.fit_network` fits the network.
 """
 
+import io
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +25,6 @@ from numpy.typing import NDArray
 
 from foretell.errors import ModelError
 from foretell.features.encoded import ENCODED_WIDTH, Encoded
-from foretell.optional import require
 from foretell.predictors.unit.bins import Bins
 
 KERNEL_LIMITS = (-4.0, 6.0)  # of the logarithm of kernel time over bound
@@ -30,7 +32,6 @@ FARTHEST = 6.0  # scaled numbers are clipped to this many standard deviations
 _STEEPEST = 30.0
 _TINY = 1e-6
 _SLICE = 4096  # rows at a time, so that the activations of a member fit into a cache
-_OPSET, _IR_VERSION = 17, 9
 _LARGE = 64  # matrices with at least so many rows and columns are stored as int8
 
 Weights = Mapping[str, NDArray[np.float32]]
@@ -112,29 +113,38 @@ class UnitNetwork:
             state = state + inner @ own[f"down{block}"] + own[f"down_bias{block}"]
         return np.asarray(_silu(_normed(state) * own["last_scale"]) @ own["leave"] + own["leave_bias"])
 
-    def to_onnx(self) -> bytes:
-        """The network as an ONNX model: large matrices as int8 with a scale a column, the rest as float16."""
-        return _write(self)
+    def to_bytes(self) -> bytes:
+        """The network as one .npz file: large matrices as int8 with a scale a column, the rest as float16."""
+        arrays: dict[str, NDArray[Any]] = {"columns": self.bins.columns, "lows": self.bins.lows}
+        arrays |= {"widths": self.bins.widths, "middle": self.middle, "spread": self.spread}
+        if self.most_w is not None:
+            arrays["most_w"] = np.array(self.most_w, np.float32)
+        for name, array in self.weights.items():
+            if min(array.shape[1:]) < _LARGE:
+                arrays[name] = array.astype(np.float16)
+                continue
+            # symmetric quantisation: the largest weight of a column becomes ±127
+            step = np.maximum(np.abs(array).max(axis=1, keepdims=True), _TINY) / np.float32(127)
+            arrays |= {name: np.rint(array / step).astype(np.int8), f"{name}_step": step}
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **arrays)
+        return buffer.getvalue()
 
     @classmethod
     def load(cls, data: bytes) -> "UnitNetwork":
-        """Read what `to_onnx` wrote."""
-        onnx = require("onnx", extra="train", purpose="Reading a network")
+        """Read what `to_bytes` wrote."""
         try:
-            model = onnx.load_from_string(data)
-            arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-            arrays = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
+            with np.load(io.BytesIO(data), allow_pickle=False) as file:
+                arrays = {name: np.asarray(file[name], np.float32) for name in file.files}
             # int8 matrices: multiply by the scale of each column
             for name in [name for name in arrays if f"{name}_step" in arrays]:
                 arrays[name] *= arrays[f"{name}_step"]
             middle, spread = arrays["middle"], arrays["spread"]
-            none = np.zeros(0, np.float32)  # files of older versions have no bins
-            columns, lows, widths = (arrays.get(name, none) for name in ("columns", "lows", "widths"))
-            bins = Bins(columns.astype(np.int64), lows, widths)
+            bins = Bins(arrays["columns"].astype(np.int64), arrays["lows"], arrays["widths"])
             most_w = float(arrays["most_w"]) if "most_w" in arrays else None
             blocks = sum(name.startswith("up_bias") for name in arrays)
             weights = {name: arrays[name] for name in weight_names(blocks)}
-        except Exception as error:  # protobuf raises errors of its own
+        except (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, TypeError, ValueError) as error:
             raise ModelError(f"These {len(data)} bytes are not a network on units: {error}.") from error
         if len(middle) != ENCODED_WIDTH + len(bins):
             raise ModelError("This network was fitted to other features than today's; fit it again: foretell train.")
@@ -156,105 +166,3 @@ def _silu(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _normed(state: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(state / np.sqrt((state * state).mean(axis=-1, keepdims=True) + np.float32(_TINY)))
-
-
-class _GraphWriter:
-    """Builds an ONNX graph node by node; every method returns the name of its result."""
-
-    def __init__(self, make: Any, tensors: Any) -> None:
-        self._make = make
-        self._tensors = tensors
-        self.nodes: list[Any] = []
-        self.arrays: list[Any] = []
-
-    def call(self, op: str, *inputs: str, **attributes: Any) -> str:
-        name = f"v{len(self.nodes)}"
-        self.nodes.append(self._make.make_node(op, list(inputs), [name], **attributes))
-        return name
-
-    def constant(self, name: str, value: NDArray[Any]) -> str:
-        self.arrays.append(self._tensors.from_array(value, name))
-        return name
-
-    def weights(self, name: str, value: NDArray[np.float32]) -> str:
-        if min(value.shape[1:]) < _LARGE:
-            return self.call("Cast", self.constant(name, value.astype(np.float16)), to=1)
-        # symmetric quantisation: the largest weight of a column becomes ±127
-        step = np.maximum(np.abs(value).max(axis=1, keepdims=True), _TINY) / np.float32(127)
-        rounded = self.call("Cast", self.constant(name, np.rint(value / step).astype(np.int8)), to=1)
-        return self.call("Mul", rounded, self.constant(f"{name}_step", step))
-
-    def silu(self, value: str) -> str:
-        return self.call("Mul", value, self.call("Sigmoid", value))
-
-    def normed(self, value: str, scale: str) -> str:
-        mean = self.call("ReduceMean", self.call("Mul", value, value), axes=[-1], keepdims=1)
-        return self.call("Mul", self.call("Div", value, self.call("Sqrt", self.call("Add", mean, "tiny"))), scale)
-
-
-def _write(network: UnitNetwork) -> bytes:
-    onnx = require("onnx", extra="train", purpose="Writing a network")
-    make = onnx.helper
-    writer = _GraphWriter(make, onnx.numpy_helper)
-    writer.constant("columns", network.bins.columns)
-    writer.constant("lows", network.bins.lows)
-    writer.constant("widths", network.bins.widths)
-    writer.constant("middle", network.middle.astype(np.float32))
-    writer.constant("spread", network.spread.astype(np.float32))
-    for name, value in (
-        ("tiny", _TINY),
-        ("before", 0.0),
-        ("behind", 1.0),
-        ("farthest", FARTHEST),
-        ("least", KERNEL_LIMITS[0]),
-        ("most", KERNEL_LIMITS[1]),
-    ):
-        writer.constant(name, np.array(value, np.float32))
-    writer.constant("nearest", np.array(-FARTHEST, np.float32))
-    weights = {name: writer.weights(name, array) for name, array in network.weights.items()}
-    positions = writer.call("Sub", writer.call("Gather", "numbers", "columns", axis=1), "lows")
-    positions = writer.call("Clip", writer.call("Div", positions, "widths"), "before", "behind")
-    numbers = writer.call("Concat", "numbers", positions, axis=1)
-    numbers = writer.call("Div", writer.call("Sub", numbers, "middle"), "spread")
-    numbers = writer.call("Clip", numbers, "nearest", "farthest")
-    codes = writer.call(
-        "MatMul", writer.call("Gather", weights["embedding"], "operators", axis=1), weights["enter_code"]
-    )
-    state = writer.call(
-        "Add", writer.call("Add", writer.call("MatMul", numbers, weights["enter"]), codes), weights["enter_bias"]
-    )
-    for block in range(network.blocks):
-        inner = writer.call("MatMul", writer.normed(state, weights[f"scale{block}"]), weights[f"up{block}"])
-        inner = writer.silu(writer.call("Add", inner, weights[f"up_bias{block}"]))
-        inner = writer.call("Add", writer.call("MatMul", inner, weights[f"down{block}"]), weights[f"down_bias{block}"])
-        state = writer.call("Add", state, inner)
-    last = writer.call("MatMul", writer.silu(writer.normed(state, weights["last_scale"])), weights["leave"])
-    last = writer.call("Add", last, weights["leave_bias"])
-    outputs = [
-        writer.call("Gather", last, writer.constant(f"output{number}", np.array(number, np.int64)), axis=2)
-        for number in range(network.weights["leave"].shape[2])
-    ]
-    kernel = writer.call("Exp", writer.call("Clip", outputs[0], "least", "most"))
-    ratio = writer.call("Add", kernel, writer.call("Mul", writer.call("Softplus", outputs[1]), "launches"))
-    outputs_by_name = {"log_ratio": writer.call("Log", ratio)}
-    if network.most_w is not None:
-        most_w = writer.constant("most_w", np.array(network.most_w, np.float32))
-        outputs_by_name["power_w"] = writer.call("Mul", writer.call("Sigmoid", outputs[2]), most_w)
-    # the mean over members is the last node, so that its output has the name of the model's output
-    for name, per_member in outputs_by_name.items():
-        writer.nodes.append(make.make_node("ReduceMean", [per_member], [name], axes=[0], keepdims=0))
-    float32, int64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
-    graph = make.make_graph(
-        writer.nodes,
-        "unit-network",
-        [
-            make.make_tensor_value_info("numbers", float32, ["units", ENCODED_WIDTH]),
-            make.make_tensor_value_info("operators", int64, ["units"]),
-            make.make_tensor_value_info("launches", float32, ["units"]),  # of each unit, divided by its bound
-        ],
-        [make.make_tensor_value_info(name, float32, ["units"]) for name in outputs_by_name],
-        writer.arrays,
-    )
-    opsets = [make.make_opsetid("", _OPSET)]
-    written = make.make_model(graph, opset_imports=opsets, producer_name="foretell", ir_version=_IR_VERSION)
-    return bytes(written.SerializeToString(deterministic=True))
