@@ -12,7 +12,7 @@ from foretell.devices.ceilings import Ceilings
 from foretell.errors import DeviceError, InputError, MissingExtraError
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.records import Target, Workload
-from foretell.rendering.svg.canvas import still
+from foretell.rendering.svg.canvas import with_fixed_colours
 from foretell.rendering.svg.roofline import LIMITS, Roofline, draw_roofline
 from foretell.testing import one_node, tiny_graph, tiny_onnx
 from foretell.workflows.measure.characterise import write_own_ceilings
@@ -173,7 +173,7 @@ def test_a_bitmap_in_light_and_dark_has_text(folder: Path) -> None:
         write_roofline(found, folder / f"{dark}.png", dark=dark)
         assert (folder / f"{dark}.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "True.png").read_bytes() != (folder / "False.png").read_bytes()
-    svg = still(draw_roofline(found))
+    svg = with_fixed_colours(draw_roofline(found))
     assert bitmap(svg) != bitmap(re.sub(r"<text.*?</text>", "", svg)), "there is a font"
 
 

@@ -23,7 +23,7 @@ from foretell.predictors.roofline import timeline as slots_of
 from foretell.records import Workload
 from foretell.registry import did_you_mean
 from foretell.rendering.html.roofline_page import roofline_page
-from foretell.rendering.svg.canvas import still
+from foretell.rendering.svg.canvas import with_fixed_colours
 from foretell.rendering.svg.roofline import Group, Point, Roof, Roofline, draw_roofline
 from foretell.units import bytes_per_s, flops_per_s, us
 from foretell.workflows.measure.characterise import known_ceilings
@@ -295,7 +295,7 @@ def write_roofline(found: Roofline, file: Path, *, dark: bool = False) -> None:
     elif file.suffix == ".svg":
         data = draw_roofline(found).encode()
     else:
-        data = bitmap(still(draw_roofline(found), dark=dark))
+        data = bitmap(with_fixed_colours(draw_roofline(found), dark=dark))
     try:
         write_whole(file, data)
     except OSError as error:

@@ -18,7 +18,8 @@ class Command(TyperCommand):
     """A command whose ``--explain`` has an optional value.
 
     Typer has no such options: it would take the model in ``predict --explain model.onnx`` for the value. So the
-    arguments are rewritten before Typer parses them."""
+    arguments are rewritten before Typer parses them.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments as Typer does, after every ``--explain`` has a value."""
