@@ -118,7 +118,7 @@ def test_a_model_without_work_has_a_page() -> None:
 
 
 def test_a_training_keeps_no_limit() -> None:
-    with pytest.raises(InputError, match="leave it out"):
+    with pytest.raises(InputError, match="leave them out"):
         gather(tiny_onnx(), device="a100", mode="training", requirements=Requirements(slo_ms=5))
     report = gather(tiny_onnx(), device="l4", devices=["l4"], requirements=Requirements(slo_ms=5, rate_per_s=10))
     assert report.advice is not None
