@@ -257,6 +257,7 @@ def _offers(devices: Sequence[Device], renting: Renting) -> list[Offer]:
             if not clouds or price.cloud in clouds
         ]
         offers += [_offer(price, renting, carbon) for price in own]
+        # If the user names clouds, a device that none of them rents out is not a choice.
         if not own and not clouds:
             grid = carbon.intensity(country=renting.country).value if renting.country else None
             offers.append(Offer(device.id, NOT_RENTED, 1, None, grid, renting.pue or 1.0))

@@ -47,6 +47,7 @@ def write_card(dataset_card: Card, path: Path, where: str) -> None:
     partial = path.with_name(path.name + ".part")
     try:
         partial.write_text(text, encoding="utf-8")
+        # Renaming is atomic: readers see the old file or the new one.
         os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
@@ -93,6 +94,7 @@ def merge_stores(sources: Sequence[str], where: str) -> dict[str, int]:
 
 
 def _merge_one(source: str, where: str, target: Store) -> dict[str, int]:
+    # A folder inside the target is already part of it.
     if "://" not in where + source and Path(where).resolve() in (
         Path(source).resolve(),
         *Path(source).resolve().parents,

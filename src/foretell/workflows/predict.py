@@ -85,6 +85,7 @@ def predict(
     target = configuration.target
     selected = choose_predictor(predictor, target)
     if runtime == COMPILE:
+        # Imported late: only this runtime needs it.
         from foretell.training.compiled import check_asked, on_compile
 
         check_asked(mode, target.device, {"--explain": explain, "--trace": trace, "--store": store})
@@ -102,6 +103,7 @@ def predict(
     workload = configuration.workload(graph)
     prediction = selected.predict(workload)
     if store is not None:
+        # After predicting: metrics that were not measured stay predicted.
         from foretell.workflows.recall import recall
 
         prediction = recall(prediction, workload, graph, Path(store))
@@ -121,6 +123,7 @@ def predict(
     if latency is not None and latency_limit_ms is not None and latency.value > latency_limit_ms:
         warning = f"Takes about {latency.value:.3g} ms here, more than the limit of {latency_limit_ms:g} ms."
         prediction = replace(prediction, warnings=(*prediction.warnings, warning))
+    # The calibration is about eager launches, which torch.compile avoids.
     return prediction if runtime == COMPILE else with_host_latency(prediction, workload, read_calibration())
 
 

@@ -30,6 +30,7 @@ def recall(prediction: Prediction, workload: Workload, graph: Graph, store: Path
     """
     if not store.is_dir():
         raise DataError(f"There is no folder {store} with measurements.")
+    # Measurements on slices are in another table.
     if workload.target.slice is not None:
         return prediction
     rows = [row for row in _rows(store, set(_matching_graphs(store, graph, workload.mode))) if _fits(row, workload)]

@@ -101,12 +101,14 @@ def gather(
         allow_unknown=allow_unknown, use_cache=use_cache,
     )  # fmt: skip
     on_part(f"Predicting on {place.id}")
+    # All parts below use this graph, so the model is read only once.
     setting: dict[str, Any] = {"mode": mode, "optimizer": optimizer}
     prediction = predict(graph, device=place, batch_size=batch_size, dtype=dtype, explain="kernels", **setting)
     missing: dict[str, str] = {}
     if not prediction.kernels:
         why = classifier_for(Target(place))[1] or "No unit of work of this model runs a kernel."
         missing[KERNELS] = why
+        # The section of the kernels shows the reason, so it is removed from the warnings.
         prediction = replace(prediction, warnings=tuple(text for text in prediction.warnings if text != why))
     on_part("Drawing the roofline")
     roofs = _try_part(
@@ -220,6 +222,7 @@ def _memory(prediction: Prediction, graph: Graph) -> MemoryParts | None:
     parts[own] = max(0.0, peak.value - sum(parts.values()))
     need = prediction.device_memory_mib or peak
     if prediction.device_memory_mib is not None:
+        # The memory of the process includes the driver's context, the peak of the allocator does not.
         parts["context of the driver"] = need.value - peak.value
     return MemoryParts(tuple(parts.items()), need, capacity_mib)
 

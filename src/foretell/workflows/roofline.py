@@ -108,12 +108,14 @@ def roofline_of(workload: Workload, predictor: Predictor, *, by: str = "operator
     events: Any = timeline(workload, predictor, prediction.latency_ms.value, classifier)["traceEvents"]
     slots = slots_of(workload, graph_costs(workload.running_graph))
     number_formats = [_NUMBER_FORMATS.get(int(row), "fp32") for row in units.features[:, COLUMNS.index("dtype")]]
+    # The first event of a trace is metadata; the others are the units, in order.
     works = [
         _work(event, slot.cost, number_format, hardware)
         for event, slot, number_format in zip(events[1:], slots, number_formats, strict=True)
     ]
     if not works:
         raise InputError(f"The model {prediction.model!r} does no work on the device: there is nothing to draw.")
+    # Only products decide which arithmetic roofs apply; other work is far below all of them.
     products = [work for work in works if work.cost.macs] or works
     used = {(work.number_format, bool(work.cost.tensor_core_macs)) for work in products}
     grouped = "kernel" if classifier else "operator"
@@ -139,6 +141,7 @@ def with_measured_peaks(device: Device, ceilings: Ceilings | None) -> Device:
     """The device with measured ceilings instead of the peaks of its datasheet."""
     if ceilings is None:
         return device
+    # On a GPU, fp32 is measured without tensor cores and all other formats with them.
     plain = ceilings.tflops if device.is_cpu else {k: v for k, v in ceilings.tflops.items() if k == "fp32"}
     tensor = {k: v for k, v in ceilings.tflops.items() if k not in plain}
     return replace(
@@ -221,6 +224,7 @@ class _Work:
 
 def _work(event: Mapping[str, Any], cost: Cost, number_format: str, hardware: Hardware) -> _Work:
     """Find the limit of a unit: launch first, then distance from all ceilings, then the nearest ceiling."""
+    # A MAC is two FLOP.
     on_tensor_cores = 2 * cost.tensor_core_macs
     compute_s = on_tensor_cores / flops_per_s(hardware.peak_tflops(number_format, tensor_cores=True))
     compute_s += (cost.flops - on_tensor_cores) / flops_per_s(hardware.peak_tflops(number_format, tensor_cores=False))

@@ -131,6 +131,7 @@ def devices_section(report: Report) -> str:
 
 
 def _latency(prediction: Prediction) -> float:
+    # Unknown latencies sort last.
     return prediction.latency_ms.value if prediction.latency_ms else float("inf")
 
 

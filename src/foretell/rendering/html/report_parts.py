@@ -121,6 +121,7 @@ def mib_text(mib: float) -> str:
 
 def figure(label: str, estimate: Estimate, unit: str, note: str = "") -> str:
     """A large number with its interval, as text and as a bar on a track from 0 to twice the value."""
+    # The value is in the middle of the track, at 50 %.
     scale = 50 / estimate.value if estimate.value else 0.0
     low, high = max(0.0, estimate.low * scale), min(100.0, estimate.high * scale)
     note_html = f'<br><span class="label">{safe(note)}</span>' if note else ""

@@ -101,6 +101,7 @@ def text_width(text: str, font: float = FONT) -> float:
     """An estimate of the width of a text. The fonts of readers differ, so it is rather too large."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     capital = sum(c.isupper() or c in "mwMW_%×…" for c in text)
+    # 0.55 em is a typical width of letters; capitals and East Asian characters are wider.
     return font * (0.55 * len(text) + 0.17 * capital + 0.5 * wide)
 
 

@@ -88,6 +88,7 @@ def xy_chart(series: Sequence[Series], x: Axis, y: Axis, *, title: str, width: i
     bottom = height - 50.0
     ys = [value for entry in shown for _, value in entry.points]
     ys += [value for entry in shown for _, *ends in entry.band for value in ends]
+    # The vertical scale comes first: the width of its labels decides where the plot begins.
     vertical = scale(ys, bottom, top, log=y.log, min_gap=44, from_zero=True)
     right = PAD + max((text_width(shown[index].name) + 10 for index in named), default=0.0)
     left = PAD + ticks_width(vertical) + 10
@@ -180,6 +181,7 @@ def _draw(series: Series, index: int, x: Scale, y: Scale) -> list[str]:
         return parts + [mark(a, b, index, 4.5, note, ' fill-opacity="0.8"') for (a, b), note in zip(places, notes)]
     if len(places) > 1:
         parts.append(f'<path d="M{"L".join(f"{a:.1f} {b:.1f}" for a, b in places)}"{_pen(index)}/>')
+    # Dots on a dense line would hide it.
     if len(places) <= _MAX_DOTS:
         parts += [mark(a, b, index, 3.2, note) for (a, b), note in zip(places, notes)]
     return parts
@@ -236,11 +238,13 @@ def bar_chart(bars: Iterable[Bar], *, title: str, unit: str, width: int = 720) -
     top = PAD + TITLE + 16
     values = [f"{number(bar.value)} {unit}".strip() for bar in rows]
     notes = [bar.note if len(bar.note) <= _MAX_NOTE_CHARACTERS else "" for bar in rows]
+    # Labels and values get a limited share of the width, so that bars stay visible.
     left = PAD + min(max((text_width(bar.label) for bar in rows), default=0.0), 0.36 * width) + 8
     tails = [text_width(value) + (text_width(note) + 8 if note else 0) for value, note in zip(values, notes)]
     right = PAD + min(max(tails, default=0.0), 0.4 * width) + 8
     ends = [end for bar in rows for end in (bar.value, bar.low, bar.high) if end is not None]
     reach = [0.0, *finite(ends, False)]
+    # If all values are 0, the scale still needs a length.
     low, high = min(reach), max(reach) if max(reach) > min(reach) else min(reach) + 1
     along = Scale(low, high, left, width - right, False, ())
     parts = [heading(title, width)]

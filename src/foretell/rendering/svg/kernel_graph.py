@@ -77,6 +77,7 @@ def _safe(text: str) -> str:
 
 
 def _short(text: str) -> str:
+    # The end of a name stays, because it says more: layer4.2.conv1.
     return text if len(text) <= _MAX_CHARACTERS else "…" + text[1 - _MAX_CHARACTERS :]
 
 
@@ -139,6 +140,7 @@ def _tooltip(kernel: Kernel) -> str:
 
 
 def _arrow(flow: Flow, route: Route, largest: int) -> str:
+    # Square root: sizes of tensors span many orders of magnitude.
     stroke = 1.0 + 2.0 * math.sqrt(flow.bytes / largest) if largest else 1.0
     path = _path_in_lane(route) if route.lane else _path_among_boxes(route)
     return (

@@ -215,6 +215,7 @@ def _place(point: Point, x: Scale, y: Scale) -> tuple[float, float]:
 
 
 def _radius(share: float) -> float:
+    # The area, not the radius, is proportional to the share.
     return max(_SMALLEST_RADIUS, _LARGEST_RADIUS * math.sqrt(min(1.0, share / _LARGEST_SHARE)))
 
 
@@ -313,6 +314,7 @@ def _names(drawn: Sequence[Point], boxes: Sequence[Box], x: Scale, y: Scale) -> 
 
 def _around(circle: tuple[float, float, float]) -> Box:
     at, up, radius = circle
+    # The square inside the circle: names may overlap the rim of a point a little.
     return at - 0.7 * radius, up - 0.7 * radius, at + 0.7 * radius, up + 0.7 * radius
 
 

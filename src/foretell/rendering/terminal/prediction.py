@@ -32,6 +32,7 @@ _NAMES = {
 def console() -> Console:
     """A console on stdout, as wide as the terminal; without a terminal the width is fixed."""
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
+    # Names from models may look like markup or emoji codes of rich.
     return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 
@@ -95,6 +96,7 @@ def _memory_bar(prediction: Prediction, width: int = 40) -> Text:
     if prediction.memory_mib is None or not capacity:
         return Text()
     share = prediction.memory_mib.value / capacity
+    # At least one block, so that small models are visible.
     filled = min(width, max(1, round(share * width)))
     text = Text("memory  ")
     text.append("█" * filled, style="red" if share > 1 else "green")

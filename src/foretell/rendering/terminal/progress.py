@@ -22,6 +22,7 @@ def working(what: str) -> Iterator[None]:
         return
     line = printable(f"foretell: still {what[0].lower()}{what[1:]} …")
     timer = threading.Timer(PLAIN_LINE_AFTER_S, lambda: print(line, file=sys.stderr))  # noqa: T201
+    # The timer must not keep the process alive after an error.
     timer.daemon = True
     timer.start()
     try:

@@ -64,6 +64,7 @@ def _standard_error(ratios: Sequence[float]) -> float:
     """The standard error of the mean logarithm."""
     from statistics import stdev
 
+    # Logarithms, because slowdowns are ratios: twice as fast and twice as slow weigh the same.
     return stdev(math.log(ratio) for ratio in ratios) / math.sqrt(len(ratios))
 
 

@@ -101,6 +101,7 @@ def collect(
     folder = Path(out) if out is not None else Path(DEFAULT_FOLDER) / Path(plan).stem
     places = tuple(Path(place) for place in skip)
     if store is not None:
+        # A store that cannot be used must fail now, not after hours of measuring.
         try_store(str(store))
     budget_s = seconds or campaign_plan.seconds or NO_LIMIT_S
     errors = errors_by_family(unsure) if unsure is not None else {}
@@ -125,6 +126,7 @@ def _check(plan: Plan, device: str, seconds: float | None, ray: str | None, agai
         raise InputError(f"--ray runs plans of the kind 'measurements', not {plan.kind!r}.")
     if again and (ray is not None or plan.kind != "measurements"):
         raise InputError("--again is for plans of the kind 'measurements' on one machine.")
+    # Containers may have the device file without nvidia-smi.
     if device == "cuda" and ray is None and not (shutil.which("nvidia-smi") or Path("/dev/nvidiactl").exists()):
         raise DeviceError("There is no NVIDIA GPU on this machine. Use --device cpu, or --ray with a cluster.")
 

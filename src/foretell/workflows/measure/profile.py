@@ -94,6 +94,7 @@ def profile(
             f"A {type(model).__name__} cannot be profiled directly: models run in a separate process. "
             "Put a function that builds it into a file and name it: profile('net.py:build', input_shape=…, trust=True)."
         )
+    # Cheap checks come first: starting a process that imports torch takes seconds.
     request = make_request(
         str(model), device=device, batch_size=batch_size, input_shape=input_shape, dtype=dtype, mode=mode,
         optimizer=optimizer, runtime=runtime, energy=energy, kernels=kernels, threads=threads, context=context,
@@ -121,6 +122,7 @@ def profile(
         from foretell.workflows.measure.storing import store_single
 
         store_single(store, stored_spec(request.model), request, result)
+    # Occupancy is measured in a separate run: the profiler slows kernels down and would spoil the latency.
     counted = count_alone(request, timeout_s=timeout_s) if occupancy and result["status"] == "ok" else None
     return to_measurement(request, result, counted, slice)
 
@@ -197,6 +199,7 @@ def make_request(
         raise InputError(f"{model} takes one input; got {len(specs)}.")
     named = [f"{spec.name + '=' if spec.name else ''}{spec}{':' + spec.dtype if spec.dtype else ''}" for spec in specs]
     shape = specs[0].shape if specs else ()
+    # When decoding, the length of the cache takes the place of the input shape.
     if mode == "decode" and context:
         shape = (context,)
     return Request(
@@ -214,6 +217,7 @@ def _default_runtime(model: str, device: str) -> str:
 def find_builder(model: str, runtime: str, *, trust: bool) -> str:
     """The function that builds a model in the child process, as ``module:function``."""
     scheme, _, rest = model.partition(":")
+    # hf:TYPE?… is a configuration of the zoo, hf:ID a model of the hub.
     if scheme in _ZOOS or (scheme == "hf" and "?" in rest):
         return ZOO_BUILDER
     kind = recognise(model)
@@ -235,6 +239,7 @@ def stored_spec(model: str) -> str:
     """The name of a model in a store. A file is named by its content, because file names are not unique."""
     path = Path(model.rpartition(":")[0] if model.rpartition(":")[0].endswith(".py") else model)
     if path.is_dir():
+        # A folder is a Hugging Face model, which its config identifies.
         path /= "config.json"
     if not path.is_file():
         return model
@@ -262,12 +267,15 @@ def to_measurement(
             float(values.get("latency_min_ms") or 0),
         )
         metrics["latency_ms"] = latency
+        # The highest latency gives the lowest throughput, hence the order of the ends.
         metrics["throughput_per_s"] = Estimate(*(per_second(request.batch_size, ms) for ms in
                                                  (latency.value, latency.high, latency.low)))  # fmt: skip
+    # On a CPU, host and device are the same: there is no second latency.
     if request.device == "cuda" and values.get("host_latency_ms") is not None:
         metrics["host_latency_ms"] = _exact(float(values["host_latency_ms"]))
     warnings = _warnings(values)
     if counted is not None and counted["status"] == "ok":
+        # The profiler reports percent.
         metrics["occupancy"] = _exact(float(counted["values"]["occupancy_weighted"]) / 100)
         facts["occupancy_mean"] = float(counted["values"]["occupancy_mean"]) / 100
     elif counted is not None:
@@ -282,6 +290,7 @@ def to_measurement(
     columns = [table.get(column, []) for column in ("name", "duration_us", "op", "module")]
     runs = tuple(KernelRun(str(n), float(d), str(o), str(m)) for n, d, o, m in zip(*columns)) if table else ()
     part = f"mps:{parse_percent(slice):g}" if slice else None
+    # Values that are not metrics of their own become facts.
     other_values = {key: value for key, value in values.items() if key not in _NOT_FACTS and value is not None}
     return Measurement(
         model=request.model, device=name, slice=part, runtime=request.runtime, mode=request.mode,

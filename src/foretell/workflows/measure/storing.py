@@ -24,6 +24,7 @@ def store_single(store: str | Path, spec: str, request: Request, result: Mapping
     if result.get("workload") is None:
         return {}
     workload = workload_from_json(result["workload"])
+    # Models of zoos keep their spec; files get one with the hash of their content.
     if workload.spec == request.model:
         workload = replace(workload, spec=spec)
     if ":" not in workload.spec:
