@@ -7,7 +7,7 @@ import pytest
 from foretell.advisors.placement import Requirements
 from foretell.errors import InputError
 from foretell.testing import tiny_onnx
-from foretell.workflows.advise import OWN, Renting, advise_serving, advise_training
+from foretell.workflows.advise import NOT_RENTED, Renting, advise_serving, advise_training
 from foretell.workflows.predict import predict
 
 MINE = """
@@ -63,7 +63,7 @@ def test_own_prices_and_clouds_count(tmp_path: Path) -> None:
     assert choice.offer.pue == 1.5
     assert choice.cost.kg_co2e_per_million is not None
     assert [each.place for each in found.refused] == ["l4"]
-    with pytest.raises(InputError, match="No prices of the cloud 'mien'"):
+    with pytest.raises(InputError, match="There are no prices for the cloud 'mien'"):
         advise_serving(tiny_onnx(), Requirements(), Renting(clouds=["mien"], prices=file), devices=["t4"])
     with pytest.raises(InputError, match="Unknown market 'sport'"):
         advise_serving(tiny_onnx(), Requirements(), Renting(market="sport"), devices=["t4"])  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def test_own_prices_and_clouds_count(tmp_path: Path) -> None:
 
 def test_a_device_that_nobody_rents_out_can_be_ranked_by_energy() -> None:
     found = advise_serving(tiny_onnx(), Requirements(objective="energy", max_batch=1), devices=["rtx-2080-ti"])
-    assert found.choices[0].offer.name == OWN
+    assert found.choices[0].offer.name == NOT_RENTED
     assert (
         advise_serving(tiny_onnx(), Requirements(max_batch=1), devices=["rtx-2080-ti"])
         .refused[0]

@@ -48,7 +48,7 @@ def test_stores_are_merged_once(folder: Path, tmp_path: Path) -> None:
     rows = write_tables(folder)
     assert merge_stores([str(folder), str(folder)], str(tmp_path / "store")) == rows
     assert set(merge_stores([str(folder)], str(tmp_path / "store")).values()) == {0}
-    with pytest.raises(DataError, match="there already"):
+    with pytest.raises(DataError, match="already has its tables"):
         merge_stores([str(folder)], str(tmp_path))
 
 

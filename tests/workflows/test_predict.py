@@ -30,7 +30,7 @@ class Untouched:
         ({"mode": "trainin"}, "Unknown mode 'trainin'. Did you mean 'training'?"),
         ({"runtime": "cuda-grph"}, "Unknown runtime 'cuda-grph'. Did you mean 'cuda-graph'?"),
         ({"dtype": "fp33"}, "Unknown dtype 'fp33'. Did you mean 'fp32'?"),
-        ({"explain": "kernel"}, "Nothing explains 'kernel'. Did you mean 'kernels'?"),
+        ({"explain": "kernel"}, "Cannot explain 'kernel'. Did you mean 'kernels'?"),
         ({"slice": "sms:999"}, "Slice 'sms:999' asks for 999 SMs, but h200 has 132: write sms:1 to sms:132."),
         ({"slice": "mps:30", "device": "cpu"}, "Slice 'mps:30' needs a GPU, but 'cpu' is a CPU"),
         ({"optimizer": "adamw"}, "An optimizer ('adamw') needs --mode training."),
@@ -169,7 +169,7 @@ def test_what_was_measured_is_told_instead(tmp_path: Path) -> None:
     assert found.memory_mib.value == pytest.approx(1.1 * predicted.memory_mib.value)
     other = predict(tiny_graph(1, 8), store=store, **asked | {"batch_size": 17})
     assert other.source == "predicted", "another batch was never measured"
-    with pytest.raises(ForetellError, match=r"There is no folder .*absent to look for measurements in"):
+    with pytest.raises(ForetellError, match=r"There is no folder .*absent with measurements"):
         predict(tiny_graph(1, 8), store=tmp_path / "absent", **asked)
 
 
@@ -200,4 +200,4 @@ def test_a_limit_that_is_missed_is_said_and_one_that_is_met_is_not() -> None:
     assert exactly.warnings == found.warnings
     missed = tell(device="t4", latency_limit_ms=found.latency_ms.value / 2)
     (late,) = set(missed.warnings) - set(found.warnings)
-    assert late.startswith(f"Takes about {found.latency_ms.value:.3g} ms here: more than the limit of")
+    assert late.startswith(f"Takes about {found.latency_ms.value:.3g} ms here, more than the limit of")

@@ -173,7 +173,7 @@ def test_a_predictor_without_memory_or_latency(monkeypatch):
     assert foretell.predict(tiny_graph(), device="a100").mig_reason is None
     Partial.lost = "latency_ms"
     assert foretell.predict(tiny_graph(), device="a100").mig == MIG
-    with pytest.raises(InputError, match="knows no latency"):
+    with pytest.raises(InputError, match="does not predict latency"):
         foretell.predict(tiny_graph(), device="a100", latency_limit_ms=5)
 
 

@@ -89,7 +89,7 @@ def test_a_model_too_large_for_every_device_has_a_page() -> None:
     assert "It does not fit: 382 GiB are needed" in page
     assert "It does not fit at any batch size." in page
     assert "It fits on none of these devices." in page
-    assert "No place will do" in page
+    assert "No place meets the requirements" in page
     assert report.advice is not None
     assert {place for place, _ in report.advice.refused} == {"t4", "l4"}
 
@@ -99,7 +99,7 @@ def test_a_device_without_a_learned_predictor_says_so() -> None:
     assert "a30" in report.missing[KERNELS]
     assert report.missing[KERNELS] not in report.prediction.warnings  # it is said in its place
     page = report_page(report)
-    assert "no measurement of this device" in page
+    assert "not fitted to measurements of this device" in page
     assert "uncalibrated" in page
 
 
@@ -118,12 +118,12 @@ def test_a_model_without_work_has_a_page() -> None:
 
 
 def test_a_training_keeps_no_limit() -> None:
-    with pytest.raises(InputError, match="leave it out"):
+    with pytest.raises(InputError, match="leave them out"):
         gather(tiny_onnx(), device="a100", mode="training", requirements=Requirements(slo_ms=5))
     report = gather(tiny_onnx(), device="l4", devices=["l4"], requirements=Requirements(slo_ms=5, rate_per_s=10))
     assert report.advice is not None
     assert report.advice.limits == ("a latency of 5 ms at most", "10 requests a second")
-    assert "Asked for: a latency of 5 ms at most; 10 requests a second." in report_page(report)
+    assert "Requirements: a latency of 5 ms at most; 10 requests a second." in report_page(report)
 
 
 def test_one_broken_device_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ from foretell.devices.ceilings import Ceilings
 from foretell.errors import DeviceError, InputError, MissingExtraError
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.records import Target, Workload
-from foretell.rendering.svg.canvas import still
+from foretell.rendering.svg.canvas import with_fixed_colours
 from foretell.rendering.svg.roofline import LIMITS, Roofline, draw_roofline
 from foretell.testing import one_node, tiny_graph, tiny_onnx
 from foretell.workflows.measure.characterise import write_own_ceilings
-from foretell.workflows.roofline import bitmap, reached_by, roofline, roofline_of, write_roofline
+from foretell.workflows.roofline import bitmap, roofline, roofline_of, with_measured_peaks, write_roofline
 
 A100 = find_device("a100")
 # as chapter 3 of the thesis has them: stream kernels, and CUTLASS for the tensor cores
@@ -85,10 +85,12 @@ def test_a_slice_has_lower_ceilings() -> None:
 
 def test_measured_rates_of_a_cpu_are_those_of_its_vector_units() -> None:
     cpu = find_device("cpu")
-    found = reached_by(cpu, Ceilings("cpu", "this", "2026-01-01", "s", 20.0, 100.0, {"fp32": 0.2, "bf16": 0.4}))
+    found = with_measured_peaks(
+        cpu, Ceilings("cpu", "this", "2026-01-01", "s", 20.0, 100.0, {"fp32": 0.2, "bf16": 0.4})
+    )
     assert (found.vector_tflops["bf16"], found.bandwidth_gb_per_s) == (0.4, 20.0)
     assert found.tensor_tflops == {}
-    assert reached_by(cpu, None) is cpu
+    assert with_measured_peaks(cpu, None) is cpu
 
 
 def test_groups_and_points_are_all_of_the_time() -> None:
@@ -158,7 +160,7 @@ def test_files_by_their_names(folder: Path) -> None:
     assert ElementTree.parse(folder / "a" / "roof.svg").getroot().tag.endswith("svg")
     write_roofline(found, folder / "roof.html")
     assert (folder / "roof.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    with pytest.raises(InputError, match=r"'roof.pdf'; name it .svg, .png or .html"):
+    with pytest.raises(InputError, match=r"'roof.pdf'; use the suffix .svg, .png or .html"):
         write_roofline(found, folder / "roof.pdf")
     (folder / "file").write_text("x", encoding="utf-8")
     with pytest.raises(InputError, match="Cannot write"):
@@ -173,7 +175,7 @@ def test_a_bitmap_in_light_and_dark_has_text(folder: Path) -> None:
         write_roofline(found, folder / f"{dark}.png", dark=dark)
         assert (folder / f"{dark}.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "True.png").read_bytes() != (folder / "False.png").read_bytes()
-    svg = still(draw_roofline(found))
+    svg = with_fixed_colours(draw_roofline(found))
     assert bitmap(svg) != bitmap(re.sub(r"<text.*?</text>", "", svg)), "there is a font"
 
 

@@ -9,7 +9,7 @@ from foretell.devices import all_devices, find_device
 from foretell.errors import DeviceError, InputError
 from foretell.testing import tiny_onnx
 from foretell.workflows.predict import predict
-from foretell.workflows.sweep import MOST_POINTS, sweep, write_points
+from foretell.workflows.sweep import MAX_POINTS, sweep, write_points
 
 
 def test_every_point_is_what_predict_says() -> None:
@@ -53,8 +53,8 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_read() -> None:
         go(batch_sizes=[0])
     with pytest.raises(InputError, match="Got 0 predictions"):
         go(dtypes=[])
-    with pytest.raises(InputError, match=f"between 1 and {MOST_POINTS:,}"):
-        go(batch_sizes=list(range(1, MOST_POINTS + 2)))
+    with pytest.raises(InputError, match=f"between 1 and {MAX_POINTS:,}"):
+        go(batch_sizes=list(range(1, MAX_POINTS + 2)))
     with pytest.raises(InputError, match="Unknown mode 'trainin'"):
         go(mode="trainin")
     with pytest.raises(DeviceError, match="Did you mean 'h200'"):
@@ -70,7 +70,7 @@ def test_a_table_has_a_row_a_point_and_leaves_out_what_is_not_known(tmp_path: Pa
     assert float(rows[1]["latency_ms"]) == points[1].prediction.latency_ms.value
     assert float(rows[0]["latency_ms_low"]) < float(rows[0]["latency_ms_high"])
     assert rows[0]["slice"] == ""
-    with pytest.raises(InputError, match=r"name it \.csv or \.parquet"):
+    with pytest.raises(InputError, match=r"use the suffix \.csv or \.parquet"):
         write_points(points, tmp_path / "points.xlsx")
     with pytest.raises(InputError, match="Cannot write"):
         write_points(points, tmp_path / "points.csv" / "inside.csv")

@@ -64,6 +64,7 @@ def _show(ceilings: "Ceilings", measured: "MeasuredCeilings") -> None:
             table.add_row(name, f"streams, {number(sizes[name] or 0)} MiB", *_cells(rate, peaks[name]), "GB/s")
     for name, tflops in measured.tflops.items():
         peak = _peak(known, name)
+        # CPUs are about a thousand times slower, so their rates are in GFLOP/s.
         unit, rate = ("TFLOP/s", tflops) if measured.kind == "cuda" else ("GFLOP/s", gflops_from_tflops(tflops))
         peak = gflops_from_tflops(peak) if peak is not None and measured.kind == "cpu" else peak
         side = measured.product_sizes[name]

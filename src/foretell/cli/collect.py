@@ -102,6 +102,7 @@ def progress_of(name: str) -> Iterator[Callable[[Any], None]]:
     if not sys.stderr.isatty():
         handler: logging.Handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(message)s"))
+        # The logger is restored in the end: tests run several commands in one process.
         level = logger.level
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)

@@ -54,6 +54,7 @@ def query(sql: str, store: str, as_json: bool) -> None:
         click.echo(json.dumps({"columns": columns, "rows": rows}, indent=1, default=_plain))
         return
     cells = [[_cell(row[name]) for name in columns] for row in rows]
+    # A table that rich must squeeze wraps its cells and cannot be read.
     if _width(columns, cells) <= _screen_width():
         _show_table("", columns, cells)
         return

@@ -37,6 +37,7 @@ def _print_all() -> None:
     table = Table(box=box.SIMPLE)
     for column in ("device", "SMs", "memory GiB", "GB/s", "TF32", "FP16", "FP32", "W", "MIG profiles", "also called"):
         table.add_column(column, justify="left" if column in ("device", "MIG profiles", "also called") else "right")
+    # Two precisions suffice here: the page of a single device has all of them.
     for d in all_devices():
         cells = [
             f"{d.memory_gib:g}",

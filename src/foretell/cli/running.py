@@ -41,6 +41,7 @@ def run_application(app: Any, name: str, arguments: list[str] | None) -> None:
         code = fail(
             f"Internal error ({type(error).__name__}: {error}). Run again with --debug and report it.", debug, 1, name
         )
+    # Without standalone mode Typer returns the exit code, or else the result of the command.
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -24,6 +24,7 @@ def run(host: str, port: int, token: str | None, max_upload_mib: float, timeout_
     settings = importlib.import_module("foretell.web.settings").Settings(
         host, port, token or None, max_upload_mib, timeout_s, workers
     )
+    # Wrong options are reported even if the libraries of the server are missing.
     settings.check()
     versions(*LIBRARIES, extra="web", purpose="Serving the page")
     click.echo("starting …", err=True)

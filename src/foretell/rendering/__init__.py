@@ -1,1 +1,1 @@
-"""Rendering: numbers → text for a terminal, pictures (SVG) and pages (HTML). Nothing here computes or asks."""
+"""Rendering: results as text for a terminal, pictures (SVG) and pages (HTML). Nothing here predicts or reads models."""

@@ -37,6 +37,7 @@ def make_app(settings: Settings, *, page: bool = True) -> FastAPI:
     settings.check()
     metrics = Metrics()
     uploads = Uploads(bytes_from_mib(settings.max_upload_mib))
+    # Workers run in an empty folder, so that no model name can match a file.
     empty = uploads.folder / "empty"
     empty.mkdir()
     pool = Pool(settings, empty)

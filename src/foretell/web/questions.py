@@ -1,6 +1,7 @@
 """Web: the questions that clients may ask, as Pydantic models.
 
-A model is a spec that runs no code of the model's author, or an upload. It is never a file on the server."""
+A model is a spec that runs no code of the model's author, or an upload. It is never a file on the server.
+"""
 
 import re
 from typing import Annotated, Any

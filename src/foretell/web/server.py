@@ -20,7 +20,8 @@ class TimeoutProtocol(H11Protocol):
     """Closes a connection whose request does not arrive in time.
 
     The application sees a request only when its headers are complete, and uvicorn has no timeout before that: without
-    this, clients that send nothing would use up all connections."""
+    this, clients that send nothing would use up all connections.
+    """
 
     timeout_s = 60.0
     _timer: asyncio.TimerHandle | None = None

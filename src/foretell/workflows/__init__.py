@@ -1,4 +1,4 @@
-"""Workflows: the only hall where rooms meet: from a model and a target to an answer."""
+"""Workflows: the functions behind the commands and the public API. Only here do the other packages work together."""
 
 from foretell.workflows.predict import devices, predict
 from foretell.workflows.workload import load_graph

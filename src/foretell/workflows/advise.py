@@ -1,4 +1,4 @@
-"""Workflows: where to serve or train a model: predictions everywhere, prices and carbon, the best places."""
+"""Workflows: advise where to serve or train a model, from predictions for all devices, prices and carbon data."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from foretell.graph import parse_dtype
 from foretell.readable import Readable, flat_row, spell
 from foretell.records import Prediction, Target, interval
 from foretell.registry import did_you_mean
-from foretell.workflows.sweep import ALL, Point, places_of, sweep, sweep_targets
+from foretell.workflows.sweep import ALL, Point, devices_named, sweep, sweep_targets
 from foretell.workflows.workload import InputShape, load_graph
 
 Market = Literal["on-demand", "spot"]
 MARKETS: tuple[Market, ...] = ("on-demand", "spot")
-OWN = "not rented"
+NOT_RENTED = "not rented"
 _LARGEST_BATCH = 256
-_SHOWN = 5
+_MAX_LINES = 5
 _MIG = "mig:"
 
 
 @dataclass(frozen=True, slots=True)
 class Renting:
-    """Where instances are looked for; without a PUE the devices alone are counted."""
+    """Where to look for instances; without a PUE only the energy of the devices counts."""
 
     clouds: Sequence[str] = ()
     region: str | None = None
@@ -40,7 +40,7 @@ class Renting:
 
 @dataclass(frozen=True, slots=True)
 class TrainingChoice:
-    """A training on one device of an instance, and what it takes; the whole instance is paid."""
+    """Training on one device of an instance. The cost is that of the whole instance."""
 
     prediction: Prediction
     offer: Offer
@@ -49,24 +49,24 @@ class TrainingChoice:
 
 @dataclass(frozen=True, repr=False)
 class TrainingAdvice(Readable):
-    """The choices from the cheapest on, and what fell out, for a training of some steps."""
+    """The choices for training over some steps, cheapest first, and the refused devices."""
 
     choices: tuple[TrainingChoice, ...]
     refused: tuple[Refused, ...]
     steps: int
 
     def heading(self) -> str:
-        """How many steps, on how many choices."""
+        """The number of steps and of choices."""
         return f"Training advice: {self.steps:,} steps, {len(self.choices)} choices"
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """The five cheapest choices."""
-        for choice in self.choices[:_SHOWN]:
+        for choice in self.choices[:_MAX_LINES]:
             usd = f", {spell(choice.cost.usd)} $" if choice.cost.usd is not None else ""
             yield f"{choice.prediction.device}, {choice.offer.name}", f"{spell(choice.cost.hours)} h{usd}"
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat row a choice, the cheapest first."""
+        """One flat row for each choice, cheapest first."""
         return [flat_row(choice, leave_out="unknown") for choice in self.to_dict()["choices"]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,27 +106,27 @@ def advise(
     trust: bool = False,
     use_cache: bool = True,
 ) -> Advice:
-    """Which device, MIG slice, batch size and instance serve a model best.
+    """Find the device, MIG slice, batch size and instance that serve a model best.
 
     Args:
         model: As `foretell.predict` takes it.
         slo_ms: The longest latency allowed.
         rate: Requests a second.
         budget: Dollars an hour for all instances.
-        max_batch: The largest batch size, 256 where absent.
+        max_batch: The largest batch size; 256 by default.
         by: Rank by ``usd``, ``energy`` or ``carbon``.
-        clouds: Names of clouds; all where there are none.
+        clouds: Names of clouds; all by default.
         region: A cloud's region.
-        country: Whose grid counts for carbon, in place of the region's.
+        country: The country whose power grid counts for carbon, instead of the region's.
         market: ``on-demand`` or ``spot``.
         pue: Energy of the data centre over that of the devices.
         prices: A file of your own prices.
-        devices: Names of the catalogue; ``all`` means every GPU in it.
+        devices: Names from the catalogue; ``all`` means every GPU in it.
         dtype: fp32, fp16, bf16, …
         mig: Try MIG slices too.
         input_shape: Shape of the input without the batch.
         trust: Allow code that comes with the model to run.
-        use_cache: Keep the converted graph for the next call.
+        use_cache: Store the converted graph for the next call.
 
     >>> from foretell.testing import tiny_onnx
     >>> advice = advise(tiny_onnx(), slo_ms=5, devices=["h200", "l4"], mig=False)
@@ -153,16 +153,17 @@ def advise_serving(
     trust: bool = False,
     use_cache: bool = True,
 ) -> Advice:
-    """`advise`, with what is wanted and where is rented as records."""
+    """Like `advise`, with the requirements and the options for renting as records."""
     renting = renting or Renting()
     limit = requirements.max_batch or _LARGEST_BATCH
+    # Powers of two only: every batch size costs one prediction for each device and slice.
     batch_sizes = [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]
-    found = [device for each in devices for device in places_of(each)]
+    gpus = [device for device_or_name in devices for device in devices_named(device_or_name)]
     graph = load_graph(model, input_shape=input_shape, trust=trust, use_cache=use_cache)
-    targets = [Target(device, part) for device in found for part in (None, *(_parts(device) if mig else ()))]
+    targets = [Target(device, part) for device in gpus for part in (None, *(_mig_slices(device) if mig else ()))]
     points = sweep_targets(graph, targets, [parse_dtype(dtype)], batch_sizes)
     candidates = [candidate for point in points for candidate in _candidates(point)]
-    return place(candidates, _offers(found, renting), requirements)
+    return place(candidates, _offers(gpus, renting), requirements)
 
 
 def advise_training(
@@ -178,90 +179,94 @@ def advise_training(
     trust: bool = False,
     use_cache: bool = True,
 ) -> TrainingAdvice:
-    """Hours, dollars, energy and carbon of a training on one device of each kind, from the cheapest on."""
+    """Hours, dollars, energy and carbon of training on one device of each kind, cheapest first."""
     renting = renting or Renting()
-    found = [device for each in devices for device in places_of(each)]
-    offers = _offers(found, renting)
+    gpus = [device for device_or_name in devices for device in devices_named(device_or_name)]
+    offers = _offers(gpus, renting)
     choices, refused = [], []
     for point in sweep(
-        model, devices=found, batch_sizes=[batch_size], dtypes=[dtype], mode="training", optimizer=optimizer,
+        model, devices=gpus, batch_sizes=[batch_size], dtypes=[dtype], mode="training", optimizer=optimizer,
         input_shape=input_shape, trust=trust, use_cache=use_cache,
     ):  # fmt: skip
-        told = point.prediction
-        if told.latency_ms is None or point.fits is False:
-            need = f"{told.memory_mib.value:,.0f}" if told.memory_mib else "?"
-            refused.append(Refused(told.device, f"memory: a step needs {need} MiB"))
+        prediction = point.prediction
+        if prediction.latency_ms is None or point.fits is False:
+            need = f"{prediction.memory_mib.value:,.0f}" if prediction.memory_mib else "?"
+            refused.append(Refused(prediction.device, f"memory: a step needs {need} MiB"))
             continue
         for offer in offers:
-            if offer.device == told.device:
+            if offer.device == prediction.device:
                 cost = training_cost(
-                    told.latency_ms, steps, usd_per_h=offer.usd_per_h, power_w=told.power_w, pue=offer.pue,
+                    prediction.latency_ms, steps, usd_per_h=offer.usd_per_h, power_w=prediction.power_w, pue=offer.pue,
                     g_co2e_per_kwh=offer.g_co2e_per_kwh,
                 )  # fmt: skip
-                choices.append(TrainingChoice(told, offer, cost))
-    choices.sort(key=lambda each: (each.cost.usd is None, each.cost.usd.value if each.cost.usd else 0.0,
-                                   each.cost.hours.value))  # fmt: skip
+                choices.append(TrainingChoice(prediction, offer, cost))
+    # Choices without a price come last, the fastest of them first.
+    choices.sort(key=lambda choice: (choice.cost.usd is None, choice.cost.usd.value if choice.cost.usd else 0.0,
+                                   choice.cost.hours.value))  # fmt: skip
     return TrainingAdvice(tuple(choices), tuple(refused), steps)
 
 
-def _parts(device: Device) -> list[Slice]:
-    """The MIG slices of which a device holds several: one alone costs as much as the whole."""
+def _mig_slices(device: Device) -> list[Slice]:
+    """The MIG slices that fit several times on a device. A slice that fits once costs as much as the whole device."""
     return [
         parse_slice(f"{_MIG}{profile.name}", device) for profile in device.mig_profiles if profile.max_instances > 1
     ]
 
 
 def _candidates(point: Point) -> Iterator[Candidate]:
-    told = point.prediction
-    if told.latency_ms is not None:
+    prediction = point.prediction
+    if prediction.latency_ms is not None:
         yield Candidate(
-            told.device,
-            told.slice,
-            told.dtype,
-            told.batch_size,
-            told.latency_ms,
-            told.device_memory_mib or told.memory_mib,
-            told.facts.get("memory_capacity_mib"),
-            # what slices draw side by side is not known: they share what the device draws at rest
-            None if told.slice else told.energy_j,
-            None if told.slice else told.power_w,
-            _copies(told),
-            not told.extrapolated,
+            prediction.device,
+            prediction.slice,
+            prediction.dtype,
+            prediction.batch_size,
+            prediction.latency_ms,
+            prediction.device_memory_mib or prediction.memory_mib,
+            prediction.facts.get("memory_capacity_mib"),
+            # The energy of slices is not known: they share the idle power of the device.
+            None if prediction.slice else prediction.energy_j,
+            None if prediction.slice else prediction.power_w,
+            _copies(prediction),
+            not prediction.extrapolated,
         )
 
 
-def _copies(told: Prediction) -> int:
-    profiles = {f"{_MIG}{profile.name}": profile.max_instances for profile in find_device(told.device).mig_profiles}
-    return profiles.get(told.slice or "", 1)
+def _copies(prediction: Prediction) -> int:
+    profiles = {
+        f"{_MIG}{profile.name}": profile.max_instances for profile in find_device(prediction.device).mig_profiles
+    }
+    return profiles.get(prediction.slice or "", 1)
 
 
 def _offers(devices: Sequence[Device], renting: Renting) -> list[Offer]:
-    """What can be rented of each device; one without a price is still there, its price unknown."""
+    """What can be rented for each device. A device without any price is offered too, with an unknown price."""
     if renting.market not in MARKETS:
         raise InputError(f"Unknown market {renting.market!r}.{did_you_mean(renting.market, MARKETS)}")
     prices, carbon = load_prices(renting.prices), load_carbon()
     known = sorted({price.cloud for price in prices})
     for cloud in renting.clouds:
         if cloud.lower() not in known:
-            raise InputError(f"No prices of the cloud {cloud!r}.{did_you_mean(cloud, known)}")
-    wanted = [cloud.lower() for cloud in renting.clouds]
+            raise InputError(f"There are no prices for the cloud {cloud!r}.{did_you_mean(cloud, known)}")
+    clouds = [cloud.lower() for cloud in renting.clouds]
     offers = []
     for device in devices:
         own = [
             price
             for price in select_prices(prices, device=device.id, region=renting.region)
-            if not wanted or price.cloud in wanted
+            if not clouds or price.cloud in clouds
         ]
         offers += [_offer(price, renting, carbon) for price in own]
-        if not own and not wanted:
+        # If the user names clouds, a device that none of them rents out is not a choice.
+        if not own and not clouds:
             grid = carbon.intensity(country=renting.country).value if renting.country else None
-            offers.append(Offer(device.id, OWN, 1, None, grid, renting.pue or 1.0))
+            offers.append(Offer(device.id, NOT_RENTED, 1, None, grid, renting.pue or 1.0))
     return offers
 
 
 def _offer(price: Price, renting: Renting, carbon: CarbonFacts) -> Offer:
     grid = carbon.intensity(cloud=price.cloud, region=price.region, country=renting.country).value
-    note = "the machine around the devices costs extra" if price.covers == "devices" else ""
+    note = "the price covers the devices only, not the machine" if price.covers == "devices" else ""
     name = f"{price.cloud} {price.instance} ({price.region})"
     pue = renting.pue or carbon.pue(price.cloud).value or 1.0
     return Offer(price.device, name, price.devices, price.usd_per_h_as(renting.market), grid, pue, note)

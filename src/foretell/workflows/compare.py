@@ -1,4 +1,4 @@
-"""Workflows: two models in the same place, and how many times as much the second takes."""
+"""Workflows: compare two models on the same device."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,20 +23,20 @@ class ModelComparison(Readable):
 
     @property
     def times(self) -> dict[str, float]:
-        """By metric how many times as much the second takes; what either does not know is left out."""
+        """The ratio of the second model to the first, by metric; metrics that either prediction lacks are left out."""
         pairs = {name: (value_of(self.first, name), value_of(self.second, name)) for name in COMPARED}
         return {name: second / first for name, (first, second) in pairs.items() if first and second is not None}
 
     def heading(self) -> str:
-        """Both models, and where."""
+        """Both models and the device."""
         return f"Comparison: {self.second.model} against {self.first.model} on {self.first.device}"
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """How many times as much the second takes, metric by metric."""
+        """The ratio of the second model to the first, by metric."""
         yield from ((name, f"{ratio:.3g} times") for name, ratio in self.times.items())
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat row a model."""
+        """One flat row for each model."""
         return [row for prediction in (self.first, self.second) for row in prediction.rows()]
 
     def to_dict(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class ModelComparison(Readable):
 
 
 def value_of(prediction: Prediction, name: str) -> float | None:
-    """One of `COMPARED` of a prediction; None where it is not known."""
+    """The value of one of `COMPARED`; None if the prediction lacks it."""
     if name in _FACTS:
         return prediction.facts.get(name)
     estimate: Estimate | None = getattr(prediction, name)
@@ -69,15 +69,15 @@ def compare(
     allow_unknown: bool = False,
     use_cache: bool = True,
 ) -> ModelComparison:
-    """Predict two models in the same place; the arguments are those of `foretell.predict`.
+    """Predict two models on the same device; the arguments are those of `foretell.predict`.
 
     >>> from foretell.testing import tiny_onnx
     >>> compare(tiny_onnx(), tiny_onnx()).times["latency_ms"]
     1.0
     """
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "device": device, "batch_size": batch_size, "dtype": dtype, "mode": mode, "slice": slice,
         "optimizer": optimizer, "input_shape": input_shape, "context": context, "predictor": predictor, "trust": trust,
         "allow_unknown": allow_unknown, "use_cache": use_cache,
     }  # fmt: skip
-    return ModelComparison(predict(first, **asked), predict(second, **asked))
+    return ModelComparison(predict(first, **options), predict(second, **options))

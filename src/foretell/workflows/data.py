@@ -1,4 +1,4 @@
-"""Workflows: records at rest: a journal becomes tables, stores are merged and asked, a store gets its card."""
+"""Workflows: stored records: make tables from a journal, merge and query stores, write the card of a store."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -19,21 +19,21 @@ DEFAULT_STORE = "data"
 
 
 def write_tables(folder: Path) -> dict[str, int]:
-    """Write the tables of the journal in ``folder`` beside it; returns how many rows each has."""
+    """Write the tables of the journal in ``folder`` next to it; return the number of rows of each."""
     if not (folder / RECORDS).exists():
-        raise DataError(f"There is no journal in {folder}: {RECORDS} is what a campaign writes.")
+        raise DataError(f"There is no journal ({RECORDS}) in {folder}. Choose the folder of a campaign.")
     return journal_tables.write_tables(folder, read_records(folder), read_traces(folder))
 
 
 def open_existing(where: str) -> Store:
-    """A store that is there: a folder that nobody made is a slip of the pen."""
+    """Open a store that must exist: a missing folder is probably a typing error, not a new store."""
     if "://" not in where and not Path(where).exists():
         raise DataError(f"There is no store at {where}. Give a folder or postgresql://… with --store.")
     return open_store(where)
 
 
 def card(where: str = DEFAULT_STORE) -> Card:
-    """What a store holds."""
+    """Describe the content of a store."""
     store = open_existing(where)
     try:
         return make_card(store)
@@ -41,12 +41,13 @@ def card(where: str = DEFAULT_STORE) -> Card:
         store.close()
 
 
-def write_card(found: Card, path: Path, where: str) -> None:
-    """Write a card as Markdown, whole or not at all."""
-    text = to_markdown(found, f"foretell data card --store {_without_password(where)} --markdown {path}")
+def write_card(dataset_card: Card, path: Path, where: str) -> None:
+    """Write a card as Markdown, completely or not at all."""
+    text = to_markdown(dataset_card, f"foretell data card --store {_without_password(where)} --markdown {path}")
     partial = path.with_name(path.name + ".part")
     try:
         partial.write_text(text, encoding="utf-8")
+        # Renaming is atomic: readers see the old file or the new one.
         os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
@@ -54,6 +55,7 @@ def write_card(found: Card, path: Path, where: str) -> None:
 
 
 def _without_password(where: str) -> str:
+    # rpartition: a password may contain @ itself
     scheme, mark, rest = where.partition("://")
     user, at, host = rest.rpartition("@")
     return f"{scheme}{mark}{user.partition(':')[0]}{at}{host}" if mark else where
@@ -70,7 +72,7 @@ def query(sql: str, where: str = DEFAULT_STORE) -> tuple[list[str], list[dict[st
 
 
 def repack_store(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Write the files of a folder again, as small as today's are; rows, bytes before and bytes after of each table."""
+    """Rewrite the files of a store in the current, smaller format; return rows, bytes before and bytes after."""
     open_existing(str(folder))
     sizes: dict[str, tuple[int, int, int]] = {}
     for file in repack(folder):
@@ -80,7 +82,7 @@ def repack_store(folder: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def merge_stores(sources: Sequence[str], where: str) -> dict[str, int]:
-    """Append all tables of ``sources`` to the store at ``where``; returns how many rows of each were new."""
+    """Append all tables of ``sources`` to the store at ``where``; return the number of new rows by table."""
     target = open_store(where)
     added: dict[str, int] = {}
     try:
@@ -92,16 +94,19 @@ def merge_stores(sources: Sequence[str], where: str) -> dict[str, int]:
 
 
 def _merge_one(source: str, where: str, target: Store) -> dict[str, int]:
+    # A folder inside the target is already part of it.
     if "://" not in where + source and Path(where).resolve() in (
         Path(source).resolve(),
         *Path(source).resolve().parents,
     ):
-        raise DataError(f"{source} lies in the store {where}: its tables are there already.")
+        raise DataError(f"{source} is inside the store {where}, which already has its tables.")
     store = open_existing(source)
     try:
         added = merge(store, target)
         if not added:
-            raise DataError(f"There are no tables in {source}. Make those of a journal with: foretell data tables")
+            raise DataError(
+                f"There are no tables in {source}. If it has a journal, make them with: foretell data tables"
+            )
         return added
     finally:
         store.close()

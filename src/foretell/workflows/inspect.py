@@ -1,4 +1,4 @@
-"""Workflows: what a model computes: parameters, MACs, FLOPs and bytes, by operator, by module and by node."""
+"""Workflows: count what a model computes: parameters, MACs, FLOPs and bytes, by operator, by module and by node."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -16,7 +16,7 @@ GROUPINGS = ("operator", "module", "node")
 
 @dataclass(frozen=True, repr=False)
 class Inspection(Readable):
-    """A model's graph and the cost of every node; ``mode`` and ``optimizer`` say whether a training step is meant."""
+    """A model's graph and the cost of every node; with the mode training, also of a training step."""
 
     model: str
     graph: Graph
@@ -31,16 +31,16 @@ class Inspection(Readable):
 
     @property
     def peak(self) -> Peak:
-        """The peak of memory: of a training step in the mode training, else of a forward pass."""
+        """The peak memory: of a training step in the mode training, else of a forward pass."""
         return training_peak(self.graph, self.optimizer) if self.mode == "training" else inference_peak(self.graph)
 
     def heading(self) -> str:
-        """The model, how many nodes it has, its type and its batch size."""
+        """The model, its number of nodes, its dtype and its batch size."""
         graph = self.graph
         return f"{self.model}: {len(graph.nodes)} nodes, {graph.dtype}, batch {graph.batch_size}"
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """The totals, then the operators that do most of the arithmetic."""
+        """The totals, then the operators with the most arithmetic."""
         total = self.total
         yield "parameters", f"{total.parameters:,} ({size(total.parameter_bytes)})"
         yield "MACs", engineering(total.macs)
@@ -50,7 +50,7 @@ class Inspection(Readable):
             yield operator, f"{count} times, {engineering(cost.flops)} FLOPs, {size(cost.bytes)} moved"
 
     def rows(self, by: str = "operator", depth: int | None = None) -> list[dict[str, Any]]:
-        """One row an operator, a module (down to a depth) or a node."""
+        """One row for each operator, module (down to a depth) or node."""
         if by not in GROUPINGS:
             raise InputError(f"Unknown grouping {by!r}. Choose from: {', '.join(GROUPINGS)}.")
         return [
@@ -59,7 +59,7 @@ class Inspection(Readable):
         ]
 
     def grouped(self, by: str, depth: int | None = None) -> dict[str, tuple[str, int, Cost]]:
-        """The same by name: operator, count and cost."""
+        """The rows by name: operator, count and cost."""
         costs = self.costs
         if by == "operator":
             return {op: (op, count, cost) for op, (count, cost) in costs.by_operator().items()}
@@ -67,7 +67,7 @@ class Inspection(Readable):
             return {path: ("", count, cost) for path, (count, cost) in costs.by_module(depth).items()}
         rows: dict[str, tuple[str, int, Cost]] = {}
         for position, (node, cost) in enumerate(zip(costs.graph.nodes, costs.nodes)):
-            # names of nodes need not be unique
+            # ONNX does not require the names of nodes to be unique
             rows[node.name if node.name not in rows else f"{node.name} ({position})"] = (node.op, 1, cost)
         return rows
 
@@ -125,8 +125,8 @@ def inspect(
     """Count what a model computes; the arguments are those of `foretell.predict`.
 
     >>> from foretell.testing import tiny_onnx
-    >>> found = inspect(tiny_onnx(), batch_size=2)
-    >>> found.total.parameters, found.graph.batch_size
+    >>> inspection = inspect(tiny_onnx(), batch_size=2)
+    >>> inspection.total.parameters, inspection.graph.batch_size
     (248, 2)
     """
     find_optimizer(optimizer)

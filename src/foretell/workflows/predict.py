@@ -1,4 +1,4 @@
-"""Workflows: load a model, place it on a device, predict."""
+"""Workflows: load a model and predict how it runs on a device."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,14 @@ from foretell.predictors.host_latency import with_host_latency
 from foretell.records import Estimate, Prediction, Workload
 from foretell.registry import did_you_mean
 from foretell.workflows.measure.calibrate import read_calibration
-from foretell.workflows.workload import COMPILE, CUDA_GRAPH, InputShape, find_answerer, load_graph, read_configuration
+from foretell.workflows.workload import (
+    COMPILE,
+    CUDA_GRAPH,
+    InputShape,
+    choose_predictor,
+    load_graph,
+    read_configuration,
+)
 
 EXPLAINED = ("units", "kernels")
 
@@ -40,27 +47,27 @@ def predict(
     trace: str | Path | None = None,
     store: str | Path | None = None,
 ) -> Prediction:
-    """Tell how a model will run on a device, without running it.
+    """Predict how a model will run on a device, without running it.
 
     Args:
         model: An object of a framework, a path, or a spec such as ``timm:resnet50``.
-        device: A name of the catalogue, as people write it.
-        batch_size: Items a batch.
-        input_shape: Shape of the input without the batch; a dictionary where there are several.
+        device: A name from the catalogue, in any usual spelling.
+        batch_size: Items in a batch.
+        input_shape: Shape of the input without the batch; a dictionary if there are several inputs.
         dtype: fp32, fp16, bf16, …; in training fp16 and bf16 mean autocast.
         mode: inference, training, prefill or decode.
         runtime: What drives the device: ``cuda-graph``, ``eager``, or ``compile`` (torch.compile, inference).
-        slice: A part of it: ``mps:30``, ``mig:1g.18gb``, ``sms:66``.
+        slice: A part of the device: ``mps:30``, ``mig:1g.18gb``, ``sms:66``.
         optimizer: sgd (momentum) or adamw, in training.
-        predictor: The name of a predictor, or a file of ``foretell train``; the best one for the device where absent.
-        latency_limit_ms: The longest time allowed: the MIG profile must keep it, and a warning says where it is missed.
+        predictor: The name of a predictor, or a file of ``foretell train``; the best one for the device by default.
+        latency_limit_ms: The longest latency allowed; the MIG profile must meet it, and a miss gives a warning.
         context: Tokens already in the cache, when decoding.
         trust: Allow code that comes with the model to run.
         allow_unknown: Count operators of unknown domains by the bytes they move instead of refusing them.
-        use_cache: Keep the converted graph for the next call.
-        explain: Tell which units of work take the time, too; ``kernels``: and which kernels they run, by class.
-        trace: A file to write the units to, one after the other, for Chrome or Perfetto.
-        store: A folder of measurements; where it has this computation on this device, they are the answer.
+        use_cache: Store the converted graph for the next call.
+        explain: Also predict which units of work take the time; ``kernels``: and the classes of their kernels.
+        trace: A file for the timeline of the units, to view in Chrome or Perfetto.
+        store: A folder of measurements; if it has this workload, they replace the prediction.
 
     >>> from foretell.testing import tiny_onnx
     >>> p = predict(tiny_onnx(), device="a100", batch_size=8, dtype="fp16")
@@ -71,17 +78,18 @@ def predict(
     """
     check_latency_limit(latency_limit_ms)
     if isinstance(explain, str) and explain not in EXPLAINED:
-        raise InputError(f"Nothing explains {explain!r}.{did_you_mean(explain, EXPLAINED)}")
+        raise InputError(f"Cannot explain {explain!r}.{did_you_mean(explain, EXPLAINED)}")
     configuration = read_configuration(
         device=device, slice=slice, runtime=runtime, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer
     )
     target = configuration.target
-    answerer = find_answerer(predictor, target)
+    selected = choose_predictor(predictor, target)
     if runtime == COMPILE:
+        # Imported late: only this runtime needs it.
         from foretell.training.compiled import check_asked, on_compile
 
         check_asked(mode, target.device, {"--explain": explain, "--trace": trace, "--store": store})
-        answerer = on_compile(answerer, target.device.id)
+        selected = on_compile(selected, target.device.id)
     graph = load_graph(
         model,
         input_shape=input_shape,
@@ -93,57 +101,61 @@ def predict(
         use_cache=use_cache,
     )
     workload = configuration.workload(graph)
-    prediction = answerer.predict(workload)
+    prediction = selected.predict(workload)
     if store is not None:
+        # After predicting: metrics that were not measured stay predicted.
         from foretell.workflows.recall import recall
 
         prediction = recall(prediction, workload, graph, Path(store))
-    prediction = _advise_mig(prediction, workload, answerer, latency_limit_ms)
+    prediction = _advise_mig(prediction, workload, selected, latency_limit_ms)
     latency = prediction.latency_ms
     if explain and latency is not None:
-        prediction = _explain(prediction, workload, answerer, latency.value, kernels=explain == "kernels")
+        prediction = _explain(prediction, workload, selected, latency.value, kernels=explain == "kernels")
     if trace is not None and latency is not None:
         from foretell.predictors.explain import timeline
         from foretell.predictors.kernels.shares import classifier_for
 
-        events = timeline(workload, answerer, latency.value, classifier_for(target)[0])
+        events = timeline(workload, selected, latency.value, classifier_for(target)[0])
         try:
             write_whole(Path(trace), json.dumps(events).encode())
         except OSError as error:
             raise InputError(f"Cannot write the trace {trace}: {error.strerror}. Choose another --trace.") from error
     if latency is not None and latency_limit_ms is not None and latency.value > latency_limit_ms:
-        late = f"Takes about {latency.value:.3g} ms here: more than the limit of {latency_limit_ms:g} ms."
-        prediction = replace(prediction, warnings=(*prediction.warnings, late))
+        warning = f"Takes about {latency.value:.3g} ms here, more than the limit of {latency_limit_ms:g} ms."
+        prediction = replace(prediction, warnings=(*prediction.warnings, warning))
+    # The calibration is about eager launches, which torch.compile avoids.
     return prediction if runtime == COMPILE else with_host_latency(prediction, workload, read_calibration())
 
 
 def _explain(
-    prediction: Prediction, workload: Workload, answerer: Predictor, latency_ms: float, *, kernels: bool
+    prediction: Prediction, workload: Workload, predictor: Predictor, latency_ms: float, *, kernels: bool
 ) -> Prediction:
-    """The prediction with its units of work and, if asked for, the classes of their kernels."""
+    """Add the units of work and, if requested, the classes of their kernels."""
     from foretell.predictors.explain import explain, explain_kernels
     from foretell.predictors.kernels.shares import classifier_for
 
     classifier, warning = classifier_for(workload.target) if kernels else (None, None)
-    prediction = replace(prediction, units=explain(workload, answerer, latency_ms, classifier=classifier))
+    prediction = replace(prediction, units=explain(workload, predictor, latency_ms, classifier=classifier))
     if classifier is not None:
-        prediction = replace(prediction, kernels=explain_kernels(workload, answerer, latency_ms, classifier))
+        prediction = replace(prediction, kernels=explain_kernels(workload, predictor, latency_ms, classifier))
     return replace(prediction, warnings=(*prediction.warnings, *([warning] if warning else [])))
 
 
 def _advise_mig(
-    prediction: Prediction, workload: Workload, answerer: Predictor, latency_limit_ms: float | None
+    prediction: Prediction, workload: Workload, predictor: Predictor, latency_limit_ms: float | None
 ) -> Prediction:
-    """The prediction with its MIG profile, where the whole of a device with MIG was asked about."""
+    """Add the MIG profile, if the prediction is for a whole device that supports MIG."""
     target = workload.target
     if target.slice is not None or not target.device.mig_profiles or prediction.device_memory_mib is None:
         return prediction
 
     def latency_ms_on(profile: MigProfile) -> Estimate:
         part = replace(target, slice=parse_slice(f"mig:{profile.name}", target.device))
-        latency_ms = answerer.predict(replace(workload, target=part)).latency_ms
+        latency_ms = predictor.predict(replace(workload, target=part)).latency_ms
         if latency_ms is None:
-            raise InputError(f"The predictor {prediction.predictor!r} knows no latency: leave out the latency limit.")
+            raise InputError(
+                f"The predictor {prediction.predictor!r} does not predict latency: leave out the latency limit."
+            )
         return latency_ms
 
     choice = choose_mig(
@@ -156,7 +168,7 @@ def _advise_mig(
 
 
 def devices() -> list[Device]:
-    """The catalogue.
+    """All devices of the catalogue.
 
     >>> "h200" in [d.id for d in devices()]
     True

@@ -1,4 +1,4 @@
-"""Workflows: what a store already knows of a workload: the same computation, measured on the same device."""
+"""Workflows: find measurements of a workload in a store: the same computation on the same device."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from foretell.training.examples.graphs import GRAPH_BATCH, GraphKey
 from foretell.units import per_second
 
 RECALLED = ("latency_ms", "memory_mib", "device_memory_mib", "power_w", "energy_j")
-# 95 % of workloads that were measured twice differ by less (124 pairs on an H200)
+# Of the workloads that were measured twice, 95 % differ by less than this share (124 pairs on an H200).
 _REPEATS = {"latency_ms": 0.023, "memory_mib": 0.002, "power_w": 0.094, "energy_j": 0.094}
 _ROW = ("status", "spec", "input_shape", "mode", "batch_size", "dtype", "optimizer", "latency_source", "device_name")
 
@@ -23,49 +23,55 @@ Row = Mapping[str, Any]
 
 
 def recall(prediction: Prediction, workload: Workload, graph: Graph, store: Path) -> Prediction:
-    """The prediction, its metrics replaced by what ``store`` has measured; ``graph`` is the workload's in fp32.
+    """Replace the metrics of a prediction by measurements in ``store``; ``graph`` is the workload's graph in fp32.
 
-    Of several measurements the mean counts; the interval spans them, and what one may differ from the next. What was
-    not measured stays predicted.
+    The value is the mean of all measurements. The interval covers them and the usual difference between repetitions.
+    Metrics that were not measured stay predicted.
     """
     if not store.is_dir():
-        raise DataError(f"There is no folder {store} to look for measurements in.")
+        raise DataError(f"There is no folder {store} with measurements.")
+    # Measurements on slices are in another table.
     if workload.target.slice is not None:
         return prediction
-    rows = [row for row in _rows(store, set(_same(store, graph, workload.mode))) if _fits(row, workload)]
+    rows = [row for row in _rows(store, set(_matching_graphs(store, graph, workload.mode))) if _fits(row, workload)]
     if not rows:
         return prediction
     known = {name: [float(row[name]) for row in rows if row[name] is not None] for name in RECALLED}
-    metrics: dict[str, Any] = {name: _spanned(of, _REPEATS.get(name, 0.0)) for name, of in known.items() if of}
-    found = replace(prediction, source="measured", **metrics)
-    if found.latency_ms is not None:
-        rate = found.latency_ms.inverted(per_second(workload.batch_size, 1.0))
-        found = replace(found, throughput_per_s=rate)
-    return found
+    metrics: dict[str, Any] = {
+        name: _spanned(values, _REPEATS.get(name, 0.0)) for name, values in known.items() if values
+    }
+    measured = replace(prediction, source="measured", **metrics)
+    if measured.latency_ms is not None:
+        rate = measured.latency_ms.inverted(per_second(workload.batch_size, 1.0))
+        measured = replace(measured, throughput_per_s=rate)
+    return measured
 
 
-def _spanned(values: Sequence[float], apart: float) -> Estimate:
-    return Estimate(sum(values) / len(values), min(values) * (1 - apart), max(values) * (1 + apart))
+def _spanned(values: Sequence[float], relative_spread: float) -> Estimate:
+    return Estimate(sum(values) / len(values), min(values) * (1 - relative_spread), max(values) * (1 + relative_spread))
 
 
-def _same(store: Path, graph: Graph, mode: str) -> Iterator[GraphKey]:
-    """The stored graphs that compute the same; only those with as many parameters are read."""
-    wanted = graph.with_batch(GRAPH_BATCH).hash
+def _matching_graphs(store: Path, graph: Graph, mode: str) -> Iterator[GraphKey]:
+    """The keys of stored graphs that compute the same as ``graph``.
+
+    Reading a graph is slow, so only those with the same number of parameters are compared, by their hashes.
+    """
+    expected_hash = graph.with_batch(GRAPH_BATCH).hash
     for file in find_files(store):
         if file.table != "graphs":
             continue
         columns = ("spec", "input_shape", "mode", "parameters", "campaign_id")
         rows = read_columns(file, columns).to_pylist()
-        alike = [
-            place
-            for place, row in enumerate(rows)
+        candidates = [
+            position
+            for position, row in enumerate(rows)
             if not row["campaign_id"] and row["mode"] == mode and row["parameters"] == graph.parameter_count
         ]
-        if alike:
+        if candidates:
             stored = read_graphs(file)
-            for place in alike:
-                if normalise(stored[place]).hash == wanted:
-                    yield GraphKey.of(rows[place])
+            for position in candidates:
+                if normalise(stored[position]).hash == expected_hash:
+                    yield GraphKey.of(rows[position])
 
 
 def _rows(store: Path, keys: set[GraphKey]) -> Iterator[Row]:
@@ -77,7 +83,7 @@ def _rows(store: Path, keys: set[GraphKey]) -> Iterator[Row]:
 
 
 def _fits(row: Row, workload: Workload) -> bool:
-    """Whether a measured row is of the workload's batch, precision, optimizer, device, and of replays."""
+    """Whether a row has the workload's batch size, dtype, optimizer and device, and a latency from replays."""
     return (
         row["latency_source"] == workload.target.runtime == "cuda-graph"
         and (row["batch_size"], row["dtype"]) == (workload.batch_size, workload.dtype)

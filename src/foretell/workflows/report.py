@@ -1,4 +1,4 @@
-"""Workflows: all that a report of a model shows, from one graph: what cannot be told is left out, with the reason."""
+"""Workflows: make the content of a report, from one graph. A part that cannot be made is left out, with the reason."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ from foretell.workflows.advise import Renting, TrainingChoice, advise_serving, a
 from foretell.workflows.predict import predict
 from foretell.workflows.report_provenance import provenance, remaking_command
 from foretell.workflows.roofline import roofline
-from foretell.workflows.sweep import ALL, places_of, sweep
+from foretell.workflows.sweep import ALL, devices_named, sweep
 from foretell.workflows.workload import InputShape, load_graph, read_input_shape
 
 COMPARED = ("b200", "h200", "h100-sxm", "a100-sxm-80gb", "l40s", "rtx-4090", "l4", "t4")
@@ -42,7 +42,7 @@ _SHOWN_FRONT = 12
 OnPart = Callable[[str], None]
 Part = TypeVar("Part")
 Errors = tuple[type[ForetellError], ...]
-_UNTOLD: Errors = (ModelError, GraphError)
+_PART_ERRORS: Errors = (ModelError, GraphError)
 
 
 def gather(
@@ -64,25 +64,25 @@ def gather(
     use_cache: bool = True,
     on_part: OnPart = lambda _: None,
 ) -> Report:
-    """What a report of a model shows.
+    """Make the content of a report about a model.
 
     Args:
         model: As `foretell.predict` takes it.
         device: The device that most of the report is about.
-        batch_size: Items a batch.
-        input_shape: Shape of the input without the batch; a dictionary where there are several.
+        batch_size: Items in a batch.
+        input_shape: Shape of the input without the batch; a dictionary if there are several inputs.
         dtype: fp32, fp16, bf16, …; in training fp16 and bf16 mean autocast.
         mode: inference, training, prefill or decode.
         optimizer: sgd (momentum) or adamw, in training.
         context: Tokens already in the cache, when decoding.
-        devices: Those to compare and to advise on; ``all`` means every GPU. Where absent, a few are compared, and the
-            advice looks at all.
-        requirements: What the advice is to keep: a latency, a rate, a budget.
-        renting: Where instances are looked for.
-        name: What the model is called on the page; else what it was given as.
+        devices: Devices to compare and to advise on; ``all`` means every GPU. By default a few are compared, and the
+            advice considers all.
+        requirements: The requirements for the advice: latency, rate, budget.
+        renting: Where to look for instances.
+        name: The name of the model on the page; by default that of ``model``.
         trust: Allow code that comes with the model to run.
         allow_unknown: Count operators of unknown domains by the bytes they move.
-        use_cache: Keep the converted graph for the next call.
+        use_cache: Store the converted graph for the next call.
         on_part: Called with the name of the part that is being made.
 
     >>> from foretell.testing import tiny_onnx
@@ -94,34 +94,36 @@ def gather(
     compared = _compared(place, devices)
     requirements, renting = requirements or Requirements(), renting or Renting()
     if mode == "training" and _limits(requirements):
-        raise InputError("A training has no limit of latency, rate, budget or batch: leave it out.")
+        raise InputError("Limits of latency, rate, budget and batch size are for serving: leave them out for training.")
     on_part("Reading the model")
     graph = load_graph(
         model, input_shape=input_shape, batch_size=batch_size, mode=mode, context=context, trust=trust,
         allow_unknown=allow_unknown, use_cache=use_cache,
     )  # fmt: skip
     on_part(f"Predicting on {place.id}")
+    # All parts below use this graph, so the model is read only once.
     setting: dict[str, Any] = {"mode": mode, "optimizer": optimizer}
     prediction = predict(graph, device=place, batch_size=batch_size, dtype=dtype, explain="kernels", **setting)
     missing: dict[str, str] = {}
     if not prediction.kernels:
         why = classifier_for(Target(place))[1] or "No unit of work of this model runs a kernel."
         missing[KERNELS] = why
+        # The section of the kernels shows the reason, so it is removed from the warnings.
         prediction = replace(prediction, warnings=tuple(text for text in prediction.warnings if text != why))
     on_part("Drawing the roofline")
-    roofs = _told(
+    roofs = _try_part(
         missing,
         ROOFLINE,
         lambda: roofline(graph, device=place, batch_size=batch_size, dtype=dtype, **setting),
-        (*_UNTOLD, InputError),  # where the model does no work there is nothing to draw
+        (*_PART_ERRORS, InputError),  # a model that does no work has nothing to draw
     )
     on_part("Trying batch sizes")
-    batches = _told(missing, BATCHES, lambda: _batches(graph, place, batch_size, dtype, setting)) or ()
+    batches = _try_part(missing, BATCHES, lambda: _batches(graph, place, batch_size, dtype, setting)) or ()
     on_part("Comparing devices")
     rows = _devices(graph, compared, batch_size, dtype, setting, missing)
     on_part("Looking for places to run it")
     everywhere = (ALL,) if devices is None else devices
-    advice = _told(missing, ADVICE, lambda: _advice(graph, everywhere, prediction, requirements, renting))
+    advice = _try_part(missing, ADVICE, lambda: _advice(graph, everywhere, prediction, requirements, renting))
     options = {
         "--device": place.id, "--batch-size": batch_size, "--input": _input_texts(input_shape),
         "--dtype": prediction.dtype, "--mode": mode if mode != "inference" else None, "--optimizer": optimizer,
@@ -149,7 +151,7 @@ def gather(
 
 
 def _name_of(model: Any, graph: Graph) -> str:
-    """A file by its name, a spec as it is, an object by what its graph is called."""
+    """The name of a file, a spec as it is, or the name of the graph of an object."""
     if not isinstance(model, str | Path):
         return graph.name
     return Path(model).name if Path(model).exists() else str(model)
@@ -165,8 +167,10 @@ def _id(device: str | Device) -> str:
     return device.id if isinstance(device, Device) else device
 
 
-def _told(missing: dict[str, str], name: str, make: Callable[[], Part], errors: Errors = _UNTOLD) -> Part | None:
-    """A part of the report; where it cannot be made, why. What was asked wrongly is no such case."""
+def _try_part(
+    missing: dict[str, str], name: str, make: Callable[[], Part], errors: Errors = _PART_ERRORS
+) -> Part | None:
+    """Make a part of the report; if that fails, record why in ``missing``. Errors of the user are still raised."""
     try:
         return make()
     except errors as error:
@@ -175,10 +179,10 @@ def _told(missing: dict[str, str], name: str, make: Callable[[], Part], errors: 
 
 
 def _compared(place: Device, devices: Sequence[str | Device] | None) -> list[Device]:
-    """The devices to compare, that of the report among them; each once."""
-    found = [each for given in devices or COMPARED for each in places_of(given)]
-    own = [] if place in found else [place]
-    return list(dict.fromkeys([*own, *found]))
+    """The devices to compare, including that of the report, without repetitions."""
+    selected = [device for device_or_name in devices or COMPARED for device in devices_named(device_or_name)]
+    own = [] if place in selected else [place]
+    return list(dict.fromkeys([*own, *selected]))
 
 
 def _batches(graph: Graph, place: Device, batch_size: int, dtype: str, setting: Mapping[str, Any]) -> tuple[Row, ...]:
@@ -195,29 +199,30 @@ def _devices(
     setting: Mapping[str, Any],
     missing: dict[str, str],
 ) -> tuple[Row, ...]:
-    """A row a device; why one has none is told under its own name, so that the others stay."""
+    """One row for each device. If one fails, only its row is missing, with the reason under its name."""
 
-    def told_on(place: Device) -> list[Row]:
+    def rows_on(place: Device) -> list[Row]:
         points = sweep(graph, devices=[place], batch_sizes=[batch_size], dtypes=[dtype], **setting)
         return [Row(point.prediction, place.name, point.fits) for point in points]
 
-    return tuple(row for place in devices for row in _told(missing, place.name, partial(told_on, place)) or ())
+    return tuple(row for place in devices for row in _try_part(missing, place.name, partial(rows_on, place)) or ())
 
 
 def _memory(prediction: Prediction, graph: Graph) -> MemoryParts | None:
-    """The predicted memory in parts; what is neither the model's nor the optimizer's is the run's own."""
+    """The predicted memory by use. What is neither weights nor optimizer state counts as activations and workspaces."""
     capacity_mib, peak = prediction.facts.get("memory_capacity_mib"), prediction.memory_mib
     if not capacity_mib or peak is None:
         return None
     training = prediction.mode == "training"
-    held = graph if training else graph.with_dtype(prediction.dtype)  # autocast keeps the weights as they are
-    parts = {"weights": mib(state_bytes(held))}
+    stored_graph = graph if training else graph.with_dtype(prediction.dtype)  # autocast stores the weights in fp32
+    parts = {"weights": mib(state_bytes(stored_graph))}
     if training:
         parts["optimizer"] = mib(sum(optimizer_states(graph, prediction.optimizer or "sgd")))
     own = "gradients, activations, workspaces" if training else "activations, workspaces"
     parts[own] = max(0.0, peak.value - sum(parts.values()))
     need = prediction.device_memory_mib or peak
     if prediction.device_memory_mib is not None:
+        # The memory of the process includes the driver's context, the peak of the allocator does not.
         parts["context of the driver"] = need.value - peak.value
     return MemoryParts(tuple(parts.items()), need, capacity_mib)
 
@@ -234,23 +239,25 @@ def _advice(
             graph, STEPS, renting, devices=devices, batch_size=prediction.batch_size, dtype=prediction.dtype,
             optimizer=prediction.optimizer or "sgd",
         )  # fmt: skip
-        rows = [_trained(each) for each in trained.choices]
-        refused = tuple((each.place, each.reason) for each in trained.refused)
+        rows = [_training_row(choice) for choice in trained.choices]
+        refused = tuple((refusal.place, refusal.reason) for refusal in trained.refused)
         return AdviceTable(f"{STEPS:,} steps", _best(rows), refused)
     placement = advise_serving(graph, requirements, renting, devices=devices, dtype=prediction.dtype, mig=False)
     front = [
         FrontPoint(
-            each.candidate.latency_ms.value, each.value, f"{each.candidate.place}, batch {each.candidate.batch_size}"
+            choice.candidate.latency_ms.value,
+            choice.value,
+            f"{choice.candidate.place}, batch {choice.candidate.batch_size}",
         )
-        for each in placement.front[:_SHOWN_FRONT]
+        for choice in placement.front[:_SHOWN_FRONT]
     ]
-    rows = [_served(choice) for choice in placement.choices]
-    refused = tuple((each.place, each.reason) for each in placement.refused)
+    rows = [_serving_row(choice) for choice in placement.choices]
+    refused = tuple((refusal.place, refusal.reason) for refusal in placement.refused)
     return AdviceTable("a million inferences", _best(rows), refused, tuple(front), _limits(requirements))
 
 
 def _limits(requirements: Requirements) -> tuple[str, ...]:
-    """What was asked for, in words."""
+    """The requirements in words."""
     limits = (
         (requirements.slo_ms, "a latency of {:g} ms at most"),
         (requirements.rate_per_s, "{:g} requests a second"),
@@ -260,7 +267,7 @@ def _limits(requirements: Requirements) -> tuple[str, ...]:
     return tuple(text.format(limit) for limit, text in limits if limit is not None)
 
 
-def _served(choice: Choice) -> AdviceRow:
+def _serving_row(choice: Choice) -> AdviceRow:
     candidate, cost = choice.candidate, choice.cost
     usd = choice.fleet.usd_per_million if choice.fleet else cost.usd_per_million
     return AdviceRow(
@@ -270,17 +277,17 @@ def _served(choice: Choice) -> AdviceRow:
     )  # fmt: skip
 
 
-def _trained(choice: TrainingChoice) -> AdviceRow:
-    told, cost = choice.prediction, choice.cost
-    assert told.latency_ms is not None
+def _training_row(choice: TrainingChoice) -> AdviceRow:
+    prediction, cost = choice.prediction, choice.cost
+    assert prediction.latency_ms is not None
     return AdviceRow(
-        told.device, choice.offer.name, 0, told.batch_size, told.latency_ms, cost.usd, cost.kwh, cost.kg_co2e,
-        told.extrapolated, cost.hours, note=choice.offer.note,
+        prediction.device, choice.offer.name, 0, prediction.batch_size, prediction.latency_ms, cost.usd, cost.kwh,
+        cost.kg_co2e, prediction.extrapolated, cost.hours, note=choice.offer.note,
     )  # fmt: skip
 
 
 def _best(rows: Sequence[AdviceRow]) -> tuple[AdviceRow, ...]:
-    """Of each place the best instance, which comes first, and how many others there are."""
+    """The best instance of each place, which comes first in ``rows``, and the number of its others."""
     by_place: dict[str, list[AdviceRow]] = {}
     for row in rows:
         by_place.setdefault(row.place, []).append(row)

@@ -21,7 +21,7 @@ PAGE = "report.html"
 def provenance(
     graph: Graph, prediction: Prediction, rows: Sequence[AdviceRow], renting: Renting, command: str
 ) -> Provenance:
-    """All that is worth knowing about the numbers; ``rows`` are those whose prices are shown."""
+    """Where the numbers of a report come from; ``rows`` are the advised places, whose prices are cited."""
     card: Mapping[str, Any] = shipped_index().get(prediction.device, {}).get(prediction.predictor, {})
     return Provenance(
         version=metadata.version("foretell"),
@@ -37,19 +37,20 @@ def provenance(
 
 
 def _sources(rows: Sequence[AdviceRow], renting: Renting) -> tuple[Source, ...]:
-    """The sources of the prices and grids behind some rows, with their dates, each once."""
+    """The sources of the prices and power grids of some rows, each once, with dates."""
     prices = {f"{price.cloud} {price.instance} ({price.region})": price for price in load_prices(renting.prices)}
-    carbon, found = load_carbon(), dict[tuple[str, str], dict[str, None]]()
+    # Dictionaries as ordered sets: by source the dates or regions that it covers.
+    carbon, sources = load_carbon(), dict[tuple[str, str], dict[str, None]]()
     for row in rows:
         price = prices.get(row.instance)
         if price is None:
             continue
-        found.setdefault(("prices", price.source), {})[price.date] = None
+        sources.setdefault(("prices", price.source), {})[price.date] = None
         if row.kg_co2e is not None:
             grid = carbon.intensity(cloud=price.cloud, region=price.region, country=renting.country)
             place, _, source = grid.note.partition(": ")
-            found.setdefault(("carbon of the grid", source), {})[place] = None
-    return tuple(Source(kind, tuple(about), text) for (kind, text), about in sorted(found.items(), reverse=True))
+            sources.setdefault(("carbon of the grid", source), {})[place] = None
+    return tuple(Source(kind, tuple(about), text) for (kind, text), about in sorted(sources.items(), reverse=True))
 
 
 def remaking_command(model: object, options: Mapping[str, object]) -> str:
@@ -63,7 +64,7 @@ def remaking_command(model: object, options: Mapping[str, object]) -> str:
         if value is True:
             line.append(name)
         elif isinstance(value, list | tuple):
-            line += [part for each in value for part in (name, str(each))]
+            line += [part for item in value for part in (name, str(item))]
         elif value not in (None, False, ""):
             line += [name, f"{value:g}" if isinstance(value, float) else str(value)]
     return shlex.join([*line, "-o", PAGE])

@@ -1,4 +1,4 @@
-"""Workflows: one model over batch sizes, precisions, devices and slices; the graph is made once."""
+"""Workflows: predict one model for many batch sizes, dtypes, devices and slices. The graph is made once."""
 
 import builtins
 import csv
@@ -20,26 +20,26 @@ from foretell.workflows.workload import (
     InputShape,
     check_batch_size,
     check_optimizer,
-    find_answerer,
+    choose_predictor,
     load_graph,
     read_configuration,
 )
 
 ALL = "all"
-MOST_POINTS = 20_000
-_SHOWN = 20
+MAX_POINTS = 20_000
+_MAX_LINES = 20
 _METRICS = ("latency_ms", "throughput_per_s", "memory_mib", "device_memory_mib", "energy_j", "power_w")
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A prediction and whether the device has the memory for it; None where either is not known."""
+    """A prediction, and whether the device has enough memory for it; None if that is not known."""
 
     prediction: Prediction
     fits: bool | None
 
     def to_row(self) -> dict[str, Any]:
-        """Flat, for a table: each metric with its interval; what is not known is None."""
+        """A flat row for a table: each metric with its interval; unknown values are None."""
         prediction, names = self.prediction, ("model", "device", "slice", "dtype", "mode")
         row: dict[str, Any] = {name: getattr(prediction, name) for name in names}
         row |= {"batch_size": prediction.batch_size, "fits": self.fits, "predictor": prediction.predictor}
@@ -49,7 +49,7 @@ class Point:
 
 
 class Sweep(Readable, Sequence[Point]):
-    """The points of a sweep, in the order they were asked for: a list that can be read again and again."""
+    """The points of a sweep, in the requested order."""
 
     def __init__(self, points: Iterable[Point]) -> None:
         self._points = tuple(points)
@@ -62,26 +62,26 @@ class Sweep(Readable, Sequence[Point]):
     @overload
     def __getitem__(self, place: builtins.slice) -> "Sweep": ...
     def __getitem__(self, place: int | builtins.slice) -> "Point | Sweep":
-        found = self._points[place]
-        return Sweep(found) if isinstance(found, tuple) else found
+        selection = self._points[place]
+        return Sweep(selection) if isinstance(selection, tuple) else selection
 
     def heading(self) -> str:
-        """How many points there are, and of which model."""
+        """The number of points, and the model."""
         return f"Sweep: {len(self)} points{f' of {self[0].prediction.model}' if self._points else ''}"
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """The latency of each point, the first twenty of them."""
-        for point in self._points[:_SHOWN]:
+        """The latency of the first twenty points."""
+        for point in self._points[:_MAX_LINES]:
             prediction = point.prediction
             place = f"{prediction.device} {prediction.slice or ''}".strip()
             latency = "?" if prediction.latency_ms is None else f"{spell(prediction.latency_ms)} ms"
             fits = ", does not fit" if point.fits is False else ""
             yield f"{place}, batch {prediction.batch_size}, {prediction.dtype}", latency + fits
-        if len(self) > _SHOWN:
-            yield "…", f"{len(self) - _SHOWN} more"
+        if len(self) > _MAX_LINES:
+            yield "…", f"{len(self) - _MAX_LINES} more"
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat row a point."""
+        """One flat row for each point."""
         return [point.to_row() for point in self]
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,29 +105,29 @@ def sweep(
     allow_unknown: bool = False,
     use_cache: bool = True,
 ) -> Sweep:
-    """Predict a model everywhere: for every device and slice, precision and batch size, in this order.
+    """Predict a model for every device and slice, dtype and batch size, in this order.
 
     Args:
         model: As `foretell.predict` takes it.
-        devices: Names of the catalogue; ``all`` means every GPU in it.
-        batch_sizes: Items a batch.
+        devices: Names from the catalogue; ``all`` means every GPU in it.
+        batch_sizes: Items in a batch.
         dtypes: fp32, fp16, bf16, …
-        slices: Parts of each device (``mps:30``, ``sms:66``); None is the whole.
+        slices: Parts of each device (``mps:30``, ``sms:66``); None is the whole device.
         mode: inference, training, prefill or decode.
         optimizer: sgd or adamw, in training.
-        input_shape: Shape of the input without the batch; a dictionary where there are several.
+        input_shape: Shape of the input without the batch; a dictionary if there are several inputs.
         context: Tokens already in the cache, when decoding.
-        predictor: The name of a predictor; the best one for each device where absent.
+        predictor: The name of a predictor; the best one for each device by default.
         trust: Allow code that comes with the model to run.
         allow_unknown: Count operators of unknown domains by the bytes they move.
-        use_cache: Keep the converted graph for the next call.
+        use_cache: Store the converted graph for the next call.
 
     >>> from foretell.testing import tiny_onnx
     >>> points = sweep(tiny_onnx(), devices=["h200", "a100"], batch_sizes=[1, 8])
     >>> [(point.prediction.device, point.prediction.batch_size, point.fits) for point in points]
     [('h200', 1, True), ('h200', 8, True), ('a100-sxm-40gb', 1, True), ('a100-sxm-40gb', 8, True)]
     """
-    places = [place for device in devices for place in places_of(device)]
+    places = [place for device in devices for place in devices_named(device)]
     targets = [
         read_configuration(device=place, slice=part, mode=mode, optimizer=optimizer).target
         for place in places
@@ -136,8 +136,8 @@ def sweep(
     numbers = [parse_dtype(dtype) for dtype in dtypes]
     sizes = [check_batch_size(batch_size) for batch_size in batch_sizes]
     count = len(targets) * len(numbers) * len(sizes)
-    if not 0 < count <= MOST_POINTS:
-        raise InputError(f"Got {count:,} predictions to make; it must be between 1 and {MOST_POINTS:,}.")
+    if not 0 < count <= MAX_POINTS:
+        raise InputError(f"Got {count:,} predictions; it must be between 1 and {MAX_POINTS:,}.")
     graph = load_graph(
         model, input_shape=input_shape, mode=mode, context=context, trust=trust, allow_unknown=allow_unknown,
         use_cache=use_cache,
@@ -145,8 +145,8 @@ def sweep(
     return Sweep(sweep_targets(graph, targets, numbers, sizes, mode, optimizer, predictor))
 
 
-def places_of(device: str | Device) -> list[Device]:
-    """The device of a name; all GPUs of the catalogue for ``all``."""
+def devices_named(device: str | Device) -> list[Device]:
+    """The device with a name; for ``all``, all GPUs of the catalogue."""
     if isinstance(device, Device):
         return [device]
     return [place for place in all_devices() if not place.is_cpu] if device == ALL else [find_device(device)]
@@ -161,28 +161,33 @@ def sweep_targets(
     optimizer: str | None = None,
     predictor: str | None = None,
 ) -> Iterator[Point]:
-    """Predict a graph on targets, at all batch sizes and precisions."""
-    chosen = check_optimizer(optimizer, mode)
-    graphs: dict[tuple[int, str], Graph] = {}  # they are the same for all devices
+    """Predict a graph on all targets, at all dtypes and batch sizes."""
+    checked_optimizer = check_optimizer(optimizer, mode)
+    graphs: dict[tuple[int, str], Graph] = {}  # made once: they do not depend on the device
     for target in targets:
-        answerer = find_answerer(predictor, target)
+        selected = choose_predictor(predictor, target)
         for dtype in dtypes:
             for batch_size in batch_sizes:
-                configuration = Configuration(target, batch_size, dtype, mode, chosen)
+                configuration = Configuration(target, batch_size, dtype, mode, checked_optimizer)
                 if (batch_size, dtype) not in graphs:
                     graphs[batch_size, dtype] = configuration.workload(graph).graph
-                prediction = answerer.predict(Workload(graphs[batch_size, dtype], target, dtype, mode, chosen))
+                prediction = selected.predict(
+                    Workload(graphs[batch_size, dtype], target, dtype, mode, checked_optimizer)
+                )
                 yield Point(prediction, _fits(prediction))
 
 
-def _fits(told: Prediction) -> bool | None:
-    """By the predicted need, not by the upper end of its interval: that is for whoever chooses."""
-    need, capacity_mib = told.device_memory_mib or told.memory_mib, told.facts.get("memory_capacity_mib")
+def _fits(prediction: Prediction) -> bool | None:
+    """Whether the predicted memory fits. The advisors are stricter and use the upper end of its interval."""
+    need, capacity_mib = (
+        prediction.device_memory_mib or prediction.memory_mib,
+        prediction.facts.get("memory_capacity_mib"),
+    )
     return None if need is None or not capacity_mib else need.value <= capacity_mib
 
 
 def write_points(points: Sequence[Point], file: Path) -> None:
-    """All points as a table: CSV or Parquet, by the name of the file."""
+    """Write all points as a table: CSV or Parquet, by the suffix of the file."""
     rows = [point.to_row() for point in points]
     if file.suffix == ".csv":
         text = io.StringIO()
@@ -197,7 +202,7 @@ def write_points(points: Sequence[Point], file: Path) -> None:
         parquet.write_table(arrow.Table.from_pylist(rows), sink, compression="zstd")
         data = sink.getvalue().to_pybytes()
     else:
-        raise InputError(f"Cannot tell the format of {file.name!r}; name it .csv or .parquet.")
+        raise InputError(f"Unknown format of {file.name!r}; use the suffix .csv or .parquet.")
     try:
         write_whole(file, data)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Workflows: the one way in: what a user gave is checked here, and becomes a `Workload`.
+"""Workflows: check the arguments of users and make a `Workload` of them.
 
-Everything that is cheap is checked before a model is read: reading one may take half a minute.
+All cheap checks come before a model is read, because reading one may take half a minute.
 """
 
 import operator
@@ -20,13 +20,13 @@ from foretell.registry import did_you_mean
 CUDA_GRAPH, EAGER, COMPILE = "cuda-graph", "eager", "compile"
 RUNTIMES = (CUDA_GRAPH, EAGER, COMPILE)
 MAX_BATCH = 2**20
-_AUTOCAST = ("fp16", "bf16")
+_AUTOCAST_DTYPES = ("fp16", "bf16")
 InputShape = str | Sequence[int] | Sequence[str] | Mapping[str, Sequence[int]] | None
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """How a model shall run, checked: where, at which batch size and precision, in which mode."""
+    """How a model shall run, already checked: target, batch size, dtype, mode and optimizer."""
 
     target: Target
     batch_size: int = 1
@@ -35,12 +35,12 @@ class Configuration:
     optimizer: str | None = None
 
     def workload(self, graph: Graph) -> Workload:
-        """A graph at the configuration's batch size and precision.
+        """The workload of a graph: at this batch size and dtype.
 
-        Training in half precision means autocast, which keeps the weights in fp32: the graph is not cast then.
+        Training in half precision means autocast, which keeps the weights in fp32. Then the graph is not cast.
         """
         scaled = graph if graph.batch_size == self.batch_size else graph.with_batch(self.batch_size)
-        is_autocast = self.mode == "training" and self.dtype in _AUTOCAST
+        is_autocast = self.mode == "training" and self.dtype in _AUTOCAST_DTYPES
         ready = scaled if is_autocast else scaled.with_dtype(self.dtype)
         return Workload(ready, self.target, self.dtype, self.mode, self.optimizer)
 
@@ -55,7 +55,7 @@ def read_configuration(
     mode: str = "inference",
     optimizer: str | None = None,
 ) -> Configuration:
-    """Check how a model shall run; no model is read.
+    """Check all arguments except the model, which is not read.
 
     >>> read_configuration(device="a100", batch_size=8, dtype="half").dtype
     'fp16'
@@ -69,6 +69,7 @@ def read_configuration(
         raise InputError(f"Unknown runtime {runtime!r}.{did_you_mean(runtime, RUNTIMES)}")
     place = device if isinstance(device, Device) else find_device(device)
     part = parse_slice(slice, place) if slice else None
+    # A CPU has no CUDA graphs: it runs eagerly, whatever the default runtime.
     target = Target(place, part, EAGER if place.is_cpu else runtime)
     size, number = check_batch_size(batch_size), parse_dtype(dtype)
     return Configuration(target, size, number, mode, check_optimizer(optimizer, mode))
@@ -90,7 +91,7 @@ def read_workload(
     allow_unknown: bool = False,
     use_cache: bool = True,
 ) -> Workload:
-    """Check what a user gave, read the model, and put both together.
+    """Check the arguments, read the model, and make the workload.
 
     >>> from foretell.testing import tiny_onnx
     >>> workload = read_workload(tiny_onnx(), device="a100", batch_size=4, dtype="fp16")
@@ -119,7 +120,7 @@ def load_graph(
     allow_unknown: bool = False,
     use_cache: bool = True,
 ) -> Graph:
-    """The graph of a model at a batch size, cast to ``dtype`` where one is given.
+    """Read the graph of a model at a batch size, cast to ``dtype`` if one is given.
 
     >>> from foretell.testing import tiny_onnx
     >>> graph = load_graph(tiny_onnx(), batch_size=4)
@@ -130,28 +131,28 @@ def load_graph(
     check_mode(mode)
     if context is not None and context < 1:
         raise InputError(f"The context is {context}; it must be 1 token or more.")
-    wanted = parse_dtype(dtype) if dtype is not None else None
+    target_dtype = parse_dtype(dtype) if dtype is not None else None
     request = ModelRequest(
         model, read_input_shape(input_shape), mode=mode, context=context, trust=trust, allow_unknown=allow_unknown
     )
     graph = convert(request, use_cache=use_cache).with_batch(size)
-    return graph if wanted is None else graph.with_dtype(wanted)
+    return graph if target_dtype is None else graph.with_dtype(target_dtype)
 
 
-def find_answerer(predictor: str | None, target: Target) -> Predictor:
-    """The predictor of a name, or the best one for the device; on a slice, one that knows slices."""
-    answerer = find_predictor(predictor, target.device.id)
+def choose_predictor(predictor: str | None, target: Target) -> Predictor:
+    """The predictor with a name, or the best one for the device; wrapped to support slices if the target is one."""
+    selected = find_predictor(predictor, target.device.id)
     if target.slice is not None:
-        from foretell.predictors.slices.model import on_slices  # with numpy: predicting shall start quickly
+        from foretell.predictors.slices.model import on_slices  # imports numpy, which would slow down the start
 
-        answerer = on_slices(answerer, target.device.id)
-    return answerer
+        selected = on_slices(selected, target.device.id)
+    return selected
 
 
 def check_batch_size(batch_size: object) -> int:
-    """The batch size, if it is a whole number that some machine could run."""
+    """The batch size as an int; it must be a whole number in a reasonable range."""
     try:
-        if isinstance(batch_size, bool):
+        if isinstance(batch_size, bool):  # bool is a subclass of int
             raise TypeError
         size = operator.index(batch_size)  # type: ignore[arg-type]
     except TypeError:
@@ -162,13 +163,13 @@ def check_batch_size(batch_size: object) -> int:
 
 
 def check_mode(mode: str) -> None:
-    """Refuse a mode that does not exist."""
+    """Raise an error if a mode does not exist."""
     if mode not in MODES:
         raise InputError(f"Unknown mode {mode!r}.{did_you_mean(mode, MODES)}")
 
 
 def check_optimizer(optimizer: str | None, mode: str) -> str | None:
-    """The optimizer of a training step, ``sgd`` where none was named; None in all other modes."""
+    """The optimizer of a training step, ``sgd`` by default; None in all other modes."""
     if mode == "training":
         optimizer = optimizer or "sgd"
         find_optimizer(optimizer)
@@ -178,7 +179,7 @@ def check_optimizer(optimizer: str | None, mode: str) -> str | None:
 
 
 def read_input_shape(shape: InputShape) -> tuple[InputSpec, ...]:
-    """Inputs as people give them, without the batch: a shape, several ``--input`` texts, or a dictionary of shapes.
+    """Read the shapes of inputs, without the batch: one shape, several ``--input`` texts, or a dictionary of shapes.
 
     >>> read_input_shape((3, 224, 224)) == read_input_shape("3x224x224") == read_input_shape(["3x224x224"])
     True

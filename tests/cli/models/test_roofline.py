@@ -25,7 +25,7 @@ def test_ceilings_operators_and_what_limits_them(model: str, capsys: pytest.Capt
     assert len(rows) == 2
     assert rows[0][-1] == "launch"
     assert "2 more" in shown
-    assert "launch: starting the kernel" in shown
+    assert "launch: launching the kernel" in shown
     assert "foretell characterise" in shown
 
 

@@ -68,14 +68,14 @@ def test_the_summary_has_numbers_with_intervals_and_doubts() -> None:
     assert "<b>8.00 <small>ms</small></b>" in page
     assert "7.20 – 9.60" in page
     assert "0.500 J an item" in page
-    assert "8.3% off on average" in page
+    assert "8.3% mean error of the latency" in page
     assert "<li>Odd: &lt;script&gt;" in page
 
 
 def test_what_is_not_known_is_named() -> None:
     page = report_page(bare_report())
     assert "memory, energy, power" in page
-    assert "no measurement of this device" in page
+    assert "not fitted to measurements of this device" in page
     for part in bare_report().missing.values():
         assert part in page
 

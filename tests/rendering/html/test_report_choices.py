@@ -43,14 +43,14 @@ def test_advice_marks_the_best_and_says_what_is_unknown() -> None:
     assert "<strong>0.125</strong>" in page
     assert '<td class="n" data-head="kg CO₂e">–</td>' in page
     assert "may miss the limit" in page
-    assert "1 places fell out" not in page
-    assert "1 place fell out" in page
+    assert "1 places refused" not in page
+    assert "1 place refused" in page
 
 
 def test_where_nothing_is_left_the_reasons_are_the_answer() -> None:
     advice = AdviceTable("a million inferences", (), (("t4", "memory: too little"),))
     page = advice_section(tiny_report(advice=advice))
-    assert "No place will do" in page
+    assert "No place meets the requirements" in page
     assert "memory: too little" in page
     assert "<details" not in page
     assert "why no advice" in advice_section(bare_report())

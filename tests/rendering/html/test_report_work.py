@@ -39,7 +39,7 @@ def test_operators_beyond_the_shown_ones_are_summed() -> None:
 
 def test_missing_parts_say_why() -> None:
     bare = bare_report()
-    assert "tells no memory" in memory_section(bare)
+    assert "does not predict memory" in memory_section(bare)
     assert "why no kernels" in time_section(bare)
     assert "does no work" in time_section(bare)
     assert "why no roofline" in roofline_section(bare)

@@ -18,10 +18,10 @@ from foretell.rendering.svg.canvas import (
     safe,
     scale,
     shorten,
-    still,
+    svg_text,
     text_width,
     tick_label,
-    words,
+    with_fixed_colours,
 )
 
 NUMBERS = st.floats(min_value=1e-9, max_value=1e15)
@@ -81,14 +81,14 @@ def test_what_an_axis_cannot_show_is_left_out() -> None:
 @settings(deadline=None, max_examples=100)
 @given(st.text(max_size=30))
 def test_any_name_is_xml_and_comes_out_as_it_was(name: str) -> None:
-    svg = picture(name, 100, 50, [words(0, 0, name), heading(name, 100)])
+    svg = picture(name, 100, 50, [svg_text(0, 0, name), heading(name, 100)])
     root = ElementTree.fromstring(svg)
     if name.isprintable():
         assert root[0].text == (name or None)
 
 
 def test_markup_stays_text() -> None:
-    assert "<script" not in picture("<script>alert(1)</script>", 10, 10, [words(0, 0, '"><script>')])
+    assert "<script" not in picture("<script>alert(1)</script>", 10, 10, [svg_text(0, 0, '"><script>')])
     assert safe("a\x00b\ud800") == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}"
 
 
@@ -112,7 +112,7 @@ def test_a_picture_scales_has_a_name_and_both_schemes() -> None:
 
 def test_a_still_has_one_scheme() -> None:
     svg = picture("t", 300, 200, [])
-    light, dark = still(svg), still(svg, dark=True)
+    light, dark = with_fixed_colours(svg), with_fixed_colours(svg, dark=True)
     assert "#ffffff" in light
     assert "#ffffff" not in dark
     assert "@media" not in light + dark
@@ -127,7 +127,7 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_texts_and_names_of_lines_can_be_read(dark: bool) -> None:
-    rules = still(picture("t", 10, 10, []), dark=dark)
+    rules = with_fixed_colours(picture("t", 10, 10, []), dark=dark)
     fills = dict(re.findall(r"ch-f-(\w+)\{fill:(#\w+)\}", rules))
     paper = luminance(fills.pop("paper"))
     for name, colour in fills.items():

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from foretell.predictors.fusion.kernel_graph import MOST_KERNELS, Flow, Kernel, KernelGraph
-from foretell.rendering.svg.kernel_graph import MOST_ARROWS, draw
+from foretell.rendering.svg.kernel_graph import MAX_ARROWS, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -82,7 +82,7 @@ def test_a_huge_graph_is_bounded_and_says_so():
     picture = draw(KernelGraph(kernels, flows), "net")
     drawn = [text for text in texts(picture) if text.startswith("k")]
     assert MOST_KERNELS - 60 < len(drawn) < MOST_KERNELS
-    assert 0 < len(arrows(picture)) <= MOST_ARROWS
+    assert 0 < len(arrows(picture)) <= MAX_ARROWS
     assert any("of 10000 kernels are left out" in text for text in texts(picture))
     assert any("arrows are left out" in text for text in texts(picture))
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from foretell.rendering.svg.roofline import LIMITS, Group, Point, Roof, Roofline, draw_roofline, told
+from foretell.rendering.svg.roofline import LIMITS, Group, Point, Roof, Roofline, draw_roofline, tooltip
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROOFS = (
@@ -103,7 +103,7 @@ def test_names_of_points_keep_off_marks_roofs_and_each_other() -> None:
 
 
 def test_whoever_points_is_told_all() -> None:
-    text = told(replace(CONV, kernel="cudnn convolution", probability=0.7))
+    text = tooltip(replace(CONV, kernel="cudnn convolution", probability=0.7))
     assert "Conv × 3" in text
     assert "cudnn convolution (70% likely)" in text
     assert "100 FLOP a byte, 10 TFLOP/s" in text

@@ -97,7 +97,7 @@ def test_every_kind_of_campaign_is_there_and_its_progress_is_seen(kind, plan, tm
         return {"ok": 1}
 
     monkeypatch.setattr(sys.modules[real.__module__], "run", run)
-    monkeypatch.setattr(workflow, "_LOOK_S", 0.01)
+    monkeypatch.setattr(workflow, "_POLL_S", 0.01)
     plan.write_text(f'kind = "{kind}"\n' + quick_collect.PLAN)
     done = collect(plan, out=tmp_path / "out", device="cpu", skip=["x"], limit=3, on_progress=lambda _: told.set())
     assert (done.counts, done.rows) == ({"ok": 1}, {"campaigns": 1})
@@ -106,7 +106,7 @@ def test_every_kind_of_campaign_is_there_and_its_progress_is_seen(kind, plan, tm
 
 
 def test_two_campaigns_do_not_share_a_folder(plan, tmp_path):
-    with workflow._alone_in(tmp_path), pytest.raises(MeasurementError, match="Another campaign"):
+    with workflow._locked_folder(tmp_path), pytest.raises(MeasurementError, match="Another campaign"):
         collect(plan, out=tmp_path, device="cpu")
 
 
@@ -181,7 +181,7 @@ def test_what_a_predictor_misjudges_is_known_by_family() -> None:
     errors = workflow.errors_by_family("NVIDIA H200")
     assert len(errors) > 100
     assert all(0 < error < 2 for error in errors.values())
-    with pytest.raises(InputError, match="No predictor is fitted to t4: nobody knows what it misjudges"):
+    with pytest.raises(InputError, match="No predictor is fitted to t4, so its errors are not known"):
         workflow.errors_by_family("t4")
 
 

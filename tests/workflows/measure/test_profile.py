@@ -52,7 +52,7 @@ def answered(monkeypatch):
         ({"runtime": "cuda-graph"}, InputError, "on cpu"),
         ({"batch_size": 0}, InputError, "between 1 and"),
         ({"batch_size": 10**8}, InputError, "between 1 and 1048576"),
-        ({"threads": 0}, InputError, "1 thread or more"),
+        ({"threads": 0}, InputError, "it must be 1 or more"),
         ({"mode": "prefill"}, InputError, "language models"),
         ({"store": "postgresql://nobody@127.0.0.1:1/none"}, ForetellError, "."),
         ({"optimizer": "sgd"}, InputError, "--mode training"),

@@ -83,7 +83,8 @@ def _draw(svg: Path, graph: Graph, kernels: list[tuple[int, ...]], name: str, ru
     """Write the picture.
 
     The times in it are those of a GPU. ONNX Runtime was measured on CPUs, so its picture has times only if the user
-    names a device."""
+    names a device.
+    """
     from foretell.predictors.fusion.kernel_graph import make_kernel_graph, time_nodes
     from foretell.rendering.svg.kernel_graph import draw
 

@@ -114,6 +114,7 @@ def run(
             store=store,
         )
     if as_json:
+        # The model as the user wrote it, not the name of its graph.
         click.echo(json.dumps({**prediction.to_dict(), "model": model}, indent=1))
         return
     from foretell.rendering.terminal.prediction import show_prediction

@@ -98,6 +98,7 @@ def _show(points: "list[Point]", model: str) -> None:
     from foretell.rendering.terminal.prediction import console
 
     table = Table(box=box.SIMPLE_HEAD, title=printable(model), title_justify="left")
+    # A single device needs no column.
     several = len({(point.prediction.device, point.prediction.slice) for point in points}) > 1
     for head in ("device", "dtype") if several else ("dtype",):
         table.add_column(head)

@@ -1,1 +1,1 @@
-"""Pages as HTML text that needs nothing else."""
+"""HTML pages that load nothing from elsewhere."""

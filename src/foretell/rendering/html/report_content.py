@@ -1,4 +1,4 @@
-"""Rendering: what a report shows, as plain records: a workflow gathers them, a page draws them."""
+"""Rendering: the content of a report as plain records. A workflow makes them, the page shows them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from foretell.records import Estimate, Prediction
 from foretell.rendering.svg.roofline import Roofline
 
 ADVICE, BATCHES, KERNELS, ROOFLINE = "advice", "batch sizes", "kernels", "roofline"
-"""The parts that may be missing, besides devices, each by its name."""
+"""The names of parts that may be missing from a report; so may single devices, by their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryParts:
-    """What the memory is made of, by name in MiB, and what the device has."""
+    """The memory by use, in MiB, and the capacity of the device."""
 
     parts: tuple[tuple[str, float], ...]
     need: Estimate
@@ -21,7 +21,7 @@ class MemoryParts:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A prediction at another batch size or on another device; ``fits`` is None where it is not known."""
+    """A prediction at another batch size or on another device; ``fits`` is None if it is not known."""
 
     prediction: Prediction
     name: str
@@ -29,18 +29,18 @@ class Row:
 
     @property
     def need_mib(self) -> Estimate | None:
-        """The memory that it takes on the device."""
+        """The memory that the model needs on the device."""
         return self.prediction.device_memory_mib or self.prediction.memory_mib
 
     @property
     def capacity_mib(self) -> float | None:
-        """The memory that there is."""
+        """The memory of the device."""
         return self.prediction.facts.get("memory_capacity_mib")
 
 
 @dataclass(frozen=True, slots=True)
 class AdviceRow:
-    """A place with its cheapest instance; ``others`` more can be rented. What is not known is None."""
+    """A place with its cheapest instance; ``others`` counts the other instances. Unknown values are None."""
 
     place: str
     instance: str
@@ -59,7 +59,7 @@ class AdviceRow:
 
 @dataclass(frozen=True, slots=True)
 class FrontPoint:
-    """A choice that none beats in both latency and dollars."""
+    """A choice for which no other one is both faster and cheaper."""
 
     latency_ms: float
     usd: float
@@ -68,9 +68,9 @@ class FrontPoint:
 
 @dataclass(frozen=True, slots=True)
 class AdviceTable:
-    """The best places from the cheapest on, and why the others fell out; all costs are of ``amount``.
+    """The best places, cheapest first, and why others were refused.
 
-    ``limits`` are those that the places keep, in words.
+    Costs are those of ``amount``, such as a million inferences. ``limits`` describes the user's requirements in words.
     """
 
     amount: str
@@ -82,7 +82,7 @@ class AdviceTable:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where facts of one kind come from; ``about`` says which of them, or of when they are."""
+    """The source of some facts; ``about`` names the facts or their dates."""
 
     kind: str
     about: tuple[str, ...]
@@ -91,7 +91,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where the numbers come from, and how to get them again; ``held_out`` has mean errors, by metric."""
+    """Where the numbers come from, and the command that makes the report again; ``held_out`` has mean errors."""
 
     version: str
     made: str
@@ -106,7 +106,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a report shows; ``missing`` says by the name of a part why it is not there."""
+    """Everything that a report shows; ``missing`` maps the name of a missing part to the reason."""
 
     name: str
     device_name: str

@@ -1,4 +1,4 @@
-"""Rendering: how a report looks: on a queue, on a phone, in the dark, on paper."""
+"""Rendering: the style of a report: on a screen, on a phone, in dark mode, in print."""
 
 from foretell.rendering.svg.canvas import CHART_CSS
 

@@ -1,4 +1,4 @@
-"""Rendering: what a report says of the model on its device: memory, time, roofline; what is missing says why."""
+"""Rendering: the sections of a report about the model on its device: memory, time and roofline."""
 
 from collections.abc import Sequence
 
@@ -21,18 +21,23 @@ from foretell.rendering.svg.canvas import safe
 from foretell.rendering.svg.roofline import draw_roofline
 from foretell.units import seconds_from_ms, us
 
-_SHOWN = 8
-_PHONE, _PHONE_HEIGHT = 440, 520  # the size of a picture for a phone
+_MAX_ROWS = 8
+_PHONE_WIDTH, _PHONE_HEIGHT = 440, 520  # the size of a picture for a phone
 
 
 def memory_section(report: Report) -> str:
-    """Two bars: how full the device gets, and what fills it."""
-    memory, told = report.memory, report.prediction
+    """Two bars: how full the device gets, and what the memory is used for."""
+    memory, prediction = report.memory, report.prediction
     if memory is None:
-        return section("memory", "Memory", "", note(f"The predictor {told.predictor} tells no memory of this device."))
+        return section(
+            "memory",
+            "Memory",
+            "",
+            note(f"The predictor {prediction.predictor} does not predict memory on this device."),
+        )
     need, capacity = memory.need, memory.capacity_mib
     over = need.value > capacity
-    whole = max(capacity, need.high)
+    scale = max(capacity, need.high)
     content = []
     if over:
         content.append(
@@ -41,36 +46,38 @@ def memory_section(report: Report) -> str:
         )  # fmt: skip
     elif need.high > capacity:
         content.append(note(f"It may not fit: up to {mib_text(need.high)} may be needed.", alarm=True))
-    # what is beyond the device is drawn behind what it holds, in the colour of alarm
-    held = f'<i class="c0" style="width:{100 * min(need.value, capacity) / whole:.2f}%"></i>'
-    beyond = f'<i class="over-capacity" style="width:{100 * (need.value - capacity) / whole:.2f}%"></i>' if over else ""
+    # What exceeds the device is drawn after what fits, in a warning colour.
+    used = f'<i class="c0" style="width:{100 * min(need.value, capacity) / scale:.2f}%"></i>'
+    beyond = f'<i class="over-capacity" style="width:{100 * (need.value - capacity) / scale:.2f}%"></i>' if over else ""
     content.append(
-        f'<div class="stack">{held}{beyond}</div><p class="scale"><span>{mib_text(need.value)} needed '
+        f'<div class="stack">{used}{beyond}</div><p class="scale"><span>{mib_text(need.value)} needed '
         f"({mib_text(need.low)} – {mib_text(need.high)})</span>"
         f"<span>{need.value / capacity:.1%} of {mib_text(capacity)}</span></p>"
     )
-    parts = [(name, mib, number_) for number_, (name, mib) in enumerate(memory.parts)]
+    parts = [(name, mib, index) for index, (name, mib) in enumerate(memory.parts)]
     total = sum(mib for _, mib, _ in parts) or 1.0
     bars = "".join(f'<i class="c{n}" style="width:{100 * mib / total:.2f}%"></i>' for _, mib, n in parts)
     keys = "".join(
         f'<li><i class="c{n}"></i><span>{safe(name)}</span>{mib_text(mib)} · {mib / total:.1%}</li>'
         for name, mib, n in parts
     )
-    content += ["<h3>What it is made of</h3>", f'<div class="stack">{bars}</div><ul class="key">{keys}</ul>']
-    if told.mig_reason is not None:
-        content.append(note(f"MIG profile {told.mig or 'none'}: {told.mig_reason}."))
-    lead = "What a process takes on the device while the model runs: the peak, against what the device has."
+    content += ["<h3>What the memory is used for</h3>", f'<div class="stack">{bars}</div><ul class="key">{keys}</ul>']
+    if prediction.mig_reason is not None:
+        content.append(note(f"MIG profile {prediction.mig or 'none'}: {prediction.mig_reason}."))
+    lead = "The peak memory of the process while the model runs, compared with the memory of the device."
     return section("memory", "Memory", lead, *content)
 
 
 def time_section(report: Report) -> str:
-    """Time by operator and by kernel side by side, then the heaviest layers."""
-    told = report.prediction
+    """Time by operator and by kernel side by side, then the slowest layers."""
+    prediction = report.prediction
     operators = "<h3>By operator</h3>" + (
-        _operators(told.breakdown) if told.breakdown else note("The model does no work on the device.")
+        _operators(prediction.breakdown) if prediction.breakdown else note("The model does no work on the device.")
     )
-    kernels = "<h3>By kernel</h3>" + (_kernels(told.kernels) if told.kernels else note(report.missing[KERNELS]))
-    units = folded(f"The {len(told.units)} heaviest layers", _units(told.units)) if told.units else ""
+    kernels = "<h3>By kernel</h3>" + (
+        _kernels(prediction.kernels) if prediction.kernels else note(report.missing[KERNELS])
+    )
+    units = folded(f"The {len(prediction.units)} slowest layers", _units(prediction.units)) if prediction.units else ""
     lead = "Predicted device time of one pass. A kernel is the likeliest class of each operator's main kernel."
     pair = f'<div class="pair"><div>{operators}</div><div>{kernels}</div></div>'
     return section("time", "Where the time goes", lead, pair, units)
@@ -81,9 +88,9 @@ def _operators(rows: Sequence[OperatorShare]) -> str:
     lines = [
         Line((f"{brief(row.operator)}<small>{row.count} × · {safe(row.bound)}-bound</small>", number(row.latency_ms),
               f"{row.share:.1%}", share_bar(row.share / most)))
-        for row in rows[:_SHOWN]
+        for row in rows[:_MAX_ROWS]
     ]  # fmt: skip
-    rest = rows[_SHOWN:]
+    rest = rows[_MAX_ROWS:]
     if rest:
         share = sum(row.share for row in rest)
         cells = (
@@ -101,9 +108,9 @@ def _kernels(rows: Sequence[KernelShare]) -> str:
     lines = [
         Line((f"{brief(row.kernel)}<small>{brief(', '.join(row.operators))} · {row.probability:.0%} likely</small>",
               number(us(seconds_from_ms(row.latency_ms))), f"{row.share:.1%}", share_bar(row.share / most)))
-        for row in rows[:_SHOWN]
+        for row in rows[:_MAX_ROWS]
     ]  # fmt: skip
-    rest = rows[_SHOWN:]
+    rest = rows[_MAX_ROWS:]
     if rest:
         share = sum(row.share for row in rest)
         time_us = number(us(seconds_from_ms(sum(row.latency_ms for row in rest))))
@@ -124,13 +131,13 @@ def _units(units: Sequence[UnitShare]) -> str:
 
 
 def roofline_section(report: Report) -> str:
-    """What every operator reaches under the ceilings of the device; a phone gets a picture of its own size."""
+    """The roofline. It is drawn twice, because a wide picture scaled down to a phone would be illegible."""
     if report.roofline is None:
         return section("roofline", "Roofline", "", note(report.missing[ROOFLINE]))
     wide = draw_roofline(report.roofline)
-    narrow = draw_roofline(report.roofline, width=_PHONE, height=_PHONE_HEIGHT)
+    narrow = draw_roofline(report.roofline, width=_PHONE_WIDTH, height=_PHONE_HEIGHT)
     pictures = f'<div class="wide-only">{wide}</div><div class="narrow-only">{narrow}</div>'
-    lead = "What each operator computes a second over what it computes a byte; its area is its share of the time."
+    lead = "FLOP a second over FLOP a byte of each operator. The area of a point is its share of the time."
     notes = " ".join(text for text in report.roofline.notes if text not in report.prediction.warnings)
     content = [f'<div class="picture">{pictures}</div>', *([note(notes)] if notes else [])]
     return section("roofline", "Roofline", lead, *content)

@@ -1,6 +1,6 @@
-"""Rendering: a roofline as one page: the picture, and below it a table of its points that can be sorted.
+"""Rendering: a roofline as an HTML page: the picture, and a table of its points that can be sorted.
 
-The page needs nothing from outside and is told not to ask: its only script lets points and rows find each other.
+The page loads nothing, and its policy forbids it to. Its only script sorts rows and highlights the point of a row.
 """
 
 from foretell.rendering.svg.canvas import CHART_CSS, number, safe
@@ -41,7 +41,7 @@ const marks = new Map([...svg.querySelectorAll('.ch-point')].map(g => [g.dataset
 const rows = new Map([...body.rows].map(r => [r.dataset.row, r]));
 const light = (key, on) => {
   svg.classList.toggle('dim', on && marks.has(key));
-  for (const found of [marks.get(key), rows.get(key)]) if (found) found.classList.toggle('lit', on);
+  for (const element of [marks.get(key), rows.get(key)]) if (element) element.classList.toggle('lit', on);
 };
 for (const [key, mark] of marks) {
   mark.addEventListener('pointerenter', () => light(key, true));
@@ -65,7 +65,7 @@ document.querySelectorAll('th').forEach((head, column) => head.addEventListener(
 
 
 def roofline_page(roofline: Roofline) -> str:
-    """The whole page."""
+    """The page as one HTML text."""
     kernel = roofline.by == "kernel"
     heads = "".join(
         f'<th scope="col"{_NUMBER if head not in _TEXTS else ""}><button type="button">{head}</button></th>'

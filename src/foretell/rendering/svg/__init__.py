@@ -1,1 +1,1 @@
-"""Pictures as SVG text."""
+"""Pictures as SVG."""

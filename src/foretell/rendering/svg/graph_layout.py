@@ -1,8 +1,14 @@
-"""Rendering: where the boxes of a graph go, row by row from top to bottom, and how the arrows pass between them.
+"""Rendering: the layout of a graph: boxes in rows from top to bottom, and arrows between them.
 
-K. Sugiyama, S. Tagawa, M. Toda, "Methods for Visual Understanding of Hierarchical System Structures", 1981: rows by
-longest path, order in a row by the mean place of neighbours. An arrow that passes a few rows has a place of its own in
-each; one that passes many runs beside the boxes.
+K. Sugiyama, S. Tagawa, M. Toda, "Methods for Visual Understanding of Hierarchical System Structures", 1981:
+
+1. A box goes to the row given by the longest path to it.
+2. An arrow that passes a few rows gets an invisible item in each, so that boxes keep clear of it. An arrow that passes
+   many rows runs in a lane beside all boxes.
+3. Items of a row are ordered by the mean position of their neighbours, to avoid crossings.
+4. Items move as close to their neighbours as order and gaps allow.
+
+The order is a heuristic: finding the fewest crossings is NP-hard.
 """
 
 from bisect import bisect_right, insort
@@ -12,12 +18,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 ROW_GAP, BOX_GAP, LANE_GAP = 40.0, 22.0, 9.0
-_WIDEST_ROW = 12  # boxes; more go to a row of their own
-_LONGEST_PASS = 12  # rows that an arrow passes among boxes
+_MAX_BOXES_A_ROW = 12  # the others go to another row
+_MAX_ROWS_PASSED = 12  # by an arrow between boxes; longer arrows run in a lane
 _PASS_WIDTH = 10.0
-_SWEEPS = 8
+_SWEEPS = 8  # passes over all rows, down and up in turn
 _PORT_GAP = 14.0
-# how strongly neighbours draw each other near, by which of them is an arrow's place
+# How strongly neighbours attract each other, by whether each of the two is the item of an arrow (True) or a box.
 _PULL = {(False, False): 1.0, (False, True): 0.02, (True, False): 0.02, (True, True): 0.2}
 
 Edge = tuple[int, int]
@@ -35,7 +41,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Route:
-    """An arrow: upright pieces ``(x, from y, to y)`` that curves join; ``lane`` where it runs beside the boxes."""
+    """An arrow: vertical pieces ``(x, from y, to y)`` that curves join; ``lane`` if it runs beside the boxes."""
 
     pieces: tuple[tuple[float, float, float], ...]
     lane: bool = False
@@ -53,7 +59,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Items by row: boxes first, then the places of passing arrows; ``links`` join items of neighbouring rows."""
+    """Items by row: first boxes, then items of arrows that pass; ``above`` and ``below`` have the linked items."""
 
     rows: list[list[int]]
     widths: list[float]
@@ -63,7 +69,7 @@ class _Rows:
 
 
 def lay_out(sizes: Sequence[tuple[float, float]], edges: Sequence[Edge]) -> Layout:
-    """Places for boxes of given sizes; edges lead from earlier boxes to later ones.
+    """Lay out boxes of given sizes; edges must lead from earlier boxes to later ones.
 
     >>> lay_out([(10, 10), (10, 10)], [(0, 1)]).boxes[1].y
     50.0
@@ -86,7 +92,10 @@ def lay_out(sizes: Sequence[tuple[float, float]], edges: Sequence[Edge]) -> Layo
 
 
 def _rank(count: int, edges: Sequence[Edge]) -> list[int]:
-    """Of each box the number of steps on the longest way to it; what has room moves towards its readers."""
+    """The row of each box: the length of the longest path to it.
+
+    A box with more readers than makers moves down towards its readers, which shortens more arrows than it lengthens.
+    """
     makers: list[list[int]] = [[] for _ in range(count)]
     readers: list[list[int]] = [[] for _ in range(count)]
     for source, target in edges:
@@ -102,20 +111,20 @@ def _rank(count: int, edges: Sequence[Edge]) -> list[int]:
 
 
 def _split_wide(rank: list[int]) -> list[int]:
-    """Rows of at most so many boxes, numbered from 0."""
+    """Split rows that have too many boxes, and number the rows from 0."""
     by_rank: defaultdict[int, list[int]] = defaultdict(list)
     for box, own in enumerate(rank):
         by_rank[own].append(box)
     row_of, row = [0] * len(rank), -1
     for own in sorted(by_rank):
         for position, box in enumerate(by_rank[own]):
-            row += position % _WIDEST_ROW == 0
+            row += position % _MAX_BOXES_A_ROW == 0
             row_of[box] = row
     return row_of
 
 
 def _make_rows(sizes: Sequence[tuple[float, float]], edges: Sequence[Edge], row_of: list[int]) -> _Rows:
-    """Boxes by row, and a place in every row that an arrow passes, one for all arrows from the same box."""
+    """Boxes by row, and an item in every row that an arrow passes; arrows from the same box share it."""
     rows: list[list[int]] = [[] for _ in range(max(row_of) + 1)]
     for box, row in enumerate(row_of):
         rows[row].append(box)
@@ -123,7 +132,7 @@ def _make_rows(sizes: Sequence[tuple[float, float]], edges: Sequence[Edge], row_
     passes: dict[tuple[int, int], int] = {}
     chains: dict[Edge, list[int]] = {}
     for source, target in edges:
-        if row_of[target] - row_of[source] > _LONGEST_PASS:
+        if row_of[target] - row_of[source] > _MAX_ROWS_PASSED:
             continue
         chain = [source]
         for row in range(row_of[source] + 1, row_of[target]):
@@ -141,34 +150,34 @@ def _make_rows(sizes: Sequence[tuple[float, float]], edges: Sequence[Edge], row_
     return _Rows(rows, widths, above, below, chains)
 
 
-def _spread(row: Sequence[int], widths: Sequence[float]) -> list[float]:
-    """The centres of a row's items side by side, around 0."""
-    found, end = [], 0.0
+def _side_by_side(row: Sequence[int], widths: Sequence[float]) -> list[float]:
+    """The centres of the items of a row, side by side around 0."""
+    centres, end = [], 0.0
     for item in row:
-        found.append(end + widths[item] / 2)
+        centres.append(end + widths[item] / 2)
         end += widths[item] + BOX_GAP
-    return [centre - (end - BOX_GAP) / 2 for centre in found]
+    return [centre - (end - BOX_GAP) / 2 for centre in centres]
 
 
 def _sort_rows(items: _Rows) -> None:
-    """Order the items of each row by the mean place of their neighbours, down and up; the order that crosses least."""
-    best, kept = _crossings(items), [list(row) for row in items.rows]
+    """Order each row by the mean position of its neighbours, down and up; keep the order with the fewest crossings."""
+    fewest, best_rows = _crossings(items), [list(row) for row in items.rows]
     for sweep in range(_SWEEPS):
-        if not best:
+        if not fewest:
             break
-        place = {i: x for row in items.rows for i, x in zip(row, _spread(row, items.widths))}
+        place = {i: x for row in items.rows for i, x in zip(row, _side_by_side(row, items.widths))}
         near = items.below if sweep % 2 else items.above
         for row in reversed(items.rows) if sweep % 2 else items.rows:
             row.sort(key=lambda i: sum(place[j] for j in near[i]) / len(near[i]) if near[i] else place[i])
-            place |= zip(row, _spread(row, items.widths))
+            place |= zip(row, _side_by_side(row, items.widths))
         crossed = _crossings(items)
-        if crossed < best:
-            best, kept = crossed, [list(row) for row in items.rows]
-    items.rows[:] = kept
+        if crossed < fewest:
+            fewest, best_rows = crossed, [list(row) for row in items.rows]
+    items.rows[:] = best_rows
 
 
 def _crossings(items: _Rows) -> int:
-    """How often links cross."""
+    """How often links cross: inversions, counted row by row with a sorted list of the ends seen so far."""
     at = {item: position for row in items.rows for position, item in enumerate(row)}
     count = 0
     for row in items.rows:
@@ -182,37 +191,40 @@ def _crossings(items: _Rows) -> int:
 
 
 def _place(items: _Rows, boxes: int) -> list[float]:
-    """The centre of every item: near its neighbours, in the order of its row, overlapping nothing."""
+    """The centre of every item: close to its neighbours, in the order of its row, without overlap."""
     centres = [0.0] * len(items.widths)
     for row in items.rows:
-        for item, centre in zip(row, _spread(row, items.widths)):
+        for item, centre in zip(row, _side_by_side(row, items.widths)):
             centres[item] = centre
     for sweep in range(_SWEEPS + 1):
         up = sweep % 2 == 1
         for row in reversed(items.rows) if up else items.rows:
-            wanted, weights = [], []
+            targets, weights = [], []
             for item in row:
                 near = items.below[item] if up else items.above[item]
-                # boxes stand below boxes, arrows that pass rows are straight and go around
+                # Boxes line up with boxes; arrows that pass rows become straight and give way to boxes.
                 pull = [_PULL[item >= boxes, other >= boxes] for other in near]
                 weight = sum(pull)
-                wanted.append(
+                targets.append(
                     sum(p * centres[other] for p, other in zip(pull, near)) / weight if near else centres[item]
                 )
                 weights.append(weight or 0.01)
-            for item, centre in zip(row, _keep_apart(wanted, weights, [items.widths[item] for item in row])):
+            for item, centre in zip(row, _keep_apart(targets, weights, [items.widths[item] for item in row])):
                 centres[item] = centre
     return centres
 
 
-def _keep_apart(wanted: list[float], weights: list[float], widths: list[float]) -> list[float]:
-    """The centres nearest to those wanted (least squares) that keep the order and the gaps: pooled violators."""
+def _keep_apart(targets: list[float], weights: list[float], widths: list[float]) -> list[float]:
+    """The centres closest to the targets (weighted least squares) that keep the order and the gaps.
+
+    Once the gaps are subtracted, this is isotonic regression: pool adjacent violators, in linear time.
+    """
     offsets = [0.0]
     for before, behind in pairwise(widths):
         offsets.append(offsets[-1] + (before + behind) / 2 + BOX_GAP)
     pools: list[tuple[float, float, int]] = []  # mean, weight, members
-    for want, weight, offset in zip(wanted, weights, offsets):
-        mean, total, members = want - offset, weight, 1
+    for target, weight, offset in zip(targets, weights, offsets):
+        mean, total, members = target - offset, weight, 1
         while pools and pools[-1][0] > mean:
             other, own, more = pools.pop()
             mean, total, members = (mean * total + other * own) / (total + own), total + own, members + more
@@ -222,7 +234,7 @@ def _keep_apart(wanted: list[float], weights: list[float], widths: list[float]) 
 
 
 def _tops(sizes: Sequence[tuple[float, float]], row_of: list[int]) -> list[float]:
-    """Where each row begins, and where one more would."""
+    """The top of each row, and of the row that would follow the last."""
     heights = [0.0] * (max(row_of) + 1)
     for row, (_, height) in zip(row_of, sizes):
         heights[row] = max(heights[row], height)
@@ -236,7 +248,7 @@ def _route(
     edges: Sequence[Edge], boxes: Sequence[Box], items: _Rows, centres: list[float], tops: list[float],
     row_of: list[int], right: float,
 ) -> tuple[tuple[Route, ...], int]:  # fmt: skip
-    """Arrows through their places, or beside everything; and how many lanes there are beside."""
+    """The arrows, through their items or in lanes beside the boxes, and the number of lanes."""
     aside = [edge for edge in edges if edge not in items.chains]
     lane_of = _lanes(aside, row_of)
     outward = _ports(boxes, items.below, {source for source, _ in aside}, centres)
@@ -263,28 +275,28 @@ def _route(
 
 
 def _lanes(aside: Iterable[Edge], row_of: list[int]) -> dict[int, int]:
-    """A lane for every box whose arrows run aside; lanes are used again further down."""
+    """A lane for every box with arrows beside the boxes; a lane is used again below the last row of its arrow."""
     reach: dict[int, int] = {}
     for source, target in aside:
         reach[source] = max(reach.get(source, 0), row_of[target])
     free_from: list[int] = []
-    found = {}
+    lanes = {}
     for source, last in sorted(reach.items(), key=lambda item: (row_of[item[0]], -item[1])):
         lane = next((i for i, row in enumerate(free_from) if row < row_of[source]), len(free_from))
         free_from[lane : lane + 1] = [last]
-        found[source] = lane
-    return found
+        lanes[source] = lane
+    return lanes
 
 
 def _ports(
     boxes: Sequence[Box], links: list[list[int]], aside: set[int], centres: list[float]
 ) -> dict[tuple[int, int | None], float]:
-    """Where on a box's edge each of its arrows is; those that run aside share the rightmost place."""
-    found: dict[tuple[int, int | None], float] = {}
+    """The x of each arrow at the edge of its box; arrows in lanes share the rightmost position."""
+    ports: dict[tuple[int, int | None], float] = {}
     for i, box in enumerate(boxes):
         others: list[int | None] = [*sorted(links[i], key=lambda other: centres[other])]
         others += [None] if i in aside else []
         gap = min(_PORT_GAP, box.width / (len(others) + 1))
         for position, other in enumerate(others):
-            found[i, other] = box.x + box.width / 2 + (position - (len(others) - 1) / 2) * gap
-    return found
+            ports[i, other] = box.x + box.width / 2 + (position - (len(others) - 1) / 2) * gap
+    return ports

@@ -1,4 +1,4 @@
-"""Rendering: a graph of kernels as an SVG picture: plain text, no scripts, every name escaped."""
+"""Rendering: a graph of kernels as an SVG picture, without scripts, every name escaped."""
 
 import math
 import unicodedata
@@ -11,14 +11,14 @@ from foretell.rendering.svg.graph_layout import Box, Route, lay_out
 from foretell.rendering.terminal.printable import printable
 from foretell.units import ms, seconds_from_us, size
 
-MOST_ARROWS = 2000
-_SHOWN_LINES = 6
-_LONGEST_TEXT = 34
+MAX_ARROWS = 2000
+_MAX_LINES = 6
+_MAX_CHARACTERS = 34
 _FONT, _SMALL = 12.0, 11.0
 _LINE, _PAD, _MARGIN, _SWATCH = 16.0, 9.0, 24.0, 8.0
 _HEAD_LINE = 20.0
-# of each kind what a legend calls it, its strong colour and its pale one
-_LOOKS = {
+# By kind: the text in the legend, the colour of lines, and the colour of areas.
+_STYLES = {
     "product": ("convolution, product, attention", "#2b6cb0", "#e6f0fa"),
     "normalisation": ("normalisation", "#2f855a", "#e5f5ec"),
     "other": ("reduction, pooling, other", "#7049b8", "#f1ebfb"),
@@ -31,20 +31,20 @@ _STYLE = (
     ".flow{fill:none;stroke:#8490a0}.flow:hover{stroke:#1a202c;stroke-width:3px}"
 )
 
-Line = tuple[str, str | None]  # a text, and the kind whose colour stands before it
+Line = tuple[str, str | None]  # a text, and the kind whose colour is shown before it
 
 
 def draw(graph: KernelGraph, title: str) -> str:
-    """The picture; of very many kernels and arrows some are left out, and a note says so."""
+    """Draw the picture. Of very many kernels and arrows some are left out; a note in the picture says so."""
     graph = shorten(graph)
-    # arrows to near kernels tell more than those across the picture
-    flows = sorted(graph.flows, key=lambda flow: (flow.target - flow.source, flow.source))[:MOST_ARROWS]
+    # If there are too many, the shortest arrows stay: long ones make the picture hard to read.
+    flows = sorted(graph.flows, key=lambda flow: (flow.target - flow.source, flow.source))[:MAX_ARROWS]
     notes = [*graph.notes, "An arrow is a tensor, wider where it has more bytes: point at it to read how many."]
     if len(flows) < len(graph.flows):
         notes.append(f"{len(graph.flows) - len(flows)} of {len(graph.flows)} arrows are left out, the longest ones.")
     total_us = sum(kernel.time_us or 0.0 for kernel in graph.kernels)
     lines = [_lines(kernel, total_us) for kernel in graph.kernels]
-    layout = lay_out([_size_of(own) for own in lines], [(flow.source, flow.target) for flow in flows])
+    layout = lay_out([_size_of(box_lines) for box_lines in lines], [(flow.source, flow.target) for flow in flows])
     head, head_width = _head(title, notes, graph)
     top = 2 * _MARGIN + _HEAD_LINE * (len(notes) + 2)
     width = max(layout.width, head_width) + 2 * _MARGIN
@@ -52,7 +52,7 @@ def draw(graph: KernelGraph, title: str) -> str:
     left = (width - layout.width) / 2
     largest = max((flow.bytes for flow in flows), default=0)
     body = [_arrow(flow, route, largest) for flow, route in zip(flows, layout.routes)]
-    body += [_box(kernel, own, box) for kernel, own, box in zip(graph.kernels, lines, layout.boxes)]
+    body += [_box(kernel, box_lines, box) for kernel, box_lines, box in zip(graph.kernels, lines, layout.boxes)]
     return "\n".join([
         '<?xml version="1.0" encoding="UTF-8"?>',
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'
@@ -72,30 +72,31 @@ def draw(graph: KernelGraph, title: str) -> str:
 
 
 def _safe(text: str) -> str:
-    """A name from inside a model as text of XML."""
+    """A name from inside a model, escaped for XML."""
     return escape(printable(text))
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_TEXT else "…" + text[1 - _LONGEST_TEXT :]
+    # The end of a name stays, because it says more: layer4.2.conv1.
+    return text if len(text) <= _MAX_CHARACTERS else "…" + text[1 - _MAX_CHARACTERS :]
 
 
 def _text_width(text: str, font: float) -> float:
-    """About how wide a text is, rather more: fonts differ."""
+    """An estimate of the width of a text. The fonts of readers differ, so it is rather too large."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     capital = sum(c.isupper() or c in "mwMW_%×…" for c in text)
     return font * (0.55 * len(text) + 0.17 * capital + 0.5 * wide)
 
 
 def _lines(kernel: Kernel, total_us: float) -> list[Line]:
-    """What stands in a box: its name, its time, its operators, equal ones in a row as one."""
+    """The lines of a box: name, time, and operators; repeated operators share a line."""
     lines: list[Line] = [(_short(kernel.label), None)]
     if kernel.time_us is not None and total_us > 0:
         long_ms = ms(seconds_from_us(kernel.time_us))
         took = f"{long_ms:.3g} ms" if long_ms >= 1 else f"{kernel.time_us:.3g} µs"
         lines.append((f"{took} · {kernel.time_us / total_us:.1%}", None))
     runs = [(pair, len(list(run))) for pair, run in groupby(zip(kernel.operators, kernel.kinds))]
-    shown = runs if len(runs) <= _SHOWN_LINES else runs[: _SHOWN_LINES - 1]
+    shown = runs if len(runs) <= _MAX_LINES else runs[: _MAX_LINES - 1]
     lines += [(_short(f"{name} × {count}" if count > 1 else name), kind) for (name, kind), count in shown]
     if len(shown) < len(runs):
         lines.append((f"… {sum(count for _, count in runs[len(shown) :])} more", None))
@@ -103,16 +104,16 @@ def _lines(kernel: Kernel, total_us: float) -> list[Line]:
 
 
 def _size_of(lines: Sequence[Line]) -> tuple[float, float]:
-    widths = [_text_width(lines[0][0], _FONT) * 1.2]  # it is bold
+    widths = [_text_width(lines[0][0], _FONT) * 1.2]  # the name is bold, hence wider
     widths += [_text_width(text, _SMALL) + (_SWATCH + 5 if kind else 0) for text, kind in lines[1:]]
     return max(70.0, max(widths) + 2 * _PAD), _LINE * len(lines) + _PAD
 
 
 def _box(kernel: Kernel, lines: Sequence[Line], box: Box) -> str:
-    _, strong, pale = _LOOKS[kernel.kind]
+    _, strong, pale = _STYLES[kernel.kind]
     dashed = ' stroke-dasharray="5 4"' if kernel.kind == LEFT_OUT else ""
     parts = [
-        f"<g><title>{_safe(_told(kernel))}</title>",
+        f"<g><title>{_safe(_tooltip(kernel))}</title>",
         f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="5"'
         f' fill="{pale}" stroke="{strong}" stroke-width="1.2"{dashed}/>',
     ]
@@ -121,34 +122,35 @@ def _box(kernel: Kernel, lines: Sequence[Line], box: Box) -> str:
         if kind:
             parts.append(
                 f'<rect x="{x:.1f}" y="{y - _SWATCH:.1f}" width="{_SWATCH:g}" height="{_SWATCH:g}"'
-                f' rx="1.5" fill="{_LOOKS[kind][1]}"/>'
+                f' rx="1.5" fill="{_STYLES[kind][1]}"/>'
             )
             x += _SWATCH + 5
-        look = f'font-size="{_FONT:g}" font-weight="bold"' if row == 0 else f'font-size="{_SMALL:g}"'
-        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" {look}>{_safe(text)}</text>')
+        style = f'font-size="{_FONT:g}" font-weight="bold"' if row == 0 else f'font-size="{_SMALL:g}"'
+        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" {style}>{_safe(text)}</text>')
     return "".join([*parts, "</g>"])
 
 
-def _told(kernel: Kernel) -> str:
-    """What is read when one points at a box."""
+def _tooltip(kernel: Kernel) -> str:
+    """The tooltip of a box."""
     if kernel.kind == LEFT_OUT:
         return f"{kernel.stands_for} kernels are left out here"
-    most = 60
-    more = f" … {len(kernel.operators) - most} more" if len(kernel.operators) > most else ""
-    return f"{kernel.label[:500]}: {' '.join(kernel.operators[:most])}{more}"
+    max_operators = 60
+    more = f" … {len(kernel.operators) - max_operators} more" if len(kernel.operators) > max_operators else ""
+    return f"{kernel.label[:500]}: {' '.join(kernel.operators[:max_operators])}{more}"
 
 
 def _arrow(flow: Flow, route: Route, largest: int) -> str:
+    # Square root: sizes of tensors span many orders of magnitude.
     stroke = 1.0 + 2.0 * math.sqrt(flow.bytes / largest) if largest else 1.0
-    path = _beside(route) if route.lane else _among(route)
+    path = _path_in_lane(route) if route.lane else _path_among_boxes(route)
     return (
         f'<path class="flow" d="{path}" stroke-width="{stroke:.1f}" marker-end="url(#tip)">'
         f"<title>{escape(size(flow.bytes))}</title></path>"
     )
 
 
-def _among(route: Route) -> str:
-    """Upright pieces, joined by curves."""
+def _path_among_boxes(route: Route) -> str:
+    """The path of an arrow between boxes: vertical pieces, joined by curves."""
     (x, y, end), *rest = route.pieces
     path = [f"M{x:.1f} {y:.1f}V{end:.1f}" if end > y else f"M{x:.1f} {y:.1f}"]
     for to, top, bottom in rest:
@@ -160,8 +162,8 @@ def _among(route: Route) -> str:
     return "".join(path)
 
 
-def _beside(route: Route) -> str:
-    """Out to a lane beside the boxes, along it, and back in, with round corners."""
+def _path_in_lane(route: Route) -> str:
+    """The path of an arrow that leaves to a lane beside the boxes, follows it, and returns, with round corners."""
     (start, bottom, leave), (lane, _, _), (to, arrive, top) = route.pieces
     turn = 6.0
     return (
@@ -173,7 +175,7 @@ def _beside(route: Route) -> str:
 
 
 def _head(title: str, notes: Sequence[str], graph: KernelGraph) -> tuple[list[str], float]:
-    """The title, the colours that occur, and the notes; and how wide they are."""
+    """The title, the legend of the colours in use and the notes, and their width."""
     y = _MARGIN + _FONT
     parts = [f'<text x="{_MARGIN:g}" y="{y:g}" font-size="15" font-weight="bold">{_safe(title)}</text>']
     width = _text_width(title, 15) * 1.2
@@ -182,7 +184,7 @@ def _head(title: str, notes: Sequence[str], graph: KernelGraph) -> tuple[list[st
     for kind in (*KINDS, LEFT_OUT):
         if kind not in used:
             continue
-        name, strong, pale = _LOOKS[kind]
+        name, strong, pale = _STYLES[kind]
         dashed = ' stroke-dasharray="3 2"' if kind == LEFT_OUT else ""
         parts.append(
             f'<rect x="{x:.1f}" y="{y - 10:.1f}" width="16" height="12" rx="2" fill={quoteattr(pale)}'

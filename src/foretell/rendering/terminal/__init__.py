@@ -1,1 +1,1 @@
-"""Answers as text for a terminal."""
+"""Results as text for a terminal."""

@@ -1,4 +1,4 @@
-"""Rendering: how a measurement looks on a terminal."""
+"""Rendering: a measurement on a terminal."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -26,11 +26,11 @@ _ROWS = {
     "power_w": ("power", "W"),
     "occupancy": ("occupancy", ""),
 }
-_MOST = 10
+_MAX_ROWS = 10
 
 
 def show_measurement(measured: Measurement, predicted: Prediction | None = None) -> None:
-    """A box with the numbers, the prediction of the same workload beside them, and the kernels by operator."""
+    """Print a box with the numbers, the prediction of the same workload beside them, and the kernels by operator."""
     part = f" {measured.slice}" if measured.slice else ""
     where = f"{measured.device}{part} · {measured.runtime} · {measured.mode} · batch {measured.batch_size}"
     for text in (_shape(measured), measured.dtype, measured.optimizer):
@@ -40,10 +40,10 @@ def show_measurement(measured: Measurement, predicted: Prediction | None = None)
         justify: Literal["left", "right"] = "right" if len(table.columns) == 1 else "left"
         table.add_column(style=style, justify=justify, no_wrap=True)
     for name, (label, unit) in _ROWS.items():
-        found: Estimate | None = getattr(measured, name)
-        if found is not None:
-            spread = f"{number(found.low)} – {number(found.high)}" if found.low < found.high else ""
-            table.add_row(label, number(found.value), unit, spread, _beside(predicted, name))
+        estimate: Estimate | None = getattr(measured, name)
+        if estimate is not None:
+            spread = f"{number(estimate.low)} – {number(estimate.high)}" if estimate.low < estimate.high else ""
+            table.add_row(label, number(estimate.value), unit, spread, _beside(predicted, name))
     facts = measured.facts
     counted = [f"{facts['repeats']} runs"] if "repeats" in facts else []
     counted += [f"{facts['threads']} threads"] if facts.get("threads", 1) != 1 else []
@@ -93,11 +93,11 @@ def _show_kernels(out: Console, measured: Measurement) -> None:
     for column in ("operator", "count", "µs", "share"):
         table.add_column(column, justify="left" if column == "operator" else "right")
     ranked = sorted(durations.items(), key=lambda item: -sum(item[1]))
-    for name, times in ranked[:_MOST]:
+    for name, times in ranked[:_MAX_ROWS]:
         table.add_row(printable(name), str(len(times)), number(sum(times)), f"{sum(times) / total:.1%}")
-    rest = [time for _, times in ranked[_MOST:] for time in times]
+    rest = [time for _, times in ranked[_MAX_ROWS:] for time in times]
     if rest:
-        table.add_row(f"{len(ranked) - _MOST} more", str(len(rest)), number(sum(rest)), f"{sum(rest) / total:.1%}")
+        table.add_row(f"{len(ranked) - _MAX_ROWS} more", str(len(rest)), number(sum(rest)), f"{sum(rest) / total:.1%}")
     out.print(table)
 
 

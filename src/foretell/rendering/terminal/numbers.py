@@ -1,4 +1,4 @@
-"""Rendering: numbers as people read them; loads nothing heavy."""
+"""Rendering: numbers as text. This module imports nothing heavy, so every command can use it."""
 
 from foretell.records import Estimate
 
@@ -17,5 +17,5 @@ def number(value: float) -> str:
 
 
 def cell(estimate: Estimate | None, parts: int = 1) -> str:
-    """A value in a table, shared among some parts; a dash where it is not known."""
+    """A value for a table, divided by ``parts``; a dash if it is not known."""
     return ABSENT if estimate is None else number(estimate.value / parts)

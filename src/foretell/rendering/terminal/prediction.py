@@ -1,4 +1,4 @@
-"""Rendering: how answers look on a terminal."""
+"""Rendering: predictions and costs on a terminal."""
 
 import sys
 from pathlib import Path
@@ -30,13 +30,14 @@ _NAMES = {
 
 
 def console() -> Console:
-    """A console on stdout: as wide as the terminal, or a fixed width where there is none."""
+    """A console on stdout, as wide as the terminal; without a terminal the width is fixed."""
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
+    # Names from models may look like markup or emoji codes of rich.
     return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 
 def show_prediction(prediction: Prediction, model: str) -> None:
-    """A box with the numbers, a bar for the memory, and where the time goes."""
+    """Print a box with the numbers, a bar for the memory, and where the time goes."""
     part = f" {prediction.slice}" if prediction.slice else ""
     where = f"{prediction.device}{part} · {prediction.mode} · batch {prediction.batch_size} · {prediction.dtype}"
     if prediction.optimizer:
@@ -81,7 +82,7 @@ def show_prediction(prediction: Prediction, model: str) -> None:
 
 
 def gain(latency_ms: float, eager_ms: float) -> str:
-    """What compiling changes.
+    """How much torch.compile gains over eager mode, in words.
 
     >>> gain(0.5, 0.8), gain(1.0, 0.8)
     ('torch.compile: 1.60x faster than eager (0.8 ms)', 'torch.compile: 1.25x slower than eager (0.8 ms)')
@@ -95,6 +96,7 @@ def _memory_bar(prediction: Prediction, width: int = 40) -> Text:
     if prediction.memory_mib is None or not capacity:
         return Text()
     share = prediction.memory_mib.value / capacity
+    # At least one block, so that small models are visible.
     filled = min(width, max(1, round(share * width)))
     text = Text("memory  ")
     text.append("█" * filled, style="red" if share > 1 else "green")
@@ -160,7 +162,7 @@ def _show_units(out: Console, prediction: Prediction) -> None:
 
 
 def cost_table(rows: dict[str, tuple[int, Cost]], title: str, total: Cost) -> Table:
-    """A table of costs, one row a group, the sum last."""
+    """A table of costs: one row for each group, the total last."""
     table = Table(box=box.SIMPLE, title=title, title_justify="left", title_style="dim")
     for column in (
         title.partition(" ")[0] or "name",
@@ -188,7 +190,7 @@ def _cells(cost: Cost) -> list[str]:
 
 
 def module_tree(costs: CostTable, name: str, depth: int) -> Tree:
-    """The modules of a model as a tree, each with its share."""
+    """The modules of a model as a tree, each with its share of the MACs."""
     total = costs.total
     root = Tree(Text.assemble((printable(name), "bold"), f"  {_summary(total, total)}"))
     branches: dict[str, Tree] = {"": root}

@@ -1,8 +1,8 @@
-"""Rendering: names from inside a model, made fit for a terminal."""
+"""Rendering: make names from inside a model safe for a terminal."""
 
 
 def printable(text: str) -> str:
-    """The text without control characters: a model's names must not steer the terminal.
+    """The text without control characters: a name in a model must not control the terminal.
 
     >>> printable("conv\\x1b[2J1")
     'conv�[2J1'

@@ -1,4 +1,4 @@
-"""Rendering: a sign of life while a conversion takes long: a spinner on a terminal, one plain line elsewhere."""
+"""Rendering: show that a command is still working: a spinner on a terminal, one plain line elsewhere."""
 
 import sys
 import threading
@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 from foretell.rendering.terminal.printable import printable
 
-PLAIN_LINE_AFTER_S = 15.0
+PLAIN_LINE_AFTER_S = 15.0  # most commands are faster: logs and pipes stay free of progress messages
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show that ``what`` is under way."""
+    """Show that ``what`` is in progress."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.text import Text
@@ -22,6 +22,7 @@ def working(what: str) -> Iterator[None]:
         return
     line = printable(f"foretell: still {what[0].lower()}{what[1:]} …")
     timer = threading.Timer(PLAIN_LINE_AFTER_S, lambda: print(line, file=sys.stderr))  # noqa: T201
+    # The timer must not keep the process alive after an error.
     timer.daemon = True
     timer.start()
     try:

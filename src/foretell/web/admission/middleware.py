@@ -117,7 +117,8 @@ class AdmissionMiddleware:
         """None if the request may pass; else status, headers and body of the response.
 
         A browser sends the token once, as ``?token=``. It gets a cookie and is redirected to the same page without
-        the token, so that the token does not stay in the address bar or in the history."""
+        the token, so that the token does not stay in the address bar or in the history.
+        """
         token = self._settings.token
         if token is None or scope["path"] in PUBLIC_PATHS:
             return None

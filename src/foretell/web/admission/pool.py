@@ -1,7 +1,8 @@
 """Web: a pool of worker processes. A worker that takes too long or too much memory is killed and replaced.
 
 Workers import their libraries before the first question, because that takes seconds. Each answers one question at a
-time, so a model that crashes its reader takes down one request only."""
+time, so a model that crashes its reader takes down one request only.
+"""
 
 import asyncio
 import json

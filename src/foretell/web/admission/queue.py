@@ -78,6 +78,7 @@ class RequestQueue:
                 files[name] = self.uploads.find(spec)
         fields = question.model_dump()
         key = _key(kind, fields, files)
+        # The cache comes before the pool: repeated questions cost no worker.
         text = self._cache.get(key)
         if text is None:
             paths = {name: str(upload.path) for name, upload in files.items()}

@@ -106,6 +106,7 @@ def safe_name(name: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9_.\-]+", "_", re.split(r"[\\/]", name)[-1])
     stem, dot, suffix = plain.rpartition(".")
     stem = stem.lstrip(".-")
+    # The suffix decides how a file is read, so only known ones pass.
     if not dot or f".{suffix.lower()}" not in SUFFIXES:
         raise ModelError(f"Got the file {name[:80]!r}; a model is uploaded as .onnx or .pt2.")
     return f"{stem[-_MAX_NAME_CHARACTERS:] or 'model'}.{suffix.lower()}"

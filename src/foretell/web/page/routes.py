@@ -1,7 +1,8 @@
 """Web: the routes of Gradio that clients may use: the page, its assets and its queue.
 
 Gradio also has routes that read files of the server or fetch addresses. This is a list of what is allowed, not of what
-is forbidden, so that routes of a new version stay closed."""
+is forbidden, so that routes of a new version stay closed.
+"""
 
 import json
 from typing import Any
@@ -57,7 +58,8 @@ def is_open(path: str) -> bool:
 def clean(body: bytes) -> bytes:
     """The body of a request to the queue with only the fields that the page sends.
 
-    Objects in its data are refused: Gradio takes them for files, by a path of the server or an address to fetch."""
+    Objects in its data are refused: Gradio takes them for files, by a path of the server or an address to fetch.
+    """
     try:
         request: Any = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -69,6 +69,7 @@ class Tabs:
         }
         sweep_fields |= {"devices": devices[:1] if part else devices, "dtypes": [fields["dtype"]]}
         sweep_fields |= {"batch_sizes": sorted({*BATCH_SIZES, fields["batch_size"]}), "slices": [part or "whole"]}
+        # Two workers can answer at the same time.
         prediction_text, sweep_text = await asyncio.gather(
             self._ask("predict", fields), self._ask("sweep", sweep_fields)
         )

@@ -1,4 +1,4 @@
-"""Workflows: this host's eager speed: measured once, kept beside the cached graphs, read back by ``predict``."""
+"""Workflows: measure how fast this host launches work in eager mode, and store the result for ``predict``."""
 
 import json
 import math
@@ -22,16 +22,16 @@ _NUMBERS = ("low", "high", *_OPTIONAL)
 
 
 def calibration_path() -> Path:
-    """Where the calibration of this host is, or would be."""
+    """The file of this host's calibration; it may not exist."""
     return cache_folder() / "host-calibration.json"
 
 
 def calibrate(device: str | None = None) -> HostCalibration:
-    """Measure this host and keep the result; a measurement without CUDA does not displace what one with it found."""
+    """Measure this host and store the result. A measurement without CUDA keeps what an earlier one with CUDA found."""
     from foretell.profiling.host_calibration import measure_host
 
     calibration = calibration_of(measure_host(device))
-    with suppress(DataError):  # whatever is wrong with the old file, it is replaced
+    with suppress(DataError):  # a damaged file is simply replaced
         known = read_calibration()
         if calibration.slowdown is None and known.slowdown is not None and known.host == calibration.host:
             calibration = replace(known, dispatch_us=calibration.dispatch_us)
@@ -40,12 +40,13 @@ def calibrate(device: str | None = None) -> HostCalibration:
 
 
 def calibration_of(speed: "HostSpeed") -> HostCalibration:
-    """What a measurement says about a host: without CUDA nothing about its launches, so the bounds stay as they are."""
-    from statistics import median  # slow to import, and predictions come this way too
+    """The calibration from a measurement. Without CUDA it has no launches, and the bounds are the reference's."""
+    from statistics import median  # slow to import, and every prediction imports this module
 
     facts = (speed.host, speed.cpu, speed.device, speed.torch)
     if not speed.inference:
         return HostCalibration(*facts, None, None, REFERENCE.low, REFERENCE.high, speed.dispatch_us, speed.measured_at)
+    # One training network gives no spread, so the inference ratios stand in.
     training = speed.training if len(speed.training) > 1 else speed.inference
     low, high = spread_bounds(max(_standard_error(speed.inference), _standard_error(training)))
     return HostCalibration(
@@ -60,26 +61,27 @@ def calibration_of(speed: "HostSpeed") -> HostCalibration:
 
 
 def _standard_error(ratios: Sequence[float]) -> float:
-    """Of the mean logarithm."""
+    """The standard error of the mean logarithm."""
     from statistics import stdev
 
+    # Logarithms, because slowdowns are ratios: twice as fast and twice as slow weigh the same.
     return stdev(math.log(ratio) for ratio in ratios) / math.sqrt(len(ratios))
 
 
 def write_calibration(calibration: HostCalibration, path: Path | None = None) -> None:
-    """Keep a calibration: whole or not at all."""
+    """Store a calibration, completely or not at all."""
     target = path or calibration_path()
     text = json.dumps({"version": VERSION, **asdict(calibration)}, indent=1)
     try:
         write_whole(target, text.encode())
     except OSError as error:
         raise DataError(
-            f"Cannot keep the calibration in {target}: {error.strerror}. Set FORETELL_CACHE to a writable folder."
+            f"Cannot store the calibration in {target}: {error.strerror}. Set FORETELL_CACHE to a writable folder."
         ) from error
 
 
 def read_calibration(path: Path | None = None) -> HostCalibration:
-    """This host's calibration, or the reference where it was never calibrated."""
+    """This host's calibration, or the reference if it was never calibrated."""
     source = path or calibration_path()
     try:
         text = source.read_bytes()
@@ -101,7 +103,7 @@ def read_calibration(path: Path | None = None) -> HostCalibration:
 
 
 def _wrong_field(calibration: HostCalibration) -> str | None:
-    """The first field that holds what cannot be."""
+    """The first field with an invalid value; None if all are valid."""
     for name, value in asdict(calibration).items():
         if name in _NUMBERS:
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""Workflows: the ceilings of this machine: measured, kept beside the host calibration, preferred by the roofline."""
+"""Workflows: measure the ceilings of this machine and store them. The roofline prefers them to the catalogue."""
 
 import json
 from collections.abc import Mapping
@@ -21,25 +21,25 @@ VERSION = 1
 
 
 def ceilings_path() -> Path:
-    """Where the ceilings of this machine are, or would be."""
+    """The file of this machine's ceilings; it may not exist."""
     return cache_folder() / "ceilings.json"
 
 
 def characterise(device: str | None = None) -> tuple[Ceilings, "MeasuredCeilings"]:
-    """Measure this machine's CPU or GPU and keep the result; what is known of its other devices stays."""
+    """Measure this machine's CPU or GPU and store the result; stored ceilings of its other devices stay."""
     from foretell.profiling.ceilings import measure_ceilings
 
     measured = measure_ceilings(device)
-    found = ceilings_of(measured)
+    ceilings = ceilings_of(measured)
     known: dict[str, Ceilings] = {}
-    with suppress(DataError):  # whatever is wrong with the old file, it is replaced
+    with suppress(DataError):  # a damaged file is simply replaced
         known = dict(read_own_ceilings())
-    write_own_ceilings(known | {found.device: found})
-    return found, measured
+    write_own_ceilings(known | {ceilings.device: ceilings})
+    return ceilings, measured
 
 
 def ceilings_of(measured: "MeasuredCeilings") -> Ceilings:
-    """A measurement under the name that the catalogue has for its device."""
+    """A measurement as ceilings, under the catalogue's name of the device."""
     details = [f"torch {measured.torch}"]
     details += [f"driver {measured.driver}"] if measured.driver else []
     details += [f"{measured.threads} threads"] if measured.kind == "cpu" else []
@@ -55,7 +55,7 @@ def ceilings_of(measured: "MeasuredCeilings") -> Ceilings:
 
 
 def device_id(measured: "MeasuredCeilings") -> str:
-    """The catalogue's id; a GPU that it does not have keeps its own name."""
+    """The catalogue's id of the device; an unknown GPU gets an id made from its name."""
     if measured.kind == "cpu":
         return "cpu"
     try:
@@ -65,20 +65,20 @@ def device_id(measured: "MeasuredCeilings") -> str:
 
 
 def write_own_ceilings(known: Mapping[str, Ceilings], path: Path | None = None) -> None:
-    """Keep what was measured here: whole or not at all."""
+    """Store the ceilings, completely or not at all."""
     target = path or ceilings_path()
-    rows = {device: {key: value for key, value in asdict(each).items() if key != "device" and value is not None}
-            for device, each in known.items()}  # fmt: skip
+    rows = {device: {key: value for key, value in asdict(ceilings).items() if key != "device" and value is not None}
+            for device, ceilings in known.items()}  # fmt: skip
     try:
         write_whole(target, json.dumps({"version": VERSION, "ceilings": rows}, indent=1).encode())
     except OSError as error:
         raise DataError(
-            f"Cannot keep the ceilings in {target}: {error.strerror}. Set FORETELL_CACHE to a writable folder."
+            f"Cannot store the ceilings in {target}: {error.strerror}. Set FORETELL_CACHE to a writable folder."
         ) from error
 
 
 def read_own_ceilings(path: Path | None = None) -> Mapping[str, Ceilings]:
-    """What was measured on this machine, by device id; nothing where nobody did."""
+    """The ceilings measured on this machine, by device id; empty if nothing was measured."""
     source = path or ceilings_path()
     try:
         values = json.loads(source.read_bytes())
@@ -96,7 +96,7 @@ def read_own_ceilings(path: Path | None = None) -> Mapping[str, Ceilings]:
 
 
 def known_ceilings(device: Device) -> Ceilings | None:
-    """What a device was measured to reach: here, or else by whoever shipped it; None where nobody did."""
+    """The measured ceilings of a device: from this machine, else from the package; None if there are none."""
     return read_own_ceilings().get(device.id) or load_ceilings().get(device.id)
 
 

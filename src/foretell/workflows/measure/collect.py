@@ -27,16 +27,16 @@ CAMPAIGNS = Registry(
     },
 )
 DEFAULT_FOLDER = "campaigns"
-NO_LIMIT_S = 30 * 24 * 3600.0
+NO_LIMIT_S = 30 * 24 * 3600.0  # the budget of a plan without one
 _DEVICES = ("cuda", "cpu")
-_LOOK_S = 1.0
+_POLL_S = 1.0
 
 OnProgress = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What a campaign left behind. ``appended`` counts the rows that were new to the store, by table."""
+    """The result of a campaign. ``appended`` counts the rows that were new to the store, by table."""
 
     out: Path
     counts: dict[str, int]
@@ -65,19 +65,19 @@ def collect(
     commit: str = "",
     on_progress: OnProgress = lambda _: None,
 ) -> Collected:
-    """Measure what a plan asks for. Called again with the same arguments it goes on; nothing is lost or doubled.
+    """Measure what a plan asks for. A second call with the same arguments continues; nothing is lost or measured twice.
 
     Args:
         plan: A TOML file.
-        out: The folder of the journal and the tables; ``campaigns/NAME`` where absent.
+        out: The folder of the journal and the tables; ``campaigns/NAME`` by default.
         store: A folder of Parquet files or ``postgresql://…`` that the tables are appended to.
-        seconds: When everything is to be written; the plan's own budget where absent.
+        seconds: Stop and write everything after so many seconds; the plan's budget by default.
         device: cuda or cpu.
-        skip: Folders or Parquet files of what need not be measured.
-        workers: Processes that measure and processes that trace, in place of the plan's.
+        skip: Folders or Parquet files of measurements that are done.
+        workers: The numbers of processes that measure and that trace; the plan's by default.
         limit: Stop after so many measurements.
         again: Measure so many of the skipped workloads once more.
-        unsure: A device; families that its predictor misjudges are measured more often.
+        unsure: A device; families with large errors of its predictor are measured more often.
         ray: The address of a Ray cluster, or ``local``.
         commit: The commit of the code, written into every record.
         on_progress: Called about twice a second.
@@ -87,25 +87,26 @@ def collect(
     ...
     foretell.errors.InputError: Cannot read the plan absent.toml: No such file or directory.
     """
-    from foretell.workflows.data import write_tables  # it brings numpy along, which predicting does not need
+    from foretell.workflows.data import write_tables  # imports numpy, which predictions do not need
 
     began = time.time()
-    wanted = read_plan(Path(plan))
+    campaign_plan = read_plan(Path(plan))
     if workers is not None:
         measure, trace = workers
-        wanted = replace(wanted, workers=replace(wanted.workers, measure=measure, trace=trace))
-        check_workers(wanted.workers)
+        campaign_plan = replace(campaign_plan, workers=replace(campaign_plan.workers, measure=measure, trace=trace))
+        check_workers(campaign_plan.workers)
     if limit < 0 or again < 0:
-        raise InputError(f"A limit of {limit} and {again} repetitions make no sense: both are 0 or more.")
-    _check(wanted, device, seconds, ray, again)
+        raise InputError(f"The limit is {limit} and the number of repetitions is {again}; both must be 0 or more.")
+    _check(campaign_plan, device, seconds, ray, again)
     folder = Path(out) if out is not None else Path(DEFAULT_FOLDER) / Path(plan).stem
     places = tuple(Path(place) for place in skip)
     if store is not None:
+        # A store that cannot be used must fail now, not after hours of measuring.
         try_store(str(store))
-    budget_s = seconds or wanted.seconds or NO_LIMIT_S
+    budget_s = seconds or campaign_plan.seconds or NO_LIMIT_S
     errors = errors_by_family(unsure) if unsure is not None else {}
-    job = Job(wanted, folder, device, budget_s, began, places, commit, limit, again, on_progress, errors)
-    with _alone_in(folder):
+    job = Job(campaign_plan, folder, device, budget_s, began, places, commit, limit, again, on_progress, errors)
+    with _locked_folder(folder):
         counts, interrupted = _run(job, ray)
         rows = write_tables(folder) if (folder / RECORDS).exists() else {}
         appended = append_to(str(store), folder) if store is not None and rows else {}
@@ -120,31 +121,32 @@ def _check(plan: Plan, device: str, seconds: float | None, ray: str | None, agai
     if device not in _DEVICES:
         raise DeviceError(f"Cannot measure on {device!r}.{did_you_mean(device, _DEVICES)}")
     if seconds is not None and seconds <= 0:
-        raise InputError(f"A campaign of {seconds:g} s cannot measure anything.")
+        raise InputError(f"The budget is {seconds:g} s; it must be above 0.")
     if ray is not None and plan.kind != "measurements":
-        raise InputError(f"A cluster runs plans of the kind 'measurements', not {plan.kind!r}.")
+        raise InputError(f"--ray runs plans of the kind 'measurements', not {plan.kind!r}.")
     if again and (ray is not None or plan.kind != "measurements"):
-        raise InputError("Measuring again is for campaigns of the kind 'measurements' on one machine.")
+        raise InputError("--again is for plans of the kind 'measurements' on one machine.")
+    # Containers may have the device file without nvidia-smi.
     if device == "cuda" and ray is None and not (shutil.which("nvidia-smi") or Path("/dev/nvidiactl").exists()):
         raise DeviceError("There is no NVIDIA GPU on this machine. Use --device cpu, or --ray with a cluster.")
 
 
 def errors_by_family(device: str) -> dict[str, float]:
-    """How far the best predictor of a device is off, on architectures it has not seen, by family."""
+    """The held-out error of the best predictor of a device, by family."""
     from foretell.devices import find_device
     from foretell.predictors import best_predictor
     from foretell.predictors.fitted_files import shipped_index
 
-    place = find_device(device).id
-    fitted = shipped_index().get(place)
+    device_id = find_device(device).id
+    fitted = shipped_index().get(device_id)
     if fitted is None:
-        raise InputError(f"No predictor is fitted to {place}: nobody knows what it misjudges. Leave --unsure out.")
-    errors: dict[str, float] = fitted[best_predictor(place)]["held_out_by_family"]
+        raise InputError(f"No predictor is fitted to {device_id}, so its errors are not known. Leave out --unsure.")
+    errors: dict[str, float] = fitted[best_predictor(device_id)]["held_out_by_family"]
     return errors
 
 
 def _run(job: Job, ray: str | None) -> tuple[dict[str, int], bool]:
-    """How many workloads ended how, and whether somebody pressed Ctrl-C: what is finished then stays."""
+    """Run a campaign: the number of workloads by status, and whether Ctrl-C stopped it. Finished workloads are kept."""
     try:
         if ray is not None:
             from foretell.profiling.campaign.ray_cluster import RayCampaign
@@ -159,13 +161,13 @@ def _run(job: Job, ray: str | None) -> tuple[dict[str, int], bool]:
 
 @contextmanager
 def _watched(job: Job) -> Iterator[None]:
-    """Tell the progress of a campaign that does not tell it: by the lines that its journal gets."""
+    """Report the progress of a campaign that does not report it itself, by counting the lines of its journal."""
     path, stop = job.out / RECORDS, threading.Event()
     before = _lines(path)
 
     def watch() -> None:
-        while not stop.wait(_LOOK_S):
-            finished = max(_lines(path) - before - 1, 0)  # one line is the campaign's own
+        while not stop.wait(_POLL_S):
+            finished = max(_lines(path) - before - 1, 0)  # one line is the header of the campaign
             job.on_progress(Progress(finished, 0, None, before, 0, job.elapsed_s, job.seconds))
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -182,8 +184,8 @@ def _lines(path: Path) -> int:
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Two campaigns in one folder would measure everything twice; the kernel frees the lock of one that dies."""
+def _locked_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder: two campaigns in it would measure everything twice. If a process dies, its lock is freed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -200,7 +202,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def try_store(store: str) -> None:
-    """Find out now, before any time is spent, that a store cannot be used."""
+    """Raise an error if a store cannot be used, before any time is spent on measuring."""
     from foretell.datasets import open_store
 
     opened = open_store(store)
@@ -212,9 +214,9 @@ def try_store(store: str) -> None:
 
 
 def append_to(store: str, folder: Path) -> dict[str, int]:
-    """Append a campaign's tables to a store; rows that are there already are not added again."""
+    """Append a campaign's tables to a store; rows that it already has are skipped."""
     if "://" not in store and Path(store).resolve() in (folder.resolve(), *folder.resolve().parents):
-        return {}  # the folder lies in the store: its tables are there already
+        return {}  # the folder is inside the store, which therefore has the tables already
     from foretell.workflows.data import merge_stores
 
     return merge_stores([str(folder)], store)

@@ -1,4 +1,4 @@
-"""Workflows: the frameworks whose models are converted: which are installed, where, and installing one."""
+"""Workflows: list, install and remove the frameworks that convert models."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _ALIASES = {"tensorflow": "keras", "tf": "keras", "paddlepaddle": "paddle", "fla
 
 @dataclass(frozen=True)
 class FrameworkState:
-    """One framework: what it is called, where its converter is, and in which versions; None where it is absent."""
+    """One framework: its name, the Python of its converter and the versions; None if it is not installed."""
 
     name: str
     title: str
@@ -22,23 +22,23 @@ class FrameworkState:
 
 
 def list_frameworks() -> tuple[FrameworkState, ...]:
-    """All frameworks that a converter is known for."""
+    """The state of all frameworks."""
     return tuple(_state(name, find_environment(name)) for name in FRAMEWORKS)
 
 
-def install_framework(name: str, tell: Callable[[str], None] = lambda _: None) -> FrameworkState:
-    """Make the environment of a framework; an older one is replaced."""
+def install_framework(name: str, on_progress: Callable[[str], None] = lambda _: None) -> FrameworkState:
+    """Make the environment of a framework; an existing one is replaced."""
     known = find_framework(name)
-    return _state(known, install(known, tell))
+    return _state(known, install(known, on_progress))
 
 
 def remove_framework(name: str) -> bool:
-    """Delete the environment of a framework; says whether there was one."""
+    """Delete the environment of a framework; return whether there was one."""
     return remove(find_framework(name))
 
 
 def find_framework(name: str) -> str:
-    """The name of a framework as people write it.
+    """The name of a framework, from its usual spellings.
 
     >>> find_framework("TensorFlow")
     'keras'
@@ -50,8 +50,8 @@ def find_framework(name: str) -> str:
     return plain
 
 
-def _state(name: str, found: Environment | None) -> FrameworkState:
+def _state(name: str, environment: Environment | None) -> FrameworkState:
     title = FRAMEWORKS[name].title
-    if found is None:
+    if environment is None:
         return FrameworkState(name, title, None, False, None)
-    return FrameworkState(name, title, str(found.python), found.own, found.versions)
+    return FrameworkState(name, title, str(environment.python), environment.own, environment.versions)

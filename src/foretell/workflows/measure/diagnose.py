@@ -1,4 +1,4 @@
-"""Workflows: what is installed, which front-ends work, whether a GPU is seen."""
+"""Workflows: find out what is installed, which front-ends work, and whether there is a GPU."""
 
 import platform
 import shutil
@@ -43,14 +43,14 @@ MEASURING = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the machine has."""
+    """What is installed on this machine, and what works."""
 
     foretell: str
     python: str
     platform: str
     libraries: dict[str, str | None]
-    frontends: dict[str, str | None]  # None where it works, else what to do
-    measuring: dict[str, str | None]  # likewise
+    frontends: dict[str, str | None]  # None if it works, else what to do
+    measuring: dict[str, str | None]  # the same
     gpus: tuple[str, ...]
     known_gpus: tuple[str, ...]
     cache: str
@@ -58,7 +58,7 @@ class Diagnosis:
 
 
 def diagnose() -> Diagnosis:
-    """Look around, without importing anything heavy."""
+    """Examine this machine, without importing heavy libraries."""
     gpus = _gpus()
     folder = cache_folder() / "graphs"
     return Diagnosis(
@@ -76,7 +76,7 @@ def diagnose() -> Diagnosis:
 
 
 def _converters() -> dict[str, str | None]:
-    """Models that a framework's own converter reads: which of the frameworks are there."""
+    """Which of the frameworks that convert models are installed."""
     return {
         shown: None if find_environment(name) else f"foretell frontends install {name}"
         for shown, name in CONVERTED.items()
@@ -84,12 +84,12 @@ def _converters() -> dict[str, str | None]:
 
 
 def _measuring(gpu: bool) -> dict[str, str | None]:
-    found = {name: _missing(needs, extra) for name, (needs, extra) in MEASURING.items()}
-    found["foretell profile on cuda"] = found["foretell profile on cpu"] if gpu else "no NVIDIA GPU is seen"
-    found["--occupancy (ncu)"] = None if _has_ncu() else "not found; NVIDIA Nsight Compute has it"
+    checks = {name: _missing(needs, extra) for name, (needs, extra) in MEASURING.items()}
+    checks["foretell profile on cuda"] = checks["foretell profile on cpu"] if gpu else "there is no NVIDIA GPU"
+    checks["--occupancy (ncu)"] = None if _has_ncu() else "not found; it is part of NVIDIA Nsight Compute"
     service = shutil.which("nvidia-cuda-mps-control")
-    found["--slice (nvidia-cuda-mps-control)"] = None if service else "not found; NVIDIA's driver has it"
-    return found
+    checks["--slice (nvidia-cuda-mps-control)"] = None if service else "not found; it is part of NVIDIA's driver"
+    return checks
 
 
 def _has_ncu() -> bool:
@@ -107,12 +107,12 @@ def _version(name: str) -> str | None:
 
 
 def _missing(needs: tuple[str, ...], extra: str) -> str | None:
-    absent = [n for n in needs if not available(n)]
+    absent = [name for name in needs if not available(name)]
     return f"pip install 'foretell[{extra}]'" if absent else None
 
 
 def _gpus() -> tuple[str, ...]:
-    """Names of the NVIDIA GPUs that the driver shows."""
+    """The names of the NVIDIA GPUs, from nvidia-smi."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()

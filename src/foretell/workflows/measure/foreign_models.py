@@ -1,4 +1,4 @@
-"""Workflows: models that no profiling zoo has, made ready to be measured: transformers by name, Python files, ONNX.
+"""Workflows: build models that are in no profiling zoo, to measure them: Hugging Face models, Python files, ONNX files.
 
 These functions run in the child process that measures; `profile` names them in its request.
 """
@@ -26,15 +26,15 @@ from foretell.profiling.zoos.zoo import Built, Inputs
 
 
 def build_onnx(request: Request) -> Source:
-    """An ONNX file, left to ONNX Runtime."""
-    given = {spec.name: spec.shape for spec in parse_inputs(request.inputs)}
-    asked = Workload(request.model, request.batch_size, (), request.dtype)
-    shapes = input_shapes(request.model, asked, given)
+    """An ONNX file, which ONNX Runtime runs."""
+    shapes_by_name = {spec.name: spec.shape for spec in parse_inputs(request.inputs)}
+    workload = Workload(request.model, request.batch_size, (), request.dtype)
+    shapes = input_shapes(request.model, workload, shapes_by_name)
     return Source(None, next(iter(shapes.values()), ())[1:], "onnx", request.model, feeds=shapes)
 
 
 def build_huggingface(request: Request) -> Source:
-    """``hf:ID``, a folder or a config.json: the class that the front-end would read, with random weights."""
+    """``hf:ID``, a folder or a config.json: the class that the front-end would choose, with random weights."""
     load_zoo("hf").prepare()  # type: ignore[attr-defined]
     from foretell.profiling.skeleton import lazy_initialisation
 
@@ -42,25 +42,26 @@ def build_huggingface(request: Request) -> Source:
     source = load_config(request.model)
     sequence, image = read_sizes(parse_inputs(request.inputs))
     generates = request.mode in ("prefill", "decode")
+    # Without random initialisation: it takes long for large models, and weights do not change the times.
     with quiet(), lazy_initialisation():
         config = transformers_config(source, trust=request.trust)
         try:
             model = model_factory(source, config, generates=generates)(config).eval()
         except Exception as error:
-            raise ModelError(f"The config of {source.name} does not make a model: {one_line(error)}") from error
+            raise ModelError(f"The config of {source.name} does not define a valid model: {one_line(error)}") from error
     if generates:
         if not model.can_generate() or getattr(config, "is_encoder_decoder", False):
-            raise InputError(f"Mode {request.mode!r} needs a decoder-only language model; {source.name} is none.")
+            raise InputError(f"Mode {request.mode!r} needs a decoder-only language model; {source.name} is not one.")
         length = (request.context or sequence if request.mode == "decode" else sequence) or DEFAULT_PROMPT
         return Source(Built(model, _no_inputs, cast_buffers=False), (length,), f"hf-{config.model_type}")
-    asked = ModelInputs(model, Sizes(request.batch_size, sequence, request.context, image), torch.float32)
-    template = asked.source()
-    if asked.is_encoder_decoder:
-        template["decoder_input_ids"] = asked.tokens(asked.target_length(), target=True)
-    options = {"use_cache": False} if "use_cache" in asked.parameters else {}
+    model_inputs = ModelInputs(model, Sizes(request.batch_size, sequence, request.context, image), torch.float32)
+    template = model_inputs.source()
+    if model_inputs.is_encoder_decoder:
+        template["decoder_input_ids"] = model_inputs.tokens(model_inputs.target_length(), target=True)
+    options = {"use_cache": False} if "use_cache" in model_inputs.parameters else {}
     shape = tuple(next(iter(template.values())).shape[1:])
     vocabulary = int(getattr(config.get_text_config(), "vocab_size", 0) or 2)
-    made = Built(model, _like(template, options, vocabulary), cast_buffers=False)
+    made = Built(model, _random_inputs_like(template, options, vocabulary), cast_buffers=False)
     return Source(made, shape, f"hf-{config.model_type}")
 
 
@@ -68,8 +69,8 @@ def _no_inputs(workload: Workload, device: str, dtype: Any) -> Inputs:  # noqa: 
     return Inputs()
 
 
-def _like(template: Mapping[str, Any], options: Mapping[str, Any], vocabulary: int) -> Any:
-    """Random inputs of the template's shapes: tokens of the vocabulary, unit normal numbers."""
+def _random_inputs_like(template: Mapping[str, Any], options: Mapping[str, Any], vocabulary: int) -> Any:
+    """Random inputs of the template's shapes: tokens from the vocabulary, or normally distributed numbers."""
 
     def make(workload: Workload, device: str, dtype: Any) -> Inputs:  # noqa: ARG001 the template has the batch
         torch = require("torch", extra="hf")
@@ -85,7 +86,7 @@ def _like(template: Mapping[str, Any], options: Mapping[str, Any], vocabulary: i
 
 
 def build_python(request: Request) -> Source:
-    """``net.py:build``; the parent has asked for trust."""
+    """``net.py:build``. The parent process has checked that the user trusts it."""
     from foretell.profiling.skeleton import lazy_initialisation
 
     torch = require("torch", extra="torch", purpose="Profiling PyTorch models")
@@ -105,7 +106,7 @@ def build_python(request: Request) -> Source:
         return Source(Built(module.eval(), _from_specs(specs)), specs[0].shape)
     if examples is None:
         raise InputError(
-            f"The inputs of {request.model} are not known. Give them, without the batch: --input 3x224x224"
+            f"The inputs of {request.model} are not known. Give their shapes, without the batch: --input 3x224x224"
         )
     args, kwargs = ((), examples) if isinstance(examples, dict) else (examples, {})
     args = tuple(args) if isinstance(args, list | tuple) else (args,)
@@ -120,11 +121,11 @@ def _from_specs(specs: tuple[InputSpec, ...]) -> Any:
         args, kwargs = [], []
         for spec in specs:
             shape = (workload.batch_size, *spec.shape)
-            wanted = torch_dtype(torch, spec.dtype) if spec.dtype is not None else dtype
-            floating = wanted.is_floating_point
-            # the range of whole numbers is not known: 0 and 1 are in every vocabulary
+            input_dtype = torch_dtype(torch, spec.dtype) if spec.dtype is not None else dtype
+            floating = input_dtype.is_floating_point
+            # The size of the vocabulary is not known, but 0 and 1 are valid tokens in every one.
             value = torch.randn(shape, device=device) if floating else torch.randint(0, 2, shape, device=device)
-            value = value.to(dtype if floating and spec.dtype is None else wanted)
+            value = value.to(dtype if floating and spec.dtype is None else input_dtype)
             if spec.name is None:
                 args.append(value)
             else:
@@ -135,7 +136,7 @@ def _from_specs(specs: tuple[InputSpec, ...]) -> Any:
 
 
 def _from_examples(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The example inputs at another batch: their items in turn."""
+    """The example inputs at another batch size: their items are repeated in turn."""
 
     def make(workload: Workload, device: str, dtype: Any) -> Inputs:
         torch = require("torch", extra="torch")

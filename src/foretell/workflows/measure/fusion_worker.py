@@ -1,7 +1,7 @@
-"""Workflows: a child process that compiles models, one after the other, and says what was fused in each.
+"""Workflows: a child process that compiles models one by one and reports which operators were fused.
 
-It is the one place that needs both the compilers (profiling) and the readers of graphs (frontends): a compiler's labels
-are given by the names that operators have in the exported program, and kept by the positions of nodes in its graph.
+Only this module needs both the compilers (profiling) and the front-ends: compilers label operators by their names in
+the exported program, and the records store the labels by position in the graph.
 """
 
 import gc
@@ -32,14 +32,14 @@ from foretell.profiling.zoos.registry import build, preload
 from foretell.units import GIB
 
 _MAX_ERROR_CHARACTERS = 300
-# Compilers keep what they have seen; a fresh process is cheaper than finding all of it.
+# Compilers cache what they have compiled. A new process is cheaper than finding and clearing all these caches.
 MODELS_A_PROCESS = 40
 _MAX_RESIDENT_BYTES = 8 * GIB
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one model: a row of ``fusion_graphs``, and its nodes and edges where it was compiled."""
+    """The result for one model: a row of ``fusion_graphs``, and its nodes and edges if it was compiled."""
 
     status: str
     values: Message
@@ -47,7 +47,7 @@ class Answer:
 
 
 def compile_inductor(workload: Workload, device: str, max_parameters: float) -> tuple[Graph, Compiled, float]:
-    """The graph of a model and what Inductor does to it, with the seconds that the compiler took."""
+    """The graph of a model, what Inductor makes of it, and the seconds that the compiler took."""
     from foretell.profiling.fusion import inductor
 
     built = _build(workload, max_parameters)
@@ -62,10 +62,10 @@ def compile_inductor(workload: Workload, device: str, max_parameters: float) -> 
 
 def compile_onnxruntime(
     workload: Workload,
-    device: str,  # noqa: ARG001 one compiler takes a device, all have the signature
+    device: str,  # noqa: ARG001 all compilers have the same signature
     max_parameters: float,
 ) -> tuple[Graph, Compiled, float]:
-    """The graph of a model's ONNX export and what ONNX Runtime does to it on a CPU, whatever the ``device``."""
+    """The graph of a model's ONNX export, and what ONNX Runtime makes of it on a CPU, whatever the ``device``."""
     from foretell.profiling.fusion import onnx_runtime as onnxruntime
 
     built = _build(workload, max_parameters)
@@ -84,7 +84,7 @@ COMPILERS: dict[str, Callable[[Workload, str, float], tuple[Graph, Compiled, flo
 
 
 def backend_version(backend: str, device: str) -> str:
-    """The compiler as it is written into every record."""
+    """The version of the compiler, for the records."""
     if backend == "onnxruntime":
         from foretell.profiling.fusion.onnx_runtime import LEVEL
 
@@ -93,11 +93,11 @@ def backend_version(backend: str, device: str) -> str:
 
 
 class _BuildError(MeasurementError):
-    """The model could not be made, before any compiler saw it."""
+    """The model could not be built or exported."""
 
 
 class _TooLargeError(MeasurementError):
-    """The model is beyond the plan's limits."""
+    """The model exceeds the limits of the plan."""
 
 
 def _build(workload: Workload, max_parameters: float) -> Any:
@@ -118,7 +118,7 @@ def _stage(name: str, make: Callable[[], Any]) -> Any:
 
 
 def answer(backend: str, workload: Workload, device: str, max_parameters: float) -> Answer:
-    """Compile one model; whatever goes wrong becomes part of the answer."""
+    """Compile one model; an error becomes the status of the answer."""
     version = {"backend_version": backend_version(backend, device)}
     try:
         graph, compiled, compile_s = COMPILERS[backend](workload, device, max_parameters)
@@ -129,7 +129,7 @@ def answer(backend: str, workload: Workload, device: str, max_parameters: float)
         return Answer("build_error", version | {"error": str(error)[:_MAX_ERROR_CHARACTERS]})
     except MemoryError as error:
         return Answer("oom", version | {"error": _one_line(error)})
-    except Exception as error:  # noqa: BLE001 a model that a compiler refuses is a finding, not an accident
+    except Exception as error:  # noqa: BLE001 a compiler that refuses a model is a result worth recording
         return Answer("run_error", version | {"error": _one_line(error)})
     if not labels.kernel_count:
         return Answer("run_error", version | {"error": "No node could be matched with a kernel."})
@@ -150,7 +150,7 @@ def document_of(graph: Graph) -> Message:
 
 
 def _one_line(error: BaseException) -> str:
-    """The innermost reason: exporters wrap it in pages of advice."""
+    """The innermost error in one line: exporters wrap it in pages of advice."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MAX_ERROR_CHARACTERS]
@@ -163,21 +163,21 @@ def main(arguments: list[str]) -> int:
     work_alone(Path(settings["folder"]))
     say = take_output()
     preload(settings["preload"])
-    settle()  # compilers make millions of small objects; looking through them after each model is enough
+    settle()  # compilers make millions of small objects: collecting garbage once after each model is enough
     say({"event": "ready", "pid": os.getpid()})
     for number, line in enumerate(sys.stdin, start=1):
         group, _ = group_from_json(json.loads(line)["group"])
         for workload in group.workloads:
             say({"event": "begin", "id": workload.id})
-            found = answer(group.role, workload, settings["device"], settings["max_parameters"])
-            record = {"event": "record", "id": workload.id, "status": found.status, "values": found.values}
-            say(record | {"details": found.details})
+            result = answer(group.role, workload, settings["device"], settings["max_parameters"])
+            record = {"event": "record", "id": workload.id, "status": result.status, "values": result.values}
+            say(record | {"details": result.details})
         gc.collect()
         last = number >= MODELS_A_PROCESS or resident_bytes() > _MAX_RESIDENT_BYTES
         say({"event": "done", "last": last})
         if last:
             break
-    os._exit(0)  # what compilers have left behind needs no tidy end
+    os._exit(0)  # at once: threads and files that compilers leave behind need no clean-up
 
 
 if __name__ == "__main__":

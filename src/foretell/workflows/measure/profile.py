@@ -1,4 +1,4 @@
-"""Workflows: run one model here and tell what it took: latency, memory, energy, kernels."""
+"""Workflows: run one model on this machine and measure latency, memory, energy and kernels."""
 
 import hashlib
 import tempfile
@@ -58,31 +58,31 @@ def profile(
     store: str | Path | None = None,
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> Measurement:
-    """Run a model on this machine, in a process of its own, and measure it.
+    """Run a model on this machine, in a separate process, and measure it.
 
     Args:
         model: A spec (``timm:resnet50``, ``synthetic:lenet?scale=1``, ``hf:gpt2``), a config.json, ``net.py:build`` or
             an ONNX file.
         device: cpu or cuda.
-        batch_size: Items a batch.
-        input_shape: Shape of the input without the batch; the model's own where absent.
+        batch_size: Items in a batch.
+        input_shape: Shape of the input without the batch; the model's own by default.
         dtype: fp32, fp16 or bf16; in training bf16 means autocast.
         mode: inference, training, prefill or decode.
         optimizer: sgd (momentum) or adamw, in training.
         runtime: cuda-graph, eager or compiled on cuda; eager, compiled or onnxruntime on cpu. The first is the default.
         energy: Read the GPU's energy counter while the model runs for a second.
         kernels: Trace one run: kernels on a GPU, operators on a CPU.
-        fusion: Also tell which operators a compiler puts into one kernel: inductor or onnxruntime.
-        occupancy: Also count achieved occupancy with NVIDIA's profiler.
+        fusion: Also record which operators a compiler fuses into one kernel: inductor or onnxruntime.
+        occupancy: Also measure the achieved occupancy, with NVIDIA's profiler.
         slice: A share of the GPU's multiprocessors: ``20%``.
-        threads: Of the host's processor, on cpu.
+        threads: CPU threads, with ``device="cpu"``.
         context: Tokens already in the cache, when decoding.
         trust: Allow code that comes with the model to run.
-        timeout_s: How long to wait before the run is given up.
+        timeout_s: Give up after so many seconds.
         store: A folder or a ``postgresql://…`` address to append the measurement to.
-        on_stage: Called with what is being done.
+        on_stage: Called with the name of each stage.
 
-    A model that fails, hangs or does not fit gives a measurement whose ``status`` and ``error`` say so.
+    If the model fails, hangs or does not fit, the ``status`` and ``error`` of the measurement say so.
 
     >>> profile("synthetic:lenet?scale=1", device="h200")
     Traceback (most recent call last):
@@ -91,9 +91,10 @@ def profile(
     """
     if not isinstance(model, str | Path):
         raise ModelError(
-            f"A {type(model).__name__} cannot be profiled as it is: models run in a process of their own. "
+            f"A {type(model).__name__} cannot be profiled directly: models run in a separate process. "
             "Put a function that builds it into a file and name it: profile('net.py:build', input_shape=…, trust=True)."
         )
+    # Cheap checks come first: starting a process that imports torch takes seconds.
     request = make_request(
         str(model), device=device, batch_size=batch_size, input_shape=input_shape, dtype=dtype, mode=mode,
         optimizer=optimizer, runtime=runtime, energy=energy, kernels=kernels, threads=threads, context=context,
@@ -102,16 +103,18 @@ def profile(
     if not available("torch"):
         raise MissingExtraError("Profiling runs models with torch: pip install 'foretell[profile]'")
     if device == "cpu" and (occupancy or slice):
-        raise InputError("Occupancy and slices are a GPU's: use --device cuda.")
+        raise InputError("Occupancy and slices need a GPU: use --device cuda.")
     if store is not None and slice:
-        raise InputError("A slice is not stored from here: foretell collect stores slices in a table of their own.")
+        raise InputError(
+            "A measurement on a slice cannot be stored here; use foretell collect with a plan of the kind slices."
+        )
     if store is not None and device == "cpu" and threads != 1:
-        raise InputError(f"Stored measurements of a processor use 1 thread, not {threads}: they are to be compared.")
+        raise InputError(f"Stored CPU measurements use 1 thread, not {threads}, so that they can be compared.")
     if store is not None:
         from foretell.workflows.measure.collect import try_store
 
         try_store(str(store))
-    with _sliced(slice) as environment:
+    with _gpu_share(slice) as environment:
         result = measure_alone(request, timeout_s=timeout_s, environment=environment, on_stage=on_stage)
     if result["status"] == NO_DEVICE:
         raise DeviceError(str(result["error"]))
@@ -119,13 +122,14 @@ def profile(
         from foretell.workflows.measure.storing import store_single
 
         store_single(store, stored_spec(request.model), request, result)
+    # Occupancy is measured in a separate run: the profiler slows kernels down and would spoil the latency.
     counted = count_alone(request, timeout_s=timeout_s) if occupancy and result["status"] == "ok" else None
     return to_measurement(request, result, counted, slice)
 
 
 @contextmanager
-def _sliced(text: str | None) -> Iterator[Mapping[str, str]]:
-    """What a process needs in its environment to get a share of the GPU; the service that gives it, meanwhile."""
+def _gpu_share(text: str | None) -> Iterator[Mapping[str, str]]:
+    """Run the MPS daemon, and yield the environment variables that give a process its share of the GPU."""
     if text is None:
         yield {}
         return
@@ -135,7 +139,7 @@ def _sliced(text: str | None) -> Iterator[Mapping[str, str]]:
 
 
 def parse_percent(text: str) -> float:
-    """A share of a GPU as people write it.
+    """The percentage in a share of a GPU.
 
     >>> parse_percent("20%"), parse_percent("mps:12.5")
     (20.0, 12.5)
@@ -166,10 +170,10 @@ def make_request(
     trust: bool,
     fusion: str | None = None,
 ) -> Request:
-    """Check what was asked for, before any process is started."""
+    """Check all arguments before any process is started."""
     if device not in DEVICES:
         raise DeviceError(f"Cannot measure on {device!r}.{did_you_mean(device, DEVICES)}")
-    runtime = runtime or _usual_runtime(model, device)
+    runtime = runtime or _default_runtime(model, device)
     check_mode(mode)
     if dtype not in DTYPES:
         raise InputError(f"Unknown dtype {dtype!r}.{did_you_mean(dtype, DTYPES)}")
@@ -177,7 +181,7 @@ def make_request(
         raise InputError(f"There is no runtime {runtime!r} on {device}.{did_you_mean(runtime, RUNTIMES[device])}")
     batch_size = check_batch_size(batch_size)
     if threads < 1:
-        raise InputError(f"A run on {threads} threads is none: give 1 thread or more.")
+        raise InputError(f"Got {threads} threads; it must be 1 or more.")
     optimizer = check_optimizer(optimizer, mode)
     if mode == "training" and dtype == "fp16":
         raise InputError("Training is measured in fp32 or with bf16 autocast, not in fp16.")
@@ -185,16 +189,17 @@ def make_request(
         raise InputError("Energy is read from a GPU's counter: use --device cuda.")
     builder = find_builder(model, runtime, trust=trust)
     if mode in ("prefill", "decode") and not (model.startswith("hf:") or builder == _BUILDERS["hf"]):
-        raise InputError(f"The mode {mode!r} is for language models from hf:ID or a config.json; {model} is none.")
+        raise InputError(f"The mode {mode!r} is for language models from hf:ID or a config.json; {model} is not one.")
     if fusion and fusion not in FUSION_BACKENDS:
         raise InputError(f"Unknown compiler {fusion!r}.{did_you_mean(fusion, FUSION_BACKENDS)}")
     if fusion and (builder != ZOO_BUILDER or mode != "inference"):
-        raise InputError("Fusion is read from the inference of timm:, torchvision:, hf:TYPE?… and synthetic: models.")
+        raise InputError("--fusion is for inference of timm:, torchvision:, hf:TYPE?… and synthetic: models.")
     specs = read_input_shape(input_shape)
     if builder == ZOO_BUILDER and len(specs) > 1:
-        raise InputError(f"{model} takes one input, {len(specs)} were given.")
-    named = [f"{each.name + '=' if each.name else ''}{each}{':' + each.dtype if each.dtype else ''}" for each in specs]
+        raise InputError(f"{model} takes one input; got {len(specs)}.")
+    named = [f"{spec.name + '=' if spec.name else ''}{spec}{':' + spec.dtype if spec.dtype else ''}" for spec in specs]
     shape = specs[0].shape if specs else ()
+    # When decoding, the length of the cache takes the place of the input shape.
     if mode == "decode" and context:
         shape = (context,)
     return Request(
@@ -204,14 +209,15 @@ def make_request(
     )  # fmt: skip
 
 
-def _usual_runtime(model: str, device: str) -> str:
-    """The device's first, but for files that only one can run."""
+def _default_runtime(model: str, device: str) -> str:
+    """The first runtime of the device, but ONNX Runtime for ONNX files on a CPU."""
     return "onnxruntime" if device == "cpu" and model.lower().endswith(".onnx") else RUNTIMES[device][0]
 
 
 def find_builder(model: str, runtime: str, *, trust: bool) -> str:
-    """Which function builds a model in the child: ``module:function``."""
+    """The function that builds a model in the child process, as ``module:function``."""
     scheme, _, rest = model.partition(":")
+    # hf:TYPE?… is a configuration of the zoo, hf:ID a model of the hub.
     if scheme in _ZOOS or (scheme == "hf" and "?" in rest):
         return ZOO_BUILDER
     kind = recognise(model)
@@ -230,9 +236,10 @@ def find_builder(model: str, runtime: str, *, trust: bool) -> str:
 
 
 def stored_spec(model: str) -> str:
-    """How a model is named in a store: a file by its content, since names of files are not unique."""
+    """The name of a model in a store. A file is named by its content, because file names are not unique."""
     path = Path(model.rpartition(":")[0] if model.rpartition(":")[0].endswith(".py") else model)
     if path.is_dir():
+        # A folder is a Hugging Face model, which its config identifies.
         path /= "config.json"
     if not path.is_file():
         return model
@@ -246,12 +253,12 @@ def to_measurement(
     counted: Mapping[str, Any] | None = None,
     slice: str | None = None,
 ) -> Measurement:
-    """The child's answer as a record; ``counted`` is what a profiler said of a run of its own."""
+    """The result of the child process as a record; ``counted`` is that of a separate run under NVIDIA's profiler."""
     values: Mapping[str, Any] = result.get("values") or {}
     facts: dict[str, Any] = dict(result.get("facts") or {})
     name = str(facts.get("device_name") or request.device)
     metrics: dict[str, Estimate] = {
-        key: _once(float(values[key])) for key in _PLAIN_METRICS if values.get(key) is not None
+        key: _exact(float(values[key])) for key in _PLAIN_METRICS if values.get(key) is not None
     }
     if values.get("latency_ms") is not None:
         latency = _spread(
@@ -260,13 +267,16 @@ def to_measurement(
             float(values.get("latency_min_ms") or 0),
         )
         metrics["latency_ms"] = latency
-        metrics["throughput_per_s"] = Estimate(*(per_second(request.batch_size, each) for each in
+        # The highest latency gives the lowest throughput, hence the order of the ends.
+        metrics["throughput_per_s"] = Estimate(*(per_second(request.batch_size, ms) for ms in
                                                  (latency.value, latency.high, latency.low)))  # fmt: skip
+    # On a CPU, host and device are the same: there is no second latency.
     if request.device == "cuda" and values.get("host_latency_ms") is not None:
-        metrics["host_latency_ms"] = _once(float(values["host_latency_ms"]))
+        metrics["host_latency_ms"] = _exact(float(values["host_latency_ms"]))
     warnings = _warnings(values)
     if counted is not None and counted["status"] == "ok":
-        metrics["occupancy"] = _once(float(counted["values"]["occupancy_weighted"]) / 100)
+        # The profiler reports percent.
+        metrics["occupancy"] = _exact(float(counted["values"]["occupancy_weighted"]) / 100)
         facts["occupancy_mean"] = float(counted["values"]["occupancy_mean"]) / 100
     elif counted is not None:
         warnings.append(f"Occupancy could not be counted: {counted['error']}")
@@ -280,41 +290,44 @@ def to_measurement(
     columns = [table.get(column, []) for column in ("name", "duration_us", "op", "module")]
     runs = tuple(KernelRun(str(n), float(d), str(o), str(m)) for n, d, o, m in zip(*columns)) if table else ()
     part = f"mps:{parse_percent(slice):g}" if slice else None
-    kept = {key: value for key, value in values.items() if key not in _NOT_FACTS and value is not None}
+    # Values that are not metrics of their own become facts.
+    other_values = {key: value for key, value in values.items() if key not in _NOT_FACTS and value is not None}
     return Measurement(
         model=request.model, device=name, slice=part, runtime=request.runtime, mode=request.mode,
         batch_size=request.batch_size, dtype=request.dtype, status=str(result["status"]), error=result.get("error"),
         optimizer=request.optimizer or None, input_shape=shape, kernels=runs, fusion=fusion, warnings=tuple(warnings),
-        facts=facts | kept | ({"threads": request.threads} if request.device == "cpu" else {}), **metrics,
+        facts=facts | other_values | ({"threads": request.threads} if request.device == "cpu" else {}), **metrics,
     )  # fmt: skip
 
 
-def _once(value: float) -> Estimate:
+def _exact(value: float) -> Estimate:
     return Estimate(value, value, value)
 
 
 def _spread(value: float, cv: float, least: float) -> Estimate:
-    """An interval for nine of ten runs; no run was faster than ``least``."""
+    """The interval of nine runs in ten, assuming a normal distribution; no run was faster than ``least``."""
     low = min(max(value * (1 - _90_PERCENT * cv), least), value)
     return Estimate(value, low if low > 0 else value, value * (1 + _90_PERCENT * cv))
 
 
 def _warnings(values: Mapping[str, Any]) -> list[str]:
-    found = []
+    warnings = []
     if values.get("noisy"):
-        found.append(f"The repetitions differ by {values['latency_cv']:.0%}: other work may run on this machine.")
+        warnings.append(f"The repetitions differ by {values['latency_cv']:.0%}: other work may run on this machine.")
     if values.get("capture_error"):
         reason = str(values["capture_error"]).rstrip(".")
-        found.append(f"No CUDA graph could be captured ({reason}): the latency is the sum of the kernels' durations.")
+        warnings.append(
+            f"No CUDA graph could be captured ({reason}): the latency is the sum of the kernels' durations."
+        )
     if values.get("output_finite") is False:
-        found.append("The output has infinite or undefined numbers: random weights overflow in this precision.")
+        warnings.append("The output has infinite or undefined numbers: random weights overflow in this precision.")
     if values.get("energy_error"):
-        found.append(str(values["energy_error"]))
-    return found
+        warnings.append(str(values["energy_error"]))
+    return warnings
 
 
 def predict_beside(measurement: Measurement, *, trust: bool = False) -> Prediction | None:
-    """What the default predictor says of the same workload, where it knows the device and can read the model."""
+    """The prediction for the same workload; None if the device is not in the catalogue or the model cannot be read."""
     try:
         device = find_device(
             str(measurement.facts.get("host_cpu") if measurement.device == "cpu" else measurement.device)

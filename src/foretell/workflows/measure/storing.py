@@ -1,4 +1,4 @@
-"""Workflows: one measurement on its way into a store, through the same journal and tables as a campaign."""
+"""Workflows: store one measurement, through the same journal and tables as a campaign."""
 
 import tempfile
 import uuid
@@ -17,17 +17,18 @@ PART = "profile"
 
 
 def store_single(store: str | Path, spec: str, request: Request, result: Mapping[str, Any]) -> dict[str, int]:
-    """Append what one request gave, a failure included; returns the rows that were new, by table.
+    """Append the result of one request, also a failure; return the number of new rows by table.
 
-    A failure before the model's input was known cannot be told from any other: it is not stored.
+    A failure before the input shape was known has no key, so it is not stored.
     """
     if result.get("workload") is None:
         return {}
     workload = workload_from_json(result["workload"])
+    # Models of zoos keep their spec; files get one with the hash of their content.
     if workload.spec == request.model:
         workload = replace(workload, spec=spec)
     if ":" not in workload.spec:
-        raise InputError(f"{workload.spec!r} cannot be stored: it names no zoo.")
+        raise InputError(f"{workload.spec!r} cannot be stored: it has no zoo, such as timm:.")
     campaign_id = uuid.uuid4().hex[:12]
     header = {"kind": "campaign", "campaign_id": campaign_id, "runtime": runtime_name(request), "workers": 1}
     line = record_of("measurement", campaign_id, workload, PART, result["status"]) | {"error": result["error"]}
@@ -47,5 +48,5 @@ def store_single(store: str | Path, spec: str, request: Request, result: Mapping
 
 
 def runtime_name(request: Request) -> str:
-    """The runtime as campaigns write it: plain torch on a processor is ``cpu``."""
+    """The runtime as campaigns write it: eager PyTorch on a CPU is ``cpu``."""
     return "cpu" if (request.device, request.runtime) == ("cpu", "eager") else request.runtime
