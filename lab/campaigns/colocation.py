@@ -101,7 +101,7 @@ class ColocationCampaign:
                     stage.measure_alone()
                     self._together(stage, method, count, until)
             finally:
-                replay_workers.keep_log(self._out)
+                replay_workers.save_log(self._out)
 
     @contextmanager
     def _daemon(self, method: str, folder: str) -> Iterator[dict[str, str]]:

@@ -82,7 +82,7 @@ class FusionCampaign:
             finally:
                 pool.stop()
                 self._journal.close()
-                pool.keep_log(self._out)
+                pool.save_log(self._out)
         self.report()
         for reason, count in self._reasons.most_common(12):
             log.info("%5d × %s", count, reason)
@@ -95,13 +95,13 @@ class FusionCampaign:
             for worker in pool.workers.values():
                 if running and worker.idle and self._waiting:
                     group = self._waiting.popleft()
-                    pool.give(worker, group, {"group": group_to_json(group, set())})
+                    pool.assign(worker, group, {"group": group_to_json(group, set())})
             busy = any(worker.group is not None for worker in pool.workers.values())
             if not busy and not (running and self._waiting):
                 break
             # every worker died twice before its first message: something is wrong with all of them
             if not heard and pool.restarts >= 2 * len(pool.workers):
-                raise MeasurementError(f"No worker gets ready. See {self._out / 'workers.log'}.")
+                raise MeasurementError(f"No worker could start. See {self._out / 'workers.log'}.")
             for worker, message in pool.listen(0.1):
                 heard = heard or message is not None
                 if message is None:
@@ -109,7 +109,7 @@ class FusionCampaign:
                 else:
                     self._handle(worker, message)
             for worker in pool.hung(self._plan.limits.timeout_s):
-                log.warning("worker %d hangs: it is ended", worker.index)
+                log.warning("worker %d hangs and is killed", worker.index)
                 self._late.add(worker.index)
                 worker.process.kill()
             if time.time() - reported > _REPORT_S:
@@ -174,7 +174,7 @@ def lay_out(plan: Plan, done: set[str]) -> Iterator[Group]:
     """One group for every model and backend that is not ``done``; the parts of the plan take turns by share."""
     schedule = make_schedule(plan)
     while (group := schedule.next()) is not None:
-        for workload in group.workloads[: group.wanted]:
+        for workload in group.workloads[: group.target_count]:
             for backend in plan.fusion.backends:
                 if fusion_id(backend, workload) not in done:
                     yield Group(group.part, group.spec, (workload,), 1, backend)

@@ -28,7 +28,7 @@ from foretell.profiling.campaign.rows import CampaignRows
 from foretell.profiling.campaign.schedule import Group, Schedule, make_schedule
 from foretell.profiling.campaign.selection import Chosen, choose
 from foretell.profiling.trackers.distinct_calls import expand
-from foretell.profiling.trackers.ncu import OPTIONS, Counters, complaint, find_ncu, read_counters, split_ranges
+from foretell.profiling.trackers.ncu import OPTIONS, Counters, error_text, find_ncu, read_counters, split_ranges
 from foretell.profiling.workload import Workload
 from foretell.units import ms, seconds_from_us
 
@@ -152,7 +152,7 @@ class OccupancyCampaign:
         room = min(most, self._plan.occupancy.per_process)
         if self._job.limit:
             room = min(room, max(1, math.ceil(self._job.limit / self._plan.occupancy.processes)))
-        while sum(group.wanted for group in groups) < room:
+        while sum(group.target_count for group in groups) < room:
             group = self._again.popleft() if self._again else self._schedule.next()
             if group is None:
                 break
@@ -173,7 +173,7 @@ class OccupancyCampaign:
             "limits": asdict(self._plan.limits),
             "preload": sorted({group.spec.partition(":")[0] for group in groups}),
             "groups": [
-                {"workloads": [workload.to_json() for workload in group.workloads], "wanted": group.wanted}
+                {"workloads": [workload.to_json() for workload in group.workloads], "wanted": group.target_count}
                 for group in groups
             ],
         }
@@ -244,7 +244,7 @@ class OccupancyCampaign:
         elif not begun:
             self._fruitless += 1
             self._complaint = self._complaint or _last_line(child.folder / "output.log")
-        self._complaint = complaint(lines) or complaint(_lines(child.folder / "output.log")) or self._complaint
+        self._complaint = error_text(lines) or error_text(_lines(child.folder / "output.log")) or self._complaint
         self._log(child, lines)
         if begun and not finished and begun[-1] not in closed and time.time() < self._stop_at:
             late = child.ending or child.process.returncode == -signal.SIGKILL
@@ -255,15 +255,15 @@ class OccupancyCampaign:
                 self._lost[workload_id] += 1
                 if self._lost[workload_id] >= _MAX_LOST:
                     self._write(workload_id, "crash", error="ncu printed no counters for this workload")
-        self._give_back(child, finished)
+        self._requeue(child, finished)
 
-    def _give_back(self, child: _Child, finished: bool) -> None:
+    def _requeue(self, child: _Child, finished: bool) -> None:
         """Queue the groups of a profiler again of which workloads are missing."""
         lost = {workload_id for workload_id in self._lost if workload_id not in self._done}
         for group in child.groups:
             remaining = group.without(self._done)
             has_lost = bool(lost & {workload.id for workload in group.workloads})
-            if remaining.workloads and remaining.wanted > 0 and (has_lost or not finished):
+            if remaining.workloads and remaining.target_count > 0 and (has_lost or not finished):
                 self._again.append(remaining)
 
     def _write(self, workload_id: str, status: str, **values: object) -> None:

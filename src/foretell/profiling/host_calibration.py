@@ -1,8 +1,8 @@
-"""Profiling: how fast this host launches work: a dozen small networks run eagerly, against the reference host's times.
+"""Profiling: how fast this host launches work, compared with the reference host.
 
-The networks are workloads of the H200 dataset whose eager time the host decides, so what is compared is the same step
-on two hosts. Without CUDA only the cost of dispatching an operator can be measured. It is kept, but it is no measure of
-launches: nobody measured it on the reference host, so there is nothing to scale by.
+A dozen small networks run eagerly. They are workloads of the H200 dataset whose eager time depends on the host and not
+on the GPU, so the same step is compared on two hosts. Without CUDA, only the cost of dispatching an operator can be
+measured. It is recorded, but nothing is scaled by it, because it was not measured on the reference host.
 """
 
 import math
@@ -73,7 +73,7 @@ PROBES = (
 
 @dataclass(frozen=True)
 class HostSpeed:
-    """What was measured: for every probe that the host decides, its time over that on the reference host."""
+    """The result: for every probe that is bound by the host, its time divided by the time on the reference host."""
 
     host: str
     cpu: str
@@ -86,14 +86,16 @@ class HostSpeed:
 
 
 def measure_host(device: str | None = None, probes: Sequence[Probe] = PROBES) -> HostSpeed:
-    """Measure this host in a few seconds, on ``cuda`` where there is one and nothing else is asked for."""
+    """Measure this host in a few seconds, on ``device`` or by default on CUDA if there is any."""
     torch = require("torch", extra="profile", purpose="Calibrating a host")
     has_cuda = torch.cuda.is_available()
     device = device or ("cuda" if has_cuda else "cpu")
     if device not in DEVICES:
         raise MeasurementError(f"Cannot calibrate on {device!r}. Choose from: {', '.join(DEVICES)}.")
     if device == "cuda" and not has_cuda:
-        raise MeasurementError("No CUDA device is seen here; --device cpu measures the cost of dispatching alone.")
+        raise MeasurementError(
+            "There is no CUDA device here. Use --device cpu to measure only the cost of dispatching."
+        )
     facts = describe(device)
     speed = HostSpeed(
         host=str(facts["host"]),
@@ -128,7 +130,7 @@ def measure_dispatch_us(torch: Any) -> float:
 
 
 def _run_probes(torch: Any, device: str, probes: Sequence[Probe]) -> dict[str, list[float]]:
-    """By mode, this host's time over the reference; probes that fail or wait for the device are left out."""
+    """By mode, ratios of this host's time to the reference; probes that fail or wait for the device are left out."""
     ratios: dict[str, list[float]] = {"inference": [], "training": []}
     started = time.perf_counter()
     for probe in probes:
@@ -158,7 +160,7 @@ def _time_probe(torch: Any, device: str, workload: Workload) -> tuple[float, flo
 
 
 def time_runs(run: Callable[[], object], synchronise: Callable[[], object]) -> tuple[float, float]:
-    """Milliseconds of a run until the device is done, and how many of them the host waited: medians."""
+    """Milliseconds of a run until the device has finished, and how many of these the host waited; both are medians."""
     for _ in range(_WARMUPS):
         run()
         synchronise()

@@ -1,7 +1,7 @@
-"""Profiling: a step measured on an NVIDIA GPU, as the protocol says.
+"""Profiling: a step measured on an NVIDIA GPU.
 
-Device latency is the time of a CUDA-graph replay; memory is the peak of the allocator over uncaptured runs; energy is
-read while the graph replays back to back.
+The device latency is the time of a CUDA-graph replay. Memory is the peak of the allocator over uncaptured runs. Energy
+is read while the graph is replayed back to back.
 """
 
 import itertools
@@ -47,7 +47,7 @@ class CudaRuntime:
         self.context_mib: float | None = None  # of another process of this kind, where one has been opened
 
     def open(self, *, tracing: bool) -> None:
-        """Create the context, the first alone, so that its memory can be told; start the tracer where it is needed."""
+        """Create the context and, if needed, start the tracer; the first context is created alone to see its memory."""
         try:
             self._nvml.open()
             self._has_nvml = True
@@ -57,7 +57,7 @@ class CudaRuntime:
         with self._device_lock.shared() if known else self._device_lock.alone():
             before = self._nvml.used_mib() if self._has_nvml and not known else None
             torch.cuda.init()
-            # everything runs on one stream of its own: it can be captured, and all memory comes from one pool
+            # everything runs on one side stream: unlike the default stream it can be captured, and memory has one pool
             torch.cuda.set_stream(torch.cuda.Stream())
             torch.zeros(1, device=self.device)
             torch.cuda.synchronize()
@@ -67,7 +67,7 @@ class CudaRuntime:
             self.start_tracer()
 
     def start_tracer(self) -> None:
-        """Have the profiler load what it needs, which takes a second the first time."""
+        """Load the profiler, which takes a second the first time."""
         with (
             self._device_lock.shared(),
             torch.profiler.profile(activities=[*torch.profiler.supported_activities()]),
@@ -82,24 +82,24 @@ class CudaRuntime:
         torch.cuda.empty_cache()
 
     def parameters_mib(self) -> float:
-        """What is allocated now."""
+        """The memory that is allocated now."""
         return mib(torch.cuda.memory_allocated())
 
     def reset_memory(self) -> None:
-        """Start to look for peaks."""
+        """Reset the peaks of memory."""
         torch.cuda.reset_peak_memory_stats()
 
     def warm_up(self, step: Step, runs: int) -> tuple[Record, Cost]:
-        """Run without a graph: everything is loaded, chosen and allocated, and the peak of memory is seen."""
+        """Run without a graph, so that kernels are loaded, chosen and memory is allocated; read the peak of memory."""
 
-        def between() -> None:
-            if self._device_lock.wanted():
+        def before_module() -> None:
+            if self._device_lock.is_requested():
                 torch.cuda.synchronize()
                 self._device_lock.step_aside()
 
         with self._device_lock.shared():
             baseline = torch.cuda.memory_allocated()
-            output, cost = run_first(step.run, between)
+            output, cost = run_first(step.run, before_module)
             torch.cuda.synchronize()
         for _ in range(runs - 1):
             with self._device_lock.shared():
@@ -129,9 +129,9 @@ class CudaRuntime:
         return record
 
     def measure(self, step: Step, *, energy: bool, eager: bool = True) -> Record:
-        """Capture, then time alone: many replays, and if asked for a few runs as they are and the replays' energy."""
+        """Capture the step and time its replays alone; if requested, also time eager runs and read the energy."""
         with self._device_lock.shared():
-            self._refuse_synchronising(step)
+            self._check_no_synchronisation(step)
             graph, output = self._capture(step)
         try:
             with self._device_lock.alone():
@@ -145,8 +145,8 @@ class CudaRuntime:
             graph.reset()
         return record
 
-    def _refuse_synchronising(self, step: Step) -> None:
-        """A step that waits for the device cannot be captured, and a failed capture can leave the process unusable."""
+    def _check_no_synchronisation(self, step: Step) -> None:
+        """Raise an error if the step waits for the device: it cannot be captured, and trying can break the process."""
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -167,7 +167,7 @@ class CudaRuntime:
         output = None
         try:
             output = step.run()
-        except Exception as error:  # noqa: BLE001 whatever it is, the capture has to be ended first
+        except Exception as error:  # noqa: BLE001 whatever the error is, the capture must be ended first
             failure = error
         try:
             graph.capture_end()
@@ -208,7 +208,7 @@ class CudaRuntime:
         return best | {"noisy": noisy, "latency_source": "cuda-graph", "clock_mhz": clock}
 
     def _time(self, graph: Any, count: int, lead: int = 3) -> list[float]:
-        """Milliseconds of each of ``count`` replays, after ``lead`` that are not timed."""
+        """Milliseconds of each of ``count`` replays, after ``lead`` replays that are not timed."""
         events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
         for _ in range(lead):
             graph.replay()
@@ -223,7 +223,7 @@ class CudaRuntime:
         chunk = max(1, int(_CHUNK_MS / latency_ms))
 
         def replay_for(seconds: float) -> tuple[int, float]:
-            """Keep two chunks in flight, so that the device never waits and the end is near the time asked for."""
+            """Replay for about ``seconds``, with two chunks in flight: the device never waits, and the end is near."""
             started, runs = time.perf_counter(), 0
             waiting: list[Any] = []
             while time.perf_counter() - started < seconds:
@@ -256,7 +256,7 @@ class CudaRuntime:
         return trace_kernels(step.run, model, runs, cuda=True, alone=self._device_lock.alone)
 
     def measure_uncaptured(self, step: Step, model: Any) -> tuple[Record, KernelTable]:
-        """The way round a failed capture: device latency as the sum of the kernels' durations."""
+        """Used when a step cannot be captured: the device latency is the sum of the kernels' durations."""
         with self._device_lock.alone():
             started = time.perf_counter()
             record = self._eager(step)
@@ -275,7 +275,7 @@ class CudaRuntime:
         return self._device_lock.shared()
 
     def healthy(self) -> bool:
-        """Whether this process can still compute, give memory back and capture; after some errors it cannot."""
+        """Whether this process can still compute, free memory and capture; after some CUDA errors it cannot."""
         try:
             self.clear()
             if torch.cuda.memory_reserved() > _LEFT_OVER_BYTES:

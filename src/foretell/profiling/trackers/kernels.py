@@ -49,7 +49,7 @@ class KernelTable:
         return ms(seconds_from_us(sum(self.duration_us) - sum(self.hidden_us)))
 
     def streams(self) -> int:
-        """How many streams the kernels ran on; 0 where the trace does not tell."""
+        """How many streams the kernels ran on; 0 if the trace does not record streams."""
         return len(set(self.stream) - {_NO_STREAM})
 
     def to_json(self) -> dict[str, object]:

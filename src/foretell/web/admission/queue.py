@@ -28,8 +28,8 @@ class StatusError(RefusedError):
 class KeptAnswers:
     """The latest answers, up to a number of bytes."""
 
-    def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
+        self._most_bytes = max_bytes
         self._answers: OrderedDict[str, str] = OrderedDict()
         self._bytes = 0
 
