@@ -178,11 +178,11 @@ def make_graphs(
 
     keys = graphs.measured_keys(store)
 
-    def tell(number: int, total: int, key: Any, error: str) -> None:
+    def on_progress(number: int, total: int, key: Any, error: str) -> None:
         what = f"{error}" if error else f"{key.spec} {key.mode}"
         typer.echo(printable(f"{number} of {total}: {what}"), err=True)
 
-    counts = graphs.collect_graphs(keys, journal, done=graphs.stored_keys(store), again=again, tell=tell)
+    counts = graphs.collect_graphs(keys, journal, done=graphs.stored_keys(store), again=again, on_progress=on_progress)
     path = graphs.write_graphs(journal, store / _GRAPHS)
     found = {"needed": len(keys), "made": counts["ok"], "failed": counts["build_error"], "file": str(path or "")}
     typer.echo(json.dumps(found, indent=1) if as_json else ", ".join(f"{key} {value}" for key, value in found.items()))

@@ -43,14 +43,14 @@ def train(
 ) -> None:
     """Fit a predictor to all measurements of a device; networks on a GPU where there is one."""
     if predictor in MODELS:
-        file = _module(predictor).train(store, device, cache, out, say=_say)
+        file = _module(predictor).train(store, device, cache, out, log=_log)
         typer.echo(f"written: {printable(str(file))}")
         return
     from foretell.training.unit_models import train as fit
 
     file = fit(
         store, device, cache, out, predictor=predictor, seed=seed, threads=threads, only_networks=only_networks,
-        say=_say,
+        log=_log,
     )  # fmt: skip
     typer.echo(f"written: {printable(str(file))}" if file else f"networks are kept in {printable(str(cache))}")
 
@@ -84,14 +84,14 @@ def evaluate(
     if alone:
         if len(predictors or ()) > 1:
             raise InputError(f"{alone[0]!r} is judged on tables of its own: name it alone.")
-        tables = _module(alone[0]).evaluate(store, device, cache, say=_say)
+        tables = _module(alone[0]).evaluate(store, device, cache, log=_log)
         show_tables(_module(alone[0]), tables, report=report, as_json=as_json)
         return
     from foretell.training import unit_models as workflow
 
     found = workflow.evaluate(
         predictors or list(workflow.FITTERS), store, device, cache, runs, splits=split or workflow.SPLITS,
-        seeds=range(seeds), only_networks=only_networks, say=_say,
+        seeds=range(seeds), only_networks=only_networks, log=_log,
     )  # fmt: skip
     if report:
         file = workflow.write_report(workflow.finished(store, device, runs), Path("reports"))
@@ -133,5 +133,5 @@ def show_tables(workflow: Any, found: list[Any], *, report: bool, as_json: bool)
         typer.echo(f"\n{len(found) - len(shown)} more tables: --report or --json")
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     typer.echo(text, err=True)

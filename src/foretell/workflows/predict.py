@@ -78,9 +78,9 @@ def predict(
     target = configuration.target
     answerer = find_answerer(predictor, target)
     if runtime == COMPILE:
-        from foretell.training.compiled import check_asked, on_compile
+        from foretell.training.compiled import check_compile_request, on_compile
 
-        check_asked(mode, target.device, {"--explain": explain, "--trace": trace, "--store": store})
+        check_compile_request(mode, target.device, {"--explain": explain, "--trace": trace, "--store": store})
         answerer = on_compile(answerer, target.device.id)
     graph = load_graph(
         model,

@@ -26,8 +26,8 @@ from foretell.optional import require
 from foretell.predictors.unit.bins import Bins
 
 KERNEL_LIMITS = (-4.0, 6.0)  # of the logarithm of kernel time over bound
-FARTHEST = 6.0  # scaled numbers are clipped to this many standard deviations
-_STEEPEST = 30.0
+CLIP_AT = 6.0  # scaled numbers are clipped to this many standard deviations
+_MAX_LOGIT = 30.0
 _TINY = 1e-6
 _SLICE = 4096  # rows at a time, so that the activations of a member fit into a cache
 _OPSET, _IR_VERSION = 17, 9
@@ -100,7 +100,7 @@ class UnitNetwork:
                 # members are averaged in logarithms: errors of times are ratios
                 log_ratio[part] += np.log(np.exp(np.clip(outputs[:, 0], *KERNEL_LIMITS)) + gap_ratio) / self.members
                 if self.most_w is not None:
-                    clipped = np.clip(outputs[:, 2], -_STEEPEST, _STEEPEST)
+                    clipped = np.clip(outputs[:, 2], -_MAX_LOGIT, _MAX_LOGIT)
                     power_w[part] += self.most_w / (1.0 + np.exp(-clipped)) / self.members
         return UnitPredictions(log_ratio, power_w if self.most_w is not None else None)
 
@@ -145,7 +145,7 @@ def scaled(
     numbers: NDArray[np.float32], middle: NDArray[np.float32], spread: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Standardised numbers, clipped so that an outlier does not take over."""
-    return np.asarray(np.clip((numbers - middle) / spread, -FARTHEST, FARTHEST), np.float32)
+    return np.asarray(np.clip((numbers - middle) / spread, -CLIP_AT, CLIP_AT), np.float32)
 
 
 def _silu(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -205,12 +205,12 @@ def _write(network: UnitNetwork) -> bytes:
         ("tiny", _TINY),
         ("before", 0.0),
         ("behind", 1.0),
-        ("farthest", FARTHEST),
+        ("farthest", CLIP_AT),
         ("least", KERNEL_LIMITS[0]),
         ("most", KERNEL_LIMITS[1]),
     ):
         writer.constant(name, np.array(value, np.float32))
-    writer.constant("nearest", np.array(-FARTHEST, np.float32))
+    writer.constant("nearest", np.array(-CLIP_AT, np.float32))
     weights = {name: writer.weights(name, array) for name, array in network.weights.items()}
     positions = writer.call("Sub", writer.call("Gather", "numbers", "columns", axis=1), "lows")
     positions = writer.call("Clip", writer.call("Div", positions, "widths"), "before", "behind")

@@ -10,7 +10,7 @@ from foretell.errors import MeasurementError
 _NON_BLOCKING = 1
 _CHECK_SIZE = 4096
 _CHECK_REPLAYS = 5
-_LEAST_SLOWDOWN = 1.5
+_MIN_SLOWDOWN = 1.5
 
 
 class GreenStreams:
@@ -50,7 +50,7 @@ class GreenStreams:
         matrix = torch.randn(_CHECK_SIZE, _CHECK_SIZE, device="cuda", dtype=torch.float16)
         limited_ms, full_ms = (self._product_ms(matrix, self.stream(count)) for count in (sm_count, self._total))
         slowdown = limited_ms / full_ms
-        if slowdown < _LEAST_SLOWDOWN:
+        if slowdown < _MIN_SLOWDOWN:
             raise MeasurementError(
                 f"{sm_count} of {self._total} multiprocessors are only {slowdown:.2f} times slower: nothing is limited."
             )

@@ -194,8 +194,8 @@ class ReplayWorker:
     def _alone(self, captured: Any) -> list[float]:
         moments = self._runtime.replay_from(captured, time.time(), 0.01, 1.0)
         replay_s = min(after - before for before, after in itertools.pairwise(moments))
-        least_s, most_s = _SOLO_S
-        seconds = min(most_s, max(least_s, (_SOLO_REPLAYS + _SETTLED) * replay_s))
+        min_s, max_s = _SOLO_S
+        seconds = min(max_s, max(min_s, (_SOLO_REPLAYS + _SETTLED) * replay_s))
         moments = self._runtime.replay_from(captured, time.time(), seconds, ms(replay_s))
         return list(moments[_SETTLED:])
 
