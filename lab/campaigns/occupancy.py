@@ -38,7 +38,7 @@ WORKER = ("-m", "foretell.profiling.runtimes.counted_worker")
 _TABLE = "occupancy"
 _POLL_S = 0.1
 _REPORT_S = 20.0
-_MAX_FRUITLESS = 3
+_MAX_FAILED_STARTS = 3
 _MAX_LOST = 2
 # The first profiler gets so many workloads and each further one so many more, so that counting begins early.
 _MORE = 2
@@ -75,12 +75,12 @@ class OccupancyCampaign:
         self._give_up_at = job.before_end(0.45 * reserve_s)
         self._rows = CampaignRows(job.out, _TABLE)
         self._schedule = Schedule({}, {})
-        self._again: deque[Group] = deque()
+        self._requeued: deque[Group] = deque()
         self._lost: Counter[str] = Counter()
         self._known: dict[str, Chosen] = {}
         self._done: set[str] = set()
-        self._fruitless = 0
-        self._complaint = ""
+        self._failed_starts = 0
+        self._error_text = ""
         self._ncu = ""
 
     def run(self) -> dict[str, int]:
@@ -135,8 +135,8 @@ class OccupancyCampaign:
                         del children[slot]
                         self._save(child)
                 # without permission for hardware counters every start fails: stop early and say why
-                if self._fruitless >= _MAX_FRUITLESS and not self._counts["ok"]:
-                    raise MeasurementError(f"ncu counts nothing: {self._complaint or 'it printed no kernels'}")
+                if self._failed_starts >= _MAX_FAILED_STARTS and not self._counts["ok"]:
+                    raise MeasurementError(f"ncu counts nothing: {self._error_text or 'it printed no kernels'}")
                 if time.time() - reported > _REPORT_S:
                     reported = time.time()
                     self.report()
@@ -153,7 +153,7 @@ class OccupancyCampaign:
         if self._job.limit:
             room = min(room, max(1, math.ceil(self._job.limit / self._plan.occupancy.processes)))
         while sum(group.target_count for group in groups) < room:
-            group = self._again.popleft() if self._again else self._schedule.next()
+            group = self._requeued.popleft() if self._requeued else self._schedule.next()
             if group is None:
                 break
             groups.append(group)
@@ -240,11 +240,11 @@ class OccupancyCampaign:
                     self._write_counters(workload_id, kernels, len(counters), float(closed[workload_id]["profile_s"]))
         # runs ended, but ncu printed nothing for them
         if closed and not counted:
-            self._fruitless += 1
+            self._failed_starts += 1
         elif not begun:
-            self._fruitless += 1
-            self._complaint = self._complaint or _last_line(child.folder / "output.log")
-        self._complaint = error_text(lines) or error_text(_lines(child.folder / "output.log")) or self._complaint
+            self._failed_starts += 1
+            self._error_text = self._error_text or _last_line(child.folder / "output.log")
+        self._error_text = error_text(lines) or error_text(_lines(child.folder / "output.log")) or self._error_text
         self._log(child, lines)
         if begun and not finished and begun[-1] not in closed and time.time() < self._stop_at:
             late = child.ending or child.process.returncode == -signal.SIGKILL
@@ -264,7 +264,7 @@ class OccupancyCampaign:
             remaining = group.without(self._done)
             has_lost = bool(lost & {workload.id for workload in group.workloads})
             if remaining.workloads and remaining.target_count > 0 and (has_lost or not finished):
-                self._again.append(remaining)
+                self._requeued.append(remaining)
 
     def _write(self, workload_id: str, status: str, **values: object) -> None:
         """Write one record, once."""

@@ -51,7 +51,7 @@ def test_networks_are_kept_and_judged_elsewhere(
 ) -> None:
     monkeypatch.setattr(lilou_analyser, "fit_subgraph_network", lambda *_: pytest.fail("fitted again"))
     lines: list[str] = []
-    found = evaluate(store, "NVIDIA H200", cache, fits=FITS, say=lines.append)
+    found = evaluate(store, "NVIDIA H200", cache, fits=FITS, log=lines.append)
     assert [line.partition(":")[0] for line in lines if "forest" not in line] == [
         f"not compared with {OURS}",
         "not compared with kernel-classes",
