@@ -164,6 +164,7 @@ class Bench:
     def _stream(self, working_set: int, launch_s: float, budget_s: float) -> float:
         """Bytes/s of a triad over three buffers or of a copy between two of them, whichever is higher."""
         torch = self._torch
+        # three buffers of 4-byte numbers make up the working set
         a, b, c = (torch.full((working_set // 12,), 1.5, dtype=torch.float32, device=self._kind) for _ in range(3))
         buffer = a.numel() * a.element_size()
         triad_s = self.fastest(lambda: torch.add(a, b, alpha=3.0, out=c), budget_s)

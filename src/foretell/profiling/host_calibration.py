@@ -24,7 +24,7 @@ _WARMUPS = 5
 _RUNS = 21
 _PROBE_BUDGET_S = 0.2
 _TOTAL_BUDGET_S = 20.0
-_HOST_LEADS = 0.5  # a run whose last half is waiting for the device tells little about the host
+_MAX_WAITING_SHARE = 0.5  # a run whose last half is waiting for the device tells little about the host
 _DISPATCHES, _DISPATCH_REPEATS = 2000, 9
 
 
@@ -118,7 +118,7 @@ def measure_host(device: str | None = None, probes: Sequence[Probe] = PROBES) ->
 
 def measure_dispatch_us(torch: Any) -> float:
     """Microseconds to call one tiny operator on the CPU: the median of several rounds."""
-    number = torch.zeros(1)
+    number = torch.zeros(1)  # so small that the time of the call is the time of dispatching
     rounds = []
     with torch.inference_mode():
         for _ in range(_DISPATCH_REPEATS):
@@ -140,7 +140,7 @@ def _run_probes(torch: Any, device: str, probes: Sequence[Probe]) -> dict[str, l
             total_ms, waited_ms = _time_probe(torch, device, probe.workload)
         except RuntimeError:  # a card without bf16, or without the memory
             continue
-        if waited_ms < _HOST_LEADS * total_ms:
+        if waited_ms < _MAX_WAITING_SHARE * total_ms:
             ratios[probe.workload.mode].append(total_ms / probe.reference_ms)
     return ratios
 

@@ -254,8 +254,8 @@ class SingleRun:
             runtime.reset_memory()
         self._stage("warming up")
         started = time.perf_counter()
-        seen, cost = runtime.warm_up(self._step, request.measuring.warmups)
-        self._values |= seen | {"warm_up_s": time.perf_counter() - started}
+        record, cost = runtime.warm_up(self._step, request.measuring.warmups)
+        self._values |= record | {"warm_up_s": time.perf_counter() - started}
         self._values |= {"module_macs": cost.macs, "module_outputs": cost.outputs}
 
     def _time(self) -> Values | None:
@@ -266,6 +266,7 @@ class SingleRun:
         request, started = self._request, time.perf_counter()
         kernels: Values | None = None
         if request.device == "cuda" and request.runtime == "eager":
+            # the CPU runtime times with the wall clock, which is what eager mode needs, also on a GPU
             clock = CpuRuntime(self._runtime._device_lock, request.measuring)
             measured = clock.measure(_synchronised(self._step), energy=False) | {"latency_source": "wall-clock"}
         else:
@@ -297,6 +298,7 @@ class SingleRun:
 
     def _fuse(self, workload: Workload) -> Values:
         request = self._request
+        # release the model on the device: the compiler builds its own
         self._step = self._model = None
         answer = _load(request.fusion_by)(request.fusion, workload, request.device, float("inf"))
         return {"backend": request.fusion, "status": answer.status, **answer.values}

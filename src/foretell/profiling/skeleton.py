@@ -87,6 +87,7 @@ class Weights:
         originals: list[Any] = []
         known = self._originals
         placed: dict[int, tuple[Any, Any]] = {}  # tied parameters are visited twice and must stay tied
+        # `_apply` visits all tensors in a fixed order, so a position identifies a tensor across calls
         position = 0
 
         def put(tensor: Any) -> Any:
@@ -125,6 +126,7 @@ class Weights:
             nonlocal position
             original = originals[position]
             position += 1
+            # a large weight has no values on the host: an empty tensor keeps its shape
             return torch.empty(tensor.shape) if original is None else original
 
         for parameter in self._model.parameters():

@@ -73,6 +73,7 @@ def _training(built: Built, workload: Workload, device: str) -> Step:
         if not isinstance(scores, torch.Tensor):
             scores = _first_tensor(output)
         if scores.ndim == 2 or hasattr(output, "logits"):
+            # a loss needs labels; they are made once for each shape, so that the step always uses the same addresses
             scores = scores.flatten(0, -2)
             shape = (scores.shape[0],)
             if shape not in labels:

@@ -141,6 +141,7 @@ class Campaign:
         for spec, workloads in untraced.items():
             part = self._parts[workloads[0].id]
             self._traces.append(Group(part, spec, tuple(workloads), len(workloads), "trace"))
+        # what is measured once more must not count as done
         self._done -= {workload.id for group in chosen for workload in group.workloads}
         return chosen
 
@@ -241,6 +242,7 @@ class Campaign:
             workload = self._known[message["id"]]
             self._errors[message["id"]] = message["error"]
             self._reasons[f"fallback: {message['error'][:120]}"] += 1
+            # first in the queue: without it the workload would have no latency
             self._traces.appendleft(Group(group.part, group.spec, (workload,), 1, "fallback"))
         elif event == "done" and group is not None:
             self._finish(worker, group, float(message["busy_s"]))
@@ -269,6 +271,7 @@ class Campaign:
             self._ok.add(workload_id)
         workload, part = self._known[workload_id], self._parts[workload_id]
         line = record_of("measurement", self.campaign_id, workload, part, status)
+        # a workload that could not be captured keeps the reason, even though the fallback measured it
         if workload_id in self._errors:
             line["error"] = self._errors[workload_id]
         self._journal.append(line | values)

@@ -102,6 +102,7 @@ class RayCampaign:
         pending: dict[Any, Group] = {}
         slots = self._slots(ray)
         while time.time() < self._kill_at:
+            # tasks in flight count as finished, so that a limit is not exceeded
             running = time.time() < self._stop_at and not self._job.enough(self.counts["ok"] + len(pending))
             while running and len(pending) < slots:
                 group = self._next()

@@ -63,6 +63,7 @@ class Schedule:
         waiting = [name for name, queue in self.groups.items() if queue]
         if not waiting:
             return None
+        # fair sharing: the part with the least time used for its share is next; ties go to the largest share
         part = min(waiting, key=lambda name: (self.used_s[name] / self.shares[name], -self.shares[name], name))
         self.used_s[part] += _EXPECTED_S
         return self.groups[part].popleft()
@@ -197,6 +198,7 @@ def _draw(entry: Entry, part: Part, plan: Plan, draw: random.Random, dtype: str,
 def _fit(entry: Entry, mode: str, batch: int, length: int, plan: Plan) -> tuple[int, int]:
     """Halve the batch, then the sequence, until the estimated time and cache are within the limits."""
     length = min(length, entry.max_sequence - 1)
+    # decode costs grow with the cache and not with the arithmetic, so only prefill has an estimated time
     while batch > 1 or length > 32:
         seconds = 2 * entry.parameters * batch * length / _GUESSED_FLOPS_PER_S if mode == "prefill" else 0.0
         cache = entry.cache_bytes_per_token * batch * length

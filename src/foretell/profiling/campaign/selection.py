@@ -45,6 +45,7 @@ def choose(plan: Plan, limit: int = 0) -> list[Chosen]:
     queues = [(part, _part(rows, part, plan, math.ceil(target_count * part.share / total))) for part in plan.parts]
     chosen: list[Chosen] = []
     used = Counter({part.name: 0 for part in plan.parts})
+    # the part that has got least for its share is next, so that every prefix of the list is balanced
     while len(chosen) < target_count and any(queue for _, queue in queues):
         part, queue = min(((p, q) for p, q in queues if q), key=lambda pair: used[pair[0].name] / pair[0].share)
         used[part.name] += 1

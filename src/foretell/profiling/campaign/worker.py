@@ -137,7 +137,7 @@ class Worker:
         return bool(answer["counted"])
 
     def _fork(self, device_lock: DeviceLock, work: Callable[[], bool], *, tracing: bool) -> Message:
-        def work_there() -> Message:
+        def work_in_copy() -> Message:
             # open it anew: flock belongs to the open file, which a forked copy would share with its parent
             device_lock.open()
             waited_s = device_lock.waited_s
@@ -148,7 +148,7 @@ class Worker:
             return answer | {"context_mib": self._runtime.context_mib, "waited_s": waited_s}
 
         try:
-            answer: Message = run_forked(work_there, device_lock.shared)
+            answer: Message = run_forked(work_in_copy, device_lock.shared)
         finally:
             device_lock.mark_free()
         return answer
@@ -180,7 +180,7 @@ class Worker:
         started = time.perf_counter()
         step, record, status, reason = None, facts, "ok", ""
         try:
-            step, seen = self._prepare(workload, role)
+            step, counted = self._prepare(workload, role)
             if role == "trace":
                 return self._trace(workload, step)
             if role == "fallback":
@@ -190,7 +190,7 @@ class Worker:
             else:
                 eager = fraction("eager", workload.id) < self._measuring.eager_share
                 more = self._runtime.measure(step, energy=energy, eager=eager)
-            record = seen | more | facts | {"measure_s": time.perf_counter() - started}
+            record = counted | more | facts | {"measure_s": time.perf_counter() - started}
             record |= self._trace_timed(workload, step) if trace and role == "measure" else {}
         except CaptureError as error:
             status, reason = "fallback", short(error)
@@ -224,11 +224,11 @@ class Worker:
             step = make_step(self._built, workload, runtime.device)
             runtime.clear()
             runtime.reset_memory()
-        record, seen = runtime.warm_up(step, _TRACE_WARMUPS if role == "trace" else self._measuring.warmups)
-        seen.elements = cost(workload)
-        if self._cost is None or seen.elements >= self._cost.elements:
-            self._cost = seen
-        estimates = {"module_macs": seen.macs, "module_outputs": seen.outputs}
+        record, counted_cost = runtime.warm_up(step, _TRACE_WARMUPS if role == "trace" else self._measuring.warmups)
+        counted_cost.elements = cost(workload)
+        if self._cost is None or counted_cost.elements >= self._cost.elements:
+            self._cost = counted_cost
+        estimates = {"module_macs": counted_cost.macs, "module_outputs": counted_cost.outputs}
         return step, record | estimates | {"parameters_mib": parameters_mib}
 
     def _trace(self, workload: Workload, step: Any) -> bool:

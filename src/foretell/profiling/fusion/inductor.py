@@ -57,6 +57,7 @@ def export(built: Built, workload: Workload, device: str) -> Any:
             kind = dtype if cast and tensor.is_floating_point() else tensor.dtype
             with mode:
                 copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=device)
+            # keep the tensor itself: if it were freed, another tensor could get its id
             known[id(tensor)] = tensor, copy
         return known[id(tensor)][1]
 
@@ -80,6 +81,7 @@ def compile_exported(exported: Any) -> Compiled:
     compile_fx, config = _inductor("compile_fx"), _inductor("config")
     module, names = flatten(exported.graph_module)
     inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    # settings come and go with torch versions: use only those that this version has
     settings = {name: value for name, value in _SETTINGS.items() if hasattr(config, name)}
     with (
         _stopped_schedulers() as schedulers,

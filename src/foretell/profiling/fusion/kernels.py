@@ -62,10 +62,8 @@ def _with_dropped(graph: Graph, node_kernels: list[tuple[int, ...]]) -> list[tup
     """The kernels of every node; dropped nodes get the kernels that reach them from both sides."""
     before, after = [set(kernel_ids) for kernel_ids in node_kernels], [set(kernel_ids) for kernel_ids in node_kernels]
     edges = sorted(set(edges_of(graph)))
-    for (
-        source,
-        target,
-    ) in edges:  # in order of the source: nodes are in topological order, so the set of the source is complete
+    # by source: nodes are in topological order, so the set of a source is complete before it is passed on
+    for source, target in edges:
         if not node_kernels[target]:
             before[target] |= before[source]
     for source, target in sorted(edges, key=lambda edge: -edge[0]):

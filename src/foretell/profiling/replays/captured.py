@@ -80,6 +80,7 @@ def time_replays(times_ms: Callable[[int, int], list[float]], measuring: Measuri
 
     ``times_ms(count, lead)`` times ``count`` replays after ``lead`` others that are not timed.
     """
+    # one untimed and one timed replay give an estimate, from which the number of replays follows
     estimate_ms = min(times_ms(1, 1))
     count, lead = replays_for(estimate_ms, measuring), 1 if estimate_ms > _LONG_MS else 3
     best: Record = {}

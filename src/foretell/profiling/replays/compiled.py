@@ -320,6 +320,7 @@ class CompiledCampaign:
             error = f"exit code {code}" if silent_s is None else f"silent for {silent_s:.0f} s"
             self._fail(current, "crash" if silent_s is None else "timeout", {"error": error})
         self._requeue(worker)
+        # at the front: these models were chosen before those that still wait
         self._waiting.extendleft(self._known[workload_id] for workload_id in sorted(lost))
         if self._preparing and self._waiting and self._in_time():
             self._restart(pool, worker)

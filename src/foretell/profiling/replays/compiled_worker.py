@@ -154,6 +154,7 @@ class CompiledWorker:
         parameters = sum(parameter.numel() for parameter in built.model.parameters())
         if parameters > self._limits.max_parameters:
             raise _TooLargeError(f"{parameters} parameters")
+        # automatic collection is off; free remains of earlier models before this one takes memory
         gc.collect()
         prepared = self._models[workload.id] = PreparedModel(workload, weights)
         weights.place(runtime.device, weight_dtype(workload))
@@ -295,6 +296,7 @@ def _open(settings: Message, send: Callable[[Message], None]) -> CompiledWorker:
 def main(arguments: list[str]) -> int:
     """Serve one campaign: settings as JSON in the only argument, commands on standard input."""
     die_with_parent()
+    # ignore it until the handler is set: by default it would kill this process
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     settings = json.loads(arguments[0])
     configure_libraries(Path(settings["folder"]))

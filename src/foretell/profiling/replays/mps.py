@@ -71,6 +71,7 @@ class MpsDaemon:
             ).returncode
 
     def _quit(self) -> None:
+        # read the process number first: the file may be gone once the daemon has quit
         process = self._daemon()
         with suppress(OSError, subprocess.TimeoutExpired):
             self._call([], b"quit\n")

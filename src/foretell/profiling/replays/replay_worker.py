@@ -94,8 +94,9 @@ class ReplayWorker:
         for workload in workloads:
             if left <= 0 or time.time() > message["stop_at"]:
                 break
+            # several processes share the device: each has a limit, so that all can prepare
             if self._runtime.reserved_bytes() > self._memory_bytes:
-                self._failed(workload, "skipped", "the process holds as much memory as it may")
+                self._failed(workload, "skipped", "the process has reached its limit of memory")
                 continue
             self._send({"event": "begin", "id": workload.id})
             left -= self._prepare(workload)
@@ -116,6 +117,7 @@ class ReplayWorker:
         if status != "ok":
             self._forget(workload.id)
             self._failed(workload, status, error)
+            # after some CUDA errors every later call fails: end this process instead of blaming later workloads
             if not self._runtime.works():
                 raise PoisonedError("The device context of this process is broken.")
             return False
@@ -192,6 +194,7 @@ class ReplayWorker:
             raise PoisonedError("The device context of this process is broken.")
 
     def _alone(self, captured: Any) -> list[float]:
+        # a short series gives the time of a replay, from which the length of the real series follows
         moments = self._runtime.replay_from(captured, time.time(), 0.01, 1.0)
         replay_s = min(after - before for before, after in itertools.pairwise(moments))
         min_s, max_s = _SOLO_S

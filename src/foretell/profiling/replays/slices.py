@@ -227,6 +227,7 @@ class _Rounds:
         workload_s = _FIRST_ESTIMATE_S
         first = True
         while left and time.time() < self._stop_at:
+            # after the first round the time per workload is known: prepare only as many as can still be timed
             size = batch if first else min(batch, int((self._stop_at - time.time()) / workload_s))
             if size < 1:
                 break
@@ -257,6 +258,7 @@ class _Rounds:
                 self._replay_workers.send(index, message | {"stop_at": self._stop_at})
             deaths = self._wait(waiting)
             blamed |= {(index, death.workload_id) for index, death in deaths.items() if death.workload_id is not None}
+            # restarted processes prepare again, without the workloads at which they died
             waiting = [index for index in self._handle_end(deaths, work) if time.time() < self._stop_at]
 
     def _wait(self, indices: Sequence[int]) -> dict[int, Death]:

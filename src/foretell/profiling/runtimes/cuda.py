@@ -53,6 +53,7 @@ class CudaRuntime:
             self._has_nvml = True
         except MeasurementError:
             self._has_nvml = False
+        # the memory of a context is the difference of the whole device's memory, so nobody else may allocate meanwhile
         known = self.context_mib is not None
         with self._device_lock.shared() if known else self._device_lock.alone():
             before = self._nvml.used_mib() if self._has_nvml and not known else None
@@ -94,6 +95,7 @@ class CudaRuntime:
 
         def before_module() -> None:
             if self._device_lock.is_requested():
+                # our own kernels must have finished, or they would run inside another worker's timing
                 torch.cuda.synchronize()
                 self._device_lock.step_aside()
 
@@ -103,6 +105,7 @@ class CudaRuntime:
             torch.cuda.synchronize()
         for _ in range(runs - 1):
             with self._device_lock.shared():
+                # free the old output first, or two outputs would count in the peak of memory
                 del output
                 output = step.run()
                 torch.cuda.synchronize()
@@ -148,6 +151,7 @@ class CudaRuntime:
     def _check_no_synchronisation(self, step: Step) -> None:
         """Raise an error if the step waits for the device: it cannot be captured, and trying can break the process."""
         torch.cuda.synchronize()
+        # in this mode torch raises an error where an operation would wait for the device
         torch.cuda.set_sync_debug_mode("error")
         try:
             step.run()
@@ -177,6 +181,7 @@ class CudaRuntime:
             raise failure
         if failure is not None:
             raise CaptureError(f"{type(failure).__name__}: {failure}") from failure
+        # the first replay uploads the graph to the device, which must not be timed
         graph.replay()
         torch.cuda.synchronize()
         return graph, output
@@ -191,9 +196,10 @@ class CudaRuntime:
         return {"host_latency_ms": statistics.median(times), "host_runs": len(times)}
 
     def _replays(self, graph: Any) -> Record:
+        # short steps get more replays; try again while the times vary too much, and keep the try that varies least
         best: Record = {}
-        guess = self._time(graph, 1, lead=1)
-        count = max(self._measuring.replays, min(_MAX_REPLAYS, int(_REPLAY_BUDGET_MS / max(min(guess), 1e-3))))
+        estimate = self._time(graph, 1, lead=1)
+        count = max(self._measuring.replays, min(_MAX_REPLAYS, int(_REPLAY_BUDGET_MS / max(min(estimate), 1e-3))))
         for attempt in range(1, self._measuring.tries + 1):
             times = self._time(graph, count)
             mean, cv = spread(times)
@@ -282,8 +288,8 @@ class CudaRuntime:
                 return False
             step = Step(lambda: torch.ones(8, device=self.device) * 2, lambda: None)
             graph, output = self._capture(step)
-            right = float(output.sum()) == 16.0
+            is_right = float(output.sum()) == 16.0
             graph.reset()
         except RuntimeError:
             return False
-        return right
+        return is_right

@@ -53,6 +53,7 @@ def find_ncu() -> str:
     """The path of ``ncu``, on PATH or where Nsight Compute is installed."""
     path = shutil.which("ncu")
     places = [path] if path else []
+    # in reverse order, so that the newest of several installed versions comes first
     for place in _INSTALL_PATTERNS:
         root = Path("/")
         places += sorted(map(str, root.glob(place.lstrip("/"))), reverse=True)
@@ -73,7 +74,7 @@ def read_counters(lines: Iterable[str]) -> list[Counters]:
         if row and row[0] == "ID":
             header = row
             continue
-        if len(row) != len(header):
+        if len(row) != len(header):  # an incomplete line
             continue
         values = dict(zip(header, row, strict=True))
         if not values["ID"]:  # the second line of the raw layout has the units

@@ -136,6 +136,7 @@ def energy_from_edges(
     Energy(power_w=0.5, window_s=1.0, run_ms=100.0, runs=10)
     """
     inside = [edge for edge in edges if begin <= edge[0] <= end]
+    # a short measurement may have too few edges: accept one more from just before the window
     if len(inside) < 3 and len(inside) < len(edges):
         inside = [edge for edge in edges if begin - 0.1 <= edge[0] <= end]
     if len(inside) < 2 or runs == 0:
