@@ -117,7 +117,7 @@ def places_of(unit_set: UnitSet, samples: Sequence[Sample]) -> list[int]:
     return [known[name] for name in unit_set.ids.tolist()]
 
 
-def ours_us(samples: Sequence[Sample], device: str, cache: Path) -> Values | None:
+def unit_network_us(samples: Sequence[Sample], device: str, cache: Path) -> Values | None:
     """Held-out predictions of foretell's networks for the units of all samples; None where none are cached."""
     rows = UnitRows.of(samples)
     for file in sorted(cache.glob(f"networks-{device}-*/{_NETWORKS}.npz"), key=lambda file: -file.stat().st_mtime):
@@ -207,16 +207,16 @@ def _family(latency_ms: Values, predicted_ms: Mapping[str, Values]) -> dict[str,
 
 
 def class_table(
-    unit_set: UnitSet, predictions: Mapping[str, Predicted], ours: Mapping[str, Mapping[str, Cell]]
+    unit_set: UnitSet, predictions: Mapping[str, Predicted], unit_network: Mapping[str, Mapping[str, Cell]]
 ) -> Comparison:
-    """Shares of units whose kernel is predicted correctly; ``ours`` are rows for the same units."""
+    """Shares of units whose kernel is predicted correctly; ``unit_network`` are rows for the same units."""
     is_judged = ~unit_set.bench
     rows: dict[str, Mapping[str, Cell]] = {
         name: _class_scores(unit_set, predicted.likeliest, is_judged) for name, predicted in predictions.items()
     }
     units, classes = int(unit_set.counts[is_judged].sum()), len(np.unique(unit_set.label[is_judged]))
     title = f"Kernels: {units:,} units of inference, {classes} classes"
-    return Comparison(title, {**rows, **ours}, ranked=False, shares=frozenset(_CLASSES))
+    return Comparison(title, {**rows, **unit_network}, ranked=False, shares=frozenset(_CLASSES))
 
 
 def _class_scores(unit_set: UnitSet, likeliest: NDArray[np.int64], is_judged: Flags) -> dict[str, Cell]:
@@ -260,12 +260,12 @@ def evaluate(
     predictions, samples = read_fits(planned, unit_set), [all_samples[place] for place in places]
     unit_us = {name: predicted.summed_us for name, predicted in predictions.items()}
     unit_us[BY_KERNEL] = by_kernel_us(read_labels(store, device, cache, log), samples, log)
-    ours = ours_us(all_samples, device, cache)
-    if ours is None:
+    network_us = unit_network_us(all_samples, device, cache)
+    if network_us is None:
         log(f"not compared with {OURS}: not cached in {cache}; run foretell train")
     else:
         rows = UnitRows.of(all_samples)
-        unit_us[OURS] = np.concatenate([ours[rows.part(place)] for place in places])
+        unit_us[OURS] = np.concatenate([network_us[rows.part(place)] for place in places])
     classes = class_table(unit_set, predictions, our_classes(store, device, cache, log))
     return [*latency_tables(samples, unit_us, linear_ms(samples)), classes, fit_table(planned)]
 

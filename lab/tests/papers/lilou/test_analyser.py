@@ -90,7 +90,7 @@ def test_foretells_own_networks_are_compared_where_they_are_kept(
 ) -> None:
     everything = read_samples(store, "h200", cache)
     bounds = np.concatenate([sample.units.bound_us for sample in everything])
-    monkeypatch.setattr(lilou_analyser, "ours_us", lambda *_: 2 * bounds)
+    monkeypatch.setattr(lilou_analyser, "unit_network_us", lambda *_: 2 * bounds)
     monkeypatch.setattr(lilou_analyser, "our_classes", lambda *_: {"ours": {"at once": 0.25}})
     units, whole, _, classes, _ = evaluate(store, "h200", cache, fits=FITS)
     assert units.rows[OURS]["mape"] == pytest.approx(0.0, abs=1e-6)

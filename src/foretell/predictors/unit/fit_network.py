@@ -3,7 +3,7 @@
 Idea. The loss has up to four terms. (1) For every traced unit, log(kernel time / bound). (2) For every replayed
 workload, the logarithm of the sum of its units: this is what teaches the gaps between kernels, and units that no trace
 has timed. (3) The mean power of a workload, weighted by time. (4) Where a trace says which class of kernel ran a unit,
-the class (an auxiliary task): whoever knows the kernel knows where its time has steps. The head for the classes is
+the class (an auxiliary task): the kernel decides at which sizes the time has steps. The head for the classes is
 thrown away after the fit. All terms are Huber losses on logarithms, so a large error counts by its size and does not
 dominate.
 
@@ -311,9 +311,11 @@ def _loss(
     time_us, power_w, log_kernel_ratio = _times_and_power(torch, arrays, data, rows, hidden)
     unit = huber(log_kernel_ratio, data.log_ratio[rows], is_training[:, owner] * data.weight[rows], _UNIT_ERROR)
     total_us = sums(time_us)
-    whole = huber(torch.log(total_us), data.log_latency[samples], is_training * data.is_replayed[samples], _WHOLE_ERROR)
+    workload_loss = huber(
+        torch.log(total_us), data.log_latency[samples], is_training * data.is_replayed[samples], _WHOLE_ERROR
+    )
     # each term is a mean over what is known, so that weights do not depend on how much was traced
-    loss = unit + fit.whole * whole
+    loss = unit + fit.whole * workload_loss
     if power_w is not None:
         # detached: power must not change the predicted times
         log_power = torch.log(sums(time_us.detach() * power_w) / total_us.detach())

@@ -345,7 +345,7 @@ def choose_again(rows: Iterable[dict[str, Any]], count: int, done: set[str]) -> 
     measured_times = Counter(row["workload_id"] for row in measured)
     order = sorted(
         row_by_id,
-        key=lambda each: (measured_times[each], row_by_id[each].get("energy_j") is None, fraction(AGAIN, each)),
+        key=lambda name: (measured_times[name], row_by_id[name].get("energy_j") is None, fraction(AGAIN, name)),
     )
     specs: dict[str, list[Workload]] = {}
     for workload_id in order[:count]:

@@ -42,12 +42,12 @@ class NoDeviceLock(DeviceLock):
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Use the device; nobody is excluded."""
+        """Use the device without excluding others."""
         yield
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Use the device; the sender of the command makes sure that nobody else does."""
+        """Use the device; the sender of the command makes sure that no other process does."""
         yield
 
     def is_requested(self) -> bool:

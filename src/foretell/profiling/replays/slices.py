@@ -253,8 +253,8 @@ class _Rounds:
         blamed: set[tuple[int, str]] = set()
         while waiting:
             for index in waiting:
-                requested = [each.workload for each in work[index] if (index, each.workload.id) not in blamed]
-                message = {"do": "prepare", "workloads": [each.to_json() for each in requested]}
+                requested = [chosen.workload for chosen in work[index] if (index, chosen.workload.id) not in blamed]
+                message = {"do": "prepare", "workloads": [workload.to_json() for workload in requested]}
                 self._replay_workers.send(index, message | {"stop_at": self._stop_at})
             deaths = self._wait(waiting)
             blamed |= {(index, death.workload_id) for index, death in deaths.items() if death.workload_id is not None}
