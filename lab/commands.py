@@ -55,7 +55,7 @@ def fit(
     if network not in MODES:
         raise InputError(f"Unknown network {network!r}. Choose from: {', '.join(MODES)}.")
     files = train_graph_network(
-        network, store, device, cache, out, seed=seed, seconds=fit_seconds, start=start, say=_say
+        network, store, device, cache, out, seed=seed, seconds=fit_seconds, start=start, log=_log
     )
     for file in files:
         click.echo(f"written: {printable(str(file))}")
@@ -125,7 +125,7 @@ def evaluate(
             raise InputError("LILOU's parts have tables of their own: name one of them, and nothing else.")
         module: Any = importlib.import_module(LILOU[predictors[0]])
         tables = module.evaluate(
-            store, device, cache, only_networks=only_networks, fit_seconds=fit_seconds, processes=processes, say=_say
+            store, device, cache, only_networks=only_networks, fit_seconds=fit_seconds, processes=processes, log=_log
         )
         if only_networks:
             click.echo(f"networks are cached in {printable(str(cache))}")
@@ -138,7 +138,7 @@ def evaluate(
     finished_runs = comparison.evaluate(
         predictors, store, device, cache, runs, splits=split or unit_models.SPLITS, seeds=range(seeds),
         only_networks=only_networks, fit_seconds=fit_seconds, label_shares=read_shares(label_shares),
-        processes=processes, say=_say,
+        processes=processes, log=_log,
     )  # fmt: skip
     if report:
         file = unit_models.write_report(unit_models.finished(store, device, runs), Path("reports"))
@@ -154,7 +154,7 @@ def read_shares(text: str | None) -> tuple[float, ...]:
         raise InputError(f"Got the shares {text!r}; give numbers separated by commas, such as 0.1,0.5,1.") from None
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     click.echo(text, err=True)
 
 

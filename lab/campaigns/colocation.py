@@ -101,7 +101,7 @@ class ColocationCampaign:
                     stage.measure_alone()
                     self._together(stage, method, count, until)
             finally:
-                replay_workers.keep_log(self._out)
+                replay_workers.save_log(self._out)
 
     @contextmanager
     def _daemon(self, method: str, folder: str) -> Iterator[dict[str, str]]:
@@ -123,7 +123,7 @@ class ColocationCampaign:
         ]
 
     def _together(self, stage: Stage, method: str, count: int, until: float) -> None:
-        for group in self._wanted(stage, method, count):
+        for group in self._groups_to_measure(stage, method, count):
             known = self._groups[method]
             if time.time() > until or len(known) >= count:
                 break
@@ -135,7 +135,7 @@ class ColocationCampaign:
             if len(known) % _REPORT_EVERY == 0:
                 log.info("%s: %d groups, rows %s", method, len(known), dict(self._rows.counts))
 
-    def _wanted(self, stage: Stage, method: str, count: int) -> list[tuple[Candidate, ...]]:
+    def _groups_to_measure(self, stage: Stage, method: str, count: int) -> list[tuple[Candidate, ...]]:
         ready = {candidate.workload_id: candidate for candidate in stage.candidates}
         partners = [
             tuple(ready[workload_id] for workload_id in sorted(group))

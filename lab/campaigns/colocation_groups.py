@@ -19,7 +19,7 @@ from foretell.profiling.workload import fraction
 from foretell.units import ms, seconds_from_ms
 
 _COST_EDGES_MS = (1.0, 4.0)
-_SETTLE_S = 0.01
+_WARM_UP_S = 0.01
 _MAX_DRAWS = 60
 _MIN_REPLAYS, _GOOD_REPLAYS = 10, 20
 _SHORTEST_S, _LONGEST_S = 0.15, 1.5
@@ -122,7 +122,7 @@ def overlap(moments: Mapping[int, Sequence[float]]) -> dict[int, Together | None
     ``moments`` has for every member the times between its replays, on one clock.
     """
     # the overlap begins when the last member has begun, and a moment later, when caches have settled
-    begin = max((times_s[0] for times_s in moments.values() if times_s), default=0.0) + _SETTLE_S
+    begin = max((times_s[0] for times_s in moments.values() if times_s), default=0.0) + _WARM_UP_S
     end = min((times_s[-1] for times_s in moments.values() if times_s), default=0.0)
     replays: dict[int, Together | None] = {}
     for member, times_s in moments.items():

@@ -16,7 +16,7 @@ log = logging.getLogger("foretell.profiling")
 _PREPARE_SHARE = 0.45
 _SILENCE_S = 40.0
 _BARRIER_S = 0.05
-_LATE_S = 8.0
+_GRACE_S = 8.0
 _MAX_RESTARTS = 6
 
 
@@ -28,7 +28,7 @@ class Stage:
         self._until = until
         self._plan = plan
         self._values: dict[str, Message] = {}
-        self._where: dict[str, int] = {}
+        self._process_of: dict[str, int] = {}
         self._answers: dict[str, Message] = {}
         self._failures: dict[str, str] = {}
         self.chosen = {one.workload.id: one for one in chosen}
@@ -39,7 +39,7 @@ class Stage:
         if message["event"] == "replayed":
             self._answers[message["id"]] = message
         elif message["event"] == "prepared" and message["status"] == "ok":
-            self._values[message["id"]], self._where[message["id"]] = message["values"], index
+            self._values[message["id"]], self._process_of[message["id"]] = message["values"], index
         elif message["event"] == "prepared":
             self._failures[message["id"]] = f"{message['status']}: {message['values']['error']}"
             log.info("%s: %s", self.chosen[message["id"]].workload.spec, self._failures[message["id"]][:160])
@@ -47,12 +47,12 @@ class Stage:
     def prepare(self, only: Sequence[frozenset[str]]) -> None:
         """Let every process capture its share of all workloads, or of the members of the groups ``only``."""
         started = time.time()
-        wanted = set[str]().union(*only)
+        names_to_prepare = set[str]().union(*only)
         shares = share_out(len(self.chosen), len(self._replay_workers.alive), self._plan.seed)
         names = list(self.chosen)
         work = [[names[position] for position in share] for share in shares]
-        if wanted:
-            work = [[name for name in share if name in wanted] for share in work]
+        if names_to_prepare:
+            work = [[name for name in share if name in names_to_prepare] for share in work]
         stop_at = started + _PREPARE_SHARE * (self._until - started)
         waiting, restarts = [index for index in self._replay_workers.alive if work[index]], 0
         while waiting:
@@ -69,19 +69,19 @@ class Stage:
                     restarts += 1
                     self._replay_workers.restart(index)
                     waiting.append(index)
-        log.info("%d workloads ready after %.1f s", len(self._where), time.time() - started)
-        if len(set(self._where.values())) < 2:
+        log.info("%d workloads ready after %.1f s", len(self._process_of), time.time() - started)
+        if len(set(self._process_of.values())) < 2:
             raise MeasurementError("Fewer than two processes got ready.")
 
     def _forget(self, index: int, death: Death) -> None:
         log.warning("process %d: %s, %s, at %s", index, death.status, death.error, death.workload_id)
-        for name in [name for name, where in self._where.items() if where == index]:
-            del self._where[name]
+        for name in [name for name, process in self._process_of.items() if process == index]:
+            del self._process_of[name]
 
     def measure_alone(self) -> None:
         """Replay every workload alone."""
         started = time.time()
-        for name, index in list(self._where.items()):
+        for name, index in list(self._process_of.items()):
             if index not in self._replay_workers.alive or time.time() > self._until:
                 continue
             replays = self._alone(name, index)
@@ -112,17 +112,17 @@ class Stage:
         return [
             Candidate(
                 name,
-                self._where[name],
+                self._process_of[name],
                 float(self.solo[name]["solo_ms"]),
                 intensity(self._values[name], self.chosen[name].workload.dtype),
             )
             for name in self.chosen
-            if name in self._where and name in self.solo
+            if name in self._process_of and name in self.solo
         ]
 
     def has(self, group: Sequence[Candidate]) -> bool:
         """Whether all members are still ready, each in a process of its own."""
-        places = [self._where.get(member.workload_id) for member in group]
+        places = [self._process_of.get(member.workload_id) for member in group]
         return None not in places and len(set(places)) == len(group)
 
     def _call(self, commands: Mapping[int, Message], seconds: float) -> dict[str, Message]:
@@ -130,7 +130,7 @@ class Stage:
         for index, command in commands.items():
             self._replay_workers.send(index, command)
         deaths = self._replay_workers.wait(
-            commands, time.time() + seconds + 2 * _LATE_S, _LATE_S + seconds, self._handle
+            commands, time.time() + seconds + 2 * _GRACE_S, _GRACE_S + seconds, self._handle
         )
         for index, death in deaths.items():
             self._forget(index, death)

@@ -55,7 +55,7 @@ class FusionCampaign:
         self._journal = Journal(job.out)
         self._waiting: deque[Group] = deque()
         self._facts: dict[str, object] = {}
-        self._late: set[int] = set()
+        self._timed_out: set[int] = set()
         self.counts: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
 
@@ -82,35 +82,35 @@ class FusionCampaign:
             finally:
                 pool.stop()
                 self._journal.close()
-                pool.keep_log(self._out)
+                pool.save_log(self._out)
         self.report()
         for reason, count in self._reasons.most_common(12):
             log.info("%5d × %s", count, reason)
         return dict(self.counts)
 
     def _loop(self, pool: Pool) -> None:
-        reported, heard = time.time(), False
+        reported, got_message = time.time(), False
         while time.time() < self._kill_at:
             running = time.time() < self._stop_at and not self._job.enough(self.counts["ok"])
             for worker in pool.workers.values():
                 if running and worker.idle and self._waiting:
                     group = self._waiting.popleft()
-                    pool.give(worker, group, {"group": group_to_json(group, set())})
+                    pool.assign(worker, group, {"group": group_to_json(group, set())})
             busy = any(worker.group is not None for worker in pool.workers.values())
             if not busy and not (running and self._waiting):
                 break
             # every worker died twice before its first message: something is wrong with all of them
-            if not heard and pool.restarts >= 2 * len(pool.workers):
-                raise MeasurementError(f"No worker gets ready. See {self._out / 'workers.log'}.")
+            if not got_message and pool.restarts >= 2 * len(pool.workers):
+                raise MeasurementError(f"No worker could start. See {self._out / 'workers.log'}.")
             for worker, message in pool.listen(0.1):
-                heard = heard or message is not None
+                got_message = got_message or message is not None
                 if message is None:
                     self._handle_end(pool, worker, restart=running and bool(self._waiting))
                 else:
                     self._handle(worker, message)
             for worker in pool.hung(self._plan.limits.timeout_s):
-                log.warning("worker %d hangs: it is ended", worker.index)
-                self._late.add(worker.index)
+                log.warning("worker %d hangs and is killed", worker.index)
+                self._timed_out.add(worker.index)
                 worker.process.kill()
             if time.time() - reported > _REPORT_S:
                 reported = time.time()
@@ -131,8 +131,8 @@ class FusionCampaign:
 
     def _handle_end(self, pool: Pool, worker: WorkerProcess, *, restart: bool) -> None:
         """A worker has ended: blame the model it was working on, or queue a model again that it had not begun."""
-        group, late = worker.group, worker.index in self._late
-        self._late.discard(worker.index)
+        group, late = worker.group, worker.index in self._timed_out
+        self._timed_out.discard(worker.index)
         if group is not None and worker.current is not None and time.time() < self._stop_at:
             reason = f"silent for {self._plan.limits.timeout_s:.0f} s"
             error = reason if late else f"exit code {worker.process.returncode}"
@@ -174,7 +174,7 @@ def lay_out(plan: Plan, done: set[str]) -> Iterator[Group]:
     """One group for every model and backend that is not ``done``; the parts of the plan take turns by share."""
     schedule = make_schedule(plan)
     while (group := schedule.next()) is not None:
-        for workload in group.workloads[: group.wanted]:
+        for workload in group.workloads[: group.target_count]:
             for backend in plan.fusion.backends:
                 if fusion_id(backend, workload) not in done:
                     yield Group(group.part, group.spec, (workload,), 1, backend)

@@ -28,7 +28,7 @@ from foretell.profiling.campaign.rows import CampaignRows
 from foretell.profiling.campaign.schedule import Group, Schedule, make_schedule
 from foretell.profiling.campaign.selection import Chosen, choose
 from foretell.profiling.trackers.distinct_calls import expand
-from foretell.profiling.trackers.ncu import OPTIONS, Counters, complaint, find_ncu, read_counters, split_ranges
+from foretell.profiling.trackers.ncu import OPTIONS, Counters, error_text, find_ncu, read_counters, split_ranges
 from foretell.profiling.workload import Workload
 from foretell.units import ms, seconds_from_us
 
@@ -38,7 +38,7 @@ WORKER = ("-m", "foretell.profiling.runtimes.counted_worker")
 _TABLE = "occupancy"
 _POLL_S = 0.1
 _REPORT_S = 20.0
-_MAX_FRUITLESS = 3
+_MAX_FAILED_STARTS = 3
 _MAX_LOST = 2
 # The first profiler gets so many workloads and each further one so many more, so that counting begins early.
 _MORE = 2
@@ -75,12 +75,12 @@ class OccupancyCampaign:
         self._give_up_at = job.before_end(0.45 * reserve_s)
         self._rows = CampaignRows(job.out, _TABLE)
         self._schedule = Schedule({}, {})
-        self._again: deque[Group] = deque()
+        self._requeued: deque[Group] = deque()
         self._lost: Counter[str] = Counter()
         self._known: dict[str, Chosen] = {}
         self._done: set[str] = set()
-        self._fruitless = 0
-        self._complaint = ""
+        self._failed_starts = 0
+        self._error_text = ""
         self._ncu = ""
 
     def run(self) -> dict[str, int]:
@@ -135,8 +135,8 @@ class OccupancyCampaign:
                         del children[slot]
                         self._save(child)
                 # without permission for hardware counters every start fails: stop early and say why
-                if self._fruitless >= _MAX_FRUITLESS and not self._counts["ok"]:
-                    raise MeasurementError(f"ncu counts nothing: {self._complaint or 'it printed no kernels'}")
+                if self._failed_starts >= _MAX_FAILED_STARTS and not self._counts["ok"]:
+                    raise MeasurementError(f"ncu counts nothing: {self._error_text or 'it printed no kernels'}")
                 if time.time() - reported > _REPORT_S:
                     reported = time.time()
                     self.report()
@@ -152,8 +152,8 @@ class OccupancyCampaign:
         room = min(most, self._plan.occupancy.per_process)
         if self._job.limit:
             room = min(room, max(1, math.ceil(self._job.limit / self._plan.occupancy.processes)))
-        while sum(group.wanted for group in groups) < room:
-            group = self._again.popleft() if self._again else self._schedule.next()
+        while sum(group.target_count for group in groups) < room:
+            group = self._requeued.popleft() if self._requeued else self._schedule.next()
             if group is None:
                 break
             groups.append(group)
@@ -173,7 +173,7 @@ class OccupancyCampaign:
             "limits": asdict(self._plan.limits),
             "preload": sorted({group.spec.partition(":")[0] for group in groups}),
             "groups": [
-                {"workloads": [workload.to_json() for workload in group.workloads], "wanted": group.wanted}
+                {"workloads": [workload.to_json() for workload in group.workloads], "wanted": group.target_count}
                 for group in groups
             ],
         }
@@ -240,11 +240,11 @@ class OccupancyCampaign:
                     self._write_counters(workload_id, kernels, len(counters), float(closed[workload_id]["profile_s"]))
         # runs ended, but ncu printed nothing for them
         if closed and not counted:
-            self._fruitless += 1
+            self._failed_starts += 1
         elif not begun:
-            self._fruitless += 1
-            self._complaint = self._complaint or _last_line(child.folder / "output.log")
-        self._complaint = complaint(lines) or complaint(_lines(child.folder / "output.log")) or self._complaint
+            self._failed_starts += 1
+            self._error_text = self._error_text or _last_line(child.folder / "output.log")
+        self._error_text = error_text(lines) or error_text(_lines(child.folder / "output.log")) or self._error_text
         self._log(child, lines)
         if begun and not finished and begun[-1] not in closed and time.time() < self._stop_at:
             late = child.ending or child.process.returncode == -signal.SIGKILL
@@ -255,16 +255,16 @@ class OccupancyCampaign:
                 self._lost[workload_id] += 1
                 if self._lost[workload_id] >= _MAX_LOST:
                     self._write(workload_id, "crash", error="ncu printed no counters for this workload")
-        self._give_back(child, finished)
+        self._requeue(child, finished)
 
-    def _give_back(self, child: _Child, finished: bool) -> None:
+    def _requeue(self, child: _Child, finished: bool) -> None:
         """Queue the groups of a profiler again of which workloads are missing."""
         lost = {workload_id for workload_id in self._lost if workload_id not in self._done}
         for group in child.groups:
             remaining = group.without(self._done)
             has_lost = bool(lost & {workload.id for workload in group.workloads})
-            if remaining.workloads and remaining.wanted > 0 and (has_lost or not finished):
-                self._again.append(remaining)
+            if remaining.workloads and remaining.target_count > 0 and (has_lost or not finished):
+                self._requeued.append(remaining)
 
     def _write(self, workload_id: str, status: str, **values: object) -> None:
         """Write one record, once."""

@@ -18,7 +18,7 @@ from lab.judging.graph_set import read_graph_set
 from lab.papers.baselines import GradientBoosting, Linear
 from lab.papers.graph_networks.arrays import GraphArrays
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 GRAPH_NETWORKS = tuple(graph_fits.MODES)
 
 
@@ -53,7 +53,7 @@ def evaluate(
     fit_seconds: float | None = None,
     label_shares: Sequence[float] = (),
     processes: int = 1,
-    say: Say,
+    log: Log,
 ) -> list[Run]:
     """Every predictor on every split with every seed, the product's among them; finished runs are not repeated.
 
@@ -74,27 +74,27 @@ def evaluate(
     others = {name: partial(_baseline, fitter) for name, fitter in BASELINES.items()}
     arms = _arms(names, label_shares)
     if arms:
-        samples = read_samples(store, device, cache, say)
+        samples = read_samples(store, device, cache, log)
         network_folder = unit_models.network_folder(store, device, cache, graphs=graph_fits.FIT_VERSION)
         folder = unit_models.run_folder(store, device, runs)
-        wanted = [PlannedFit(arm, split, seed) for seed in seeds for split in splits for arm in arms.values()]
-        missing = [fit for fit in wanted if not is_known(fit.arm.title, fit.split, fit.seed, folder)]
+        planned = [PlannedFit(arm, split, seed) for seed in seeds for split in splits for arm in arms.values()]
+        missing = [fit for fit in planned if not is_known(fit.arm.title, fit.split, fit.seed, folder)]
 
         def read_graphs() -> dict[str, GraphArrays]:
-            return read_graph_set(samples, store, device, cache, say)
+            return read_graph_set(samples, store, device, cache, log)
 
         if processes > 1:
             read_graphs()  # writes the file that all processes read
-            fit_side_by_side(missing, Workspace(store, device, cache, network_folder, fit_seconds), processes, say)
+            fit_side_by_side(missing, Workspace(store, device, cache, network_folder, fit_seconds), processes, log)
         else:
-            fit_graph_networks(samples, missing, read_graphs, network_folder, fit_seconds, say)
+            fit_graph_networks(samples, missing, read_graphs, network_folder, fit_seconds, log)
         for arm in arms.values():
             others[arm.title] = partial(_cached, arm, network_folder)
     # graph networks go by the titles of their arms, such as 'trappm 25%'
     titles = [name for name in names if name not in GRAPH_NETWORKS] + list(arms)
     return unit_models.evaluate(
         titles, store, device, cache, runs, splits=splits, seeds=seeds, only_networks=only_networks, others=others,
-        say=say,
+        log=log,
     )  # fmt: skip
 
 

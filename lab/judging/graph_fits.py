@@ -28,7 +28,7 @@ from lab.papers.graph_networks.recipes import Recipe, find_recipe
 if TYPE_CHECKING:
     from lab.papers.graph_networks.training import Encoder
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Graphs = Mapping[str, GraphArrays]
 
 INFERENCE, TRAINING = ("inference", "prefill", "decode"), ("training",)
@@ -105,7 +105,7 @@ def fit_graph_networks(
     read_graphs: Callable[[], Graphs],
     folder: Path,
     seconds: float | None = None,
-    say: Say = lambda _: None,
+    log: Log = lambda _: None,
 ) -> None:
     """Fit the networks whose predictions are not in ``folder``, and save them there.
 
@@ -113,9 +113,9 @@ def fit_graph_networks(
     """
     missing = {file: fit for fit in planned if not (file := fit.file(folder)).exists()}
     if missing:
-        context = _FittingContext(samples, read_graphs(), folder, seconds, default_device(), say)
+        context = _FittingContext(samples, read_graphs(), folder, seconds, default_device(), log)
         for file, fit in missing.items():
-            say(f"graph network for {fit}, on {context.device}")
+            log(f"graph network for {fit}, on {context.device}")
             # predictions, not weights: judging needs no more, and they are small
             write_whole(file, context.predict_test_side(fit))
 
@@ -153,7 +153,7 @@ class _FittingContext:
     folder: Path
     seconds: float | None
     device: str
-    say: Say
+    log: Log
 
     def predict_test_side(self, planned: PlannedFit) -> bytes:
         """Fit a network for each group of modes and predict the test side; NaN where there is no prediction."""
@@ -167,23 +167,23 @@ class _FittingContext:
             # a small share of labels may have no measurement of a metric
             targets = tuple(name for name in recipe.targets if has_truth(labelled, name))
             if not (targets and validation and test_samples):
-                self.say(
+                self.log(
                     f"{planned}: no network for {' and '.join(modes)}, with {len(labelled)} training, "
                     f"{len(validation)} validation and {len(test_samples)} test workloads"
                 )
                 continue
-            stretch = len(training) / len(labelled)  # the same number of steps, however few the labels are
+            epoch_factor = len(training) / len(labelled)  # the same number of steps, however few the labels are
             own = replace(
                 recipe,
                 targets=targets,
-                epochs=round(recipe.epochs * stretch),
-                patience=round(recipe.patience * stretch),
+                epochs=round(recipe.epochs * epoch_factor),
+                patience=round(recipe.patience * epoch_factor),
                 # zeros keep the shape of the network: only the pre-training differs
                 embedding=recipe.embedding if planned.arm.pretrained else "zeros",
             )
             encoder = self._encoder(planned, own, parts) if own.embedding == "frozen" else None
-            what = f"{planned}, {' and '.join(modes)}"
-            predicted, fact = self._fit(what, own, planned.seed, encoder, (labelled, validation, test_samples))
+            label = f"{planned}, {' and '.join(modes)}"
+            predicted, fact = self._fit(label, own, planned.seed, encoder, (labelled, validation, test_samples))
             # each group of modes has a network of its own: put its predictions in their places
             places = [place for place, sample in enumerate(test) if sample.setting.mode in modes]
             for name, values in predicted.items():
@@ -194,7 +194,7 @@ class _FittingContext:
 
     def _fit(
         self,
-        what: str,
+        label: str,
         recipe: Recipe,
         seed: int,
         encoder: "Encoder | None",
@@ -209,16 +209,16 @@ class _FittingContext:
             [(self.graphs[sample.workload_id], sample.truth) for sample in validation],
             recipe,
             seed,
-            progress_of(what, self.say),
+            progress_of(label, self.log),
             self.device,
             encoder=encoder,
             seconds=self.seconds,
         )
-        spent_s = time.monotonic() - begin
+        elapsed_s = time.monotonic() - begin
         errors = ", ".join(f"{name} {error:.1%}" for name, error in fitted.metrics.items())
-        self.say(f"{what}: {len(fitted.history)} epochs in {spent_s:.0f} s, validation {errors}")
+        self.log(f"{label}: {len(fitted.history)} epochs in {elapsed_s:.0f} s, validation {errors}")
         facts: dict[str, object] = {
-            "workloads": len(training), "epochs": len(fitted.history), "spent_s": round(spent_s, 1),
+            "workloads": len(training), "epochs": len(fitted.history), "spent_s": round(elapsed_s, 1),
             "limit_s": self.seconds, "device": self.device, "validation": fitted.metrics,
         }  # fmt: skip
         return fitted.predict([self.graphs[sample.workload_id] for sample in test_samples], self.device), facts
@@ -233,16 +233,16 @@ class _FittingContext:
 
         file = self.folder / f"encoder-{planned.split}-{planned.seed}.npz"
         if not file.exists():
-            what = f"encoder, split by {planned.split}, seed {planned.seed}"
+            label = f"encoder, split by {planned.split}, seed {planned.seed}"
             train, validation = (
                 [self.graphs[sample.workload_id] for sample in parts[side] if sample.captured]
                 for side in (TRAIN, VALIDATION)
             )
-            self.say(f"{what}, on {self.device}")
+            self.log(f"{label}, on {self.device}")
             encoder = pretrain(
-                train, validation, recipe, planned.seed, progress_of(what, self.say), self.device, seconds=self.seconds
+                train, validation, recipe, planned.seed, progress_of(label, self.log), self.device, seconds=self.seconds
             )
-            self.say(f"{what}: best of {len(encoder.history)} epochs, loss {encoder.loss:.3f}")
+            self.log(f"{label}: best of {len(encoder.history)} epochs, loss {encoder.loss:.3f}")
             weights = {f"weight:{name}": value for name, value in encoder.weights.items()}
             write_whole(
                 file, _npz({**weights, "last_relu": np.array(encoder.last_relu), "loss": np.array(encoder.loss)})
@@ -294,7 +294,7 @@ def _fraction(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / float(1 << 48)
 
 
-def progress_of(what: str, say: Say) -> Callable[[int, Mapping[str, float]], None]:
+def progress_of(label: str, log: Log) -> Callable[[int, Mapping[str, float]], None]:
     """A callback that reports the progress of a fit every few seconds."""
     reported = time.monotonic()
 
@@ -302,7 +302,7 @@ def progress_of(what: str, say: Say) -> Callable[[int, Mapping[str, float]], Non
         nonlocal reported
         if time.monotonic() - reported >= _REPORT_EVERY_S:
             reported = time.monotonic()
-            say(f"{what}: epoch {epoch + 1}, loss {record['loss']:.4g}, validation {record['score']:.4g}")
+            log(f"{label}: epoch {epoch + 1}, loss {record['loss']:.4g}, validation {record['score']:.4g}")
 
     return report
 

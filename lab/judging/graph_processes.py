@@ -14,7 +14,7 @@ from lab.judging.graph_fits import PRETRAINED, PlannedFit, fit_graph_networks
 from lab.judging.graph_set import read_graph_set
 from lab.papers.graph_networks.arrays import GraphArrays
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class _Opened:
 _opened: list[_Opened] = []  # one entry in each process: reading takes seconds, and a process fits many networks
 
 
-def fit_side_by_side(planned: Sequence[PlannedFit], workspace: Workspace, processes: int, say: Say) -> None:
+def fit_side_by_side(planned: Sequence[PlannedFit], workspace: Workspace, processes: int, log: Log) -> None:
     """Fit the networks whose predictions are not in the folder; a failure is raised when all others are done.
 
     Networks that share an encoder go to one process: the first of them fits it.
@@ -59,7 +59,7 @@ def fit_side_by_side(planned: Sequence[PlannedFit], workspace: Workspace, proces
         for number, future in enumerate(as_completed([pool.submit(_fit, group) for group in waiting]), start=1):
             try:
                 for line in future.result():
-                    say(f"{number} of {len(waiting)}: {line}")
+                    log(f"{number} of {len(waiting)}: {line}")
             except ForetellError as error:
                 failed.append(error)
     if failed:

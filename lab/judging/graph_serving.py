@@ -30,7 +30,7 @@ from lab.papers.graph_networks.recipes import Recipe, find_recipe
 if TYPE_CHECKING:
     from lab.papers.graph_networks.training import Encoder, Fitted
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Graphs = Mapping[str, GraphArrays]
 _MISS = 0.10
 _GENTLER = 0.1  # factor of the learning rate where a network starts from another
@@ -46,7 +46,7 @@ def train_graph_network(
     seed: int = 0,
     seconds: float | None = None,
     start: Path | None = None,
-    say: Say,
+    log: Log,
 ) -> list[Path]:
     """Fit a network for each group of modes of the recipe; ``seconds`` limits each, and each encoder separately.
 
@@ -54,8 +54,8 @@ def train_graph_network(
     needs fewer measurements than a fit from random weights.
     """
     device = find_device(device).id
-    samples = read_samples(store, device, cache, say)
-    graphs = read_graph_set(samples, store, device, cache, say)
+    samples = read_samples(store, device, cache, log)
+    graphs = read_graph_set(samples, store, device, cache, log)
     parts = sides(samples, "architecture", seed)
     written, first = [], _read_start(start)
     if first is not None and len(MODES[name]) > 1:
@@ -65,7 +65,7 @@ def train_graph_network(
     for modes in MODES[name]:
         # nothing is judged here: the test side is training data, too
         training, validation = captured_in([*parts[TRAIN], *parts[TEST]], modes), captured_in(parts[VALIDATION], modes)
-        data = _fit(name, modes, graphs, training, validation, device, seed, seconds, first, say)
+        data = _fit(name, modes, graphs, training, validation, device, seed, seconds, first, log)
         stem = name if len(MODES[name]) == 1 else f"{name}-{modes[0]}"
         written.append(write_fitted(out, file_name(stem, device), data))
     return written
@@ -81,7 +81,7 @@ def _fit(
     seed: int,
     seconds: float | None,
     start: "Fitted | None",
-    say: Say,
+    log: Log,
 ) -> bytes:
     from lab.papers.graph_networks.training import fit
 
@@ -94,16 +94,16 @@ def _fit(
         raise DataError(
             f"{len(training) + len(validation)} workloads are too few to fit {name} to {' and '.join(modes)}."
         )
-    torch_device, what = default_device(), f"{name}, {' and '.join(modes)}"
+    torch_device, label = default_device(), f"{name}, {' and '.join(modes)}"
     encoder = None
     if recipe.embedding == "frozen" and start is None:
-        encoder = _encoder(recipe, graphs, training, validation, seed, seconds, say)
+        encoder = _encoder(recipe, graphs, training, validation, seed, seconds, log)
     fitted = fit(
         [(graphs[sample.workload_id], sample.truth) for sample in training],
         [(graphs[sample.workload_id], sample.truth) for sample in validation],
         recipe,
         seed,
-        progress_of(what, say),
+        progress_of(label, log),
         torch_device,
         encoder=encoder,
         start=start,
@@ -113,7 +113,7 @@ def _fit(
     # errors are those of the quantised file that is served, not of the weights in memory
     served = GraphNetwork.load(fitted.to_onnx(name, small=True, notes=notes))
     metrics, widths = held_out(served, validation, graphs)
-    say(f"{what}: {len(fitted.history)} epochs, held out {', '.join(f'{k} {v:.1%}' for k, v in metrics.items())}")
+    log(f"{label}: {len(fitted.history)} epochs, held out {', '.join(f'{k} {v:.1%}' for k, v in metrics.items())}")
     notes["widths"] = json.dumps(widths, sort_keys=True)
     return replace(fitted, metrics=metrics).to_onnx(name, small=True, notes=notes)
 
@@ -154,7 +154,7 @@ def _encoder(
     validation: Sequence[Sample],
     seed: int,
     seconds: float | None,
-    say: Say,
+    log: Log,
 ) -> "Encoder":
     from lab.papers.graph_networks.pretraining import pretrain
 
@@ -162,5 +162,5 @@ def _encoder(
         [graphs[sample.workload_id] for sample in side] for side in (training, validation)
     )
     return pretrain(
-        training_graphs, validation_graphs, recipe, seed, progress_of("encoder", say), default_device(), seconds=seconds
+        training_graphs, validation_graphs, recipe, seed, progress_of("encoder", log), default_device(), seconds=seconds
     )

@@ -26,33 +26,33 @@ from lab.papers.graph_networks.arrays import ARRAYS_VERSION, ATTRIBUTES, AXES, C
 _WIDTHS = (1, 1, len(ATTRIBUTES), AXES, AXES, len(COSTS), 2)
 _BYTES = np.dtype(np.float32).itemsize
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def read_graph_set(
-    samples: Sequence[Sample], store: Path, device: str, cache: Path, say: Say = lambda _: None
+    samples: Sequence[Sample], store: Path, device: str, cache: Path, log: Log = lambda _: None
 ) -> dict[str, GraphArrays]:
     """The graphs of all captured samples by workload, from the cache where there is one."""
-    wanted = {sample.workload_id for sample in samples if sample.captured}
+    requested = {sample.workload_id for sample in samples if sample.captured}
     file = cache / f"graphs-{device}-{fingerprint(store, device, arrays=ARRAYS_VERSION)}.npz"
     if file.exists():
         return _load(file)
-    graphs = _extract(wanted, store, device, say)
-    missing = wanted - set(graphs)
+    graphs = _extract(requested, store, device, log)
+    missing = requested - set(graphs)
     if missing:
         raise DataError(
-            f"{len(missing)} of {len(wanted)} workloads have no graph in {store}, such as {min(missing)}; make "
+            f"{len(missing)} of {len(requested)} workloads have no graph in {store}, such as {min(missing)}; make "
             "them with foretell data graphs."
         )
     write_whole(file, _packed(graphs))
     return graphs
 
 
-def _extract(wanted: set[str], store: Path, device: str, say: Say) -> dict[str, GraphArrays]:
+def _extract(requested: set[str], store: Path, device: str, log: Log) -> dict[str, GraphArrays]:
     target = Target(find_device(device))
     waiting: defaultdict[GraphKey, list[Row]] = defaultdict(list)
     for row in measured_rows(store).values():
-        if row["workload_id"] in wanted:
+        if row["workload_id"] in requested:
             waiting[GraphKey.of(row)].append(row)
     graphs: dict[str, GraphArrays] = {}
     failures: Counter[str] = Counter()
@@ -64,9 +64,9 @@ def _extract(wanted: set[str], store: Path, device: str, say: Say) -> dict[str, 
                 failures[str(error)] += 1
                 continue
             if len(graphs) % 500 == 0:
-                say(f"graphs of {len(graphs)} of {len(wanted)} workloads read")
+                log(f"graphs of {len(graphs)} of {len(requested)} workloads read")
     for reason, number in failures.most_common(3):
-        say(f"{number} workloads have no graph: {reason}")
+        log(f"{number} workloads have no graph: {reason}")
     return graphs
 
 

@@ -21,7 +21,7 @@ SIZES = (
     "side", "log_m", "log_n", "log_k", "log_many", "log_heads", "queries", "keys", "head_size", "steps", "layers",
     "directions", "log_rows", "log_row", "window",
 )  # fmt: skip
-LEAST = 40  # the least number of rows for a forest
+MIN_ROWS = 40  # the least number of rows for a forest
 FOREST = TreeFit(
     rounds=100, leaves=255, least_in_leaf=2,
     others={"boosting": "rf", "bagging_fraction": 0.7, "bagging_freq": 1, "feature_fraction_bynode": 0.6},
@@ -50,7 +50,7 @@ class KernelRegressors:
         for depth in range(len(_KERNEL) + 1):
             for kernel, rows in _by_kernel(features, depth):
                 # depth 0 is the forest for all kernels, which always exists
-                if len(rows) >= LEAST or not depth:
+                if len(rows) >= MIN_ROWS or not depth:
                     forests[kernel] = FOREST.fit(features[rows][:, _CHOSEN], np.log(time_us[rows]))
         return cls(forests)
 

@@ -60,7 +60,7 @@ def test_parts_of_lilou_are_fitted_on_one_machine_and_judged_on_another(
     pytest.importorskip("torch")
     asked: list[object] = []
 
-    def record(*places: object, say: object, **given: object) -> list[Comparison]:
+    def record(*places: object, log: object, **given: object) -> list[Comparison]:
         asked.append(given)
         return [] if given["only_networks"] else [Comparison("all of them", {model: {"mape": 0.05}})]
 

@@ -62,8 +62,8 @@ def test_options_of_train_are_heard(
 ) -> None:
     asked: list[object] = []
 
-    def record(*places: object, say, **given: object) -> Path:
-        say("half way")
+    def record(*places: object, log, **given: object) -> Path:
+        log("half way")
         asked.append((places, given))
         return Path("mine/file.zip")
 
@@ -122,7 +122,7 @@ def test_all_predictors_and_splits_are_meant_where_none_is_named(
     asked: list[tuple[list[str], list[str], list[int]]] = []
 
     def record(names, *_: object, splits, seeds, **others: object) -> list[object]:
-        assert others.keys() == {"only_networks", "say"}
+        assert others.keys() == {"only_networks", "log"}
         asked.append((list(names), list(splits), list(seeds)))
         return []
 
@@ -182,8 +182,8 @@ def test_models_beside_the_predictors_are_fitted_and_judged_by_the_same_commands
         Comparison("all of them", {model: {"mape": 0.05}}),
         Comparison("by family", {"a": {"mape": 0.1}}, ranked=False),
     ]
-    monkeypatch.setattr(workflow, "train", lambda store, device, cache, out, say: out / f"{store}-{device}-{cache}")
-    monkeypatch.setattr(workflow, "evaluate", lambda store, device, cache, say: tables)
+    monkeypatch.setattr(workflow, "train", lambda store, device, cache, out, log: out / f"{store}-{device}-{cache}")
+    monkeypatch.setattr(workflow, "evaluate", lambda store, device, cache, log: tables)
     asked = ("train", "-p", model, "--store", "s", "--cache", "c", "--out", "mine")
     assert run(capsys, *asked) == "written: mine/s-h200-c\n"
     shown = run(capsys, "evaluate", model, "--report")
@@ -200,5 +200,5 @@ def test_where_nothing_is_compared_the_first_table_is_shown(
 ) -> None:
     workflow = importlib.import_module(MODELS["slices"])
     table = Comparison("alone", {"a": {"mape": 0.1}}, ranked=False)
-    monkeypatch.setattr(workflow, "evaluate", lambda *_, say: [table])
+    monkeypatch.setattr(workflow, "evaluate", lambda *_, log: [table])
     assert run(capsys, "evaluate", "slices").startswith("### alone")

@@ -25,7 +25,7 @@ class Fake:
         self.room = settings["compiled"]["per_process"]
         self.preparing = False
 
-    def obey(self, message):
+    def execute(self, message):
         getattr(self, message["do"])(message)
         say({"event": "done", "full": len(self.kept) >= self.room})
 
@@ -123,4 +123,4 @@ if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, interrupt)
     say({"event": "ready"})
     for line in sys.stdin:
-        fake.obey(json.loads(line))
+        fake.execute(json.loads(line))

@@ -20,7 +20,7 @@ def say(message):
 
 
 def run(group, energy):
-    left = group.wanted
+    left = group.target_count
     for workload in group.workloads:
         if left <= 0:
             return

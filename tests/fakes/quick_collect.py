@@ -52,7 +52,7 @@ def expected(names=QuickZoo.names):
     path = Path(os.environ["QUICK_PLAN"])
     groups = schedule.make_schedule(read_plan(path)).groups["fake"]
     schedule.load_zoo = real
-    return {workload.id for group in groups for workload in group.workloads[: group.wanted]}
+    return {workload.id for group in groups for workload in group.workloads[: group.target_count]}
 
 
 def patch(names=QuickZoo.names):

@@ -9,11 +9,11 @@ from foretell.profiling.zoos.registry import preload
 
 SPEAKER = """
 import gc, os
-from foretell.processes.child import settle, take_output
-say = take_output()
+from foretell.processes.child import stop_garbage_collection, redirect_output
+say = redirect_output()
 print("a model prints", flush=True)
 os.write(1, b"a library writes")
-settle()
+stop_garbage_collection()
 say({"event": "ready", "collects": gc.isenabled(), "frozen": gc.get_freeze_count() > 0})
 """
 PARENT = """
@@ -60,8 +60,8 @@ def test_errors_are_short():
 
 def test_a_process_of_many_has_one_thread_and_writes_into_its_folder(tmp_path):
     code = (
-        "import os, sys, tempfile; from pathlib import Path; from foretell.processes.child import work_alone; "
-        "work_alone(Path(sys.argv[1])); "
+        "import os, sys, tempfile; from pathlib import Path; from foretell.processes.child import configure_libraries; "
+        "configure_libraries(Path(sys.argv[1])); "
         "print(os.environ['OMP_NUM_THREADS'], tempfile.mkdtemp(), os.environ['TORCHINDUCTOR_CACHE_DIR'])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)

@@ -50,7 +50,7 @@ def test_who_prepares_steps_aside_for_who_wants_to_time(tmp_path):
     with mine.shared():
         thread = threading.Thread(target=wait_and_time)
         thread.start()
-        while not mine.wanted():
+        while not mine.is_requested():
             time.sleep(0.001)
         assert not order
         while not order:  # it may still be on its way to the gate
@@ -58,7 +58,7 @@ def test_who_prepares_steps_aside_for_who_wants_to_time(tmp_path):
         order.append("went on")
     thread.join(120)
     assert order == ["timed", "went on"]
-    assert not mine.wanted()
+    assert not mine.is_requested()
 
 
 def test_a_dead_holder_blocks_nobody(tmp_path):
@@ -92,7 +92,7 @@ def test_those_who_time_go_through_together_before_anyone_prepares_again(tmp_pat
 
     def prepare():
         device_lock = _open(tmp_path, 9)
-        while not device_lock.wanted():
+        while not device_lock.is_requested():
             time.sleep(0.001)
         with device_lock.shared():
             order.append("prepared")
@@ -103,7 +103,7 @@ def test_those_who_time_go_through_together_before_anyone_prepares_again(tmp_pat
         for thread in threads:
             thread.start()
         gathered.wait(120)
-        while not preparing.wanted():
+        while not preparing.is_requested():
             time.sleep(0.001)
         assert not order
     for thread in threads:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import foretell
-from foretell.processes.parent import child_environment, end, group_bytes, how_it_ended, last_line, resident_bytes
+from foretell.processes.parent import child_environment, describe_exit, end, group_bytes, last_line, resident_bytes
 
 # a child that starts another one and says its number
 FAMILY = (
@@ -68,6 +68,6 @@ def test_a_process_knows_what_it_holds() -> None:
 
 
 def test_ends_in_words() -> None:
-    assert how_it_ended(-signal.SIGABRT) == "was killed by SIGABRT"
-    assert how_it_ended(7) == "exited with code 7"
+    assert describe_exit(-signal.SIGABRT) == "was killed by SIGABRT"
+    assert describe_exit(7) == "exited with code 7"
     assert last_line(b"first\n last words \n\n") == "last words"

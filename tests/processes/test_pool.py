@@ -34,7 +34,7 @@ def start(tmp_path):
         assert all(worker.process.poll() is not None for worker in pool.workers.values())
 
 
-def _hear(pool, enough):
+def _handle_message(pool, enough):
     heard, late = [], time.monotonic() + 120
     while not enough(heard):
         assert time.monotonic() < late, heard
@@ -50,43 +50,43 @@ def _group(name):
 
 def test_workers_are_told_who_they_are_and_their_errors_are_kept(start, tmp_path):
     pool = start((sys.executable, "-c", ECHO), ("measure", "trace"), first=3)
-    heard = sorted(_hear(pool, lambda heard: len(heard) == 2), key=lambda message: message["worker"])
+    heard = sorted(_handle_message(pool, lambda heard: len(heard) == 2), key=lambda message: message["worker"])
     assert [(message["worker"], message["role"]) for message in heard] == [(3, "measure"), (4, "trace")]
     assert all(message["device"] == "cpu" and message["folder"] == str(tmp_path) for message in heard)
     out = tmp_path / "campaign"
     out.mkdir()
-    pool.keep_log(out)
+    pool.save_log(out)
     assert sorted((out / LOG).read_text().splitlines()) == ["worker 3", "worker 4"]
 
 
 def test_a_dead_worker_is_noticed_and_replaced(start):
     pool = start(FAKE)
-    _hear(pool, lambda heard: {"event": "ready"} in heard)
+    _handle_message(pool, lambda heard: {"event": "ready"} in heard)
     dead = pool.workers[0]
-    pool.give(dead, *_group("crash"))
-    assert _hear(pool, lambda heard: None in heard)[0]["event"] == "begin"
+    pool.assign(dead, *_group("crash"))
+    assert _handle_message(pool, lambda heard: None in heard)[0]["event"] == "begin"
     assert dead.process.returncode < 0
     pool.restart(dead)
     assert pool.restarts == 1
     assert pool.workers[0].process.pid != dead.process.pid
-    _hear(pool, lambda heard: {"event": "ready"} in heard)
-    pool.give(pool.workers[0], *_group("resnet"))
-    heard = _hear(pool, lambda heard: heard and heard[-1]["event"] == "done")
+    _handle_message(pool, lambda heard: {"event": "ready"} in heard)
+    pool.assign(pool.workers[0], *_group("resnet"))
+    heard = _handle_message(pool, lambda heard: heard and heard[-1]["event"] == "done")
     assert [message["event"] for message in heard] == ["begin", "record", "done"]
 
 
 def test_silence_is_a_hang_unless_idle_or_waiting_for_the_device(start, tmp_path):
     pool = start(FAKE)
     worker = pool.workers[0]
-    _hear(pool, lambda heard: {"event": "ready"} in heard)
-    worker.heard_at -= 20
+    _handle_message(pool, lambda heard: {"event": "ready"} in heard)
+    worker.last_message_at -= 20
     assert pool.hung(10) == []  # not yet known to be ready: a start may be slow
     worker.ready = True
     assert pool.hung(10) == []  # idle
-    pool.give(worker, *_group("hang"))
-    _hear(pool, lambda heard: heard)
+    pool.assign(worker, *_group("hang"))
+    _handle_message(pool, lambda heard: heard)
     assert pool.hung(10) == []
-    worker.heard_at -= 20
+    worker.last_message_at -= 20
     assert pool.hung(10) == [worker]
     state = open_state(tmp_path)
     state[0] = WAITING_ALONE

@@ -9,13 +9,13 @@ import pytest
 
 from foretell.errors import MeasurementError
 from foretell.profiling import ceilings as ceilings_measured
-from foretell.profiling.ceilings import Bench, largest_cache, measure_ceilings, refuse_part
+from foretell.profiling.ceilings import Bench, check_whole_device, largest_cache, measure_ceilings
 
 
 def test_this_processor_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr(ceilings_measured, "largest_cache", lambda folder: 2**20)
-    found = measure_ceilings("cpu", budget_s=0.2, most_bytes=2**23)
+    found = measure_ceilings("cpu", budget_s=0.2, max_bytes=2**23)
     assert found.dram_gb_per_s is not None
     assert found.cache_gb_per_s is not None
     assert 0.1 < found.dram_gb_per_s < 10_000
@@ -30,7 +30,7 @@ def test_what_fits_into_the_cache_says_nothing_of_the_memory(monkeypatch: pytest
     pytest.importorskip("torch")
     monkeypatch.setattr(ceilings_measured, "largest_cache", lambda folder: 2**23)
     monkeypatch.setattr(Bench, "best_product", lambda *asked: None)
-    found = measure_ceilings("cpu", budget_s=0.05, most_bytes=2**23)
+    found = measure_ceilings("cpu", budget_s=0.05, max_bytes=2**23)
     assert found.dram_gb_per_s is None
     assert found.tflops == {}
 
@@ -46,9 +46,9 @@ def test_devices_that_are_not_there_are_refused() -> None:
 
 def test_a_part_does_not_pass_for_the_whole() -> None:
     with pytest.raises(MeasurementError, match="26 of the 132 SMs of h200"):
-        refuse_part("NVIDIA H200", 26)
-    refuse_part("NVIDIA H200", 132)
-    refuse_part("NVIDIA Unheard-of", 7)
+        check_whole_device("NVIDIA H200", 26)
+    check_whole_device("NVIDIA H200", 132)
+    check_whole_device("NVIDIA Unheard-of", 7)
 
 
 def test_the_largest_cache_counts(tmp_path: Path) -> None:

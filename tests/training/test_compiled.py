@@ -163,4 +163,4 @@ def test_what_is_not_known_of_compiled_models_is_refused(asked, said):
 
 def test_a_processor_is_refused():
     with pytest.raises(InputError, match="measured on GPUs"):
-        compiled.check_asked("inference", find_device("cpu"), {})
+        compiled.check_compile_request("inference", find_device("cpu"), {})

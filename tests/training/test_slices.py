@@ -71,8 +71,8 @@ def test_good_slices_of_workloads_that_were_measured_whole_are_read(found):
 
 
 def test_the_whole_is_told_by_networks_that_have_not_seen_it(found):
-    assert found.whole.source == slices.HELD_OUT
-    for sample, unit_us in zip(found.samples, found.whole.unit_us, strict=True):
+    assert found.whole_device.source == slices.HELD_OUT
+    for sample, unit_us in zip(found.samples, found.whole_device.unit_us, strict=True):
         assert unit_us == pytest.approx(2 * sample.units.bound_us, rel=1e-5)
     assert found.predicted_ms == pytest.approx(found.measured_ms, rel=0.1)
 
@@ -86,7 +86,7 @@ def test_without_networks_the_shipped_predictor_tells_it(store, cache, tmp_path,
     monkeypatch.setattr(slices, "predict_samples", lambda _, samples: {"latency_ms": np.full(len(samples), 7.0)})
     for file in cache.glob("samples-*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    told = slices.read_slices(store, "h200", tmp_path).whole
+    told = slices.read_slices(store, "h200", tmp_path).whole_device
     assert told.source == slices.SEEN
     assert set(told.latency_ms) == {7.0}
     assert told.unit_us[0][0] > 0
@@ -97,7 +97,7 @@ def test_held_out_ratios_are_near_the_truth_and_tables_say_so(found, tmp_path):
     assert found.measured_ms * ratios == pytest.approx(found.measured.latency_ms, rel=0.1)
     bounds = np.full(len(ratios), 2.0)
     whole, mps, green, family = slices.compare(found, ratios, bounds)
-    assert set(whole.rows) == {slices.SLICES, slices.BOUNDS, slices.EVENLY, slices.WHOLE}
+    assert set(whole.rows) == {slices.SLICES, slices.BOUNDS, slices.EVENLY, slices.WHOLE_DEVICE}
     assert whole.rows[slices.SLICES]["mape"] < 0.1 < whole.rows[slices.EVENLY]["mape"]
     assert slices.HELD_OUT in whole.title
     assert list(mps.rows) == ["10", "50", "100", "all"]
@@ -146,6 +146,6 @@ def test_a_store_without_slices_or_without_their_whole_is_an_error(store, cache,
 def test_slices_of_one_architecture_judge_nobody(found):
     spec = found.samples[0].spec
     own = np.flatnonzero([found.samples[place].spec == spec for place in found.measured.sample])
-    few = slices.SliceSet("h200", found.samples, found.measured.of(own), found.percent[own], found.whole)
+    few = slices.SliceSet("h200", found.samples, found.measured.of(own), found.percent[own], found.whole_device)
     with pytest.raises(DataError, match="more architectures"):
         slices.judge(few)

@@ -50,7 +50,7 @@ def silent(_: str) -> None:
 def test_what_is_fitted_is_written_with_its_checksum(store: Path, cache: Path, tmp_path: Path) -> None:
     said: list[str] = []
     out = tmp_path / "a" / "trained"
-    file = train(store, "h200", cache, out, predictor="unit-trees", seed=3, say=said.append)
+    file = train(store, "h200", cache, out, predictor="unit-trees", seed=3, log=said.append)
     assert file == tmp_path / "a" / "trained" / "unit-trees-h200.zip"
     assert "units, all" in said
     index = json.loads((file.parent / "index.json").read_text(encoding="utf-8"))
@@ -62,13 +62,13 @@ def test_what_is_fitted_is_written_with_its_checksum(store: Path, cache: Path, t
     trees = UnitModel.load(file.read_bytes())
     assert (entry["held_out"], trees.card["seed"]) == (trees.card["held_out"], 3)
     assert sorted(path.name for path in file.parent.iterdir()) == ["index.json", "unit-trees-h200.zip"]
-    again = train(store, "h200", cache, tmp_path / "b", predictor="unit-trees", seed=3, say=silent)
+    again = train(store, "h200", cache, tmp_path / "b", predictor="unit-trees", seed=3, log=silent)
     assert again.read_bytes() == file.read_bytes()
 
 
 @pytest.mark.parametrize("name", ["unit-network", "unit-trees"])
 def test_what_is_fitted_knows_the_store(store: Path, cache: Path, tmp_path: Path, name: str) -> None:
-    predictor = UnitPredictor.from_file(train(store, "h200", cache, tmp_path, predictor=name, say=silent))
+    predictor = UnitPredictor.from_file(train(store, "h200", cache, tmp_path, predictor=name, log=silent))
     by_id = {sample.workload_id: sample for sample in read_samples(store, "h200", cache)}
     prediction = predictor.predict(workload(64, 16, "fp16"))
     truth = by_id["64-16-fp16-inference"].truth
@@ -79,7 +79,7 @@ def test_what_is_fitted_knows_the_store(store: Path, cache: Path, tmp_path: Path
 def test_other_devices_stay_in_the_index(store: Path, cache: Path, tmp_path: Path) -> None:
     other = {"unit-trees": {"file": "unit-trees-x.zip", "sha256": "0"}}
     (tmp_path / "index.json").write_text(json.dumps({"x": other, "h200": {"mine": {"file": "m"}}}), encoding="utf-8")
-    train(store, "h200", cache, tmp_path, predictor="unit-trees", say=silent)
+    train(store, "h200", cache, tmp_path, predictor="unit-trees", log=silent)
     index = json.loads((tmp_path / "index.json").read_text(encoding="utf-8"))
     assert index["x"] == other
     assert {name: entry["file"] for name, entry in index["h200"].items()} == {
@@ -89,11 +89,11 @@ def test_other_devices_stay_in_the_index(store: Path, cache: Path, tmp_path: Pat
 
 
 def test_a_device_has_one_name_however_it_is_written(store: Path, cache: Path, tmp_path: Path) -> None:
-    file = train(store, "NVIDIA H200", cache, tmp_path, predictor="unit-trees", say=silent)
+    file = train(store, "NVIDIA H200", cache, tmp_path, predictor="unit-trees", log=silent)
     assert file is not None
     assert file.name == "unit-trees-h200.zip"
     with pytest.raises(DeviceError, match="Did you mean 'h200'"):
-        train(store, "h20o", cache, tmp_path, say=silent)
+        train(store, "h20o", cache, tmp_path, log=silent)
 
 
 def test_the_roofline_needs_no_fit_and_is_the_analytic_answer() -> None:
@@ -119,7 +119,7 @@ def test_predictors_are_judged_on_every_split_and_seed(store: Path, cache: Path,
     said: list[str] = []
     names, runs_folder = ["roofline", "unit-trees", "unit-network"], tmp_path / "runs"
     runs = evaluate(
-        names, store, "h200", cache, runs_folder, splits=("random", "architecture"), seeds=(0, 3), say=said.append
+        names, store, "h200", cache, runs_folder, splits=("random", "architecture"), seeds=(0, 3), log=said.append
     )
     assert {(run.predictor, run.split, run.seed) for run in runs} == {
         (name, split, seed) for name in names for split in ("random", "architecture") for seed in (0, 3)
@@ -141,15 +141,15 @@ def test_predictors_are_judged_on_every_split_and_seed(store: Path, cache: Path,
 def test_networks_can_be_fitted_on_one_machine_and_the_rest_on_another(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {"splits": ("random",), "seeds": (1,), "say": silent}
+    asked = {"splits": ("random",), "seeds": (1,), "log": silent}
     assert evaluate(["unit-network"], store, "h200", tmp_path, tmp_path / "runs", only_networks=True, **asked) == []
-    assert train(store, "h200", tmp_path, tmp_path / "out", only_networks=True, say=silent) is None
+    assert train(store, "h200", tmp_path, tmp_path / "out", only_networks=True, log=silent) is None
     assert sorted(path.name for path in tmp_path.glob("networks-*/*")) == ["all-0.npz", "random-1.npz"]
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr("foretell.training.cross_fits.cross_fit_networks", None)
     (run,) = evaluate(["unit-network"], store, "h200", tmp_path, tmp_path / "runs", **asked)
     assert run.predictor == "unit-network"
-    file = train(store, "h200", tmp_path, tmp_path / "out", say=silent)
+    file = train(store, "h200", tmp_path, tmp_path / "out", log=silent)
     assert file == tmp_path / "out" / "unit-network-h200.zip"
     model = UnitModel.load(file.read_bytes())
     assert {"latency_ms", "memory_mib"} < set(model.models)
@@ -158,7 +158,7 @@ def test_networks_can_be_fitted_on_one_machine_and_the_rest_on_another(
 
 def test_only_what_has_a_file_is_fitted_for_keeps(store: Path, cache: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'unit-tree' cannot be fitted\. Did you mean 'unit-trees'"):
-        train(store, "h200", cache, tmp_path, predictor="unit-tree", say=silent)
+        train(store, "h200", cache, tmp_path, predictor="unit-tree", log=silent)
 
 
 def test_an_evaluation_that_was_stopped_goes_on(
@@ -171,15 +171,15 @@ def test_an_evaluation_that_was_stopped_goes_on(
         return FITTERS["roofline"]([], [], seed)
 
     monkeypatch.setattr(workflow, "FITTERS", {"counting": counting})
-    first = evaluate(["counting"], store, "h200", cache, tmp_path, splits=("random",), seeds=range(2), say=silent)
-    both = evaluate(["counting"], store, "h200", cache, tmp_path, splits=("random",), seeds=range(3), say=silent)
+    first = evaluate(["counting"], store, "h200", cache, tmp_path, splits=("random",), seeds=range(2), log=silent)
+    both = evaluate(["counting"], store, "h200", cache, tmp_path, splits=("random",), seeds=range(3), log=silent)
     assert asked == [0, 1, 2]
     assert both[:2] == first
 
 
 def test_names_that_nobody_knows_are_refused_before_any_work(tmp_path: Path) -> None:
     def go(names: list[str], **given: object) -> None:
-        evaluate(names, tmp_path, "h200", tmp_path, tmp_path, say=silent, **given)  # type: ignore[arg-type]
+        evaluate(names, tmp_path, "h200", tmp_path, tmp_path, log=silent, **given)  # type: ignore[arg-type]
 
     with pytest.raises(InputError, match=r"Unknown predictor 'unit-treees'\. Did you mean 'unit-trees'"):
         go(["roofline", "unit-treees"])
@@ -212,8 +212,8 @@ def test_runs_of_other_calls_are_found_in_the_order_of_the_tables(store: Path, c
     runs = tmp_path / "runs"
     assert finished(store, "h200", runs) == []
     others = {"theirs": lambda split, seed: FITTERS["roofline"]}
-    theirs = evaluate(["theirs"], store, "h200", cache, runs, splits=["random"], seeds=[0], others=others, say=silent)
-    roofline = evaluate(["roofline"], store, "h200", cache, runs, splits=["random"], seeds=[1, 0], say=silent)
+    theirs = evaluate(["theirs"], store, "h200", cache, runs, splits=["random"], seeds=[0], others=others, log=silent)
+    roofline = evaluate(["roofline"], store, "h200", cache, runs, splits=["random"], seeds=[1, 0], log=silent)
     (folder,) = runs.iterdir()
     shares = Run("trappm 10%, no pre-training", "random", 0, {}, {})
     (folder / "trappm.json").write_text(json.dumps(asdict(shares)), encoding="utf-8")

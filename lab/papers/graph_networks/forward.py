@@ -36,7 +36,7 @@ class Operations(Protocol):
         """x in the precision in which nodes are computed while fitting."""
         ...
 
-    def alike(self, x: Value, other: Value) -> Value:
+    def cast_like(self, x: Value, other: Value) -> Value:
         """x in the precision of another value."""
         ...
 
@@ -64,7 +64,7 @@ class Operations(Protocol):
         """−1, 0 or 1."""
         ...
 
-    def at_least(self, x: Value, least: float) -> Value:
+    def clip_min(self, x: Value, minimum: float) -> Value:
         """The larger of x and a number."""
         ...
 
@@ -100,7 +100,7 @@ class Operations(Protocol):
         """For every node the sum of the rows that reach it."""
         ...
 
-    def affine(self, x: Value, weight: Value, plus: Value) -> Value:
+    def affine(self, x: Value, weight: Value, addend: Value) -> Value:
         """x · W + a row or a matrix."""
         ...
 
@@ -176,13 +176,13 @@ def log_targets(ops: Operations, recipe: Recipe, out: Value) -> Value:
     """The output of `forward` as natural logarithms of the targets in their units."""
     if recipe.published:
         # −logsigmoid(x) = softplus(−x)
-        out = ops.log(ops.at_least(ops.softplus(out * -1.0), 1e-30))
+        out = ops.log(ops.clip_min(ops.softplus(out * -1.0), 1e-30))
     return out * ops.weight("targets.scale") + ops.weight("targets.shift")
 
 
 def linear(ops: Operations, x: Value, name: str) -> Value:
     """x · W + b."""
-    return ops.affine(x, ops.alike(ops.weight(f"{name}.weight"), x), ops.alike(ops.weight(f"{name}.bias"), x))
+    return ops.affine(x, ops.cast_like(ops.weight(f"{name}.weight"), x), ops.cast_like(ops.weight(f"{name}.bias"), x))
 
 
 def scale(ops: Operations, x: Value, name: str) -> Value:
@@ -199,16 +199,16 @@ def _pooled(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
         for layer in range(recipe.layers):
             x = ops.relu(graph_layer(ops, recipe, x, flow, f"block.{block}.{layer}"))
         x = ops.dropout(x, recipe.dropout)
-    pooled = ops.sum_into(ops.alike(x, inputs.whole), inputs.graph_index, inputs.whole)
+    pooled = ops.sum_into(ops.cast_like(x, inputs.whole), inputs.graph_index, inputs.whole)
     if recipe.readout == "mean":
-        return pooled / ops.at_least(ops.count_into(inputs.graph_index, inputs.whole), 1.0)
+        return pooled / ops.clip_min(ops.count_into(inputs.graph_index, inputs.whole), 1.0)
     return pooled * ops.weight("readout.scale")
 
 
 def graph_layer(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str) -> Value:
     """One layer of message passing, without its activation."""
     if recipe.block == "gcn":
-        shrink = ops.alike(ops.exp(ops.log(flow.reached + 1.0) * -0.5), x)  # + 1: the node itself counts
+        shrink = ops.cast_like(ops.exp(ops.log(flow.reached + 1.0) * -0.5), x)  # + 1: the node itself counts
         own = x * shrink
         return linear(ops, (ops.neighbours(own, flow.routes) + own) * shrink, name)
     if recipe.block == "gin":
@@ -221,19 +221,19 @@ def graph_layer(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str
 
 def sage(ops: Operations, x: Value, flow: Flow, name: str) -> Value:
     """The mean of the neighbours and the node itself, each through a matrix of its own."""
-    mean = ops.neighbours(x, flow.routes) / ops.alike(ops.at_least(flow.reached, 1.0), x)
-    return ops.affine(x, ops.alike(ops.weight(f"{name}.own.weight"), x), linear(ops, mean, name))
+    mean = ops.neighbours(x, flow.routes) / ops.cast_like(ops.clip_min(flow.reached, 1.0), x)
+    return ops.affine(x, ops.cast_like(ops.weight(f"{name}.own.weight"), x), linear(ops, mean, name))
 
 
 def attention_shares(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str) -> tuple[Value, Value]:
     """The attention of every edge and of every node to itself; they add up to 1 at every node and head."""
     heads = _heads(recipe)
-    sent, heard = (
-        ops.alike(x @ ops.alike(ops.weight(f"{name}.{end}.weight") * ops.constant(heads.T), x), flow.reached)
+    sent, received = (
+        ops.cast_like(x @ ops.cast_like(ops.weight(f"{name}.{end}.weight") * ops.constant(heads.T), x), flow.reached)
         for end in ("sent", "heard")
     )
-    of_edge = ops.relu(ops.rows(sent, flow.source) + ops.rows(heard, flow.target), GAT_SLOPE)
-    of_self = ops.relu(sent + heard, GAT_SLOPE)
+    of_edge = ops.relu(ops.rows(sent, flow.source) + ops.rows(received, flow.target), GAT_SLOPE)
+    of_self = ops.relu(sent + received, GAT_SLOPE)
     largest = ops.max_into(of_edge, flow.target, of_self)
     # subtract the largest score before exp: softmax without overflow
     of_edge, of_self = ops.exp(of_edge - ops.rows(largest, flow.target)), ops.exp(of_self - largest)
@@ -242,11 +242,11 @@ def attention_shares(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name
 
 
 def _attention(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str) -> Value:
-    x = x @ ops.alike(ops.weight(f"{name}.weight"), x)
+    x = x @ ops.cast_like(ops.weight(f"{name}.weight"), x)
     of_edge, of_self = attention_shares(ops, recipe, x, flow, name)
     heads = ops.constant(_heads(recipe))
-    heard = ops.sum_into(ops.rows(x, flow.source) * ops.alike(of_edge @ heads, x), flow.target, x)
-    return heard + x * ops.alike(of_self @ heads, x) + ops.alike(ops.weight(f"{name}.bias"), x)
+    received = ops.sum_into(ops.rows(x, flow.source) * ops.cast_like(of_edge @ heads, x), flow.target, x)
+    return received + x * ops.cast_like(of_self @ heads, x) + ops.cast_like(ops.weight(f"{name}.bias"), x)
 
 
 def _heads(recipe: Recipe) -> NDArray[np.float32]:
@@ -260,7 +260,7 @@ def _global_node(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
     flow = flow_of(ops, inputs, recipe.direction)
     for number in range(recipe.blocks):
         name = f"block.{number}.0"
-        total = ops.sum_into(ops.alike(x, inputs.whole), inputs.graph_index, inputs.whole)
+        total = ops.sum_into(ops.cast_like(x, inputs.whole), inputs.graph_index, inputs.whole)
         state = linear(ops, total if state is None else total + state, name)
         if number == 0:  # the one-hot of the global node selects one row of the first matrix, which is this weight
             state = state + ops.weight("global.weight")
@@ -271,7 +271,7 @@ def _global_node(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
 
 def embed(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
     """TraPPM's encoder, summed over the nodes of each graph."""
-    nodes = ops.alike(encode(ops, recipe, inputs), inputs.whole)
+    nodes = ops.cast_like(encode(ops, recipe, inputs), inputs.whole)
     return ops.sum_into(nodes, inputs.graph_index, inputs.whole)
 
 

@@ -62,7 +62,7 @@ class Loop:
             optimizer.load_state_dict(saved["optimizer"])
             _fill(weights, saved["weights"])
         with _isolated_random(self.device):
-            while self._goes_on(history):
+            while self._continues(history):
                 epoch, began = len(history), time.monotonic()
                 # a seed for each epoch: a continued run draws the same numbers
                 torch.manual_seed(self.seed * 1_000_003 + epoch)
@@ -82,7 +82,7 @@ class Loop:
             raise DataError(f"None of {len(history)} epochs gave a finite error: fit with a rate below {self.rate:g}.")
         return best, tuple(history)
 
-    def _goes_on(self, history: Sequence[Record]) -> bool:
+    def _continues(self, history: Sequence[Record]) -> bool:
         if len(history) >= self.epochs or stale_epochs(history) >= self.recipe.patience:
             return False
         if self.seconds is None or not history:

@@ -18,7 +18,7 @@ from lab.papers.graph_networks.weights import Weights
 
 _OPSET, _IR_VERSION = 18, 9
 _SMALL_FROM = 4096  # elements; smaller arrays are stored as float32
-_LARGEST, _LEAST_SCALE = 127, 1e-30
+_LARGEST, _MIN_SCALE = 127, 1e-30
 BATCH_NORM_EPSILON = 1e-5
 SHORTEST_ROW = 1e-12  # the least length that a row is divided by
 
@@ -43,7 +43,7 @@ def to_onnx(recipe: Recipe, weights: Weights, notes: Mapping[str, str], *, small
         make.make_tensor_value_info("whole", numbers.FLOAT, ["G", len(recipe.columns)]),
     ]
     graph = make.make_graph(
-        [make.make_node(op, into, [name], **attributes) for op, into, name, attributes in writer.nodes],
+        [make.make_node(op, node_inputs, [name], **attributes) for op, node_inputs, name, attributes in writer.nodes],
         "graph_network",
         inputs,
         [make.make_tensor_value_info("log_targets", numbers.FLOAT, ["G", len(recipe.targets)])],
@@ -105,7 +105,7 @@ class _Writer:
             value = self.weights[name]
             # biases and norms stay exact: they are small and sensitive
             if self.small and value.ndim == 2 and value.size >= _SMALL_FROM:
-                scale = np.maximum(np.abs(value).max(axis=0, keepdims=True), _LEAST_SCALE) / _LARGEST
+                scale = np.maximum(np.abs(value).max(axis=0, keepdims=True), _MIN_SCALE) / _LARGEST
                 self.arrays[f"{name}.bytes"] = np.rint(value / scale).astype(np.int8)
                 self.arrays[f"{name}.step"] = scale.astype(np.float32)
                 # not DequantizeLinear: plain arithmetic on constants is folded once, when the model is loaded
@@ -124,7 +124,7 @@ class _Writer:
     def narrow(self, x: _Name) -> _Name:
         return x
 
-    def alike(self, x: _Name, _other: _Name) -> _Name:
+    def cast_like(self, x: _Name, _other: _Name) -> _Name:
         return x
 
     def relu(self, x: _Name, slope: float = 0.0) -> _Name:
@@ -145,8 +145,8 @@ class _Writer:
     def sign(self, x: _Name) -> _Name:
         return self.apply("Sign", x)
 
-    def at_least(self, x: _Name, least: float) -> _Name:
-        return self.apply("Max", x, least)
+    def clip_min(self, x: _Name, minimum: float) -> _Name:
+        return self.apply("Max", x, minimum)
 
     def concat(self, parts: Sequence[_Name], axis: int) -> _Name:
         return self.apply("Concat", *parts, axis=axis)
@@ -178,12 +178,12 @@ class _Writer:
         source, target = routes
         return self.sum_into(self.rows(x, source), target, x)
 
-    def affine(self, x: _Name, weight: _Name, plus: _Name) -> _Name:
-        return x @ weight + plus
+    def affine(self, x: _Name, weight: _Name, addend: _Name) -> _Name:
+        return x @ weight + addend
 
     def unit_rows(self, x: _Name) -> _Name:
         lengths = self.apply("ReduceL2", x, self.constant(np.array([1], np.int64)), keepdims=1)
-        return x / self.at_least(lengths, SHORTEST_ROW)
+        return x / self.clip_min(lengths, SHORTEST_ROW)
 
     def layer_norm(self, x: _Name, name: str) -> _Name:
         gain, bias = self.weight(f"{name}.gain"), self.weight(f"{name}.bias")

@@ -24,7 +24,7 @@ functional = torch.nn.functional
 Tensor = Any
 Tensors = dict[str, Any]
 # nodes whose activations fit into memory together; a larger batch is done in parts
-MOST_NODES = {"cpu": 16_384, "cuda": 131_072}
+MAX_NODES = {"cpu": 16_384, "cuda": 131_072}
 
 
 def to_tensors(weights: Weights, device: str) -> Tensors:
@@ -127,7 +127,7 @@ class TorchOperations:
         """x in the precision in which nodes are computed."""
         return x.to(torch.bfloat16) if self.narrow_nodes else x
 
-    def alike(self, x: Tensor, other: Tensor) -> Tensor:
+    def cast_like(self, x: Tensor, other: Tensor) -> Tensor:
         """x in the precision of another tensor."""
         return x.to(other.dtype)
 
@@ -155,9 +155,9 @@ class TorchOperations:
         """−1, 0 or 1."""
         return torch.sign(x)
 
-    def at_least(self, x: Tensor, least: float) -> Tensor:
+    def clip_min(self, x: Tensor, minimum: float) -> Tensor:
         """The larger of x and a number."""
-        return torch.clamp(x, min=least)
+        return torch.clamp(x, min=minimum)
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         """Parts side by side (1) or one after the other (0)."""
@@ -194,9 +194,9 @@ class TorchOperations:
         """For every node the sum of the rows that reach it."""
         return _Neighbours.apply(x, routes)
 
-    def affine(self, x: Tensor, weight: Tensor, plus: Tensor) -> Tensor:
+    def affine(self, x: Tensor, weight: Tensor, addend: Tensor) -> Tensor:
         """x · W + a row or a matrix."""
-        return torch.addmm(plus, x, weight)
+        return torch.addmm(addend, x, weight)
 
     def unit_rows(self, x: Tensor) -> Tensor:
         """Rows scaled to the Euclidean length 1; rows of zeros stay, and have no gradient."""
@@ -204,7 +204,7 @@ class TorchOperations:
 
     def layer_norm(self, x: Tensor, name: str) -> Tensor:
         """Rows of mean 0 and deviation 1, then scaled and shifted."""
-        gain, bias = (self.alike(self.weights[f"{name}.{part}"], x) for part in ("gain", "bias"))
+        gain, bias = (self.cast_like(self.weights[f"{name}.{part}"], x) for part in ("gain", "bias"))
         return functional.layer_norm(x, x.shape[1:], gain, bias)
 
     def batch_norm(self, x: Tensor, name: str) -> Tensor:
@@ -261,7 +261,7 @@ class DeviceGraphs:
 
     def parts(self, numbers: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """The numbers in parts that fit into memory; a graph that is too large is a part of its own."""
-        most = MOST_NODES["cuda" if self.nodes.is_cuda else "cpu"]
+        most = MAX_NODES["cuda" if self.nodes.is_cuda else "cpu"]
         filled, start = 0, 0
         for place, count in enumerate(self.node_counts[numbers]):
             if filled and filled + count > most:

@@ -34,7 +34,7 @@ from lab.papers.graph_networks.tensors import (
 from lab.papers.graph_networks.weights import Weights, initial_weights
 
 BATCH_NORM_MOMENTUM = 0.1
-_STEEPEST = 1.0  # log ratio above which the relative loss is linear: the square of e^x would overflow
+_MAX_LOG_RATIO = 1.0  # log ratio above which the relative loss is linear: the square of e^x would overflow
 
 
 @dataclass(frozen=True)
@@ -218,10 +218,10 @@ def target_losses(ops: TorchOperations, recipe: Recipe, out: Tensor, logs: Tenso
         predicted, truth = out, (logs - shift) / scale
         if recipe.loss == "relative":
             ratio = (predicted - truth) * scale
-            relative = torch.exp(ratio.clamp(max=_STEEPEST)) - 1
+            relative = torch.exp(ratio.clamp(max=_MAX_LOG_RATIO)) - 1
             # the slope of the square at the joint: the loss stays smooth
-            slope = 2 * (math.exp(_STEEPEST) - 1) * math.exp(_STEEPEST)
-            return relative**2 + slope * (ratio - _STEEPEST).clamp(min=0)
+            slope = 2 * (math.exp(_MAX_LOG_RATIO) - 1) * math.exp(_MAX_LOG_RATIO)
+            return relative**2 + slope * (ratio - _MAX_LOG_RATIO).clamp(min=0)
     if recipe.loss == "huber":
         return functional.huber_loss(predicted, truth, reduction="none", delta=1.0)
     if recipe.loss == "mse":

@@ -28,11 +28,11 @@ class _Drawing:
     draw: np.random.Generator
     weights: Weights
 
-    def dense(self, name: str, into: int, out_of: int, bias: bool = True) -> None:
-        reach = 1 / math.sqrt(max(into, 1))
-        self.weights[f"{name}.weight"] = self.draw.uniform(-reach, reach, (into, out_of)).astype(np.float32)
+    def dense(self, name: str, in_width: int, out_width: int, bias: bool = True) -> None:
+        reach = 1 / math.sqrt(max(in_width, 1))
+        self.weights[f"{name}.weight"] = self.draw.uniform(-reach, reach, (in_width, out_width)).astype(np.float32)
         if bias:
-            self.weights[f"{name}.bias"] = np.zeros(out_of, np.float32)
+            self.weights[f"{name}.bias"] = np.zeros(out_width, np.float32)
 
     def norm(self, name: str, width: int) -> None:
         self.weights[f"{name}.gain"] = np.ones(width, np.float32)
@@ -90,12 +90,12 @@ def initial_encoder(recipe: Recipe, seed: int) -> Weights:
     drawn = _Drawing(np.random.default_rng((seed, 2)), {})
     width = NODE_WIDTHS[recipe.nodes]
     drawn.identity(f"{ENCODER}.nodes", width)
-    for number, out_of in enumerate(recipe.encoder_widths):
+    for number, out_width in enumerate(recipe.encoder_widths):
         name = f"{ENCODER}.{number}"
-        drawn.dense(name, width, out_of)
-        drawn.dense(f"{name}.own", width, out_of, bias=False)
-        drawn.norm(f"{name}.norm", out_of)
-        drawn.weights[f"{name}.norm.mean"] = np.zeros(out_of, np.float32)
-        drawn.weights[f"{name}.norm.variance"] = np.ones(out_of, np.float32)
-        width = out_of
+        drawn.dense(name, width, out_width)
+        drawn.dense(f"{name}.own", width, out_width, bias=False)
+        drawn.norm(f"{name}.norm", out_width)
+        drawn.weights[f"{name}.norm.mean"] = np.zeros(out_width, np.float32)
+        drawn.weights[f"{name}.norm.variance"] = np.ones(out_width, np.float32)
+        width = out_width
     return drawn.weights

@@ -32,8 +32,8 @@ from lab.papers.baselines import Linear
 from lab.papers.kernel_regressors import KernelRegressors
 from lab.papers.lilou.folds import (
     Arrays,
+    Log,
     PlannedFit,
-    Say,
     complete,
     facts_of,
     fit_folds,
@@ -68,7 +68,7 @@ class Predicted:
 
 
 def fit_fold(
-    prepared: Path, settings: SubgraphFit, fold: int, seconds: float | None, say: Say
+    prepared: Path, settings: SubgraphFit, fold: int, seconds: float | None, log: Log
 ) -> tuple[Arrays, dict[str, Any]]:
     """The predictions of a network for the units of a fold that it has not seen."""
     unit_set = load_units(prepared)
@@ -76,7 +76,7 @@ def fit_fold(
     subgraphs = Subgraphs.of_nodes(unit_set.nodes.of(unit_set.rows), unit_set.device)
     measured = Measured(unit_set.time_us, unit_set.label, unit_set.counts, len(unit_set.classes))
     network, history = fit_subgraph_network(
-        subgraphs, measured, training, validation, settings, default_device(), seconds, say
+        subgraphs, measured, training, validation, settings, default_device(), seconds, log
     )
     predictions: Arrays = {"time_us": np.zeros(0), "likeliest": np.zeros((0, MOST), np.int16), "summed_us": np.zeros(0)}
     if len(held_out):
@@ -117,7 +117,7 @@ def places_of(unit_set: UnitSet, samples: Sequence[Sample]) -> list[int]:
     return [known[name] for name in unit_set.ids.tolist()]
 
 
-def ours_us(samples: Sequence[Sample], device: str, cache: Path) -> Values | None:
+def unit_network_us(samples: Sequence[Sample], device: str, cache: Path) -> Values | None:
     """Held-out predictions of foretell's networks for the units of all samples; None where none are cached."""
     rows = UnitRows.of(samples)
     for file in sorted(cache.glob(f"networks-{device}-*/{_NETWORKS}.npz"), key=lambda file: -file.stat().st_mtime):
@@ -129,13 +129,13 @@ def ours_us(samples: Sequence[Sample], device: str, cache: Path) -> Values | Non
     return None
 
 
-def by_kernel_us(labels: KernelLabels, samples: Sequence[Sample], say: Say = lambda _: None) -> Values:
+def by_kernel_us(labels: KernelLabels, samples: Sequence[Sample], log: Log = lambda _: None) -> Values:
     """Predictions of a forest for each kernel for all units of samples, each fitted to the other folds."""
     rows, folds = UnitRows.of(samples), _folds(samples)
     is_used = inference_units(labels)
     predicted_us = np.zeros(len(rows.counts))
     for fold in range(FOLDS):
-        say(f"a forest for each kernel, fold {fold + 1} of {FOLDS}")
+        log(f"a forest for each kernel, fold {fold + 1} of {FOLDS}")
         training, held_out = is_used & (labels.fold != fold), folds[rows.owner] == fold
         forests = KernelRegressors.fit(labels.features[training], labels.time_us[training] / labels.counts[training])
         predicted_us[held_out] = forests.predict(rows.features[held_out])
@@ -176,21 +176,24 @@ def latency_tables(
     comparisons = []
     if traced.any():
         comparisons.append(_table(f"Sub-graphs: {int(counts.sum()):,} traced units", units, "predictor"))
-    timed = np.flatnonzero(rows.whole)
+    timed = np.flatnonzero(rows.is_replayed)
     latency_ms = rows.latency_us[timed] / KILO
     predicted_ms = {name: rows.sums(times_us)[timed] / KILO for name, times_us in unit_us.items()}
     by_units = list(predicted_ms)
     others = {**(whole_ms or {}), ROOFLINE: np.array([sample.roofline_ms for sample in samples])}
     predicted_ms |= {name: latencies[timed] for name, latencies in others.items()}
-    whole: dict[str, dict[str, Cell]] = {}
+    by_workload: dict[str, dict[str, Cell]] = {}
     for name, latencies in predicted_ms.items():
-        whole[name] = {key: value for key, value in asdict(accuracy(latency_ms, latencies)).items() if key != "count"}
-        whole[name]["rmspe"] = float(np.sqrt(np.mean((latencies / latency_ms - 1.0) ** 2)))
-    comparisons.append(_table(f"End to end: {len(timed):,} workloads of inference", whole, "predictor"))
+        by_workload[name] = {
+            key: value for key, value in asdict(accuracy(latency_ms, latencies)).items() if key != "count"
+        }
+        by_workload[name]["rmspe"] = float(np.sqrt(np.mean((latencies / latency_ms - 1.0) ** 2)))
+    comparisons.append(_table(f"End to end: {len(timed):,} workloads of inference", by_workload, "predictor"))
     family = np.array([samples[place].family for place in timed.tolist()])
     parts = {name: family == name for name in np.unique(family).tolist()}
     by_family = {
-        name: _family(latency_ms[own], {who: predicted_ms[who][own] for who in by_units}) for name, own in parts.items()
+        name: _family(latency_ms[own], {predictor: predicted_ms[predictor][own] for predictor in by_units})
+        for name, own in parts.items()
     }
     worst = dict(sorted(by_family.items(), key=lambda row: -float(row[1][f"{LILOU}: mape"] or 0.0)))  # type: ignore[arg-type]
     return [*comparisons, _table("End to end, by family, worst first", worst, "family")]
@@ -204,16 +207,16 @@ def _family(latency_ms: Values, predicted_ms: Mapping[str, Values]) -> dict[str,
 
 
 def class_table(
-    unit_set: UnitSet, predictions: Mapping[str, Predicted], ours: Mapping[str, Mapping[str, Cell]]
+    unit_set: UnitSet, predictions: Mapping[str, Predicted], unit_network: Mapping[str, Mapping[str, Cell]]
 ) -> Comparison:
-    """Shares of units whose kernel is predicted correctly; ``ours`` are rows for the same units."""
+    """Shares of units whose kernel is predicted correctly; ``unit_network`` are rows for the same units."""
     is_judged = ~unit_set.bench
     rows: dict[str, Mapping[str, Cell]] = {
         name: _class_scores(unit_set, predicted.likeliest, is_judged) for name, predicted in predictions.items()
     }
     units, classes = int(unit_set.counts[is_judged].sum()), len(np.unique(unit_set.label[is_judged]))
     title = f"Kernels: {units:,} units of inference, {classes} classes"
-    return Comparison(title, {**rows, **ours}, ranked=False, shares=frozenset(_CLASSES))
+    return Comparison(title, {**rows, **unit_network}, ranked=False, shares=frozenset(_CLASSES))
 
 
 def _class_scores(unit_set: UnitSet, likeliest: NDArray[np.int64], is_judged: Flags) -> dict[str, Cell]:
@@ -223,15 +226,15 @@ def _class_scores(unit_set: UnitSet, likeliest: NDArray[np.int64], is_judged: Fl
     return dict(zip(_CLASSES, shares, strict=True))
 
 
-def our_classes(store: Path, device: str, cache: Path, say: Say) -> dict[str, dict[str, Cell]]:
+def our_classes(store: Path, device: str, cache: Path, log: Log) -> dict[str, dict[str, Cell]]:
     """The same shares for foretell's classifier and its baseline; nothing where its folds are not cached."""
     files = kernel_classes.fold_files(store, device, cache, KERNEL_FITS)
     if not all(file.exists() for file in files):
-        say(f"not compared with {kernel_classes.NETWORK}: not cached in {cache}; run foretell evaluate kernel-classes")
+        log(f"not compared with {kernel_classes.NETWORK}: not cached in {cache}; run foretell evaluate kernel-classes")
         return {}
-    labels = read_labels(store, device, cache, say)
+    labels = read_labels(store, device, cache, log)
     is_judged = ~labels.bench & ~labels.training
-    predictions = kernel_classes.judge(labels, device, files, say=say)
+    predictions = kernel_classes.judge(labels, device, files, log=log)
     return {name: kernel_classes.scores(labels, predicted, is_judged) for name, predicted in predictions.items()}
 
 
@@ -241,29 +244,29 @@ def _table(title: str, rows: Mapping[str, Mapping[str, Cell]], head: str) -> Com
 
 def evaluate(
     store: Path, device: str, cache: Path, *, only_networks: bool = False, fit_seconds: float | None = None,
-    processes: int = 1, fits: Mapping[str, SubgraphFit] = FITS, say: Say = lambda _: None,
+    processes: int = 1, fits: Mapping[str, SubgraphFit] = FITS, log: Log = lambda _: None,
 ) -> list[Comparison]:  # fmt: skip
     """Held-out tables; none where only networks are fitted."""
     device = find_device(device).id
-    prepared = prepare_units(store, device, cache, say)
+    prepared = prepare_units(store, device, cache, log)
     planned = plan_folds(prepared, fits, FIT_VERSION, FOLDS)
     if only_networks or not any(fit.file.exists() for fit in planned):
-        fit_folds(planned, fit_fold, prepared, fit_seconds, processes, say)
+        fit_folds(planned, fit_fold, prepared, fit_seconds, processes, log)
     if only_networks:
         return []
-    planned = complete(planned, say)
-    unit_set, everything = load_units(prepared), read_samples(store, device, cache, say)
-    places = places_of(unit_set, everything)
-    predictions, samples = read_fits(planned, unit_set), [everything[place] for place in places]
+    planned = complete(planned, log)
+    unit_set, all_samples = load_units(prepared), read_samples(store, device, cache, log)
+    places = places_of(unit_set, all_samples)
+    predictions, samples = read_fits(planned, unit_set), [all_samples[place] for place in places]
     unit_us = {name: predicted.summed_us for name, predicted in predictions.items()}
-    unit_us[BY_KERNEL] = by_kernel_us(read_labels(store, device, cache, say), samples, say)
-    ours = ours_us(everything, device, cache)
-    if ours is None:
-        say(f"not compared with {OURS}: not cached in {cache}; run foretell train")
+    unit_us[BY_KERNEL] = by_kernel_us(read_labels(store, device, cache, log), samples, log)
+    network_us = unit_network_us(all_samples, device, cache)
+    if network_us is None:
+        log(f"not compared with {OURS}: not cached in {cache}; run foretell train")
     else:
-        rows = UnitRows.of(everything)
-        unit_us[OURS] = np.concatenate([ours[rows.part(place)] for place in places])
-    classes = class_table(unit_set, predictions, our_classes(store, device, cache, say))
+        rows = UnitRows.of(all_samples)
+        unit_us[OURS] = np.concatenate([network_us[rows.part(place)] for place in places])
+    classes = class_table(unit_set, predictions, our_classes(store, device, cache, log))
     return [*latency_tables(samples, unit_us, linear_ms(samples)), classes, fit_table(planned)]
 
 

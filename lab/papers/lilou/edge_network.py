@@ -26,7 +26,7 @@ from lab.papers.lilou.fitting import NODE_WIDTH, Gat, Numbers, Record, Scale, Sc
 
 _THRESHOLD = 0.0  # as a logit: a probability of one half
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Flags = NDArray[np.bool_]
 
 
@@ -125,7 +125,7 @@ class EdgeNetwork:
 
 def fit_edge_network(
     examples: EdgeExamples, training: Numbers, validation: Numbers, settings: EdgeFit, device: str,
-    seconds: float | None = None, say: Say = lambda _: None,
+    seconds: float | None = None, log: Log = lambda _: None,
 ) -> tuple[EdgeNetwork, list[Record]]:  # fmt: skip
     """Fit a network to the examples ``training``; ``validation`` chooses the best epoch."""
     # an example without edges has no loss
@@ -137,5 +137,5 @@ def fit_edge_network(
     with torch.random.fork_rng([torch.cuda.current_device()] if device.startswith("cuda") else []):
         torch.manual_seed(schedule.seed)
         network = EdgeNetwork(examples, scale, settings, device)
-        history = fit(network.learned, training, network.loss, lambda: network.accuracy(validation), schedule, say)
+        history = fit(network.learned, training, network.loss, lambda: network.accuracy(validation), schedule, log)
     return network, history

@@ -29,7 +29,7 @@ _RISE, _FIRST, _LAST = (
 _CODES = 2  # the first columns hold codes: operator and type
 NODE_WIDTH = OPERATOR_CODES + DTYPE_CODES + len(SIZES)
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Numbers = NDArray[np.int64]
 Record = dict[str, float]
 
@@ -145,7 +145,7 @@ def one_cycle(rate: float, done: float) -> float:
 
 def fit(
     learned: Sequence[Tensor], training: Numbers, loss_of: Callable[[Numbers], Any], score: Callable[[], float],
-    schedule: Schedule, say: Say = lambda _: None,
+    schedule: Schedule, log: Log = lambda _: None,
 ) -> list[Record]:  # fmt: skip
     """Fit tensors in place to the examples ``training``, and leave them as they were when ``score`` was highest.
 
@@ -177,7 +177,7 @@ def fit(
         ):
             best = [tensor.detach().clone() for tensor in learned]
         history.append(record)
-        say(f"epoch {epoch + 1} of {schedule.epochs}: {validation_score:.4f} after {record['seconds']:.0f} s")
+        log(f"epoch {epoch + 1} of {schedule.epochs}: {validation_score:.4f} after {record['seconds']:.0f} s")
         if _time_used(begin, schedule) >= 1.0:
             break
     if not any(math.isfinite(past["loss"]) for past in history):

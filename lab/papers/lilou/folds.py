@@ -25,7 +25,7 @@ _FACTS = "facts"
 # errors of one fit, such as a GPU out of memory, after which the others go on
 _CAUGHT = (ForetellError, ImportError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Arrays = dict[str, NDArray[Any]]
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -45,7 +45,7 @@ class PlannedFit:
 
 
 # prepared file, settings of the network, fold, limit in seconds, progress callback → predictions and facts
-Fitter = Callable[[Path, Any, int, float | None, Say], tuple[Arrays, Mapping[str, Any]]]
+Fitter = Callable[[Path, Any, int, float | None, Log], tuple[Arrays, Mapping[str, Any]]]
 
 
 def plan_folds(prepared: Path, fits: Mapping[str, object], version: int, folds: int) -> list[PlannedFit]:
@@ -59,11 +59,11 @@ def plan_folds(prepared: Path, fits: Mapping[str, object], version: int, folds: 
     return planned
 
 
-def complete(planned: Sequence[PlannedFit], say: Say) -> list[PlannedFit]:
+def complete(planned: Sequence[PlannedFit], log: Log) -> list[PlannedFit]:
     """The fits of networks whose folds are all saved; say what the other networks lack."""
     missing = {fit.name: fit for fit in planned if not fit.file.exists()}
     for fit in missing.values():
-        say(f"{fit.name} is left out: fold {fit.fold + 1} is not fitted; --only-networks fits it")
+        log(f"{fit.name} is left out: fold {fit.fold + 1} is not fitted; --only-networks fits it")
     complete_fits = [fit for fit in planned if fit.name not in missing]
     if not complete_fits:
         raise DataError("No network is fitted to all folds; --only-networks fits what is missing.")
@@ -82,21 +82,21 @@ def parts_of(fold: Numbers, is_validation: Flags, held_out: int) -> tuple[Number
 
 
 def fit_folds(
-    planned: Sequence[PlannedFit], fitter: Fitter, prepared: Path, seconds: float | None, processes: int, say: Say
+    planned: Sequence[PlannedFit], fitter: Fitter, prepared: Path, seconds: float | None, processes: int, log: Log
 ) -> None:
     """Fit what is not saved; ``seconds`` limits each network, and ``processes`` are fitted at the same time."""
     missing = [fit for fit in planned if not fit.file.exists()]
     failed: list[str] = []
 
     def report(number: int, line: str, error: str | None) -> None:
-        say(f"{number} of {len(missing)}: {line}" if error is None else f"{number} of {len(missing)} failed: {error}")
+        log(f"{number} of {len(missing)}: {line}" if error is None else f"{number} of {len(missing)} failed: {error}")
         if error is not None:
             failed.append(error)
 
     # one fit needs no pool, and its progress can be shown
     if min(processes, len(missing)) <= 1:
         for number, fit in enumerate(missing, start=1):
-            report(number, *_fit(fitter, fit, prepared, seconds, say))
+            report(number, *_fit(fitter, fit, prepared, seconds, log))
     else:
         context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
         with ProcessPoolExecutor(min(processes, len(missing)), context, _limit_threads) as pool:
@@ -119,11 +119,11 @@ def _nothing(_line: str) -> None:
 
 
 def _fit(
-    fitter: Fitter, planned: PlannedFit, prepared: Path, seconds: float | None, say: Say = _nothing
+    fitter: Fitter, planned: PlannedFit, prepared: Path, seconds: float | None, log: Log = _nothing
 ) -> tuple[str, str | None]:
     """Fit one network and save its predictions; return a line about it, or the error."""
     try:
-        arrays, facts = fitter(prepared, planned.settings, planned.fold, seconds, say)
+        arrays, facts = fitter(prepared, planned.settings, planned.fold, seconds, log)
         data = io.BytesIO()
         np.savez_compressed(data, allow_pickle=False, **arrays, facts=np.array(json.dumps(dict(facts))))
         write_whole(planned.file, data.getvalue())

@@ -25,8 +25,8 @@ from foretell.training.judging.table import Cell, Comparison
 from lab.papers.lilou.edge_network import FITS, EdgeExamples, EdgeFit, fit_edge_network
 from lab.papers.lilou.folds import (
     Arrays,
+    Log,
     PlannedFit,
-    Say,
     complete,
     facts_of,
     fit_folds,
@@ -55,12 +55,12 @@ Predictions = dict[str, Flags]
 def examples_of(edge_set: EdgeSet) -> EdgeExamples:
     """Every graph under its runtime, then those of ONNX Runtime again under eager mode."""
     # the same graphs a second time, labelled for eager mode by the origins of their nodes
-    again = np.flatnonzero(edge_set.runtime == RUNTIMES.index(ONNX))
-    own = np.isin(_owner(edge_set), again)
+    onnx_examples = np.flatnonzero(edge_set.runtime == RUNTIMES.index(ONNX))
+    own = np.isin(_owner(edge_set), onnx_examples)
     return EdgeExamples(
         edge_set.nodes.of(edge_set.rows), edge_set.edges, edge_set.node_counts, edge_set.edge_counts,
-        np.concatenate([np.arange(len(edge_set.runtime)), again]),
-        np.concatenate([edge_set.runtime, np.full(len(again), RUNTIMES.index(EAGER))]),
+        np.concatenate([np.arange(len(edge_set.runtime)), onnx_examples]),
+        np.concatenate([edge_set.runtime, np.full(len(onnx_examples), RUNTIMES.index(EAGER))]),
         np.concatenate([edge_set.fused, edge_set.same_origin[own]]),
     )  # fmt: skip
 
@@ -71,13 +71,13 @@ def _owner(edge_set: EdgeSet) -> Numbers:
 
 
 def fit_fold(
-    prepared: Path, settings: EdgeFit, fold: int, seconds: float | None, say: Say
+    prepared: Path, settings: EdgeFit, fold: int, seconds: float | None, log: Log
 ) -> tuple[Arrays, dict[str, Any]]:
     """The predictions of a network for the edges of a fold that it has not seen."""
     edge_set = load_edges(prepared)
     examples = examples_of(edge_set)
     training, validation, held_out = parts_of(edge_set.fold[examples.graph], edge_set.checked[examples.graph], fold)
-    network, history = fit_edge_network(examples, training, validation, settings, default_device(), seconds, say)
+    network, history = fit_edge_network(examples, training, validation, settings, default_device(), seconds, log)
     predicted = network.predict(held_out)
     return {"said": np.packbits(predicted), "edges": np.array(len(predicted))}, facts_of(history)
 
@@ -94,19 +94,19 @@ def read_flags(planned: Sequence[PlannedFit], edge_set: EdgeSet) -> Predictions:
     return predictions
 
 
-def others(store: Path, prepared: Path, edge_set: EdgeSet, say: Say) -> Predictions:
+def others(store: Path, prepared: Path, edge_set: EdgeSet, log: Log) -> Predictions:
     """The predictions of foretell's trees and of the baselines for the same edges; cached, as trees take minutes."""
     digest = hashlib.sha256(f"{prepared.name} {OTHERS_VERSION}".encode())
     file = prepared.with_name(f"lilou-others-{digest.hexdigest()[:16]}.npz")
     count = len(edge_set.fused) + int(edge_set.edge_counts[edge_set.runtime == RUNTIMES.index(ONNX)].sum())
     if not file.exists():
-        say(f"fitting {TREES} and baselines for {file}")
-        edges = read_edges(store, say)
+        log(f"fitting {TREES} and baselines for {file}")
+        edges = read_edges(store, log)
         # the same labels in the same order, else predictions would belong to other edges
         if not np.array_equal(edges.fused, edge_set.fused):
             raise DataError(f"{prepared} has other edges than {store}: delete it.")
         data = io.BytesIO()
-        predictions = _with_eager(edges, judge(edges, say))
+        predictions = _with_eager(edges, judge(edges, log))
         np.savez_compressed(
             data, allow_pickle=False, **{name: np.packbits(flags) for name, flags in predictions.items()}
         )
@@ -164,12 +164,16 @@ def tables(edge_set: EdgeSet, predictions: Mapping[str, Flags], networks: Sequen
         if not use.any():
             continue
         # foretell's trees make no prediction for eager mode
-        shown = {who: flags for who, flags in predictions.items() if who != TREES or name != EAGER}
+        shown = {predictor: flags for predictor, flags in predictions.items() if predictor != TREES or name != EAGER}
         graphs = int((examples.runtime == number).sum())
         size = f"{name}: {graphs} graphs, {int(use.sum()):,} edges, {examples.fused[use].mean():.0%} fused"
-        rows = {who: scores(flags[use], examples.fused[use]) for who, flags in shown.items()}
+        rows = {predictor: scores(flags[use], examples.fused[use]) for predictor, flags in shown.items()}
         comparisons.append(Comparison(size, rows))
-        right = {who: shown[who] == examples.fused for who in ("rules", TREES, *networks) if who in shown}
+        right = {
+            predictor: shown[predictor] == examples.fused
+            for predictor in ("rules", TREES, *networks)
+            if predictor in shown
+        }
         parts = {"-".join(chain): use & flags for chain, flags in zip(CHAINS, chains, strict=True)}
         comparisons.append(
             _by_part(f"{name}, edges predicted correctly by pattern", parts, examples.fused, right, "pattern")
@@ -185,8 +189,8 @@ def tables(edge_set: EdgeSet, predictions: Mapping[str, Flags], networks: Sequen
 def _chains(edge_set: EdgeSet, examples: EdgeExamples) -> list[Flags]:
     """For every edge of the examples whether it lies on each chain."""
     starts = np.cumsum(edge_set.node_counts) - edge_set.node_counts
-    everywhere = edge_set.edges + starts[_owner(edge_set)]
-    flags = [on_chain(examples.nodes.operators, everywhere, chain) for chain in CHAINS]
+    global_edges = edge_set.edges + starts[_owner(edge_set)]
+    flags = [on_chain(examples.nodes.operators, global_edges, chain) for chain in CHAINS]
     eager = np.isin(_owner(edge_set), examples.graph[len(edge_set.runtime) :])
     return [np.concatenate([on_this_chain, on_this_chain[eager]]) for on_this_chain in flags]
 
@@ -196,26 +200,26 @@ def _by_part(title: str, parts: Mapping[str, Flags], fused: Flags, right: Mappin
     for name, own in parts.items():
         if own.any():
             rows[name] = {"edges": int(own.sum()), "fused": float(fused[own].mean())}
-            rows[name] |= {who: float(flags[own].mean()) for who, flags in right.items()}
+            rows[name] |= {predictor: float(flags[own].mean()) for predictor, flags in right.items()}
     return Comparison(title, rows, ranked=False, shares=frozenset(("fused", *right)), head=head)
 
 
 def evaluate(
     store: Path, _device: str, cache: Path, *, only_networks: bool = False, fit_seconds: float | None = None,
-    processes: int = 1, fits: Mapping[str, EdgeFit] = FITS, say: Say = lambda _: None,
+    processes: int = 1, fits: Mapping[str, EdgeFit] = FITS, log: Log = lambda _: None,
 ) -> list[Comparison]:  # fmt: skip
     """Held-out tables; none where only networks are fitted."""
-    prepared = prepare_edges(store, cache, say)
+    prepared = prepare_edges(store, cache, log)
     planned = plan_folds(prepared, fits, FIT_VERSION, FOLDS)
     if only_networks or not any(fit.file.exists() for fit in planned):
-        fit_folds(planned, fit_fold, prepared, fit_seconds, processes, say)
+        fit_folds(planned, fit_fold, prepared, fit_seconds, processes, log)
     if only_networks:
         return []
-    planned = complete(planned, say)
+    planned = complete(planned, log)
     edge_set = load_edges(prepared)
     networks = read_flags(planned, edge_set)
     return [
-        *tables(edge_set, {**others(store, prepared, edge_set, say), **networks}, list(networks)),
+        *tables(edge_set, {**others(store, prepared, edge_set, log), **networks}, list(networks)),
         fit_table(planned),
     ]
 

@@ -39,7 +39,7 @@ _MEASURED = (
 _PARTS = 8  # one part in so many of the training architectures chooses the best epoch
 _PHASE, _NODES = COLUMNS.index("phase"), COLUMNS.index("nodes")
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Flags = NDArray[np.bool_]
 Numbers = NDArray[np.int64]
 
@@ -95,14 +95,14 @@ class UnitSet:
     ids: NDArray[np.str_]
 
 
-def prepare_edges(store: Path, cache: Path, say: Say = lambda _: None) -> Path:
+def prepare_edges(store: Path, cache: Path, log: Log = lambda _: None) -> Path:
     """The file of the edges; it is made if it does not exist."""
     files = find_files(store)
     folders = {file.path.parent for file in files if file.table == "fusion_graphs"}
     file = cache / f"lilou-edges-{_key(store, (table.path for table in files if table.path.parent in folders))}.npz"
     if not file.exists():
-        say(f"reading graphs for {file}")
-        _save(_read_edges(store, say), file)
+        log(f"reading graphs for {file}")
+        _save(_read_edges(store, log), file)
     return file
 
 
@@ -114,7 +114,7 @@ def _key(store: Path, files: Iterable[Path], *facts: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _read_edges(store: Path, say: Say) -> EdgeSet:
+def _read_edges(store: Path, log: Log) -> EdgeSet:
     tables, pairs, facts, families = [], [], [], list[str]()
     fused, origins = list[Flags](), list[Flags]()
     for labelled in labelled_graphs(store):
@@ -132,7 +132,7 @@ def _read_edges(store: Path, say: Say) -> EdgeSet:
         families.append(labelled.family)
         facts.append((RUNTIMES.index(labelled.runtime), fold_of(labelled.spec), is_checked(labelled.spec)))
         if len(facts) % 500 == 0:
-            say(f"{len(facts)} graphs read")
+            log(f"{len(facts)} graphs read")
     if not facts:
         raise DataError(
             f"No fusion was collected below {store}; collect some with a plan of the kind fusion: foretell collect."
@@ -154,15 +154,15 @@ def _stacked(tables: Sequence[NodeTable]) -> tuple[NodeTable, Numbers]:
     return distinct, rows.astype(np.int64)
 
 
-def prepare_units(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> Path:
+def prepare_units(store: Path, device: str, cache: Path, log: Log = lambda _: None) -> Path:
     """The file of the units; it is made if it does not exist."""
     device = find_device(device).id
     files = (table.path for table in find_files(store) if table.table in _MEASURED)
     file = cache / f"lilou-units-{device}-{_key(store, files, str(_device_features(device).tolist()))}.npz"
     if not file.exists():
-        say(f"reading units for {file}")
-        labels = read_labels(store, device, cache, say)
-        _save(_unit_set(labels, summed_samples(read_samples(store, device, cache, say)), device), file)
+        log(f"reading units for {file}")
+        labels = read_labels(store, device, cache, log)
+        _save(_unit_set(labels, summed_samples(read_samples(store, device, cache, log)), device), file)
     return file
 
 

@@ -24,7 +24,7 @@ from lab.papers.lilou.fitting import NODE_WIDTH, Gat, Numbers, Record, Scale, Sc
 MOST = 5  # number of likeliest kernels
 _PREDICTED_AT_ONCE = 65_536
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Values = NDArray[np.float64]
 
 
@@ -118,7 +118,7 @@ class SubgraphNetwork:
 
 def fit_subgraph_network(
     subgraphs: Subgraphs, measured: Measured, training: Numbers, validation: Numbers, settings: SubgraphFit,
-    device: str, seconds: float | None = None, say: Say = lambda _: None,
+    device: str, seconds: float | None = None, log: Log = lambda _: None,
 ) -> tuple[SubgraphNetwork, list[Record]]:  # fmt: skip
     """Fit a network to the sub-graphs ``training``; ``validation`` chooses the best epoch."""
     logs, weights = np.log(measured.time_us), np.sqrt(measured.counts)
@@ -149,5 +149,5 @@ def fit_subgraph_network(
             error = np.abs(time_us / measured.time_us[validation] - 1.0).clip(max=1.0)
             return float(((likeliest[:, 0] == measured.label[validation]) - error) @ counts / counts.sum())
 
-        history = fit(network.learned, training, loss, score, schedule, say)
+        history = fit(network.learned, training, loss, score, schedule, log)
     return network, history

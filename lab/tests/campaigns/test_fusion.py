@@ -78,7 +78,7 @@ def test_what_is_done_is_not_compiled_again(campaign, tmp_path):
 
 
 def test_workers_that_never_start_end_the_campaign(campaign):
-    with pytest.raises(MeasurementError, match="No worker gets ready"):
+    with pytest.raises(MeasurementError, match="No worker could start"):
         campaign(["net1"], command=(sys.executable, "-c", "raise SystemExit(1)"))
 
 

@@ -60,7 +60,7 @@ def test_benches_do_not_teach_what_tells_of_whole_graphs(name: str) -> None:
 def test_graph_networks_are_fitted_on_one_machine_and_judged_on_another(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names, asked = list(GRAPH_NETWORKS), {"splits": ("random",), "seeds": (0,), "say": silent}
+    names, asked = list(GRAPH_NETWORKS), {"splits": ("random",), "seeds": (0,), "log": silent}
     places = (store, "h200", tmp_path, tmp_path / "runs")
     assert evaluate(names, *places, only_networks=True, fit_seconds=100.0, **asked) == []
     kept = sorted(path.name for path in tmp_path.glob("networks-*/*"))
@@ -82,7 +82,7 @@ def test_graph_networks_are_fitted_on_one_machine_and_judged_on_another(
 
 def test_trappm_is_compared_by_its_share_of_labels(store: Path, cache: Path, tmp_path: Path) -> None:
     runs = evaluate(
-        ["trappm"], store, "h200", cache, tmp_path, splits=("random",), seeds=(0,), label_shares=(0.5, 1.0), say=silent
+        ["trappm"], store, "h200", cache, tmp_path, splits=("random",), seeds=(0,), label_shares=(0.5, 1.0), log=silent
     )
     assert [run.predictor for run in runs] == [
         "trappm 50%", "trappm 50%, no pre-training", "trappm 100%", "trappm 100%, no pre-training",
@@ -106,7 +106,7 @@ def test_names_are_told_apart() -> None:
 
 def test_names_that_nobody_knows_are_refused_before_any_work(tmp_path: Path) -> None:
     def go(names: list[str], **given: object) -> None:
-        evaluate(names, tmp_path, "h200", tmp_path, tmp_path, say=silent, **given)  # type: ignore[arg-type]
+        evaluate(names, tmp_path, "h200", tmp_path, tmp_path, log=silent, **given)  # type: ignore[arg-type]
 
     with pytest.raises(InputError, match=r"Unknown predictor 'trapm'\. Did you mean 'trappm'"):
         go(["trapm"])

@@ -211,7 +211,7 @@ def test_all_labels_and_an_encoder_are_the_recipe_itself(world: World, tmp_path:
 
 def test_the_limit_is_handed_on_and_written_down(world: World, tmp_path: Path, calls: Calls) -> None:
     said: list[str] = []
-    fit_all(world, [one("trappm")], tmp_path, seconds=0.001, say=said.append)
+    fit_all(world, [one("trappm")], tmp_path, seconds=0.001, log=said.append)
     assert calls.fits[0]["seconds"] == calls.pretrainings[0]["seconds"] == 0.001
     with np.load(tmp_path / "trappm-random-0.npz", allow_pickle=False) as arrays:
         (fact,) = json.loads(str(arrays["facts"]))
@@ -223,7 +223,7 @@ def test_a_side_without_workloads_is_said_and_has_no_answer(world: World, tmp_pa
     inference = [sample for sample in world.samples if sample.setting.mode == "inference"]
     said: list[str] = []
     asked = one("trappm")
-    fit_graph_networks(inference, [asked], lambda: world.graphs, tmp_path, say=said.append)
+    fit_graph_networks(inference, [asked], lambda: world.graphs, tmp_path, log=said.append)
     assert not calls.fits
     assert any("no network for training, with 0 training" in line for line in said)
     test = sides(inference, "random", 0)[TEST]
@@ -284,7 +284,7 @@ def test_a_long_fit_says_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> Non
     said: list[str] = []
     now = iter((0.0, 1.0, 11.0, 11.0, 12.0))
     monkeypatch.setattr(graph_fits.time, "monotonic", lambda: next(now))
-    tell = graph_fits.progress_of("dippm", said.append)
+    on_progress = graph_fits.progress_of("dippm", said.append)
     for epoch in range(3):
-        tell(epoch, {"loss": 0.5, "score": 0.25})
+        on_progress(epoch, {"loss": 0.5, "score": 0.25})
     assert said == ["dippm: epoch 2, loss 0.5, validation 0.25"]

@@ -40,7 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_fitted_network_answers_with_an_interval(store: Path, tmp_path: Path, name: str, files: list[str]) -> None:
     said: list[str] = []
-    written = train_graph_network(name, store, "h200", tmp_path / "cache", tmp_path, say=said.append)
+    written = train_graph_network(name, store, "h200", tmp_path / "cache", tmp_path, log=said.append)
     assert [file.name for file in written] == files
     assert set(json.loads((tmp_path / "checksums.json").read_text())) == set(files)
     assert any("held out latency_ms" in line for line in said)
@@ -72,7 +72,7 @@ def test_a_store_of_one_mode_is_too_small_for_the_other(
 ) -> None:
     monkeypatch.setitem(graph_serving.MODES, "trappm", (("decode",),))  # type: ignore[misc, attr-defined]
     with pytest.raises(DataError, match="too few to fit trappm to decode"):
-        train_graph_network("trappm", store, "h200", tmp_path / "cache", tmp_path, say=lambda _: None)
+        train_graph_network("trappm", store, "h200", tmp_path / "cache", tmp_path, log=lambda _: None)
 
 
 @pytest.mark.parametrize("name", ["dippm", "trappm"])
@@ -81,7 +81,7 @@ def test_a_network_goes_on_from_another(
 ) -> None:
     def written(into: str, **given: object) -> bytes:
         (file,) = train_graph_network(
-            name, store, "h200", tmp_path / "cache", tmp_path / into, say=lambda _: None, **given
+            name, store, "h200", tmp_path / "cache", tmp_path / into, log=lambda _: None, **given
         )  # type: ignore[arg-type]
         return file.read_bytes()
 
@@ -99,8 +99,8 @@ def test_only_one_network_goes_on_and_only_from_a_file(store: Path, tmp_path: Pa
     for name, match in (("dippm", "There is no file"), ("mlp", "There is no file")):
         with pytest.raises(InputError, match=match):
             train_graph_network(
-                name, store, "h200", tmp_path, tmp_path, start=tmp_path / "none.onnx", say=lambda _: None
+                name, store, "h200", tmp_path, tmp_path, start=tmp_path / "none.onnx", log=lambda _: None
             )
-    (file, _) = train_graph_network("mlp", store, "h200", tmp_path, tmp_path, say=lambda _: None)
+    (file, _) = train_graph_network("mlp", store, "h200", tmp_path, tmp_path, log=lambda _: None)
     with pytest.raises(InputError, match="several networks"):
-        train_graph_network("mlp", store, "h200", tmp_path, tmp_path, start=file, say=lambda _: None)
+        train_graph_network("mlp", store, "h200", tmp_path, tmp_path, start=file, log=lambda _: None)

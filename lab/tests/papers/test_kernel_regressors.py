@@ -7,7 +7,7 @@ pytest.importorskip("lightgbm")
 
 from foretell.errors import DataError
 from foretell.features.units import COLUMNS
-from lab.papers.kernel_regressors import LEAST, KernelRegressors
+from lab.papers.kernel_regressors import MIN_ROWS, KernelRegressors
 
 AT = {name: position for position, name in enumerate(COLUMNS)}
 
@@ -27,7 +27,7 @@ def time_us(rows: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def fitted() -> KernelRegressors:
-    rows = np.concatenate([rows_of(1, 0, 300), rows_of(2, 0, 300), rows_of(2, 1, 300), rows_of(3, 0, LEAST // 4)])
+    rows = np.concatenate([rows_of(1, 0, 300), rows_of(2, 0, 300), rows_of(2, 1, 300), rows_of(3, 0, MIN_ROWS // 4)])
     return KernelRegressors.fit(rows, time_us(rows))
 
 

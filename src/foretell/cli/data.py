@@ -180,7 +180,8 @@ def make_graphs(store: Path, journal: Path, again: bool, as_json: bool) -> None:
         what = f"{error}" if error else f"{key.spec} {key.mode}"
         click.echo(printable(f"{number} of {total}: {what}"), err=True)
 
-    counts = graphs.collect_graphs(keys, journal, done=graphs.stored_keys(store), again=again, tell=show_progress)
+    done = graphs.stored_keys(store)
+    counts = graphs.collect_graphs(keys, journal, done=done, again=again, on_progress=show_progress)
     path = graphs.write_graphs(journal, store / _GRAPHS)
     summary = {"needed": len(keys), "made": counts["ok"], "failed": counts["build_error"], "file": str(path or "")}
     click.echo(

@@ -39,14 +39,14 @@ def train(
 ) -> None:
     """Fit a predictor to all measurements of a device. Networks are fitted on a GPU if there is one."""
     if predictor in MODELS:
-        file = _module(predictor).train(store, device, cache, out, say=_say)
+        file = _module(predictor).train(store, device, cache, out, log=_log)
         click.echo(f"written: {printable(str(file))}")
         return
     from foretell.training.unit_models import train as fit
 
     file = fit(
         store, device, cache, out, predictor=predictor, seed=seed, threads=threads, only_networks=only_networks,
-        say=_say,
+        log=_log,
     )  # fmt: skip
     click.echo(f"written: {printable(str(file))}" if file else f"networks are stored in {printable(str(cache))}")
 
@@ -86,14 +86,14 @@ def evaluate(
     if alone:
         if len(predictors or ()) > 1:
             raise InputError(f"{alone[0]!r} has its own tables: evaluate it without other predictors.")
-        tables = _module(alone[0]).evaluate(store, device, cache, say=_say)
+        tables = _module(alone[0]).evaluate(store, device, cache, log=_log)
         show_tables(_module(alone[0]), tables, report=report, as_json=as_json)
         return
     from foretell.training import unit_models as workflow
 
     finished = workflow.evaluate(
         predictors or list(workflow.FITTERS), store, device, cache, runs, splits=split or workflow.SPLITS,
-        seeds=range(seeds), only_networks=only_networks, say=_say,
+        seeds=range(seeds), only_networks=only_networks, log=_log,
     )  # fmt: skip
     if report:
         file = workflow.write_report(workflow.finished(store, device, runs), Path("reports"))
@@ -135,5 +135,5 @@ def show_tables(workflow: Any, tables: list[Any], *, report: bool, as_json: bool
         click.echo(f"\n{len(tables) - len(shown)} more tables: --report or --json")
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     click.echo(text, err=True)

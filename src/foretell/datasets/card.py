@@ -41,7 +41,7 @@ _COUNTS: Mapping[str, str] = {
 _RANGES = ("batch_size", "latency_ms", "memory_mib", "energy_j", "power_w", "parameters")
 _GROUPS = ("zoo", "family", "mode", "dtype", "device_name", "latency_source")
 _STATUS_TABLES = ("measurements", "slices", "colocation", "occupancy", "compiled", "fusion_graphs")
-_FEW = 10
+_MAX_REASONS = 10
 _REASON_CHARACTERS = 60
 
 
@@ -131,7 +131,7 @@ def _quantile(share: float, value: str) -> str:
 def _ranges(store: Store) -> dict[str, dict[str, Number]]:
     sequence = "CASE WHEN input_shape LIKE '%x%' THEN NULL ELSE CAST(input_shape AS INTEGER) END"
     ranges = {}
-    for name, value, where in (
+    for name, value, condition in (
         *((column, column, _GOOD) for column in _RANGES),
         (
             "sequence",
@@ -144,7 +144,7 @@ def _ranges(store: Store) -> dict[str, dict[str, Number]]:
         # the values in a subquery, the aggregate outside: texts that are no numbers are then never cast
         sql = (
             f"SELECT min(v) AS low, {_quantile(0.5, 'v')} AS median, max(v) AS high, count(v) AS n "
-            f"FROM (SELECT {value} AS v FROM measurements WHERE {where}) t WHERE v IS NOT NULL"
+            f"FROM (SELECT {value} AS v FROM measurements WHERE {condition}) t WHERE v IS NOT NULL"
         )
         row = _records(store, sql)[0]
         if row["n"]:
@@ -247,7 +247,7 @@ def _gaps(
     modes, dtypes = sorted({mode for mode, _ in combinations}), sorted({dtype for _, dtype in combinations})
     for mode in modes:
         few = {dtype: combinations.get((mode, dtype), 0) for dtype in dtypes}
-        gaps += [f"{mode} in {dtype}: {n} workloads" for dtype, n in few.items() if n < _FEW]
+        gaps += [f"{mode} in {dtype}: {n} workloads" for dtype, n in few.items() if n < _MAX_REASONS]
     # too few for a held-out family to say anything
     rare = [family for family, n in by["family"].items() if n < 5]
     if rare:

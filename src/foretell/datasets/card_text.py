@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from foretell.datasets.card import Card, Number
 from foretell.units import engineering, size
 
-_MOST = 24  # rows of a table for reading; --json has all of them
+_MAX_ROWS = 24  # rows of a table for reading; --json has all of them
 
 
 _COUNTED: Mapping[str, str] = {
@@ -40,18 +40,18 @@ def sections(card: Card) -> Iterator[Section]:
     time = card.kernel_time
     tied = (("a graph node", "share"), ("an ATen call", "share_tied_to_calls"))
     facts = ("campaign_id", "device", "first", "last", "records")
-    found = (
+    all_sections = (
         Section("records", ("distinct", "count", "what is counted"), _counts(card.counts), texts=(0, 2)),
         Section("rows", ("table", "rows"), [*_pairs(card.by_table), ("size on disk", size(card.size_bytes))]),
         Section("ranges", ("quantity", "min", "median", "max"), [_range(*item) for item in card.ranges.items()]),
         *(Section(f"workloads by {_title(name)}", (name, "workloads"), _shortened(v)) for name, v in card.by.items()),
         Section("noise", ("quantity", "value"), [(name, _share(name, value)) for name, value in card.noise.items()]),
         _repeats(card),
-        Section("kernel time", ("tied to", "share"), [(what, f"{time[key]:.2%}") for what, key in tied if key in time]),
+        Section("kernel time", ("tied to", "share"), [(to, f"{time[key]:.2%}") for to, key in tied if key in time]),
         *(Section(f"failures in {name}", ("reason", "records"), _shortened(v)) for name, v in card.failures.items()),
         Section("campaigns", facts, [[str(campaign[name]) for name in facts] for campaign in card.campaigns]),
     )
-    return (section for section in found if section.rows)
+    return (section for section in all_sections if section.rows)
 
 
 def _title(column: str) -> str:
@@ -68,8 +68,8 @@ def _counts(values: Mapping[str, int]) -> list[tuple[str, str, str]]:
 
 def _shortened(values: Mapping[str, int]) -> list[tuple[str, str]]:
     rows = [(name, f"{value:,}") for name, value in values.items()]
-    rest = list(values.values())[_MOST:]
-    return rows[:_MOST] + ([(f"{len(rest)} more", f"{sum(rest):,}")] if rest else [])
+    rest = list(values.values())[_MAX_ROWS:]
+    return rows[:_MAX_ROWS] + ([(f"{len(rest)} more", f"{sum(rest):,}")] if rest else [])
 
 
 def _range(name: str, values: Mapping[str, Number]) -> tuple[str, ...]:
@@ -81,13 +81,13 @@ def _share(name: str, value: Number) -> str:
 
 
 def _repeats(card: Card) -> Section:
-    again = card.repeatability
-    title = f"repeatability: {again.workloads} workloads, {again.pairs} pairs"
-    if again.hours_between_max is not None:
-        title += f", up to {again.hours_between_max:.1f} h apart, {again.pairs_on_another_day} on another day"
+    repeats = card.repeatability
+    title = f"repeatability: {repeats.workloads} workloads, {repeats.pairs} pairs"
+    if repeats.hours_between_max is not None:
+        title += f", up to {repeats.hours_between_max:.1f} h apart, {repeats.pairs_on_another_day} on another day"
     rows = [
         (name, str(s.pairs), f"{s.median:.3%}", f"{s.mean:.3%}", f"{s.p95:.3%}", f"{s.max:.3%}")
-        for name, s in again.differences.items()
+        for name, s in repeats.differences.items()
     ]
     return Section(title, ("difference in", "pairs", "median", "mean", "95th percentile", "max"), rows)
 

@@ -10,9 +10,9 @@ from foretell.errors import DataError
 _POSTGRES = ("postgresql://", "postgres://")
 
 
-def open_store(where: str | Path) -> Store:
+def open_store(location: str | Path) -> Store:
     """The store at a folder or at ``postgresql://user@host/database``."""
-    text = str(where)
+    text = str(location)
     if text.startswith(_POSTGRES):
         return PostgresStore(text)
     if "://" in text:

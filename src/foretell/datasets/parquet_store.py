@@ -48,8 +48,8 @@ class ParquetStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._database: Any = None
-        self._seen: tuple[tuple[str, int, int], ...] = ()
-        self._known: list[TableFile] = []
+        self._signature: tuple[tuple[str, int, int], ...] = ()
+        self._table_files: list[TableFile] = []
         self._stale = True
 
     def append(self, table: str, data: Any) -> int:
@@ -87,9 +87,9 @@ class ParquetStore:
 
     def rows(self, table: str, columns: Sequence[str] = (), at_once: int = ROWS_AT_ONCE) -> Iterator[Any]:
         """A table in Arrow tables of at most ``at_once`` rows."""
-        wanted = ", ".join(f'"{name}"' for name in check_table(table, columns))
+        names = ", ".join(f'"{name}"' for name in check_table(table, columns))
         with self._connected() as (database, _):
-            yield from gathered(database.sql(f'SELECT {wanted} FROM "{table}"').to_arrow_reader(at_once), at_once)
+            yield from gathered(database.sql(f'SELECT {names} FROM "{table}"').to_arrow_reader(at_once), at_once)
 
     def size_bytes(self) -> int:
         """The space that the files of the tables take."""
@@ -105,12 +105,12 @@ class ParquetStore:
         """The files as they are now; footers are read again only when a file was added, removed or changed."""
         if self.folder.exists() and not self.folder.is_dir():
             raise DataError(f"{self.folder} is a file; a store is a folder of Parquet files, or postgresql://…")
-        seen = file_signature(self.folder)
-        if seen != self._seen:
-            self._known = find_files(self.folder)
-            self._seen = seen
+        signature = file_signature(self.folder)
+        if signature != self._signature:
+            self._table_files = find_files(self.folder)
+            self._signature = signature
             self._stale = True
-        return self._known
+        return self._table_files
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -184,7 +184,7 @@ class ParquetStore:
         except duckdb.Error as error:
             # name the damaged file, if that is the cause, instead of DuckDB's message
             check_pages(files)
-            raise DataError(f"Cannot answer the query: {_complaint(str(error))}") from error
+            raise DataError(f"Cannot answer the query: {_error_line(str(error))}") from error
 
     def _open(self, duckdb: Any) -> Any:
         # a query larger than its memory spills here
@@ -205,7 +205,7 @@ def _dispose(database: Any, spill: str) -> None:
     shutil.rmtree(spill, ignore_errors=True)
 
 
-def _complaint(text: str) -> str:
+def _error_line(text: str) -> str:
     """DuckDB's message in one line: its first line, and suggestions of what was meant."""
     first, *others = [line.strip() for line in text.strip().splitlines()]
     return " ".join((first, *(line for line in others if line.startswith(("Did you mean", "Candidate bindings")))))
@@ -214,8 +214,8 @@ def _complaint(text: str) -> str:
 def _make_views(database: Any, files: Sequence[TableFile]) -> None:
     for name in TABLES:
         if name not in ("kernels", "kernel_names"):
-            mine = [file for file in files if file.table == name]
-            database.execute(f'CREATE OR REPLACE VIEW "{name}" AS {_select(name, mine)}')
+            own = [file for file in files if file.table == name]
+            database.execute(f'CREATE OR REPLACE VIEW "{name}" AS {_select(name, own)}')
     database.register("names_", _names(files))
     database.execute("CREATE OR REPLACE TABLE kernel_names_ AS SELECT * FROM names_")
     database.unregister("names_")

@@ -45,10 +45,10 @@ class PostgresStore:
         with self._transaction() as cursor:
             # one append at a time: two that add the same rows in different orders would deadlock
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK + 1 + list(TABLES).index(table),))
-            cursor.execute(f"CREATE TEMP TABLE incoming ON COMMIT DROP AS SELECT {names} FROM {_place(table)} LIMIT 0")
+            cursor.execute(f"CREATE TEMP TABLE incoming ON COMMIT DROP AS SELECT {names} FROM {_table(table)} LIMIT 0")
             with cursor.copy(f"COPY incoming ({names}) FROM STDIN (FORMAT csv)") as copy:
                 copy.write(text.getbuffer())
-            cursor.execute(f"INSERT INTO {_place(table)} ({names}) SELECT {names} FROM incoming ON CONFLICT DO NOTHING")
+            cursor.execute(f"INSERT INTO {_table(table)} ({names}) SELECT {names} FROM incoming ON CONFLICT DO NOTHING")
             return int(cursor.rowcount)
 
     def query(self, sql: str) -> Any:
@@ -68,7 +68,7 @@ class PostgresStore:
         """How many rows a table has."""
         check_table(table)
         with self._transaction(read_only=True) as cursor:
-            cursor.execute(f"SELECT count(*) FROM {_place(table)}")
+            cursor.execute(f"SELECT count(*) FROM {_table(table)}")
             return int(cursor.fetchone()[0])
 
     def tables(self) -> dict[str, int]:
@@ -77,12 +77,12 @@ class PostgresStore:
 
     def rows(self, table: str, columns: Sequence[str] = (), at_once: int = ROWS_AT_ONCE) -> Iterator[Any]:
         """A table in Arrow tables of at most ``at_once`` rows."""
-        wanted = check_table(table, columns)
+        names = check_table(table, columns)
         csv = require("pyarrow.csv", extra="data", purpose="Reading tables")
         schema = arrow_schema(TABLES[table])
-        reading = csv.ReadOptions(column_names=wanted, block_size=_BLOCK_BYTES)
+        reading = csv.ReadOptions(column_names=names, block_size=_BLOCK_BYTES)
         converting = csv.ConvertOptions(
-            column_types={name: schema.field(name).type for name in wanted},
+            column_types={name: schema.field(name).type for name in names},
             # PostgreSQL writes NULL as nothing and an empty text in quotes
             null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False,
             true_values=["t"], false_values=["f"],
@@ -90,14 +90,14 @@ class PostgresStore:
         parsing = csv.ParseOptions(newlines_in_values=True)
         if not self.count(table):
             return
-        sql = f"COPY (SELECT {_names(wanted)} FROM {_place(table)}) TO STDOUT (FORMAT csv)"
+        sql = f"COPY (SELECT {_names(names)} FROM {_table(table)}) TO STDOUT (FORMAT csv)"
         with self._transaction(read_only=True) as cursor, cursor.copy(sql) as copy:
             yield from gathered(csv.open_csv(_CopyFile(copy), reading, parsing, converting), at_once)
 
     def size_bytes(self) -> int:
         """The space that tables and indexes take on the server."""
         with self._transaction(read_only=True) as cursor:
-            places = " + ".join(f"pg_total_relation_size('{_place(table)}')" for table in TABLES)
+            places = " + ".join(f"pg_total_relation_size('{_table(table)}')" for table in TABLES)
             cursor.execute(f"SELECT {places}")
             return int(cursor.fetchone()[0])
 
@@ -167,9 +167,9 @@ def _definitions() -> Iterator[str]:
     yield "CREATE SCHEMA IF NOT EXISTS foretell_tables"
     yield "CREATE TABLE IF NOT EXISTS foretell_tables.info (schema_version integer PRIMARY KEY)"
     for table in TABLES.values():
-        yield f"CREATE TABLE IF NOT EXISTS {_place(table.name)} ({_columns(table)}, PRIMARY KEY ({_names(table.key)}))"
+        yield f"CREATE TABLE IF NOT EXISTS {_table(table.name)} ({_columns(table)}, PRIMARY KEY ({_names(table.key)}))"
         for name, kind in table.columns.items():
-            yield f'ALTER TABLE {_place(table.name)} ADD COLUMN IF NOT EXISTS "{name}" {_SQL_TYPES[kind]}'
+            yield f'ALTER TABLE {_table(table.name)} ADD COLUMN IF NOT EXISTS "{name}" {_SQL_TYPES[kind]}'
     # it holds views only: they are made again from today's definitions
     yield "DROP SCHEMA IF EXISTS foretell CASCADE"
     yield "CREATE SCHEMA foretell"
@@ -177,11 +177,11 @@ def _definitions() -> Iterator[str]:
     for name, table in TABLES.items():
         if name == "kernels":
             yield (
-                f"CREATE VIEW kernels AS SELECT {_names(table.columns, 'k.')}, n.name AS kernel FROM {_place(name)} k "
-                f"LEFT JOIN {_place('kernel_names')} n ON n.name_id = k.name_id"
+                f"CREATE VIEW kernels AS SELECT {_names(table.columns, 'k.')}, n.name AS kernel FROM {_table(name)} k "
+                f"LEFT JOIN {_table('kernel_names')} n ON n.name_id = k.name_id"
             )
         else:
-            yield f'CREATE VIEW "{name}" AS SELECT {_names(table.columns)} FROM {_place(name)}'
+            yield f'CREATE VIEW "{name}" AS SELECT {_names(table.columns)} FROM {_table(name)}'
     for name, sql in VIEWS.items():
         yield f"CREATE VIEW {name} AS {sql}"
     yield f"INSERT INTO foretell_tables.info VALUES ({SCHEMA_VERSION}) ON CONFLICT DO NOTHING"
@@ -195,7 +195,7 @@ def _names(columns: Sequence[str] | Mapping[str, str], prefix: str = "") -> str:
     return ", ".join(f'{prefix}"{name}"' for name in columns)
 
 
-def _place(table: str) -> str:
+def _table(table: str) -> str:
     return f'foretell_tables."{table}"'
 
 
@@ -212,22 +212,22 @@ class _CopyFile(io.RawIOBase):
     """The data that the server sends, as a file that can be read once."""
 
     def __init__(self, copy: Any) -> None:
-        self._pieces = iter(copy)
-        self._rest = b""
+        self._chunks = iter(copy)
+        self._buffer = b""
 
     def readable(self) -> bool:
         return True
 
     def read(self, count: int = -1) -> bytes:
-        pieces = [self._rest]
-        have = len(self._rest)
+        pieces = [self._buffer]
+        have = len(self._buffer)
         while count < 0 or have < count:
-            piece = next(self._pieces, None)
+            piece = next(self._chunks, None)
             if piece is None:
                 break
             pieces.append(bytes(piece))
             have += len(piece)
         data = b"".join(pieces)
         cut = len(data) if count < 0 else count
-        self._rest = data[cut:]
+        self._buffer = data[cut:]
         return data[:cut]

@@ -102,10 +102,10 @@ def assign(rule: Split, records: Records) -> list[str]:
     unknown = rule.hold_out - set(groups)
     if unknown:
         raise InputError(f"No record is of {sorted(unknown)[0]!r}.{did_you_mean(sorted(unknown)[0], set(groups))}")
-    return [TEST if group in rule.hold_out else _rest(rule, group) for group in groups]
+    return [TEST if group in rule.hold_out else _train_or_validation(rule, group) for group in groups]
 
 
-def _rest(rule: Split, group: str) -> str:
+def _train_or_validation(rule: Split, group: str) -> str:
     """The side of a group where the test groups are named; the test share goes to training."""
     return VALIDATION if _fraction(rule, group) < rule.validation else TRAIN
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from foretell.graph import Graph
 
 REUSE_COLUMNS = ("log_moved_since", "log_moved_in_all")
-_LEAST, _MOST = 18, 32  # log2 of bytes: 256 KiB fit into every L2 cache, 4 GiB into none
+_MIN_LOG, _MAX_LOG = 18, 32  # log2 of bytes: 256 KiB fit into every L2 cache, 4 GiB into none
 
 
 class Reuse:
@@ -54,4 +54,4 @@ class Reuse:
 
 def _rounded_log(moved_bytes: int) -> float:
     """The distance as a whole power of two, so that units that differ only a little here stay equal and can merge."""
-    return float(min(max(round(math.log2(moved_bytes + 1.0)), _LEAST), _MOST))
+    return float(min(max(round(math.log2(moved_bytes + 1.0)), _MIN_LOG), _MAX_LOG))

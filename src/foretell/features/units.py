@@ -100,7 +100,7 @@ def extract_units(workload: Workload) -> Units:
     running = (position for unit in units for position in unit.nodes)
     reuse = Reuse(graph, running, sum(unit.cost.bytes for unit in units))
     for unit in units:
-        compute_us, memory_us = _least_us(unit, hardware)
+        compute_us, memory_us = _minimum_us(unit, hardware)
         bound_us = max(compute_us, memory_us) + unit.cost.launches * hardware.device.launch_overhead_us
         shapes = describe_shapes(graph, unit.node, unit.cost, laid_out, hardware.sms)
         rows.append((*_describe(unit, compute_us, memory_us, bound_us), *reuse.describe(unit.nodes), *shapes))
@@ -152,7 +152,7 @@ def _dtype(graph: Graph, node: Node) -> str:
     return graph.tensors[outputs[0]].dtype if outputs else "fp32"
 
 
-def _least_us(unit: _Unit, hardware: Hardware) -> tuple[float, float]:
+def _minimum_us(unit: _Unit, hardware: Hardware) -> tuple[float, float]:
     """The least time that the arithmetic and the memory traffic of a unit need, in µs."""
     # other integers and booleans are taken to run at the rate of fp32
     dtype = unit.dtype if unit.dtype in ("fp64", "fp32", "bf16", "fp16", "fp8", "int8") else "fp32"

@@ -37,10 +37,10 @@ def best_predictor(device: str) -> str:
     >>> best_predictor("a100-sxm-40gb"), best_predictor("cpu")
     ('transfer', 'roofline')
     """
-    return best_fitted(device) or ("transfer" if _takes_transfer(device) else "roofline")
+    return best_fitted(device) or ("transfer" if _supports_transfer(device) else "roofline")
 
 
-def _takes_transfer(name: str) -> bool:
+def _supports_transfer(name: str) -> bool:
     """Whether a device is a GPU with tensor cores and a known clock."""
     try:
         device = find_device(name)

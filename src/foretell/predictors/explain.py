@@ -14,14 +14,14 @@ from foretell.predictors.protocol import Predictor
 from foretell.records import KernelShare, UnitShare, Workload
 from foretell.units import seconds_from_ms, us
 
-MOST = 20
+MAX_ROWS = 20
 
 
 def explain(
     workload: Workload,
     predictor: Predictor,
     latency_ms: float,
-    most: int = MOST,
+    most: int = MAX_ROWS,
     classifier: KernelClassifier | None = None,
 ) -> tuple[UnitShare, ...]:
     """One row for all equal units, longest first; with a classifier, each has the likeliest class of its kernel.

@@ -180,8 +180,8 @@ def with_host_latency(prediction: Prediction, workload: Workload, calibration: H
     """
     device_ms = prediction.latency_ms
     is_calibrated = calibration.slowdown is not None and calibration != REFERENCE
-    is_wanted = workload.target.runtime == "eager" or is_calibrated
-    if device_ms is None or prediction.host_latency_ms is not None or workload.target.device.is_cpu or not is_wanted:
+    is_needed = workload.target.runtime == "eager" or is_calibrated
+    if device_ms is None or prediction.host_latency_ms is not None or workload.target.device.is_cpu or not is_needed:
         return prediction
     if is_calibrated:
         warning = f"The eager latency is that of the host {calibration.host!r}, calibrated {calibration.measured_at}."

@@ -1,1 +1,1 @@
-"""Processes: children with limits, pools of them, the lock of a device, messages in lines."""
+"""Processes: child processes with limits, pools of workers, the device lock, and JSON messages between processes."""

@@ -1,4 +1,4 @@
-"""Processes: what every child process does as it starts: die with its parent, speak in lines, and settle."""
+"""Processes: the set-up of a child process: it ends with its parent and sends messages as lines of JSON."""
 
 import ctypes
 import gc
@@ -14,7 +14,7 @@ from typing import Any
 
 from foretell.errors import MeasurementError
 
-Message = dict[str, Any]  # what a parent and its child say to each other: one JSON object a line
+Message = dict[str, Any]  # what a parent and its child exchange: one JSON object on a line
 
 POISONED = 3  # the exit code of a process whose device context is broken
 _PR_SET_PDEATHSIG = 1
@@ -26,25 +26,26 @@ class PoisonedError(MeasurementError):
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when its parent ends, however that happens."""
+    """Have the kernel kill this process when its parent ends, for whatever reason."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def take_output() -> Callable[[Message], None]:
-    """A function that says messages on standard output; what models print goes to standard error from now on."""
+def redirect_output() -> Callable[[Message], None]:
+    """Return a function that sends messages on standard output; everything else goes to standard error from now on."""
+    # Models and libraries print to file descriptor 1. Duplicate it for our messages, then point 1 at standard error.
     out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
 
-    def say(message: Message) -> None:
+    def send(message: Message) -> None:
         out.write(json.dumps(message, separators=(",", ":")) + "\n")
         out.flush()
 
-    return say
+    return send
 
 
-def work_alone(folder: Path) -> None:
-    """One thread, and a folder for whatever libraries and compilers write: many such processes share a machine."""
+def configure_libraries(folder: Path) -> None:
+    """Limit libraries to one thread and one folder for temporary files, because many such processes share a machine."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
         os.environ[name] = "1"
     tempfile.tempdir = str(folder)
@@ -52,8 +53,9 @@ def work_alone(folder: Path) -> None:
     logging.disable(logging.WARNING)
 
 
-def settle() -> None:
-    """Never look through what was imported for garbage; from now on garbage is collected when asked for."""
+def stop_garbage_collection() -> None:
+    """Stop automatic garbage collection; from now on only an explicit ``gc.collect()`` runs, and it skips imports."""
+    # A collection in the middle of a timing would be measured, and a scan of all imported modules takes long.
     gc.collect()
     gc.freeze()
     gc.disable()

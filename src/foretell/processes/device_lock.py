@@ -1,10 +1,14 @@
-"""Processes: many processes prepare on one device, one at a time measures.
+"""Processes: a lock with which many processes prepare work on one device, while only one at a time measures.
 
-A readers-writer lock on two files. Preparing (building, warming up, capturing) holds it shared; timing holds it alone.
-Stopping everybody's preparations costs more than a short timing, so those who wait to time go through together: a
-convoy sets off when it is long enough, when nobody prepares, or when someone has waited long. Newcomers who want to
-prepare let it pass. ``flock`` is released by the kernel when its holder dies, so that a crashed worker never blocks the
-campaign. A third file has one byte per worker: what each is doing now.
+This is a readers-writer lock on two files. Preparing (building, warming up, capturing) takes the lock shared; timing
+takes it exclusively.
+
+Interrupting all preparations costs more than one short timing. So workers that wait to time go one after the other, as
+a convoy. The convoy starts when enough workers wait, when nobody prepares, or when one worker has waited long.
+Workers that want to prepare wait until the convoy has passed.
+
+The kernel releases ``flock`` when the holder dies, so a crashed worker never blocks the campaign. A third file has one
+byte for each worker, which holds the worker's current state.
 """
 
 import fcntl
@@ -17,10 +21,10 @@ from pathlib import Path
 
 FREE, WAITING_ALONE, WAITING_SHARED, HOLDING, IN_CONVOY = range(5)
 MAX_WORKERS = 64
-_CONVOY = 6
-_PATIENCE_S = 1.5
-_COURTESY_S = 15.0  # a worker that died in a convoy would be let pass for ever
-_LOOK_S = 0.002
+_CONVOY_SIZE = 6
+_MAX_WAIT_S = 1.5
+_MAX_YIELD_S = 15.0  # limited, because the state of a worker that died in a convoy stays IN_CONVOY
+_POLL_S = 0.002
 
 
 class DeviceLock:
@@ -51,25 +55,27 @@ class DeviceLock:
 
     def _join_convoy(self) -> None:
         self._set(WAITING_ALONE)
-        late = time.perf_counter() + _PATIENCE_S
-        while self._count(WAITING_ALONE) < _CONVOY and self._count(HOLDING) and time.perf_counter() < late:
+        deadline = time.perf_counter() + _MAX_WAIT_S
+        while self._count(WAITING_ALONE) < _CONVOY_SIZE and self._count(HOLDING) and time.perf_counter() < deadline:
             if self._count(IN_CONVOY):
                 break
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         self._set(IN_CONVOY)
 
-    def _let_pass(self) -> None:
+    def _wait_for_convoy(self) -> None:
         self._set(WAITING_SHARED)
-        late = time.perf_counter() + _COURTESY_S
-        while self._count(IN_CONVOY) and time.perf_counter() < late:
-            time.sleep(_LOOK_S)
+        deadline = time.perf_counter() + _MAX_YIELD_S
+        while self._count(IN_CONVOY) and time.perf_counter() < deadline:
+            time.sleep(_POLL_S)
 
     def _enter(self, kind: int) -> None:
         started = time.perf_counter()
         if kind == fcntl.LOCK_EX:
             self._join_convoy()
         else:
-            self._let_pass()
+            self._wait_for_convoy()
+        # Whoever waits for the device holds the admission lock. Otherwise new shared holders could overtake an
+        # exclusive waiter for ever.
         fcntl.flock(self._admission, fcntl.LOCK_EX)
         try:
             fcntl.flock(self._device, kind)
@@ -84,7 +90,7 @@ class DeviceLock:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Use the device beside others: nothing here may be timed."""
+        """Use the device beside others; nothing may be timed here."""
         self._enter(fcntl.LOCK_SH)
         try:
             yield
@@ -93,29 +99,29 @@ class DeviceLock:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Have the device alone: the only place where anything is timed."""
+        """Use the device alone; only here may anything be timed."""
         self._enter(fcntl.LOCK_EX)
         try:
             yield
         finally:
             self._leave()
 
-    def rest(self) -> None:
-        """Say that this worker does nothing: a copy of it that has ended can no longer say so."""
+    def mark_free(self) -> None:
+        """Mark this worker as free, in place of a forked copy that has ended and cannot do so itself."""
         self._set(FREE)
 
-    def wanted(self) -> bool:
-        """Whether others are about to have the device alone."""
+    def is_requested(self) -> bool:
+        """Whether other workers wait to use the device alone."""
         return self._count(IN_CONVOY) > 0
 
     def step_aside(self) -> None:
-        """Inside :meth:`shared`: let those pass who wait to time. The caller has finished its device work."""
+        """Inside :meth:`shared`: let waiting workers time first. The caller must have no work left on the device."""
         self._leave()
         self._enter(fcntl.LOCK_SH)
 
 
 def open_state(folder: Path) -> mmap.mmap:
-    """The bytes that say what each worker is doing."""
+    """The shared memory with one byte for the state of each worker."""
     handle = os.open(folder / "state", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(handle).st_size < MAX_WORKERS:

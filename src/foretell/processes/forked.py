@@ -1,7 +1,8 @@
-"""Processes: work done in a forked copy of this process: whatever it does to the device ends with it.
+"""Processes: work in a forked copy of this process, so that its effects on the device end with the copy.
 
-Kernels on a second stream, by a library's own choice too, slow every later replay of their process. A copy that is
-forked before the device is touched starts clean, with everything imported and the model built.
+Once kernels have run on a second stream of a process, every later replay in this process is slower; libraries use
+second streams on their own. A copy that is forked before the first use of the device starts in a clean state, with all
+imports done and the model built.
 """
 
 import json
@@ -18,56 +19,58 @@ from foretell.processes.child import POISONED, PoisonedError, die_with_parent
 
 
 class EndedError(MeasurementError):
-    """A copy that ended without an answer; ``code`` is its exit code, negative for a signal."""
+    """A copy ended without an answer; ``code`` is its exit code, negative for a signal."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"exit code {code}")
         self.code = code
 
 
-def run_forked(work: Callable[[], Any], leaving: Callable[[], AbstractContextManager[None]]) -> Any:
-    """What ``work`` answers in a copy of this process, as JSON carries it.
+def run_forked(work: Callable[[], Any], while_exiting: Callable[[], AbstractContextManager[None]]) -> Any:
+    """Call ``work`` in a copy of this process and return its result, which must be JSON.
 
-    The copy ends while this process is ``leaving``: giving a device context back disturbs those who time.
+    The copy exits inside the context ``while_exiting``, because releasing a device context disturbs other workers'
+    timings.
     """
-    answers, answer = os.pipe()
-    ends, end = os.pipe()
+    # Two pipes: the copy writes its answer into the first, then blocks on the second until we close it.
+    answer_reader, answer_writer = os.pipe()
+    end_reader, end_writer = os.pipe()
     sys.stderr.flush()
     parent = os.getpid()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads that wait for work do not mind a fork
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork is safe here: the other threads only wait for work
         child = os.fork()
     if child == 0:
-        os.close(answers)
-        os.close(end)
-        _work(work, parent, answer, ends)
-    os.close(answer)
-    os.close(ends)
-    with os.fdopen(answers, encoding="utf-8") as file:
+        os.close(answer_reader)
+        os.close(end_writer)
+        _work(work, parent, answer_writer, end_reader)
+    os.close(answer_writer)
+    os.close(end_reader)
+    with os.fdopen(answer_reader, encoding="utf-8") as file:
         text = file.read()
-    with leaving():
-        os.close(end)
+    with while_exiting():
+        os.close(end_writer)
         _, status = os.waitpid(child, 0)
     if not text:
         raise EndedError(os.waitstatus_to_exitcode(status))
     return json.loads(text)
 
 
-def _work(work: Callable[[], Any], parent: int, answer: int, ends: int) -> None:
-    """The copy's life; it never returns, and leaves what it inherited as it is."""
+def _work(work: Callable[[], Any], parent: int, answer_writer: int, end_reader: int) -> None:
+    """Run in the copy. It never returns: ``os._exit`` skips the clean-up of what the copy inherited."""
     code = 1
     try:
         die_with_parent()
-        if os.getppid() != parent:  # it ended before it was asked to take us along
+        if os.getppid() != parent:  # the parent ended before die_with_parent took effect
             os._exit(code)
         text = json.dumps(work())
-        with os.fdopen(answer, "w", encoding="utf-8") as file:
+        with os.fdopen(answer_writer, "w", encoding="utf-8") as file:
             file.write(text)
-        os.read(ends, 1)
+        os.read(end_reader, 1)
         code = 0
     except PoisonedError:
         code = POISONED
-    except BaseException:  # noqa: BLE001 whatever it is, it must not go on in the copy
+    except BaseException:  # noqa: BLE001 no exception may return into the parent's code
         traceback.print_exc()
     finally:
         sys.stderr.flush()

@@ -1,6 +1,6 @@
-"""Processes: what a parent does with its children: start them with our package in reach, watch their memory, end them.
+"""Processes: what a parent needs for its children: their environment, their memory, and their end.
 
-A child is the leader of a process group, so that whatever it has started ends with it.
+A child is the leader of a process group, so that its own children end with it.
 """
 
 import os
@@ -16,14 +16,14 @@ _SOURCE = str(Path(__file__).parents[2])
 
 
 def child_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment variables of a child that imports this package from where it lies, and ``more``."""
+    """The environment of a child that can import this package, with the variables in ``more``."""
     variables = {**os.environ, **(more or {})}
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, (_SOURCE, variables.get("PYTHONPATH"))))
     return variables
 
 
 def kill_group(pid: int) -> None:
-    """Kill the leader of a process group and whatever it has started; those that have ended are fine."""
+    """Kill all processes of a group; do nothing if they have ended."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -39,21 +39,21 @@ def close(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            with suppress(BrokenPipeError):  # what it never read is of no use now
+            with suppress(BrokenPipeError):  # the child ended before it read everything
                 pipe.close()
 
 
-def how_it_ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     """The end of a process in words.
 
-    >>> how_it_ended(3), how_it_ended(-11)
+    >>> describe_exit(3), describe_exit(-11)
     ('exited with code 3', 'was killed by SIGSEGV')
     """
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
 
 def last_line(output: bytes) -> str:
-    """The last line that a process wrote; empty where it wrote none.
+    """The last line that a process wrote, or an empty text.
 
     >>> last_line(b"one\\ntwo\\n"), last_line(b"")
     ('two', '')
@@ -62,7 +62,7 @@ def last_line(output: bytes) -> str:
 
 
 def resident_bytes(pid: int | None = None) -> int:
-    """The memory that a process holds, this one where none is named; 0 if it has ended or the system does not say."""
+    """The resident memory of a process, by default this one; 0 if it has ended or the system does not report it."""
     try:
         lines = Path(f"/proc/{pid or 'self'}/status").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -78,12 +78,12 @@ def group_bytes(group: int) -> int:
     total = 0
     with suppress(OSError):
         for entry in os.scandir("/proc"):
-            if entry.name.isdigit() and _is_of(int(entry.name), group):
+            if entry.name.isdigit() and _is_in_group(int(entry.name), group):
                 total += resident_bytes(int(entry.name))
     return total
 
 
-def _is_of(pid: int, group: int) -> bool:
+def _is_in_group(pid: int, group: int) -> bool:
     with suppress(OSError):
         return os.getpgid(pid) == group
     return False

@@ -1,4 +1,4 @@
-"""Processes: a pool of workers that outlive their tasks: started, fed, listened to, watched, replaced when they die."""
+"""Processes: a pool of worker processes that take one task after the other and are replaced when they die."""
 
 import json
 import os
@@ -16,14 +16,14 @@ from foretell.processes.device_lock import FREE, HOLDING, open_state
 from foretell.processes.parent import child_environment, close
 
 _SLOW_START_S = 120.0
-_PATIENCE = 4
+_WAITING_FACTOR = 4
 _LOG_BYTES = 1_000_000
 LOG = "workers.log"
 
 
 @dataclass
 class WorkerProcess:
-    """One child and what it is doing."""
+    """One child process and its current task."""
 
     index: int
     role: str
@@ -32,12 +32,12 @@ class WorkerProcess:
     group: Any = None
     current: str | None = None
     finished: set[str] = field(default_factory=set)
-    heard_at: float = field(default_factory=time.monotonic)
+    last_message_at: float = field(default_factory=time.monotonic)
     buffer: bytes = b""
 
     @property
     def idle(self) -> bool:
-        """Whether it waits for a group."""
+        """Whether it is waiting for a task."""
         return self.ready and self.group is None
 
 
@@ -51,7 +51,7 @@ class Pool:
         self._settings = settings
         self._roles = roles
         self._command = command
-        self._first = first  # pools that share a folder number their workers apart
+        self._first = first  # the first index: pools that share a folder must not share worker numbers
         self._selector = selectors.DefaultSelector()
         self._state: Any = None
         self._log: Any = None
@@ -73,7 +73,7 @@ class Pool:
             stdout=subprocess.PIPE,
             stderr=self._log,
             env=child_environment(),
-            process_group=0,  # Ctrl-C is for the campaign alone: a worker that it ends would look like a crash
+            process_group=0,  # Ctrl-C must reach only the campaign: a worker that it killed would look like a crash
         )
         if process.stdout is not None:
             os.set_blocking(process.stdout.fileno(), False)
@@ -81,19 +81,19 @@ class Pool:
         self.workers[index] = worker
         self._selector.register(process.stdout or 0, selectors.EVENT_READ, worker)
 
-    def give(self, worker: WorkerProcess, group: Any, message: Message) -> None:
-        """Hand a group to an idle worker."""
+    def assign(self, worker: WorkerProcess, group: Any, message: Message) -> None:
+        """Send a task to an idle worker."""
         worker.group, worker.current, worker.finished = group, None, set()
-        worker.heard_at = time.monotonic()
+        worker.last_message_at = time.monotonic()
         if worker.process.stdin is not None:
             try:
                 worker.process.stdin.write(json.dumps(message).encode() + b"\n")
                 worker.process.stdin.flush()
-            except BrokenPipeError:  # it has just died; its end is noticed when its output ends
+            except BrokenPipeError:  # it has just died; `listen` reports that when its output ends
                 return
 
     def listen(self, timeout_s: float) -> Iterator[tuple[WorkerProcess, Message | None]]:
-        """Messages as they come; ``None`` says that the worker has ended."""
+        """Yield messages as they arrive; ``None`` means that the worker has ended."""
         for key, _ in self._selector.select(timeout_s):
             worker: WorkerProcess = key.data
             try:
@@ -105,38 +105,39 @@ class Pool:
                 close(worker.process)
                 yield worker, None
                 continue
+            # a read may end in the middle of a line: keep the rest for the next one
             *lines, worker.buffer = (worker.buffer + data).split(b"\n")
-            worker.heard_at = time.monotonic()
+            worker.last_message_at = time.monotonic()
             for line in lines:
                 yield worker, json.loads(line)
 
     def hung(self, timeout_s: float) -> list[WorkerProcess]:
-        """Workers that have been silent for too long, not counting those that wait for the device."""
+        """Workers that have been silent for too long; workers that wait for the device may be silent longer."""
         now, silent = time.monotonic(), []
         for worker in self.workers.values():
             if worker.process.poll() is not None or (worker.ready and worker.group is None):
                 continue
             limit = timeout_s if worker.ready else max(timeout_s, _SLOW_START_S)
             waits = self._state[worker.index] not in (FREE, HOLDING)
-            if now - worker.heard_at > limit * (_PATIENCE if waits else 1):
+            if now - worker.last_message_at > limit * (_WAITING_FACTOR if waits else 1):
                 silent.append(worker)
         return silent
 
     def restart(self, worker: WorkerProcess) -> None:
-        """Put a fresh process in the place of a dead one."""
+        """Replace a dead process by a new one."""
         self.restarts += 1
         self._state[worker.index] = FREE
         self._spawn(worker.index, worker.role)
 
-    def keep_log(self, out: Path, mode: str = "wb") -> None:
-        """Copy the end of what the workers said on their error stream into a campaign's folder."""
+    def save_log(self, out: Path, mode: str = "wb") -> None:
+        """Copy the last part of the workers' error output into a campaign's folder."""
         with suppress(OSError):
-            said = (self._folder / LOG).read_bytes()[-_LOG_BYTES:]
+            tail = (self._folder / LOG).read_bytes()[-_LOG_BYTES:]
             with (out / LOG).open(mode) as file:
-                file.write(said)
+                file.write(tail)
 
     def stop(self) -> None:
-        """End all workers now."""
+        """Kill all workers."""
         for worker in self.workers.values():
             if worker.process.poll() is None:
                 worker.process.kill()

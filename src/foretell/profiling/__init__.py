@@ -1,1 +1,1 @@
-"""Profiling: a model on a real device → measurements. Nothing here is imported until it is asked for."""
+"""Profiling: run a model on a real device and return measurements. Nothing here is imported until it is needed."""

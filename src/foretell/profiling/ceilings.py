@@ -1,9 +1,9 @@
-"""Profiling: what the memory, the last-level cache and the arithmetic of this machine reach: the empirical roofline.
+"""Profiling: the empirical roofline: the rates that memory, last-level cache and arithmetic of this machine reach.
 
 After C. Yang et al., Hierarchical roofline performance analysis for deep learning applications, 2021: streaming copies
 and triads over buffers much larger than the last-level cache for the memory, over buffers that fit into it for the
 cache, and large square matrix products by number format. Bytes are counted as STREAM counts them: each operand once.
-The time of an empty launch is taken off, because a cache is read in a few microseconds; the best repeat counts.
+The time of an empty launch is subtracted, because reading a cache takes a few microseconds. The best repeat counts.
 """
 
 import os
@@ -25,19 +25,19 @@ BUDGET_S = 20.0
 # working sets, as shares of the last-level cache: well inside it, and far beyond it
 CACHE_SHARES = (1 / 8, 1 / 4, 1 / 2)
 DRAM_TIMES = (4, 16, 64)
-_MOST_BYTES = {"cuda": bytes_from_mib(8192), "cpu": bytes_from_mib(1536)}
-_MOST_OF_MEMORY = 0.25
-_LEAST_CACHE = bytes_from_mib(2)  # where the machine does not tell its own size
-_UNTOLD_MEMORY = bytes_from_mib(4096)
+_MAX_BYTES = {"cuda": bytes_from_mib(8192), "cpu": bytes_from_mib(1536)}
+_MAX_SHARE_OF_MEMORY = 0.25
+_DEFAULT_CACHE = bytes_from_mib(2)  # used where the machine does not report its own size
+_DEFAULT_MEMORY = bytes_from_mib(4096)
 _SMALLEST_PRODUCT, _LARGEST_PRODUCT = 512, 16384
 _LONGEST_RUN_S = 0.3  # a product that takes longer is large enough
-_LEAST_REPEATS, _MOST_REPEATS = 3, 200
+_MIN_REPEATS, _MAX_REPEATS = 3, 200
 _BATCH_S = 0.002  # short runs are timed several at once
 
 
 @dataclass(frozen=True)
 class MeasuredCeilings:
-    """What was reached; ``*_mib`` is the working set that the best rate belongs to. None or absent: not measured."""
+    """The rates that were reached; ``*_mib`` is the working set of the best rate. None or absent: not measured."""
 
     kind: str
     device_name: str
@@ -57,11 +57,11 @@ class MeasuredCeilings:
 
 
 def measure_ceilings(
-    device: str | None = None, budget_s: float = BUDGET_S, most_bytes: int | None = None
+    device: str | None = None, budget_s: float = BUDGET_S, max_bytes: int | None = None
 ) -> MeasuredCeilings:
-    """Measure this machine in about ``budget_s``, its GPU where there is one and nothing else is asked for.
+    """Measure this machine in about ``budget_s``: the ``device``, or by default the GPU if there is one.
 
-    Working sets are at most a quarter of the free memory, or ``most_bytes``.
+    Working sets are at most a quarter of the free memory, or ``max_bytes``.
     """
     torch = require("torch", extra="profile", purpose="Characterising a machine")
     has_cuda = torch.cuda.is_available()
@@ -69,24 +69,27 @@ def measure_ceilings(
     if kind not in DEVICES:
         raise MeasurementError(f"Cannot characterise {kind!r}. Choose from: {', '.join(DEVICES)}.")
     if kind == "cuda" and not has_cuda:
-        raise MeasurementError("No CUDA device is seen here; --device cpu characterises the processor.")
+        raise MeasurementError("There is no CUDA device here. Use --device cpu to characterise the processor.")
     started = time.perf_counter()
     bench = Bench(torch, kind)
     facts = describe(kind)
     name = str(torch.cuda.get_device_name()) if kind == "cuda" else str(facts["host_cpu"])
     cache, memory = _sizes(torch, kind)
     if kind == "cuda":
-        refuse_part(name, torch.cuda.get_device_properties(0).multi_processor_count)
+        check_whole_device(name, torch.cuda.get_device_properties(0).multi_processor_count)
     formats = ("fp32", "tf32", "fp16", "bf16") if kind == "cuda" else ("fp32", "fp16", "bf16")
-    most = min(most_bytes or _MOST_BYTES[kind], round(memory * _MOST_OF_MEMORY))
-    # a fifth of the time for each of the memories, the rest for the products
+    limit = min(max_bytes or _MAX_BYTES[kind], round(memory * _MAX_SHARE_OF_MEMORY))
+    # a fifth of the time each for the cache and the DRAM, the rest for matrix products
     with torch.inference_mode():
-        inside = {min(round(cache * share), most) for share in CACHE_SHARES}
-        beyond = {size for size in (min(cache * times, most) for times in DRAM_TIMES) if size >= 2 * cache}
-        held = bench.best_stream(inside, budget_s / 5)
-        streamed = bench.best_stream(beyond, budget_s / 5)
-        products = {each: bench.best_product(each, most, budget_s * 3 / 5 / len(formats)) for each in formats}
-    reached = {each: found for each, found in products.items() if found is not None}
+        inside = {min(round(cache * share), limit) for share in CACHE_SHARES}
+        outside = {size for size in (min(cache * times, limit) for times in DRAM_TIMES) if size >= 2 * cache}
+        cache_rate = bench.best_stream(inside, budget_s / 5)
+        dram_rate = bench.best_stream(outside, budget_s / 5)
+        products = {
+            number_format: bench.best_product(number_format, limit, budget_s * 3 / 5 / len(formats))
+            for number_format in formats
+        }
+    reached = {number_format: result for number_format, result in products.items() if result is not None}
     return MeasuredCeilings(
         kind=kind,
         device_name=name,
@@ -96,23 +99,23 @@ def measure_ceilings(
         measured_at=str(facts["date"]),
         threads=int(torch.get_num_threads()),
         cache_mib=mib(cache),
-        dram_gb_per_s=streamed[0] / GIGA if streamed else None,
-        dram_set_mib=mib(streamed[1]) if streamed else None,
-        cache_gb_per_s=held[0] / GIGA if held else None,
-        cache_set_mib=mib(held[1]) if held else None,
-        tflops={each: found[0] / TERA for each, found in reached.items()},
-        product_sizes={each: found[1] for each, found in reached.items()},
+        dram_gb_per_s=dram_rate[0] / GIGA if dram_rate else None,
+        dram_set_mib=mib(dram_rate[1]) if dram_rate else None,
+        cache_gb_per_s=cache_rate[0] / GIGA if cache_rate else None,
+        cache_set_mib=mib(cache_rate[1]) if cache_rate else None,
+        tflops={number_format: result[0] / TERA for number_format, result in reached.items()},
+        product_sizes={number_format: result[1] for number_format, result in reached.items()},
         took_s=time.perf_counter() - started,
     )
 
 
-def refuse_part(name: str, sms: int) -> None:
-    """A MIG instance or an MPS share reaches a part of what its device does: it must not pass for the whole."""
-    with suppress(DeviceError):  # a GPU that the catalogue does not have cannot be compared
-        whole = find_device(name)
-        if sms != whole.sms:
+def check_whole_device(name: str, sms: int) -> None:
+    """Raise an error on a MIG instance or an MPS share: its rates are only a part of its device's rates."""
+    with suppress(DeviceError):  # a GPU that is not in the catalogue cannot be checked
+        device = find_device(name)
+        if sms != device.sms:
             raise MeasurementError(
-                f"This process sees {sms} of the {whole.sms} SMs of {whole.id}: characterise the whole device, "
+                f"This process sees {sms} of the {device.sms} SMs of {device.id}: characterise the whole device, "
                 "without MIG and MPS."
             )
 
@@ -121,17 +124,17 @@ def _sizes(torch: Any, kind: str) -> tuple[int, int]:
     """Bytes of the last-level cache, and of the memory that is free."""
     if kind == "cuda":
         free, _ = torch.cuda.mem_get_info()
-        return int(torch.cuda.get_device_properties(0).L2_cache_size) or _LEAST_CACHE, int(free)
+        return int(torch.cuda.get_device_properties(0).L2_cache_size) or _DEFAULT_CACHE, int(free)
     try:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError):  # not Linux
-        free = _UNTOLD_MEMORY
+        free = _DEFAULT_MEMORY
     return largest_cache(Path("/sys/devices/system/cpu/cpu0/cache")), free
 
 
 def largest_cache(folder: Path) -> int:
-    """Bytes of the largest cache that Linux tells of a core."""
-    sizes = [_LEAST_CACHE]
+    """Bytes of the largest cache that Linux reports for a core."""
+    sizes = [_DEFAULT_CACHE]
     for file in folder.glob("index*/size"):
         with suppress(OSError, ValueError):
             text = file.read_text(encoding="utf-8").strip()
@@ -148,44 +151,45 @@ class Bench:
         self._kind = kind
 
     def best_stream(self, working_sets: set[int], budget_s: float) -> tuple[float, int] | None:
-        """The highest bytes/s of copies and triads over working sets, and the set; None where none fits the memory."""
+        """The highest bytes/s of copies and triads, and its working set; None if no working set fits into memory."""
         torch = self._torch
         a, b = (torch.zeros(1, device=self._kind) for _ in range(2))
         launch_s = self.fastest(lambda: torch.add(a, a, alpha=3.0, out=b), budget_s / 10)
-        found = []
+        results = []
         for size in sorted(working_sets):
             with suppress(RuntimeError):  # out of memory
-                found.append((self._stream(size, launch_s, budget_s * 0.45 / len(working_sets)), size))
-        return max(found, default=None)
+                results.append((self._stream(size, launch_s, budget_s * 0.45 / len(working_sets)), size))
+        return max(results, default=None)
 
     def _stream(self, working_set: int, launch_s: float, budget_s: float) -> float:
-        """Bytes/s over three buffers, or over two of them."""
+        """Bytes/s of a triad over three buffers or of a copy between two of them, whichever is higher."""
         torch = self._torch
+        # three buffers of 4-byte numbers make up the working set
         a, b, c = (torch.full((working_set // 12,), 1.5, dtype=torch.float32, device=self._kind) for _ in range(3))
         buffer = a.numel() * a.element_size()
         triad_s = self.fastest(lambda: torch.add(a, b, alpha=3.0, out=c), budget_s)
         copy_s = self.fastest(lambda: c.copy_(a), budget_s)
         return float(max(3 * buffer / _without(triad_s, launch_s), 2 * buffer / _without(copy_s, launch_s)))
 
-    def best_product(self, number: str, most_bytes: int, budget_s: float) -> tuple[float, int] | None:
-        """The highest FLOP/s of square products in a format, and their size; None where the device cannot."""
-        found = []
-        ends = time.perf_counter() + budget_s
+    def best_product(self, number: str, max_bytes: int, budget_s: float) -> tuple[float, int] | None:
+        """The highest FLOP/s of square matrix products in a number format, and their size; None if unsupported."""
+        results = []
+        deadline = time.perf_counter() + budget_s
         size, took_s = _SMALLEST_PRODUCT, 0.0
-        while size <= _LARGEST_PRODUCT and 3 * size * size * 4 <= most_bytes and took_s < _LONGEST_RUN_S:
+        while size <= _LARGEST_PRODUCT and 3 * size * size * 4 <= max_bytes and took_s < _LONGEST_RUN_S:
             try:
                 took_s = self._product(size, number, budget_s / 5)
             except RuntimeError:  # out of memory, or a format without a kernel
                 break
-            found.append((2 * size**3 / took_s, size))
+            results.append((2 * size**3 / took_s, size))
             size *= 2
-            # the next one has eight times the work, and is run some times
-            if time.perf_counter() + 8 * took_s * (_LEAST_REPEATS + 2) > ends:
+            # the next product has eight times the work and runs several times: stop if it would exceed the budget
+            if time.perf_counter() + 8 * took_s * (_MIN_REPEATS + 2) > deadline:
                 break
-        return max(found, default=None)
+        return max(results, default=None)
 
     def _product(self, size: int, number: str, budget_s: float) -> float:
-        """Seconds of a square product."""
+        """Seconds of one square matrix product."""
         torch = self._torch
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(number, torch.float32)
         a, b, c = (torch.randn((size, size), device=self._kind).to(dtype) for _ in range(3))
@@ -193,28 +197,28 @@ class Bench:
             return self.fastest(lambda: torch.mm(a, b, out=c), budget_s)
 
     def fastest(self, run: Callable[[], object], budget_s: float) -> float:
-        """Seconds of a run: the best of several after warm-up, within a budget where the first ones leave any."""
+        """Seconds of one run: the best of at least ``_MIN_REPEATS`` after a warm-up, of more if the budget allows."""
         run()
         once_s = max(self._time(run), 1e-7)
-        together = max(1, min(500, round(_BATCH_S / once_s)))
-        best_s, ends, repeats = once_s, time.perf_counter() + budget_s, 0
-        with self._replayed(run, together) as burst:
-            while repeats < _LEAST_REPEATS or (repeats < _MOST_REPEATS and time.perf_counter() < ends):
-                best_s = min(best_s, self._time(burst) / together)
+        batch = max(1, min(500, round(_BATCH_S / once_s)))
+        best_s, deadline, repeats = once_s, time.perf_counter() + budget_s, 0
+        with self._replayed(run, batch) as burst:
+            while repeats < _MIN_REPEATS or (repeats < _MAX_REPEATS and time.perf_counter() < deadline):
+                best_s = min(best_s, self._time(burst) / batch)
                 repeats += 1
         return best_s
 
     @contextmanager
-    def _replayed(self, run: Callable[[], object], together: int) -> Iterator[Callable[[], object]]:
-        """Several runs as one call: on CUDA a graph, so that the host is not what is timed."""
-        if self._kind != "cuda" or together == 1:
-            yield lambda: [run() for _ in range(together)]
+    def _replayed(self, run: Callable[[], object], batch: int) -> Iterator[Callable[[], object]]:
+        """Several runs as one call; on CUDA one graph, so that the launches of the host are not timed."""
+        if self._kind != "cuda" or batch == 1:
+            yield lambda: [run() for _ in range(batch)]
             return
         torch = self._torch
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph):
-            for _ in range(together):
+            for _ in range(batch):
                 run()
         graph.replay()
         yield graph.replay
@@ -236,7 +240,7 @@ class Bench:
 
 @contextmanager
 def _tf32(torch: Any, allowed: bool) -> Iterator[None]:
-    """Products of fp32 in TF32, or in plain fp32, and afterwards as before."""
+    """Within this context, fp32 products use TF32 or plain fp32; the old setting is restored."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     try:
@@ -246,5 +250,5 @@ def _tf32(torch: Any, allowed: bool) -> Iterator[None]:
 
 
 def _without(took_s: float, launch_s: float) -> float:
-    """A time without its launch, of which at least half is left: what is shorter tells nothing."""
+    """A time without its launch, but at least half of the time: a smaller rest would be mostly noise."""
     return max(took_s - launch_s, took_s / 2)

@@ -1,4 +1,4 @@
-"""Profiling: where and with what a campaign measured: host, device, driver, libraries, and the code itself."""
+"""Profiling: the environment of a campaign: host, device, driver, libraries, and a hash of the measuring code."""
 
 import hashlib
 import importlib.metadata
@@ -13,7 +13,7 @@ _LIBRARIES = ("torch", "timm", "torchvision", "transformers", "onnxruntime", "nu
 
 
 def code_version(commit: str = "") -> str:
-    """The commit if it is given, and a hash of the code that measures."""
+    """A hash of the code that measures, after the commit if one is given."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
@@ -21,7 +21,7 @@ def code_version(commit: str = "") -> str:
 
 
 def describe(device: str, commit: str = "") -> dict[str, object]:
-    """All that stays the same during a campaign."""
+    """The facts that stay the same during a campaign."""
     facts: dict[str, object] = {
         "host": platform.node(),
         "host_cpu": _cpu_name(),

@@ -1,7 +1,7 @@
-"""Profiling: the first run of a workload, watched: what it multiplies and writes, and when to let others pass.
+"""Profiling: the first run of a workload, in which the arithmetic and the outputs of its modules are counted.
 
-The first run is the slow one: libraries choose their kernels for every new shape. Between two modules it steps aside
-for workers that wait to time. What it counts predicts the cost of the next workloads of the same model.
+The first run is slow, because libraries choose kernels for every new shape. So between two modules it lets workers that
+wait to time use the device. Its counts give a rough cost of the next workloads of the same model.
 """
 
 import math
@@ -15,7 +15,7 @@ from torch.nn.modules import module as hooks
 from foretell.profiling.workload import Workload
 from foretell.units import GIB, TERA, ms
 
-# Rates that typical models reach on a large GPU: only to leave out workloads that would take too long.
+# Rates that typical models reach on a large GPU; used only to skip workloads that would take too long.
 _RATES = {"fp32": 40 * TERA, "fp16": 200 * TERA, "bf16": 200 * TERA}
 _BYTES_PER_S = 2 * TERA
 _TRAINING_FACTOR = 3.5
@@ -23,7 +23,7 @@ _TRAINING_FACTOR = 3.5
 
 @dataclass
 class Cost:
-    """What the modules of one forward pass did, for one element of input."""
+    """What the modules of one forward pass computed and wrote, for ``elements`` elements of input."""
 
     macs: float = 0.0
     outputs: float = 0.0
@@ -38,7 +38,7 @@ class Cost:
         return ms(scale * seconds) * (_TRAINING_FACTOR if workload.mode == "training" else 1.0)
 
     def memory_gib(self, elements: int) -> float:
-        """A rough peak of activations."""
+        """A rough peak of the memory of activations."""
         return self.peak_bytes * elements / self.elements / GIB
 
 
@@ -54,12 +54,12 @@ def _macs(module: Any, output: Any) -> float:
     return 0.0
 
 
-def run_first(run: Callable[[], Any], between: Callable[[], None]) -> tuple[Any, Cost]:
-    """Run once, counting; ``between`` is called before every module."""
+def run_first(run: Callable[[], Any], before_module: Callable[[], None]) -> tuple[Any, Cost]:
+    """Run once, counting; ``before_module`` is called before every module."""
     cost = Cost()
 
     def before(_module: Any, _inputs: Any) -> None:
-        between()
+        before_module()
 
     def after(module: Any, _inputs: Any, output: Any) -> None:
         if isinstance(output, torch.Tensor) and not next(module.children(), None):
@@ -80,7 +80,7 @@ def is_finite(output: Any) -> bool | None:
     if isinstance(output, torch.Tensor):
         return bool(torch.isfinite(output).all()) if output.is_floating_point() else None
     values = output.values() if hasattr(output, "values") else output if isinstance(output, tuple | list) else ()
-    return next((found for found in map(is_finite, values) if found is not None), None)
+    return next((result for result in map(is_finite, values) if result is not None), None)
 
 
 def spread(values: list[float]) -> tuple[float, float]:

@@ -1,8 +1,8 @@
-"""Profiling: how fast this host launches work: a dozen small networks run eagerly, against the reference host's times.
+"""Profiling: how fast this host launches work, compared with the reference host.
 
-The networks are workloads of the H200 dataset whose eager time the host decides, so what is compared is the same step
-on two hosts. Without CUDA only the cost of dispatching an operator can be measured. It is kept, but it is no measure of
-launches: nobody measured it on the reference host, so there is nothing to scale by.
+A dozen small networks run eagerly. They are workloads of the H200 dataset whose eager time depends on the host and not
+on the GPU, so the same step is compared on two hosts. Without CUDA, only the cost of dispatching an operator can be
+measured. It is recorded, but nothing is scaled by it, because it was not measured on the reference host.
 """
 
 import math
@@ -24,7 +24,7 @@ _WARMUPS = 5
 _RUNS = 21
 _PROBE_BUDGET_S = 0.2
 _TOTAL_BUDGET_S = 20.0
-_HOST_LEADS = 0.5  # a run whose last half is waiting for the device tells little about the host
+_MAX_WAITING_SHARE = 0.5  # a run whose last half is waiting for the device tells little about the host
 _DISPATCHES, _DISPATCH_REPEATS = 2000, 9
 
 
@@ -73,7 +73,7 @@ PROBES = (
 
 @dataclass(frozen=True)
 class HostSpeed:
-    """What was measured: for every probe that the host decides, its time over that on the reference host."""
+    """The result: for every probe that is bound by the host, its time divided by the time on the reference host."""
 
     host: str
     cpu: str
@@ -86,14 +86,16 @@ class HostSpeed:
 
 
 def measure_host(device: str | None = None, probes: Sequence[Probe] = PROBES) -> HostSpeed:
-    """Measure this host in a few seconds, on ``cuda`` where there is one and nothing else is asked for."""
+    """Measure this host in a few seconds, on ``device`` or by default on CUDA if there is any."""
     torch = require("torch", extra="profile", purpose="Calibrating a host")
     has_cuda = torch.cuda.is_available()
     device = device or ("cuda" if has_cuda else "cpu")
     if device not in DEVICES:
         raise MeasurementError(f"Cannot calibrate on {device!r}. Choose from: {', '.join(DEVICES)}.")
     if device == "cuda" and not has_cuda:
-        raise MeasurementError("No CUDA device is seen here; --device cpu measures the cost of dispatching alone.")
+        raise MeasurementError(
+            "There is no CUDA device here. Use --device cpu to measure only the cost of dispatching."
+        )
     facts = describe(device)
     speed = HostSpeed(
         host=str(facts["host"]),
@@ -116,7 +118,7 @@ def measure_host(device: str | None = None, probes: Sequence[Probe] = PROBES) ->
 
 def measure_dispatch_us(torch: Any) -> float:
     """Microseconds to call one tiny operator on the CPU: the median of several rounds."""
-    number = torch.zeros(1)
+    number = torch.zeros(1)  # so small that the time of the call is the time of dispatching
     rounds = []
     with torch.inference_mode():
         for _ in range(_DISPATCH_REPEATS):
@@ -128,7 +130,7 @@ def measure_dispatch_us(torch: Any) -> float:
 
 
 def _run_probes(torch: Any, device: str, probes: Sequence[Probe]) -> dict[str, list[float]]:
-    """By mode, this host's time over the reference; probes that fail or wait for the device are left out."""
+    """By mode, ratios of this host's time to the reference; probes that fail or wait for the device are left out."""
     ratios: dict[str, list[float]] = {"inference": [], "training": []}
     started = time.perf_counter()
     for probe in probes:
@@ -138,7 +140,7 @@ def _run_probes(torch: Any, device: str, probes: Sequence[Probe]) -> dict[str, l
             total_ms, waited_ms = _time_probe(torch, device, probe.workload)
         except RuntimeError:  # a card without bf16, or without the memory
             continue
-        if waited_ms < _HOST_LEADS * total_ms:
+        if waited_ms < _MAX_WAITING_SHARE * total_ms:
             ratios[probe.workload.mode].append(total_ms / probe.reference_ms)
     return ratios
 
@@ -158,7 +160,7 @@ def _time_probe(torch: Any, device: str, workload: Workload) -> tuple[float, flo
 
 
 def time_runs(run: Callable[[], object], synchronise: Callable[[], object]) -> tuple[float, float]:
-    """Milliseconds of a run until the device is done, and how many of them the host waited: medians."""
+    """Milliseconds of a run until the device has finished, and how many of these the host waited; both are medians."""
     for _ in range(_WARMUPS):
         run()
         synchronise()

@@ -1,4 +1,4 @@
-"""Profiling: a measurement in a child process: what hangs is ended, what dies is reported, nothing takes us along."""
+"""Profiling: a measurement in a child process: a hang or a crash of the child becomes a result with a status."""
 
 import json
 import math
@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from foretell.processes.parent import child_environment, end, how_it_ended, last_line
+from foretell.processes.parent import child_environment, describe_exit, end, last_line
 from foretell.profiling.environment import describe
 from foretell.profiling.single import Request, Values
-from foretell.profiling.trackers.ncu import OPTIONS, complaint, find_ncu, read_counters, split_ranges
+from foretell.profiling.trackers.ncu import OPTIONS, error_text, find_ncu, read_counters, split_ranges
 
-# not -m: the package imports the module too, and Python would warn that it is loaded twice
+# not `python -m`: the package imports this module too, and Python would warn that it is loaded twice
 SINGLE = (sys.executable, "-c", "import sys; from foretell.profiling.single import main; sys.exit(main())")
 _TAIL_BYTES = 4000
 _PROFILER_S = 60.0
@@ -35,9 +35,9 @@ def measure_alone(
     command: Sequence[str] = SINGLE,
     wait_s: float = 0.0,
 ) -> Values:
-    """The result of ``request``; a child that hangs or dies gives one too, with the status that says so.
+    """The result of ``request``; if the child hangs or dies, the result has a status that says so.
 
-    A profiler around the child has work to do after the result: it gets ``wait_s`` for it.
+    A profiler around the child needs time after the result; it gets ``wait_s``.
     """
     variables = child_environment(environment)
     with tempfile.TemporaryFile() as errors:
@@ -45,7 +45,7 @@ def measure_alone(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=variables, process_group=0
         )
         try:
-            result, stage = _converse(process, request, time.monotonic() + timeout_s, on_stage)
+            result, stage = _exchange(process, request, time.monotonic() + timeout_s, on_stage)
             timed_out = result is None and process.poll() is None
             if result is not None and wait_s:
                 with suppress(subprocess.TimeoutExpired):
@@ -59,11 +59,11 @@ def measure_alone(
             error = f"Nothing came back in {timeout_s:.0f} s while {stage}. Allow more with --timeout."
             return _failed("timeout", error, facts)
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        return _failed(*_death(process.returncode, stage, last_line(errors.read())), facts)
+        return _failed(*_exit_status(process.returncode, stage, last_line(errors.read())), facts)
 
 
 def count_alone(request: Request, *, timeout_s: float, ncu: Sequence[str] = ()) -> Values:
-    """Achieved occupancy of one run, counted by a profiler around the child.
+    """The achieved occupancy of one run, counted by a profiler around the child.
 
     The values are ``occupancy_mean`` and ``occupancy_weighted`` (by duration), in percent.
     """
@@ -73,7 +73,12 @@ def count_alone(request: Request, *, timeout_s: float, ncu: Sequence[str] = ()) 
         command = (*profiler, *OPTIONS, "--log-file", str(log), *SINGLE)
         counted = replace(request, counting=True, energy=False, kernels=False, fusion="")
         result = measure_alone(
-            counted, timeout_s=timeout_s, environment={"LC_ALL": "C"}, command=command, wait_s=_PROFILER_S
+            # LC_ALL: ncu must print numbers with decimal points
+            counted,
+            timeout_s=timeout_s,
+            environment={"LC_ALL": "C"},
+            command=command,
+            wait_s=_PROFILER_S,
         )
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
     if result["status"] != "ok":
@@ -81,7 +86,7 @@ def count_alone(request: Request, *, timeout_s: float, ncu: Sequence[str] = ()) 
     kernels = [kernel for run in split_ranges(read_counters(lines)) for kernel in run]
     total_us = math.fsum(kernel.duration_us for kernel in kernels)
     if not total_us:
-        error = f"ncu counted no kernel. {complaint(lines)}".strip()
+        error = f"ncu counted no kernel. {error_text(lines)}".strip()
         return _failed("run_error", error, result["facts"])
     weighted = math.fsum(kernel.duration_us * kernel.occupancy_pct for kernel in kernels) / total_us
     mean = math.fsum(kernel.occupancy_pct for kernel in kernels) / len(kernels)
@@ -92,26 +97,27 @@ def _failed(status: str, error: str, facts: Values) -> Values:
     return {"status": status, "error": error, "workload": None, "kernels": None, "facts": facts}
 
 
-def _death(code: int, stage: str, last: str) -> tuple[str, str]:
+def _exit_status(code: int, stage: str, last: str) -> tuple[str, str]:
+    # we did not kill it, so most likely the kernel did when memory ran out
     if code == -signal.SIGKILL:
         return "oom", f"The process was killed while {stage}: most likely the machine ran out of memory."
-    return "crash", f"The process {how_it_ended(code)} while {stage}.{' ' + last if last else ''}"
+    return "crash", f"The process {describe_exit(code)} while {stage}.{' ' + last if last else ''}"
 
 
-def _converse(
-    process: "subprocess.Popen[bytes]", request: Request, until: float, on_stage: Callable[[str], None]
+def _exchange(
+    process: "subprocess.Popen[bytes]", request: Request, deadline: float, on_stage: Callable[[str], None]
 ) -> tuple[Values | None, str]:
-    """Hand over the request and listen until the result, the end or the deadline; also the last stage heard of."""
+    """Send the request and wait for the result, the child's end or the deadline; also return the last stage."""
     stage, buffer = "starting", b""
     if process.stdin is None or process.stdout is None:
         return None, stage
-    with suppress(BrokenPipeError):
+    with suppress(BrokenPipeError):  # the child has died already; its exit code says why
         process.stdin.write(request.to_json().encode() + b"\n")
         process.stdin.flush()
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
-        while time.monotonic() < until:
-            if not selector.select(min(1.0, max(until - time.monotonic(), 0.0))):
+        while time.monotonic() < deadline:
+            if not selector.select(min(1.0, max(deadline - time.monotonic(), 0.0))):
                 continue
             data = os.read(process.stdout.fileno(), 1 << 20)
             if not data:

@@ -1,7 +1,7 @@
 """Profiling: one workload of one model, measured by a process that does nothing else.
 
-The child reads one request from standard input and answers with one result. Whatever happens to the workload is a
-status; what breaks the process breaks this process alone (see `isolation`).
+The process reads one request from standard input and answers with one result. A workload that fails gives a result with
+a status. A crash ends only this process (see `isolation`).
 """
 
 import importlib
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import ForetellError, InputError, MeasurementError
-from foretell.processes.child import die_with_parent, take_output
+from foretell.processes.child import die_with_parent, redirect_output
 from foretell.profiling.campaign.plan import Measuring
 from foretell.profiling.environment import describe
 from foretell.profiling.source import Source
@@ -40,9 +40,9 @@ class Request:
     """What to measure and how. ``builder`` names the function that makes the model: ``module:function``.
 
     ``counting`` runs the workload once between the marks of a profiler, and times nothing. ``fusion`` names a compiler,
-    ``fusion_by`` the function that asks it ("module:name").
-    An empty ``input_shape`` leaves the shape to the model; ``inputs`` are the texts of ``--input`` for builders that
-    take several.
+    ``fusion_by`` the function that calls it ("module:name").
+    With an empty ``input_shape`` the model chooses the shape; ``inputs`` are the texts of ``--input`` for builders that
+    take several inputs.
     """
 
     model: str
@@ -79,7 +79,7 @@ def request_from_json(text: str) -> Request:
 
 
 def build_from_zoo(request: Request) -> Source:
-    """A model of the profiling zoos; its own input shape where none is asked for."""
+    """A model of the profiling zoos, by default with its own input shape."""
     spec = parse_spec(request.model)
     zoo = load_zoo(spec.zoo)
     prepare = getattr(zoo, "prepare", None)
@@ -102,7 +102,7 @@ def build_from_zoo(request: Request) -> Source:
 
 
 def _usual_shape(spec: Spec, model: Any) -> tuple[int, ...]:
-    """The input of a model that no zoo lists, where its spec tells it."""
+    """The input shape of a model that no zoo lists, if its spec contains one."""
     if spec.zoo == "hf" and model.main_input_name == "pixel_values":
         return (model.config.num_channels, model.config.image_size, model.config.image_size)
     if spec.zoo == "hf":
@@ -119,9 +119,9 @@ def _entry(request: Request, zoo: str, name: str) -> Entry | None:
     if zoo == "hf":
         entries = [*entries, *load_zoo("llm").entries(Part("profile", 1.0, ("llm",)), 0)]
     plain = f"{zoo}:{name}"
-    found = next((entry for entry in entries if entry.spec == request.model), None)
-    if found is not None or zoo not in ("timm", "torchvision"):
-        return found
+    match = next((entry for entry in entries if entry.spec == request.model), None)
+    if match is not None or zoo not in ("timm", "torchvision"):
+        return match
     same = next((entry for entry in entries if entry.spec == plain), None)
     if same is None:
         from foretell.registry import did_you_mean
@@ -150,17 +150,17 @@ def _image(shape: tuple[int, ...], default: tuple[int, ...]) -> tuple[int, ...]:
 class SingleRun:
     """Builds, warms up, measures and traces one workload on one runtime."""
 
-    def __init__(self, request: Request, folder: Path, say: Callable[[Values], None]) -> None:
+    def __init__(self, request: Request, folder: Path, send: Callable[[Values], None]) -> None:
         self._request = request
         self._folder = folder
-        self._say = say
+        self._send = send
         self._runtime: Any = None
         self._step: Any = None
         self._model: Any = None
         self._values: Values = {}
 
     def measure(self) -> Values:
-        """The result, an error of the model included."""
+        """The result; an error of the model is a result too."""
         request = self._request
         result: Values = {"status": "ok", "error": None, "workload": None, "kernels": None}
         try:
@@ -201,7 +201,7 @@ class SingleRun:
         return result | {"values": self._values}
 
     def _stage(self, name: str) -> None:
-        self._say({"event": "stage", "stage": name})
+        self._send({"event": "stage", "stage": name})
 
     def _open(self) -> None:
         import torch
@@ -225,7 +225,7 @@ class SingleRun:
         self._runtime.open(tracing=False)
 
     def _prepare(self, source: Source, workload: Workload) -> None:
-        """Weights on the device, the step made and warmed up, memory read."""
+        """Place the weights on the device, make the step, warm it up, and read the memory."""
         from foretell.profiling.steps import make_step, weight_dtype
 
         request, runtime = self._request, self._runtime
@@ -254,18 +254,19 @@ class SingleRun:
             runtime.reset_memory()
         self._stage("warming up")
         started = time.perf_counter()
-        seen, cost = runtime.warm_up(self._step, request.measuring.warmups)
-        self._values |= seen | {"warm_up_s": time.perf_counter() - started}
+        record, cost = runtime.warm_up(self._step, request.measuring.warmups)
+        self._values |= record | {"warm_up_s": time.perf_counter() - started}
         self._values |= {"module_macs": cost.macs, "module_outputs": cost.outputs}
 
     def _time(self) -> Values | None:
-        """Latency and energy; the kernels too where they were needed for the latency."""
+        """Latency and energy, and the kernels if the latency was computed from them."""
         from foretell.profiling.runtimes.cpu import CpuRuntime
         from foretell.profiling.runtimes.cuda import CaptureError
 
         request, started = self._request, time.perf_counter()
         kernels: Values | None = None
         if request.device == "cuda" and request.runtime == "eager":
+            # the CPU runtime times with the wall clock, which is what eager mode needs, also on a GPU
             clock = CpuRuntime(self._runtime._device_lock, request.measuring)
             measured = clock.measure(_synchronised(self._step), energy=False) | {"latency_source": "wall-clock"}
         else:
@@ -287,7 +288,7 @@ class SingleRun:
         return table
 
     def _count(self) -> None:
-        """One run that a profiler around this process counts."""
+        """Run once, so that a profiler around this process can count the kernels."""
         from foretell.profiling.runtimes.counted_worker import Counting
 
         counting = Counting(self._request.device)
@@ -297,6 +298,7 @@ class SingleRun:
 
     def _fuse(self, workload: Workload) -> Values:
         request = self._request
+        # release the model on the device: the compiler builds its own
         self._step = self._model = None
         answer = _load(request.fusion_by)(request.fusion, workload, request.device, float("inf"))
         return {"backend": request.fusion, "status": answer.status, **answer.values}
@@ -341,12 +343,12 @@ def main() -> int:
     """Answer the request on standard input."""
     die_with_parent()
     request = request_from_json(sys.stdin.readline())
-    say = take_output()
+    send = redirect_output()
     with tempfile.TemporaryDirectory(prefix="foretell-profile-") as folder:
         facts = describe(request.device)
-        result = SingleRun(request, Path(folder), say).measure()
-        say({"event": "result", "facts": facts, **result})
-    os._exit(0)  # compilers leave threads and processes behind that would keep this one
+        result = SingleRun(request, Path(folder), send).measure()
+        send({"event": "result", "facts": facts, **result})
+    os._exit(0)  # compilers leave threads and processes behind, which would keep this process alive
 
 
 if __name__ == "__main__":

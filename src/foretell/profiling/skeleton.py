@@ -1,8 +1,9 @@
-"""Profiling: build a model in the time its Python takes, without ever filling its weights on the host.
+"""Profiling: build a model quickly, without initialising its large weights on the host.
 
-Large weights are left untouched while a model is built (fresh pages cost nothing), and drawn on the device afterwards
-with the spread 1/√fan-in, so that activations neither vanish nor overflow. Small parameters and all buffers keep the
-values that the model's own code gave them: normalisation is sane, position indices are right.
+While a model is built, its large weights stay uninitialised; the operating system does not even allocate their pages.
+They are drawn on the device afterwards, with the standard deviation 1/√fan-in, so that activations neither vanish nor
+overflow. Small parameters and all buffers keep the values that the model's own code gave them, so normalisation layers
+and position indices are correct.
 """
 
 import math
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-# A weight with at least this many elements is worth drawing on the device; below, its real initialisation is as quick.
+# Weights with at least this many elements are drawn on the device; for smaller ones the real initialisation is as fast.
 LARGE = 4096
 
 
@@ -45,7 +46,8 @@ def lazy_initialisation() -> Iterator[None]:
 
     for method in ("normal_", "uniform_", "erfinv_", "exponential_"):
         replace(torch.Tensor, method, skip_large)
-    for method in ("mul_", "add_", "div_", "clamp_", "fill_", "zero_"):  # buffers are computed with these, too
+    # for parameters only: buffers are computed with these methods, too
+    for method in ("mul_", "add_", "div_", "clamp_", "fill_", "zero_"):
         replace(torch.Tensor, method, skip_large_parameter)
     for function in ("_no_grad_trunc_normal_", "orthogonal_", "dirac_", "eye_", "sparse_"):
         replace(torch.nn.init, function, skip_large)
@@ -69,7 +71,7 @@ def _loaded(name: str) -> Any:
 
 
 class Weights:
-    """The weights of one model: on the device in one precision at a time, laid out as after a fresh build."""
+    """The weights of one model; on the device in one precision at a time, with the memory layout of a fresh build."""
 
     def __init__(self, model: Any, *, cast_buffers: bool) -> None:
         self._model = model
@@ -84,7 +86,8 @@ class Weights:
         self.release()
         originals: list[Any] = []
         known = self._originals
-        placed: dict[int, tuple[Any, Any]] = {}  # parameters that are tied come by twice
+        placed: dict[int, tuple[Any, Any]] = {}  # tied parameters are visited twice and must stay tied
+        # `_apply` visits all tensors in a fixed order, so a position identifies a tensor across calls
         position = 0
 
         def put(tensor: Any) -> Any:
@@ -113,7 +116,7 @@ class Weights:
         self.dtype = dtype
 
     def release(self) -> None:
-        """Give the device's memory back; the model stays usable for another :meth:`place`."""
+        """Release the device's memory; the model can be placed again with :meth:`place`."""
         originals = self._originals
         if originals is None or self.dtype is None:
             return
@@ -123,6 +126,7 @@ class Weights:
             nonlocal position
             original = originals[position]
             position += 1
+            # a large weight has no values on the host: an empty tensor keeps its shape
             return torch.empty(tensor.shape) if original is None else original
 
         for parameter in self._model.parameters():

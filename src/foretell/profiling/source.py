@@ -1,4 +1,4 @@
-"""Profiling: a model that is ready to be measured, whoever built it."""
+"""Profiling: a model that is ready to be measured: a torch module or an ONNX file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ from foretell.profiling.zoos.zoo import Built
 
 @dataclass(frozen=True)
 class Source:
-    """A model that is ready to be measured: ``onnx_file`` is a path where it is no torch module.
+    """A model that is ready to be measured: a torch module in ``built``, or the path of an ``onnx_file``.
 
-    ``spec`` names it where that differs from what was asked for. ``feeds`` are the shapes of a file's inputs by name.
+    ``spec`` is its name if that differs from the requested one. ``feeds`` are the shapes of a file's inputs by name.
     """
 
     built: Built | None

@@ -1,4 +1,4 @@
-"""Profiling: what runs once a measurement: a forward pass, a training step, a prefill, one decoded token."""
+"""Profiling: the step that is measured: a forward pass, a training step, a prefill, or one decoded token."""
 
 import copy
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _MOMENTUM = 0.9
 
 @dataclass(frozen=True)
 class Step:
-    """``run`` does the work once, with the same shapes and addresses each time; its result keeps the outputs alive."""
+    """``run`` does the work once, always with the same shapes and addresses; its result keeps the outputs alive."""
 
     run: Callable[[], Any]
     close: Callable[[], None]
@@ -73,6 +73,7 @@ def _training(built: Built, workload: Workload, device: str) -> Step:
         if not isinstance(scores, torch.Tensor):
             scores = _first_tensor(output)
         if scores.ndim == 2 or hasattr(output, "logits"):
+            # a loss needs labels; they are made once for each shape, so that the step always uses the same addresses
             scores = scores.flatten(0, -2)
             shape = (scores.shape[0],)
             if shape not in labels:

@@ -1,4 +1,4 @@
-"""Profiling: a workload as plain text, so that anyone can build the same one again, and its stable identity.
+"""Profiling: a workload as plain text, from which the same workload can be built again, and its stable identifier.
 
 >>> spec = parse_spec("synthetic:mlp?act=relu&widths=64-128-10")
 >>> spec.zoo, spec.name, spec.arguments
@@ -26,7 +26,7 @@ OPTIMIZERS = ("", "sgd", "adamw")
 
 @dataclass(frozen=True)
 class Spec:
-    """``zoo:name?key=value&…``: which architecture, with every argument that shapes it."""
+    """``zoo:name?key=value&…``: an architecture with all arguments that determine its layers."""
 
     zoo: str
     name: str
@@ -82,7 +82,7 @@ class Workload:
 
     @property
     def id(self) -> str:
-        """Sixteen hexadecimal digits that depend on what is computed and on nothing else."""
+        """Sixteen hexadecimal digits that depend only on what is computed."""
         parts = (self.spec, self.batch_size, shape_text(self.input_shape), self.dtype, self.mode, self.optimizer)
         return hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()[:16]
 
@@ -116,7 +116,7 @@ def workload_from_json(values: Mapping[str, object]) -> Workload:
 
 
 def workload_from_row(row: Mapping[str, Any]) -> Workload:
-    """The workload of a row of a table, where a shape is text."""
+    """The workload of a row of a table, in which the shape is a text."""
     shape = tuple(int(size) for size in str(row["input_shape"] or "").split("x") if size)
     fields = (row["dtype"], row["mode"], row["optimizer"] or "", row["family"] or "")
     return Workload(row["spec"], int(row["batch_size"]), shape, *fields)
@@ -132,7 +132,7 @@ def shape_text(shape: tuple[int, ...]) -> str:
 
 
 def fraction(*parts: object) -> float:
-    """A number in [0, 1) that depends only on ``parts``: the way shares of workloads are chosen.
+    """A number in [0, 1) that depends only on ``parts``; shares of workloads are chosen by it.
 
     >>> fraction("energy", 1) == fraction("energy", 1) and 0 <= fraction("energy", 2) < 1
     True

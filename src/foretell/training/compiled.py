@@ -50,11 +50,11 @@ _COLUMNS = (
     "workload_id", "spec", "family", "mode", "dtype", "batch_size", "input_shape", "eager_ms", "compiled_ms", "status",
 )  # fmt: skip
 _GENERATED = "triton_"
-_MOST_OFF = 0.2  # a trace whose sum is farther from the measured latency is of a different run
+_MAX_DEVIATION = 0.2  # a trace whose sum is farther from the measured latency is of a different run
 _GRAPHS = "compiled-graphs"
 _RATES = frozenset(("mape", "median_ape", "within_10_percent", "sign", "sign_of_gains", "slower_found", "eager_mape"))
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Values = NDArray[np.float64]
 
 
@@ -74,7 +74,7 @@ def _partitioner() -> Partitioner:
     return Partitioner.shipped()
 
 
-def check_asked(mode: str, device: Device, others: Mapping[str, object]) -> None:
+def check_compile_request(mode: str, device: Device, others: Mapping[str, object]) -> None:
     """Refuse what was not measured under ``torch.compile``; ``others`` are options for eager mode alone."""
     if device.is_cpu:
         raise InputError(f"torch.compile was measured on GPUs, not on {device.id}: leave out --runtime compile.")
@@ -120,7 +120,7 @@ class CompiledSet:
 
 
 def read_compiled(
-    store: Path, device: str, cache: Path, predictor: Predictor | None = None, say: Say = lambda _: None
+    store: Path, device: str, cache: Path, predictor: Predictor | None = None, log: Log = lambda _: None
 ) -> CompiledSet:
     """The compiled workloads below ``store``; graphs that it lacks are made and cached in ``cache``."""
     target_device = find_device(device)
@@ -135,19 +135,19 @@ def read_compiled(
     traces, partitioner = _traces(store), Partitioner.shipped()
     known = {architecture_of(row["spec"]) for row in measured_rows(store).values()}
     used_rows, measured, eager_ms = list[Mapping[str, Any]](), list[Measured](), list[float]()
-    for row, graph in _with_graphs(store, cache, rows, say):
+    for row, graph in _with_graphs(store, cache, rows, log):
         workload = workload_of(row, graph, Target(target_device))
         latency = eager.predict(workload).latency_ms
         kernels = find_kernels(workload, eager, lambda graph: parts_of(graph, partitioner))
         # a model that launches nothing cannot be compiled into something faster
         if latency is None or not len(kernels):
             continue
-        whole_us = row["compiled_ms"] * KILO
+        latency_us = row["compiled_ms"] * KILO
         used_rows.append(row)
         eager_ms.append(latency.value)
-        measured.append(Measured(kernels, whole_us, *_by_kind(traces.get(row["workload_id"], ()), whole_us)))
+        measured.append(Measured(kernels, latency_us, *_by_kind(traces.get(row["workload_id"], ()), latency_us)))
         if len(used_rows) % 40 == 0:
-            say(f"{len(used_rows)} of {len(rows)} compiled workloads read")
+            log(f"{len(used_rows)} of {len(rows)} compiled workloads read")
     if not used_rows:
         raise DataError(f"None of {len(rows)} compiled workloads has a graph; make them: foretell data graphs.")
     # the eager predictor was fitted to all measured workloads, whatever their setting
@@ -181,19 +181,19 @@ def _traces(store: Path) -> dict[str, list[tuple[str, float]]]:
     return first
 
 
-def _by_kind(kernels: Sequence[tuple[str, float]], whole_us: float) -> tuple[float, float]:
+def _by_kind(kernels: Sequence[tuple[str, float]], latency_us: float) -> tuple[float, float]:
     """The time of library kernels and of generated kernels; NaN where the trace is of a different run."""
     generated_us = sum(time_us for name, time_us in kernels if name.startswith(_GENERATED))
     total_us = sum(time_us for _, time_us in kernels)
-    if abs(total_us / whole_us - 1.0) > _MOST_OFF:
+    if abs(total_us / latency_us - 1.0) > _MAX_DEVIATION:
         return float("nan"), float("nan")
     # profiling slows a run down a little: scale its parts to the timed latency
-    scale = whole_us / total_us
+    scale = latency_us / total_us
     return (total_us - generated_us) * scale, generated_us * scale
 
 
 def _with_graphs(
-    store: Path, cache: Path, rows: Sequence[Mapping[str, Any]], say: Say
+    store: Path, cache: Path, rows: Sequence[Mapping[str, Any]], log: Log
 ) -> Iterator[tuple[Mapping[str, Any], Graph]]:
     """Rows with their graphs: from the store first, then from the cache."""
     waiting: defaultdict[GraphKey, list[Mapping[str, Any]]] = defaultdict(list)
@@ -203,15 +203,15 @@ def _with_graphs(
         yield from ((row, graph) for row in waiting.pop(key))
     if not waiting:
         return
-    say(f"{len(waiting)} graphs are not in {store}; they are kept in {cache / _GRAPHS}")
+    log(f"{len(waiting)} graphs are not in {store}; they are kept in {cache / _GRAPHS}")
     families = {key: str(own[0]["family"] or "") for key, own in waiting.items()}
-    collect_graphs(families, cache / _GRAPHS, tell=lambda done, total, *_: say(f"{done} of {total} graphs"))
+    collect_graphs(families, cache / _GRAPHS, on_progress=lambda done, total, *_: log(f"{done} of {total} graphs"))
     write_graphs(cache / _GRAPHS, cache / _GRAPHS)
     for key, _, graph in read_graphs(cache / _GRAPHS, list(waiting)):
         yield from ((row, graph) for row in waiting.pop(key))
 
 
-def judge(compiled_set: CompiledSet, say: Say = lambda _: None) -> dict[str, Values]:
+def judge(compiled_set: CompiledSet, log: Log = lambda _: None) -> dict[str, Values]:
     """The latency of every row, by models that have not seen its architecture, and by baselines."""
     fold, gains = compiled_set.fold, compiled_set.compiled_ms / compiled_set.eager_ms
     predictions = {
@@ -220,7 +220,7 @@ def judge(compiled_set: CompiledSet, say: Say = lambda _: None) -> dict[str, Val
         EAGER: compiled_set.predicted_eager_ms,
     }
     for number in np.unique(fold).tolist():
-        say(f"fold {number + 1} of {FOLDS}")
+        log(f"fold {number + 1} of {FOLDS}")
         training, held_out = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         if not len(training):
             raise DataError("All compiled workloads belong to one fold; measure more architectures.")
@@ -287,10 +287,10 @@ def _table(title: str, rows: Mapping[str, Mapping[str, Cell]], head: str) -> Com
     return Comparison(title, rows, ranked=False, shares=_RATES, head=head)
 
 
-def evaluate(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> list[Comparison]:
+def evaluate(store: Path, device: str, cache: Path, log: Log = lambda _: None) -> list[Comparison]:
     """Held-out tables."""
-    compiled_set = read_compiled(store, device, cache, say=say)
-    return compare(compiled_set, judge(compiled_set, say))
+    compiled_set = read_compiled(store, device, cache, log=log)
+    return compare(compiled_set, judge(compiled_set, log))
 
 
 def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
@@ -307,10 +307,10 @@ def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
     return folder / "compiled.md"
 
 
-def train(store: Path, device: str, cache: Path, out: Path, say: Say = lambda _: None) -> Path:
+def train(store: Path, device: str, cache: Path, out: Path, log: Log = lambda _: None) -> Path:
     """Fit a model to all compiled workloads, and write it with its held-out errors."""
-    compiled_set = read_compiled(store, device, cache, say=say)
-    predicted_ms = judge(compiled_set, say)[MODEL]
+    compiled_set = read_compiled(store, device, cache, log=log)
+    predicted_ms = judge(compiled_set, log)[MODEL]
     error = conformal_quantile(np.abs(np.log(predicted_ms / compiled_set.compiled_ms)), Settings().miss)
     model = replace(compiled_set.fit(np.arange(len(compiled_set.rows))), error=error)
     every = np.arange(len(compiled_set.rows))

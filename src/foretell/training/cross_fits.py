@@ -15,7 +15,7 @@ from foretell.predictors.unit.network import UnitPredictions
 
 _FITS_AT_ONCE = {"cuda": 8, "cpu": 1}  # cross-fits that fit into the memory of a device together
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def cross_fits(
@@ -23,7 +23,7 @@ def cross_fits(
     folds: Mapping[str, NDArray[np.intp]],
     settings: Settings,
     files: Mapping[str, Path],
-    say: Say = lambda _: None,
+    log: Log = lambda _: None,
     read_classes: Callable[[], Classes | None] = lambda: None,
 ) -> dict[str, CrossFit]:
     """The cross-fits of ``folds`` by name, read from ``files`` where these exist; the others are fitted and saved.
@@ -36,8 +36,8 @@ def cross_fits(
         step = _FITS_AT_ONCE.get(device, 1)
         for start in range(0, len(missing), step):
             names = missing[start : start + step]
-            say(f"networks on units for {', '.join(names)}, on {device}")
-            fitted = cross_fit_networks(samples, [folds[name] for name in names], settings, device, say, classes)
+            log(f"networks on units for {', '.join(names)}, on {device}")
+            fitted = cross_fit_networks(samples, [folds[name] for name in names], settings, device, log, classes)
             for name, fit in zip(names, fitted, strict=True):
                 _save(fit, files[name])
     # also fresh fits are read back: a first run and a cached one give the same float32 numbers

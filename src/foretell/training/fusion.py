@@ -24,12 +24,12 @@ from foretell.training.judging.table import Comparison, page
 
 FOLDS = 5
 TREES = "partitioner"
-_SEEN_PATTERNS = 12
+_SHOWN_PATTERNS = 12
 _COMPARED = (TREES, "rules", "pair frequency")
 _RUNTIME, _SOURCE, _TARGET = (EDGE_COLUMNS.index(name) for name in ("runtime", "source_operator", "target_operator"))
 _NAMES = dict(enumerate(sorted(OPERATORS))) | {-1: "another"}
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Flags = NDArray[np.bool_]
 
 
@@ -57,7 +57,7 @@ class _Labelled:
     fused: Flags
 
 
-def read_edges(store: Path, say: Say = lambda _: None) -> LabelledEdges:
+def read_edges(store: Path, log: Log = lambda _: None) -> LabelledEdges:
     """The edges of all graphs below ``store`` whose fusion was collected."""
     parts, fused, folds, families, graphs = [], [], [], [], defaultdict[str, int](int)
     for labelled in labelled_graphs(store):
@@ -72,7 +72,7 @@ def read_edges(store: Path, say: Say = lambda _: None) -> LabelledEdges:
         families += [labelled.family] * len(edges)
         graphs[labelled.runtime] += 1
         if sum(graphs.values()) % 500 == 0:
-            say(f"{sum(graphs.values())} graphs read")
+            log(f"{sum(graphs.values())} graphs read")
     if not parts:
         raise DataError(
             f"No fusion was collected below {store}; collect some with a plan of the kind fusion: foretell collect."
@@ -102,8 +102,8 @@ def labelled_graphs(store: Path) -> Iterator[_Labelled]:
         labels: defaultdict[str, list[tuple[int, int, bool]]] = defaultdict(list)
         for fusion_id, *label in _rows(own, "fusion_edges", "fusion_id", "source", "target", "fused"):
             labels[fusion_id].append(tuple(label))
-        wanted = ("fusion_id", "backend", "spec", "family", "graph_hash", "status")
-        for fusion_id, backend, spec, family, graph_hash, status in _rows(own, "fusion_graphs", *wanted):
+        columns = ("fusion_id", "backend", "spec", "family", "graph_hash", "status")
+        for fusion_id, backend, spec, family, graph_hash, status in _rows(own, "fusion_graphs", *columns):
             if status == "ok":
                 if graph_hash not in graphs:
                     raise DataError(f"{folder} has no graph of {spec} under {backend}; collect it again.")
@@ -120,12 +120,12 @@ def _rows(files: Sequence[TableFile], table: str, *columns: str) -> Iterator[Any
             yield from zip(*read_columns(file, columns).select(columns).to_pydict().values(), strict=True)
 
 
-def judge(edges: LabelledEdges, say: Say = lambda _: None) -> dict[str, Flags]:
+def judge(edges: LabelledEdges, log: Log = lambda _: None) -> dict[str, Flags]:
     """The predictions of the partitioner and its baselines for every edge, held out by architecture."""
     predictions = {"never": never(edges.features), "always": always(edges.features), "rules": by_rules(edges.features)}
     predictions |= {name: np.zeros(len(edges.fused), bool) for name in ("pair frequency", TREES)}
     for fold in range(FOLDS):
-        say(f"fold {fold + 1} of {FOLDS}")
+        log(f"fold {fold + 1} of {FOLDS}")
         for runtime in edges.graphs:
             own, in_fold = edges.of(runtime), edges.fold == fold
             training, held_out = own & ~in_fold, own & in_fold
@@ -184,10 +184,10 @@ def _by_pattern(
     pairs = edges.features[:, [_SOURCE, _TARGET]].astype(int)
     kinds, counts = np.unique(pairs[use & edges.fused], axis=0, return_counts=True)
     rows: dict[str, dict[str, float | None]] = {}
-    for place in np.argsort(-counts)[:_SEEN_PATTERNS].tolist():
+    for place in np.argsort(-counts)[:_SHOWN_PATTERNS].tolist():
         own = use & (pairs == kinds[place]).all(axis=1)
         name = "-".join(_NAMES[int(code)] for code in kinds[place])
-        right = {who: float((predictions[who][own] == edges.fused[own]).mean()) for who in _COMPARED}
+        right = {predictor: float((predictions[predictor][own] == edges.fused[own]).mean()) for predictor in _COMPARED}
         rows[name] = {"edges": int(own.sum()), "fused": float(edges.fused[own].mean()), **right}
     return rows
 
@@ -200,20 +200,20 @@ def write_report(comparisons: Sequence[Comparison], folder: Path) -> Path:
     return folder / "fusion.md"
 
 
-def evaluate(store: Path, _device: str, _cache: Path, say: Say = lambda _: None) -> list[Comparison]:
+def evaluate(store: Path, _device: str, _cache: Path, log: Log = lambda _: None) -> list[Comparison]:
     """Held-out tables; compilers decide the same for all devices, and nothing is cached."""
-    edges = read_edges(store, say)
-    return tables(edges, judge(edges, say))
+    edges = read_edges(store, log)
+    return tables(edges, judge(edges, log))
 
 
-def train(store: Path, _device: str, _cache: Path, out: Path, say: Say = lambda _: None) -> Path:
+def train(store: Path, _device: str, _cache: Path, out: Path, log: Log = lambda _: None) -> Path:
     """Fit a partitioner to all graphs, and write it with its held-out scores."""
-    edges = read_edges(store, say)
-    predicted = judge(edges, say)[TREES]
+    edges = read_edges(store, log)
+    predicted = judge(edges, log)[TREES]
     held_out = {
         runtime: scores(predicted[edges.of(runtime)], edges.fused[edges.of(runtime)]) for runtime in edges.graphs
     }
-    say("all")
+    log("all")
     card = {"graphs": edges.graphs, "edges": len(edges.fused), "held_out": held_out}
     fits = {name: fit_edges(edges.features[edges.of(name)], edges.fused[edges.of(name)]) for name in edges.graphs}
     return write_fitted(out, SHIPPED, write(fits, card))

@@ -30,7 +30,7 @@ _FIGURES = ("at once", "among five", "at once, by time", "among five, by time")
 _OPERATOR, _PHASE, _DTYPE = (COLUMNS.index(name) for name in ("operator", "phase", "dtype"))
 _SHOWN_GROUPS = 16
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 TopClasses = NDArray[np.int64]  # for each row the five likeliest classes
 
 
@@ -41,7 +41,7 @@ def inputs_of(labels: KernelLabels) -> KernelInputs:
 
 def judge(
     labels: KernelLabels, device: str, files: Sequence[Path], fits: Mapping[str, KernelFit] = FITS,
-    say: Say = lambda _: None,
+    log: Log = lambda _: None,
 ) -> dict[str, TopClasses]:  # fmt: skip
     """Held-out predictions for every row; ``files`` cache those of each fold."""
     units = inputs_of(labels)
@@ -54,8 +54,8 @@ def judge(
             raise DataError("All traces belong to one fold; trace more architectures.")
         predictions[COMMONEST][held_out] = _commonest(labels, training, held_out)
         if not files[fold].exists():
-            say(f"fold {fold + 1} of {FOLDS}")
-            model = _fit(labels, units, training, device, fits, say)
+            log(f"fold {fold + 1} of {FOLDS}")
+            model = _fit(labels, units, training, device, fits, log)
             data = io.BytesIO()
             # only the five likeliest classes are cached, not probabilities: judging needs no more
             np.savez_compressed(data, classes=model.rank(units.of(held_out)).classes.astype(np.int16))
@@ -67,11 +67,11 @@ def judge(
 
 def _fit(
     labels: KernelLabels, units: KernelInputs, rows: NDArray[np.intp], device: str, fits: Mapping[str, KernelFit],
-    say: Say,
+    log: Log,
 ) -> KernelClassifier:  # fmt: skip
     sms = find_device(device).sms
     return fit_kernels(
-        units.of(rows), labels.label[rows], labels.counts[rows], labels.classes, device, sms, fits, say
+        units.of(rows), labels.label[rows], labels.counts[rows], labels.classes, device, sms, fits, log
     )  # fmt: skip
 
 
@@ -130,7 +130,9 @@ def _against(
     """The classifier and its baseline on some rows."""
     number = len(np.unique(labels.label[use]))
     title = f"{name}: {int(labels.counts[use].sum()):,} units, {number} classes"
-    return _table(title, {who: scores(labels, predicted, use) for who, predicted in predictions.items()}, "predictor")
+    return _table(
+        title, {predictor: scores(labels, predicted, use) for predictor, predicted in predictions.items()}, "predictor"
+    )
 
 
 def _table(title: str, rows: Mapping[str, Mapping[str, Cell]], head: str) -> Comparison:
@@ -145,12 +147,12 @@ def fold_files(store: Path, device: str, cache: Path, fits: Mapping[str, KernelF
 
 
 def evaluate(
-    store: Path, device: str, cache: Path, fits: Mapping[str, KernelFit] = FITS, say: Say = lambda _: None
+    store: Path, device: str, cache: Path, fits: Mapping[str, KernelFit] = FITS, log: Log = lambda _: None
 ) -> list[Comparison]:
     """Held-out tables."""
     device = find_device(device).id
-    labels = read_labels(store, device, cache, say)
-    return tables(labels, judge(labels, device, fold_files(store, device, cache, fits), fits, say))
+    labels = read_labels(store, device, cache, log)
+    return tables(labels, judge(labels, device, fold_files(store, device, cache, fits), fits, log))
 
 
 def write_report(comparisons: Sequence[Comparison], folder: Path) -> Path:
@@ -168,14 +170,14 @@ def write_report(comparisons: Sequence[Comparison], folder: Path) -> Path:
 
 
 def train(
-    store: Path, device: str, cache: Path, out: Path, fits: Mapping[str, KernelFit] = FITS, say: Say = lambda _: None
+    store: Path, device: str, cache: Path, out: Path, fits: Mapping[str, KernelFit] = FITS, log: Log = lambda _: None
 ) -> Path:
     """Fit a classifier to all traces, and write it with its held-out scores."""
     device = find_device(device).id
-    labels = read_labels(store, device, cache, say)
-    predicted = judge(labels, device, fold_files(store, device, cache, fits), fits, say)[NETWORK]
-    say("all")
-    model = _fit(labels, inputs_of(labels), np.arange(len(labels)), device, fits, say)
+    labels = read_labels(store, device, cache, log)
+    predicted = judge(labels, device, fold_files(store, device, cache, fits), fits, log)[NETWORK]
+    log("all")
+    model = _fit(labels, inputs_of(labels), np.arange(len(labels)), device, fits, log)
     models = ~labels.bench
     uses = {"inference": models & ~labels.training, "training": models & labels.training}
     held_out = {name: scores(labels, predicted, use) for name, use in uses.items() if use.any()}

@@ -39,14 +39,14 @@ from foretell.training.judging.protocol import groups_of
 from foretell.training.judging.table import Cell, Comparison, page
 from foretell.units import KILO
 
-SLICES, BOUNDS, EVENLY, WHOLE = "slices", "bounds of the slice", "by share of SMs", "whole device"
+SLICES, BOUNDS, EVENLY, WHOLE_DEVICE = "slices", "bounds of the slice", "by share of SMs", "whole device"
 HELD_OUT = "by networks that have not seen the architecture"
 SEEN = "by the shipped predictor, which has seen these architectures"
 _NETWORKS = "all-0"  # the cached networks of ``foretell train``: one for each fold over all data
 _COLUMNS = ("workload_id", "method", "percent", "sm_count", "latency_ms", "status")
-_SHARES = frozenset(("ratio", "mape", *(f"{name}: mape" for name in (BOUNDS, EVENLY, WHOLE))))
+_SHARES = frozenset(("ratio", "mape", *(f"{name}: mape" for name in (BOUNDS, EVENLY, WHOLE_DEVICE))))
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Values = NDArray[np.float64]
 
 
@@ -67,7 +67,7 @@ class SliceSet:
     samples: Sequence[Sample]
     measured: MeasuredSlices
     percent: Values
-    whole: WholeDevice
+    whole_device: WholeDevice
 
     @property
     def measured_ms(self) -> Values:
@@ -77,7 +77,7 @@ class SliceSet:
     @property
     def predicted_ms(self) -> Values:
         """For each row the predicted latency on the whole device."""
-        return np.asarray(self.whole.latency_ms[self.measured.sample])
+        return np.asarray(self.whole_device.latency_ms[self.measured.sample])
 
     @property
     def slices(self) -> list[Slice]:
@@ -92,20 +92,20 @@ class SliceSet:
     def fit(self, rows: NDArray[np.intp]) -> SliceModel:
         """A model of slices fitted to these rows."""
         sms = find_device(self.device).sms
-        return fit_slices(self.samples, self.whole.unit_us, self.measured.of(rows), self.device, sms)
+        return fit_slices(self.samples, self.whole_device.unit_us, self.measured.of(rows), self.device, sms)
 
     def ratios(self, model: SliceModel, rows: NDArray[np.intp]) -> Values:
         """Latency on the slice over latency on the whole device, as a model predicts it."""
         sms, slices, ratios = find_device(self.device).sms, self.slices, np.zeros(len(rows))
         for place, row in enumerate(rows.tolist()):
             number = int(self.measured.sample[row])
-            units, unit_us = self.samples[number].units, self.whole.unit_us[number]
+            units, unit_us = self.samples[number].units, self.whole_device.unit_us[number]
             part_us = model.unit_times_us(units.features, unit_us, slices[row], sms)
             ratios[place] = float(part_us @ units.counts) / float(unit_us @ units.counts)
         return ratios
 
 
-def read_slices(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> SliceSet:
+def read_slices(store: Path, device: str, cache: Path, log: Log = lambda _: None) -> SliceSet:
     """The measured slices below ``store`` of workloads that were measured on the whole device too."""
     device = find_device(device).id
     measured = _measured_slices(store)
@@ -113,17 +113,17 @@ def read_slices(store: Path, device: str, cache: Path, say: Say = lambda _: None
         raise DataError(
             f"No slice was measured below {store}; measure some with a plan of the kind slices: foretell collect."
         )
-    everything = read_samples(store, device, cache, say)
+    all_samples = read_samples(store, device, cache, log)
     # slices are replayed CUDA graphs: only a replayed whole device can be compared with them
-    known = {sample.workload_id: place for place, sample in enumerate(everything) if sample.captured}
+    known = {sample.workload_id: place for place, sample in enumerate(all_samples) if sample.captured}
     rows = [row for row in measured if row["workload_id"] in known]
     if not rows:
         raise DataError(f"No workload with slices was measured on the whole {device} below {store}; collect it too.")
     chosen = sorted({known[row["workload_id"]] for row in rows})
-    number = {everything[place].workload_id: position for position, place in enumerate(chosen)}
+    number = {all_samples[place].workload_id: position for position, place in enumerate(chosen)}
     return SliceSet(
         device,
-        [everything[place] for place in chosen],
+        [all_samples[place] for place in chosen],
         MeasuredSlices(
             np.array([number[row["workload_id"]] for row in rows], np.intp),
             np.array([row["sm_count"] for row in rows], np.float64),
@@ -131,7 +131,7 @@ def read_slices(store: Path, device: str, cache: Path, say: Say = lambda _: None
             np.array([row["latency_ms"] for row in rows], np.float64),
         ),
         np.array([row["percent"] for row in rows], np.float64),
-        _predict_whole(everything, chosen, device, cache),
+        _predict_whole_device(all_samples, chosen, device, cache),
     )
 
 
@@ -147,21 +147,23 @@ def _measured_slices(store: Path) -> list[Mapping[str, Any]]:
     return list(rows.values())
 
 
-def _predict_whole(everything: Sequence[Sample], chosen: Sequence[int], device: str, cache: Path) -> WholeDevice:
+def _predict_whole_device(
+    all_samples: Sequence[Sample], chosen: Sequence[int], device: str, cache: Path
+) -> WholeDevice:
     """Held-out predictions of cached networks; without any, those of the shipped predictor."""
-    rows = UnitRows.of(everything)
+    rows = UnitRows.of(all_samples)
     # the newest networks first
     cached_files = sorted(cache.glob(f"networks-{device}-*/{_NETWORKS}.npz"), key=lambda file: -file.stat().st_mtime)
-    folds = folds_of(groups_of(everything), Settings())
+    folds = folds_of(groups_of(all_samples), Settings())
     for file in cached_files:
-        (fit,) = cross_fits(everything, {_NETWORKS: folds}, Settings(), {_NETWORKS: file}).values()
+        (fit,) = cross_fits(all_samples, {_NETWORKS: folds}, Settings(), {_NETWORKS: file}).values()
         # networks of another state of the data have another number of rows
         if len(fit.predictions.log_ratio) == len(rows.counts):
             unit_us = np.exp(fit.predictions.log_ratio) * rows.bound_us
-            latency_ms = _corrected_ms(everything, rows, unit_us, folds)
+            latency_ms = _corrected_ms(all_samples, rows, unit_us, folds)
             return WholeDevice([unit_us[rows.part(place)] for place in chosen], latency_ms[chosen], HELD_OUT)
     model = shipped_units(device, best_predictor(device))
-    samples = [everything[place] for place in chosen]
+    samples = [all_samples[place] for place in chosen]
     times = [model.times_us(sample.units) for sample in samples]
     return WholeDevice(times, predict_samples(model, samples)["latency_ms"], SEEN)
 
@@ -170,10 +172,10 @@ def _corrected_ms(samples: Sequence[Sample], rows: UnitRows, unit_us: Values, fo
     """The sums of units, corrected by trees that have not seen the fold."""
     sums_us, settings = rows.sums(unit_us), Settings()
     pooled = np.stack([pool(sample.units, unit_us[rows.part(i)], sample.setting) for i, sample in enumerate(samples)])
-    target = np.log(np.where(rows.whole, rows.latency_us, 1.0) / sums_us)
+    target = np.log(np.where(rows.is_replayed, rows.latency_us, 1.0) / sums_us)
     log_correction = np.zeros(len(samples))
     for fold in np.unique(folds):
-        training, held_out = rows.whole & (folds != fold), folds == fold
+        training, held_out = rows.is_replayed & (folds != fold), folds == fold
         if training.any():
             log_correction[held_out] = (
                 settings.seeded(settings.whole).fit(pooled[training], target[training]).predict(pooled[held_out])
@@ -181,12 +183,12 @@ def _corrected_ms(samples: Sequence[Sample], rows: UnitRows, unit_us: Values, fo
     return np.asarray(sums_us * np.exp(log_correction) / KILO)
 
 
-def judge(slice_set: SliceSet, say: Say = lambda _: None) -> Values:
+def judge(slice_set: SliceSet, log: Log = lambda _: None) -> Values:
     """The ratio of every row, predicted by a model that has not seen its architecture."""
     fold = np.array([fold_of(sample.spec) for sample in slice_set.samples], np.intp)[slice_set.measured.sample]
     ratios = np.full(len(fold), np.nan)
     for number in np.unique(fold).tolist():
-        say(f"fold {number + 1} of {FOLDS}")
+        log(f"fold {number + 1} of {FOLDS}")
         training, held_out = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         if not len(training):
             raise DataError("All slices belong to one fold; measure slices of more architectures.")
@@ -194,12 +196,12 @@ def judge(slice_set: SliceSet, say: Say = lambda _: None) -> Values:
     return ratios
 
 
-def scale_bounds(slice_set: SliceSet, store: Path, predictor: Predictor, say: Say = lambda _: None) -> Values:
+def scale_bounds(slice_set: SliceSet, store: Path, predictor: Predictor, log: Log = lambda _: None) -> Values:
     """The ratio of every row as a predictor of whole devices gives it from the bounds of the slice."""
     device, ratios = find_device(slice_set.device), np.full(len(slice_set.measured), np.nan)
-    of_sample: defaultdict[int, list[int]] = defaultdict(list)
+    rows_of_sample: defaultdict[int, list[int]] = defaultdict(list)
     for row, number in enumerate(slice_set.measured.sample.tolist()):
-        of_sample[number].append(row)
+        rows_of_sample[number].append(row)
     rows, waiting = measured_rows(store), defaultdict[GraphKey, list[int]](list)
     for number, sample in enumerate(slice_set.samples):
         waiting[GraphKey.of(rows[sample.workload_id])].append(number)
@@ -209,7 +211,7 @@ def scale_bounds(slice_set: SliceSet, store: Path, predictor: Predictor, say: Sa
             workload = workload_of(rows[slice_set.samples[number].workload_id], graph, Target(device))
             known: dict[int, float] = {}
             whole_ms = _latency_ms(predictor, workload)
-            for row in of_sample[number]:
+            for row in rows_of_sample[number]:
                 slice_ = slices[row]
                 # MPS and green contexts of the same size have the same bounds
                 if slice_.sms not in known:
@@ -218,7 +220,7 @@ def scale_bounds(slice_set: SliceSet, store: Path, predictor: Predictor, say: Sa
                 ratios[row] = known[slice_.sms]
             done += 1
             if done % 20 == 0:
-                say(f"{done} of {len(slice_set.samples)} workloads scaled by bounds")
+                log(f"{done} of {len(slice_set.samples)} workloads scaled by bounds")
     return ratios
 
 
@@ -232,7 +234,7 @@ def compare(slice_set: SliceSet, ratios: Values, bounds: Values | None = None) -
     measured = slice_set.measured
     # a baseline without a number for every row is left out
     others = {} if bounds is None or not np.isfinite(bounds).all() else {BOUNDS: bounds}
-    others |= {EVENLY: find_device(slice_set.device).sms / measured.sms, WHOLE: np.ones(len(measured))}
+    others |= {EVENLY: find_device(slice_set.device).sms / measured.sms, WHOLE_DEVICE: np.ones(len(measured))}
 
     def figures(rows: NDArray[np.intp]) -> dict[str, Cell]:
         truth_ms, predicted_ms = measured.latency_ms[rows], slice_set.predicted_ms[rows]
@@ -240,7 +242,7 @@ def compare(slice_set: SliceSet, ratios: Values, bounds: Values | None = None) -
         cells["mape"] = mape(truth_ms, predicted_ms * ratios[rows])
         return cells | {f"{name}: mape": mape(truth_ms, predicted_ms * other[rows]) for name, other in others.items()}
 
-    everything = {
+    predictions = {
         name: {
             key: value
             for key, value in asdict(accuracy(measured.latency_ms, slice_set.predicted_ms * predictor_ratios)).items()
@@ -249,7 +251,7 @@ def compare(slice_set: SliceSet, ratios: Values, bounds: Values | None = None) -
         for name, predictor_ratios in {SLICES: ratios, **others}.items()
     }
     size = f"{len(measured)} slices of {len(slice_set.samples)} workloads"
-    tables = [Comparison(f"{size}; the whole device predicted {slice_set.whole.source}", everything)]
+    tables = [Comparison(f"{size}; the whole device predicted {slice_set.whole_device.source}", predictions)]
     for green, name in enumerate(METHODS.values()):
         own = np.flatnonzero(measured.green == bool(green))
         if len(own):
@@ -268,15 +270,15 @@ def _table(title: str, rows: Mapping[str, Mapping[str, Cell]], head: str) -> Com
     return Comparison(title, rows, ranked=False, shares=_SHARES, head=head)
 
 
-def evaluate(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> list[Comparison]:
+def evaluate(store: Path, device: str, cache: Path, log: Log = lambda _: None) -> list[Comparison]:
     """Held-out tables, with the bounds of the shipped predictor beside them where it has any."""
-    slice_set = read_slices(store, device, cache, say)
-    ratios = judge(slice_set, say)
+    slice_set = read_slices(store, device, cache, log)
+    ratios = judge(slice_set, log)
     try:
-        bounds: Values | None = scale_bounds(slice_set, store, find_predictor(None, find_device(device).id), say)
+        bounds: Values | None = scale_bounds(slice_set, store, find_predictor(None, find_device(device).id), log)
     # the comparison is optional: the tables come out without it
     except ForetellError as error:
-        say(f"not compared with {BOUNDS}: {error}")
+        log(f"not compared with {BOUNDS}: {error}")
         bounds = None
     return compare(slice_set, ratios, bounds)
 
@@ -294,10 +296,10 @@ def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
     return folder / "slices.md"
 
 
-def train(store: Path, device: str, cache: Path, out: Path, say: Say = lambda _: None) -> Path:
+def train(store: Path, device: str, cache: Path, out: Path, log: Log = lambda _: None) -> Path:
     """Fit a model to all slices, and write it with its held-out errors."""
-    slice_set = read_slices(store, device, cache, say)
-    ratios = judge(slice_set, say)
+    slice_set = read_slices(store, device, cache, log)
+    ratios = judge(slice_set, log)
     truth_ms = slice_set.measured.latency_ms
     errors = np.abs(np.log(slice_set.measured_ms * ratios / truth_ms))
     # shares of SMs are not exactly the nominal percentages: round to tenths
@@ -311,6 +313,6 @@ def train(store: Path, device: str, cache: Path, out: Path, say: Say = lambda _:
             "ratio": mape(truth_ms, slice_set.measured_ms * ratios),
             "latency_ms": mape(truth_ms, slice_set.predicted_ms * ratios),
         },
-        "whole": slice_set.whole.source,
+        "whole": slice_set.whole_device.source,
     }
     return write_fitted(out, file_name(slice_set.device), write(model, card))

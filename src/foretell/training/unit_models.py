@@ -46,9 +46,9 @@ from foretell.training.judging.protocol import (
 from foretell.training.judging.table import page
 from foretell.units import seconds_from_ms
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 # name of a predictor from outside this package → for a split and a seed, the function that fits it
-Others = Mapping[str, Callable[[str, int], Fitter]]
+OtherPredictors = Mapping[str, Callable[[str, int], Fitter]]
 SPLITS = ("random", "architecture", "family")
 NETWORK, TREES = "unit-network", "unit-trees"
 # raise it when baselines, unit models, metrics or the protocol change: finished runs are then repeated
@@ -105,7 +105,7 @@ def train(
     seed: int = 0,
     threads: int = 1,
     only_networks: bool = False,
-    say: Say,
+    log: Log,
 ) -> Path | None:
     """Fit a predictor to everything measured on a device; write the file and its entry in the index.
 
@@ -115,17 +115,17 @@ def train(
     if predictor not in (NETWORK, TREES):
         raise InputError(f"{predictor!r} cannot be fitted.{did_you_mean(predictor, (NETWORK, TREES))}")
     device = find_device(device).id
-    samples = read_samples(store, device, cache, say)
+    samples = read_samples(store, device, cache, log)
     settings, groups = Settings(device=device, seed=seed, threads=threads), groups_of(samples)
     if predictor == TREES:
-        data = fit_unit_trees(samples, groups, settings, say)
+        data = fit_unit_trees(samples, groups, settings, log)
     else:
         # the name is that of the cache file, which other judgements look for
         folds = {f"all-{seed}": folds_of(groups, settings)}
-        (fit,) = _cross_fits(samples, folds, settings, store, device, cache, say).values()
+        (fit,) = _cross_fits(samples, folds, settings, store, device, cache, log).values()
         if only_networks:
             return None
-        data = fit_unit_network(samples, groups, fit, settings, say)
+        data = fit_unit_network(samples, groups, fit, settings, log)
     file = out / f"{predictor}-{device}.zip"
     write_whole(file, data)
     index_file = out / "index.json"
@@ -151,11 +151,11 @@ def network_folder(store: Path, device: str, cache: Path, **versions: int) -> Pa
 
 def _cross_fits(
     samples: list[Sample], folds: Mapping[str, NDArray[np.intp]], settings: Settings, store: Path, device: str,
-    cache: Path, say: Say,
+    cache: Path, log: Log,
 ) -> dict[str, CrossFit]:  # fmt: skip
     files = _network_files(store, device, cache, folds)
     return cross_fits(
-        samples, folds, settings, files, say, lambda: read_unit_classes(samples, store, device, cache, say)
+        samples, folds, settings, files, log, lambda: read_unit_classes(samples, store, device, cache, log)
     )
 
 
@@ -174,8 +174,8 @@ def evaluate(
     splits: Sequence[str] = SPLITS,
     seeds: Sequence[int] = range(5),
     only_networks: bool = False,
-    others: Others | None = None,
-    say: Say,
+    others: OtherPredictors | None = None,
+    log: Log,
 ) -> list[Run]:
     """Run every predictor on every split with every seed; runs that were finished before are not repeated.
 
@@ -188,17 +188,17 @@ def evaluate(
             raise InputError(f"Unknown predictor {name!r}.{did_you_mean(name, (*FITTERS, *others))}")
     check_splits(splits)
     device = find_device(device).id
-    samples = read_samples(store, device, cache, say)
+    samples = read_samples(store, device, cache, log)
     folder = run_folder(store, device, runs)
     fitters: dict[tuple[str, str, int], Fitter] = {}
     if NETWORK in names:
         missing = [(split, seed) for seed in seeds for split in splits if not is_known(NETWORK, split, seed, folder)]
-        fitters |= _network_fitters(samples, missing, store, device, cache, say)
+        fitters |= _network_fitters(samples, missing, store, device, cache, log)
     finished_runs = []
     for seed in seeds if not only_networks else ():
         for split in splits:
             for name in names:
-                say(f"{name}, split by {split}, seed {seed}")
+                log(f"{name}, split by {split}, seed {seed}")
                 other = others[name](split, seed) if name in others else FITTERS[name]
                 # networks were fitted together above; every other predictor is fitted within its run
                 fitter = fitters.get((name, split, seed), other)
@@ -214,24 +214,24 @@ def check_splits(splits: Sequence[str]) -> None:
 
 
 def _network_fitters(
-    samples: list[Sample], wanted: Sequence[tuple[str, int]], store: Path, device: str, cache: Path, say: Say
+    samples: list[Sample], planned: Sequence[tuple[str, int]], store: Path, device: str, cache: Path, log: Log
 ) -> dict[tuple[str, str, int], Fitter]:
     """For each split and seed a function that fits the rest of the model beside its cached network."""
-    folds = {f"{split}-{seed}": _folds_within(samples, split, seed) for split, seed in wanted}
-    cross_fit_of = _cross_fits(samples, folds, Settings(), store, device, cache, say)
+    folds = {f"{split}-{seed}": _folds_within(samples, split, seed) for split, seed in planned}
+    cross_fit_of = _cross_fits(samples, folds, Settings(), store, device, cache, log)
     ends = np.cumsum([len(sample.units) for sample in samples])
     rows_of = {one.workload_id: np.arange(end - len(one.units), end) for one, end in zip(samples, ends, strict=True)}
 
     def fitter(fit: CrossFit) -> Fitter:
-        def fit_rest(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
+        def fit_corrections(train: Sequence[Sample], validation: Sequence[Sample], seed: int) -> SamplePredictor:
             samples_seen = [*train, *validation]
             rows = np.concatenate([rows_of[sample.workload_id] for sample in samples_seen])
             return _with_network(samples_seen, CrossFit(fit.predictions.of(rows), fit.network), Settings(seed=seed))
 
-        return fit_rest
+        return fit_corrections
 
     # `fitter` binds its cross-fit here; a closure in the loop would see only the last one
-    return {(NETWORK, split, seed): fitter(cross_fit_of[f"{split}-{seed}"]) for split, seed in wanted}
+    return {(NETWORK, split, seed): fitter(cross_fit_of[f"{split}-{seed}"]) for split, seed in planned}
 
 
 def _folds_within(samples: Sequence[Sample], split: str, seed: int) -> NDArray[np.intp]:
@@ -239,8 +239,8 @@ def _folds_within(samples: Sequence[Sample], split: str, seed: int) -> NDArray[n
     parts = sides(samples, split, seed)
     samples_seen = [*parts[TRAIN], *parts[VALIDATION]]
     folds = folds_of(groups_of(samples_seen), Settings(seed=seed))
-    of_sample = {sample.workload_id: fold for sample, fold in zip(samples_seen, folds, strict=True)}
-    return np.array([of_sample.get(sample.workload_id, -1) for sample in samples], dtype=np.intp)
+    fold_by_id = {sample.workload_id: fold for sample, fold in zip(samples_seen, folds, strict=True)}
+    return np.array([fold_by_id.get(sample.workload_id, -1) for sample in samples], dtype=np.intp)
 
 
 def run_folder(store: Path, device: str, runs: Path) -> Path:

@@ -86,9 +86,9 @@ def predict(
     selected = choose_predictor(predictor, target)
     if runtime == COMPILE:
         # Imported late: only this runtime needs it.
-        from foretell.training.compiled import check_asked, on_compile
+        from foretell.training.compiled import check_compile_request, on_compile
 
-        check_asked(mode, target.device, {"--explain": explain, "--trace": trace, "--store": store})
+        check_compile_request(mode, target.device, {"--explain": explain, "--trace": trace, "--store": store})
         selected = on_compile(selected, target.device.id)
     graph = load_graph(
         model,

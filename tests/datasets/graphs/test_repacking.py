@@ -85,7 +85,7 @@ def test_a_file_that_would_not_come_back_is_left_as_it_is(
     def cut(path: Path, name: str) -> Any:
         yield parquet.read_table(path).slice(1)
 
-    monkeypatch.setattr(repacking, "_pieces", cut)
+    monkeypatch.setattr(repacking, "_batches", cut)
     with pytest.raises(DataError, match="was not the same after rewriting"):
         repack(tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.glob("*.parquet")} == before

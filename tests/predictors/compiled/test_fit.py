@@ -31,7 +31,7 @@ def measured(seed: int, *, traced: bool) -> Measured:
 @pytest.mark.parametrize("traced", [True, False])
 def test_weights_are_found_with_and_without_traces(traced):
     rows = [measured(seed, traced=traced) for seed in range(60)]
-    found = dict(zip(COMPILED_COLUMNS, fit_compiled(rows, "h200", pull=1e-4).weights, strict=True))
+    found = dict(zip(COMPILED_COLUMNS, fit_compiled(rows, "h200", penalty=1e-4).weights, strict=True))
     assert {name: found[name] for name in WEIGHTS} == pytest.approx(WEIGHTS, abs=0.02)
     assert found["depthwise"] == 0.0, "of which there is none"
 
@@ -39,13 +39,13 @@ def test_weights_are_found_with_and_without_traces(traced):
 def test_a_wrong_measurement_does_not_lead_astray():
     rows = [measured(seed, traced=True) for seed in range(60)]
     rows[7] = Measured(rows[7].kernels, 20 * rows[7].latency_us)
-    found = dict(zip(COMPILED_COLUMNS, fit_compiled(rows, "h200", pull=1e-4).weights, strict=True))
+    found = dict(zip(COMPILED_COLUMNS, fit_compiled(rows, "h200", penalty=1e-4).weights, strict=True))
     assert {name: found[name] for name in WEIGHTS} == pytest.approx(WEIGHTS, abs=0.05)
 
 
 def test_weights_are_pulled_to_nothing():
     rows = [measured(seed, traced=True) for seed in range(12)]
-    weak, strong = (np.abs(fit_compiled(rows, "h200", pull).weights).sum() for pull in (1e-4, 3.0))
+    weak, strong = (np.abs(fit_compiled(rows, "h200", penalty).weights).sum() for penalty in (1e-4, 3.0))
     assert strong < weak
 
 

@@ -5,7 +5,7 @@ import pytest
 from foretell.devices import find_device
 from foretell.features import extract_units
 from foretell.graph import Graph, Node, Tensor
-from foretell.predictors.compiled.inductor import is_channels_last, is_padded, is_point, is_taken_apart, lower
+from foretell.predictors.compiled.inductor import is_channels_last, is_decomposed, is_padded, is_point, lower
 from foretell.records import Target, Workload
 from foretell.testing import tiny_graph
 
@@ -77,9 +77,9 @@ def test_channels_are_last_where_convolutions_gain_by_it():
         ("blocks.0.attn", False), ("transformer.h.0.attn", False), ("model.decoder.layers.0.self_attn", False),
     ],
 )  # fmt: skip
-def test_attention_of_encoders_that_get_a_mask_is_taken_apart(module, apart):
+def test_attention_of_encoders_that_get_a_mask_is_decomposed(module, apart):
     graph = attention(module)
-    assert is_taken_apart(graph, graph.nodes[0]) is apart
+    assert is_decomposed(graph, graph.nodes[0]) is apart
     lowered = lower(graph)
     lowered.validate()
     assert operators(lowered).count("MatMul") == 2 * apart

@@ -50,7 +50,7 @@ def measured(found: list[Sample], methods: tuple[bool, ...] = (False, True)) -> 
 
 def test_what_made_the_slices_is_found():
     found = samples()
-    model = fit_slices(found, [sample.unit_us for sample in found], measured(found), "h200", H200.sms, pull=1e-3)
+    model = fit_slices(found, [sample.unit_us for sample in found], measured(found), "h200", H200.sms, penalty=1e-3)
     assert model.device == "h200"
     assert model.mps_launch_us == pytest.approx(0.4, rel=0.05)
     for sample in found:
@@ -63,7 +63,7 @@ def test_what_made_the_slices_is_found():
 def test_weights_that_are_pulled_hard_are_small():
     found = samples()
     times = [sample.unit_us for sample in found]
-    free, pulled = (fit_slices(found, times, measured(found), "h200", H200.sms, pull) for pull in (1e-3, 1.0))
+    free, pulled = (fit_slices(found, times, measured(found), "h200", H200.sms, penalty) for penalty in (1e-3, 1.0))
     assert np.abs(pulled.weights).max() < 0.2 * np.abs(free.weights).max()
 
 
@@ -71,7 +71,7 @@ def test_one_bad_measurement_does_not_matter_much():
     found = samples()
     times, rows = [sample.unit_us for sample in found], measured(found)
     rows.latency_ms[7] *= 3
-    model = fit_slices(found, times, rows, "h200", H200.sms, pull=1e-3)
+    model = fit_slices(found, times, rows, "h200", H200.sms, penalty=1e-3)
     far = [abs(ratio(model, s, 26, green=False) / ratio(truth(), s, 26, green=False) - 1) for s in found]
     assert np.median(far) < 0.02
 

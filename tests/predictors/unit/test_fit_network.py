@@ -38,7 +38,7 @@ def test_units_of_samples_that_were_not_seen_are_told(rows: UnitRows, learns: np
     assert np.median(np.abs(all_seen - truth)) < 0.2
     served = fitted.network([0]).predict(encode(rows.features), rows.bound_us)
     np.testing.assert_allclose(served.log_ratio, held_out, atol=1e-3)
-    unseen = ~learns[0] & rows.whole
+    unseen = ~learns[0] & rows.is_replayed
     power_w = rows.means(np.exp(held_out) * rows.bound_us, np.asarray(served.power_w))
     assert np.abs(power_w / rows.power_w - 1)[unseen].mean() < 0.1
 

@@ -38,4 +38,4 @@ def test_what_was_not_traced_or_replayed_is_known():
     rows = UnitRows.of(samples)
     traced = [sample.unit_us is not None for sample in samples]
     assert [bool(rows.is_traced[rows.part(number)].all()) for number in range(len(samples))] == traced
-    assert rows.whole.tolist() == [sample.captured for sample in samples]
+    assert rows.is_replayed.tolist() == [sample.captured for sample in samples]

@@ -37,7 +37,7 @@ def _expected(names=fake_campaign.FakeZoo.names) -> int:
     """How many workloads the plan has: of few batch sizes, some are drawn twice."""
     groups = schedule.make_schedule(fake_campaign.PLAN).groups["fake"]
     assert len(groups) == len(names)
-    return sum(group.wanted for group in groups)
+    return sum(group.target_count for group in groups)
 
 
 def test_a_plan_is_measured_once_and_traced_in_part(tmp_path):
@@ -140,7 +140,7 @@ def test_workloads_are_chosen_again_with_energy_first_and_not_twice():
     groups = choose_again(rows, 12, set())
     again = [workload for group in groups for workload in group.workloads]
     assert len(again) == 12
-    assert all(group.wanted == len(group.workloads) and group.part == "again" for group in groups)
+    assert all(group.target_count == len(group.workloads) and group.part == "again" for group in groups)
     # ten have energy, all odd; the failed one is never chosen
     with_energy = {row["spec"] for row in rows if row["energy_j"]}
     assert sum(workload.spec in with_energy for workload in again) >= 10

@@ -41,7 +41,7 @@ def test_what_is_done_is_not_measured_again():
     assert first.spec not in {group.spec for group in left}
     again = next(group for group in left if group.spec == second.spec)
     assert again.workloads == second.workloads[1:]
-    assert again.wanted == second.wanted - 1
+    assert again.target_count == second.target_count - 1
     assert not {workload.id for group in left for workload in group.workloads} & done
 
 
@@ -51,7 +51,7 @@ def test_workloads_are_distinct_and_a_small_one_comes_first():
     assert len(ids) == len(set(ids))
     for group in groups:
         assert group.workloads[0].batch_size <= 8
-        wanted = group.workloads[: group.wanted]
+        wanted = group.workloads[: group.target_count]
         changes = sum(a.dtype != b.dtype for a, b in pairwise(wanted))
         assert changes <= len({workload.dtype for workload in wanted})
 

@@ -66,4 +66,4 @@ def test_runs_back_to_back_leave_a_moment_between_each_two():
 def test_nobody_waits_where_a_campaign_says_who_times():
     one, other = NoDeviceLock(), NoDeviceLock()
     with one.alone(), other.alone(), other.shared():
-        assert not one.wanted()
+        assert not one.is_requested()

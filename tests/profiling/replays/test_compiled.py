@@ -48,16 +48,16 @@ def measures_once(monkeypatch):
     """Measuring begins when something was heard instead of after some seconds: a busy machine takes its time."""
 
     def when(*wanted):
-        missing, hear = list(wanted), CompiledCampaign._hear
+        missing, handle_message = list(wanted), CompiledCampaign._handle_message
 
         def listen(self, worker, message):
-            hear(self, worker, message)
+            handle_message(self, worker, message)
             known = self._known.get(str(message.get("id", "")))
             said = message["event"], known.workload.spec if known else ""
             if said in missing:
                 missing.remove(said)
 
-        monkeypatch.setattr(CompiledCampaign, "_hear", listen)
+        monkeypatch.setattr(CompiledCampaign, "_handle_message", listen)
         monkeypatch.setattr(CompiledCampaign, "_measuring_begins", lambda _: math.inf if missing else 0.0)
         monkeypatch.setattr(schedule, "interleave", lambda entries, *_: list(entries))
 
@@ -138,7 +138,7 @@ def test_a_process_that_cannot_be_interrupted_stands_still_and_is_measured_last(
 
 
 def test_workers_that_never_start_end_the_campaign(campaign):
-    with pytest.raises(MeasurementError, match="No worker gets ready"):
+    with pytest.raises(MeasurementError, match="No worker could start"):
         campaign(["net1"], command=(sys.executable, "-c", "raise SystemExit(1)"))
 
 

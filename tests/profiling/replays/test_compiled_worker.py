@@ -53,7 +53,7 @@ class ReplayWorkers:
 
     def prepare(self, *workloads):
         for each in workloads:
-            self.worker.obey({"do": "prepare", "workload": each.to_json()})
+            self.worker.execute({"do": "prepare", "workload": each.to_json()})
 
     def heard(self, event):
         return [message for message in self.said if message["event"] == event]
@@ -72,11 +72,11 @@ def test_what_is_compiled_is_kept_until_it_is_timed_and_traced():
     assert replay_workers.heard("kept")[0]["values"]["graph_breaks"] == 0
     assert replay_workers.heard("kept")[0]["values"]["compile_s"] > 0
     graphs = _graphs()
-    replay_workers.worker.obey({"do": "trace", **SOON})
+    replay_workers.worker.execute({"do": "trace", **SOON})
     assert not replay_workers.heard("traced")  # nothing is timed yet
-    replay_workers.worker.obey({"do": "time", **SOON})
-    replay_workers.worker.obey({"do": "tracer"})
-    replay_workers.worker.obey({"do": "trace", **SOON})
+    replay_workers.worker.execute({"do": "time", **SOON})
+    replay_workers.worker.execute({"do": "tracer"})
+    replay_workers.worker.execute({"do": "trace", **SOON})
     timed, traced = replay_workers.heard("timed"), replay_workers.heard("traced")
     assert [message["id"] for message in timed] == [message["id"] for message in traced]
     assert timed[0]["values"]["eager_ms"] > 0
@@ -85,7 +85,7 @@ def test_what_is_compiled_is_kept_until_it_is_timed_and_traced():
     assert {len(column) for column in kernels.values()} == {len(kernels["name"])}
     assert _graphs() == graphs  # neither timing nor tracing compiles again
     replay_workers.said.clear()
-    replay_workers.worker.obey({"do": "time", **SOON})
+    replay_workers.worker.execute({"do": "time", **SOON})
     assert replay_workers.said == []
 
 
@@ -97,7 +97,7 @@ def test_models_of_one_class_are_all_compiled_for_their_own_sizes():
     ]
     replay_workers.prepare(*many)  # more than the compiler's default allows, and of other sizes each
     assert _graphs() - graphs == len(many)
-    replay_workers.worker.obey({"do": "time", **SOON})
+    replay_workers.worker.execute({"do": "time", **SOON})
     assert len(replay_workers.heard("timed")) == len(many)
     assert _graphs() - graphs == len(many)
 
@@ -106,7 +106,7 @@ def test_nothing_is_measured_after_the_time():
     replay_workers = ReplayWorkers()
     replay_workers.prepare(workload())
     replay_workers.said.clear()
-    replay_workers.worker.obey({"do": "time", "stop_at": time.time() - 1})
+    replay_workers.worker.execute({"do": "time", "stop_at": time.time() - 1})
     assert replay_workers.said == []
 
 
@@ -127,7 +127,7 @@ def test_a_model_that_does_not_compile_is_a_record_and_leaves_nothing_behind(fai
     (message,) = replay_workers.heard("failed")
     assert message["status"] == status
     assert str(failure) in message["values"]["error"]
-    replay_workers.worker.obey({"do": "time", **SOON})
+    replay_workers.worker.execute({"do": "time", **SOON})
     assert not replay_workers.heard("timed")
 
 
@@ -136,7 +136,7 @@ def test_a_step_that_cannot_be_captured_is_a_record():
     replay_workers.prepare(workload())
     assert replay_workers.heard("kept")[0]["values"]["graph_breaks"] is None  # nothing was compiled: nobody knows
     replay_workers.runtime.failure = CaptureError("The step waits for the device.")
-    replay_workers.worker.obey({"do": "time", **SOON})
+    replay_workers.worker.execute({"do": "time", **SOON})
     (message,) = replay_workers.heard("failed")
     assert message["status"] == "run_error"
     assert "waits for the device" in message["values"]["error"]
@@ -151,14 +151,14 @@ def test_models_that_cannot_be_built_or_are_too_large_are_records():
 def test_a_trace_that_fails_leaves_the_times(monkeypatch):
     replay_workers = ReplayWorkers(lambda model: model)
     replay_workers.prepare(workload())
-    replay_workers.worker.obey({"do": "time", **SOON})
+    replay_workers.worker.execute({"do": "time", **SOON})
 
     def fail(*_):
         raise RuntimeError("no tracer")
 
     monkeypatch.setattr(replay_workers.runtime, "trace", fail)
-    replay_workers.worker.obey({"do": "tracer"})
-    replay_workers.worker.obey({"do": "trace", **SOON})
+    replay_workers.worker.execute({"do": "tracer"})
+    replay_workers.worker.execute({"do": "trace", **SOON})
     (message,) = replay_workers.heard("traced")
     assert (message["kernels"], message["error"]) == (None, "RuntimeError: no tracer")
 
@@ -195,10 +195,10 @@ def test_a_broken_context_ends_the_process():
     replay_workers.prepare(workload())
     replay_workers.runtime.failure, replay_workers.runtime.broken = RuntimeError("CUDA error: illegal access"), True
     with pytest.raises(PoisonedError):
-        replay_workers.worker.obey({"do": "time", **SOON})
+        replay_workers.worker.execute({"do": "time", **SOON})
     assert replay_workers.heard("failed")[0]["status"] == "run_error"
 
 
 def test_an_unknown_command_is_refused():
     with pytest.raises(MeasurementError, match="Unknown command 'dance'"):
-        ReplayWorkers().worker.obey({"do": "dance"})
+        ReplayWorkers().worker.execute({"do": "dance"})

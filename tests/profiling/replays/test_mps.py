@@ -77,17 +77,17 @@ def test_an_error_inside_ends_the_daemon_too(tmp_path, monkeypatch):
 
 def test_a_daemon_that_does_not_obey_is_killed(tmp_path, monkeypatch):
     folder = control(tmp_path, monkeypatch, end=":")
-    with MpsDaemon(folder, patience_s=120) as daemon:
+    with MpsDaemon(folder, timeout_s=120) as daemon:
         process = daemon_of(folder)
-        daemon._patience_s = 0.6  # with its end alone
+        daemon._timeout_s = 0.6  # with its end alone
     assert gone(process)
 
 
 def test_a_control_that_hangs_costs_a_bounded_time(tmp_path, monkeypatch):
     folder = control(tmp_path, monkeypatch, end="exec sleep 600")
-    with MpsDaemon(folder, patience_s=120) as daemon:
+    with MpsDaemon(folder, timeout_s=120) as daemon:
         process = daemon_of(folder)
-        daemon._patience_s = 0.6  # with its end alone
+        daemon._timeout_s = 0.6  # with its end alone
     assert gone(process)
 
 

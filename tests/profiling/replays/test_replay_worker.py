@@ -45,26 +45,26 @@ def replay_workers():
 
 
 def prepare(worker, *workloads, **more):
-    worker.obey({"do": "prepare", "workloads": [each.to_json() for each in workloads], **SOON, **more})
+    worker.execute({"do": "prepare", "workloads": [each.to_json() for each in workloads], **SOON, **more})
 
 
 def test_what_is_prepared_can_be_timed_and_replayed_until_it_is_dropped(replay_workers):
     worker, _, said = replay_workers
     prepare(worker, workload(), workload(TINY[1]))
-    worker.obey({"do": "time", **SOON})
+    worker.execute({"do": "time", **SOON})
     timed = [message for message in said if message["event"] == "timed"]
     assert [message["id"] for message in timed] == [workload().id, workload(TINY[1]).id]
     assert timed[0]["values"]["latency_ms"] > 0
     prepared = next(message for message in said if message["event"] == "prepared")
     assert prepared["values"]["macs"] == 2 * (16 * 16 + 16 * 8)
-    worker.obey({"do": "replay", "id": workload().id})
+    worker.execute({"do": "replay", "id": workload().id})
     assert len(said[-1]["moments"]) > 20
     start = time.time() + 0.01
-    worker.obey({"do": "replay", "id": workload().id, "start": start, "seconds": 0.02, "replay_ms": 0.05})
+    worker.execute({"do": "replay", "id": workload().id, "start": start, "seconds": 0.02, "replay_ms": 0.05})
     assert said[-1]["moments"][0] >= start
-    worker.obey({"do": "drop"})
+    worker.execute({"do": "drop"})
     said.clear()
-    worker.obey({"do": "time", **SOON})
+    worker.execute({"do": "time", **SOON})
     assert said == []
 
 
@@ -73,7 +73,7 @@ def test_no_more_than_wanted_is_prepared_and_nothing_after_the_time(replay_worke
     prepare(worker, workload(), workload(TINY[1]), workload(TINY[2]), wanted=2)
     assert sum(message["event"] == "prepared" for message in said) == 2
     said.clear()
-    worker.obey({"do": "prepare", "workloads": [workload(TINY[3]).to_json()], "stop_at": time.time() - 1})
+    worker.execute({"do": "prepare", "workloads": [workload(TINY[3]).to_json()], "stop_at": time.time() - 1})
     assert said == []
 
 
@@ -90,7 +90,7 @@ def test_a_step_that_fails_is_a_record_and_leaves_nothing_behind(replay_workers,
     runtime.failure = None
     prepare(worker, workload(TINY[1]))
     said.clear()
-    worker.obey({"do": "time", **SOON})
+    worker.execute({"do": "time", **SOON})
     assert {message["id"] for message in said} == {workload(TINY[1]).id}
 
 
@@ -116,4 +116,4 @@ def test_a_broken_context_ends_the_process(replay_workers):
 
 def test_an_unknown_command_is_refused(replay_workers):
     with pytest.raises(MeasurementError, match="Unknown command 'dance'"):
-        replay_workers[0].obey({"do": "dance"})
+        replay_workers[0].execute({"do": "dance"})

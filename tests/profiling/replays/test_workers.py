@@ -61,6 +61,6 @@ def test_what_processes_said_is_kept(tmp_path):
     out.mkdir()
     (tmp_path / "workers.log").write_bytes(b"one\n")
     replay_workers = ReplayWorkers(tmp_path, {}, [], FAKE)
-    replay_workers.keep_log(out)
-    replay_workers.keep_log(out)
+    replay_workers.save_log(out)
+    replay_workers.save_log(out)
     assert (out / "workers.log").read_text() == "one\none\n"

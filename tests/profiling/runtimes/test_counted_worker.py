@@ -67,8 +67,8 @@ def test_the_worker_ends_when_its_time_is_over_or_its_campaign_is_gone():
 
 def test_one_process_at_a_time_has_the_turn_and_keeps_it_until_it_ends(tmp_path):
     script = (
-        "import pathlib, sys, time; from foretell.profiling.runtimes.counted_worker import _take_turn;"
-        "_take_turn(pathlib.Path(sys.argv[1])); print(time.time(), flush=True); time.sleep(0.4)"
+        "import pathlib, sys, time; from foretell.profiling.runtimes.counted_worker import _wait_for_turn;"
+        "_wait_for_turn(pathlib.Path(sys.argv[1])); print(time.time(), flush=True); time.sleep(0.4)"
     )
     two = [subprocess.Popen([sys.executable, "-c", script, tmp_path / "turn"], stdout=subprocess.PIPE) for _ in "ab"]
     first, second = sorted(float(process.communicate()[0]) for process in two)

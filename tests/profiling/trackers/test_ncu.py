@@ -7,7 +7,7 @@ from foretell.profiling.trackers.ncu import (
     MARKER,
     OCCUPANCY,
     call_name,
-    complaint,
+    error_text,
     find_ncu,
     read_counters,
     split_ranges,
@@ -77,15 +77,15 @@ def test_a_kernel_knows_its_innermost_call():
 
 
 def test_what_ncu_complains_about_is_told_in_one_line():
-    said = complaint(["==PROF== fine\n", "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n"])
+    said = error_text(["==PROF== fine\n", "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n"])
     assert "ERR_NVGPUCTRPERM" in said
     assert "\n" not in said
-    assert complaint(["==PROF== fine\n"]) == ""
+    assert error_text(["==PROF== fine\n"]) == ""
 
 
 def test_a_machine_without_ncu_says_what_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(tracker_ncu, "_PLACES", ())
+    monkeypatch.setattr(tracker_ncu, "_INSTALL_PATTERNS", ())
     with pytest.raises(MeasurementError, match="Nsight Compute"):
         find_ncu()
 
@@ -94,5 +94,5 @@ def test_ncu_is_found_where_nsight_is_installed(monkeypatch, tmp_path):
     (tmp_path / "2025.3.1").mkdir()
     (tmp_path / "2025.3.1" / "ncu").touch()
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(tracker_ncu, "_PLACES", (f"{tmp_path}/*/ncu",))
+    monkeypatch.setattr(tracker_ncu, "_INSTALL_PATTERNS", (f"{tmp_path}/*/ncu",))
     assert find_ncu() == f"{tmp_path}/2025.3.1/ncu"

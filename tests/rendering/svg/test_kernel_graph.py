@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from foretell.predictors.fusion.kernel_graph import MOST_KERNELS, Flow, Kernel, KernelGraph
+from foretell.predictors.fusion.kernel_graph import MAX_KERNELS, Flow, Kernel, KernelGraph
 from foretell.rendering.svg.kernel_graph import MAX_ARROWS, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -81,7 +81,7 @@ def test_a_huge_graph_is_bounded_and_says_so():
     flows = tuple(Flow(i, j, 4) for i in range(count) for j in range(i + 1, min(i + 7, count)))
     picture = draw(KernelGraph(kernels, flows), "net")
     drawn = [text for text in texts(picture) if text.startswith("k")]
-    assert MOST_KERNELS - 60 < len(drawn) < MOST_KERNELS
+    assert MAX_KERNELS - 60 < len(drawn) < MAX_KERNELS
     assert 0 < len(arrows(picture)) <= MAX_ARROWS
     assert any("of 10000 kernels are left out" in text for text in texts(picture))
     assert any("arrows are left out" in text for text in texts(picture))

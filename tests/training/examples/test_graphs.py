@@ -80,7 +80,7 @@ def test_a_sweep_is_continued_and_written_once(tmp_path):
     keys = {LENET: "lenet", broken: "x"}
     assert collect_graphs(keys, tmp_path / "journal") == {"ok": 1, "build_error": 1}
     told = []
-    counts = collect_graphs({**keys, MLP: "mlp"}, tmp_path / "journal", tell=lambda *facts: told.append(facts))
+    counts = collect_graphs({**keys, MLP: "mlp"}, tmp_path / "journal", on_progress=lambda *facts: told.append(facts))
     assert counts == {"ok": 1}
     assert [(facts[0], facts[2]) for facts in told] == [(3, MLP)]
     path = write_graphs(tmp_path / "journal", tmp_path / "data")

@@ -85,7 +85,7 @@ def test_a_damaged_onnx_file_is_said_so(tmp_path):
     with pytest.raises(ModelError, match=r"ONNX Runtime cannot load m\.onnx"):
         build_onnx(Request(str(tmp_path / "m.onnx")))
     (tmp_path / "m.onnx").write_bytes(tiny_onnx().SerializeToString())
-    with pytest.raises(ModelError, match=r"The weights of m\.onnx are in another file, which is not there"):
+    with pytest.raises(ModelError, match=r"The weights of m\.onnx are in another file, which is missing"):
         build_onnx(Request(str(tmp_path / "m.onnx")))
 
 

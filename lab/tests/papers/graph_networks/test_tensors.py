@@ -20,7 +20,7 @@ def test_graphs_picked_on_the_device_are_those_stacked_in_memory():
 
 
 def test_a_batch_is_cut_into_parts_that_fit(monkeypatch):
-    monkeypatch.setitem(graph_tensors.MOST_NODES, "cpu", 10)
+    monkeypatch.setitem(graph_tensors.MAX_NODES, "cpu", 10)
     graphs = tiny_graphs(7)
     placed = DeviceGraphs.place(graphs, tiny_recipe("dippm"), "cpu")
     numbers = np.array([6, 5, 4, 3, 2, 1, 0])
@@ -28,7 +28,7 @@ def test_a_batch_is_cut_into_parts_that_fit(monkeypatch):
     assert np.concatenate(parts).tolist() == numbers.tolist()
     assert len(parts) > 2
     assert all(placed.node_counts[part].sum() <= 10 for part in parts)
-    monkeypatch.setitem(graph_tensors.MOST_NODES, "cpu", 1)
+    monkeypatch.setitem(graph_tensors.MAX_NODES, "cpu", 1)
     assert [len(part) for part in placed.parts(numbers)] == [1] * 7
 
 

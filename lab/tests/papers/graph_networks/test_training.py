@@ -77,7 +77,7 @@ def test_a_missing_truth_teaches_nothing():
 def test_parts_of_a_batch_add_up_to_it(monkeypatch):
     samples, recipe = tiny_samples(), tiny_recipe("dippm", epochs=1, dropout=0.0)
     whole = fit(samples, samples, recipe)
-    monkeypatch.setitem(graph_tensors.MOST_NODES, "cpu", 6)
+    monkeypatch.setitem(graph_tensors.MAX_NODES, "cpu", 6)
     parts = fit(samples, samples, recipe)
     assert parts.history[0]["loss"] == pytest.approx(whole.history[0]["loss"], rel=1e-4)
     np.testing.assert_allclose(parts.weights["out.weight"], whole.weights["out.weight"], atol=1e-4)

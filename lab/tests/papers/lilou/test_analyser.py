@@ -51,7 +51,7 @@ def test_networks_are_kept_and_judged_elsewhere(
 ) -> None:
     monkeypatch.setattr(lilou_analyser, "fit_subgraph_network", lambda *_: pytest.fail("fitted again"))
     lines: list[str] = []
-    found = evaluate(store, "NVIDIA H200", cache, fits=FITS, say=lines.append)
+    found = evaluate(store, "NVIDIA H200", cache, fits=FITS, log=lines.append)
     assert [line.partition(":")[0] for line in lines if "forest" not in line] == [
         f"not compared with {OURS}",
         "not compared with kernel-classes",
@@ -90,7 +90,7 @@ def test_foretells_own_networks_are_compared_where_they_are_kept(
 ) -> None:
     everything = read_samples(store, "h200", cache)
     bounds = np.concatenate([sample.units.bound_us for sample in everything])
-    monkeypatch.setattr(lilou_analyser, "ours_us", lambda *_: 2 * bounds)
+    monkeypatch.setattr(lilou_analyser, "unit_network_us", lambda *_: 2 * bounds)
     monkeypatch.setattr(lilou_analyser, "our_classes", lambda *_: {"ours": {"at once": 0.25}})
     units, whole, _, classes, _ = evaluate(store, "h200", cache, fits=FITS)
     assert units.rows[OURS]["mape"] == pytest.approx(0.0, abs=1e-6)

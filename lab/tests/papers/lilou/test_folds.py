@@ -9,8 +9,8 @@ import pytest
 
 from foretell.errors import DataError
 from lab.papers.lilou.folds import (
+    Log,
     PlannedFit,
-    Say,
     complete,
     facts_of,
     fit_folds,
@@ -21,11 +21,11 @@ from lab.papers.lilou.folds import (
 )
 
 
-def fit(prepared: Path, settings: Any, fold: int, seconds: float | None, say: Say) -> tuple[Any, Mapping[str, float]]:
+def fit(prepared: Path, settings: Any, fold: int, seconds: float | None, log: Log) -> tuple[Any, Mapping[str, float]]:
     """No network: its settings times the fold; the third fails as an accelerator without memory does."""
     if fold == 2:
         raise RuntimeError("CUDA out of\nmemory")
-    say(f"fitting {fold}")
+    log(f"fitting {fold}")
     return {"told": np.full(3, settings * fold)}, {"epochs": fold + 1, "seconds": seconds or 0.0}
 
 

@@ -37,7 +37,7 @@ def test_networks_are_kept_and_judged_elsewhere(
     pytest.importorskip("lightgbm")
     monkeypatch.setattr(lilou_partitioner, "fit_edge_network", lambda *_: pytest.fail("fitted again"))
     lines: list[str] = []
-    found = evaluate(store, "h200", cache, fits=FITS, say=lines.append)
+    found = evaluate(store, "h200", cache, fits=FITS, log=lines.append)
     assert any("fitting partitioner and baselines" in line for line in lines)
     by_title = {table.title.partition(",")[0].partition(":")[0] + f" {table.head}": table for table in found}
     onnx, eager = by_title["onnxruntime predictor"], by_title["eager predictor"]
@@ -49,7 +49,7 @@ def test_networks_are_kept_and_judged_elsewhere(
     assert by_title["onnxruntime pattern"].rows["Conv-Relu"]["fused"] == 1.0
     assert by_title["Fits network"].rows["lilou"]["epochs"] == 8
     lines.clear()
-    evaluate(store, "h200", cache, fits=FITS, say=lines.append)
+    evaluate(store, "h200", cache, fits=FITS, log=lines.append)
     assert not lines  # nothing is fitted a second time
     text = write_report(found, tmp_path).read_text(encoding="utf-8")
     assert "### inductor: 10 graphs" in text

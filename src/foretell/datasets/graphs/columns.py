@@ -56,20 +56,20 @@ def pack(graph: Graph) -> Columns:
         for name in node.inputs:
             if name and name not in tensors:
                 readers[name] = node.module
-            edges.append(_back(tensors, name) if name else _ABSENT)
-        edges += [_back(tensors, name) if name else _ABSENT for name in node.outputs]
-    outputs = [_back(tensors, name) for name in graph.outputs]
-    inputs = [_back(tensors, name) for name in graph.inputs]
+            edges.append(_distance_back(tensors, name) if name else _ABSENT)
+        edges += [_distance_back(tensors, name) if name else _ABSENT for name in node.outputs]
+    outputs = [_distance_back(tensors, name) for name in graph.outputs]
+    inputs = [_distance_back(tensors, name) for name in graph.inputs]
     # tensors that no node and no output mentions come last
     for name in graph.tensors:
-        _back(tensors, name)
+        _distance_back(tensors, name)
     types: dict[str, int] = {}
     writer = TemplateWriter()
     columns: Columns = {
         "name": graph.name, "batch_size": graph.batch_size, "metadata": _json(dict(graph.metadata)),
         "warnings": list(graph.warnings), "edges": edges, "inputs": inputs, "outputs": outputs,
         "node_operator": [operators.setdefault(_operator_text(node), len(operators)) for node in graph.nodes],
-        "node_module": [_back(modules, node.module) for node in graph.nodes],
+        "node_module": [_distance_back(modules, node.module) for node in graph.nodes],
         "tensor_type": [types.setdefault(_type_text(graph.tensors[name]), len(types)) for name in tensors],
         # most graphs sort their tensors by name: null takes no space
         "tensor_order": _order(list(graph.tensors), tensors),
@@ -83,12 +83,12 @@ def pack(graph: Graph) -> Columns:
         "node": [(node.name, known) for node, known in zip(graph.nodes, first_outputs, strict=True)],
         "origin": [(node.origin, known) for node, known in zip(graph.nodes, first_outputs, strict=True)],
     }
-    for what, texts in names.items():
-        columns[f"{what}_template"], columns[f"{what}_numbers"] = writer.write(texts)
+    for kind, texts in names.items():
+        columns[f"{kind}_template"], columns[f"{kind}_numbers"] = writer.write(texts)
     return columns | {"templates": list(writer.templates)}
 
 
-def _back(numbers: dict[str, int], name: str) -> int:
+def _distance_back(numbers: dict[str, int], name: str) -> int:
     """The distance back to the first mention of ``name``; 0 where it is new and gets the next number."""
     if name in numbers:
         return len(numbers) - numbers[name]
@@ -150,8 +150,8 @@ def _unpacked(columns: Columns) -> Graph:
     types = [_type(text) for text in columns["types"]]
     texts = TemplateReader(columns["templates"])
 
-    def names(what: str, known: Iterable[str]) -> list[str]:
-        return texts.read(columns[f"{what}_template"], columns[f"{what}_numbers"], known)
+    def names(kind: str, known: Iterable[str]) -> list[str]:
+        return texts.read(columns[f"{kind}_template"], columns[f"{kind}_numbers"], known)
 
     node_operator, node_count = columns["node_operator"].tolist(), len(columns["node_operator"])
     input_counts = np.array([operators[place][3] for place in node_operator], np.int64)
@@ -202,12 +202,14 @@ def _unpacked(columns: Columns) -> Graph:
     )
 
 
-def _places(back: Numbers, count: int) -> NDArray[np.int64]:
+def _places(distances: Numbers, count: int) -> NDArray[np.int64]:
     """The numbers that `_back` encoded, below ``count``; −1 where a tensor is absent."""
-    is_new = back == 0
+    is_new = distances == 0
     numbered_before = np.cumsum(is_new) - is_new
-    places = np.where(back == _ABSENT, _ABSENT, numbered_before - back)
-    if back.size and (places.max() >= count or back.min() < _ABSENT or (places < 0)[back != _ABSENT].any()):
+    places = np.where(distances == _ABSENT, _ABSENT, numbered_before - distances)
+    if distances.size and (
+        places.max() >= count or distances.min() < _ABSENT or (places < 0)[distances != _ABSENT].any()
+    ):
         raise ValueError("An edge refers to a tensor that does not exist.")
     return places
 

@@ -56,7 +56,7 @@ def _repack(file: TableFile) -> Repacked:
         # other tables keep their old schema, so that readers of that version still understand them
         schema = None if is_graphs else opened.schema_arrow
     with TableWriter(partial, TABLES[file.table], schema) as writer:
-        for piece in _pieces(file.path, file.table):
+        for piece in _batches(file.path, file.table):
             writer.write(fitted(TABLES[file.table], piece) if is_graphs else piece)
         writer.finish()
         _compare(file, partial)
@@ -72,7 +72,7 @@ def _repack(file: TableFile) -> Repacked:
     return Repacked(path, file.table, file.rows, before, after)
 
 
-def _pieces(path: Path, table: str) -> Iterator[Any]:
+def _batches(path: Path, table: str) -> Iterator[Any]:
     with open_parquet(path) as opened:
         for batch in opened.iter_batches(rows_at_once(table)):
             yield pyarrow().Table.from_batches([batch])
@@ -96,8 +96,8 @@ def _bits(column: Any) -> Any:
     """A column with floats viewed as integers of the same bits, so that NaN equals NaN."""
     arrow = pyarrow()
     as_integers = {arrow.float32(): arrow.int32(), arrow.float64(): arrow.int64()}
-    whole = column.combine_chunks()
-    return whole.view(as_integers[column.type]) if column.type in as_integers else whole
+    column_array = column.combine_chunks()
+    return column_array.view(as_integers[column.type]) if column.type in as_integers else column_array
 
 
 def _plain(document: str | None) -> Any:

@@ -56,8 +56,8 @@ def _lossless_columns(document: str | None) -> Columns | None:
     try:
         columns = pack(from_document(document))
         # try the way back at once: what cannot be restored exactly is not packed
-        again = unpack(columns | {name: _array(columns[name]) for name in INTEGERS})
-        return columns if json.loads(to_document(again)) == json.loads(document) else None
+        restored = unpack(columns | {name: _array(columns[name]) for name in INTEGERS})
+        return columns if json.loads(to_document(restored)) == json.loads(document) else None
     except (GraphError, ValueError, OverflowError, RecursionError):
         return None
 
@@ -69,12 +69,12 @@ def _array(values: list[int] | None) -> Numbers | None:
 class StoredGraphs:
     """The graphs of a table that has ``graph``, ``document`` or both; each graph is built when it is accessed.
 
-    ``where`` is what error messages name.
+    ``location`` is what error messages name.
     """
 
-    def __init__(self, data: Any, where: str) -> None:
+    def __init__(self, data: Any, location: str) -> None:
         self._data = data
-        self._where = where
+        self._location = location
 
     def __len__(self) -> int:
         return int(self._data.num_rows)
@@ -85,7 +85,7 @@ class StoredGraphs:
                 return unpack(self._columns(place))
             return from_document(self._documents[place].as_py() or "")
         except GraphError as error:
-            raise DataError(f"Row {place} of {self._where} is not a graph: {error}") from error
+            raise DataError(f"Row {place} of {self._location} is not a graph: {error}") from error
 
     def document(self, place: int) -> str | None:
         """A graph as JSON; None where the row has none."""

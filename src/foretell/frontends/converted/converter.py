@@ -34,7 +34,7 @@ from foretell.frontends.normalise.pipeline import mark_buffers, normalise_conver
 from foretell.frontends.onnx.file import graph_from_proto
 from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph
-from foretell.processes.parent import end, group_bytes, how_it_ended, last_line
+from foretell.processes.parent import describe_exit, end, group_bytes, last_line
 from foretell.units import bytes_from_mib
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def run_bounded(command: Sequence[str], folder: Path, name: str, bounds: Bounds,
     message = f" Its last line: {last[:200]}" if last else ""
     if code == -signal.SIGKILL:
         raise ModelError(f"The converter of {name} was killed: most likely the machine ran out of memory.")
-    raise ModelError(f"The converter of {name} {how_it_ended(code)}.{message}")
+    raise ModelError(f"The converter of {name} {describe_exit(code)}.{message}")
 
 
 def _variables(folder: Path, own_home: bool) -> dict[str, str]:

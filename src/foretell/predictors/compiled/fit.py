@@ -16,11 +16,11 @@ from foretell.predictors.compiled.kernels import COMPILED_COLUMNS, CompiledKerne
 from foretell.predictors.compiled.model import CompiledModel, factors
 from foretell.predictors.least_squares import solve
 
-PULL = 0.03  # the ridge penalty: a weight of 1 costs as much as an error of this size, times √rows
-_OWN_PULL = 0.1  # times the penalty, for the base factor of a kind
-_OWN = ("convolution", "plain_convolution", "attention", "recurrent", "product", "traffic", "launch")
-_BEND = 0.1  # larger errors count by their size instead of their square
-_LEAST_SHARE = 0.02  # a smaller part of the latency is mostly noise and is not fitted
+PENALTY = 0.03  # the ridge penalty: a weight of 1 costs as much as an error of this size, times √rows
+_BASE_PENALTY = 0.1  # times the penalty, for the base factor of a kind
+_BASE_COLUMNS = ("convolution", "plain_convolution", "attention", "recurrent", "product", "traffic", "launch")
+_HUBER_DELTA = 0.1  # larger errors count by their size instead of their square
+_MIN_SHARE = 0.02  # a smaller part of the latency is mostly noise and is not fitted
 
 Values = NDArray[np.float64]
 
@@ -35,11 +35,11 @@ class Measured:
     generated_us: float = float("nan")
 
 
-def fit_compiled(measured: Sequence[Measured], device: str, pull: float = PULL) -> CompiledModel:
+def fit_compiled(measured: Sequence[Measured], device: str, penalty: float = PENALTY) -> CompiledModel:
     """Fit a model to measured workloads."""
     if not measured:
         raise InputError("Got no compiled workload; give some, with their kernels.")
-    weights = solve(_Problem.of(measured, pull).errors, np.zeros(len(COMPILED_COLUMNS)), _BEND)
+    weights = solve(_Problem.of(measured, penalty).errors, np.zeros(len(COMPILED_COLUMNS)), _HUBER_DELTA)
     return CompiledModel(device, tuple(map(float, weights)))
 
 
@@ -53,17 +53,17 @@ class _Problem:
     library: NDArray[np.bool_]
     labels_us: Values
     weights: Values
-    pull: Values
+    penalty: Values
 
     @classmethod
-    def of(cls, measured: Sequence[Measured], pull: float) -> "_Problem":
+    def of(cls, measured: Sequence[Measured], penalty: float) -> "_Problem":
         labels_us = np.array(
             [(workload.latency_us, workload.library_us, workload.generated_us) for workload in measured]
         )
         shares = np.nan_to_num(labels_us / labels_us[:, :1])
         # a part of the latency weighs by its share: √, because errors are squared
-        weights = np.where(shares > _LEAST_SHARE, np.sqrt(shares), 0.0)
-        pulls = [_OWN_PULL if name in _OWN else 1.0 for name in COMPILED_COLUMNS]
+        weights = np.where(shares > _MIN_SHARE, np.sqrt(shares), 0.0)
+        pulls = [_BASE_PENALTY if name in _BASE_COLUMNS else 1.0 for name in COMPILED_COLUMNS]
         return cls(
             np.concatenate([workload.kernels.base_us for workload in measured]),
             np.concatenate([workload.kernels.columns for workload in measured]),
@@ -71,7 +71,7 @@ class _Problem:
             np.concatenate([workload.kernels.is_library for workload in measured]),
             np.where(weights > 0, labels_us, 1.0),
             weights,
-            pull * np.sqrt(len(measured)) * np.array(pulls),
+            penalty * np.sqrt(len(measured)) * np.array(pulls),
         )
 
     def errors(self, parameters: Values) -> tuple[Values, Values]:
@@ -89,4 +89,4 @@ class _Problem:
             weights = self.weights[is_known, number]
             errors.append(weights * np.log(sums_us[is_known] / self.labels_us[is_known, number]))
             slopes.append(weights[:, None] * by_owner[is_known] / sums_us[is_known, None])
-        return np.concatenate([*errors, self.pull * parameters]), np.concatenate([*slopes, np.diag(self.pull)])
+        return np.concatenate([*errors, self.penalty * parameters]), np.concatenate([*slopes, np.diag(self.penalty)])

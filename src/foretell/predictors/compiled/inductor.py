@@ -61,7 +61,7 @@ def _kind(node: Node, weight: tuple[int, ...]) -> str:
     return "narrowing" if weight[0] * 2 <= weight[1] and weight[2:3] > (1,) else "other"
 
 
-def is_taken_apart(graph: Graph, node: Node) -> bool:
+def is_decomposed(graph: Graph, node: Node) -> bool:
     """Whether an attention is decomposed into two products in single precision and a softmax."""
     if node.op != "Attention" or len(node.inputs) < 3 or not _MASKED_WHEN_TRACED.search(node.module):
         return False
@@ -74,7 +74,7 @@ def lower(graph: Graph) -> Graph:
     channels_last = is_channels_last(graph)
     nodes, tensors, changed = list[Node](), dict(graph.tensors), False
     for node in graph.nodes:
-        if is_taken_apart(graph, node):
+        if is_decomposed(graph, node):
             nodes += _Rewriting(graph, node, tensors).attention()
         elif channels_last and is_point(graph, node):
             nodes += _Rewriting(graph, node, tensors).product()
@@ -121,10 +121,10 @@ class _Rewriting:
     def product(self) -> Iterator[Node]:
         """A 1×1 convolution as a matrix product."""
         image, weight = self.inputs[:2]
-        rows, into, out_of = image.elements // image.shape[1], image.shape[1], self.result.shape[1]
-        left = self._tensor("left", (rows, into), image.dtype)
-        right = self._tensor("right", (into, out_of), weight.dtype)
-        made = self._tensor("made", (rows, out_of), self.result.dtype)
+        rows, in_width, out_width = image.elements // image.shape[1], image.shape[1], self.result.shape[1]
+        left = self._tensor("left", (rows, in_width), image.dtype)
+        right = self._tensor("right", (in_width, out_width), weight.dtype)
+        made = self._tensor("made", (rows, out_width), self.result.dtype)
         yield self._node("Reshape", (image.name,), left)
         yield self._node("Reshape", (weight.name,), right)
         yield self._node("MatMul", (left, right), made)
@@ -133,17 +133,20 @@ class _Rewriting:
     def padded(self) -> Iterator[Node]:
         """A product with padded operands; the padding copies are separate nodes."""
         left, weight = self.inputs[:2]
-        into = left.shape[-1]
-        out_of = weight.elements // into
-        rows, wide, deep = left.elements // into, _round_up(out_of), _round_up(into)
-        flat, filled = self._tensor("flat", (rows, into), left.dtype), self._tensor("left", (rows, deep), left.dtype)
+        in_width = left.shape[-1]
+        out_width = weight.elements // in_width
+        rows, wide, deep = left.elements // in_width, _round_up(out_width), _round_up(in_width)
+        flat, filled = (
+            self._tensor("flat", (rows, in_width), left.dtype),
+            self._tensor("left", (rows, deep), left.dtype),
+        )
         right = self._tensor("right", (deep, wide), weight.dtype)
         made = self._tensor("made", (rows, wide), self.result.dtype)
         yield self._node("Reshape", (left.name,), flat)
         yield self._node("Pad", (flat,), filled)
         yield self._node("Pad", (weight.name,), right)
         yield self._node("MatMul", (filled, right), made)
-        cut = self._tensor("cut", (rows, out_of), self.result.dtype)
+        cut = self._tensor("cut", (rows, out_width), self.result.dtype)
         yield self._node("Slice", (made,), cut)
         yield self._node("Reshape", (cut,), self.result.name)
 
@@ -163,8 +166,8 @@ class _Rewriting:
         yield self._node("MatMul", (shares, exact[2]), made)
         yield self._node("Cast", (made,), self.result.name)
 
-    def _tensor(self, what: str, shape: tuple[int, ...], dtype: str) -> str:
-        name = f"{self.result.name}.{what}"
+    def _tensor(self, suffix: str, shape: tuple[int, ...], dtype: str) -> str:
+        name = f"{self.result.name}.{suffix}"
         self.tensors[name] = Tensor(name, shape, dtype)
         return name
 

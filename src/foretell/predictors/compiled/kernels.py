@@ -23,7 +23,7 @@ from foretell.graph.ir.layout import layouts
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
 from foretell.graph.ir.tensor import DTYPE_BITS, Tensor
-from foretell.predictors.compiled.inductor import CONVOLUTIONS, is_channels_last, is_padded, is_taken_apart
+from foretell.predictors.compiled.inductor import CONVOLUTIONS, is_channels_last, is_decomposed, is_padded
 from foretell.records import Workload
 from foretell.units import bytes_per_s, us
 
@@ -48,7 +48,7 @@ _AT = {name: position for position, name in enumerate(COLUMNS)}
 _EXACT_BYTES = DTYPE_BITS["fp32"] // 8
 _USUAL_US = math.exp(2.5)  # centres a logarithm: about the typical time of a depthwise convolution
 _SMALL, _ALIGNED = 5, 3  # log2 of 32 and of 8
-_LEAST_US = 1e-4
+_MIN_US = 1e-4
 _TRANSPOSING = ("Transpose", "Contiguous")
 _IN_TWO_PASSES = ("GroupNormalization", "InstanceNormalization")
 
@@ -100,7 +100,7 @@ def describe_compiled(
     bandwidth = bytes_per_s(workload.target.hardware.bandwidth_gb_per_s)
     for kernel in generated(workload.graph, parts, channels_last=channels_last):
         # the launch has the base time 1 µs: its fitted factor is the cost in microseconds
-        base_us += [max(us(kernel.bytes / bandwidth), _LEAST_US), 1.0]
+        base_us += [max(us(kernel.bytes / bandwidth), _MIN_US), 1.0]
         rows += [_generated(kernel, half=half), {"launch": 1.0}]
         operators += [GENERATED, GENERATED]
     columns = np.zeros((len(rows), len(COMPILED_COLUMNS)))
@@ -252,7 +252,7 @@ def _added(graph: Graph, node: Node, *, channels_last: bool, fused: bool) -> Ite
         yield from (Traffic(1.0), Traffic(1.0))
     elif is_padded(graph, node):
         yield _copy(inputs[1])
-    elif is_taken_apart(graph, node):
+    elif is_decomposed(graph, node):
         query, key, value = inputs[:3]
         for tensor in (query, key, value, query):
             yield Traffic(tensor.bytes + tensor.elements * _EXACT_BYTES)

@@ -32,7 +32,7 @@ from foretell.predictors.compiled.kernels import (
 )
 from foretell.predictors.fitted_files import read_shipped
 from foretell.predictors.protocol import Predictor
-from foretell.predictors.slices.model import UnitTimePredictor, energy_of, on_whole
+from foretell.predictors.slices.model import UnitTimePredictor, energy_of, on_whole_device
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import ms, per_second, seconds_from_us
 
@@ -40,7 +40,7 @@ RUNTIME = "compile"
 FUSED = "generated kernels"
 AS_EAGER = "Under torch.compile only times were measured: memory and power are those of eager mode."
 ON_A_PART = "torch.compile was measured on whole devices: on a slice the gain is taken to be the same."
-_MOST = 5.0  # limit of the logarithm of a factor
+_MAX_LOG_FACTOR = 5.0  # limit of the logarithm of a factor
 _TRAFFIC = COMPILED_COLUMNS.index("traffic")
 
 FindParts = Callable[[Graph], Sequence[Sequence[int]]]
@@ -75,7 +75,7 @@ class CompiledModel:
 
 def factors(columns: Values, weights: Values) -> Values:
     """The factor of each row."""
-    return np.asarray(np.exp(np.clip(columns @ weights, -_MOST, _MOST)))
+    return np.asarray(np.exp(np.clip(columns @ weights, -_MAX_LOG_FACTOR, _MAX_LOG_FACTOR)))
 
 
 def write(model: CompiledModel, card: dict[str, Any]) -> bytes:
@@ -115,12 +115,12 @@ class CompiledPredictor:
 
     def predict(self, workload: Workload) -> Prediction:
         """Latency by the model; memory and power as in eager mode."""
-        eager, whole = self.eager.predict(workload), on_whole(workload)
+        eager, whole_device = self.eager.predict(workload), on_whole_device(workload)
         # compiled times were fitted on whole devices: predict there, and scale to the slice
-        full = eager if workload.target.slice is None else self.eager.predict(whole)
+        full = eager if workload.target.slice is None else self.eager.predict(whole_device)
         if eager.latency_ms is None or full.latency_ms is None:
             return eager
-        kernels = find_kernels(whole, self.eager, self.find_parts)
+        kernels = find_kernels(whole_device, self.eager, self.find_parts)
         if not len(kernels):
             return eager
         times_us = self.model.times_us(kernels)

@@ -17,9 +17,9 @@ _CODES = {name: float(number) for number, name in enumerate(sorted(OPERATORS))}
 _ACTIVATIONS = ("Relu", "Clip", "HardSwish", "HardSigmoid", "LeakyRelu", "Sigmoid", "Tanh", "PRelu")
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _RULES = (
-    *((before, behind) for before in _PRODUCTS for behind in ("BatchNormalization", "Add", *_ACTIVATIONS)),
-    *(("BatchNormalization", behind) for behind in _ACTIVATIONS),
-    *(("Add", behind) for behind in _ACTIVATIONS),
+    *((before, after) for before in _PRODUCTS for after in ("BatchNormalization", "Add", *_ACTIVATIONS)),
+    *(("BatchNormalization", after) for after in _ACTIVATIONS),
+    *(("Add", after) for after in _ACTIVATIONS),
 )
 _OPERATOR_CODES = float(len(OPERATORS) + 1)  # includes −1, the code of an unknown operator
 
@@ -40,7 +40,7 @@ def always(features: Rows) -> Flags:
 
 def by_rules(features: Rows) -> Flags:
     """Edges that a rule names and whose source has no other reader."""
-    rules = np.array([_pair(_CODES[before], _CODES[behind]) for before, behind in _RULES])
+    rules = np.array([_pair(_CODES[before], _CODES[after]) for before, after in _RULES])
     return np.isin(_pairs(features), rules) & (features[:, _AT["only_reader"]] > 0)
 
 
@@ -60,13 +60,13 @@ class PairFrequency:
 
 
 def _pairs(features: Rows) -> NDArray[np.float64]:
-    before, behind = features[:, _AT["source_operator"]], features[:, _AT["target_operator"]]
-    return np.asarray(_pair(before.astype(np.float64), behind.astype(np.float64)))
+    before, after = features[:, _AT["source_operator"]], features[:, _AT["target_operator"]]
+    return np.asarray(_pair(before.astype(np.float64), after.astype(np.float64)))
 
 
-def _pair(before: Codes, behind: Codes) -> Codes:
+def _pair(before: Codes, after: Codes) -> Codes:
     """One number for two operators."""
-    return (before + 1) * _OPERATOR_CODES + behind + 1
+    return (before + 1) * _OPERATOR_CODES + after + 1
 
 
 def _keys(features: Rows) -> NDArray[np.float64]:

@@ -32,7 +32,7 @@ RUNTIMES = ("eager", "inductor", "onnxruntime")
 
 _NUMBERS = {name: number for number, name in enumerate(sorted(OPERATORS))}
 # the columns of a node: its own, and what is near it
-_OWN = (
+_NODE_COLUMNS = (
     "operator", "kind", "log_in", "log_out", "log_weight", "weight_rank", "rank", "last", "float", "returned",
     "inputs", "outputs", "constants", "kernel", "stride", "groups", "axis", "log_space", "aligned",
     "aligned_inside", "copies", "strided", "width",
@@ -43,7 +43,7 @@ _NEAR = (
     "ops_behind", "aligned_before", "aligned_behind", "reads", "ops", "written_out",
     "from_input",
 )  # fmt: skip
-NODE_COLUMNS = (*_OWN, *_NEAR)
+NODE_COLUMNS = (*_NODE_COLUMNS, *_NEAR)
 _PAIR = (
     "runtime", "same_shape", "log_ratio", "input", "distance", "same_origin", "log_carried",
     "only_maker", "only_reader", "same_space", "products_between", "work_between", "inlined",
@@ -73,8 +73,8 @@ _VIEWS = frozenset(KINDS.index(kind) for kind in ("view", "free"))
 _POINTWISE = frozenset(KINDS.index(kind) for kind in ("elementwise", "generator", "movement"))
 _REDUCING = frozenset(KINDS.index(kind) for kind in ("reduction", "normalisation", "pooling"))
 _PRODUCTS = frozenset(KINDS.index(kind) for kind in ("contraction", "attention", "recurrent"))
-_MOST = 64  # counts and steps are clipped here
-_FARTHEST = 1000  # the number of nodes between two ends is clipped here
+_MAX_COUNT = 64  # counts and steps are clipped here
+_MAX_BETWEEN = 1000  # the number of nodes between two ends is clipped here
 _BLOCK = 16  # the largest block of channels of a blocked layout
 
 
@@ -141,35 +141,37 @@ def _surroundings(
     nodes, which are in topological order, suffice.
     """
     operators, kinds = nodes[:, 0].tolist(), nodes[:, 1].astype(int).tolist()
-    spaces = nodes[:, _OWN.index("log_space")].tolist()
+    spaces = nodes[:, _NODE_COLUMNS.index("log_space")].tolist()
     light = [kind in _VIEWS or kind in _POINTWISE for kind in kinds]
     count = len(kinds)
-    after = [(float(_NONE), float(_MOST), 0.0, 0.0)] * count
+    after = [(float(_NONE), float(_MAX_COUNT), 0.0, 0.0)] * count
     for i in range(count - 1, -1, -1):
-        nearest = min((_seen(j, after, light, operators, spaces) for j in readers[i]), key=lambda e: e[1], default=None)
+        nearest = min(
+            (_nearest_work(j, after, light, operators, spaces) for j in readers[i]), key=lambda e: e[1], default=None
+        )
         ops = sum(after[j][3] + (kinds[j] not in _VIEWS) for j in readers[i] if light[j])
-        after[i] = (*(nearest or (float(_NONE), float(_MOST), 0.0)), min(ops, _MOST))
-    before = [(float(_NONE), float(_MOST), 0.0)] * count
+        after[i] = (*(nearest or (float(_NONE), float(_MAX_COUNT), 0.0)), min(ops, _MAX_COUNT))
+    before = [(float(_NONE), float(_MAX_COUNT), 0.0)] * count
     ops_before = [0.0] * count
     for i in range(count):
         before[i] = min(
-            (_seen(j, before, light, operators, spaces) for j in makers[i]), key=lambda e: e[1],
-            default=(float(_NONE), float(_MOST), 0.0),
+            (_nearest_work(j, before, light, operators, spaces) for j in makers[i]), key=lambda e: e[1],
+            default=(float(_NONE), float(_MAX_COUNT), 0.0),
         )  # fmt: skip
         ops = sum(ops_before[j] + (kinds[j] not in _VIEWS) for j in makers[i] if light[j])
-        ops_before[i] = min(ops, _MOST)
-    aligned = nodes[:, _OWN.index("aligned")].tolist()
+        ops_before[i] = min(ops, _MAX_COUNT)
+    aligned = nodes[:, _NODE_COLUMNS.index("aligned")].tolist()
     least_before, least_after = aligned[:], aligned[:]
     for i in range(count):  # looks through light nodes, back to the last node that does work
         least_before[i] = min((least_before[j] if light[j] else aligned[j] for j in makers[i]), default=_BLOCK)
     for i in range(count - 1, -1, -1):
         least_after[i] = min((least_after[j] if light[j] else aligned[j] for j in readers[i]), default=_BLOCK)
-    activation_inputs = nodes[:, _OWN.index("inputs")].tolist()
+    activation_inputs = nodes[:, _NODE_COLUMNS.index("inputs")].tolist()
     from_input: list[bool] = []  # other nodes depend on weights alone: a compiler may fold them into constants
     for i in range(count):
         from_input.append(activation_inputs[i] > len(makers[i]) or any(from_input[j] for j in makers[i]))
     lazy_columns = [
-        (min(reads, _MOST), min(operations, _MOST), written)
+        (min(reads, _MAX_COUNT), min(operations, _MAX_COUNT), written)
         for reads, operations, written in zip(lowered.reads, lowered.operations, lowered.written, strict=True)
     ]
     rows = []
@@ -185,14 +187,14 @@ def _surroundings(
     return np.array(rows, np.float64)
 
 
-def _seen(
+def _nearest_work(
     other: int, nearest: Sequence[tuple[float, ...]], light: list[bool], operators: list[float], spaces: list[float]
 ) -> tuple[float, float, float]:
     """The nearest work that is visible through a neighbour: its operator, its distance, and its size."""
     if not light[other]:
         return operators[other], 1.0, spaces[other]
     operator, steps, space = nearest[other][:3]
-    return operator, min(steps + 1.0, _MOST), space
+    return operator, min(steps + 1.0, _MAX_COUNT), space
 
 
 def _node_row(graph: Graph, node: Node, tensor_layouts: Mapping[str, Layout]) -> list[float]:
@@ -263,7 +265,7 @@ def _fit_together(
         passed.shape == result.shape,
         math.log2((1 + _per_item(graph, passed)) / (1 + _per_item(graph, result))),
         after.inputs.index(name),
-        min(target - source, _FARTHEST),
+        min(target - source, _MAX_BETWEEN),
         bool(before.origin) and before.origin == after.origin,
         math.log2(1 + _per_item(graph, passed)),
         len(makers[target]) == 1,

@@ -23,11 +23,11 @@ from foretell.predictors.protocol import Predictor
 from foretell.records import Target, Workload
 from foretell.registry import did_you_mean
 
-MOST_KERNELS = 400
+MAX_KERNELS = 400
 # kinds of kernels as a reader distinguishes them; the first of those present names a kernel
 KINDS = ("product", "normalisation", "other", "pointwise", "movement")
 LEFT_OUT = "left out"
-_MOST_FOLDS = 40
+_MAX_FOLDS = 40
 _KIND_OF = {
     "contraction": "product", "attention": "product", "recurrent": "product", "normalisation": "normalisation",
     "elementwise": "pointwise", "generator": "pointwise", "movement": "movement", "view": "movement",
@@ -97,10 +97,10 @@ def time_nodes(graph: Graph, device: str, runtime: str, predictor: Predictor | N
         main_nodes = [node for node, rank in zip(nodes, ranks) if rank == min(ranks)]
         for node in main_nodes:
             node_us[node] += took_us / len(main_nodes)
-    meaning = "estimate" if predict_units else "least time by the roofline"
+    label = "estimate" if predict_units else "least time by the roofline"
     if runtime != EAGER:
-        meaning = f"eager {meaning}: operators unfused, added up,"
-    return NodeTimes(f"{meaning} on {workload.target.device.id}", node_us)
+        label = f"eager {label}: operators unfused, added up,"
+    return NodeTimes(f"{label} on {workload.target.device.id}", node_us)
 
 
 def make_kernel_graph(graph: Graph, members: Sequence[Sequence[int]], times: NodeTimes | None = None) -> KernelGraph:
@@ -225,23 +225,23 @@ def _order(count: int, flows: Iterable[tuple[int, int]]) -> list[int]:
     return ordered
 
 
-def shorten(graph: KernelGraph, most: int = MOST_KERNELS) -> KernelGraph:
+def shorten(graph: KernelGraph, most: int = MAX_KERNELS) -> KernelGraph:
     """At most ``most`` kernels: repeats of the same operators are left out first, then the middle."""
     count = len(graph.kernels)
-    for _ in range(_MOST_FOLDS):
+    for _ in range(_MAX_FOLDS):
         if len(graph.kernels) <= most:
             break
         start, period, copies = _repeated(graph.kernels, max(most // 2, 1))
         # leaving out fewer than two kernels saves nothing: a box takes their place
         if (copies - 2) * period < 2:
             break
-        what = f"{copies - 2} times the {period} kernels above" if period > 1 else f"{copies - 2} like the one above"
-        graph = _contract(graph, start + period, start + period * (copies - 1), what)
+        text = f"{copies - 2} times the {period} kernels above" if period > 1 else f"{copies - 2} like the one above"
+        graph = _contract(graph, start + period, start + period * (copies - 1), text)
     if len(graph.kernels) > most:
         head = most // 2
         stop = len(graph.kernels) - (most - head - 1)
-        gone = sum(kernel.stands_for for kernel in graph.kernels[head:stop])
-        graph = _contract(graph, head, stop, f"{gone} kernels")
+        omitted = sum(kernel.stands_for for kernel in graph.kernels[head:stop])
+        graph = _contract(graph, head, stop, f"{omitted} kernels")
     left_out = sum(kernel.stands_for for kernel in graph.kernels if kernel.kind == LEFT_OUT)
     if not left_out:
         return graph
@@ -275,12 +275,12 @@ def _repeated(kernels: Sequence[Kernel], longest: int) -> tuple[int, int, int]:
     return run
 
 
-def _contract(graph: KernelGraph, start: int, stop: int, what: str) -> KernelGraph:
+def _contract(graph: KernelGraph, start: int, stop: int, text: str) -> KernelGraph:
     """The graph with one box in place of the kernels from ``start`` to ``stop``."""
     removed = graph.kernels[start:stop]
     times = [kernel.time_us for kernel in removed if kernel.time_us is not None]
     box = Kernel(
-        f"… {what}", (), (), LEFT_OUT, sum(times) if times else None, sum(kernel.stands_for for kernel in removed)
+        f"… {text}", (), (), LEFT_OUT, sum(times) if times else None, sum(kernel.stands_for for kernel in removed)
     )
 
     def renumber(kernel: int) -> int:

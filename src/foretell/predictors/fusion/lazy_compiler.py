@@ -29,7 +29,7 @@ _WHOLE_POOLS = frozenset(("AdaptiveAveragePool", "GlobalAveragePool"))
 _CONVOLUTIONS = frozenset(("Conv", "ConvTranspose"))
 # Inductor's thresholds: reads of an expression that has several readers, reads of any expression, and operations
 _READS_AGAIN, _READS, _OPERATIONS = 4, 8, 30
-_MOST_EXTRA = 60
+_MAX_EXTRA = 60
 # how often an operator reads its input once it is decomposed, and how many operations it becomes
 _READ_BY = {
     "LayerNormalization": 2, "GroupNormalization": 2, "InstanceNormalization": 2, "RMSNormalization": 2, "Softmax": 2,
@@ -120,7 +120,7 @@ class _Lowering:
             extra = sum(input_kind != "activation" for input_kind in input_kinds)
             if kind == "normalisation":
                 extra += _STATISTICS.get(node.op, 2)
-            own_buffers = (_extra_buffer(number, place) for place in range(min(extra, _MOST_EXTRA)))
+            own_buffers = (_extra_buffer(number, place) for place in range(min(extra, _MAX_EXTRA)))
             self.reads[number] = frozenset(own_buffers).union(*(self._buffers_read(maker) for maker in makers))
             inlined_operations = sum(
                 0 if self.written[self.base[maker]] else self.operations[self.base[maker]] for maker in makers
@@ -167,4 +167,4 @@ class _Lowering:
 
 def _extra_buffer(number: int, place: int) -> int:
     """A number for a weight, or for a statistic of a normalisation; negative, so that it is no node."""
-    return -(number * (_MOST_EXTRA + 1) + place + 1)
+    return -(number * (_MAX_EXTRA + 1) + place + 1)

@@ -121,8 +121,8 @@ def kernel_class(name: str) -> KernelClass:
         return KernelClass("cublas", f"product{split}", match["tile"], match["layout"].lower())
     if match := _XMMA.search(name):
         library = "cublas" if match["what"] == "gemm" else "cudnn"
-        what = _WHATS[match["what"]] + ("-depthwise" if match["depthwise"] else "")
-        return KernelClass(library, what, match["tile"], match["layout"].removesuffix("_n"))
+        operation = _WHATS[match["what"]] + ("-depthwise" if match["depthwise"] else "")
+        return KernelClass(library, operation, match["tile"], match["layout"].removesuffix("_n"))
     if match := _CUTLASS.search(name):
         library = "cudnn" if "cudnn" in name else "cublas"
         return KernelClass(library, _WHATS[match["what"]], match["tile"], match["layout"])

@@ -21,7 +21,7 @@ from foretell.errors import InputError
 from foretell.optional import require
 from foretell.predictors.kernels.classifier import KernelClassifier, rows_by_network
 from foretell.predictors.kernels.inputs import GROUPS, TILE_WIDTH, KernelInputs, describe_tiles
-from foretell.predictors.kernels.network import FARTHEST, KernelNetwork, weight_names
+from foretell.predictors.kernels.network import CLIP_AT, KernelNetwork, weight_names
 
 _CODES = 600  # more than there are operators
 _WARM_UP = 0.15
@@ -30,7 +30,7 @@ _REPORT_S = 10.0
 _IMPOSSIBLE = -1e4  # the score of a class that is not allowed
 _TILE = re.compile(r"(\d+)x(\d+)")
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Values = NDArray[np.float32]
 
 
@@ -63,7 +63,7 @@ def fit_kernels(
     device: str,
     sms: int,
     fits: Mapping[str, KernelFit] | None = None,
-    say: Say = lambda _: None,
+    log: Log = lambda _: None,
 ) -> KernelClassifier:
     """A classifier from units that were seen ``counts`` times each with the class ``classes[label]``."""
     if not len(units) or len(units) != len(label):
@@ -73,8 +73,8 @@ def fit_kernels(
     networks = {}
     for part, rows in rows_by_network(units).items():
         if len(rows):
-            say(f"{len(rows)} distinct units, {part}")
-            networks[part] = _fit(units.of(rows), label[rows], counts[rows], classes, sms, fits[part], say)
+            log(f"{len(rows)} distinct units, {part}")
+            networks[part] = _fit(units.of(rows), label[rows], counts[rows], classes, sms, fits[part], log)
     return KernelClassifier(device, tuple(classes), networks, {})
 
 
@@ -97,7 +97,7 @@ def _distinct(
 
 def _fit(
     units: KernelInputs, label: NDArray[np.intp], counts: NDArray[np.float64], names: Sequence[str], sms: int,
-    fit: KernelFit, say: Say,
+    fit: KernelFit, log: Log,
 ) -> KernelNetwork:  # fmt: skip
     classes, target = np.unique(label, return_inverse=True)
     class_names = [names[number] for number in classes.tolist()]
@@ -115,7 +115,7 @@ def _fit(
     )  # fmt: skip
     parts = _parts(class_names, tiles)
     members = [
-        _member(network, units, target, counts, parts, fit, fit.seed + member, say) for member in range(fit.members)
+        _member(network, units, target, counts, parts, fit, fit.seed + member, log) for member in range(fit.members)
     ]
     weights = {name: np.stack([member[name] for member in members]) for name in weight_names(fit.blocks)}
     return KernelNetwork(**{**vars(network), "weights": weights})
@@ -136,7 +136,7 @@ def _parts(names: Sequence[str], tiles: NDArray[np.int64]) -> Values:
 
 def _member(
     network: KernelNetwork, units: KernelInputs, target: NDArray[np.intp], counts: NDArray[np.float64], parts: Values,
-    fit: KernelFit, seed: int, say: Say,
+    fit: KernelFit, seed: int, log: Log,
 ) -> dict[str, Values]:  # fmt: skip
     """Fit one member of the ensemble; returns its weights."""
     torch = require("torch", extra="train", purpose="Fitting a network")
@@ -165,7 +165,7 @@ def _member(
             torch._foreach_lerp_(list(average.values()), [array.detach() for array in parameters], 1 - decay)
         if time.monotonic() - reported > _REPORT_S:
             reported = time.monotonic()
-            say(f"epoch {epoch + 1} of {fit.epochs}, loss {float(loss.detach()):.3f}")
+            log(f"epoch {epoch + 1} of {fit.epochs}, loss {float(loss.detach()):.3f}")
     seen = np.isin(np.arange(_CODES), units.operators)
     # codes of operators that were never seen keep random values: 0 is neutral, and compresses well
     average["embedding"] = average["embedding"] * torch.tensor(seen)[:, None]
@@ -214,7 +214,7 @@ class _Batches:
         self.sms = network.sms
         self.shapes, of_class = np.unique(network.tiles, axis=0, return_inverse=True)
         self.of_class = torch.tensor(of_class.ravel())
-        numbers = np.clip((units.numbers - network.middle) / network.spread, -FARTHEST, FARTHEST)
+        numbers = np.clip((units.numbers - network.middle) / network.spread, -CLIP_AT, CLIP_AT)
         self.numbers = torch.tensor(numbers)
         self.codes = torch.tensor(units.operators)
         self.target = torch.tensor(target)

@@ -26,7 +26,7 @@ INPUT_WIDTH = (
     ENCODED_WIDTH + 7 + len(_PIXEL_DIVISORS) + len(_PIXEL_TILES) + 3 * len(_DIVISORS) + len(LAYOUT_COLUMNS) + 2
 )
 TILE_WIDTH = 6
-_FARTHEST = 8.0  # limit of log2(elements that the tiles compute / elements of the result)
+_MAX_LOG_RATIO = 8.0  # limit of log2(elements that the tiles compute / elements of the result)
 
 Numbers = NDArray[np.float32]
 
@@ -103,7 +103,7 @@ def describe_tiles(units: KernelInputs, tiles: Numbers, sms: int) -> Numbers:
     full_waves = np.maximum(np.ceil(waves), 1.0)
     log_needed = np.log2(along * across * np.maximum(units.many, 1.0)[:, None])
     # every wave occupies all SMs for a whole tile, also where it is not full
-    over = np.clip(np.log2(full_waves) + np.log2(height * width * sms) - log_needed, -_FARTHEST, _FARTHEST)
+    over = np.clip(np.log2(full_waves) + np.log2(height * width * sms) - log_needed, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)
     covered_height *= height
     covered_width *= width
     columns = (

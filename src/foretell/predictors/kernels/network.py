@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from foretell.predictors.kernels.inputs import KernelInputs, describe_tiles
 
-FARTHEST = 6.0  # scaled numbers are clipped to this many standard deviations
+CLIP_AT = 6.0  # scaled numbers are clipped to this many standard deviations
 _TINY = 1e-6
 _SLICE = 1024  # rows at a time: their descriptions of all tiles are in memory together
 
@@ -59,7 +59,7 @@ class KernelNetwork:
         return np.concatenate([self._probabilities(part) for part in _slices(units)])
 
     def _probabilities(self, units: KernelInputs) -> Values:
-        numbers = np.clip((units.numbers - self.middle) / self.spread, -FARTHEST, FARTHEST)
+        numbers = np.clip((units.numbers - self.middle) / self.spread, -CLIP_AT, CLIP_AT)
         codes = np.minimum(units.operators, self.weights["embedding"].shape[1] - 1)
         # many classes share a tile: each distinct tile is described once
         shapes, of_class = np.unique(self.tiles, axis=0, return_inverse=True)

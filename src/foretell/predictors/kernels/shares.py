@@ -41,11 +41,11 @@ def likeliest(
 
     On a slice the classes are those of the whole device, because only whole devices were traced.
     """
-    whole = replace(workload, target=replace(workload.target, slice=None))
+    whole_device = replace(workload, target=replace(workload.target, slice=None))
     if workload.target.slice is not None:
-        units = extract_units(whole)
+        units = extract_units(whole_device)
     first = distinct.first
-    rows = operand_layouts(whole, units)[first]
+    rows = operand_layouts(whole_device, units)[first]
     ranked = classifier.rank(kernel_inputs(units.features[first], rows, workload.is_training), 1)
     best = zip(ranked.classes[:, 0].tolist(), ranked.probability[:, 0].tolist(), strict=True)
     return [(classifier.classes[number] if number >= 0 else UNKNOWN, probability) for number, probability in best]

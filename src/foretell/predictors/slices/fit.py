@@ -18,8 +18,8 @@ from foretell.predictors.sample import Sample
 from foretell.predictors.slices.features import GREEN_COLUMNS, SLICE_COLUMNS, describe_scaling, launches_of
 from foretell.predictors.slices.model import SliceModel, logistic
 
-_PULL = 0.01  # the ridge penalty: a weight of 1 costs as much as an error of this size, times √rows
-_BEND = 0.05  # larger errors count by their size instead of their square
+_PENALTY = 0.01  # the ridge penalty: a weight of 1 costs as much as an error of this size, times √rows
+_HUBER_DELTA = 0.05  # larger errors count by their size instead of their square
 _FIRST_MPS_US = 0.4  # where the fit of the cost of a launch under MPS starts
 _SHARED = len(SLICE_COLUMNS) - len(GREEN_COLUMNS)
 
@@ -76,7 +76,7 @@ def fit_slices(
     measured: MeasuredSlices,
     device: str,
     device_sms: int,
-    pull: float = _PULL,
+    penalty: float = _PENALTY,
 ) -> SliceModel:
     """Fit a model to measured slices; ``unit_us`` are the predicted times of units on the whole device."""
     if not len(measured):
@@ -93,9 +93,11 @@ def fit_slices(
     middle[_SHARED:], spread[_SHARED:] = 0.0, 1.0
     spread[spread == 0] = 1.0
     problem = _Problem(
-        units, tuple((columns - middle) / spread for columns in units.columns), measured, device_sms, pull
+        units, tuple((columns - middle) / spread for columns in units.columns), measured, device_sms, penalty
     )
-    solution = solve(problem.errors, np.array([0.0, *(0.0 for _ in SLICE_COLUMNS), np.log(_FIRST_MPS_US)]), _BEND)
+    solution = solve(
+        problem.errors, np.array([0.0, *(0.0 for _ in SLICE_COLUMNS), np.log(_FIRST_MPS_US)]), _HUBER_DELTA
+    )
     # without a measurement under MPS the cost of a launch is unknown: exp(−∞) = 0
     if measured.green.all():
         solution[-1] = -np.inf
@@ -111,12 +113,12 @@ class _Problem:
     columns: tuple[Values, ...]
     measured: MeasuredSlices
     device_sms: int
-    pull: float
+    penalty: float
 
     def errors(self, parameters: Values) -> tuple[Values, Values]:
         """The errors log(predicted / measured), then the penalty of each weight; and the Jacobian of both."""
         measured, units = self.measured, self.units
-        stretch = self.device_sms / measured.sms - 1.0
+        slowdown = self.device_sms / measured.sms - 1.0
         shares, slopes = np.zeros(len(measured)), np.zeros((len(measured), len(parameters)))
         for green, columns in enumerate(self.columns):
             rows = np.flatnonzero(measured.green == bool(green))
@@ -127,10 +129,10 @@ class _Problem:
             shares[rows] = np.add.reduceat(units.shares * parallel, units.starts)[measured.sample[rows]]
             slopes[rows, :-1] = np.add.reduceat(by_parameter, units.starts, axis=0)[measured.sample[rows]]
         cost = np.exp(parameters[-1]) * units.launches_per_us[measured.sample] * ~measured.green
-        ratio = 1.0 + shares * stretch + cost
-        slopes[:, :-1] *= (stretch / ratio)[:, None]
+        ratio = 1.0 + shares * slowdown + cost
+        slopes[:, :-1] *= (slowdown / ratio)[:, None]
         slopes[:, -1] = cost / ratio
         # the measured latency of the whole device: an error of its prediction must not be learned as one of the slice
         errors = np.log(units.whole_ms[measured.sample] * ratio / measured.latency_ms)
-        pull = self.pull * np.sqrt(len(measured)) * np.eye(len(parameters))[1:-1]
-        return np.concatenate([errors, pull @ parameters]), np.concatenate([slopes, pull])
+        penalty = self.penalty * np.sqrt(len(measured)) * np.eye(len(parameters))[1:-1]
+        return np.concatenate([errors, penalty @ parameters]), np.concatenate([slopes, penalty])

@@ -31,7 +31,7 @@ from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import per_second, seconds_from_ms
 
 METHODS = {"mps": "mps", "sms": "green-context"}  # kind of slice → method of measuring it
-_STEEPEST = 20.0  # beyond this the logistic function is 0 or 1, and exp would overflow
+_MAX_LOGIT = 20.0  # beyond this the logistic function is 0 or 1, and exp would overflow
 
 Values = NDArray[np.float64]
 
@@ -100,7 +100,7 @@ class SliceModel:
 
 def logistic(values: Values) -> Values:
     """Each value mapped to between 0 and 1."""
-    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(values, -_STEEPEST, _STEEPEST))))
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(values, -_MAX_LOGIT, _MAX_LOGIT))))
 
 
 def write(model: SliceModel, card: dict[str, Any]) -> bytes:
@@ -127,18 +127,18 @@ class SlicedPredictor:
     The predictor itself answers for a whole device, and for kinds of slices that were not measured (MIG).
     """
 
-    def __init__(self, whole: UnitTimePredictor, model: SliceModel) -> None:
-        self.whole = whole
+    def __init__(self, predictor: UnitTimePredictor, model: SliceModel) -> None:
+        self.whole_device = predictor
         self.model = model
 
     def predict(self, workload: Workload) -> Prediction:
         """Latency by the model of slices; memory and power as the predictor gives them."""
         part = workload.target.slice
-        sliced = self.whole.predict(workload)
+        sliced = self.whole_device.predict(workload)
         if part is None or part.kind not in METHODS or sliced.latency_ms is None:
             return sliced
-        whole = on_whole(workload)
-        full, units = self.whole.predict(whole), extract_units(whole)
+        whole_workload = on_whole_device(workload)
+        full, units = self.whole_device.predict(whole_workload), extract_units(whole_workload)
         # without units there is nothing to scale: keep the predictor's own estimate for the slice
         if full.latency_ms is None or not len(units):
             return sliced
@@ -160,8 +160,8 @@ class SlicedPredictor:
         """The time of each distinct unit of a workload."""
         part = workload.target.slice
         if part is None or part.kind not in METHODS:
-            return self.whole.unit_times_us(workload, units)
-        _, part_us = self._times_us(workload, extract_units(on_whole(workload)))
+            return self.whole_device.unit_times_us(workload, units)
+        _, part_us = self._times_us(workload, extract_units(on_whole_device(workload)))
         # units that are equal on the slice may differ on the whole device: the mean of their times
         return np.asarray(np.bincount(units.member, part_us, len(units)) / units.counts)
 
@@ -169,7 +169,7 @@ class SlicedPredictor:
         """The time of each unit on the whole device, and on its part."""
         part, distinct = workload.target.slice, DistinctUnits.of(units)
         assert part is not None
-        whole_us = self.whole.unit_times_us(on_whole(workload), distinct)
+        whole_us = self.whole_device.unit_times_us(on_whole_device(workload), distinct)
         part_us = self.model.unit_times_us(distinct.features, whole_us, part, workload.target.device.sms)
         return whole_us[distinct.member], part_us[distinct.member]
 
@@ -184,7 +184,7 @@ def on_slices(predictor: Predictor, device: str) -> Predictor:
     )
 
 
-def on_whole(workload: Workload) -> Workload:
+def on_whole_device(workload: Workload) -> Workload:
     """The same workload on the whole device."""
     return replace(workload, target=replace(workload.target, slice=None))
 

@@ -38,16 +38,16 @@ from foretell.units import KILO
 
 _CATEGORIES = tuple(COLUMNS.index(name) for name in ("operator", "kind", "phase", "dtype"))
 _LONGEST_US = 2000.0  # beyond this, a longer unit weighs no more
-_MOST_RESCALED = 1.5  # where a guessed sum is farther off, the guess is wrong, not the scale
-_GUESSED_WEIGHT = 0.5  # of a unit whose time was not traced
-_LEAST_ERROR = 0.002  # smaller errors are noise, and log(0) has no value
+_MAX_RESCALED = 1.5  # where a guessed sum is farther off, the guess is wrong, not the scale
+_ESTIMATED_WEIGHT = 0.5  # of a unit whose time was not traced
+_MIN_ERROR = 0.002  # smaller errors are noise, and log(0) has no value
 _UNUSUAL = 0.99  # the share of held-out workloads whose distance is called usual
 # single members miss this many times as often as their average, which is what is served
 _MISSED_BY_MEMBERS = 1.1
 _SMALL = {"feature_fraction": 0.5, "bagging_fraction": 0.8, "bagging_freq": 1}
 
 Values = NDArray[np.float64]
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Settings:
 
 
 def fit_unit_trees(
-    samples: Sequence[Sample], groups: Sequence[str], settings: Settings | None = None, say: Say = lambda _: None
+    samples: Sequence[Sample], groups: Sequence[str], settings: Settings | None = None, log: Log = lambda _: None
 ) -> bytes:
     """A predictor with trees on units, as one file.
 
@@ -101,14 +101,15 @@ def fit_unit_trees(
     folds = folds_of(groups, settings)
     unit_us = np.zeros(len(rows.counts))
     for fold in range(settings.folds):
-        say(f"units, fold {fold + 1} of {settings.folds}")
+        log(f"units, fold {fold + 1} of {settings.folds}")
         held_out = folds[rows.owner] == fold
         if held_out.any():
             booster = _fit_units(rows, ~held_out, settings)
             unit_us[held_out] = np.exp(booster.predict(tree_rows(rows.features[held_out]))) * rows.bound_us[held_out]
-    say("units, all")
+    log("units, all")
     unit_trees = _fit_units(rows, np.ones(len(rows.counts), dtype=bool), settings)
-    return fit_whole(samples, unit_us, folds, {"unit": trees_of(unit_trees).to_bytes()}, "unit-trees", settings, say)
+    parts = {"unit": trees_of(unit_trees).to_bytes()}
+    return fit_workload_trees(samples, unit_us, folds, parts, "unit-trees", settings, log)
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def cross_fit_networks(
     folds: Sequence[NDArray[np.intp]],
     settings: Settings,
     device: str | None = None,
-    say: Say = lambda _: None,
+    log: Log = lambda _: None,
     classes: Classes | None = None,
 ) -> list[CrossFit]:
     """Several cross-fits side by side, one for each entry of ``folds``.
@@ -142,7 +143,7 @@ def cross_fit_networks(
         # for each cross-fit one network without each fold, then the members of the network that is served
         learns += [(fold_of_sample >= 0) & (fold_of_sample != fold) for fold in range(settings.folds)]
         learns += [fold_of_sample >= 0] * settings.members
-    fitted = fit_networks(rows, np.stack(learns), settings.network, device or default_device(), say, classes)
+    fitted = fit_networks(rows, np.stack(learns), settings.network, device or default_device(), log, classes)
     predictions, cross_fits = fitted.predictions(), list[CrossFit]()
     for number, fold_of_sample in enumerate(folds):
         by_fold = [next(predictions) for _ in range(settings.folds)]
@@ -168,7 +169,7 @@ def _combine(
 
 
 def fit_unit_network(
-    samples: Sequence[Sample], groups: Sequence[str], cross_fit: CrossFit, settings: Settings, say: Say = lambda _: None
+    samples: Sequence[Sample], groups: Sequence[str], cross_fit: CrossFit, settings: Settings, log: Log = lambda _: None
 ) -> bytes:
     """A predictor with a network on units, as one file; ``cross_fit`` has the same samples and folds."""
     folds = folds_of(groups, settings)
@@ -177,13 +178,15 @@ def fit_unit_network(
     # The held-out errors are those of single networks that saw a part of the folds. The network that is served saw
     # all of them and averages its members, so it errs less: its intervals may be narrower.
     settings = replace(settings, miss=settings.miss * _MISSED_BY_MEMBERS)
-    return fit_whole(samples, unit_us, folds, models, "unit-network", settings, say, cross_fit.predictions.power_w)
+    return fit_workload_trees(
+        samples, unit_us, folds, models, "unit-network", settings, log, cross_fit.predictions.power_w
+    )
 
 
 def _checked(rows: UnitRows, settings: Settings) -> UnitRows:
-    if rows.whole.sum() < 2 * settings.folds or not rows.is_traced.any():
+    if rows.is_replayed.sum() < 2 * settings.folds or not rows.is_traced.any():
         raise InputError(
-            f"Got {int(rows.whole.sum())} measured workloads and {int(rows.is_traced.sum())} traced units; "
+            f"Got {int(rows.is_replayed.sum())} measured workloads and {int(rows.is_traced.sum())} traced units; "
             "a fit needs more."
         )
     return rows
@@ -197,13 +200,13 @@ def _fit_units(rows: UnitRows, use: NDArray[np.bool_], settings: Settings) -> Bo
     """
     fit = settings.seeded(settings.unit)
     first = _fitted(rows, use & rows.is_traced, rows.traced_us, np.ones(len(rows.counts)), fit)
-    guess_us = np.exp(first.predict(tree_rows(rows.features))) * rows.bound_us
-    ratio = np.where(rows.whole, rows.latency_us / rows.sums(guess_us), 1.0)
+    estimate_us = np.exp(first.predict(tree_rows(rows.features))) * rows.bound_us
+    ratio = np.where(rows.is_replayed, rows.latency_us / rows.sums(estimate_us), 1.0)
     # a guess that is off by more teaches the trees something wrong about all its units
-    ratio = np.clip(ratio, 1 / _MOST_RESCALED, _MOST_RESCALED)
-    known_us = np.where(rows.is_traced, rows.traced_us, guess_us * ratio[rows.owner])
-    weight = np.where(rows.is_traced, 1.0, _GUESSED_WEIGHT)
-    return _fitted(rows, use & (rows.is_traced | rows.whole[rows.owner]), known_us, weight, fit)
+    ratio = np.clip(ratio, 1 / _MAX_RESCALED, _MAX_RESCALED)
+    known_us = np.where(rows.is_traced, rows.traced_us, estimate_us * ratio[rows.owner])
+    weight = np.where(rows.is_traced, 1.0, _ESTIMATED_WEIGHT)
+    return _fitted(rows, use & (rows.is_traced | rows.is_replayed[rows.owner]), known_us, weight, fit)
 
 
 def _fitted(rows: UnitRows, use: NDArray[np.bool_], known_us: Values, weight: Values, fit: TreeFit) -> Booster:
@@ -213,14 +216,14 @@ def _fitted(rows: UnitRows, use: NDArray[np.bool_], known_us: Values, weight: Va
     return fit.fit(tree_rows(rows.features[use]), np.log(time_us / rows.bound_us[use]), importance, _CATEGORIES)
 
 
-def fit_whole(
+def fit_workload_trees(
     samples: Sequence[Sample],
     unit_us: Values,
     folds: NDArray[np.intp],
     models: dict[str, bytes],
     name: str,
     settings: Settings,
-    say: Say,
+    log: Log,
     unit_w: Values | None = None,
 ) -> bytes:
     """Fit the trees on whole workloads, and write them beside the ``models`` on units.
@@ -229,13 +232,13 @@ def fit_whole(
     small trees only, and where it predicts the power of units, their mean is the power. Larger trees made both worse.
     """
     rows = UnitRows.of(samples)
-    sums_us, whole = rows.sums(unit_us), rows.whole
+    sums_us, is_replayed = rows.sums(unit_us), rows.is_replayed
     pooled = np.stack([pool(sample.units, unit_us[rows.part(i)], sample.setting) for i, sample in enumerate(samples)])
     middle, spread = np.median(pooled, axis=0), np.maximum(pooled.std(axis=0), 1e-6)
     scaled = ((pooled - middle) / spread).astype(np.float32)
-    distances = _held_out_distances(scaled, folds, whole)
+    distances = _held_out_distances(scaled, folds, is_replayed)
     # distances to other folds: to its own fold each workload would look near
-    far = float(np.quantile(distances[whole], _UNUSUAL))
+    far = float(np.quantile(distances[is_replayed], _UNUSUAL))
     features = np.column_stack([pooled, distances / far]).astype(np.float32)
     base = {
         "latency_ms": sums_us / KILO,
@@ -247,9 +250,9 @@ def fit_whole(
         # the network's power is already cross-fitted
         held_out["power_w"] = rows.means(unit_us, unit_w)
     for metric in (metric for metric in CORRECTED if metric not in held_out):
-        say(metric)
+        log(metric)
         truth = _truth(samples, metric)
-        known = whole & np.isfinite(truth)
+        known = is_replayed & np.isfinite(truth)
         # 1.0 stands for missing truths, which ``known`` leaves out below
         target = np.log(np.where(known, truth, 1.0) / base[metric])
         fit = settings.gentle if NETWORK in models and metric == "latency_ms" else settings.whole
@@ -259,9 +262,9 @@ def fit_whole(
     quantiles, errors = {}, {}
     for metric in METRICS:
         truth = _truth(samples, metric)
-        known = whole & np.isfinite(truth)
+        known = is_replayed & np.isfinite(truth)
         error = np.abs(np.log(np.where(known, truth, 1.0) / held_out[metric]))
-        target = np.log(np.maximum(error, _LEAST_ERROR))
+        target = np.log(np.maximum(error, _MIN_ERROR))
         # also the expected error is cross-fitted: a score must not use its own fold
         expected = np.exp(_cross_fit(features, target, known, folds, settings.seeded(settings.error)))
         errors[metric] = float(np.mean(np.abs(held_out[metric][known] / truth[known] - 1)))
@@ -275,32 +278,32 @@ def fit_whole(
         "pooled_schema": POOLED_SCHEMA,
         "quantiles": quantiles,
         "held_out": errors,
-        "held_out_by_family": _by_family(samples, held_out["latency_ms"], whole),
+        "held_out_by_family": _by_family(samples, held_out["latency_ms"], is_replayed),
         "distance": {"middle": middle.tolist(), "spread": spread.tolist(), "far": far},
-        "workloads": int(whole.sum()),
+        "workloads": int(is_replayed.sum()),
         "traced": sum(sample.unit_us is not None for sample in samples),
         "seed": settings.seed,
         "columns": [*POOLED_COLUMNS, "distance"],
     }
     # only workloads whose whole was timed count as known: a bench of operators is not near a model
-    return write(models, card, scaled[whole])
+    return write(models, card, scaled[is_replayed])
 
 
-def _by_family(samples: Sequence[Sample], latency_ms: Values, whole: NDArray[np.bool_]) -> dict[str, float]:
+def _by_family(samples: Sequence[Sample], latency_ms: Values, is_replayed: NDArray[np.bool_]) -> dict[str, float]:
     """The mean held-out error of latency of each family."""
     errors: dict[str, list[float]] = {}
-    for position in np.flatnonzero(whole).tolist():
+    for position in np.flatnonzero(is_replayed).tolist():
         sample = samples[position]
         errors.setdefault(sample.family, []).append(abs(latency_ms[position] / sample.truth["latency_ms"] - 1))
     return {family: round(float(np.mean(family_errors)), 4) for family, family_errors in sorted(errors.items())}
 
 
-def _held_out_distances(scaled: NDArray[np.float32], folds: NDArray[np.intp], whole: NDArray[np.bool_]) -> Values:
+def _held_out_distances(scaled: NDArray[np.float32], folds: NDArray[np.intp], is_replayed: NDArray[np.bool_]) -> Values:
     """How far each workload is from those of the other folds."""
     distances = np.zeros(len(scaled))
     for fold in np.unique(folds):
         held_out = folds == fold
-        distances[held_out] = nearest(scaled[held_out], scaled[~held_out & whole])
+        distances[held_out] = nearest(scaled[held_out], scaled[~held_out & is_replayed])
     return distances
 
 
@@ -339,8 +342,8 @@ def folds_of(groups: Sequence[str], settings: Settings) -> NDArray[np.intp]:
     names = sorted(set(groups))
     # groups are dealt in random order, so that folds have equally many groups
     order = np.random.default_rng(settings.seed).permutation(len(names))
-    of_group: Mapping[str, int] = {name: int(order[i]) % settings.folds for i, name in enumerate(names)}
-    return np.array([of_group[group] for group in groups], dtype=np.intp)
+    fold_by_group: Mapping[str, int] = {name: int(order[i]) % settings.folds for i, name in enumerate(names)}
+    return np.array([fold_by_group[group] for group in groups], dtype=np.intp)
 
 
 def _truth(samples: Sequence[Sample], name: str) -> Values:

@@ -3,7 +3,7 @@
 Idea. The loss has up to four terms. (1) For every traced unit, log(kernel time / bound). (2) For every replayed
 workload, the logarithm of the sum of its units: this is what teaches the gaps between kernels, and units that no trace
 has timed. (3) The mean power of a workload, weighted by time. (4) Where a trace says which class of kernel ran a unit,
-the class (an auxiliary task): whoever knows the kernel knows where its time has steps. The head for the classes is
+the class (an auxiliary task): the kernel decides at which sizes the time has steps. The head for the classes is
 thrown away after the fit. All terms are Huber losses on logarithms, so a large error counts by its size and does not
 dominate.
 
@@ -45,7 +45,7 @@ _PREDICTED_ROWS = 200_000
 _BIN_SPREAD = 0.5  # positions within bins lie between 0 and 1 as they are
 _CLASSED_ROWS = 2048  # rows of a batch in the loss of kernel classes: with hundreds of classes all would be slow
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Classes = NDArray[np.integer[Any]]
 
 
@@ -137,9 +137,9 @@ class _Data:
         # all samples stay on the device; a batch is gathered there by index
         self.starts = torch.tensor(rows.starts[:-1], device=device)
         self.sizes = torch.tensor(np.diff(rows.starts), device=device)
-        self.log_latency = self._tensor(np.log(np.where(rows.whole, rows.latency_us, 1.0)))
-        self.whole = self._tensor(rows.whole)
-        metered = rows.whole & np.isfinite(rows.power_w)
+        self.log_latency = self._tensor(np.log(np.where(rows.is_replayed, rows.latency_us, 1.0)))
+        self.is_replayed = self._tensor(rows.is_replayed)
+        metered = rows.is_replayed & np.isfinite(rows.power_w)
         self.metered = self._tensor(metered)
         self.log_power = self._tensor(np.log(np.where(metered, rows.power_w, 1.0)))
         self.most_w: float | None = float(_HEADROOM * rows.power_w[metered].max()) if metered.any() else None
@@ -164,7 +164,7 @@ def fit_networks(
     learns: NDArray[np.bool_],
     fit: NetworkFit,
     device: str = "cpu",
-    say: Say = lambda _: None,
+    log: Log = lambda _: None,
     classes: Classes | None = None,
 ) -> FittedNetworks:
     """Fit one network for each row of ``learns``, whose columns say which samples the network learns from.
@@ -172,7 +172,7 @@ def fit_networks(
     ``classes`` is the class of the kernel of each unit, −1 where it is unknown.
     """
     torch = require("torch", extra="train", purpose="Fitting a network")
-    if not rows.is_traced.any() or not rows.whole.any():
+    if not rows.is_traced.any() or not rows.is_replayed.any():
         raise InputError("Networks learn from traced and from replayed workloads; the samples must have some of both.")
     # TF32 products: much faster, and the rounding is far below the error of the network
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -214,7 +214,7 @@ def fit_networks(
         if time.monotonic() - reported > _REPORT_S:
             reported = time.monotonic()
             mean_loss = float(loss.detach()) / len(learns)
-            say(f"{len(learns)} networks, epoch {epoch + 1} of {fit.epochs}, loss {mean_loss:.3f}")
+            log(f"{len(learns)} networks, epoch {epoch + 1} of {fit.epochs}, loss {mean_loss:.3f}")
     return FittedNetworks(average, data)
 
 
@@ -311,9 +311,11 @@ def _loss(
     time_us, power_w, log_kernel_ratio = _times_and_power(torch, arrays, data, rows, hidden)
     unit = huber(log_kernel_ratio, data.log_ratio[rows], is_training[:, owner] * data.weight[rows], _UNIT_ERROR)
     total_us = sums(time_us)
-    whole = huber(torch.log(total_us), data.log_latency[samples], is_training * data.whole[samples], _WHOLE_ERROR)
+    workload_loss = huber(
+        torch.log(total_us), data.log_latency[samples], is_training * data.is_replayed[samples], _WHOLE_ERROR
+    )
     # each term is a mean over what is known, so that weights do not depend on how much was traced
-    loss = unit + fit.whole * whole
+    loss = unit + fit.whole * workload_loss
     if power_w is not None:
         # detached: power must not change the predicted times
         log_power = torch.log(sums(time_us.detach() * power_w) / total_us.detach())

@@ -61,7 +61,7 @@ CORRECTED = ("latency_ms", "memory_mib", "power_w")
 NETWORK = "network"
 NEIGHBOURS = 5
 _LIMITS = ("compute", "memory")
-_WIDEST = math.log(20.0)  # an interval never goes beyond a twentieth and twenty times the value
+_MAX_WIDTH = math.log(20.0)  # an interval never goes beyond a twentieth and twenty times the value
 # LightGBM treats a negative category as a missing value, so an operator without a code gets a number of its own
 _UNKNOWN_OPERATOR = 500.0
 
@@ -153,7 +153,7 @@ class UnitModel:
     def _interval(self, name: str, value: float, row: Row) -> Estimate:
         """The value times and divided by the expected error, which the conformal quantile scales."""
         expected = math.exp(float(self.models[f"{name}_error"].predict(row)[0]))
-        width = min(expected * float(self.card["quantiles"][name]), _WIDEST)
+        width = min(expected * float(self.card["quantiles"][name]), _MAX_WIDTH)
         return Estimate(value, value * math.exp(-width), value * math.exp(width))
 
 

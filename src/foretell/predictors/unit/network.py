@@ -28,8 +28,8 @@ from foretell.features.encoded import ENCODED_WIDTH, Encoded
 from foretell.predictors.unit.bins import Bins
 
 KERNEL_LIMITS = (-4.0, 6.0)  # of the logarithm of kernel time over bound
-FARTHEST = 6.0  # scaled numbers are clipped to this many standard deviations
-_STEEPEST = 30.0
+CLIP_AT = 6.0  # scaled numbers are clipped to this many standard deviations
+_MAX_LOGIT = 30.0
 _TINY = 1e-6
 _SLICE = 4096  # rows at a time, so that the activations of a member fit into a cache
 _LARGE = 64  # matrices with at least so many rows and columns are stored as int8
@@ -101,7 +101,7 @@ class UnitNetwork:
                 # members are averaged in logarithms: errors of times are ratios
                 log_ratio[part] += np.log(np.exp(np.clip(outputs[:, 0], *KERNEL_LIMITS)) + gap_ratio) / self.members
                 if self.most_w is not None:
-                    clipped = np.clip(outputs[:, 2], -_STEEPEST, _STEEPEST)
+                    clipped = np.clip(outputs[:, 2], -_MAX_LOGIT, _MAX_LOGIT)
                     power_w[part] += self.most_w / (1.0 + np.exp(-clipped)) / self.members
         return UnitPredictions(log_ratio, power_w if self.most_w is not None else None)
 
@@ -155,7 +155,7 @@ def scaled(
     numbers: NDArray[np.float32], middle: NDArray[np.float32], spread: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Standardised numbers, clipped so that an outlier does not take over."""
-    return np.asarray(np.clip((numbers - middle) / spread, -FARTHEST, FARTHEST), np.float32)
+    return np.asarray(np.clip((numbers - middle) / spread, -CLIP_AT, CLIP_AT), np.float32)
 
 
 def _silu(values: NDArray[np.float32]) -> NDArray[np.float32]:

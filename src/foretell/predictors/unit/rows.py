@@ -18,7 +18,7 @@ class UnitRows:
     """All units of some samples, one row each; what is not known is NaN.
 
     ``owner`` is the number of the sample of each row, and sample ``i`` has the rows ``starts[i]`` to ``starts[i + 1]``.
-    ``whole`` flags the samples whose replay was timed as a whole.
+    ``is_replayed`` flags the samples whose replay was timed as a whole.
     """
 
     features: NDArray[np.float32]
@@ -29,7 +29,7 @@ class UnitRows:
     starts: NDArray[np.intp]
     latency_us: Values
     power_w: Values
-    whole: Flags
+    is_replayed: Flags
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> "UnitRows":
@@ -47,7 +47,7 @@ class UnitRows:
             starts=np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp),
             latency_us=latency_us,
             power_w=np.array([sample.truth["power_w"] for sample in samples], dtype=np.float64),
-            whole=captured & np.isfinite(latency_us),
+            is_replayed=captured & np.isfinite(latency_us),
         )
 
     @property

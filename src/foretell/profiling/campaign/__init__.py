@@ -1,1 +1,1 @@
-"""A plan measured until the time is over, killed and resumed at any moment."""
+"""Profiling: campaigns, which measure what a plan asks for and can be killed and resumed at any moment."""

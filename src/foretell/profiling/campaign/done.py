@@ -10,7 +10,7 @@ from foretell.profiling.campaign.journal import read_records, read_traces
 from foretell.profiling.workload import shape_text
 
 MEASUREMENTS, KERNELS = "measurements", "kernels"
-# It may have been the campaign's fault, so that a later one tries these again.
+# These may be the fault of the campaign and not of the workload, so a later campaign tries them again.
 TRIED_AGAIN = ("crash", "timeout")
 _COLUMNS = (
     "workload_id", "status", "spec", "batch_size", "input_shape", "dtype", "mode", "optimizer", "family", "part",
@@ -20,15 +20,15 @@ _COLUMNS = (
 
 def done_keys(folders: Iterable[Path], table: str, columns: Sequence[str]) -> set[tuple[object, ...]]:
     """The values of ``columns`` in all records of ``table``, in the journals and the Parquet files of ``folders``."""
-    found: set[tuple[object, ...]] = set()
+    keys: set[tuple[object, ...]] = set()
     for folder in folders:
         if not folder.exists():
             raise MeasurementError(f"There is nothing at {folder} to skip.")
-        found |= {tuple(line[name] for name in columns) for line in read_records(folder) if line.get("kind") == table}
+        keys |= {tuple(line[name] for name in columns) for line in read_records(folder) if line.get("kind") == table}
         for path in find_tables(folder, table):
             rows = read_table(path, columns).to_pydict()
-            found |= set(zip(*(rows[name] for name in columns), strict=True))
-    return found
+            keys |= set(zip(*(rows[name] for name in columns), strict=True))
+    return keys
 
 
 def find_tables(folder: Path, table: str) -> list[Path]:
@@ -41,13 +41,13 @@ def _table_of(path: Path) -> str:
 
 
 def read_table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Any:
-    """``columns`` of a Parquet file, and what it has of the ``optional`` ones."""
+    """``columns`` of a Parquet file, and those of the ``optional`` columns that it has."""
     parquet = require("pyarrow.parquet", extra="profile", purpose="Reading Parquet")
     try:
         names = set(parquet.read_schema(path).names)
         missing = [name for name in columns if name not in names]
         if missing:
-            raise MeasurementError(f"{path} has no column {missing[0]!r}: it is not the table that was looked for.")
+            raise MeasurementError(f"{path} has no column {missing[0]!r}: it is not the expected table.")
         return parquet.read_table(path, columns=[*columns, *(name for name in optional if name in names)])
     except (OSError, ValueError) as error:
         raise MeasurementError(f"Cannot read {path}: {error}. Remove it or restore it; nothing was changed.") from error

@@ -1,4 +1,4 @@
-"""Profiling: what a campaign is sent out to do: which plan, on what, into which folder, and until when."""
+"""Profiling: the job of a campaign: its plan, its device, its folder, and its time."""
 
 import sys
 import time
@@ -15,10 +15,11 @@ WORKER = (sys.executable, "-m", "foretell.profiling.campaign.worker")
 
 @dataclass(frozen=True)
 class Job:
-    """All kinds of campaigns take the same one. ``began`` is a ``time.time()``; a ``limit`` of 0 is none.
+    """The job, which has the same fields for all kinds of campaigns.
 
-    ``again`` workloads of what ``skip`` has are measured once more: that tells how well they repeat. ``errors`` are a
-    predictor's, by family. ``on_progress`` is called by campaigns that know how much is left.
+    ``began`` is a ``time.time()``; a ``limit`` of 0 means none. ``again`` workloads that are measured in ``skip`` are
+    measured once more, to see how well they repeat. ``errors`` are the errors of a predictor by family. Campaigns that
+    know how much is left call ``on_progress``.
     """
 
     plan: Plan
@@ -35,7 +36,7 @@ class Job:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Where finished work is found: what is skipped, and this campaign's own folder."""
+        """The folders with finished work: those to skip, and this campaign's own folder."""
         return (*self.skip, self.out)
 
     @property
@@ -43,14 +44,14 @@ class Job:
         """How long the campaign has been running."""
         return time.time() - self.began
 
-    def reserve_s(self, share: float, most_s: float) -> float:
-        """What is kept of the time to end in: a ``share`` of it, at most ``most_s``."""
-        return min(most_s, share * self.seconds)
+    def reserve_s(self, share: float, max_s: float) -> float:
+        """The seconds reserved for ending the campaign: a ``share`` of its time, at most ``max_s``."""
+        return min(max_s, share * self.seconds)
 
     def before_end(self, reserve_s: float) -> float:
-        """The moment at which ``reserve_s`` are left."""
+        """The moment at which ``reserve_s`` seconds are left."""
         return self.began + self.seconds - reserve_s
 
     def enough(self, finished: int) -> bool:
-        """Whether ``finished`` measurements are what was asked for."""
+        """Whether ``finished`` measurements reach the requested limit."""
         return 0 < self.limit <= finished

@@ -1,7 +1,7 @@
-"""Profiling: what was measured, written down the moment it is known, one line a record.
+"""Profiling: the journal of a campaign: each record is written as soon as it is known, as one line.
 
-A line is appended with one write and forced to the disk. Whatever ends a campaign, its journal has every finished
-record once; a line that was being written is cut off when the journal is opened again.
+A line is appended with one write and forced to the disk. However a campaign ends, its journal has every finished record
+once. A line that was not written completely is cut off when the journal is opened again.
 """
 
 import gzip
@@ -21,13 +21,13 @@ RECORDS, TRACES = "journal.jsonl", "traces.jsonl.gz"
 
 
 def record_of(kind: str, campaign_id: str, workload: Workload, part: str, status: str) -> Line:
-    """What every record of a workload begins with."""
+    """The first fields of every record of a workload."""
     line: Line = {"kind": kind, "campaign_id": campaign_id, "workload_id": workload.id}
     return line | workload.to_json() | {"part": part, "status": status, "measured_at": now_text()}
 
 
 def now_text() -> str:
-    """The present moment as it is written into records."""
+    """The current time in the format of records."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -40,7 +40,7 @@ class Journal:
         self._traces = -1
 
     def open(self) -> None:
-        """Open or continue the journal; a torn last line is removed."""
+        """Open or continue the journal; an incomplete last line is removed."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             _cut_torn_line(self._folder / RECORDS)
@@ -58,7 +58,7 @@ class Journal:
         self._write(self._records, json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
     def append_trace(self, line: Line) -> None:
-        """Write the kernels of one run, compressed by itself."""
+        """Write the kernels of one run as a gzip member of its own, so that a torn write loses only this trace."""
         data = gzip.compress(json.dumps(line, separators=(",", ":")).encode() + b"\n", 6)
         self._write(self._traces, data)
 
@@ -84,7 +84,7 @@ class Journal:
 
 
 def read_records(folder: Path) -> Iterator[Line]:
-    """All whole lines of a journal."""
+    """All complete lines of a journal."""
     path = folder / RECORDS
     if path.exists():
         with path.open("rb") as file:
@@ -94,7 +94,7 @@ def read_records(folder: Path) -> Iterator[Line]:
 
 
 def read_traces(folder: Path) -> Iterator[Line]:
-    """All whole traces of a journal."""
+    """All complete traces of a journal."""
     path = folder / TRACES
     if path.exists():
         data = path.read_bytes()
@@ -103,7 +103,7 @@ def read_traces(folder: Path) -> Iterator[Line]:
 
 
 def _members(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where each whole gzip member begins and ends."""
+    """The positions at which each complete gzip member begins and ends."""
     start = 0
     while start < len(data):
         unpack = zlib.decompressobj(wbits=31)
@@ -121,14 +121,14 @@ def _members(data: bytes) -> Iterator[tuple[int, int]]:
 def _cut_torn_line(path: Path) -> None:
     if path.exists():
         data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            os.truncate(path, whole)
+        complete_bytes = data.rfind(b"\n") + 1
+        if complete_bytes < len(data):
+            os.truncate(path, complete_bytes)
 
 
 def _cut_torn_member(path: Path) -> None:
     if path.exists():
         data = path.read_bytes()
-        whole = max((end for _, end in _members(data)), default=0)
-        if whole < len(data):
-            os.truncate(path, whole)
+        complete_bytes = max((end for _, end in _members(data)), default=0)
+        if complete_bytes < len(data):
+            os.truncate(path, complete_bytes)

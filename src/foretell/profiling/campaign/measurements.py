@@ -1,7 +1,8 @@
-"""Profiling: measure as much of a plan as the time allows, and lose nothing.
+"""Profiling: measure as much of a plan as the time allows, without losing a result.
 
-The campaign gives groups of workloads to its workers and writes down what they answer. It can be killed at any moment
-and sent out again into the same folder; what is in its journal, or in what it shall skip, is not measured again.
+The campaign assigns groups of workloads to its workers and writes their results into the journal. It can be killed at
+any moment and started again in the same folder. Workloads in its journal or in the folders to skip are not measured
+again.
 """
 
 import json
@@ -31,9 +32,9 @@ log = logging.getLogger("foretell.profiling")
 _MAX_RESTARTS = 60
 _REPORT_S = 20.0
 _PROGRESS_S = 0.5
-_PATIENCE_S = 120.0
+_NO_RESULT_S = 120.0  # the campaign gives up if nothing could be measured until then
 AGAIN = "again"
-_AGAIN_SHARE = 0.25
+_AGAIN_SHARE = 0.25  # relative to the shares of the plan's parts
 
 
 class Campaign:
@@ -59,7 +60,7 @@ class Campaign:
         self._ok: set[str] = set()
         self._traced: set[str] = set()
         self._errors: dict[str, str] = {}
-        self._heard = False
+        self._got_message = False
         self._known_before = 0
         self._finished = 0
         self._header: dict[str, object] = {}
@@ -67,7 +68,7 @@ class Campaign:
         self._reasons: Counter[str] = Counter()
 
     def run(self) -> dict[str, int]:
-        """Measure until the time or the plan is over; returns how many workloads ended how."""
+        """Measure until the time is over or the plan is finished; return the number of workloads by status."""
         self._journal.open()
         roles = ["measure"] * self._plan.workers.measure + ["trace"] * self._plan.workers.trace
         zoos = sorted({zoo for part in self._plan.parts for zoo in part.zoos})
@@ -77,7 +78,7 @@ class Campaign:
             pool = Pool(Path(folder), settings, roles, self._command)
             facts = describe(self._device, self._job.commit)
             try:
-                pool.start()  # the workers import their libraries while the plan is laid out
+                pool.start()  # start first: the workers import their libraries while we make the schedule
                 self._header = self._make_header(facts, len(roles))
                 repeated = self._resume()
                 self._schedule = make_schedule(self._plan, self._done, self._seen, self._job.errors)
@@ -90,12 +91,12 @@ class Campaign:
             finally:
                 pool.stop()
                 self._journal.close()
-                pool.keep_log(self._out)
+                pool.save_log(self._out)
         self._write_summary(facts, pool.restarts)
         return dict(self.counts)
 
     def _trace_only(self) -> None:
-        """Give parts that are not captured to those who trace: the kernels of one run tell latency and all."""
+        """Give parts that are not captured to tracing workers, which compute the latency from the kernels of a run."""
         for part in self._plan.parts:
             if not part.captured:
                 self._traces.extend(replace(group, role="fallback") for group in self._schedule.groups.pop(part.name))
@@ -105,37 +106,42 @@ class Campaign:
         return {"kind": "campaign", "campaign_id": self.campaign_id, "runtime": runtime, "workers": workers} | facts
 
     def _write_header(self) -> None:
-        """Write where and with what is measured before the first record: who measures nothing leaves nothing."""
+        """Write the header just before the first record, so that a campaign without results leaves no line."""
         if self._header:
             self._journal.append(self._header)
             self._header = {}
 
     def _resume(self) -> list[Group]:
-        """Take over what is done; returns what shall be measured once more all the same."""
+        """Read which workloads are done, in this folder and in those to skip; return the groups to measure once more.
+
+        Workloads that are done but should have a trace and have none are added to the traces to record.
+        """
         rows: list[dict[str, Any]] = []
         for path in self._job.skip:
-            found, traced = done_measurements(path)
-            rows += found
+            skipped_rows, traced = done_measurements(path)
+            rows += skipped_rows
             self._traced |= traced
         own, traced = done_measurements(self._out)
-        mine = {row["workload_id"] for row in own}
-        chosen = choose_again(rows, self._job.again, mine)
+        own_ids = {row["workload_id"] for row in own}
+        chosen = choose_again(rows, self._job.again, own_ids)
         rows += own
         self._traced |= traced
         untraced: dict[str, list[Workload]] = {}
         for row in rows:
             self._seen.add((row["part"] or "", row["spec"]))
-            if row["status"] in TRIED_AGAIN and row["workload_id"] not in mine:
+            # a crash or timeout in another campaign is tried again, one in this campaign's own folder is not
+            if row["status"] in TRIED_AGAIN and row["workload_id"] not in own_ids:
                 continue
             known = row["workload_id"] in self._done
             self._done.add(row["workload_id"])
             if not known and row["status"] == "ok" and self._wants_trace(row["workload_id"]):
                 workload = workload_from_row(row)
                 untraced.setdefault(row["spec"], []).append(workload)
-                self._remember(row["part"] or "", [workload])
+                self._register(row["part"] or "", [workload])
         for spec, workloads in untraced.items():
             part = self._parts[workloads[0].id]
             self._traces.append(Group(part, spec, tuple(workloads), len(workloads), "trace"))
+        # what is measured once more must not count as done
         self._done -= {workload.id for group in chosen for workload in group.workloads}
         return chosen
 
@@ -143,7 +149,7 @@ class Campaign:
         share = self._plan.measuring.trace_share
         return workload_id not in self._traced and chosen_for("trace", share, self._plan, workload_id)
 
-    def _remember(self, part: str, workloads: Iterable[Workload]) -> None:
+    def _register(self, part: str, workloads: Iterable[Workload]) -> None:
         for workload in workloads:
             self._known[workload.id] = workload
             self._parts[workload.id] = part
@@ -158,24 +164,25 @@ class Campaign:
             for worker in pool.workers.values():
                 group = self._next(pool, worker) if running and worker.idle else None
                 if group is not None:
-                    self._remember(group.part, group.workloads)
-                    pool.give(worker, group, self._message(group))
+                    self._register(group.part, group.workloads)
+                    pool.assign(worker, group, self._message(group))
             busy = any(worker.group is not None for worker in pool.workers.values())
             starting = running and (self._schedule or self._traces)
             if not busy and not starting:
                 break
-            if pool.restarts >= 2 * len(pool.workers) and not self._heard:
-                raise MeasurementError(f"No worker gets ready. See {self._out / 'workers.log'}.")
-            if self._job.elapsed_s > _PATIENCE_S and not (self.counts["ok"] or self.counts["traced"]):
-                log.warning("nothing could be measured in %.0f s: the campaign ends", _PATIENCE_S)
+            if pool.restarts >= 2 * len(pool.workers) and not self._got_message:
+                raise MeasurementError(f"No worker could start. See {self._out / 'workers.log'}.")
+            if self._job.elapsed_s > _NO_RESULT_S and not (self.counts["ok"] or self.counts["traced"]):
+                log.warning("nothing could be measured in %.0f s: the campaign gives up", _NO_RESULT_S)
                 break
             for worker, message in pool.listen(0.1):
                 if message is None:
-                    self._bury(pool, worker, "crash", restart=running)
+                    self._handle_end(pool, worker, "crash", restart=running)
                 else:
-                    self._hear(worker, message)
+                    self._handle_message(worker, message)
             for worker in pool.hung(self._plan.limits.timeout_s):
-                log.warning("worker %d hangs: it is ended", worker.index)
+                log.warning("worker %d hangs and is killed", worker.index)
+                # `listen` reports its end, and `_handle_end` then finds this reason
                 worker.process.kill()
                 self._errors[worker.current or ""] = "timeout"
             if time.time() - reported > _REPORT_S:
@@ -187,10 +194,10 @@ class Campaign:
         self._job.on_progress(self._progress(pool))
 
     def _progress(self, pool: Pool) -> Progress:
-        left = sum(group.wanted for queue in self._schedule.groups.values() for group in queue)
+        left = sum(group.target_count for queue in self._schedule.groups.values() for group in queue)
         for worker in pool.workers.values():
             if worker.group is not None and worker.group.role == "measure":
-                left += max(worker.group.wanted - len(worker.finished), 0)
+                left += max(worker.group.target_count - len(worker.finished), 0)
         if self._job.limit:
             left = min(left, max(self._job.limit - self.counts["ok"], 0))
         failed = self._finished - self.counts["ok"]
@@ -206,31 +213,36 @@ class Campaign:
     def _message(self, group: Group) -> Message:
         share = self._plan.measuring.energy_share
         ids = [workload.id for workload in group.workloads]
-        energy = {each for each in ids if group.part == AGAIN or chosen_for("energy", share, self._plan, each)}
-        traced = [each for each in ids if self._plan.workers.fresh and self._wants_trace(each)]
+        energy = {
+            workload_id
+            for workload_id in ids
+            if group.part == AGAIN or chosen_for("energy", share, self._plan, workload_id)
+        }
+        traced = [workload_id for workload_id in ids if self._plan.workers.fresh and self._wants_trace(workload_id)]
         return {"group": group_to_json(group, energy), "stop_at": self._stop_at, "trace": traced}
 
-    def _hear(self, worker: WorkerProcess, message: Message) -> None:
+    def _handle_message(self, worker: WorkerProcess, message: Message) -> None:
         event, group = message["event"], worker.group
-        self._heard = True
+        self._got_message = True
         if event == "ready":
             worker.ready = True
         elif event == "begin":
             worker.current = message["id"]
         elif event == "trace":
-            self._keep_trace(message["id"], message["kernels"])
+            self._write_trace(message["id"], message["kernels"])
         elif event == "record" and group is not None:
             worker.finished.add(message["id"])
             if group.role == "trace":
                 self.counts["trace failed"] += 1
             else:
-                self._keep(message["id"], message["status"], message["values"])
+                self._write_record(message["id"], message["status"], message["values"])
         elif event == "fallback" and group is not None:
             worker.finished.add(message["id"])
             self.counts["fallback"] += 1
             workload = self._known[message["id"]]
             self._errors[message["id"]] = message["error"]
             self._reasons[f"fallback: {message['error'][:120]}"] += 1
+            # first in the queue: without it the workload would have no latency
             self._traces.appendleft(Group(group.part, group.spec, (workload,), 1, "fallback"))
         elif event == "done" and group is not None:
             self._finish(worker, group, float(message["busy_s"]))
@@ -238,13 +250,17 @@ class Campaign:
     def _finish(self, worker: WorkerProcess, group: Group, busy_s: float) -> None:
         if group.role == "measure":
             self._schedule.charge(group.part, busy_s)
-            wanted = [self._known[each] for each in sorted(worker.finished & self._ok) if self._wants_trace(each)]
-            if wanted:
-                self._traces.append(Group(group.part, group.spec, tuple(wanted), len(wanted), "trace"))
+            to_trace = [
+                self._known[workload_id]
+                for workload_id in sorted(worker.finished & self._ok)
+                if self._wants_trace(workload_id)
+            ]
+            if to_trace:
+                self._traces.append(Group(group.part, group.spec, tuple(to_trace), len(to_trace), "trace"))
         worker.group = worker.current = None
 
-    def _keep(self, workload_id: str, status: str, values: Message) -> None:
-        """Write one record, once."""
+    def _write_record(self, workload_id: str, status: str, values: Message) -> None:
+        """Write the record of a workload, unless it has one already."""
         if workload_id in self._done:
             return
         self._done.add(workload_id)
@@ -255,13 +271,14 @@ class Campaign:
             self._ok.add(workload_id)
         workload, part = self._known[workload_id], self._parts[workload_id]
         line = record_of("measurement", self.campaign_id, workload, part, status)
+        # a workload that could not be captured keeps the reason, even though the fallback measured it
         if workload_id in self._errors:
             line["error"] = self._errors[workload_id]
         self._journal.append(line | values)
         if status != "ok":
             self._reasons[f"{status}: {str(values.get('error', ''))[:120]}"] += 1
 
-    def _keep_trace(self, workload_id: str, kernels: Message) -> None:
+    def _write_trace(self, workload_id: str, kernels: Message) -> None:
         if workload_id not in self._traced and kernels["name"]:
             self._traced.add(workload_id)
             self.counts["traced"] += 1
@@ -270,8 +287,12 @@ class Campaign:
                 {"workload_id": workload_id, "campaign_id": self.campaign_id, "kernels": kernels}
             )
 
-    def _bury(self, pool: Pool, worker: WorkerProcess, status: str, *, restart: bool) -> None:
-        """A worker has ended: blame the workload it was at, give the others back, start another worker."""
+    def _handle_end(self, pool: Pool, worker: WorkerProcess, status: str, *, restart: bool) -> None:
+        """Handle a worker that has ended.
+
+        Its current workload gets a record with ``status``. The remaining workloads of its group go back into the
+        schedule, and a new worker takes its place if ``restart``.
+        """
         group = worker.group
         if group is not None:
             blamed = worker.current
@@ -280,7 +301,7 @@ class Campaign:
                 if group.role != "trace" and time.time() < self._stop_at:
                     status = self._errors.pop(blamed, status)
                     status = status if status == "timeout" else "crash"
-                    self._keep(blamed, status, {"error": f"exit code {worker.process.returncode}"})
+                    self._write_record(blamed, status, {"error": f"exit code {worker.process.returncode}"})
             left = group.without(worker.finished)
             if group.role == "measure":
                 self._schedule.put_back(left)
@@ -289,16 +310,16 @@ class Campaign:
             worker.group = None
         worker.ready = False
         if restart:
-            log.warning("worker %d ended with code %s: restarted", worker.index, worker.process.returncode)
+            log.warning("worker %d ended with code %s and is restarted", worker.index, worker.process.returncode)
             pool.restart(worker)
 
     def report_reasons(self) -> None:
-        """Say why workloads have no measurement, most frequent reasons first."""
+        """Log why workloads have no measurement, the most frequent reasons first."""
         for reason, count in self._reasons.most_common(12):
             log.info("%5d × %s", count, reason)
 
     def report(self) -> None:
-        """Say in one line how far the campaign is."""
+        """Log the progress of the campaign in one line."""
         elapsed_s = self._job.elapsed_s
         rate = self.counts["ok"] / elapsed_s * 60
         ended = ", ".join(f"{count} {status}" for status, count in self.counts.items()) or "nothing measured"
@@ -320,18 +341,21 @@ def choose_again(rows: Iterable[dict[str, Any]], count: int, done: set[str]) -> 
     Those that were measured least often come first, then those with energy.
     """
     measured = [row for row in rows if row["status"] == "ok"]
-    good = {row["workload_id"]: row for row in measured}
-    times = Counter(row["workload_id"] for row in measured)
-    order = sorted(good, key=lambda each: (times[each], good[each].get("energy_j") is None, fraction(AGAIN, each)))
+    row_by_id = {row["workload_id"]: row for row in measured}
+    measured_times = Counter(row["workload_id"] for row in measured)
+    order = sorted(
+        row_by_id,
+        key=lambda name: (measured_times[name], row_by_id[name].get("energy_j") is None, fraction(AGAIN, name)),
+    )
     specs: dict[str, list[Workload]] = {}
     for workload_id in order[:count]:
         if workload_id not in done:
-            specs.setdefault(good[workload_id]["spec"], []).append(workload_from_row(good[workload_id]))
+            specs.setdefault(row_by_id[workload_id]["spec"], []).append(workload_from_row(row_by_id[workload_id]))
     return [Group(AGAIN, spec, tuple(workloads), len(workloads)) for spec, workloads in specs.items()]
 
 
 def run(job: Job) -> dict[str, int]:
-    """Run a ``measurements`` campaign; returns how many workloads ended how."""
+    """Run a ``measurements`` campaign; return the number of workloads by status."""
     campaign = Campaign(job)
     counts = campaign.run()
     campaign.report_reasons()

@@ -1,4 +1,4 @@
-"""Profiling: what a campaign shall measure, read from TOML and checked before any time is spent."""
+"""Profiling: the plan of a campaign, read from TOML and checked before the campaign starts."""
 
 import tomllib
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ KINDS = ("measurements", "slices", "colocation", "occupancy", "fusion", "compile
 
 @dataclass(frozen=True)
 class Measuring:
-    """How each workload is measured; the defaults are the protocol's."""
+    """How each workload is measured; the defaults are those of the protocol."""
 
     warmups: int = 5
     replays: int = 20
@@ -33,7 +33,7 @@ class Measuring:
 
 @dataclass(frozen=True)
 class Limits:
-    """What is not worth measuring; a workload beyond a limit is recorded as skipped."""
+    """Limits of a workload; one that exceeds a limit is not measured but recorded as skipped."""
 
     max_latency_ms: float = 80.0
     max_memory_gib: float = 30.0
@@ -43,9 +43,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Workers:
-    """How many processes share the device: ``measure`` take timings, ``trace`` record kernels.
+    """How many processes share the device: ``measure`` of them take timings, ``trace`` of them record kernels.
 
-    Where ``fresh``, each workload is measured, and then traced, in a process of its own.
+    If ``fresh``, each workload is measured, and then traced, in a process of its own.
     """
 
     measure: int = 5
@@ -55,10 +55,10 @@ class Workers:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which workloads of earlier campaigns are taken again; without ``measured`` they are drawn like any others.
+    """Which workloads are chosen from the tables of earlier campaigns, ``measured``; without any, they are drawn.
 
-    A part takes its share of ``workloads`` from what earlier campaigns measured under its name. With ``max_kernels``
-    only those are taken that were traced and launch at most so many kernels.
+    A part takes its share of ``workloads`` from what earlier campaigns measured under its name. With ``max_kernels``,
+    only workloads are chosen that were traced and launch at most so many kernels.
     """
 
     measured: tuple[str, ...] = ()
@@ -138,9 +138,9 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Part:
-    """One slice of the campaign's time: where its models come from and how their workloads are drawn.
+    """A part of the campaign, with a share of its time: where its models come from and how workloads are drawn.
 
-    Where ``captured`` is false, nothing is replayed: the kernels of a few traced runs tell the latency.
+    If ``captured`` is false, nothing is replayed: the latency is computed from the kernels of a few traced runs.
     """
 
     name: str
@@ -163,7 +163,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole campaign, reproducible from its seed. ``seconds`` is its time budget, 0 where it has none."""
+    """The plan of a campaign, reproducible from its seed. ``seconds`` is its time budget; 0 means none."""
 
     seed: int
     parts: tuple[Part, ...]
@@ -212,7 +212,7 @@ def read_plan(path: Path) -> Plan:
 
 
 def check_workers(workers: Workers) -> None:
-    """Refuse a campaign in which nobody measures."""
+    """Raise an error if no worker would measure."""
     if workers.measure < 1 or workers.trace < 0:
         raise InputError(
             f"There must be 1 worker or more that measures, not {workers.measure}, and not {workers.trace} that trace."
@@ -225,7 +225,7 @@ def _check_compiled(compiled: Compiled) -> None:
             f"[compiled] has {compiled.processes} processes of {compiled.per_process} models: both must be 1 or more."
         )
     if not 0 < compiled.measure_share < 1:
-        raise InputError(f"measure_share in [compiled] is {compiled.measure_share:g}: it must lie between 0 and 1.")
+        raise InputError(f"measure_share in [compiled] is {compiled.measure_share:g}: it must be between 0 and 1.")
 
 
 _SECTIONS: Mapping[str, type[Any]] = MappingProxyType(
@@ -263,7 +263,7 @@ def _section(kind: type[Any], values: Mapping[str, Any], where: str) -> Any:
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
 
 
-def _is_whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -282,11 +282,11 @@ def _list_of(right: Callable[[object], bool]) -> Callable[[object], bool]:
 _TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = MappingProxyType(
     {
         str(str): ("a text", _is_text),
-        str(int): ("a whole number", _is_whole),
+        str(int): ("a whole number", _is_integer),
         str(float): ("a number", _is_number),
         str(bool): ("true or false", lambda value: isinstance(value, bool)),
         str(tuple[str, ...]): ("a list of texts", _list_of(_is_text)),
-        str(tuple[int, ...]): ("a list of whole numbers", _list_of(_is_whole)),
+        str(tuple[int, ...]): ("a list of whole numbers", _list_of(_is_integer)),
         str(tuple[float, ...]): ("a list of numbers", _list_of(_is_number)),
     }
 )
@@ -298,8 +298,8 @@ _CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def _part(values: Mapping[str, Any]) -> Part:
-    _check_keys(values, {each.name for each in fields(Part)}, "a [[part]]")
-    needed = [each.name for each in fields(Part) if each.default is MISSING and each.name not in values]
+    _check_keys(values, {field_.name for field_ in fields(Part)}, "a [[part]]")
+    needed = [field_.name for field_ in fields(Part) if field_.default is MISSING and field_.name not in values]
     if needed:
         raise InputError(f"A [[part]] of the plan lacks {', '.join(needed)}.")
     part: Part = _section(Part, values, f"[[part]] {values['name']!r}")

@@ -1,11 +1,11 @@
-"""Profiling: how far a campaign is, and when it will end."""
+"""Profiling: the progress of a campaign, and when it will end."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Progress:
-    """``finished`` workloads have a record of this call, ``left`` wait; ``known`` were done before it began."""
+    """Numbers of workloads: ``finished`` in this run, ``left`` to measure, ``known`` from earlier runs."""
 
     finished: int
     failed: int
@@ -17,12 +17,12 @@ class Progress:
 
     @property
     def total(self) -> int | None:
-        """What there was to do in this call, as far as it is known."""
+        """All workloads of this run, as far as they are known."""
         return None if self.left is None else self.finished + self.left
 
     @property
     def left_s(self) -> float:
-        """Seconds until the end: of the work at its rate so far, or of the time budget, whichever comes first.
+        """Seconds until the work is finished at the present rate, or until the time is over, whichever is sooner.
 
         >>> Progress(10, 0, 30, 0, 0, elapsed_s=20.0, budget_s=500.0).left_s
         60.0

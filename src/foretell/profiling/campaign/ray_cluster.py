@@ -1,7 +1,7 @@
-"""Profiling: the same plan on the machines of a Ray cluster: one task a workload, each with a whole GPU or a core.
+"""Profiling: a plan on the machines of a Ray cluster: one task for each workload, with a whole GPU or one core.
 
-Results come back to the driver, which alone writes the journal: whatever dies, a record is there once or not at all,
-and the same command goes on where it ended. A task whose machine or process dies is run again by Ray.
+Results come back to the driver, and only the driver writes the journal. So whatever dies, a record is written once or
+not at all, and the same command continues where it ended. Ray runs a task again if its machine or process dies.
 """
 
 import atexit
@@ -41,7 +41,7 @@ log = logging.getLogger("foretell.profiling")
 LOCAL = "local"
 MAX_RETRIES = 3
 _WAIT_S = 0.5
-_QUEUED = 2  # tasks a slot: the next one waits where the last one ends
+_QUEUED = 2  # tasks for each slot: while one runs, the next one already waits on the cluster
 _HOST_FACTS = ("host", "device_name", "driver")
 
 
@@ -74,7 +74,7 @@ class RayCampaign:
         self.counts: Counter[str] = Counter()
 
     def run(self) -> dict[str, int]:
-        """Measure until the time or the plan is over; returns how many workloads ended how."""
+        """Measure until the time is over or the plan is finished; return the number of workloads by status."""
         self._journal.open()
         try:
             for path in self._job.folders:
@@ -102,6 +102,7 @@ class RayCampaign:
         pending: dict[Any, Group] = {}
         slots = self._slots(ray)
         while time.time() < self._kill_at:
+            # tasks in flight count as finished, so that a limit is not exceeded
             running = time.time() < self._stop_at and not self._job.enough(self.counts["ok"] + len(pending))
             while running and len(pending) < slots:
                 group = self._next()
@@ -113,11 +114,11 @@ class RayCampaign:
                 break
             finished, _ = ray.wait(list(pending), num_returns=1, timeout=_WAIT_S)
             for reference in finished:
-                self._keep(pending.pop(reference), *_answer(ray, reference))
-            slots = self._slots(ray)  # machines come and go
+                self._write_outcome(pending.pop(reference), *_answer(ray, reference))
+            slots = self._slots(ray)  # machines may join or leave the cluster
             self._job.on_progress(self._progress(len(pending)))
         for reference in pending:
-            with suppress(Exception):  # it may have ended by itself meanwhile
+            with suppress(Exception):  # it may have ended in the meantime
                 ray.cancel(reference, force=True)
 
     def _slots(self, ray: Any) -> int:
@@ -128,14 +129,14 @@ class RayCampaign:
         return _QUEUED * count
 
     def _next(self) -> Group | None:
-        """The next workload, as a group of its own."""
+        """The next workload, as a group with one workload."""
         if not self._ready:
             group = self._schedule.next()
             if group is None:
                 return None
             single = [Group(group.part, group.spec, (workload,), 1) for workload in group.workloads]
-            self._ready.extend(single[: group.wanted])
-            self._spares[group.part, group.spec] = single[group.wanted :]
+            self._ready.extend(single[: group.target_count])
+            self._spares[group.part, group.spec] = single[group.target_count :]
         return self._ready.popleft()
 
     def _task(self, group: Group) -> Message:
@@ -156,8 +157,12 @@ class RayCampaign:
             "stop_at": self._stop_at,
         }
 
-    def _keep(self, group: Group, facts: Mapping[str, Any], outcome: Mapping[str, Any]) -> None:
-        """Write what a task has found: the trace first, since a workload with a record is not measured again."""
+    def _write_outcome(self, group: Group, facts: Mapping[str, Any], outcome: Mapping[str, Any]) -> None:
+        """Write the outcome of a task.
+
+        The trace comes first: a workload that has a record is not measured again, so a trace lost after it would be
+        lost for good. If the workload failed, a spare workload of the same model takes its place.
+        """
         workload, status = group.workloads[0], str(outcome["status"])
         if workload.id in self._done or not status:
             return
@@ -180,7 +185,7 @@ class RayCampaign:
                 spares.remove(left[0])
 
     def _campaign(self, facts: Mapping[str, Any]) -> str:
-        """The campaign of one machine and device; its facts are written when the first record comes from it."""
+        """The campaign of one machine and device; its header is written with the first record that comes from it."""
         place = tuple(str(facts.get(name)) for name in _HOST_FACTS)
         if place not in self._campaigns:
             self._campaigns[place] = uuid.uuid4().hex[:12]
@@ -191,7 +196,7 @@ class RayCampaign:
 
     def _progress(self, pending: int) -> Progress:
         finished = sum(count for status, count in self.counts.items() if status != "traced")
-        left = sum(group.wanted for queue in self._schedule.groups.values() for group in queue)
+        left = sum(group.target_count for queue in self._schedule.groups.values() for group in queue)
         left += len(self._ready) + pending
         failed = finished - self.counts["ok"]
         elapsed_s, budget_s = self._job.elapsed_s, self._job.seconds
@@ -199,7 +204,7 @@ class RayCampaign:
 
 
 def connect(address: str, workers: int, device: str) -> Any:
-    """Ray, connected to a cluster or started here with ``workers`` slots."""
+    """Connect to a Ray cluster, or start one here with ``workers`` slots; return the module ``ray``."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a task without a GPU keeps its environment
     ray = require("ray", extra="ray", purpose="Measuring on a Ray cluster")
@@ -219,7 +224,7 @@ def connect(address: str, workers: int, device: str) -> Any:
 
 
 def _answer(ray: Any, reference: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The facts of the machine and the outcome; a task that Ray gave up is a crash."""
+    """The facts of the machine and the outcome of a task; a task that Ray gave up counts as a crash."""
     try:
         answer = ray.get(reference)
     except ray.exceptions.RayError as error:
@@ -228,21 +233,21 @@ def _answer(ray: Any, reference: Any) -> tuple[Mapping[str, Any], Mapping[str, A
     return answer["facts"], answer["outcome"]
 
 
-_stations: dict[str, tuple[TaskWorker, dict[str, object]]] = {}
+_task_workers: dict[str, tuple[TaskWorker, dict[str, object]]] = {}
 
 
 def measure_task(job: Message) -> Message:
-    """What runs on a machine of the cluster. Its worker process stays for the next task of the same campaign."""
+    """Measure one workload; runs on a machine of the cluster. The worker process stays for the campaign's next task."""
     device, visible = str(job["settings"]["device"]), os.environ.get("CUDA_VISIBLE_DEVICES", "")
     key = f"{job['key']}-{visible or device}"
-    if key not in _stations:
+    if key not in _task_workers:
         folder = Path(tempfile.gettempdir()) / f"foretell-ray-{key}"
         folder.mkdir(exist_ok=True, mode=0o700)
-        number = os.getpid() % MAX_WORKERS  # tasks of one machine share a device_lock: one at a time measures
+        number = os.getpid() % MAX_WORKERS  # tasks of one machine share a device lock: one at a time measures
         task_worker = TaskWorker(folder, job["settings"], job["command"], float(job["timeout_s"]), number)
         atexit.register(task_worker.close)
-        _stations[key] = task_worker, describe(device, str(job["commit"]))
-    task_worker, facts = _stations[key]
+        _task_workers[key] = task_worker, describe(device, str(job["commit"]))
+    task_worker, facts = _task_workers[key]
     group, _ = group_from_json(job["group"])
     outcome = task_worker.measure(group, energy=job["energy"], trace=job["trace"], stop_at=job["stop_at"])
     return {"facts": facts, "outcome": outcome.to_json()}

@@ -1,4 +1,4 @@
-"""Profiling: the rows of a campaign of replays: one journal, one header, every row once and complete."""
+"""Profiling: the rows of a campaign with one table besides measurements, written into its journal."""
 
 import logging
 import uuid
@@ -24,14 +24,14 @@ class CampaignRows:
         self.reasons: Counter[str] = Counter()
 
     def open(self, device: str, commit: str, workers: int, **more: object) -> None:
-        """Open the journal and write where and with what this campaign measures; ``more`` is added to that."""
+        """Open the journal and write the header of the campaign, with the fields in ``more``."""
         self._journal.open()
         runtime = "cpu" if device == "cpu" else "cuda-graph"
         header = {"kind": "campaign", "campaign_id": self.campaign_id, "runtime": runtime, "workers": workers}
         self._journal.append(header | more | describe(device, commit))
 
     def write(self, chosen: Chosen, status: str, values: Mapping[str, object]) -> None:
-        """One row."""
+        """Write one row."""
         line = record_of(self._table, self.campaign_id, chosen.workload, chosen.part, status) | {"error": None}
         self._journal.append(line | dict(values))
         self.counts[status] += 1
@@ -39,13 +39,13 @@ class CampaignRows:
             self.reasons[f"{status}: {str(values.get('error') or '')[:120]}"] += 1
 
     def write_trace(self, kind: str, workload_id: str, kernels: Mapping[str, object]) -> None:
-        """The kernels that belong to a row."""
+        """Write the kernels that belong to a row."""
         self._journal.append_trace(
             {"kind": kind, "campaign_id": self.campaign_id, "workload_id": workload_id, "kernels": kernels}
         )
 
     def close(self) -> None:
-        """Close the journal and say what could not be measured."""
+        """Close the journal and log what could not be measured."""
         self._journal.close()
         for reason, count in self.reasons.most_common(12):
             log.info("%5d × %s", count, reason)

@@ -1,7 +1,7 @@
-"""Profiling: in which order a plan is measured, so that any beginning of it covers the space, and none of it repeats.
+"""Profiling: the order in which a plan is measured, so that a campaign that ends early still covers all families.
 
-Models go round-robin over their families, workloads of one model share one build, and the parts of a plan take turns so
-that each gets its share of the time. Everything follows from the plan's seed.
+Models are taken round-robin from their families, workloads of one model share one build, and the parts of a plan take
+turns so that each gets its share of the time. The order depends only on the plan and its seed.
 """
 
 import math
@@ -21,33 +21,33 @@ from foretell.profiling.zoos.zoo import Entry
 from foretell.registry import did_you_mean
 from foretell.units import GIB, ms
 
-# A guess of the matrix rate that a language model reaches, to leave out what would take too long.
+# An assumed matrix rate of language models; used only to skip workloads that would take too long.
 _GUESSED_FLOPS_PER_S = 4e14
 _MAX_CACHE_BYTES = 6 * GIB
 _MAX_TOKENS = 65536
-# What a group is charged when it is given out, so that several workers do not all begin with the same part.
+# A group is charged this time when it is handed out; otherwise all workers would start with the same part.
 _EXPECTED_S = 2.0
-_MOST_TURNS = 4.0
+_MAX_TURNS = 4.0
 
 
 @dataclass(frozen=True)
 class Group:
-    """Workloads of one model: measured on one build until ``wanted`` of them have succeeded.
+    """Workloads of one model, measured on one build until ``target_count`` of them have succeeded.
 
-    The spare ones stand in for workloads that turn out to be too slow or too large.
+    There are more workloads than that: the spare ones replace workloads that are too slow or too large.
     """
 
     part: str
     spec: str
     workloads: tuple[Workload, ...]
-    wanted: int
+    target_count: int
     role: str = "measure"
 
     def without(self, done: Iterable[str]) -> "Group":
-        """What is left of the group."""
+        """The group without workloads that are done."""
         known = set(done)
         left = tuple(workload for workload in self.workloads if workload.id not in known)
-        return replace(self, workloads=left, wanted=self.wanted - (len(self.workloads) - len(left)))
+        return replace(self, workloads=left, target_count=self.target_count - (len(self.workloads) - len(left)))
 
 
 @dataclass
@@ -63,17 +63,18 @@ class Schedule:
         waiting = [name for name, queue in self.groups.items() if queue]
         if not waiting:
             return None
+        # fair sharing: the part with the least time used for its share is next; ties go to the largest share
         part = min(waiting, key=lambda name: (self.used_s[name] / self.shares[name], -self.shares[name], name))
         self.used_s[part] += _EXPECTED_S
         return self.groups[part].popleft()
 
     def charge(self, part: str, seconds: float) -> None:
-        """Count the time that a group of ``part`` has used, in place of what was expected."""
+        """Charge the time that a group of ``part`` has really used, in place of the expected time."""
         self.used_s[part] += seconds - _EXPECTED_S
 
     def put_back(self, group: Group) -> None:
         """Return what is left of a group after its worker died."""
-        if group.workloads and group.wanted > 0:
+        if group.workloads and group.target_count > 0:
             self.groups[group.part].appendleft(group)
 
     def __len__(self) -> int:
@@ -88,8 +89,8 @@ def make_schedule(
 ) -> Schedule:
     """All groups of a plan in order, without the workloads that are ``done``.
 
-    Models of which a part has ``seen`` nothing yet, told as (part, spec), come first. ``errors`` are a predictor's, by
-    family: families that it misjudges come up more often.
+    ``seen`` has the pairs (part, spec) of models with any measurement; all other models come first. ``errors`` are the
+    errors of a predictor by family: families with large errors come more often.
     """
     known = set(done)
     groups: dict[str, deque[Group]] = {}
@@ -100,16 +101,16 @@ def make_schedule(
         queue: deque[Group] = deque()
         for entry in interleave(entries, f"{plan.seed}/{part.name}", errors):
             left = group_of(entry, part, plan).without(known)
-            if left.workloads and left.wanted > 0:
+            if left.workloads and left.target_count > 0:
                 queue.append(left)
         groups[part.name] = deque(sorted(queue, key=lambda group: (group.part, group.spec) in seen))
     return Schedule(groups, {part.name: part.share for part in plan.parts})
 
 
-def _check_families(part: Part, plan: Plan, found: Container[str]) -> None:
-    """A family that no zoo of the part has is a slip of the pen: nothing of it would be measured."""
+def _check_families(part: Part, plan: Plan, present: Container[str]) -> None:
+    """Raise an error for a family that no zoo of the part has: most likely its name is misspelt."""
     for family in part.families:
-        if family not in found:
+        if family not in present:
             every = replace(part, families=())
             known = {entry.family for zoo in part.zoos for entry in load_zoo(zoo).entries(every, plan.seed)}
             raise InputError(
@@ -119,9 +120,10 @@ def _check_families(part: Part, plan: Plan, found: Container[str]) -> None:
 
 
 def interleave(entries: Sequence[Entry], seed: str, errors: Mapping[str, float] = MappingProxyType({})) -> list[Entry]:
-    """One of each family, then another of each, families and members in a random but fixed order.
+    """Take one model of each family, then another of each; families and models are in a random but fixed order.
 
-    With ``errors``, a family takes as many turns as its error is times the median; one without an error the most.
+    With ``errors``, a family gets several models a round: its error divided by the median error, rounded and limited. A
+    family without an error gets the maximum.
     """
     families: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
@@ -142,15 +144,16 @@ def interleave(entries: Sequence[Entry], seed: str, errors: Mapping[str, float] 
 
 def _turns(error: float) -> int:
     """How many models of a family come up in one round, by its error as a multiple of the median."""
-    return max(1, round(min(error, _MOST_TURNS)))
+    return max(1, round(min(error, _MAX_TURNS)))
 
 
 def group_of(entry: Entry, part: Part, plan: Plan) -> Group:
-    """The workloads to measure of one model: a small one first, which tells what the others will cost."""
+    """The workloads to measure of one model; a small one comes first, because it predicts the cost of the others."""
     draw = random.Random(f"{plan.seed}/{part.name}/{entry.spec}")
     dtypes = list(part.dtypes)
     draw.shuffle(dtypes)
     chosen: dict[str, Workload] = {}
+    # draws may repeat a workload, so draw more often than needed, but not for ever: some parts have few combinations
     for number in range(part.per_model * 4):
         if len(chosen) == part.per_model:
             break
@@ -159,6 +162,7 @@ def group_of(entry: Entry, part: Part, plan: Plan) -> Group:
         chosen.setdefault(workload.id, workload)
     first, *others = chosen.values()
     rank = {dtype: position for position, dtype in enumerate(dtypes)}
+    # by dtype first, because changing the precision of the weights on the device takes time; then small ones first
     others.sort(key=lambda workload: (rank[workload.dtype], workload.mode, cost(workload)))
     spares: dict[str, Workload] = {}
     for number in range(2 * part.per_model):
@@ -169,7 +173,7 @@ def group_of(entry: Entry, part: Part, plan: Plan) -> Group:
 
 
 def cost(workload: Workload) -> int:
-    """Elements of one batch of input: what a workload's cost grows with."""
+    """The number of elements of one batch of input, with which the cost of a workload grows."""
     elements = workload.batch_size
     for size in workload.input_shape:
         elements *= size
@@ -192,8 +196,9 @@ def _draw(entry: Entry, part: Part, plan: Plan, draw: random.Random, dtype: str,
 
 
 def _fit(entry: Entry, mode: str, batch: int, length: int, plan: Plan) -> tuple[int, int]:
-    """Halve the batch, then the sequence, until the estimate is inside the limits."""
+    """Halve the batch, then the sequence, until the estimated time and cache are within the limits."""
     length = min(length, entry.max_sequence - 1)
+    # decode costs grow with the cache and not with the arithmetic, so only prefill has an estimated time
     while batch > 1 or length > 32:
         seconds = 2 * entry.parameters * batch * length / _GUESSED_FLOPS_PER_S if mode == "prefill" else 0.0
         cache = entry.cache_bytes_per_token * batch * length
@@ -212,7 +217,13 @@ def chosen_for(purpose: str, share: float, plan: Plan, workload_id: str) -> bool
 def group_to_json(group: Group, energy: set[str]) -> Message:
     """A group as a worker reads it; ``energy`` names the workloads whose energy is measured."""
     workloads = [{**workload.to_json(), "energy": workload.id in energy} for workload in group.workloads]
-    return {"part": group.part, "spec": group.spec, "workloads": workloads, "wanted": group.wanted, "role": group.role}
+    return {
+        "part": group.part,
+        "spec": group.spec,
+        "workloads": workloads,
+        "wanted": group.target_count,
+        "role": group.role,
+    }
 
 
 def group_from_json(values: Message) -> tuple[Group, set[str]]:
@@ -223,5 +234,5 @@ def group_from_json(values: Message) -> tuple[Group, set[str]]:
 
 
 def settings_from_json(values: Message) -> tuple[Measuring, Limits]:
-    """How to measure, and what to leave out."""
+    """The ``measuring`` and ``limits`` sections of a worker's settings."""
     return Measuring(**values["measuring"]), Limits(**values["limits"])

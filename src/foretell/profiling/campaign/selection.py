@@ -1,4 +1,4 @@
-"""Profiling: which workloads a campaign takes again from earlier ones: known to run, as different as possible."""
+"""Profiling: choose workloads from earlier campaigns that are known to run and differ as much as possible."""
 
 import math
 from collections import Counter
@@ -24,7 +24,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Chosen:
-    """A workload, the part of the plan it stands for, and its latency on the whole device where that is known."""
+    """A workload, its part of the plan, and its latency on the whole device if that is known."""
 
     workload: Workload
     part: str
@@ -32,20 +32,21 @@ class Chosen:
 
 
 def choose(plan: Plan, limit: int = 0) -> list[Chosen]:
-    """The workloads of a plan in order; any beginning of the list is spread over all parts."""
-    wanted = min(plan.selection.workloads, limit) if limit else plan.selection.workloads
+    """The workloads of a plan, ordered so that the first few already come from all parts."""
+    target_count = min(plan.selection.workloads, limit) if limit else plan.selection.workloads
     if not plan.selection.measured:
-        return _drawn(plan, wanted)
+        return _drawn(plan, target_count)
     rows: Sequence[Row] = list(_read(map(Path, plan.selection.measured), "measurements", _COLUMNS))
     if plan.selection.max_kernels:
         traced = _read(map(Path, plan.selection.measured), "kernels", ("workload_id",))
         kernels = Counter(str(row["workload_id"]) for row in traced)
         rows = [row for row in rows if 0 < kernels[row["workload_id"]] <= plan.selection.max_kernels]
     total = math.fsum(part.share for part in plan.parts)
-    queues = [(part, _part(rows, part, plan, math.ceil(wanted * part.share / total))) for part in plan.parts]
+    queues = [(part, _part(rows, part, plan, math.ceil(target_count * part.share / total))) for part in plan.parts]
     chosen: list[Chosen] = []
     used = Counter({part.name: 0 for part in plan.parts})
-    while len(chosen) < wanted and any(queue for _, queue in queues):
+    # the part that has got least for its share is next, so that every prefix of the list is balanced
+    while len(chosen) < target_count and any(queue for _, queue in queues):
         part, queue = min(((p, q) for p, q in queues if q), key=lambda pair: used[pair[0].name] / pair[0].share)
         used[part.name] += 1
         chosen.append(queue.pop(0))
@@ -54,9 +55,9 @@ def choose(plan: Plan, limit: int = 0) -> list[Chosen]:
     return chosen
 
 
-def _drawn(plan: Plan, wanted: int) -> list[Chosen]:
+def _drawn(plan: Plan, target_count: int) -> list[Chosen]:
     schedule, chosen = make_schedule(plan), dict[str, Chosen]()
-    while len(chosen) < wanted and (group := schedule.next()) is not None:
+    while len(chosen) < target_count and (group := schedule.next()) is not None:
         workload = group.workloads[0]
         chosen.setdefault(workload.id, Chosen(workload, group.part))
     return list(chosen.values())
@@ -73,7 +74,7 @@ def _read(paths: Iterable[Path], table: str, columns: Sequence[str]) -> Iterable
 
 def _part(rows: Sequence[Row], part: Part, plan: Plan, count: int) -> list[Chosen]:
     fitting = {str(row["workload_id"]): row for row in rows if row["part"] == part.name and _fits(row, part, plan)}
-    picked = spread_out([fitting[each] for each in sorted(fitting)], count, str(plan.seed))
+    picked = spread_out([fitting[workload_id] for workload_id in sorted(fitting)], count, str(plan.seed))
     return [Chosen(workload_from_row(row), part.name, float(row["latency_ms"])) for row in picked]
 
 
@@ -92,7 +93,7 @@ def _fits(row: Row, part: Part, plan: Plan) -> bool:
 
 
 def spread_out(rows: Sequence[Row], count: int, seed: str) -> list[Row]:
-    """Pick ``count`` rows one after the other, each as unlike those before it as there is."""
+    """Pick ``count`` rows greedily: each time the row whose traits occur least among the rows picked before."""
     used: Counter[tuple[str, object]] = Counter()
     left = sorted(rows, key=lambda row: fraction("selection", seed, row["workload_id"]))
     picked: list[Row] = []

@@ -1,4 +1,4 @@
-"""Profiling: one worker process that outlives its tasks: measure a workload, trace it, say what came out."""
+"""Profiling: one worker process that measures and traces one workload after the other and returns the outcomes."""
 
 import json
 import time
@@ -17,7 +17,7 @@ _LISTEN_S = 0.2
 
 @dataclass
 class Outcome:
-    """What is known of one workload after its task."""
+    """The outcome of one workload's task."""
 
     status: str = ""
     values: Message = field(default_factory=dict)
@@ -42,10 +42,11 @@ class TaskWorker:
         self._alive = False
 
     def measure(self, group: Group, *, energy: bool, trace: bool, stop_at: float) -> Outcome:
-        """Measure the one workload of ``group``, and trace it if asked for and if it ran."""
+        """Measure the one workload of ``group``; with ``trace``, also trace it if it ran."""
         outcome = Outcome()
         started = time.perf_counter()
-        # in a fresh process a trace follows the timing; in one that is kept it would slow what comes next
+        # A fresh process may trace right after timing, because it ends then. A process that stays must not load the
+        # tracer between timings, so it gets a separate trace below.
         self._run(group, outcome, energy=energy, trace=trace and self._fresh, stop_at=stop_at)
         if outcome.status == "fallback":
             reason = outcome.values
@@ -81,7 +82,7 @@ class TaskWorker:
         worker = self._ready_worker()
         ids = {workload.id for workload in group.workloads}
         task = {"group": group_to_json(group, ids if energy else set()), "stop_at": stop_at}
-        self._pool.give(worker, group, task | {"trace": sorted(ids) if trace else []})
+        self._pool.assign(worker, group, task | {"trace": sorted(ids) if trace else []})
         hung = False
         while True:
             for _, message in self._pool.listen(_LISTEN_S):
@@ -94,12 +95,12 @@ class TaskWorker:
                 if message["event"] == "done":
                     worker.group = worker.current = None
                     return
-                self._hear(message, outcome)
+                self._handle_message(message, outcome)
             if not hung and self._pool.hung(self._timeout_s):
                 hung = True
                 worker.process.kill()
 
-    def _hear(self, message: dict[str, Any], outcome: Outcome) -> None:
+    def _handle_message(self, message: dict[str, Any], outcome: Outcome) -> None:
         if message["event"] == "record":
             outcome.status, outcome.values = message["status"], message["values"]
         elif message["event"] == "trace":

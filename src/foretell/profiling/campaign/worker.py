@@ -1,16 +1,16 @@
 """Profiling: a child process that measures groups of workloads until its input ends.
 
-Whatever goes wrong inside a workload becomes a record; what breaks the process breaks this process alone. Where each
-workload is to have a fresh process, this one imports and builds, never touches the device, and forks.
+An error inside a workload becomes a record; a crash ends only this process. If each workload gets a fresh process, this
+one only imports and builds models, never uses the device itself, and forks a copy for each workload.
 
 A campaign and its workers exchange one JSON object a line:
 
 campaign → worker    {"group": {...}, "trace": [...]}     measure or trace these workloads; trace these once measured
 worker → campaign    {"event": "ready", ...}              imports are done
-                     {"event": "begin", "id": ...}        a workload has been begun: who dies now, dies of it
+                     {"event": "begin", "id": ...}        a workload begins; a crash from now on is blamed on it
                      {"event": "record", ...}             a measurement, or why there is none
                      {"event": "trace", ...}              the kernels of one run
-                     {"event": "fallback", "id": ...}     cannot be captured: a tracing worker shall measure it
+                     {"event": "fallback", "id": ...}     cannot be captured: a tracing worker must measure it
                      {"event": "done", ...}               the group is finished
                      {"event": "poisoned"}                the worker's device context is broken; it ends now
 """
@@ -26,7 +26,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from foretell.processes.child import POISONED, Message, PoisonedError, die_with_parent, settle, short, take_output
+from foretell.processes.child import (
+    POISONED,
+    Message,
+    PoisonedError,
+    die_with_parent,
+    redirect_output,
+    short,
+    stop_garbage_collection,
+)
 from foretell.processes.device_lock import DeviceLock
 from foretell.processes.forked import EndedError, run_forked
 from foretell.profiling.campaign.plan import Limits, Measuring
@@ -42,9 +50,9 @@ CLEAN, SECOND_STREAM = "clean", "second-stream"
 
 
 class Worker:
-    """Builds models, measures their workloads, and says what came out.
+    """Builds models, measures their workloads, and sends the results.
 
-    With a ``device_lock`` each workload has a fresh process, which passes through it.
+    With a ``device_lock``, each workload runs in a fresh process, which takes this lock.
     """
 
     def __init__(
@@ -52,20 +60,20 @@ class Worker:
         runtime: Any,
         measuring: Measuring,
         limits: Limits,
-        say: Callable[[Message], None],
+        send: Callable[[Message], None],
         device_lock: DeviceLock | None = None,
     ) -> None:
         self._runtime = runtime
         self._device_lock = device_lock
         self._measuring = measuring
         self._limits = limits
-        self._say = say
+        self._send = send
         self._built: Any = None
         self._weights: Any = None
         self._cost: Any = None
 
     def try_device(self) -> None:
-        """Open the device once in a process of its own: whether it answers, and what a context takes of its memory."""
+        """Open the device once in a forked process, to check that it works and to measure the memory of a context."""
         if self._device_lock is not None:
             answer = self._fork(self._device_lock, lambda: False, tracing=False)
             self._runtime.context_mib = answer["context_mib"]
@@ -77,17 +85,17 @@ class Worker:
 
         started = time.perf_counter()
         first = group.workloads[0]
-        self._say({"event": "begin", "id": first.id})
+        self._send({"event": "begin", "id": first.id})
         try:
             self._built = build(group.spec)
             self._weights = Weights(self._built.model, cast_buffers=self._built.cast_buffers)
             parameters = sum(parameter.numel() for parameter in self._built.model.parameters())
         except Exception as error:  # noqa: BLE001 a model that cannot be built is a finding, not an accident
-            for workload in group.workloads[: group.wanted]:
+            for workload in group.workloads[: group.target_count]:
                 self._record(workload, "build_error", error=short(error))
             return
         build_s = time.perf_counter() - started
-        left = group.wanted
+        left = group.target_count
         self._cost = None
         try:
             for workload in group.workloads:
@@ -96,7 +104,7 @@ class Worker:
                 if parameters > self._limits.max_parameters:
                     self._record(workload, "skipped", error=f"{parameters} parameters")
                     continue
-                self._say({"event": "begin", "id": workload.id})
+                self._send({"event": "begin", "id": workload.id})
                 too_much = self._too_much(workload) if group.role == "measure" else None
                 if too_much is not None:
                     self._record(workload, "skipped", error=too_much)
@@ -109,7 +117,7 @@ class Worker:
             self._drop()
 
     def _in_its_process(self, workload: Workload, role: str, chosen: tuple[bool, bool], facts: Message) -> bool:
-        """One workload here, or in a fresh copy of this process; whether it counts as measured."""
+        """Measure one workload here or in a forked copy of this process; return whether it counts as measured."""
         energy, trace = chosen
         if self._device_lock is None:
             return self._one(workload, role, energy=energy, trace=trace, facts=facts)
@@ -129,8 +137,9 @@ class Worker:
         return bool(answer["counted"])
 
     def _fork(self, device_lock: DeviceLock, work: Callable[[], bool], *, tracing: bool) -> Message:
-        def work_there() -> Message:
-            device_lock.open()  # a lock that is inherited would outlive its holder
+        def work_in_copy() -> Message:
+            # open it anew: flock belongs to the open file, which a forked copy would share with its parent
+            device_lock.open()
             waited_s = device_lock.waited_s
             self._runtime.open(tracing=tracing)
             counted, cost = work(), self._cost
@@ -139,9 +148,9 @@ class Worker:
             return answer | {"context_mib": self._runtime.context_mib, "waited_s": waited_s}
 
         try:
-            answer: Message = run_forked(work_there, device_lock.shared)
+            answer: Message = run_forked(work_in_copy, device_lock.shared)
         finally:
-            device_lock.rest()
+            device_lock.mark_free()
         return answer
 
     def _drop(self) -> None:
@@ -153,7 +162,7 @@ class Worker:
         gc.collect()
 
     def _too_much(self, workload: Workload) -> str | None:
-        """Why a workload is left out, by what the workloads before it cost."""
+        """Why a workload is skipped, judged by the cost of the workloads before it; None if it is not."""
         if self._cost is None or workload.mode in ("prefill", "decode"):
             return None
         elements = cost(workload)
@@ -163,7 +172,7 @@ class Worker:
         return f"about {memory_gib:.0f} GiB" if memory_gib > self._limits.max_memory_gib else None
 
     def _one(self, workload: Workload, role: str, *, energy: bool, trace: bool, facts: Message) -> bool:
-        """One workload; whether it counts as measured."""
+        """Measure or trace one workload; return whether it counts as measured."""
         import torch
 
         from foretell.profiling.runtimes.cuda import CaptureError
@@ -171,17 +180,17 @@ class Worker:
         started = time.perf_counter()
         step, record, status, reason = None, facts, "ok", ""
         try:
-            step, seen = self._prepare(workload, role)
+            step, counted = self._prepare(workload, role)
             if role == "trace":
                 return self._trace(workload, step)
             if role == "fallback":
                 more, table = self._runtime.measure_uncaptured(step, self._built.model)
-                self._say({"event": "trace", "id": workload.id, "kernels": table.to_json()})
+                self._send({"event": "trace", "id": workload.id, "kernels": table.to_json()})
                 more |= self._state(table)
             else:
                 eager = fraction("eager", workload.id) < self._measuring.eager_share
                 more = self._runtime.measure(step, energy=energy, eager=eager)
-            record = seen | more | facts | {"measure_s": time.perf_counter() - started}
+            record = counted | more | facts | {"measure_s": time.perf_counter() - started}
             record |= self._trace_timed(workload, step) if trace and role == "measure" else {}
         except CaptureError as error:
             status, reason = "fallback", short(error)
@@ -193,20 +202,20 @@ class Worker:
             self._close(step)
             step = None
         if status == "fallback":
-            self._say({"event": "fallback", "id": workload.id, "error": reason})
+            self._send({"event": "fallback", "id": workload.id, "error": reason})
         elif status == "ok":
             self._record(workload, "ok", **record)
         else:
             self._record(workload, status, error=reason, **facts)
         if status != "ok" and self._device_lock is None:
-            self._check_health()  # only here: while an error is handled, its traceback keeps tensors alive
+            self._check_health()  # not in the handlers above: there, the traceback keeps tensors alive
         return status in ("ok", "fallback")
 
     def _prepare(self, workload: Workload, role: str) -> tuple[Any, Message]:
         from foretell.profiling.steps import make_step, weight_dtype
 
         runtime = self._runtime
-        gc.collect()  # otherwise off: what is left of the workload before must not count as memory of this one
+        gc.collect()  # automatic collection is off; remains of the previous workload must not count as memory here
         with runtime.shared():
             runtime.clear()
             self._weights.place(runtime.device, weight_dtype(workload))
@@ -215,32 +224,33 @@ class Worker:
             step = make_step(self._built, workload, runtime.device)
             runtime.clear()
             runtime.reset_memory()
-        record, seen = runtime.warm_up(step, _TRACE_WARMUPS if role == "trace" else self._measuring.warmups)
-        seen.elements = cost(workload)
-        if self._cost is None or seen.elements >= self._cost.elements:
-            self._cost = seen
-        estimates = {"module_macs": seen.macs, "module_outputs": seen.outputs}
+        record, counted_cost = runtime.warm_up(step, _TRACE_WARMUPS if role == "trace" else self._measuring.warmups)
+        counted_cost.elements = cost(workload)
+        if self._cost is None or counted_cost.elements >= self._cost.elements:
+            self._cost = counted_cost
+        estimates = {"module_macs": counted_cost.macs, "module_outputs": counted_cost.outputs}
         return step, record | estimates | {"parameters_mib": parameters_mib}
 
     def _trace(self, workload: Workload, step: Any) -> bool:
         table = self._runtime.trace(step, self._built.model, 1)[0]
-        self._say({"event": "trace", "id": workload.id, "kernels": table.to_json()})
+        self._send({"event": "trace", "id": workload.id, "kernels": table.to_json()})
         return True
 
     def _trace_timed(self, workload: Workload, step: Any) -> Message:
-        """Trace what has just been timed; its streams tell in which state of the process that was."""
+        """Trace the step that was just timed; return the process state, which the streams of the trace show."""
         try:
             self._runtime.start_tracer()
             table = self._runtime.trace(step, self._built.model, 1)[0]
         except Exception:  # noqa: BLE001 the measurement stands without its trace
             return {}
-        self._say({"event": "trace", "id": workload.id, "kernels": table.to_json()})
+        self._send({"event": "trace", "id": workload.id, "kernels": table.to_json()})
         return self._state(table)
 
     def _state(self, table: KernelTable) -> Message:
-        """Which of its two states a process is in: replays are slower where kernels have run on a second stream.
+        """The state of this process: replays are slower once kernels have run on a second stream.
 
-        One stream tells the state of a fresh process alone: in another, earlier workloads may have used more.
+        A trace with one stream shows the state only in a fresh process: in another one, earlier workloads may have used
+        a second stream.
         """
         if table.streams() > 1:
             return {"process_state": SECOND_STREAM}
@@ -263,7 +273,7 @@ class Worker:
             raise PoisonedError("The device context of this process is broken.")
 
     def _record(self, workload: Workload, status: str, **values: object) -> None:
-        self._say({"event": "record", "id": workload.id, "status": status, "values": values})
+        self._send({"event": "record", "id": workload.id, "status": status, "values": values})
 
 
 def _make_runtime(device: str, device_lock: DeviceLock, measuring: Measuring) -> Any:
@@ -280,9 +290,9 @@ def main(arguments: list[str]) -> int:
     """Serve one campaign: settings as JSON in the only argument, groups on standard input."""
     die_with_parent()
     settings = json.loads(arguments[0])
-    say = take_output()
+    send = redirect_output()
     measuring, limits = settings_from_json(settings)
-    # libraries ask whether there is a device as they are imported: the driver must not be loaded before a fork
+    # some libraries look for a device when they are imported, but the driver must not be loaded before a fork
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     import torch
 
@@ -294,10 +304,10 @@ def main(arguments: list[str]) -> int:
     if not fresh:
         runtime.open(tracing=settings["role"] == "trace")
     preload(settings["preload"])
-    settle()
-    worker = Worker(runtime, measuring, limits, say, device_lock if fresh else None)
+    stop_garbage_collection()
+    worker = Worker(runtime, measuring, limits, send, device_lock if fresh else None)
     worker.try_device()
-    say({"event": "ready", "pid": os.getpid()})
+    send({"event": "ready", "pid": os.getpid()})
     for line in sys.stdin:
         message = json.loads(line)
         group, energy = group_from_json(message["group"])
@@ -305,10 +315,10 @@ def main(arguments: list[str]) -> int:
         try:
             worker.run_group(group, energy, message["stop_at"], message.get("trace", ()))
         except PoisonedError:
-            say({"event": "poisoned"})
+            send({"event": "poisoned"})
             os._exit(POISONED)
         busy_s = time.perf_counter() - started - (device_lock.waited_s - waited)
-        say({"event": "done", "busy_s": busy_s})
+        send({"event": "done", "busy_s": busy_s})
     return 0
 
 

@@ -35,11 +35,13 @@ def flatten(module: Any) -> tuple[Any, Mapping[str, str]]:
                 return result
             inner = _wrapped(node, owner)
             if inner is not None:
+                # the arguments after the wrapped module are its inputs; copy its nodes in place of the call
                 position = next(i for i, argument in enumerate(node.args) if _attribute(owner, argument) is inner)
                 inner_inputs = torch.fx.map_arg(node.args[position + 1 :], value)
                 holders = [inner_node for inner_node in inner.graph.nodes if inner_node.op == "placeholder"]
                 inner_path = f"{path}{node.args[position].target}."
                 known[node] = copy(inner, dict(zip(holders, inner_inputs)), f"{prefix}{node.name}/", inner_path)
+            # a wrapper with several results returned them as a list: take the item instead of copying the getitem
             elif node.target is operator.getitem and isinstance(known[node.args[0]], list | tuple):
                 known[node] = known[node.args[0]][node.args[1]]
             elif not isinstance(_attribute(owner, node), torch.fx.GraphModule):

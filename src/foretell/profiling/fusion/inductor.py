@@ -57,6 +57,7 @@ def export(built: Built, workload: Workload, device: str) -> Any:
             kind = dtype if cast and tensor.is_floating_point() else tensor.dtype
             with mode:
                 copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=device)
+            # keep the tensor itself: if it were freed, another tensor could get its id
             known[id(tensor)] = tensor, copy
         return known[id(tensor)][1]
 
@@ -80,6 +81,7 @@ def compile_exported(exported: Any) -> Compiled:
     compile_fx, config = _inductor("compile_fx"), _inductor("config")
     module, names = flatten(exported.graph_module)
     inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    # settings come and go with torch versions: use only those that this version has
     settings = {name: value for name, value in _SETTINGS.items() if hasattr(config, name)}
     with (
         _stopped_schedulers() as schedulers,
@@ -147,25 +149,25 @@ def read_kernels(scheduled: Iterable[Any], names: Mapping[str, str]) -> Compiled
                     places = shares_of.setdefault(name, {})
                     places[len(kernels)] = max(share, places.get(len(kernels), share))
         kernels.append(_describe(kernel, parts))
-    return Compiled(tuple(kernels), {name: _homes(places) for name, places in shares_of.items()})
+    return Compiled(tuple(kernels), {name: _main_kernels(places) for name, places in shares_of.items()})
 
 
 class _Share(NamedTuple):
     """What a kernel does for an operator; the greatest of several shares counts."""
 
-    works: bool  # more than a view of it
+    computes: bool  # more than a view of it
     external: bool
-    late: int
+    fx_position: int
 
 
-def _homes(places: Mapping[int, _Share]) -> tuple[int, ...]:
+def _main_kernels(places: Mapping[int, _Share]) -> tuple[int, ...]:
     """The kernels of one operator; the one that completes it comes first.
 
     Kernels that only view its result, or only prepare a library call, are left out where another kernel does the work.
     """
-    best = max((share.works, share.external) for share in places.values())
-    chosen = [kernel for kernel, share in places.items() if (share.works, share.external) == best]
-    return tuple(sorted(chosen, key=lambda kernel: (-places[kernel].late, kernel)))
+    best = max((share.computes, share.external) for share in places.values())
+    chosen = [kernel for kernel, share in places.items() if (share.computes, share.external) == best]
+    return tuple(sorted(chosen, key=lambda kernel: (-places[kernel].fx_position, kernel)))
 
 
 def _fx_order(scheduled: Iterable[Any]) -> dict[Any, int]:
@@ -175,7 +177,7 @@ def _fx_order(scheduled: Iterable[Any]) -> dict[Any, int]:
 
 def _parts(kernel: Any) -> list[Any]:
     """The buffers of a kernel; groups of kernels are expanded."""
-    return [part for each in kernel.get_nodes() for part in ([each] if each is kernel else _parts(each))]
+    return [part for child in kernel.get_nodes() for part in ([child] if child is kernel else _parts(child))]
 
 
 def _origins(part: Any) -> Iterable[Any]:
@@ -223,15 +225,15 @@ def _computed(part: Any, order: Mapping[Any, int], results: Mapping[str, Any]) -
 
 def source_names(node: Any, known: Mapping[str, str]) -> list[str]:
     """The nodes of the exported program that an FX node came from, through all passes in between."""
-    sources, found_names = list(node.meta.get("from_node") or ()), []
+    sources, names = list(node.meta.get("from_node") or ()), []
     while sources:
         source = sources.pop()
         deeper = list(getattr(source, "from_node", None) or ())
         if deeper:
             sources += deeper
         elif source.name in known:
-            found_names.append(known[source.name])
-    return found_names
+            names.append(known[source.name])
+    return names
 
 
 def _is_empty(part: Any) -> bool:

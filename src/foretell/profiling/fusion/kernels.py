@@ -46,32 +46,30 @@ def label_graph(graph: Graph, compiled: Compiled) -> Labels:
     A node of several kernels is listed under the main one, but its edges count as fused wherever both ends meet. A node
     that the compiler dropped (a dropout, a view) counts as part of the kernels that are both before and after it.
     """
-    homes = _with_dropped(graph, [compiled.members.get(node.name, ()) for node in graph.nodes])
-    groups = [home[0] if home else NO_KERNEL for home in homes]
+    node_kernels = _with_dropped(graph, [compiled.members.get(node.name, ()) for node in graph.nodes])
+    groups = [kernel_ids[0] if kernel_ids else NO_KERNEL for kernel_ids in node_kernels]
     edges = sorted(set(edges_of(graph)))
     return Labels(
         groups=tuple(groups),
         kernels=tuple(compiled.kernels[group] if group != NO_KERNEL else "" for group in groups),
         sources=tuple(source for source, _ in edges),
         targets=tuple(target for _, target in edges),
-        fused=tuple(not set(homes[source]).isdisjoint(homes[target]) for source, target in edges),
+        fused=tuple(not set(node_kernels[source]).isdisjoint(node_kernels[target]) for source, target in edges),
     )
 
 
-def _with_dropped(graph: Graph, homes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def _with_dropped(graph: Graph, node_kernels: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The kernels of every node; dropped nodes get the kernels that reach them from both sides."""
-    before, after = [set(home) for home in homes], [set(home) for home in homes]
+    before, after = [set(kernel_ids) for kernel_ids in node_kernels], [set(kernel_ids) for kernel_ids in node_kernels]
     edges = sorted(set(edges_of(graph)))
-    for (
-        source,
-        target,
-    ) in edges:  # in order of the source: nodes are in topological order, so the set of the source is complete
-        if not homes[target]:
+    # by source: nodes are in topological order, so the set of a source is complete before it is passed on
+    for source, target in edges:
+        if not node_kernels[target]:
             before[target] |= before[source]
     for source, target in sorted(edges, key=lambda edge: -edge[0]):
-        if not homes[source]:
+        if not node_kernels[source]:
             after[source] |= after[target]
-    return [home or tuple(sorted(before[i] & after[i])) for i, home in enumerate(homes)]
+    return [kernel_ids or tuple(sorted(before[i] & after[i])) for i, kernel_ids in enumerate(node_kernels)]
 
 
 def edges_of(graph: Graph) -> Iterable[tuple[int, int]]:

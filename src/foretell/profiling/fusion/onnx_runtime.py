@@ -32,7 +32,7 @@ _LARGE = 1024
 _LARGE_FOLDED = 65536
 _FOLD_LIMIT = 4096
 # operators that ONNX Runtime adds around the one that does the work
-_PLUMBING = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "ReorderInput", "ReorderOutput", "Identity"}
+_HELPERS = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "ReorderInput", "ReorderOutput", "Identity"}
 _BLOCKED_NAME = re.compile(r"^(?P<tensor>.+)_nchwc(?:_token_\d+)?$")
 
 
@@ -41,7 +41,7 @@ def export(built: Built, workload: Workload, folder: Path) -> Any:
     torch = require("torch", extra="torch", purpose="Exporting to ONNX")
     optimizer = importlib.import_module("onnxscript.optimizer")
     ir = importlib.import_module("onnx_ir")
-    _keep_registry()
+    _cache_registry()
     inputs = built.make_inputs(workload, "cpu", torch.float32)
     model = built.model.requires_grad_(False)
     quiet = io.StringIO()
@@ -73,7 +73,7 @@ def export(built: Built, workload: Workload, folder: Path) -> Any:
 
 
 @functools.cache
-def _keep_registry() -> None:
+def _cache_registry() -> None:
     """Let the exporter collect its operators once instead of for every model, which takes a tenth of its time."""
     registration = importlib.import_module("torch.onnx._internal.exporter._registration")
     registry = getattr(registration, "ONNXRegistry", None)
@@ -137,8 +137,8 @@ class _Matching:
             results = [name for name in results if name not in map(self._original, node.input)]
             if not results:
                 continue
-            parts = self._with_plumbing(index)
-            main = max(parts, key=lambda part: (self._nodes[part].op_type not in _PLUMBING, -part))
+            parts = self._with_helpers(index)
+            main = max(parts, key=lambda part: (self._nodes[part].op_type not in _HELPERS, -part))
             exact = {self._nodes[part].name: part for part in parts}
             for replaced in self._walk(results, present):
                 part = exact.get(replaced.name, main)
@@ -146,12 +146,14 @@ class _Matching:
                     used[part] = len(kernels)
                     kernels.append(_describe(self._nodes[part]))
                 members.setdefault(replaced.name, []).append(used[part])
-        return Compiled(tuple(kernels), {name: tuple(dict.fromkeys(homes)) for name, homes in members.items()})
+        return Compiled(
+            tuple(kernels), {name: tuple(dict.fromkeys(kernel_ids)) for name, kernel_ids in members.items()}
+        )
 
     def _original(self, name: str) -> str:
         return self._alias.get(name, name)
 
-    def _with_plumbing(self, index: int) -> list[int]:
+    def _with_helpers(self, index: int) -> list[int]:
         """A node, and the nodes before it whose results only it reads and the source does not know."""
         parts, waiting = [index], [index]
         while waiting:
@@ -192,8 +194,8 @@ class _Matching:
             tensor = self._follow(tensor, lambda user: user.op_type == activation)
         self._alias[node.output[0]] = tensor
 
-    def _follow(self, tensor: str, wanted: Any) -> str:
-        return next((str(user.output[0]) for user in self._users.get(tensor, ()) if wanted(user)), tensor)
+    def _follow(self, tensor: str, matches: Any) -> str:
+        return next((str(user.output[0]) for user in self._users.get(tensor, ()) if matches(user)), tensor)
 
 
 def _describe(node: Any) -> str:

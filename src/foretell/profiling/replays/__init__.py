@@ -1,1 +1,1 @@
-"""Captured steps that stay on the device: replayed on slices, compiled, beside each other."""
+"""Profiling: captured steps that stay on the device, to be replayed on slices, compiled, or beside each other."""

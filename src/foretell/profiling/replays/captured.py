@@ -1,7 +1,7 @@
 """Profiling: captured steps that stay on the device, to be timed or replayed beside those of other processes.
 
-A CUDA graph refers to the memory it was captured with. While any is alive, nothing here empties the workspaces of
-cuBLAS, which all graphs of a process share.
+A CUDA graph refers to the memory that it was captured with. So while any graph exists, nothing here frees the
+workspaces of cuBLAS, which all graphs of a process share.
 """
 
 import itertools
@@ -35,23 +35,23 @@ _SPIN_S = 0.002
 
 
 class NoDeviceLock(DeviceLock):
-    """For processes that are told when to time: nothing is locked."""
+    """A device lock that locks nothing, for processes that time only on command."""
 
     def __init__(self) -> None:
         super().__init__(Path(), 0)
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Nobody is kept out."""
+        """Use the device without excluding others."""
         yield
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Whoever sent the command has seen to it."""
+        """Use the device; the sender of the command makes sure that no other process does."""
         yield
 
-    def wanted(self) -> bool:
-        """Nobody waits here."""
+    def is_requested(self) -> bool:
+        """Nobody waits for this lock."""
         return False
 
 
@@ -64,21 +64,25 @@ class Captured:
     close: Callable[[], None]
 
 
-def replays_for(guess_ms: float, measuring: Measuring) -> int:
-    """How many replays one timing has: the protocol's twenty at least, fewer where one takes long.
+def replays_for(estimate_ms: float, measuring: Measuring) -> int:
+    """The number of replays of one timing: at least twenty, but fewer for long replays.
 
-    >>> [replays_for(guess_ms, Measuring()) for guess_ms in (0.1, 10.0, 25.0, 200.0)]
+    >>> [replays_for(estimate_ms, Measuring()) for estimate_ms in (0.1, 10.0, 25.0, 200.0)]
     [100, 20, 16, 5]
     """
-    if guess_ms > _LONG_MS:
-        return max(_MIN_REPLAYS, min(measuring.replays, int(_LONG_BUDGET_MS / guess_ms)))
-    return max(measuring.replays, min(_MAX_REPLAYS, int(_SHORT_BUDGET_MS / max(guess_ms, 1e-3))))
+    if estimate_ms > _LONG_MS:
+        return max(_MIN_REPLAYS, min(measuring.replays, int(_LONG_BUDGET_MS / estimate_ms)))
+    return max(measuring.replays, min(_MAX_REPLAYS, int(_SHORT_BUDGET_MS / max(estimate_ms, 1e-3))))
 
 
 def time_replays(times_ms: Callable[[int, int], list[float]], measuring: Measuring) -> Record:
-    """Time as the protocol says; ``times_ms(count, lead)`` times ``count`` replays after ``lead`` others."""
-    guess_ms = min(times_ms(1, 1))
-    count, lead = replays_for(guess_ms, measuring), 1 if guess_ms > _LONG_MS else 3
+    """Time replays; try again while they vary too much, and keep the try that varies least.
+
+    ``times_ms(count, lead)`` times ``count`` replays after ``lead`` others that are not timed.
+    """
+    # one untimed and one timed replay give an estimate, from which the number of replays follows
+    estimate_ms = min(times_ms(1, 1))
+    count, lead = replays_for(estimate_ms, measuring), 1 if estimate_ms > _LONG_MS else 3
     best: Record = {}
     best_cv = 0.0
     for attempt in range(1, measuring.tries + 1):
@@ -95,12 +99,12 @@ def time_replays(times_ms: Callable[[int, int], list[float]], measuring: Measuri
 
 
 def chunk_of(replay_ms: float) -> int:
-    """Replays between two looks at the clock."""
+    """The number of replays between two checks of the clock."""
     return max(1, int(_CHUNK_MS / max(replay_ms, 1e-3)))
 
 
 def wait_until(moment: float) -> None:
-    """Sleep, then spin, until the wall clock shows ``moment``."""
+    """Sleep, then spin for the last part (sleep alone is too imprecise), until the wall clock shows ``moment``."""
     while (left := moment - time.time()) > 0:
         if left > _SPIN_S:
             time.sleep(left - _SPIN_S)
@@ -114,7 +118,7 @@ class CudaReplays(CudaRuntime):
         self._main: Any = None
 
     def open(self, *, tracing: bool = False) -> None:  # noqa: ARG002 nothing is traced here
-        """Create the context, beside others that do the same."""
+        """Create the context; other processes may do the same at the same time."""
         try:
             self._nvml.open()
             self._has_nvml = True
@@ -132,7 +136,7 @@ class CudaReplays(CudaRuntime):
 
     def capture(self, step: Step) -> Captured:
         """Capture a step that has been warmed up, on the current stream."""
-        self._refuse_synchronising(step)
+        self._check_no_synchronisation(step)
         graph, output = self._capture(step)
         return Captured(graph.replay, output, graph.reset)
 
@@ -155,7 +159,7 @@ class CudaReplays(CudaRuntime):
         return [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
 
     def replay_from(self, captured: Captured, start: float, seconds: float, replay_ms: float) -> list[float]:
-        """Replay back to back; the wall-clock moments between replays, as the device saw them."""
+        """Replay back to back; return the wall-clock times between replays, from events of the device."""
         torch.cuda.synchronize()
         base = torch.cuda.Event(enable_timing=True)
         base.record()
@@ -175,13 +179,14 @@ class CudaReplays(CudaRuntime):
                 captured.replay()
                 mark()
             waiting.append(events[-1])
-            if len(waiting) > _IN_FLIGHT:  # the device never waits for the host, and the end is near the time asked for
+            # a bounded queue: the device never waits for the host, and replays end soon after the time is over
+            if len(waiting) > _IN_FLIGHT:
                 waiting.pop(0).synchronize()
         torch.cuda.synchronize()
         return [origin + seconds_from_ms(base.elapsed_time(event)) for event in events]
 
     def reserved_bytes(self) -> int:
-        """What this process holds of the device's memory, its context not counted."""
+        """The memory of the device that this process has reserved, without its context."""
         return int(torch.cuda.memory_reserved())
 
     def clock_mhz(self) -> int | None:
@@ -189,7 +194,7 @@ class CudaReplays(CudaRuntime):
         return self._nvml.clock_mhz() if self._has_nvml else None
 
     def works(self) -> bool:
-        """Whether the context still computes."""
+        """Whether the device context still works."""
         try:
             right = float(torch.ones(8, device=self.device).sum()) == 8.0
             torch.cuda.synchronize()
@@ -197,14 +202,14 @@ class CudaReplays(CudaRuntime):
             return False
         return right
 
-    def tidy(self) -> None:
-        """Give unused memory back."""
+    def release_cache(self) -> None:
+        """Release unused memory."""
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
 
 class CpuReplays(CpuRuntime):
-    """The same on the host's processor, where a replay is a run: for tests of the choreography, not for results."""
+    """The same interface on the host's processor, where a replay is a run; for tests only."""
 
     def __init__(self, measuring: Measuring) -> None:
         super().__init__(NoDeviceLock(), measuring)
@@ -237,7 +242,7 @@ class CpuReplays(CpuRuntime):
         return record | {"clock_mhz": None, "alone_s": time.perf_counter() - started}
 
     def replay_from(self, captured: Captured, start: float, seconds: float, replay_ms: float) -> list[float]:  # noqa: ARG002
-        """Run back to back; the moments between runs."""
+        """Run back to back; return the times between runs."""
         wait_until(start)
         moments = [time.time()]
         while time.time() < start + seconds:
@@ -246,7 +251,7 @@ class CpuReplays(CpuRuntime):
         return moments
 
     def reserved_bytes(self) -> int:
-        """Not told apart from the rest of the process."""
+        """Unknown: it cannot be separated from the rest of the process."""
         return 0
 
     def clock_mhz(self) -> int | None:
@@ -254,8 +259,8 @@ class CpuReplays(CpuRuntime):
         return None
 
     def works(self) -> bool:
-        """A processor that answers works."""
+        """A processor always works."""
         return True
 
-    def tidy(self) -> None:
+    def release_cache(self) -> None:
         """There is no allocator to empty."""

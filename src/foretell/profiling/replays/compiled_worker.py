@@ -1,12 +1,12 @@
-"""Profiling: a child process that compiles models, keeps them on the device, and measures them when it is told to.
+"""Profiling: a child process that compiles models, keeps them on the device, and measures them on command.
 
-    prepare    build, warm up and compile one workload        → ``kept``, or ``failed`` with a status
-    time       replay what is kept, as it is and compiled     → one ``timed`` (or ``failed``) a workload
+    prepare    build, warm up and compile one workload        → ``prepared``, or ``failed`` with a status
+    time       replay all models, eager and compiled          → one ``timed`` (or ``failed``) for each workload
     tracer     load the tracer; nothing is timed meanwhile
-    trace      trace what is timed, compiled, and let it go   → one ``traced`` a workload
+    trace      trace timed models, compiled, and drop them    → one ``traced`` for each workload
 
-Every command ends with ``done``, which says whether the process is full. The tracer is loaded late because it stays in
-a process and could disturb its times. SIGUSR1 ends a ``prepare`` at once.
+Every command ends with ``done``, which says whether the process is full. The tracer is loaded late, because it stays in
+the process and could disturb timings. SIGUSR1 ends a ``prepare`` at once.
 """
 
 import gc
@@ -26,11 +26,11 @@ from foretell.processes.child import (
     POISONED,
     Message,
     PoisonedError,
+    configure_libraries,
     die_with_parent,
-    settle,
+    redirect_output,
     short,
-    take_output,
-    work_alone,
+    stop_garbage_collection,
 )
 from foretell.processes.parent import resident_bytes
 from foretell.profiling.campaign.plan import Compiled, Limits, Measuring
@@ -40,19 +40,19 @@ from foretell.profiling.zoos.registry import preload
 from foretell.units import GIB, bytes_from_gib
 
 _WARMUPS = 3
-# so that models of one class, which share their code, are all compiled
+# models of one class share their code; with torch's default limit only the first few would be compiled
 _MAX_COMPILATIONS = 1 << 16
 _MAX_RESIDENT_BYTES = 8 * GIB
 _NO_MEMORY = "out of memory"
 
 
 class InterruptedPreparation(BaseException):
-    """There is no time left to prepare; not an ``Exception``, which compilers catch."""
+    """There is no time left to prepare. Not an ``Exception``, because compilers catch those."""
 
 
 @dataclass
-class Kept:
-    """A model on the device, its step as it is and compiled."""
+class PreparedModel:
+    """A model on the device with its eager and its compiled step."""
 
     workload: Workload
     weights: Any
@@ -61,7 +61,7 @@ class Kept:
     timed: bool = False
 
     def close(self) -> None:
-        """Let go of the device's memory."""
+        """Release the device's memory."""
         for step in (self.step, self.compiled):
             if step is not None:
                 with suppress(RuntimeError):
@@ -72,56 +72,58 @@ class Kept:
 
 
 class CompiledWorker:
-    """What one process keeps, and what it does with it; ``compiler`` is :func:`compile_model` where absent."""
+    """The models of one process, and the commands on them; ``compiler`` is :func:`compile_model` by default."""
 
     def __init__(
         self,
         runtime: Any,
         plan: tuple[Measuring, Limits, Compiled],
-        say: Callable[[Message], None],
+        send: Callable[[Message], None],
         compiler: Callable[[Any], Any] | None = None,
     ) -> None:
         self._runtime = runtime
         self._measuring, self._limits, self._compiled = plan
-        self._say = say
+        self._send = send
         self._compile = compiler or compile_model
-        self._kept: dict[str, Kept] = {}
-        self._traces = False
+        self._models: dict[str, PreparedModel] = {}
+        self._tracer_loaded = False
         self.preparing = False
 
-    def obey(self, message: Message) -> None:
-        """One command."""
+    def execute(self, message: Message) -> None:
+        """Execute one command."""
         command = message["do"]
         if command == "prepare":
             self._prepare(workload_from_json(message["workload"]))
         elif command == "time":
-            self._each(lambda kept: not kept.timed, self._time, message["stop_at"])
+            self._run_on_models(lambda prepared: not prepared.timed, self._time, message["stop_at"])
         elif command == "tracer":
             self._load_tracer()
         elif command == "trace":
-            self._each(lambda kept: kept.timed, self._trace, message["stop_at"])
+            self._run_on_models(lambda prepared: prepared.timed, self._trace, message["stop_at"])
         else:
             raise MeasurementError(f"Unknown command {command!r}.")
 
     def is_full(self) -> bool:
-        """Whether no other workload should come."""
-        few = len(self._kept) < self._compiled.per_process
+        """Whether this process should get no further workload."""
+        few = len(self._models) < self._compiled.per_process
         free = _free_bytes(self._runtime.device) > bytes_from_gib(self._compiled.free_gib)
         return not (few and free and resident_bytes() < _MAX_RESIDENT_BYTES)
 
-    def _each(self, which: Callable[[Kept], bool], do: Callable[[Kept], None], stop_at: float) -> None:
-        for kept in [kept for kept in self._kept.values() if which(kept)]:
+    def _run_on_models(
+        self, which: Callable[[PreparedModel], bool], do: Callable[[PreparedModel], None], stop_at: float
+    ) -> None:
+        for prepared in [prepared for prepared in self._models.values() if which(prepared)]:
             if time.time() > stop_at:
                 break
-            self._say({"event": "begin", "id": kept.workload.id})
-            do(kept)
+            self._send({"event": "begin", "id": prepared.workload.id})
+            do(prepared)
 
     def _prepare(self, workload: Workload) -> None:
         status, error, facts = "ok", "", Message()
-        self._say({"event": "begin", "id": workload.id})
+        self._send({"event": "begin", "id": workload.id})
         try:
             self.preparing = True
-            facts = self._keep(workload)
+            facts = self._build_and_compile(workload)
         except InterruptedPreparation:
             status = ""
         except _TooLargeError as failure:
@@ -133,12 +135,12 @@ class CompiledWorker:
         finally:
             self.preparing = False
         if status == "ok":
-            self._say({"event": "kept", "id": workload.id, "values": facts})
+            self._send({"event": "kept", "id": workload.id, "values": facts})
         else:
             self._fail(workload, status, {"error": error})
         gc.collect()
 
-    def _keep(self, workload: Workload) -> Message:
+    def _build_and_compile(self, workload: Workload) -> Message:
         from foretell.profiling.skeleton import Weights
         from foretell.profiling.steps import make_step, weight_dtype
         from foretell.profiling.zoos.registry import build
@@ -152,18 +154,19 @@ class CompiledWorker:
         parameters = sum(parameter.numel() for parameter in built.model.parameters())
         if parameters > self._limits.max_parameters:
             raise _TooLargeError(f"{parameters} parameters")
+        # automatic collection is off; free remains of earlier models before this one takes memory
         gc.collect()
-        kept = self._kept[workload.id] = Kept(workload, weights)
+        prepared = self._models[workload.id] = PreparedModel(workload, weights)
         weights.place(runtime.device, weight_dtype(workload))
-        kept.step = make_step(built, workload, runtime.device)
-        runtime.warm_up(kept.step, self._measuring.warmups)
-        kept.compiled = make_step(replace(built, model=self._compile(built.model)), workload, runtime.device)
+        prepared.step = make_step(built, workload, runtime.device)
+        runtime.warm_up(prepared.step, self._measuring.warmups)
+        prepared.compiled = make_step(replace(built, model=self._compile(built.model)), workload, runtime.device)
         graphs, started = _graphs(), time.perf_counter()
-        self._run(kept.compiled)
+        self._run(prepared.compiled)
         compile_s, graphs = time.perf_counter() - started, _graphs() - graphs
         for _ in range(_WARMUPS - 1):
-            self._run(kept.compiled)
-        runtime.tidy()
+            self._run(prepared.compiled)
+        runtime.release_cache()
         return {"compile_s": round(compile_s, 3), "graph_breaks": graphs - 1 if graphs > 0 else None}
 
     def _run(self, step: Any) -> None:
@@ -173,21 +176,21 @@ class CompiledWorker:
 
             torch.cuda.synchronize()
 
-    def _time(self, kept: Kept) -> None:
+    def _time(self, prepared: PreparedModel) -> None:
         values: Message = {}
         status = "ok"
         try:
-            for name, step in (("eager", kept.step), ("compiled", kept.compiled)):
+            for name, step in (("eager", prepared.step), ("compiled", prepared.compiled)):
                 record = self._replay(step)
                 values |= {f"{name}_ms": record["latency_ms"], f"{name}_cv": record["latency_cv"]}
                 values["clock_mhz"] = record["clock_mhz"]
         except Exception as failure:  # noqa: BLE001 a step that cannot be captured is a finding, not an accident
             status, values["error"] = _status_of(failure), short(failure)
         if status != "ok":
-            self._fail(kept.workload, status, values)
+            self._fail(prepared.workload, status, values)
             return
-        kept.timed = True
-        self._say({"event": "timed", "id": kept.workload.id, "values": values})
+        prepared.timed = True
+        self._send({"event": "timed", "id": prepared.workload.id, "values": values})
 
     def _replay(self, step: Any) -> Message:
         captured = self._runtime.capture(step)
@@ -196,48 +199,48 @@ class CompiledWorker:
         finally:
             captured.output = None
             captured.close()
-        self._runtime.tidy()
+        self._runtime.release_cache()
         return record
 
     def _load_tracer(self) -> None:
-        """The first trace of a process takes long, and its times are off."""
-        if not self._traces:
+        """Trace something trivial: the first trace of a process takes long, and its times are wrong."""
+        if not self._tracer_loaded:
             import torch
 
             from foretell.profiling.steps import Step
 
             step = Step(lambda: torch.ones(8, device=self._runtime.device) * 2, lambda: None)
-            with suppress(RuntimeError):  # it will be told of every workload
+            with suppress(RuntimeError):  # the same error will be reported for every workload
                 self._runtime.trace(step, None, 1)
-            self._traces = True
+            self._tracer_loaded = True
 
-    def _trace(self, kept: Kept) -> None:
-        answer: Message = {"event": "traced", "id": kept.workload.id, "kernels": None, "error": None}
+    def _trace(self, prepared: PreparedModel) -> None:
+        answer: Message = {"event": "traced", "id": prepared.workload.id, "kernels": None, "error": None}
         try:
-            columns = self._runtime.trace(kept.compiled, None, 1)[0].to_json()
+            columns = self._runtime.trace(prepared.compiled, None, 1)[0].to_json()
             names = ("name", "duration_us", "hidden_us", "grid", "block")
             answer["kernels"] = {name: columns[name] for name in names}
-        except Exception as failure:  # noqa: BLE001 its times are known, and stay
+        except Exception as failure:  # noqa: BLE001 its timings are known and stay valid
             answer["error"] = short(failure)
-        self._say(answer)
-        self._forget(kept.workload.id)
+        self._send(answer)
+        self._forget(prepared.workload.id)
         self._check(answer["error"])
 
     def _fail(self, workload: Workload, status: str, values: Message) -> None:
-        """Say why there is no measurement, or nothing where the reason is the end of the time."""
+        """Drop the workload and send why it failed; send nothing without a status (the time was over)."""
         self._forget(workload.id)
         if status:
-            self._say({"event": "failed", "id": workload.id, "status": status, "values": values})
+            self._send({"event": "failed", "id": workload.id, "status": status, "values": values})
         self._check(status)
 
     def _forget(self, workload_id: str) -> None:
-        kept = self._kept.pop(workload_id, None)
-        if kept is not None:
-            kept.close()
-        del kept
+        prepared = self._models.pop(workload_id, None)
+        if prepared is not None:
+            prepared.close()
+        del prepared
         gc.collect()
         with suppress(RuntimeError):
-            self._runtime.tidy()
+            self._runtime.release_cache()
 
     def _check(self, failure: object) -> None:
         if failure and not self._runtime.works():
@@ -249,11 +252,11 @@ class _BuildError(MeasurementError):
 
 
 class _TooLargeError(MeasurementError):
-    """A model that is not worth the time."""
+    """A model with more parameters than the limit."""
 
 
 def compile_model(model: Any, backend: str = "inductor") -> Any:
-    """The model as ``torch.compile`` makes it in a fresh process: sizes of models before it make nothing dynamic."""
+    """Compile the model as in a fresh process: no shape becomes dynamic because of models that came before."""
     import torch
     from torch._dynamo import config, pgo
 
@@ -269,7 +272,7 @@ def _graphs() -> int:
 
 
 def _status_of(failure: BaseException) -> str:
-    """A compiler wraps what it stumbles over, lack of memory too."""
+    """The status of a failure; compilers wrap errors, so a lack of memory is recognised by its message."""
     return "oom" if isinstance(failure, MemoryError) or _NO_MEMORY in str(failure) else "run_error"
 
 
@@ -281,26 +284,27 @@ def _free_bytes(device: str) -> float:
     return float(torch.cuda.mem_get_info()[0])
 
 
-def _open(settings: Message, say: Callable[[Message], None]) -> CompiledWorker:
+def _open(settings: Message, send: Callable[[Message], None]) -> CompiledWorker:
     from foretell.profiling.replays.captured import CpuReplays, CudaReplays
 
     measuring, limits = settings_from_json(settings)
     runtime: Any = CpuReplays(measuring) if settings["device"] == "cpu" else CudaReplays(measuring)
     runtime.open()
-    return CompiledWorker(runtime, (measuring, limits, Compiled(**settings["compiled"])), say)
+    return CompiledWorker(runtime, (measuring, limits, Compiled(**settings["compiled"])), send)
 
 
 def main(arguments: list[str]) -> int:
     """Serve one campaign: settings as JSON in the only argument, commands on standard input."""
     die_with_parent()
+    # ignore it until the handler is set: by default it would kill this process
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     settings = json.loads(arguments[0])
-    work_alone(Path(settings["folder"]))
-    say = take_output()
+    configure_libraries(Path(settings["folder"]))
+    send = redirect_output()
     import torch
 
     torch.set_num_threads(1)
-    worker = _open(settings, say)
+    worker = _open(settings, send)
 
     def interrupt(_number: int, _frame: object) -> None:
         if worker.preparing:
@@ -309,16 +313,16 @@ def main(arguments: list[str]) -> int:
 
     signal.signal(signal.SIGUSR1, interrupt)
     preload(settings["preload"])
-    settle()  # compilers make millions of small objects; looking through them after each model is enough
-    say({"event": "ready", "pid": os.getpid()})
+    stop_garbage_collection()  # compilers make millions of small objects; one collection after each model is enough
+    send({"event": "ready", "pid": os.getpid()})
     for line in sys.stdin:
         try:
-            worker.obey(json.loads(line))
+            worker.execute(json.loads(line))
             full = worker.is_full()
         except PoisonedError:
             os._exit(POISONED)
-        say({"event": "done", "full": full})
-    os._exit(0)  # what compilers have left behind needs no tidy end
+        send({"event": "done", "full": full})
+    os._exit(0)  # skip the clean-up of what compilers have left behind
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Profiling: streams whose kernels run on some of the multiprocessors only, inside one process."""
+"""Profiling: streams whose kernels run on only some of the multiprocessors (CUDA green contexts), in one process."""
 
 import ctypes
 from typing import Any
@@ -10,11 +10,11 @@ from foretell.errors import MeasurementError
 _NON_BLOCKING = 1
 _CHECK_SIZE = 4096
 _CHECK_REPLAYS = 5
-_LEAST_SLOWDOWN = 1.5
+_MIN_SLOWDOWN = 1.5
 
 
 class GreenStreams:
-    """One stream for each number of multiprocessors; the whole device is the stream ``main``."""
+    """One stream for each number of multiprocessors; ``main`` is the stream of the whole device."""
 
     def __init__(self, main: Any, total: int) -> None:
         self._main = main
@@ -34,8 +34,8 @@ class GreenStreams:
         self._contexts.append(context)
         context.set_context()
         try:
-            # the context's own stream is the default one, which cannot be captured; a stream belongs to the context
-            # that is current when it is made
+            # The context's own stream is a default stream, which cannot be captured. So make another one while the
+            # context is current: a stream belongs to the context that is current when it is made.
             handle = ctypes.c_void_p()
             code = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(handle), _NON_BLOCKING)
         finally:
@@ -46,11 +46,11 @@ class GreenStreams:
         return torch.cuda.ExternalStream(handle.value, device=torch.device("cuda", 0))
 
     def check(self, sm_count: int) -> float:
-        """How much slower a large captured product is on ``sm_count`` multiprocessors; refuse a limit that is none."""
+        """How much slower a large product is on ``sm_count`` multiprocessors; raise an error if it is not slower."""
         matrix = torch.randn(_CHECK_SIZE, _CHECK_SIZE, device="cuda", dtype=torch.float16)
-        limited_ms, whole_ms = (self._product_ms(matrix, self.stream(count)) for count in (sm_count, self._total))
-        slowdown = limited_ms / whole_ms
-        if slowdown < _LEAST_SLOWDOWN:
+        limited_ms, full_ms = (self._product_ms(matrix, self.stream(count)) for count in (sm_count, self._total))
+        slowdown = limited_ms / full_ms
+        if slowdown < _MIN_SLOWDOWN:
             raise MeasurementError(
                 f"{sm_count} of {self._total} multiprocessors are only {slowdown:.2f} times slower: nothing is limited."
             )

@@ -1,4 +1,4 @@
-"""Profiling: a child process that keeps workloads captured and obeys the commands of a replay_workers."""
+"""Profiling: a child process that keeps captured workloads and executes the commands of `workers.ReplayWorkers`."""
 
 import gc
 import itertools
@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foretell.errors import MeasurementError
-from foretell.processes.child import POISONED, Message, PoisonedError, die_with_parent, settle, short, take_output
+from foretell.processes.child import (
+    POISONED,
+    Message,
+    PoisonedError,
+    die_with_parent,
+    redirect_output,
+    short,
+    stop_garbage_collection,
+)
 from foretell.profiling.campaign.plan import Measuring
 from foretell.profiling.workload import Workload, workload_from_json
 from foretell.units import bytes_from_gib, ms
@@ -32,7 +40,7 @@ class Prepared:
     captured: dict[int, Any] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Let go of the device's memory."""
+        """Release the device's memory."""
         for captured in self.captured.values():
             captured.output = None
             with suppress(RuntimeError):
@@ -47,15 +55,15 @@ class Prepared:
 
 
 class ReplayWorker:
-    """What one process has prepared, and what it does with it."""
+    """The prepared workloads of one process, and the commands on them."""
 
     def __init__(
-        self, runtime: Any, measuring: Measuring, memory_gib: float, say: Callable[[Message], None], green: Any = None
+        self, runtime: Any, measuring: Measuring, memory_gib: float, send: Callable[[Message], None], green: Any = None
     ) -> None:
         self._runtime = runtime
         self._measuring = measuring
         self._memory_bytes = bytes_from_gib(memory_gib)
-        self._say = say
+        self._send = send
         self._green = green
         self._sm_counts: tuple[int, ...] = (runtime.sm_count(),)
         self._prepared: dict[str, Prepared] = {}
@@ -64,11 +72,11 @@ class ReplayWorker:
         """Capture every step once for each number of multiprocessors."""
         self._sm_counts = tuple(sm_counts)
 
-    def obey(self, message: Message) -> None:
-        """One command."""
+    def execute(self, message: Message) -> None:
+        """Execute one command."""
         command = message["do"]
         if command == "prepare":
-            self._prepare_all([workload_from_json(each) for each in message["workloads"]], message)
+            self._prepare_all([workload_from_json(values) for values in message["workloads"]], message)
         elif command == "time":
             for prepared in list(self._prepared.values()):
                 if time.time() > message["stop_at"]:
@@ -86,10 +94,11 @@ class ReplayWorker:
         for workload in workloads:
             if left <= 0 or time.time() > message["stop_at"]:
                 break
+            # several processes share the device: each has a limit, so that all can prepare
             if self._runtime.reserved_bytes() > self._memory_bytes:
-                self._failed(workload, "skipped", "the process holds as much memory as it may")
+                self._failed(workload, "skipped", "the process has reached its limit of memory")
                 continue
-            self._say({"event": "begin", "id": workload.id})
+            self._send({"event": "begin", "id": workload.id})
             left -= self._prepare(workload)
 
     def _prepare(self, workload: Workload) -> bool:
@@ -108,11 +117,12 @@ class ReplayWorker:
         if status != "ok":
             self._forget(workload.id)
             self._failed(workload, status, error)
+            # after some CUDA errors every later call fails: end this process instead of blaming later workloads
             if not self._runtime.works():
                 raise PoisonedError("The device context of this process is broken.")
             return False
         facts["prepare_s"] = time.perf_counter() - started
-        self._say({"event": "prepared", "id": workload.id, "status": "ok", "values": facts})
+        self._send({"event": "prepared", "id": workload.id, "status": "ok", "values": facts})
         return True
 
     def _captured(self, workload: Workload) -> Message:
@@ -134,9 +144,10 @@ class ReplayWorker:
         for sm_count in self._sm_counts:
             with self._on(sm_count):
                 if self._green is not None:
-                    prepared.step.run()  # libraries choose their kernels by what they see of the device
+                    # warm up in the slice: libraries choose kernels by the number of multiprocessors that they see
+                    prepared.step.run()
                 prepared.captured[sm_count] = runtime.capture(prepared.step)
-        runtime.tidy()
+        runtime.release_cache()
         parameters = sum(parameter.numel() for parameter in built.model.parameters())
         counts = {"macs": cost.macs, "outputs": cost.outputs, "parameters": parameters}
         return counts | {"sm_count": runtime.sm_count()}
@@ -150,7 +161,7 @@ class ReplayWorker:
 
     def _time(self, prepared: Prepared) -> None:
         workload_id = prepared.workload.id
-        self._say({"event": "begin", "id": workload_id})
+        self._send({"event": "begin", "id": workload_id})
         for sm_count, captured in prepared.captured.items():
             record: Message = {"sm_count": sm_count}
             status = "ok"
@@ -159,14 +170,14 @@ class ReplayWorker:
                     record |= self._runtime.time(captured)
             except RuntimeError as error:
                 status, record["error"] = "run_error", short(error)
-            self._say({"event": "timed", "id": workload_id, "status": status, "values": record})
+            self._send({"event": "timed", "id": workload_id, "status": status, "values": record})
             if status != "ok" and not self._runtime.works():
                 raise PoisonedError("The device context of this process is broken.")
 
     def _replay(self, message: Message) -> None:
-        """Replay one workload, from a given moment or, alone, for as long as enough replays take."""
+        """Replay one workload from a given moment on or, without one, alone until there are enough replays."""
         workload_id = message["id"]
-        self._say({"event": "begin", "id": workload_id})
+        self._send({"event": "begin", "id": workload_id})
         answer: Message = {"event": "replayed", "id": workload_id, "status": "ok"}
         try:
             captured = self._prepared[workload_id].captured[self._sm_counts[0]]
@@ -178,20 +189,21 @@ class ReplayWorker:
             answer["clock_mhz"] = self._runtime.clock_mhz()
         except RuntimeError as error:
             answer |= {"status": "run_error", "error": short(error), "moments": []}
-        self._say(answer)
+        self._send(answer)
         if answer["status"] != "ok" and not self._runtime.works():
             raise PoisonedError("The device context of this process is broken.")
 
     def _alone(self, captured: Any) -> list[float]:
+        # a short series gives the time of a replay, from which the length of the real series follows
         moments = self._runtime.replay_from(captured, time.time(), 0.01, 1.0)
         replay_s = min(after - before for before, after in itertools.pairwise(moments))
-        least_s, most_s = _SOLO_S
-        seconds = min(most_s, max(least_s, (_SOLO_REPLAYS + _SETTLED) * replay_s))
+        min_s, max_s = _SOLO_S
+        seconds = min(max_s, max(min_s, (_SOLO_REPLAYS + _SETTLED) * replay_s))
         moments = self._runtime.replay_from(captured, time.time(), seconds, ms(replay_s))
         return list(moments[_SETTLED:])
 
     def _failed(self, workload: Workload, status: str, error: str) -> None:
-        self._say({"event": "prepared", "id": workload.id, "status": status, "values": {"error": error}})
+        self._send({"event": "prepared", "id": workload.id, "status": status, "values": {"error": error}})
 
     def _forget(self, workload_id: str) -> None:
         prepared = self._prepared.pop(workload_id, None)
@@ -199,7 +211,7 @@ class ReplayWorker:
             prepared.close()
         gc.collect()
         with suppress(RuntimeError):
-            self._runtime.tidy()
+            self._runtime.release_cache()
 
     def _drop(self) -> None:
         for workload_id in list(self._prepared):
@@ -210,7 +222,7 @@ class _BuildError(MeasurementError):
     """A model that cannot be built."""
 
 
-def _open(settings: Message, say: Callable[[Message], None]) -> ReplayWorker:
+def _open(settings: Message, send: Callable[[Message], None]) -> ReplayWorker:
     from foretell.profiling.replays.captured import CpuReplays, CudaReplays
 
     measuring = Measuring(**settings["measuring"])
@@ -218,7 +230,7 @@ def _open(settings: Message, say: Callable[[Message], None]) -> ReplayWorker:
     runtime.open()
     sm_counts = settings.get("sm_counts") or ()
     if not sm_counts or settings["device"] == "cpu":
-        return ReplayWorker(runtime, measuring, settings["memory_gib"], say)
+        return ReplayWorker(runtime, measuring, settings["memory_gib"], send)
     import torch
 
     from foretell.profiling.replays.green_contexts import GreenStreams
@@ -227,35 +239,35 @@ def _open(settings: Message, say: Callable[[Message], None]) -> ReplayWorker:
     green = GreenStreams(torch.cuda.current_stream(), total)
     try:
         slowdown = green.check(min(sm_counts))
-    except Exception as error:  # where slices cannot be made, the method ends, whatever the reason
-        say({"event": "unlimited", "error": short(error)})
+    except Exception as error:  # without slices the whole method fails, whatever the reason
+        send({"event": "unlimited", "error": short(error)})
         raise
-    say({"event": "limited", "slowdown": slowdown, "sm_count": min(sm_counts), "total": total})
-    worker = ReplayWorker(runtime, measuring, settings["memory_gib"], say, green)
+    send({"event": "limited", "slowdown": slowdown, "sm_count": min(sm_counts), "total": total})
+    worker = ReplayWorker(runtime, measuring, settings["memory_gib"], send, green)
     worker.limit_to([count for count in sm_counts if count < total] + [total])
     return worker
 
 
 def main(arguments: list[str]) -> int:
-    """Serve a replay_workers: settings as JSON in the only argument, commands on standard input."""
+    """Serve one campaign: settings as JSON in the only argument, commands on standard input."""
     die_with_parent()
     settings = json.loads(arguments[0])
-    # the driver reads these when the first context is made, and torch may make one as soon as it is imported
+    # set before torch is imported: the driver reads these for the first context, which an import may create
     os.environ.update(settings.get("environment", {}))
     os.environ.update(settings.get("environments", {}).get(settings["role"], {}))
-    say = take_output()
+    send = redirect_output()
     import torch
 
     torch.set_num_threads(1)
-    worker = _open(settings, say)
-    settle()
-    say({"event": "ready", "pid": os.getpid()})
+    worker = _open(settings, send)
+    stop_garbage_collection()
+    send({"event": "ready", "pid": os.getpid()})
     for line in sys.stdin:
         try:
-            worker.obey(json.loads(line))
+            worker.execute(json.loads(line))
         except PoisonedError:
             os._exit(POISONED)
-        say({"event": "done"})
+        send({"event": "done"})
     return 0
 
 

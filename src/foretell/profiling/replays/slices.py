@@ -1,7 +1,7 @@
-"""Profiling: the same captured steps on shares of the device: by MPS, one process a percentage, and by green contexts.
+"""Profiling: the same captured steps on slices of the device: MPS, with a process per percentage, and green contexts.
 
-All processes prepare the same few workloads at once, then each times its own alone, so that whatever ends the campaign
-leaves every workload with all its slices, or with none.
+All processes prepare the same few workloads at the same time; then one process after the other times them. So when a
+campaign ends early, every workload has been measured on all slices or on none.
 """
 
 import logging
@@ -28,13 +28,13 @@ _RESERVE = 0.12
 _MAX_RESERVE_S = 16.0
 _GREEN_SHARE = 0.22
 _SILENCE_S = 40.0
-_FIRST_GUESS_S = 3.0
+_FIRST_ESTIMATE_S = 3.0
 _MAX_RESTARTS = 8
 _MEMORY_GIB = 9.0
 
 
 def run(job: Job, command: Sequence[str] = WORKER) -> dict[str, int]:
-    """Measure until the time or the plan is over; ``limit`` is a number of workloads."""
+    """Run a ``slices`` campaign; return the number of rows by status."""
     return SliceCampaign(job, command).run()
 
 
@@ -54,13 +54,13 @@ class SliceCampaign:
         self._total = 0
 
     def run(self) -> dict[str, int]:
-        """Both methods, one after the other."""
+        """Measure with both methods, one after the other."""
         self._out.mkdir(parents=True, exist_ok=True)
         for method, share in (("mps", "percent"), ("green-context", "sm_count")):
             keys = done_keys(self._job.folders, TABLE, ("workload_id", "method", share))
             self._done |= {key for key in keys if key[1] == method}
         chosen = choose(self._plan, self._job.limit)
-        self._known = {each.workload.id: each for each in chosen}
+        self._known = {one.workload.id: one for one in chosen}
         self._rows.open(self._device, self._job.commit, len(self._plan.slices.percents))
         started = time.time()
         try:
@@ -81,34 +81,34 @@ class SliceCampaign:
 
     def _mps(self, chosen: Sequence[Chosen], stop_at: float) -> None:
         percents = [float(percent) for percent in self._plan.slices.percents]
-        todo = [
-            [each for each in chosen if (each.workload.id, "mps", percent) not in self._done] for percent in percents
+        queues = [
+            [one for one in chosen if (one.workload.id, "mps", percent) not in self._done] for percent in percents
         ]
-        if not any(todo):
+        if not any(queues):
             return
         with _folder("foretell-mps-") as folder, self._daemon(Path(folder)) as client:
             environments = {f"{percent:g}": client(percent) for percent in percents}
             with self._replay_workers(Path(folder), list(environments), environments=environments) as replay_workers:
-                keep = _Keep(self, "mps", lambda index, _: percents[index])
-                _Rounds(replay_workers, keep, todo, stop_at).run(chosen, self._plan.slices.batch)
+                writer = _SliceWriter(self, "mps", lambda index, _: percents[index])
+                _Rounds(replay_workers, writer, queues, stop_at).run(chosen, self._plan.slices.batch)
 
     def _green(self, chosen: Sequence[Chosen]) -> None:
         counts = [int(count) for count in self._plan.slices.sm_counts]
         few = chosen[: self._plan.slices.green_workloads]
-        keys = {each.workload.id: {(each.workload.id, "green-context", count) for count in counts} for each in few}
-        left = [each for each in few if not keys[each.workload.id] <= self._done]
+        keys = {one.workload.id: {(one.workload.id, "green-context", count) for count in counts} for one in few}
+        left = [one for one in few if not keys[one.workload.id] <= self._done]
         if not left:
             return
         if self._command == WORKER and self._device == "cpu":
             raise MeasurementError("Green contexts need a GPU.")
         processes = max(1, min(self._plan.slices.green_processes, len(left)))
-        todo = [left[index::processes] for index in range(processes)]
+        queues = [left[index::processes] for index in range(processes)]
         with (
             _folder("foretell-green-") as folder,
             self._replay_workers(Path(folder), ["green"] * processes, sm_counts=counts) as replay_workers,
         ):
-            keep = _Keep(self, "green-context", lambda _, sm_count: self._percent(sm_count))
-            _Rounds(replay_workers, keep, todo, self._stop_at).run(left, self._plan.slices.batch)
+            writer = _SliceWriter(self, "green-context", lambda _, sm_count: self._percent(sm_count))
+            _Rounds(replay_workers, writer, queues, self._stop_at).run(left, self._plan.slices.batch)
 
     def _percent(self, sm_count: int) -> float:
         return round(100.0 * sm_count / self._total, 2) if self._total else 0.0
@@ -130,14 +130,14 @@ class SliceCampaign:
             with replay_workers:
                 yield replay_workers
         finally:
-            replay_workers.keep_log(self._out)
+            replay_workers.save_log(self._out)
 
-    def heard_total(self, total: int) -> None:
-        """How many multiprocessors the whole device has."""
+    def set_total(self, total: int) -> None:
+        """Set the number of multiprocessors of the whole device."""
         self._total = total
 
     def write(self, workload_id: str, method: str, percent: float, status: str, values: Message) -> None:
-        """One row, once."""
+        """Write one row, unless it has been written."""
         key = (workload_id, method, values.get("sm_count") if method == "green-context" else percent)
         if key in self._done:
             return
@@ -147,7 +147,7 @@ class SliceCampaign:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether shares of the device can be told by what a process sees of it."""
+        """Whether processes run on a GPU, where they see how many multiprocessors they have."""
         return self._device != "cpu"
 
     @property
@@ -157,29 +157,29 @@ class SliceCampaign:
 
 
 def _folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":
-    # what MPS still writes while it ends must not end the campaign
+    # MPS may still write files while its folder is removed; that must not end the campaign
     return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
 
 
-class _Keep:
-    """Writes down what processes of one method say."""
+class _SliceWriter:
+    """Writes the rows that the processes of one method report."""
 
     def __init__(self, campaign: SliceCampaign, method: str, percent: Callable[[int, int], float]) -> None:
         self._campaign = campaign
         self.method = method
         self._percent = percent
-        self.seen: dict[int, int] = {}
+        self.sm_count_by_process: dict[int, int] = {}
 
-    def hear(self, index: int, message: Message) -> None:
+    def handle_message(self, index: int, message: Message) -> None:
         event = message["event"]
         if event == "limited":
-            self._campaign.heard_total(int(message["total"]))
+            self._campaign.set_total(int(message["total"]))
             log.info("%d multiprocessors are %.2f times slower", message["sm_count"], message["slowdown"])
         elif event == "unlimited":
             raise MeasurementError(str(message["error"]))
         elif event == "prepared":
             if message["status"] == "ok":
-                self.seen[index] = int(message["values"]["sm_count"])
+                self.sm_count_by_process[index] = int(message["values"]["sm_count"])
             else:
                 self.failed(index, message["id"], message["status"], message["values"]["error"])
         elif event == "timed":
@@ -188,7 +188,7 @@ class _Keep:
             self._campaign.write(message["id"], self.method, percent, message["status"], values)
 
     def failed(self, index: int, workload_id: str, status: str, error: str) -> None:
-        """No slice of a process has this workload."""
+        """Write that a workload failed on all slices of a process."""
         counts = self._campaign.sm_counts if self.method == "green-context" else (None,)
         for count in counts:
             percent = self._percent(index, count or 0)
@@ -196,72 +196,83 @@ class _Keep:
             self._campaign.write(workload_id, self.method, percent, status, values)
 
     def check_limits(self) -> None:
-        """Refuse to time where every share sees the same number of multiprocessors."""
-        if self.method == "mps" and self._campaign.on_gpu and len(self.seen) > 1 and len(set(self.seen.values())) == 1:
-            raise MeasurementError(f"All shares see {min(self.seen.values())} multiprocessors: MPS limits nothing.")
+        """Raise an error if all shares see the same number of multiprocessors."""
+        if (
+            self.method == "mps"
+            and self._campaign.on_gpu
+            and len(self.sm_count_by_process) > 1
+            and len(set(self.sm_count_by_process.values())) == 1
+        ):
+            raise MeasurementError(
+                f"All shares see {min(self.sm_count_by_process.values())} multiprocessors: MPS limits nothing."
+            )
 
 
 class _Rounds:
-    """Prepare a few workloads in all processes, time them in one process after the other, drop them; again."""
+    """Rounds: prepare a few workloads in all processes, time them in one process after the other, drop them."""
 
     def __init__(
-        self, replay_workers: ReplayWorkers, keep: _Keep, todo: Sequence[Sequence[Chosen]], stop_at: float
+        self, replay_workers: ReplayWorkers, writer: _SliceWriter, queues: Sequence[Sequence[Chosen]], stop_at: float
     ) -> None:
         self._replay_workers = replay_workers
-        self._keep = keep
-        self._todo = todo
+        self._writer = writer
+        self._queues = queues
         self._stop_at = stop_at
         self._restarts = 0
 
     def run(self, order: Sequence[Chosen], batch: int) -> None:
-        """All rounds that fit into the time; ``batch`` of the workloads in ``order`` at once."""
-        mine = [{each.workload.id: each for each in queue} for queue in self._todo]
-        left = [each.workload.id for each in order if any(each.workload.id in queue for queue in mine)]
-        each_s = _FIRST_GUESS_S
+        """Run all rounds that fit into the time, with ``batch`` of the workloads in ``order`` each."""
+        by_id = [{chosen.workload.id: chosen for chosen in queue} for queue in self._queues]
+        left = [chosen.workload.id for chosen in order if any(chosen.workload.id in queue for queue in by_id)]
+        workload_s = _FIRST_ESTIMATE_S
         first = True
         while left and time.time() < self._stop_at:
-            size = batch if first else min(batch, int((self._stop_at - time.time()) / each_s))
+            # after the first round the time per workload is known: prepare only as many as can still be timed
+            size = batch if first else min(batch, int((self._stop_at - time.time()) / workload_s))
             if size < 1:
                 break
             names, left = left[:size], left[size:]
             started = time.time()
-            self._round([[queue[name] for name in names if name in queue] for queue in mine])
-            each_s, first = (time.time() - started) / len(names), False
-            log.info("%s: %d workloads in %.1f s", self._keep.method, len(names), time.time() - started)
+            self._round([[queue[name] for name in names if name in queue] for queue in by_id])
+            workload_s, first = (time.time() - started) / len(names), False
+            log.info("%s: %d workloads in %.1f s", self._writer.method, len(names), time.time() - started)
 
     def _round(self, work: Sequence[Sequence[Chosen]]) -> None:
         self._prepare(work)
-        self._keep.check_limits()
+        self._writer.check_limits()
         for index in self._replay_workers.alive:
             if work[index]:
                 self._replay_workers.send(index, {"do": "time", "stop_at": self._stop_at})
-                self._bury(self._wait([index]), work)
+                self._handle_end(self._wait([index]), work)
         for index in self._replay_workers.alive:
             self._replay_workers.send(index, {"do": "drop"})
-        self._bury(self._wait(self._replay_workers.alive), work)
+        self._handle_end(self._wait(self._replay_workers.alive), work)
 
     def _prepare(self, work: Sequence[Sequence[Chosen]]) -> None:
         waiting = [index for index in self._replay_workers.alive if work[index]]
         blamed: set[tuple[int, str]] = set()
         while waiting:
             for index in waiting:
-                workloads = [each.workload for each in work[index] if (index, each.workload.id) not in blamed]
-                message = {"do": "prepare", "workloads": [each.to_json() for each in workloads]}
+                requested = [chosen.workload for chosen in work[index] if (index, chosen.workload.id) not in blamed]
+                message = {"do": "prepare", "workloads": [workload.to_json() for workload in requested]}
                 self._replay_workers.send(index, message | {"stop_at": self._stop_at})
             deaths = self._wait(waiting)
             blamed |= {(index, death.workload_id) for index, death in deaths.items() if death.workload_id is not None}
-            waiting = [index for index in self._bury(deaths, work) if time.time() < self._stop_at]
+            # restarted processes prepare again, without the workloads at which they died
+            waiting = [index for index in self._handle_end(deaths, work) if time.time() < self._stop_at]
 
     def _wait(self, indices: Sequence[int]) -> dict[int, Death]:
-        return self._replay_workers.wait(indices, self._stop_at + _MAX_RESERVE_S / 4, _SILENCE_S, self._keep.hear)
+        return self._replay_workers.wait(
+            indices, self._stop_at + _MAX_RESERVE_S / 4, _SILENCE_S, self._writer.handle_message
+        )
 
-    def _bury(self, deaths: dict[int, Death], work: Sequence[Sequence[Chosen]]) -> list[int]:
-        """Blame the workloads that processes died of, and start others in their place."""
+    def _handle_end(self, deaths: dict[int, Death], work: Sequence[Sequence[Chosen]]) -> list[int]:
+        """Write the workloads at which processes died as failed, and restart the processes; return the restarted."""
         fresh = []
         for index, death in deaths.items():
             log.warning("process %d: %s, %s, at %s", index, death.status, death.error, death.workload_id)
             if death.workload_id is not None and time.time() < self._stop_at:
-                self._keep.failed(index, death.workload_id, death.status, death.error)
+                self._writer.failed(index, death.workload_id, death.status, death.error)
             if self._restarts < _MAX_RESTARTS and time.time() < self._stop_at:
                 self._restarts += 1
                 self._replay_workers.restart(index)

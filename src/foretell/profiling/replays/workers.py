@@ -1,11 +1,11 @@
-"""Profiling: processes that keep prepared workloads on the device and obey one command at a time.
+"""Profiling: processes that keep prepared workloads on the device and execute one command at a time.
 
-    prepare    build, warm up and capture these workloads     → one ``prepared`` a workload
-    time       time replays of all that is prepared           → one ``timed`` a workload and slice
+    prepare    build, warm up and capture these workloads     → one ``prepared`` for each workload
+    time       time replays of all prepared workloads         → one ``timed`` for each workload and slice
     replay     replay one workload from a given moment on     → ``replayed`` with the boundaries of its replays
-    drop       forget all that is prepared
+    drop       drop all prepared workloads
 
-Every command ends with ``done``. Who times is the campaign's decision: it gives that command to one process alone.
+Every command ends with ``done``. The campaign must send ``time`` to only one process at a time.
 """
 
 import sys
@@ -21,16 +21,16 @@ from foretell.processes.pool import Pool, WorkerProcess
 from foretell.profiling.campaign.schedule import Group
 
 WORKER = (sys.executable, "-m", "foretell.profiling.replays.replay_worker")
-Hear = Callable[[int, Message], None]
+OnMessage = Callable[[int, Message], None]
 
 _SLOW_START_S = 90.0
-_FAREWELL_S = 8.0
+_EXIT_TIMEOUT_S = 8.0
 _BUSY = Group("", "", (), 0)
 
 
 @dataclass(frozen=True)
 class Death:
-    """How a process ended, and the workload it was at."""
+    """How a process ended, and its current workload."""
 
     status: str
     error: str
@@ -38,7 +38,7 @@ class Death:
 
 
 class ReplayWorkers:
-    """A context: all its processes have ended when it is left."""
+    """A pool of processes as a context manager; all of them have ended when the context is left."""
 
     def __init__(self, folder: Path, settings: Message, roles: Sequence[str], command: Sequence[str] = WORKER) -> None:
         self._pool = Pool(folder, settings, roles, command)
@@ -52,35 +52,37 @@ class ReplayWorkers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # a client of MPS that is killed in the middle of its work can take the others with it: let them go
+        # close their input and let them exit: an MPS client that is killed at work can crash the other clients
         for worker in self._pool.workers.values():
             if worker.process.stdin is not None:
                 with suppress(OSError):
                     worker.process.stdin.close()
-        until = time.monotonic() + _FAREWELL_S
-        while self._living() and time.monotonic() < until:
+        deadline = time.monotonic() + _EXIT_TIMEOUT_S
+        while self._any_running() and time.monotonic() < deadline:
             time.sleep(0.02)
         self._pool.stop()
 
-    def _living(self) -> bool:
+    def _any_running(self) -> bool:
         return any(worker.process.poll() is None for worker in self._pool.workers.values())
 
     @property
     def alive(self) -> list[int]:
-        """The processes that can be given commands."""
+        """The indices of the processes that can take commands."""
         return [index for index in range(len(self._roles)) if index not in self._dead]
 
     def send(self, index: int, message: Message) -> None:
-        """Give a command to a process that has none."""
-        self._pool.give(self._pool.workers[index], _BUSY, message)
+        """Send a command to an idle process."""
+        self._pool.assign(self._pool.workers[index], _BUSY, message)
 
     def restart(self, index: int) -> None:
-        """Put a fresh process in the place of a dead one."""
+        """Replace a dead process by a new one."""
         self._dead.discard(index)
         self._pool.restart(self._pool.workers[index])
 
-    def wait(self, indices: Iterable[int], until: float, silence_s: float, hear: Hear) -> dict[int, Death]:
-        """Listen until the commands of ``indices`` are done; those that die, hang or are late are buried."""
+    def wait(
+        self, indices: Iterable[int], deadline: float, silence_s: float, on_message: OnMessage
+    ) -> dict[int, Death]:
+        """Wait until ``indices`` have finished; kill processes that hang or are late; return those that have died."""
         waiting = {index for index in indices if index not in self._dead}
         deaths: dict[int, Death] = {}
         reasons: dict[int, str] = {}
@@ -88,19 +90,19 @@ class ReplayWorkers:
             for worker, message in self._pool.listen(0.02):
                 if message is None:
                     waiting.discard(worker.index)
-                    deaths[worker.index] = self._bury(worker, reasons.get(worker.index))
-                elif self._hear(worker, message, hear):
+                    deaths[worker.index] = self._handle_end(worker, reasons.get(worker.index))
+                elif self._handle_message(worker, message, on_message):
                     waiting.discard(worker.index)
             for index in waiting:
                 worker = self._pool.workers[index]
                 limit = silence_s if worker.ready else max(silence_s, _SLOW_START_S)
-                late, silent = time.time() > until, time.monotonic() - worker.heard_at > limit
+                late, silent = time.time() > deadline, time.monotonic() - worker.last_message_at > limit
                 if (late or silent) and index not in reasons:
                     reasons[index] = "it was not done in time" if late else f"silent for {limit:.0f} s"
                     worker.process.kill()
         return deaths
 
-    def _hear(self, worker: WorkerProcess, message: Message, hear: Hear) -> bool:
+    def _handle_message(self, worker: WorkerProcess, message: Message, on_message: OnMessage) -> bool:
         worker.ready = True
         event = message["event"]
         if event == "begin":
@@ -109,16 +111,16 @@ class ReplayWorkers:
             worker.group = worker.current = None
             return True
         elif event != "ready":
-            hear(worker.index, message)
+            on_message(worker.index, message)
         return False
 
-    def _bury(self, worker: WorkerProcess, reason: str | None) -> Death:
+    def _handle_end(self, worker: WorkerProcess, reason: str | None) -> Death:
         self._dead.add(worker.index)
         status = "crash" if reason is None else "timeout"
         error = reason or f"exit code {worker.process.returncode}"
         worker.ready = False
         return Death(status, error, worker.current)
 
-    def keep_log(self, out: Path) -> None:
-        """Add what the processes said to what earlier crews of a campaign did."""
-        self._pool.keep_log(out, "ab")
+    def save_log(self, out: Path) -> None:
+        """Append the processes' error output to that of earlier pools of the campaign."""
+        self._pool.save_log(out, "ab")

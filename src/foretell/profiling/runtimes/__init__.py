@@ -1,1 +1,1 @@
-"""What runs a step and times it: CUDA, the CPU, ONNX Runtime."""
+"""Profiling: runtimes, which run a step and time it: CUDA, the CPU, ONNX Runtime."""

@@ -1,13 +1,13 @@
 """Profiling: a child of ``ncu`` that runs one step of each of its workloads inside a counted range.
 
-Only one process on a device may have counted anything, however long ago, while it lives: a second one dies at its first
-counted kernel. So each builds its models first, beside others, then waits for its turn and keeps it until it ends. What
-happens is appended to a file of events with their time, in the order of the ranges:
+Only one living process on a device may have counted kernels, even long ago: a second one dies at its first counted
+kernel. So each process first builds its models in parallel with others, then waits for its turn, and keeps the turn
+until it ends. Events are appended to a file with their time, in the order of the ranges:
 
     {"event": "pid", "pid": ...}                          the process, so that it can be ended before ``ncu`` is
-    {"event": "begin", "id": ...}                         a workload has been begun: who dies now, dies of it
+    {"event": "begin", "id": ...}                         a workload begins; a crash from now on is blamed on it
     {"event": "built"}                                    all models are built; it waits for its turn
-    {"event": "turn"}                                     the device is this process's
+    {"event": "turn"}                                     this process now has the device
     {"event": "open", "id": ...}                          a workload's counted range begins
     {"event": "close", "id": ..., "profile_s": ..., "calls": [...]}   it has ended, all of it counted; what was called
     {"event": "record", "id": ..., "status": ..., "error": ...}   it has no counters, and why
@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from foretell.processes.child import POISONED, Message, settle, short
+from foretell.processes.child import POISONED, Message, short, stop_garbage_collection
 from foretell.profiling.campaign.plan import Limits
 from foretell.profiling.trackers.distinct_calls import DistinctCalls
 from foretell.profiling.trackers.ncu import call_name
@@ -39,54 +39,54 @@ _ORPHANED = 4
 
 
 class Model(NamedTuple):
-    """One built model and the workloads that wait for it."""
+    """A built model and the workloads to count with it."""
 
     workloads: list[Workload]
-    wanted: int
+    target_count: int
     built: Any
     weights: Any
     parameters: int
 
 
 class OccupancyWorker:
-    """Builds models, then runs each of their workloads once where the counters see it."""
+    """Builds models, then runs each of their workloads once inside a counted range."""
 
-    def __init__(self, settings: Message, say: Callable[[Message], None], counters: "Counting") -> None:
+    def __init__(self, settings: Message, send: Callable[[Message], None], counters: "Counting") -> None:
         self._device = str(settings["device"])
         self._kernels_max = int(settings["kernels_max"])
         self._run_s = float(settings["run_s"])
         self._limits = Limits(**settings["limits"])
-        self._say = say
+        self._send = send
         self._counters = counters
 
-    def build(self, workloads: list[Workload], wanted: int) -> Model | None:
-        """The model of some workloads, or none where it cannot be built."""
+    def build(self, workloads: list[Workload], target_count: int) -> Model | None:
+        """The model of some workloads, or None if it cannot be built."""
         from foretell.profiling.skeleton import Weights
         from foretell.profiling.zoos.registry import build
 
-        self._say({"event": "begin", "id": workloads[0].id})
+        self._send({"event": "begin", "id": workloads[0].id})
         try:
             built = build(workloads[0].spec)
             weights = Weights(built.model, cast_buffers=built.cast_buffers)
             parameters = sum(parameter.numel() for parameter in built.model.parameters())
         except Exception as error:  # noqa: BLE001 a model that cannot be built is a finding, not an accident
-            for workload in workloads[:wanted]:
+            for workload in workloads[:target_count]:
                 self._record(workload, "build_error", short(error))
             return None
-        return Model(workloads, wanted, built, weights, parameters)
+        return Model(workloads, target_count, built, weights, parameters)
 
     def count(self, model: Model, stop_at: float) -> None:
-        """All workloads of one model, until as many as are wanted are counted."""
-        wanted = model.wanted
+        """Count workloads of one model until ``target_count`` of them have succeeded."""
+        target_count = model.target_count
         try:
             for workload in model.workloads:
-                if wanted <= 0 or time.time() > stop_at:
+                if target_count <= 0 or time.time() > stop_at:
                     break
-                self._say({"event": "begin", "id": workload.id})
+                self._send({"event": "begin", "id": workload.id})
                 if model.parameters > self._limits.max_parameters:
                     self._record(workload, "skipped", f"{model.parameters} parameters")
                     continue
-                wanted -= self._one(model, workload)
+                target_count -= self._one(model, workload)
         finally:
             with suppress(RuntimeError):
                 model.weights.release()
@@ -94,7 +94,7 @@ class OccupancyWorker:
             gc.collect()
 
     def _one(self, model: Model, workload: Workload) -> bool:
-        """One workload; whether its range was counted."""
+        """Count one workload; return whether that succeeded."""
         import torch
 
         step, status, reason = None, "ok", ""
@@ -114,7 +114,7 @@ class OccupancyWorker:
                     step.close()
         if status != "ok":
             self._record(workload, status, reason)
-        if "CUDA error" in reason:  # the context is broken: another process takes the rest
+        if "CUDA error" in reason:  # the context is broken: another process must count the remaining workloads
             raise SystemExit(POISONED)
         return status == "ok"
 
@@ -137,9 +137,9 @@ class OccupancyWorker:
         return step, calls.launches
 
     def _count(self, step: Any, workload: Workload) -> bool:
-        """Run inside a range; whether all of it was counted in time."""
+        """Run inside a counted range; return whether all kernels were counted in time."""
         calls = _calls(workload)
-        self._say({"event": "open", "id": workload.id})
+        self._send({"event": "open", "id": workload.id})
         started = time.perf_counter()
         with (
             self._counters.range(self._run_s) as cut,
@@ -149,20 +149,20 @@ class OccupancyWorker:
         elapsed_s = time.perf_counter() - started
         if cut.is_set():
             return False
-        self._say({"event": "close", "id": workload.id, "profile_s": elapsed_s, "calls": calls.sequence})
+        self._send({"event": "close", "id": workload.id, "profile_s": elapsed_s, "calls": calls.sequence})
         return True
 
     def _record(self, workload: Workload, status: str, error: str) -> None:
-        self._say({"event": "record", "id": workload.id, "status": status, "error": error})
+        self._send({"event": "record", "id": workload.id, "status": status, "error": error})
 
 
 def _calls(workload: Workload) -> DistinctCalls:
-    # what a backward pass needs of a call that was not made would be missing
+    # a backward pass needs what every call has saved: no call may be skipped
     return DistinctCalls(skip=workload.mode != "training")
 
 
 class Counting:
-    """The counted ranges of this process; on a CPU there is nothing to count, only the choreography."""
+    """The counted ranges of this process; on a CPU nothing is counted and only the order of the calls is tested."""
 
     def __init__(self, device: str) -> None:
         self._cuda = device != "cpu"
@@ -187,7 +187,7 @@ class Counting:
             torch.cuda.empty_cache()
 
     def wait(self) -> None:
-        """Until the device has finished."""
+        """Wait until the device has finished."""
         if self._cuda:
             import torch
 
@@ -201,7 +201,7 @@ class Counting:
             torch.cuda.nvtx.range_push(call_name(number))
 
     def leave_call(self) -> None:
-        """The end of what :meth:`enter_call` began."""
+        """End the range that :meth:`enter_call` began."""
         if self._cuda:
             import torch
 
@@ -230,7 +230,8 @@ class Counting:
             torch.cuda.synchronize()
         finally:
             timer.cancel()
-            if cut.is_set():  # the marker that ends the range has to be counted in any case
+            # the marker at the end must be counted in any case, because the output of `ncu` is split at the markers
+            if cut.is_set():
                 torch.cuda.cudart().cudaProfilerStart()
             torch.nextafter(self._mark, self._mark)
             torch.cuda.synchronize()
@@ -238,7 +239,7 @@ class Counting:
 
 
 def _watch(campaign: int, kill_at: float) -> None:
-    """End with the campaign, or when the time is over: ``ncu`` then prints what was counted."""
+    """End this process when the campaign ends or the time is over; ``ncu`` then prints what was counted."""
     while time.time() < kill_at:
         try:
             os.kill(campaign, 0)
@@ -248,8 +249,8 @@ def _watch(campaign: int, kill_at: float) -> None:
     os._exit(_ORPHANED)
 
 
-def _take_turn(path: Path) -> int:
-    """Wait until no other process counts; the turn is over when this process ends."""
+def _wait_for_turn(path: Path) -> int:
+    """Wait until no other process counts; the lock is released when this process ends."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)
     return handle
@@ -260,30 +261,30 @@ def main(arguments: list[str]) -> int:
     settings = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     out = Path(settings["events"]).open("a", encoding="utf-8")  # noqa: SIM115 open as long as the process lives
 
-    def say(message: Message) -> None:
+    def send(message: Message) -> None:
         out.write(json.dumps({**message, "at": round(time.time(), 3)}) + "\n")
         out.flush()
 
-    say({"event": "pid", "pid": os.getpid()})
+    send({"event": "pid", "pid": os.getpid()})
     threading.Thread(target=_watch, args=(settings["campaign"], settings["kill_at"]), daemon=True).start()
     import torch
 
     torch.set_num_threads(1)
     preload(settings["preload"])
-    settle()
+    stop_garbage_collection()
     counters = Counting(settings["device"])
-    worker = OccupancyWorker(settings, say, counters)
+    worker = OccupancyWorker(settings, send, counters)
     groups = [(list(map(workload_from_json, group["workloads"])), group["wanted"]) for group in settings["groups"]]
     models = [model for model in (worker.build(*group) for group in groups) if model is not None]
-    say({"event": "built"})
-    _take_turn(Path(settings["folder"]) / "turn")
-    say({"event": "turn"})
+    send({"event": "built"})
+    _wait_for_turn(Path(settings["folder"]) / "turn")
+    send({"event": "turn"})
     counters.open()
     for model in models:
         if time.time() > settings["stop_at"]:
             break
         worker.count(model, settings["stop_at"])
-    say({"event": "done"})
+    send({"event": "done"})
     return 0
 
 

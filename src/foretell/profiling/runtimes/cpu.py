@@ -1,6 +1,6 @@
-"""Profiling: a step measured on the host's processor, through the same path as on a GPU.
+"""Profiling: a step measured on the host's processor, with the same interface as on a GPU.
 
-There is no graph to replay and no energy counter: latency is the wall-clock of uncaptured runs.
+There is no graph to replay and no energy counter. The latency is the wall-clock time of uncaptured runs.
 """
 
 import resource
@@ -33,17 +33,17 @@ class CpuRuntime:
         """Nothing has to be created."""
 
     def start_tracer(self) -> None:
-        """Operators are traced without anything to load."""
+        """Nothing has to be loaded to trace operators."""
 
     def clear(self) -> None:
         """There is no allocator to empty."""
 
     def parameters_mib(self) -> float:
-        """Not told apart from the rest of the process."""
+        """Unknown: it cannot be separated from the rest of the process."""
         return 0.0
 
     def reset_memory(self) -> None:
-        """The operating system keeps one peak a process."""
+        """Nothing to reset: the operating system has one peak for the whole process."""
 
     def warm_up(self, step: Step, runs: int) -> tuple[Record, Cost]:
         """Run until caches are filled."""
@@ -90,5 +90,5 @@ class CpuRuntime:
         return self._device_lock.shared()
 
     def healthy(self) -> bool:
-        """A processor that answers is healthy."""
+        """A processor is always healthy."""
         return True

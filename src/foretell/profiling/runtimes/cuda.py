@@ -1,7 +1,7 @@
-"""Profiling: a step measured on an NVIDIA GPU, as the protocol says.
+"""Profiling: a step measured on an NVIDIA GPU.
 
-Device latency is the time of a CUDA-graph replay; memory is the peak of the allocator over uncaptured runs; energy is
-read while the graph replays back to back.
+The device latency is the time of a CUDA-graph replay. Memory is the peak of the allocator over uncaptured runs. Energy
+is read while the graph is replayed back to back.
 """
 
 import itertools
@@ -47,17 +47,18 @@ class CudaRuntime:
         self.context_mib: float | None = None  # of another process of this kind, where one has been opened
 
     def open(self, *, tracing: bool) -> None:
-        """Create the context, the first alone, so that its memory can be told; start the tracer where it is needed."""
+        """Create the context and, if needed, start the tracer; the first context is created alone to see its memory."""
         try:
             self._nvml.open()
             self._has_nvml = True
         except MeasurementError:
             self._has_nvml = False
+        # the memory of a context is the difference of the whole device's memory, so nobody else may allocate meanwhile
         known = self.context_mib is not None
         with self._device_lock.shared() if known else self._device_lock.alone():
             before = self._nvml.used_mib() if self._has_nvml and not known else None
             torch.cuda.init()
-            # everything runs on one stream of its own: it can be captured, and all memory comes from one pool
+            # everything runs on one side stream: unlike the default stream it can be captured, and memory has one pool
             torch.cuda.set_stream(torch.cuda.Stream())
             torch.zeros(1, device=self.device)
             torch.cuda.synchronize()
@@ -67,7 +68,7 @@ class CudaRuntime:
             self.start_tracer()
 
     def start_tracer(self) -> None:
-        """Have the profiler load what it needs, which takes a second the first time."""
+        """Load the profiler, which takes a second the first time."""
         with (
             self._device_lock.shared(),
             torch.profiler.profile(activities=[*torch.profiler.supported_activities()]),
@@ -82,27 +83,29 @@ class CudaRuntime:
         torch.cuda.empty_cache()
 
     def parameters_mib(self) -> float:
-        """What is allocated now."""
+        """The memory that is allocated now."""
         return mib(torch.cuda.memory_allocated())
 
     def reset_memory(self) -> None:
-        """Start to look for peaks."""
+        """Reset the peaks of memory."""
         torch.cuda.reset_peak_memory_stats()
 
     def warm_up(self, step: Step, runs: int) -> tuple[Record, Cost]:
-        """Run without a graph: everything is loaded, chosen and allocated, and the peak of memory is seen."""
+        """Run without a graph, so that kernels are loaded, chosen and memory is allocated; read the peak of memory."""
 
-        def between() -> None:
-            if self._device_lock.wanted():
+        def before_module() -> None:
+            if self._device_lock.is_requested():
+                # our own kernels must have finished, or they would run inside another worker's timing
                 torch.cuda.synchronize()
                 self._device_lock.step_aside()
 
         with self._device_lock.shared():
             baseline = torch.cuda.memory_allocated()
-            output, cost = run_first(step.run, between)
+            output, cost = run_first(step.run, before_module)
             torch.cuda.synchronize()
         for _ in range(runs - 1):
             with self._device_lock.shared():
+                # free the old output first, or two outputs would count in the peak of memory
                 del output
                 output = step.run()
                 torch.cuda.synchronize()
@@ -129,9 +132,9 @@ class CudaRuntime:
         return record
 
     def measure(self, step: Step, *, energy: bool, eager: bool = True) -> Record:
-        """Capture, then time alone: many replays, and if asked for a few runs as they are and the replays' energy."""
+        """Capture the step and time its replays alone; if requested, also time eager runs and read the energy."""
         with self._device_lock.shared():
-            self._refuse_synchronising(step)
+            self._check_no_synchronisation(step)
             graph, output = self._capture(step)
         try:
             with self._device_lock.alone():
@@ -145,9 +148,10 @@ class CudaRuntime:
             graph.reset()
         return record
 
-    def _refuse_synchronising(self, step: Step) -> None:
-        """A step that waits for the device cannot be captured, and a failed capture can leave the process unusable."""
+    def _check_no_synchronisation(self, step: Step) -> None:
+        """Raise an error if the step waits for the device: it cannot be captured, and trying can break the process."""
         torch.cuda.synchronize()
+        # in this mode torch raises an error where an operation would wait for the device
         torch.cuda.set_sync_debug_mode("error")
         try:
             step.run()
@@ -167,7 +171,7 @@ class CudaRuntime:
         output = None
         try:
             output = step.run()
-        except Exception as error:  # noqa: BLE001 whatever it is, the capture has to be ended first
+        except Exception as error:  # noqa: BLE001 whatever the error is, the capture must be ended first
             failure = error
         try:
             graph.capture_end()
@@ -177,6 +181,7 @@ class CudaRuntime:
             raise failure
         if failure is not None:
             raise CaptureError(f"{type(failure).__name__}: {failure}") from failure
+        # the first replay uploads the graph to the device, which must not be timed
         graph.replay()
         torch.cuda.synchronize()
         return graph, output
@@ -191,9 +196,10 @@ class CudaRuntime:
         return {"host_latency_ms": statistics.median(times), "host_runs": len(times)}
 
     def _replays(self, graph: Any) -> Record:
+        # short steps get more replays; try again while the times vary too much, and keep the try that varies least
         best: Record = {}
-        guess = self._time(graph, 1, lead=1)
-        count = max(self._measuring.replays, min(_MAX_REPLAYS, int(_REPLAY_BUDGET_MS / max(min(guess), 1e-3))))
+        estimate = self._time(graph, 1, lead=1)
+        count = max(self._measuring.replays, min(_MAX_REPLAYS, int(_REPLAY_BUDGET_MS / max(min(estimate), 1e-3))))
         for attempt in range(1, self._measuring.tries + 1):
             times = self._time(graph, count)
             mean, cv = spread(times)
@@ -208,7 +214,7 @@ class CudaRuntime:
         return best | {"noisy": noisy, "latency_source": "cuda-graph", "clock_mhz": clock}
 
     def _time(self, graph: Any, count: int, lead: int = 3) -> list[float]:
-        """Milliseconds of each of ``count`` replays, after ``lead`` that are not timed."""
+        """Milliseconds of each of ``count`` replays, after ``lead`` replays that are not timed."""
         events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
         for _ in range(lead):
             graph.replay()
@@ -223,7 +229,7 @@ class CudaRuntime:
         chunk = max(1, int(_CHUNK_MS / latency_ms))
 
         def replay_for(seconds: float) -> tuple[int, float]:
-            """Keep two chunks in flight, so that the device never waits and the end is near the time asked for."""
+            """Replay for about ``seconds``, with two chunks in flight: the device never waits, and the end is near."""
             started, runs = time.perf_counter(), 0
             waiting: list[Any] = []
             while time.perf_counter() - started < seconds:
@@ -256,7 +262,7 @@ class CudaRuntime:
         return trace_kernels(step.run, model, runs, cuda=True, alone=self._device_lock.alone)
 
     def measure_uncaptured(self, step: Step, model: Any) -> tuple[Record, KernelTable]:
-        """The way round a failed capture: device latency as the sum of the kernels' durations."""
+        """Used when a step cannot be captured: the device latency is the sum of the kernels' durations."""
         with self._device_lock.alone():
             started = time.perf_counter()
             record = self._eager(step)
@@ -275,15 +281,15 @@ class CudaRuntime:
         return self._device_lock.shared()
 
     def healthy(self) -> bool:
-        """Whether this process can still compute, give memory back and capture; after some errors it cannot."""
+        """Whether this process can still compute, free memory and capture; after some CUDA errors it cannot."""
         try:
             self.clear()
             if torch.cuda.memory_reserved() > _LEFT_OVER_BYTES:
                 return False
             step = Step(lambda: torch.ones(8, device=self.device) * 2, lambda: None)
             graph, output = self._capture(step)
-            right = float(output.sum()) == 16.0
+            is_right = float(output.sum()) == 16.0
             graph.reset()
         except RuntimeError:
             return False
-        return right
+        return is_right

@@ -43,46 +43,48 @@ def make_session_step(source: Source, workload: Workload, folder: Path, threads:
         raise InputError(f"ONNX Runtime measures inference here, not {workload.mode}.")
     path = source.onnx_file or _export(source, workload, folder)
     session = _session(path, threads)
-    feeds = {each.name: _feed(each, source.feeds.get(each.name, each.shape)) for each in session.get_inputs()}
+    feeds = {entry.name: _feed(entry, source.feeds.get(entry.name, entry.shape)) for entry in session.get_inputs()}
     return SessionStep(lambda: session.run(None, feeds), lambda: None, path, feeds, threads)
 
 
 def input_shapes(
-    path: str, workload: Workload, given: Mapping[str | None, tuple[int, ...]]
+    path: str, workload: Workload, requested: Mapping[str | None, tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes of a file's inputs: its own, what is open filled with the batch and with what was ``given`` by name.
+    """The shapes of a file's inputs; open dimensions are filled with the batch and the ``requested`` shapes by name.
 
-    A shape without a name is that of every input that has none of its own.
+    A shape under the name None is used for every input that has no shape of its own in ``requested``.
     """
     inputs = _session(path, 1).get_inputs()
-    names = [each.name for each in inputs]
+    names = [entry.name for entry in inputs]
     file = Path(path).name
-    for name in given:
+    for name in requested:
         if name is not None and name not in names:
             raise InputError(f"{file} has no input {name!r}.{did_you_mean(name, names)}")
-    kinds = {_DTYPES[each.type] for each in inputs if each.type in _DTYPES}
+    kinds = {_DTYPES[entry.type] for entry in inputs if entry.type in _DTYPES}
     if kinds and workload.dtype not in kinds:
         right = " or ".join(sorted(kinds))
         raise InputError(f"{file} computes in {right}: use --dtype {right}, not {workload.dtype}.")
-    return {each.name: _fitted(each, file, workload, given.get(each.name, given.get(None))) for each in inputs}
+    return {
+        entry.name: _fitted(entry, file, workload, requested.get(entry.name, requested.get(None))) for entry in inputs
+    }
 
 
-def _fitted(entry: Any, file: str, workload: Workload, asked: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The batch in the first dimension where that is open, the shape asked for behind."""
+def _fitted(entry: Any, file: str, workload: Workload, requested: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The shape of one input: the batch in an open first dimension, the requested shape in the others."""
     shape = list(entry.shape)
     if shape and not isinstance(shape[0], int):
         shape[0] = workload.batch_size
     elif shape and shape[0] != workload.batch_size:
         raise InputError(f"The batch of {file} is fixed to {shape[0]}: use --batch-size {shape[0]}.")
     sizes = "x".join(map(str, entry.shape))
-    if asked is not None and shape:
-        fits = len(asked) == len(shape) - 1 and all(
-            own in (size, None) or isinstance(own, str) for own, size in zip(shape[1:], asked)
+    if requested is not None and shape:
+        fits = len(requested) == len(shape) - 1 and all(
+            own in (size, None) or isinstance(own, str) for own, size in zip(shape[1:], requested)
         )
         if not fits:
-            wrong = "x".join(map(str, asked))
-            raise InputError(f"The input {entry.name!r} is {sizes}, which {wrong} (without the batch) does not fit.")
-        shape[1:] = asked
+            text = "x".join(map(str, requested))
+            raise InputError(f"The input {entry.name!r} is {sizes}, which {text} (without the batch) does not fit.")
+        shape[1:] = requested
     if any(not isinstance(size, int) for size in shape):
         raise InputError(
             f"The input {entry.name!r} is open ({sizes}). Give its shape without the batch: --input {entry.name}=…"
@@ -101,12 +103,12 @@ def _session(path: str, threads: int, profile: Path | None = None) -> Any:
         options.profile_file_prefix = str(profile)
     try:
         return runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its errors share no base class
+    except Exception as error:  # the errors of ONNX Runtime have no common base class
         name, reason = Path(path).name, " ".join(str(error).split())
         if "External data path" in reason:
             raise ModelError(
-                f"The weights of {name} are in another file, which is not there: "
-                "predicting needs none, running does. Put it beside the model."
+                f"The weights of {name} are in another file, which is missing. "
+                "Predicting does not need it, but running does. Put it beside the model."
             ) from error
         raise ModelError(f"ONNX Runtime cannot load {name}: {_START.sub('', reason)}") from error
 
@@ -147,7 +149,7 @@ def _feed(entry: Any, shape: Sequence[int]) -> Any:
 
 
 def trace_session(step: SessionStep, folder: Path) -> Values:
-    """The nodes of one run, as ONNX Runtime times them in a session of its own, in the columns of a kernel table."""
+    """The nodes of one run as a kernel table, timed by ONNX Runtime's profiler in a separate session."""
     session = _session(step.path, step.threads, folder / "onnxruntime")
     for _ in range(_TRACED_RUNS):
         session.run(None, step.feeds)

@@ -52,6 +52,7 @@ class DistinctCalls:
         in_place = _is_in_place(func)
         signature = _signature(func, args, kwargs) if self._skip and (in_place or _is_pure(func)) else None
         if signature is not None and signature in self._first:
+            # values differ from a real run, but kernels and their times depend on shapes and not on values
             made, output = self._first[signature]
             self.sequence.append(made)
             return args[0] if in_place else output
@@ -64,6 +65,7 @@ class DistinctCalls:
         finally:
             if leave is not None:
                 leave()
+        # an in-place call returns its argument, so there is no result to keep
         if signature is not None and _is_float(output):
             self._first[signature] = number, None if in_place else output
         return output
@@ -100,6 +102,7 @@ def _launches(func: Any, args: Any) -> int:
         return 0
     if "rnn" in name or "lstm" in name or "gru" in name:
         shape = args[0].shape
+        # four weights for each layer: input and hidden matrix, and a bias of each
         layers = max(1, len(args[1]) // 4) if len(args) > 1 and isinstance(args[1], list | tuple) else 1
         return int(_KERNELS_PER_STEP * layers * (max(shape[:2]) if len(shape) > 2 else 1))
     if name.startswith("aten::_foreach"):

@@ -49,7 +49,7 @@ class KernelTable:
         return ms(seconds_from_us(sum(self.duration_us) - sum(self.hidden_us)))
 
     def streams(self) -> int:
-        """How many streams the kernels ran on; 0 where the trace does not tell."""
+        """How many streams the kernels ran on; 0 if the trace does not record streams."""
         return len(set(self.stream) - {_NO_STREAM})
 
     def to_json(self) -> dict[str, object]:
@@ -77,6 +77,7 @@ def parse_trace(trace: Mapping[str, Any], runs: int = 1) -> list[KernelTable]:
     if not kernels:  # a trace of a CPU: its outermost operators take the place of kernels
         kernels = [event for event in events if id(event) in tops]
     tables = [KernelTable() for _ in range(runs)]
+    # for each run the moment until which some earlier kernel was running: what lies before it is hidden time
     busy_until = [0.0] * runs
     for event in sorted(kernels, key=lambda event: float(event["ts"])):
         details = event.get("args", {})
@@ -113,6 +114,7 @@ def _origins(events: Sequence[Any]) -> tuple[dict[int, _Origin], dict[int, _Orig
         spans.sort(key=lambda event: (float(event["ts"]), -float(event.get("dur", 0))))
         _walk(spans, outermost, launches)
     run_at = _runs(events)
+    # number operators over all threads by time: the backward pass runs on a thread of its own
     outermost.sort(key=lambda item: item[0])
     counts: dict[int, int] = defaultdict(int)
     tops: dict[int, _Origin] = {}
@@ -148,27 +150,28 @@ def _walk(spans: Sequence[Any], outermost: list[Any], launches: list[Any]) -> No
         while stack and stack[-1][0] <= start:
             stack.pop()
         category = event["cat"]
-        above = [span for _, span in stack]
+        enclosing = [span for _, span in stack]
         if category in _LAUNCHES:
             correlation = event.get("args", {}).get("correlation")
-            top, origin = _describe(above)
+            top, origin = _describe(enclosing)
             launches.append((correlation, top, start, origin))
             continue
         if category == "cpu_op":
-            top, origin = _describe([*above, event])
+            top, origin = _describe([*enclosing, event])
             if top is event:
                 outermost.append((start, event, origin))
         stack.append((start + float(event.get("dur", 0)), event))
 
 
-def _describe(above: Sequence[Any]) -> tuple[Any, _Origin]:
+def _describe(spans: Sequence[Any]) -> tuple[Any, _Origin]:
     """The outermost operator within the innermost module, and the origin of both."""
     module, top, leaf = "", None, None
-    for span in above:
+    for span in spans:
         name = span["name"]
         if span["cat"] == "cpu_op":
             top, leaf = top or span, span
         elif name.startswith(MODULE):
+            # a module that is called inside an operator starts again: its operators are not part of that operator
             module, top, leaf = name.removeprefix(MODULE), None, None
     op, leaf_op = (top["name"] if top else ""), (leaf["name"] if leaf else "")
     return top, _Origin(0, -1, op, leaf_op, module)
@@ -230,6 +233,7 @@ def trace_kernels(
     try:
         profiler.export_chrome_trace(path)
         with open(path, encoding="utf-8", errors="replace") as file:
+            # not strict: names of kernels and annotations may contain control characters
             trace = json.load(file, strict=False)
     finally:
         os.unlink(path)

@@ -17,7 +17,7 @@ from foretell.units import KILO
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 DURATION = "gpu__time_duration.sum"
 MARKER = "nextafter"
-# Caches and clocks are left alone, so that kernels run as they do without a profiler.
+# ncu must not flush caches or lock clocks, so that kernels run as they do without a profiler.
 OPTIONS = (
     "--clock-control", "none", "--cache-control", "none", "--profile-from-start", "off", "--replay-mode", "kernel",
     "--target-processes", "application-only", "--metrics", f"{OCCUPANCY},{DURATION}", "--csv", "--page", "details",
@@ -25,7 +25,7 @@ OPTIONS = (
 )  # fmt: skip
 
 _CALL = re.compile(r"foretell-call-(\d+)")
-_PLACES = ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu")
+_INSTALL_PATTERNS = ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu")
 _MICROSECONDS = {
     "ns": 1 / KILO, "nsecond": 1 / KILO, "us": 1.0, "usecond": 1.0, "ms": KILO, "msecond": KILO,
     "s": KILO * KILO, "second": KILO * KILO,
@@ -51,9 +51,10 @@ def call_name(number: int) -> str:
 
 def find_ncu() -> str:
     """The path of ``ncu``, on PATH or where Nsight Compute is installed."""
-    found = shutil.which("ncu")
-    places = [found] if found else []
-    for place in _PLACES:
+    path = shutil.which("ncu")
+    places = [path] if path else []
+    # in reverse order, so that the newest of several installed versions comes first
+    for place in _INSTALL_PATTERNS:
         root = Path("/")
         places += sorted(map(str, root.glob(place.lstrip("/"))), reverse=True)
     if not places:
@@ -73,7 +74,7 @@ def read_counters(lines: Iterable[str]) -> list[Counters]:
         if row and row[0] == "ID":
             header = row
             continue
-        if len(row) != len(header):
+        if len(row) != len(header):  # an incomplete line
             continue
         values = dict(zip(header, row, strict=True))
         if not values["ID"]:  # the second line of the raw layout has the units
@@ -132,7 +133,7 @@ def split_ranges(kernels: Sequence[Counters]) -> list[list[Counters]]:
     return ranges
 
 
-def complaint(lines: Iterable[str]) -> str:
+def error_text(lines: Iterable[str]) -> str:
     """The errors that ``ncu`` printed, in one line; empty where there are none."""
     errors = [line.partition("==")[2].strip("= \n") for line in lines if line.startswith(("==ERROR==", "==WARNING=="))]
     return " ".join(errors)[:300]

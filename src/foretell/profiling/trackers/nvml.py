@@ -50,7 +50,7 @@ class Nvml:
             return self._nvml.nvmlDeviceGetHandleByUUID(first)
         return self._nvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0)
 
-    def _ask(self, name: str, *args: Any) -> Any:
+    def _query(self, name: str, *args: Any) -> Any:
         try:
             return getattr(self._nvml, name)(self._handle, *args)
         except self._nvml.NVMLError:  # this driver or this machine does not offer the reading
@@ -58,37 +58,37 @@ class Nvml:
 
     def used_mib(self) -> float | None:
         """Memory in use on the whole device."""
-        info = self._ask("nvmlDeviceGetMemoryInfo")
+        info = self._query("nvmlDeviceGetMemoryInfo")
         return None if info is None else mib(info.used)
 
     def process_mib(self) -> float | None:
         """Memory in use by this process, its context included."""
-        for process in self._ask("nvmlDeviceGetComputeRunningProcesses") or ():
+        for process in self._query("nvmlDeviceGetComputeRunningProcesses") or ():
             if process.pid == os.getpid() and process.usedGpuMemory is not None:
                 return mib(process.usedGpuMemory)
         return None
 
     def clock_mhz(self) -> int | None:
         """The current clock of the multiprocessors."""
-        value = self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
+        value = self._query("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
         return None if value is None else int(value)
 
     def facts(self) -> dict[str, object]:
         """Facts that stay the same during a campaign."""
         nvml = self._nvml
-        limit = self._ask("nvmlDeviceGetEnforcedPowerLimit")
+        limit = self._query("nvmlDeviceGetEnforcedPowerLimit")
         return {
-            "device_name": _text(self._ask("nvmlDeviceGetName")),
+            "device_name": _text(self._query("nvmlDeviceGetName")),
             "driver": _text(nvml.nvmlSystemGetDriverVersion()),
             "power_limit_w": None if limit is None else limit / KILO,
-            "max_clock_mhz": self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+            "max_clock_mhz": self._query("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": self._query("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
             "device_used_before_mib": self.used_mib(),
         }
 
     def energy_mj(self) -> float:
         """The energy counter, in millijoules."""
-        value = self._ask("nvmlDeviceGetTotalEnergyConsumption")
+        value = self._query("nvmlDeviceGetTotalEnergyConsumption")
         if value is None:
             raise MeasurementError("This device has no energy counter.")
         return float(value)
@@ -102,7 +102,7 @@ def measure_energy(nvml: Nvml, replay_for: Callable[[float], tuple[int, float]],
     """The power while ``replay_for(seconds)`` keeps the device busy; that returns its runs and their seconds.
 
     The counter changes about every 100 ms and a read costs milliseconds, so a thread reads it and records the changes.
-    The first quarter of a second is dropped, while power settles.
+    The first quarter of a second is dropped, because power is still rising.
     """
     edges: list[tuple[float, float]] = []
     stop = threading.Event()
@@ -136,6 +136,7 @@ def energy_from_edges(
     Energy(power_w=0.5, window_s=1.0, run_ms=100.0, runs=10)
     """
     inside = [edge for edge in edges if begin <= edge[0] <= end]
+    # a short measurement may have too few edges: accept one more from just before the window
     if len(inside) < 3 and len(inside) < len(edges):
         inside = [edge for edge in edges if begin - 0.1 <= edge[0] <= end]
     if len(inside) < 2 or runs == 0:

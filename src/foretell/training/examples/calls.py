@@ -157,14 +157,14 @@ def link_calls(graph: Graph, calls: Sequence[Call]) -> list[int]:
                 linked[i] = OPTIMIZER  # the model has finished when its last gradient has
         forward = [i for i in forward if i <= last_backward]
     steps = [_Step.of_call(calls[i]) for i in forward]
-    own, shared = _scores(steps, nodes, whole_names=False)
+    own, shared = _scores(steps, nodes, full_names=False)
     for i, node in zip(forward, align(own, shared), strict=True):
         linked[i] = node
     if backward:
         _find_loss(calls, forward, linked, first_backward)
         steps = [_Step.of_call(calls[i]) for i in backward]
         # reversed nodes; whole names only, because a gradient of a view matches almost everything otherwise
-        own, shared = _scores(steps, nodes[::-1], whole_names=True)
+        own, shared = _scores(steps, nodes[::-1], full_names=True)
         for i, node in zip(backward, align(own, shared), strict=True):
             linked[i] = NONE if node == NONE else len(nodes) - 1 - node
         _attach_followers(calls, backward, linked)
@@ -213,16 +213,16 @@ class _Step:
         return cls(call.name, op, call.module)
 
 
-def _scores(calls: Sequence[_Step], nodes: Sequence[_Step], *, whole_names: bool) -> tuple[Any, Any]:
+def _scores(calls: Sequence[_Step], nodes: Sequence[_Step], *, full_names: bool) -> tuple[Any, Any]:
     """How well each call fits each node, alone and as one of several calls; each pair of kinds is computed once.
 
-    With ``whole_names``, a call that only moves data fits only nodes of its own kind.
+    With ``full_names``, a call that only moves data fits only nodes of its own kind.
     """
     rows, row_of = _kinds(calls)
     columns, column_of = _kinds(nodes)
     fit = np.zeros((len(calls), len(nodes)), np.int32)
     if calls and nodes:
-        fit = np.array([[_fit(call, node, whole_names) for node in columns] for call in rows], np.int32)
+        fit = np.array([[_fit(call, node, full_names) for node in columns] for call in rows], np.int32)
         # scores of distinct kinds, expanded to all pairs: a thousand calls have some dozens of kinds
         fit = fit[np.ix_(row_of, column_of)]
     modules = {name: number for number, name in enumerate(dict.fromkeys(step.module for step in (*calls, *nodes)))}
@@ -242,11 +242,11 @@ def _kinds(steps: Sequence[_Step]) -> tuple[list[tuple[str, str]], list[int]]:
     return list(known), numbers
 
 
-def _fit(call: tuple[str, str], node: tuple[str, str], whole_names: bool) -> int:
+def _fit(call: tuple[str, str], node: tuple[str, str], full_names: bool) -> int:
     if call[0] == node[0]:
         return _SAME_NAME
     if call[1] and call[1] == node[1]:
         return _SAME_OPERATOR
-    if whole_names and call[0] in _MOVES:
+    if full_names and call[0] in _MOVES:
         return 0
     return _PART_OF if call[0] in _PARTS.get(node[1], ()) else 0

@@ -83,23 +83,23 @@ def _program(key: GraphKey) -> TorchProgram:
     inputs = built.make_inputs(workload, "meta", weight_dtype(workload))
     if parse_spec(key.spec).zoo not in ("hf", "llm"):
         return TorchProgram(key.spec, built.model, inputs.args, dict(inputs.kwargs))
-    return TorchProgram(key.spec, built.model, (), _bind_whole(built.model, inputs.args, dict(inputs.kwargs)))
+    return TorchProgram(key.spec, built.model, (), _bind_forward(built.model, inputs.args, dict(inputs.kwargs)))
 
 
-def _bind_whole(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _bind_forward(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     tensors = {name: value for name, value in kwargs.items() if hasattr(value, "shape")}
     options = {name: value for name, value in kwargs.items() if name not in tensors}
     if args:
         tensors[model.main_input_name] = args[0]
     if getattr(model.config, "apply_spec_augment", False):
         model.config.apply_spec_augment = False  # it would draw random masks on the host
-    bind_forward(model, tensors, lambda forward, given: forward(**given, **options))
+    bind_forward(model, tensors, lambda forward, feed: forward(**feed, **options))
     return tensors
 
 
 def _bind_prefill(model: Any, tokens: Any) -> dict[str, Any]:
     options = {"use_cache": True, "logits_to_keep": 1}
-    bind_forward(model, {"input_ids": tokens}, lambda forward, given: _outputs(forward(**given, **options)))
+    bind_forward(model, {"input_ids": tokens}, lambda forward, feed: _outputs(forward(**feed, **options)))
     return {"input_ids": tokens}
 
 
@@ -110,9 +110,9 @@ def _bind_decode(model: Any, tokens: Any) -> dict[str, Any]:
     inputs = {"input_ids": token, "position_ids": token.clone()}
     inputs |= {name: tensor.detach() for name, tensor in cache_tensors(cache).items()}
 
-    def step(forward: Any, given: dict[str, Any]) -> Any:
-        filled = fill_cache(cache, given)
-        tensors = {name: given[name] for name in ("input_ids", "position_ids")}
+    def step(forward: Any, feed: dict[str, Any]) -> Any:
+        filled = fill_cache(cache, feed)
+        tensors = {name: feed[name] for name in ("input_ids", "position_ids")}
         return _outputs(forward(**tensors, past_key_values=filled, use_cache=True))
 
     bind_forward(model, inputs, step)
@@ -152,7 +152,7 @@ def collect_graphs(
     done: Iterable[GraphKey] = (),
     again: bool = False,
     limit_s: int = 180,
-    tell: Callable[[int, int, GraphKey, str], None] = lambda *_: None,
+    on_progress: Callable[[int, int, GraphKey, str], None] = lambda *_: None,
 ) -> Counter[str]:
     """Make the graphs of ``keys`` that are neither ``done`` nor in the journal of ``out``; count the outcomes.
 
@@ -179,7 +179,7 @@ def collect_graphs(
                 journal.append_trace({**line, **facts, "kind": _TABLE, "document": to_document(graph)})
             journal.append(line)
             counts[line["status"]] += 1
-            tell(number + 1, len(keys), key, line["error"] or "")
+            on_progress(number + 1, len(keys), key, line["error"] or "")
     finally:
         journal.close()
     return counts
@@ -243,11 +243,11 @@ def write_graphs(journal: Path, folder: Path) -> Path | None:
 
 def read_graphs(folder: Path, keys: Sequence[GraphKey]) -> Iterator[tuple[GraphKey, str, Graph]]:
     """The stored graphs of ``keys``, with their hashes, in the order of the files."""
-    wanted = set(keys)
+    remaining = set(keys)
     for file, rows in _stored(folder):
-        wanted_rows = [row for row in rows if row[1] in wanted]
-        graphs = parquet_files.read_graphs(file) if wanted_rows else ()
-        for place, key, graph_hash in wanted_rows:
-            if key in wanted:
-                wanted.discard(key)
+        requested_rows = [row for row in rows if row[1] in remaining]
+        graphs = parquet_files.read_graphs(file) if requested_rows else ()
+        for place, key, graph_hash in requested_rows:
+            if key in remaining:
+                remaining.discard(key)
                 yield key, graph_hash, graphs[place]

@@ -30,7 +30,7 @@ from foretell.training.fusion import fold_of
 BENCHES = ("synthetic-operators", "synthetic-spread")
 LABELS_VERSION = 1  # raise it when a unit gets another class or layout than before
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Spent = Counter[str]  # microseconds by the name of a kernel
 Calls = dict[tuple[str, int], Spent]  # by phase and node
 
@@ -57,16 +57,16 @@ class KernelLabels:
         return len(self.label)
 
 
-def read_labels(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> KernelLabels:
+def read_labels(store: Path, device: str, cache: Path, log: Log = lambda _: None) -> KernelLabels:
     """The labelled units of a device, from the cache where there is one; it is written completely or not at all."""
     device = find_device(device).id
     file = cache / f"kernels-{device}-{fingerprint(store, device, labels=LABELS_VERSION)}.npz"
     if not file.exists():
-        _save(_extract(store, device, say), file)
+        _save(_extract(store, device, log), file)
     return _load(file)
 
 
-def _extract(store: Path, device: str, say: Say) -> KernelLabels:
+def _extract(store: Path, device: str, log: Log) -> KernelLabels:
     traced = _traced_calls(store)
     waiting: defaultdict[GraphKey, list[Row]] = defaultdict(list)
     for row in measured_rows(store).values():
@@ -82,12 +82,12 @@ def _extract(store: Path, device: str, say: Say) -> KernelLabels:
                 # `pop`: the traces of all workloads fill the memory, and each is needed once
                 labelled = _labelled(workload, extract_units(workload), traced.pop(row["workload_id"]))
             except ForetellError as error:
-                say(f"left out {row['spec']}: {error}")
+                log(f"left out {row['spec']}: {error}")
                 continue
             if labelled is not None:
                 parts.append((row, *labelled))
             if done % 500 == 0:
-                say(f"{done} of {total} traced workloads read")
+                log(f"{done} of {total} traced workloads read")
     if not parts:
         raise DataError(f"{store} has no traced workload of {device}; name another folder with --store.")
     names, label = np.unique(np.concatenate([names for *_, names, _, _ in parts]), return_inverse=True)
@@ -139,9 +139,9 @@ def _traced_calls(store: Path) -> dict[str, Calls]:
 
 def _kernels(file: TableFile) -> Iterator[tuple[str, str, int, str, int, float]]:
     """The kernels of a call with one name, added up, in the order of the campaigns in the file."""
-    wanted = ("workload_id", "campaign_id", "op_index", "op", "name_id", "duration_us")
-    table = read_columns(file, wanted)
-    keys = [name for name in wanted[:-1] if name in table.column_names]
+    requested = ("workload_id", "campaign_id", "op_index", "op", "name_id", "duration_us")
+    table = read_columns(file, requested)
+    keys = [name for name in requested[:-1] if name in table.column_names]
     # one thread keeps the order of the groups, which decides which campaign comes first
     columns = table.group_by(keys, use_threads=False).aggregate([("duration_us", "sum")]).to_pydict()
     campaigns = columns.get("campaign_id") or [""] * len(columns["workload_id"])

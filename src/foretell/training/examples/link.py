@@ -33,7 +33,7 @@ _TRACE = ("workload_id", "campaign_id", "op_index", "op", "module", "name_id", "
 # cuDNN may run the groups of a convolution and the layers of a recurrent network on several streams
 _SPREAD = re.compile(r"conv|lstm|gru|rnn", re.IGNORECASE)
 _SPREAD_KERNELS = 4  # so many kernels of one name in a call are a sign of streams; changes of layout take up to three
-FATES = ("node", "loss", "optimizer", "untied", "no graph")
+LINK_KINDS = ("node", "loss", "optimizer", "untied", "no graph")
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class Link:
         """The share of kernel time by what it was linked to."""
         times: Counter[str] = Counter()
         for node, duration_us in zip(self.nodes, self.trace.durations_us, strict=True):
-            times[_fate(node)] += duration_us  # type: ignore[assignment]
-        whole = math.fsum(self.trace.durations_us)
-        return {fate: times[fate] / whole if whole else 0.0 for fate in FATES}
+            times[_link_kind(node)] += duration_us  # type: ignore[assignment]
+        total_us = math.fsum(self.trace.durations_us)
+        return {kind: times[kind] / total_us if total_us else 0.0 for kind in LINK_KINDS}
 
 
-def _fate(node: int) -> str:
+def _link_kind(node: int) -> str:
     return {NONE: "untied", LOSS: "loss", OPTIMIZER: "optimizer"}.get(node, "node")
 
 
@@ -88,10 +88,10 @@ class Summary:
         """Count one trace; ``nodes`` is None where it has no graph."""
         times: Counter[str] = Counter()
         for position, (call, duration_us) in enumerate(zip(trace.calls, trace.durations_us, strict=True)):
-            fate = "no graph" if nodes is None else _fate(nodes[position])
-            times[fate] += duration_us  # type: ignore[assignment]
-            self.by_phase[f"{fate}, {call.phase}"] += duration_us  # type: ignore[assignment]
-            if fate == "untied":
+            kind = "no graph" if nodes is None else _link_kind(nodes[position])
+            times[kind] += duration_us  # type: ignore[assignment]
+            self.by_phase[f"{kind}, {call.phase}"] += duration_us  # type: ignore[assignment]
+            if kind == "untied":
                 self.untied[call.op] += duration_us  # type: ignore[assignment]
         for counter in (self.total_us, self.by_mode[trace.key.mode], self.by_family[trace.family]):
             counter.update(times)
@@ -108,8 +108,8 @@ def tied_share(times: Mapping[str, float]) -> float:
     >>> tied_share({"node": 97.0, "optimizer": 2.0, "untied": 1.0})
     0.97
     """
-    whole = math.fsum(times.values())
-    return times.get("node", 0.0) / whole if whole else 1.0
+    total = math.fsum(times.values())
+    return times.get("node", 0.0) / total if total else 1.0
 
 
 def read_traces_of(store: Path) -> list[Trace]:
@@ -208,11 +208,11 @@ def link_traces(
 
 
 def link_store(
-    store: Path, graphs: Path, tell: Callable[[int, int], None] = lambda *_: None
+    store: Path, graphs: Path, on_progress: Callable[[int, int], None] = lambda *_: None
 ) -> tuple[list[Link], Summary]:
     """Link the traces below ``store`` to the graphs below ``graphs``."""
     traces = read_traces_of(store)
-    return link_traces(traces, read_graphs(graphs, [trace.key for trace in traces]), tell)
+    return link_traces(traces, read_graphs(graphs, [trace.key for trace in traces]), on_progress)
 
 
 def write_links(links: Sequence[Link], folder: Path) -> Path:

@@ -26,10 +26,10 @@ from foretell.training.examples.workloads import Example, measured_rows, read_ex
 
 _TABLES = ("measurements", "kernels", "kernel_nodes", "graphs")
 BENCH = "synthetic-operators"
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
-def read_samples(store: Path, device: str, cache: Path, say: Say = lambda _: None) -> list[Sample]:
+def read_samples(store: Path, device: str, cache: Path, log: Log = lambda _: None) -> list[Sample]:
     """The samples of a device, from the cache where there is one; it is written completely or not at all."""
     file = cache / f"samples-{device}-{fingerprint(store, device)}.npz"
     if file.exists():
@@ -48,9 +48,9 @@ def read_samples(store: Path, device: str, cache: Path, say: Say = lambda _: Non
             continue
         samples.append(sample_of(example))
         if len(samples) % 100 == 0:
-            say(f"{len(samples)} of {total} workloads read")
+            log(f"{len(samples)} of {total} workloads read")
     for reason, number in failures.most_common(3):
-        say(f"{number} workloads have no features: {reason}")
+        log(f"{number} workloads have no features: {reason}")
     if not samples:
         raise DataError(f"{store} has no measured workload of {device}; name another folder with --store.")
     _save(samples, file)

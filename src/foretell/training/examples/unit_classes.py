@@ -15,22 +15,22 @@ from foretell.errors import DataError
 from foretell.files import write_whole
 from foretell.predictors.sample import Sample
 from foretell.predictors.unit.rows import UnitRows
-from foretell.training.examples.kernel_labels import LABELS_VERSION, KernelLabels, Say, read_labels
+from foretell.training.examples.kernel_labels import LABELS_VERSION, KernelLabels, Log, read_labels
 from foretell.training.examples.samples import fingerprint
 
 UNKNOWN = -1
 
 
 def read_unit_classes(
-    samples: list[Sample], store: Path, device: str, cache: Path, say: Say = lambda _: None
+    samples: list[Sample], store: Path, device: str, cache: Path, log: Log = lambda _: None
 ) -> NDArray[np.int16] | None:
     """The class of every unit of all samples, in order; None where the store has no names of kernels."""
     file = cache / f"unit-classes-{device}-{fingerprint(store, device, labels=LABELS_VERSION)}.npz"
     if not file.exists():
         try:
-            labels = read_labels(store, device, cache, say)
+            labels = read_labels(store, device, cache, log)
         except DataError as error:
-            say(f"networks do not learn which kernels run: {error}")
+            log(f"networks do not learn which kernels run: {error}")
             return None
         data = io.BytesIO()
         np.savez_compressed(data, allow_pickle=False, classes=match(UnitRows.of(samples), labels))

@@ -125,8 +125,8 @@ def coverage(truth: ArrayLike, low: ArrayLike, high: ArrayLike) -> float:
     >>> coverage([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 5.0])
     0.75
     """
-    actual, below, above = _interval(truth, low, high)
-    return float(np.mean((below <= actual) & (actual <= above)))
+    actual, lower, upper = _interval(truth, low, high)
+    return float(np.mean((lower <= actual) & (actual <= upper)))
 
 
 def median_relative_width(predicted: ArrayLike, low: ArrayLike, high: ArrayLike) -> float:
@@ -135,8 +135,8 @@ def median_relative_width(predicted: ArrayLike, low: ArrayLike, high: ArrayLike)
     >>> median_relative_width([1.0, 2.0, 4.0], [0.5, 1.5, 3.0], [1.5, 2.5, 5.0])
     0.5
     """
-    value, below, above = _interval(predicted, low, high)
-    return float(np.median((above - below) / value))
+    value, lower, upper = _interval(predicted, low, high)
+    return float(np.median((upper - lower) / value))
 
 
 def over_seeds(values: Iterable[float]) -> MeanSpread:
@@ -166,11 +166,11 @@ def _pair(truth: ArrayLike, predicted: ArrayLike) -> tuple[Values, Values]:
 
 
 def _interval(value: ArrayLike, low: ArrayLike, high: ArrayLike) -> tuple[Values, Values, Values]:
-    middle, below, above = _checked(("value", value), ("low", low), ("high", high))
+    middle, lower, upper = _checked(("value", value), ("low", low), ("high", high))
     _positive("value", middle)
-    if np.any(below > above):
-        raise DataError(f"Got {int(np.sum(below > above))} intervals whose low end is above the high one; swap them.")
-    return middle, below, above
+    if np.any(lower > upper):
+        raise DataError(f"Got {int(np.sum(lower > upper))} intervals whose low end is above the high one; swap them.")
+    return middle, lower, upper
 
 
 def _checked(*named: tuple[str, ArrayLike]) -> tuple[Values, ...]:

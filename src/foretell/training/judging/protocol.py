@@ -31,7 +31,7 @@ from foretell.training.judging.table import Cell, Comparison
 METRICS = ("latency_ms", "memory_mib", "energy_j", "power_w")
 MODES = ("all", "inference", "training", "prefill", "decode")
 SHARE = 0.15
-_FEW = 8
+_MIN_WORKLOADS = 8
 
 Predicted = Mapping[str, NDArray[np.float64]]
 # a fitter gets training samples, validation samples and a seed, and returns a function that predicts samples
@@ -83,7 +83,7 @@ def judge(test: Sequence[Sample], predicted: Predicted) -> dict[str, dict[str, d
         for mode in MODES:
             use = known & ((modes == mode) | (mode == "all"))
             # percentiles of fewer workloads mean nothing
-            if use.sum() >= _FEW and mode not in declined:
+            if use.sum() >= _MIN_WORKLOADS and mode not in declined:
                 figures.setdefault(metric, {})[mode] = _figures(truth[use], metric, predicted, use)
     return figures
 

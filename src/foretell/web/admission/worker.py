@@ -14,7 +14,7 @@ from typing import Any
 
 from foretell.errors import ForetellError
 from foretell.optional import available, require
-from foretell.processes.child import die_with_parent, short, take_output
+from foretell.processes.child import die_with_parent, redirect_output, short
 from foretell.units import bytes_from_mib
 from foretell.web.answers import answer
 from foretell.web.refusals import BrokenError, status_of
@@ -27,12 +27,12 @@ Message = dict[str, Any]
 def main(memory_mib: float) -> None:
     """Answer questions until the server closes standard input."""
     die_with_parent()
-    say = take_output()
+    send = redirect_output()
     limit(memory_mib)
     warm()
-    say({"event": "ready"})
+    send({"event": "ready"})
     for line in sys.stdin.buffer:
-        say(reply(json.loads(line)))
+        send(reply(json.loads(line)))
 
 
 def limit(memory_mib: float) -> None:

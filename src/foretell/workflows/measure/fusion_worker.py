@@ -23,7 +23,13 @@ from foretell.frontends.torch.export import graph_from_exported
 from foretell.graph import Graph
 from foretell.graph.ir.serde import MAGIC, to_bytes
 from foretell.optional import versions
-from foretell.processes.child import Message, die_with_parent, settle, take_output, work_alone
+from foretell.processes.child import (
+    Message,
+    configure_libraries,
+    die_with_parent,
+    redirect_output,
+    stop_garbage_collection,
+)
 from foretell.processes.parent import resident_bytes
 from foretell.profiling.campaign.schedule import group_from_json
 from foretell.profiling.fusion.kernels import Compiled, label_graph
@@ -160,21 +166,21 @@ def main(arguments: list[str]) -> int:
     """Serve one campaign: settings as JSON in the only argument, groups on standard input."""
     die_with_parent()
     settings = json.loads(arguments[0])
-    work_alone(Path(settings["folder"]))
-    say = take_output()
+    configure_libraries(Path(settings["folder"]))
+    send = redirect_output()
     preload(settings["preload"])
-    settle()  # compilers make millions of small objects: collecting garbage once after each model is enough
-    say({"event": "ready", "pid": os.getpid()})
+    stop_garbage_collection()  # compilers make millions of small objects; one collection after each model is enough
+    send({"event": "ready", "pid": os.getpid()})
     for number, line in enumerate(sys.stdin, start=1):
         group, _ = group_from_json(json.loads(line)["group"])
         for workload in group.workloads:
-            say({"event": "begin", "id": workload.id})
+            send({"event": "begin", "id": workload.id})
             result = answer(group.role, workload, settings["device"], settings["max_parameters"])
             record = {"event": "record", "id": workload.id, "status": result.status, "values": result.values}
-            say(record | {"details": result.details})
+            send(record | {"details": result.details})
         gc.collect()
         last = number >= MODELS_A_PROCESS or resident_bytes() > _MAX_RESIDENT_BYTES
-        say({"event": "done", "last": last})
+        send({"event": "done", "last": last})
         if last:
             break
     os._exit(0)  # at once: threads and files that compilers leave behind need no clean-up
