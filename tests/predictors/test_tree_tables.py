@@ -62,7 +62,7 @@ def test_tables_that_point_outside_themselves_are_refused(fitted):
     for name, value in (("nodes_truenodeids", 10**6), ("nodes_featureids", 99), ("tree_roots", -5)):
         broken = onnx.ModelProto()
         broken.CopyFrom(model)
-        attribute = next(each for each in broken.graph.node[0].attribute if each.name == name)
+        attribute = next(field for field in broken.graph.node[0].attribute if field.name == name)
         attribute.ints[0] = value
         with pytest.raises(ModelError, match="damaged"):
             TreeTables.read(broken.SerializeToString())

@@ -10,7 +10,7 @@ from foretell.units import MIB
 
 
 @pytest.mark.parametrize(
-    ("asked_bytes", "allocated_bytes", "reserved_bytes"),
+    ("requested_bytes", "allocated_bytes", "reserved_bytes"),
     [
         (1, 512, 2 * MIB),
         (513, 1024, 2 * MIB),
@@ -23,9 +23,9 @@ from foretell.units import MIB
         (19 * MIB + 512, 20 * MIB, 20 * MIB),
     ],
 )
-def test_what_a_request_is_handed(asked_bytes: int, allocated_bytes: int, reserved_bytes: int) -> None:
+def test_sizes_of_the_blocks_that_requests_get(requested_bytes: int, allocated_bytes: int, reserved_bytes: int) -> None:
     allocator = CachingAllocator()
-    allocator.take(asked_bytes)
+    allocator.take(requested_bytes)
     assert (allocator.allocated_bytes, allocator.reserved_bytes) == (allocated_bytes, reserved_bytes)
 
 
@@ -82,24 +82,24 @@ def walk(block: Block) -> list[Block]:
     """All blocks of a segment, from the first on."""
     while block.before is not None:
         block = block.before
-    found = [block]
-    while found[-1].after is not None:
-        found.append(found[-1].after)
-    return found
+    walked = [block]
+    while walked[-1].after is not None:
+        walked.append(walked[-1].after)
+    return walked
 
 
-def test_blocks_tile_their_segment_whatever_is_taken_and_given() -> None:
+def test_blocks_tile_their_segment_after_any_sequence_of_requests() -> None:
     """A thousand requests at random: neighbours touch, know each other, and never two of them are free."""
     draw = random.Random(0)
-    allocator, held = CachingAllocator(), []
+    allocator, live = CachingAllocator(), []
     for _ in range(1000):
-        if held and draw.random() < 0.5:
-            allocator.give(held.pop(draw.randrange(len(held))))
+        if live and draw.random() < 0.5:
+            allocator.give(live.pop(draw.randrange(len(live))))
         else:
-            held.append(allocator.take(draw.choice([1, 4000, MIB // 2, MIB, 2 * MIB, 7 * MIB, 12 * MIB + 1])))
-        assert allocator.allocated_bytes == sum(block.size for block in held)
+            live.append(allocator.take(draw.choice([1, 4000, MIB // 2, MIB, 2 * MIB, 7 * MIB, 12 * MIB + 1])))
+        assert allocator.allocated_bytes == sum(block.size for block in live)
     seen: dict[int, Block] = {}
-    for one in held:
+    for one in live:
         blocks = walk(one)
         for block, after in pairwise(blocks):
             assert after.before is block
@@ -109,13 +109,13 @@ def test_blocks_tile_their_segment_whatever_is_taken_and_given() -> None:
         seen |= {block.address: block for block in blocks}
     addresses = sorted(seen.values(), key=lambda block: block.address)
     assert all(a.address + a.size <= b.address for a, b in pairwise(addresses)), "no two blocks overlap"
-    for block in held:
+    for block in live:
         allocator.give(block)
     reserved = allocator.reserved_bytes
     assert allocator.allocated_bytes == 0
-    whole = [allocator.take(2 * MIB) for _ in range(10)]
+    large = [allocator.take(2 * MIB) for _ in range(10)]
     assert allocator.reserved_bytes == reserved, "what was given back is handed out again"
-    assert {block.free for block in whole} == {False}
+    assert {block.free for block in large} == {False}
 
 
 def test_a_middle_block_merges_with_both_sides() -> None:
@@ -137,14 +137,14 @@ def test_the_first_of_equal_blocks_is_taken() -> None:
 
 
 @pytest.mark.parametrize(("left_bytes", "is_split"), [(MIB, False), (MIB + 512, True)])
-def test_a_rest_of_more_than_a_mebibyte_is_worth_a_block(left_bytes: int, is_split: bool) -> None:
+def test_a_remainder_above_one_mebibyte_is_split_off(left_bytes: int, is_split: bool) -> None:
     allocator = CachingAllocator()
     block = allocator.take(20 * MIB - left_bytes)
     assert (block.after is not None) == is_split
     assert block.size == (20 * MIB - left_bytes if is_split else 20 * MIB)
 
 
-def test_among_small_blocks_every_rest_is_kept() -> None:
+def test_small_blocks_always_split_off_their_remainder() -> None:
     allocator = CachingAllocator()
     first = allocator.take(MIB)
     second = allocator.take(MIB - 512)
