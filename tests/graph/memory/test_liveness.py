@@ -194,7 +194,7 @@ def test_the_allocator_counts_model_input_workspaces_and_run() -> None:
     peak = cached_peak(graph, tape)
     assert (peak.bytes, peak.state_bytes, peak.node) == (9 * MIB, 3 * MIB, "a")
     assert cached_peak(graph, tape, workspaces=[32 * MIB, MIB]).bytes == 42 * MIB
-    with_blocks = cached_peak(graph, tape, kept=[3 * MIB, 3 * MIB])
+    with_blocks = cached_peak(graph, tape, persistent=[3 * MIB, 3 * MIB])
     assert (with_blocks.bytes, with_blocks.state_bytes) == (15 * MIB, 9 * MIB)  # the second run finds the states there
 
 
@@ -202,11 +202,11 @@ def test_the_first_run_may_be_the_larger_one() -> None:
     """A block that the first run is handed whole is split for what is kept, and the second run gets less."""
     tape = Tape()
     tape.begin("only")
-    tape.give(tape.take(11 * MIB))
+    tape.free(tape.allocate(11 * MIB))
     graph = chain([], {"x": ONE}, ["x"], ["x"])
     assert CachingAllocator().replay(tape) == (12 * MIB, "only")  # 1 MiB more than it asked for
     assert cached_peak(graph, tape).bytes == 12 * MIB + 512
-    assert cached_peak(graph, tape, kept=[512]).bytes == 12 * MIB + 1024
+    assert cached_peak(graph, tape, persistent=[512]).bytes == 12 * MIB + 1024
 
 
 def test_library_workspaces_are_taken_on_cuda_alone() -> None:
