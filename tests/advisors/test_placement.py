@@ -102,7 +102,7 @@ def test_places_without_a_price_are_refused_and_not_ranked() -> None:
     placement = place([candidate(), candidate("t4")], [offer("h200", None)], Requirements())
     assert {refusal.place: refusal.reason for refusal in placement.refused} == {
         "h200": "usd: unknown for every instance with a h200",
-        "t4": "price: nobody is known to rent out a t4",
+        "t4": "price: no known offer has a t4",
     }
     carbon = place(
         [candidate(energy_j=about(1.0))], [offer(g_co2e_per_kwh=300.0, pue=1.2)], Requirements(objective="carbon")

@@ -23,7 +23,7 @@ class Fragile(CpuReplays):
 
     failure: Exception | None = None
     broken = False
-    held = 0
+    used_bytes = 0
 
     def capture(self, step):
         if self.failure is not None:
@@ -34,7 +34,7 @@ class Fragile(CpuReplays):
         return not self.broken
 
     def reserved_bytes(self):
-        return self.held
+        return self.used_bytes
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_model_that_cannot_be_built_is_a_record(replay_workers):
 
 def test_a_full_process_takes_nothing_more(replay_workers):
     worker, runtime, messages = replay_workers
-    runtime.held = 2**31
+    runtime.used_bytes = 2**31
     prepare(worker, workload())
     assert messages[-1]["status"] == "skipped"
 

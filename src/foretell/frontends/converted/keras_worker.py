@@ -224,7 +224,7 @@ def _signature(tf: Any, path: Path, refuse: Refuse) -> Any:
 
 
 def _frozen_file(tf: Any, path: Path, refuse: Refuse) -> tuple[Any, list[str], list[str]]:
-    """Read a frozen graph; its inputs are placeholders, its outputs are nodes that nobody reads."""
+    """Read a frozen graph; its inputs are placeholders, its outputs are nodes without readers."""
     graph_def = tf.compat.v1.GraphDef.FromString(path.read_bytes())
     read = {name.lstrip("^").partition(":")[0] for node in graph_def.node for name in node.input}
     inputs = [f"{n.name}:0" for n in graph_def.node if n.op in ("Placeholder", "PlaceholderWithDefault")]

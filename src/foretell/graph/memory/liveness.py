@@ -176,7 +176,7 @@ def _last_use(graph: Graph) -> dict[str, int]:
         # a skip connection
         if len(readers) > 1 and graph.nodes[readers[-1]].op == "Concat":
             last[name] = max(last[name], _frame_end(readers[-1], modules[readers[-1]], producer_path, returns, end))
-    # what nobody reads dies at once; inputs and outputs belong to the caller of the model
+    # a tensor that no node reads is freed at once; inputs and outputs belong to the caller of the model
     for name, position in graph.producers.items():
         last.setdefault(name, position)
     for name in (*graph.inputs, *graph.outputs):
