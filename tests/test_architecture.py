@@ -75,7 +75,7 @@ def named(tree: ast.AST) -> Iterator[str]:
     documented = {id(node.body[0].value) for node in ast.walk(tree) if _has_docstring(node)}  # type: ignore[attr-defined]
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
-            yield from (found.group(0) for found in NAMED_MODULE.finditer(node.value) if is_module(found.group(0)))
+            yield from (match.group(0) for match in NAMED_MODULE.finditer(node.value) if is_module(match.group(0)))
 
 
 def _has_docstring(node: ast.AST) -> bool:
@@ -175,7 +175,7 @@ def test_heavy_libraries_stay_in_their_rooms(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_house_rules(path: Path) -> None:
+def test_source_files_follow_the_code_rules(path: Path) -> None:
     tree = tree_of(path)
     assert ast.get_docstring(tree), "a module says what it is for"
     assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
@@ -193,9 +193,9 @@ def test_every_public_function_has_a_docstring(path: Path) -> None:
     bare = []
     for statement in tree_of(path).body:
         members = statement.body if isinstance(statement, ast.ClassDef) and not statement.name.startswith("_") else []
-        for found in (statement, *members):
-            if isinstance(found, ast.FunctionDef | ast.ClassDef) and not found.name.startswith("_"):
-                bare += [] if ast.get_docstring(found) else [found.name]
+        for member in (statement, *members):
+            if isinstance(member, ast.FunctionDef | ast.ClassDef) and not member.name.startswith("_"):
+                bare += [] if ast.get_docstring(member) else [member.name]
     assert not bare
 
 

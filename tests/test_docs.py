@@ -85,8 +85,8 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_every_file_that_is_named_is_there(page: Path) -> None:
     for code in code_of(page):
         for name in FILE.findall(code):
-            found = name in EXAMPLES or any(file == name or file.endswith(f"/{name}") for file in tracked())
-            assert found, f"{name} in {code!r}"
+            exists = name in EXAMPLES or any(file == name or file.endswith(f"/{name}") for file in tracked())
+            assert exists, f"{name} in {code!r}"
 
 
 @each_page
@@ -104,11 +104,11 @@ def resolve(name: str) -> Any:
         except ModuleNotFoundError:
             known = False
         if known:
-            found: Any = importlib.import_module(module)
+            target: Any = importlib.import_module(module)
             for attribute in parts[length:]:
-                assert hasattr(found, attribute), name
-                found = getattr(found, attribute)
-            return found
+                assert hasattr(target, attribute), name
+                target = getattr(target, attribute)
+            return target
     raise AssertionError(name)
 
 

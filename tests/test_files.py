@@ -12,7 +12,7 @@ def test_a_file_and_its_folders_are_written(tmp_path):
     write_whole(path, b"one")
     write_whole(path, b"two")
     assert path.read_bytes() == b"two"
-    assert [each.name for each in path.parent.iterdir()] == ["file"]
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
 
 
 def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
@@ -26,4 +26,4 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
-    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]

@@ -52,16 +52,16 @@ def mutate() -> ModuleType:
 
 
 def test_each_mutant_differs_in_one_line_that_can_be_named(mutate: ModuleType) -> None:
-    found = mutate.mutants_of("some.py", MODULE)
+    mutants = mutate.mutants_of("some.py", MODULE)
     before = MODULE.splitlines()
-    for mutant in found:
+    for mutant in mutants:
         after = mutant.new.splitlines()
         changed = [number for number, (old, new) in enumerate(zip(before, after, strict=True), 1) if old != new]
         assert changed == [mutant.line]
         assert after[mutant.line - 1].strip() in mutant.diff()
         ast.parse(mutant.new)
-    assert len({mutant.new for mutant in found}) == len(found)
-    assert found == mutate.mutants_of("some.py", MODULE)
+    assert len({mutant.new for mutant in mutants}) == len(mutants)
+    assert mutants == mutate.mutants_of("some.py", MODULE)
 
 
 def test_the_usual_changes_are_made_and_words_are_left_alone(mutate: ModuleType) -> None:
@@ -78,8 +78,8 @@ def test_the_usual_changes_are_made_and_words_are_left_alone(mutate: ModuleType)
         'return (low < value <= most) and value in ("é", 3)',
     }
     lines = {mutant.line for mutant in mutate.mutants_of("some.py", MODULE)}
-    kept = {number for number, line in enumerate(MODULE.splitlines(), 1) if line.strip() and number not in lines}
-    assert {1, 3, 5, 6, 9, 10, 11, 13, 16, 17, 19} <= kept
+    untouched = {number for number, line in enumerate(MODULE.splitlines(), 1) if line.strip() and number not in lines}
+    assert {1, 3, 5, 6, 9, 10, 11, 13, 16, 17, 19} <= untouched
 
 
 def test_every_module_of_the_table_has_its_tests(mutate: ModuleType) -> None:

@@ -28,7 +28,7 @@ def test_absent() -> None:
         versions("numpy", "no_such_library", extra="keras")
 
 
-def test_onnxruntime_tells_nobody_unless_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnxruntime_telemetry_is_off_unless_the_user_enables_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
     require("onnxruntime", extra="profile")
     assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"

@@ -84,7 +84,7 @@ def test_a_frame_is_made_of_the_rows() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [2.5, 2.0, "8", True, None, 0, -1, 2**20 + 1, float("nan"), float("inf")])
-def test_batch_sizes_that_are_no_whole_numbers_are_refused(batch_size: object) -> None:
+def test_batch_sizes_that_are_no_integers_are_refused(batch_size: object) -> None:
     for verb in (foretell.predict, foretell.inspect, foretell.load_graph):
         with pytest.raises(InputError, match="must be a whole number between 1 and 1048576"):
             verb(tiny_onnx(), batch_size=batch_size)  # type: ignore[operator]
@@ -92,11 +92,11 @@ def test_batch_sizes_that_are_no_whole_numbers_are_refused(batch_size: object) -
         foretell.sweep(tiny_onnx(), batch_sizes=[batch_size])  # type: ignore[list-item]
 
 
-def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
+def test_integers_of_numpy_are_accepted() -> None:
     assert foretell.predict(tiny_onnx(), batch_size=numpy.int64(4)).batch_size == 4
 
 
-def test_an_answer_for_a_device_that_nobody_measured_says_so_itself() -> None:
+def test_a_prediction_for_an_unmeasured_device_is_marked_as_extrapolated() -> None:
     measured, other = (foretell.predict(tiny_onnx(), device=device) for device in ("h200", "a100"))
     assert (measured.extrapolated, other.extrapolated) == (False, True)
     assert other.to_dict()["extrapolated"] is True

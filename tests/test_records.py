@@ -30,8 +30,8 @@ def test_estimates() -> None:
 
 def test_targets_know_what_a_slice_leaves() -> None:
     device = find_device("h200")
-    whole, part = Target(device), Target(device, parse_slice("mig:1g.18gb", device))
-    assert whole.hardware.memory_gib > part.hardware.memory_gib
+    full_device, part = Target(device), Target(device, parse_slice("mig:1g.18gb", device))
+    assert full_device.hardware.memory_gib > part.hardware.memory_gib
     assert part.hardware is part.hardware
 
 
@@ -63,12 +63,12 @@ def test_absent_metrics_are_absent() -> None:
 
 def test_a_measurement_has_the_keys_of_a_prediction_and_nothing_that_was_not_measured():
     kernel = KernelRun("gemm", 3.0, "aten::mm", "fc")
-    found = Measurement(
+    measurement = Measurement(
         "m", "cpu", None, "eager", "training", 4, "fp32", optimizer="sgd", input_shape=(3, 8), kernels=(kernel,),
         latency_ms=Estimate(2.0, 1.0, 3.0), fusion={"nodes": 2}, warnings=("w",), facts={"host": "h"},
     )  # fmt: skip
-    shown = found.to_dict()
-    assert found.ok
+    shown = measurement.to_dict()
+    assert measurement.ok
     assert (shown["source"], shown["status"], shown["optimizer"], shown["input_shape"]) == (
         "measured",
         "ok",

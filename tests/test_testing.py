@@ -22,7 +22,7 @@ def test_the_onnx_model_declares_the_weights_of_the_graph_and_holds_none():
     assert [axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim] == [3, 3, 20, 20]
 
 
-def test_one_node_tells_weights_inputs_and_absent_inputs_apart():
+def test_one_node_distinguishes_weights_inputs_and_absent_inputs():
     graph = one_node("Resize", [(2, 3), None, (4,)], [(2, 6)], weights=[2], dtype="fp16")
     assert tuple(graph.inputs) == ("in0",)
     assert graph.nodes[0].inputs == ("in0", "", "in2")

@@ -29,27 +29,27 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(capsys: pytest.CaptureFixture[str], *given: str, code: int = 0) -> str:
+def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
     with pytest.raises(SystemExit) as ended:
-        main(list(given))
+        main(list(arguments))
     shown = capsys.readouterr()
     assert ended.value.code == code, shown.err
     return shown.err if code else shown.out
 
 
-def test_limits_and_shares_of_labels_are_heard(
+def test_limits_and_shares_of_labels_reach_the_workflow(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[object] = []
+    calls: list[object] = []
 
     def record(*_: object, fit_seconds, label_shares, processes, **others: object) -> list[object]:
-        asked.append((fit_seconds, label_shares, processes))
+        calls.append((fit_seconds, label_shares, processes))
         return []
 
     monkeypatch.setattr(comparison, "evaluate", record)
     run(capsys, "evaluate", "trappm")
     run(capsys, "evaluate", "trappm", "--fit-seconds", "90", "--label-shares", "0.1, 0.25,1.0", "--processes", "6")
-    assert asked == [(None, (), 1), (90.0, (0.1, 0.25, 1.0), 6)]
+    assert calls == [(None, (), 1), (90.0, (0.1, 0.25, 1.0), 6)]
     assert not list(here.iterdir())
 
 
@@ -58,22 +58,22 @@ def test_parts_of_lilou_are_fitted_on_one_machine_and_judged_on_another(
     model: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
-    asked: list[object] = []
+    calls: list[object] = []
 
-    def record(*places: object, log: object, **given: object) -> list[Comparison]:
-        asked.append(given)
-        return [] if given["only_networks"] else [Comparison("all of them", {model: {"mape": 0.05}})]
+    def record(*places: object, log: object, **options: object) -> list[Comparison]:
+        calls.append(options)
+        return [] if options["only_networks"] else [Comparison("all of them", {model: {"mape": 0.05}})]
 
     monkeypatch.setattr(importlib.import_module(LILOU[model]), "evaluate", record)
-    given = ("--only-networks", "--fit-seconds", "9", "--processes", "5", "--cache", "kept")
-    assert run(capsys, "evaluate", model, *given) == "networks are cached in kept\n"
-    assert asked == [{"only_networks": True, "fit_seconds": 9.0, "processes": 5}]
+    arguments = ("--only-networks", "--fit-seconds", "9", "--processes", "5", "--cache", "kept")
+    assert run(capsys, "evaluate", model, *arguments) == "networks are cached in kept\n"
+    assert calls == [{"only_networks": True, "fit_seconds": 9.0, "processes": 5}]
     assert run(capsys, "evaluate", model, "--report").startswith("written: reports/lilou.md\n### all of them")
     assert "name one of them, and nothing else" in run(capsys, "evaluate", model, "linear", code=2)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         (("evaluate", "trappm", "--label-shares", "a,1"), "Got the shares 'a,1'; give numbers"),
         (("evaluate", "dipm"), "Unknown predictor 'dipm'. Did you mean 'dippm'?"),
@@ -82,10 +82,10 @@ def test_parts_of_lilou_are_fitted_on_one_machine_and_judged_on_another(
     ],
 )
 def test_a_mistake_is_one_line_and_writes_nothing(
-    here: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], said: str
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
-    shown = run(capsys, *given, code=2)
-    assert said in shown
+    shown = run(capsys, *arguments, code=2)
+    assert message in shown
     assert shown.count("\n") == 1
     assert not list(here.iterdir())
 

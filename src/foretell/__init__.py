@@ -42,7 +42,7 @@ __all__ = [
     "sweep",
 ]
 
-# what is less often used is imported when it is asked for: predicting shall start quickly
+# names that are used less often are imported on first access, so that a prediction starts quickly
 _LATER = {
     "Advice": "foretell.advisors.placement",
     "Inspection": "foretell.workflows.inspect",

@@ -1,4 +1,4 @@
-"""Files: writes a file whole or not at all."""
+"""Files: writes a file completely or not at all."""
 
 import os
 import tempfile
@@ -14,6 +14,6 @@ def write_whole(path: Path, data: bytes) -> None:
             file.write(data)
         os.chmod(partial, 0o644)  # mkstemp makes files that only their owner can read
         os.replace(partial, path)
-    except BaseException:
+    except BaseException:  # also on Ctrl-C: no partial file may stay
         os.unlink(partial)
         raise

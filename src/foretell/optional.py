@@ -25,7 +25,7 @@ def available(module: str) -> bool:
     """Whether ``module`` can be imported, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
+    except (ImportError, ValueError):  # ValueError: a module without a spec, such as a stub in a test
         return False
 
 

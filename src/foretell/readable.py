@@ -28,9 +28,9 @@ class Interval(Protocol):
 
 
 class Readable(ABC):
-    """What a record shows of itself; a record says its heading, its lines and, where it has some, its rows."""
+    """How a record shows itself. A subclass gives its heading, its lines and its rows."""
 
-    __slots__ = ()
+    __slots__ = ()  # a base class without it would give records with slots a __dict__ again
 
     @abstractmethod
     def heading(self) -> str:
@@ -38,7 +38,7 @@ class Readable(ABC):
 
     @abstractmethod
     def lines(self) -> Iterable[tuple[str, str]]:
-        """The names of quantities and their values, the most wanted first."""
+        """The names of quantities and their values, the most important first."""
 
     @abstractmethod
     def rows(self) -> Sequence[dict[str, Any]]:
@@ -65,7 +65,7 @@ class Readable(ABC):
 
 
 def flat_row(record: Mapping[str, Any], leave_out: str = "") -> dict[str, Any]:
-    """A record for a table: of a quantity with an interval the value alone.
+    """A record as a row of a table: a quantity with an interval becomes its value.
 
     >>> flat_row({"device": "l4", "ms": {"value": 2.0, "low": 1.0, "high": 3.0}, "notes": {}}, leave_out="notes")
     {'device': 'l4', 'ms': 2.0}

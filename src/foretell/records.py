@@ -21,7 +21,7 @@ class Target:
 
     @cached_property
     def hardware(self) -> Hardware:
-        """What of the device the slice really has."""
+        """The part of the device that the slice can use."""
         return effective(self.device, self.slice)
 
 
@@ -73,7 +73,7 @@ class Estimate:
         return Estimate(self.value + other.value, self.low + other.low, self.high + other.high)
 
     def inverted(self, numerator: float = 1.0) -> "Estimate":
-        """``numerator / value``, with the interval turned round."""
+        """``numerator / value``, with the ends of the interval swapped."""
         return Estimate(numerator / self.value, numerator / self.high, numerator / self.low)
 
 
@@ -97,9 +97,9 @@ class OperatorShare:
 class UnitShare:
     """How much of the time equal units of work take; ``module`` and ``shapes`` are those of the first one.
 
-    ``over_bound`` is their time over the analytic bound with a launch, which is beaten where data stay in the cache;
-    None where the time is itself the bound. ``kernel`` is the likeliest class of their main kernel, ``probability`` how
-    likely it is; None where nobody asked.
+    ``over_bound`` is their time over the analytic bound with a launch; it can be below 1 if the data stay in the cache,
+    and is None if the time is itself the bound. ``kernel`` is the likeliest class of their main kernel, ``probability``
+    how likely it is; both are None unless kernels were requested.
     """
 
     operator: str
@@ -128,6 +128,7 @@ class KernelShare:
     probability: float
 
 
+# in the order in which tables, JSON and notebooks show them
 METRICS = (
     "latency_ms",
     "host_latency_ms",
@@ -140,7 +141,8 @@ METRICS = (
 )
 
 
-_PLACE = ("model", "device", "slice", "runtime", "mode", "batch_size", "dtype")
+# what identifies a row beside its metrics
+_SETTING = ("model", "device", "slice", "runtime", "mode", "batch_size", "dtype")
 
 
 def flat_metrics(record: "Prediction | Measurement") -> dict[str, float | None]:
@@ -153,7 +155,7 @@ def flat_metrics(record: "Prediction | Measurement") -> dict[str, float | None]:
     return flat
 
 
-def _placed(record: "Prediction | Measurement") -> str:
+def _described(record: "Prediction | Measurement") -> str:
     where = f"{record.device} {record.slice}" if record.slice else record.device
     return f"{record.model} on {where}, {record.mode}, batch {record.batch_size}, {record.dtype}"
 
@@ -169,10 +171,10 @@ def _metric_lines(record: "Prediction | Measurement") -> Iterator[tuple[str, str
 class Prediction(Readable):
     """How a workload will run. A metric that the predictor does not know is None, never 0.
 
-    ``mig`` is the smallest MIG profile that will do, None where none does; ``mig_reason`` says why, and is None where
-    there is nothing to say: on a slice, on a device without MIG, from a predictor that does not know the memory.
-    ``eager_latency_ms`` is what the model takes as it is, where the latency is that of a compiled one.
-    ``extrapolated`` is set by the predictor where it has no measurement of the device.
+    ``mig`` is the smallest MIG profile that will do, None if none does; ``mig_reason`` says why. Both are None
+    if there is nothing to say: on a slice, on a device without MIG, from a predictor that does not know the memory.
+    ``eager_latency_ms`` is the latency of the uncompiled model, if ``latency_ms`` is that of a compiled one.
+    ``extrapolated`` is set by the predictor if it has no measurement of the device.
     """
 
     model: str
@@ -206,10 +208,10 @@ class Prediction(Readable):
 
     def heading(self) -> str:
         """The model, where it would run and how."""
-        return f"Prediction: {_placed(self)}"
+        return f"Prediction: {_described(self)}"
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """The metrics that are known, who predicted them, and what to doubt."""
+        """The metrics that are known, the predictor, and the warnings."""
         yield from _metric_lines(self)
         if self.mig is not None:
             yield "mig", self.mig
@@ -218,7 +220,7 @@ class Prediction(Readable):
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row: each metric with its interval; what is not known is None."""
-        row = {name: getattr(self, name) for name in _PLACE}
+        row = {name: getattr(self, name) for name in _SETTING}
         return [row | {"predictor": self.predictor, "extrapolated": self.extrapolated} | flat_metrics(self)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -227,6 +229,7 @@ class Prediction(Readable):
         result: dict[str, Any] = {name: getattr(self, name) for name in head}
         if self.optimizer is not None:
             result["optimizer"] = self.optimizer
+        # an absent key means unknown; a null could be read as zero
         for name in (*METRICS, "eager_latency_ms"):
             estimate = getattr(self, name)
             if estimate is not None:
@@ -241,9 +244,10 @@ class Prediction(Readable):
             for s in self.breakdown
         ]
         if self.units:
-            unasked = () if self.kernels else ("kernel", "probability")
+            # without --explain kernels the two columns would be empty
+            not_requested = () if self.kernels else ("kernel", "probability")
             rows = [asdict(unit) for unit in self.units]
-            result["units"] = [{name: row[name] for name in row if name not in unasked} for row in rows]
+            result["units"] = [{name: row[name] for name in row if name not in not_requested} for row in rows]
         if self.kernels:
             result["kernels"] = [asdict(kernel) for kernel in self.kernels]
         result["warnings"] = list(self.warnings)
@@ -299,7 +303,7 @@ class Measurement(Readable):
 
     def heading(self) -> str:
         """The model, where it ran and how."""
-        return f"Measurement: {_placed(self)}"
+        return f"Measurement: {_described(self)}"
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """The metrics that were measured, or why none was."""
@@ -310,7 +314,7 @@ class Measurement(Readable):
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row: each metric with its interval; what was not measured is None."""
-        row = {name: getattr(self, name) for name in _PLACE}
+        row = {name: getattr(self, name) for name in _SETTING}
         return [row | {"status": self.status} | flat_metrics(self)]
 
     def to_dict(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from foretell.errors import UnknownNameError
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return a sentence that suggests the closest choice, or lists all choices if they are few, or is empty."""
     known = sorted(set(choices))
+    # 0.6, the default of difflib, finds one or two typing errors in a short name
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close:
         return f" Did you mean {close[0]!r}?"

@@ -37,6 +37,7 @@ def tiny_graph(batch_size: int = 2, channels: int = 8) -> Graph:
 
 def tiny_onnx(batch: int | str = "batch", size: int = 16) -> Any:
     """The same network as an ONNX model. Its weights are declared, but their data is absent."""
+    # imported here, so that tests of the graph alone need no onnx
     from onnx import TensorProto, helper
 
     def weight(name: str, *shape: int) -> Any:

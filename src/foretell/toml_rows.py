@@ -59,6 +59,7 @@ class Row:
             return None
         value = self.fields[name]
         allowed = f"a number above {least:g}" if open_end else f"a number of at least {least:g}"
+        # a bool is an int in Python, and TOML knows nan and inf
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise DataError(f"{self.where}: {name} is {_shown(value)}; it must be {allowed}, or absent if unknown")
         if value < least or (open_end and value == least):
@@ -77,6 +78,7 @@ class Row:
         if name not in self.fields:
             return None
         value = self.fields[name]
+        # TOML has dates of its own: 2026-08-15 without quotes
         written = value.isoformat() if isinstance(value, datetime.date) else value
         if isinstance(written, str) and _DATE.fullmatch(written):
             try:

@@ -4,6 +4,7 @@
 (1.0, 2.5, 1500.0)
 """
 
+# decimal prefixes are floats; binary ones are integers, because bytes are counted
 KILO = 1e3
 MEGA = 1e6
 GIGA = 1e9
@@ -79,6 +80,7 @@ def engineering(value: float, unit: str = "") -> str:
     >>> engineering(4_089_184_256), engineering(25_557_032), engineering(512), engineering(0)
     ('4.09 G', '25.6 M', '512', '0')
     """
+    # above 1000 T there is no larger prefix: more digits are shown instead
     for scale, prefix in ((TERA, "T"), (GIGA, "G"), (MEGA, "M"), (KILO, "k")):
         if abs(value) >= scale:
             return (

@@ -65,7 +65,7 @@ def test_a_country_by_code_or_name_goes_before_the_region():
     assert str(caught.value).startswith("No carbon intensity for the country 'Luxemburg'. Did you mean 'Luxembourg'?")
 
 
-def test_what_nobody_gave_is_unknown():
+def test_carbon_is_unknown_without_region_or_country():
     assert FACTS.intensity().value is None
     assert FACTS.intensity(cloud="aws").note.endswith("name a country, or a cloud and its region")
     assert FACTS.intensity(cloud="aws", region="free choice").value is None

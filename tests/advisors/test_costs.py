@@ -76,8 +76,8 @@ def test_energy_of_a_batch_is_taken_before_power():
 def test_training_by_hand():
     """7200 steps of 500 ms are an hour; 8 devices of 300 W take 2.4 kWh, 3 with PUE 1.25, 1.5 kg at 500 g."""
     cost = training_cost(500, 7200, usd_per_h=20, power_w=300, devices=8, pue=1.25, g_co2e_per_kwh=500)
-    found = (cost.hours, cost.usd, cost.device_kwh, cost.kwh, cost.kg_co2e)
-    assert [value(estimate) for estimate in found] == pytest.approx([1, 20, 2.4, 3, 1.5])
+    quantities = (cost.hours, cost.usd, cost.device_kwh, cost.kwh, cost.kg_co2e)
+    assert [value(estimate) for estimate in quantities] == pytest.approx([1, 20, 2.4, 3, 1.5])
 
 
 def test_intervals_go_through_and_multiply_on_the_wide_side():
@@ -90,7 +90,7 @@ def test_intervals_go_through_and_multiply_on_the_wide_side():
     assert training.usd == Estimate(*(pytest.approx(end) for end in (3, 2.7, 3.6)))
 
 
-def test_unknown_in_unknown_out_with_the_reason():
+def test_an_unknown_input_makes_the_result_unknown_with_a_reason():
     cost = inference_cost(1, 1)
     assert (cost.usd_per_million, cost.device_kwh_per_million, cost.kwh_per_million) == (None, None, None)
     assert cost.unknown == {
@@ -106,9 +106,9 @@ def test_unknown_in_unknown_out_with_the_reason():
     assert no_pue.unknown == dict.fromkeys(("kwh", "kg_co2e"), "the PUE is unknown")
 
 
-@pytest.mark.parametrize("given", range(16))
-def test_a_reason_stands_for_every_unknown_and_for_no_other(given):
-    have = [bool(given >> bit & 1) for bit in range(4)]
+@pytest.mark.parametrize("known", range(16))
+def test_a_reason_stands_for_every_unknown_and_for_no_other(known):
+    have = [bool(known >> bit & 1) for bit in range(4)]
     facts = {
         "usd_per_h": 1.0 if have[0] else None,
         "power_w": 1.0 if have[1] else None,
@@ -171,12 +171,12 @@ def test_a_fleet_has_an_interval_of_whole_instances_and_no_price_where_there_is_
         (lambda: inference_cost(0, 1), "The latency is 0 ms"),
         (lambda: inference_cost(math.nan, 1), "The latency is nan ms"),
         (lambda: inference_cost(Estimate(1, -1, 2), 1), "(-1 to 2); it must be a number above 0"),
-        (lambda: inference_cost(1, 0), "The batch size is 0; it must be a whole number from 1 on"),
+        (lambda: inference_cost(1, 0), "The batch size is 0; it must be an integer of at least 1"),
         (lambda: inference_cost(1, 1, replicas=0), "The number of replicas is 0"),
         (lambda: inference_cost(1, 1, usd_per_h=-1), "The price is -1 $/h"),
         (lambda: inference_cost(1, 1, energy_j=0), "The energy is 0 J"),
-        (lambda: inference_cost(1, 1, pue=0.9), "The PUE is 0.9; it must be a number from 1 on"),
-        (lambda: training_cost(1, -1), "The number of steps is -1; it must be a whole number from 0 on"),
+        (lambda: inference_cost(1, 1, pue=0.9), "The PUE is 0.9; it must be a number of at least 1"),
+        (lambda: training_cost(1, -1), "The number of steps is -1; it must be an integer of at least 0"),
         (lambda: training_cost(1, 1, devices=0), "The number of devices is 0"),
         (lambda: training_cost(1, 1, power_w=math.inf), "The power is inf W"),
         (lambda: training_cost(1, 1, g_co2e_per_kwh=-1), "The carbon intensity is -1 g/kWh"),
@@ -185,7 +185,7 @@ def test_a_fleet_has_an_interval_of_whole_instances_and_no_price_where_there_is_
         (lambda: fleet_for_rate(1, 1, 1, utilisation=70), "The utilisation is 70"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(call, message):
+def test_impossible_costs_are_refused_in_one_line(call, message):
     with pytest.raises(InputError) as caught:
         call()
     assert message in str(caught.value)
@@ -216,12 +216,12 @@ def test_what_cannot_be_is_refused_in_one_line(call, message):
         lambda: training_cost(0, 1),
     ],
 )
-def test_more_that_cannot_be_is_refused(call):
+def test_more_impossible_costs_are_refused(call):
     with pytest.raises(InputError):
         call()
 
 
-def test_what_is_on_a_limit_is_allowed():
+def test_values_at_a_limit_are_allowed():
     assert inference_cost(Estimate(1, 1, 1), 1, pue=1, g_co2e_per_kwh=0, usd_per_h=0, replicas=1).unknown
     assert fleet_for_rate(1, 1, 1, utilisation=1).instances.value == 1
     assert training_cost(1, 1, devices=1).hours.value == pytest.approx(1 / 3.6e6)

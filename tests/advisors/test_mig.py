@@ -61,9 +61,9 @@ def test_smaller_in_memory_is_never_larger_in_anything_else(device: Device) -> N
 def test_every_memory_up_to_the_largest_profile_has_an_answer(device: Device) -> None:
     for profile in profiles(device):
         exact_mib = usable_mib(profile, device)
-        held = choose_mig(device, exact_mib)
-        assert held.profile is not None
-        chosen = next(p for p in profiles(device) if p.name == held.profile)
+        choice = choose_mig(device, exact_mib)
+        assert choice.profile is not None
+        chosen = next(p for p in profiles(device) if p.name == choice.profile)
         assert usable_mib(chosen, device) == exact_mib
         above = choose_mig(device, exact_mib + 0.01)
         larger = [p.name for p in profiles(device) if usable_mib(p, device) > exact_mib]
@@ -76,7 +76,7 @@ def test_memory_is_what_the_driver_gives_not_what_the_name_says() -> None:
     assert dippm_mig(4900) == "1g.5gb"  # where it would not fit
 
 
-def test_of_equal_memory_the_fewer_sms() -> None:
+def test_of_profiles_with_equal_memory_the_one_with_fewer_sms_is_chosen() -> None:
     assert choose_mig(A100, 9000).profile == "1g.10gb"
     assert choose_mig(A100, 15000).profile == "3g.20gb"
 
@@ -88,26 +88,26 @@ def test_media_extensions_are_never_advised() -> None:
 
 
 def test_the_upper_end_decides_and_the_reason_says_so() -> None:
-    found = choose_mig(A100, Estimate(4500, 4200, 5200))
-    assert found.profile == "1g.10gb"
-    assert "4,500 MiB (up to 5,200)" in found.reason
-    assert "1g.5gb would hold the prediction, but not the upper end" in found.reason
+    choice = choose_mig(A100, Estimate(4500, 4200, 5200))
+    assert choice.profile == "1g.10gb"
+    assert "4,500 MiB (up to 5,200)" in choice.reason
+    assert "1g.5gb would hold the prediction, but not the upper end" in choice.reason
     sure = choose_mig(A100, Estimate(4500, 4200, 4864))
     assert sure.profile == "1g.5gb"
     assert "would hold" not in sure.reason
 
 
-def test_where_only_the_value_fits_it_is_the_largest_profile() -> None:
-    found = choose_mig(A100, Estimate(15000, 14000, 41000))
-    assert found.profile == "7g.40gb"
-    assert "no profile holds the upper end of the interval, 41,000 MiB" in found.reason
+def test_the_largest_profile_is_chosen_if_only_the_value_fits() -> None:
+    choice = choose_mig(A100, Estimate(15000, 14000, 41000))
+    assert choice.profile == "7g.40gb"
+    assert "no profile holds the upper end of the interval, 41,000 MiB" in choice.reason
 
 
-def test_nothing_holds_it() -> None:
-    found = choose_mig(A100, Estimate(41000, 10, 60000))
-    assert found.profile is None
-    assert found.reason == "memory: needs 41,000 MiB, and the largest profile, 7g.40gb, has 40,192 MiB"
-    assert {t.lacks for t in found.considered} == {"memory"}
+def test_no_profile_has_enough_memory() -> None:
+    choice = choose_mig(A100, Estimate(41000, 10, 60000))
+    assert choice.profile is None
+    assert choice.reason == "memory: needs 41,000 MiB, and the largest profile, 7g.40gb, has 40,192 MiB"
+    assert {t.lacks for t in choice.considered} == {"memory"}
 
 
 @pytest.mark.parametrize("name", ["t4", "l4", "cpu"])
@@ -120,36 +120,36 @@ def test_a_device_without_mig(name: str) -> None:
 )
 def test_the_latency_limit_holds_when_it_is_met_exactly(limit_ms: float, profile: str) -> None:
     latency = takes(g1=40, g2=20, g3=15, g4=12, g7=8)
-    found = choose_mig(A100, 1000, latency_ms_on=latency, latency_limit_ms=limit_ms)
-    assert found.profile == profile
-    assert f"the limit is {limit_ms:g} ms" in found.reason
+    choice = choose_mig(A100, 1000, latency_ms_on=latency, latency_limit_ms=limit_ms)
+    assert choice.profile == profile
+    assert f"the limit is {limit_ms:g} ms" in choice.reason
 
 
-def test_a_late_upper_end_is_said() -> None:
-    found = choose_mig(A100, 1000, latency_ms_on=takes(g1=40), latency_limit_ms=50)
-    assert found.profile == "1g.5gb"
-    assert "it takes 40 ms (up to 80 ms); the limit is 50 ms" in found.reason
+def test_the_reason_names_an_upper_end_beyond_the_limit() -> None:
+    choice = choose_mig(A100, 1000, latency_ms_on=takes(g1=40), latency_limit_ms=50)
+    assert choice.profile == "1g.5gb"
+    assert "it takes 40 ms (up to 80 ms); the limit is 50 ms" in choice.reason
 
 
-def test_nothing_is_fast_enough() -> None:
+def test_no_profile_meets_the_latency_limit() -> None:
     latency = takes(g1=40, g2=20, g3=15, g4=12, g7=8)
-    found = choose_mig(A100, 6000, latency_ms_on=latency, latency_limit_ms=7.9)
-    assert found.profile is None
-    assert found.reason == "latency: the fastest profile that holds it, 7g.40gb, takes 8 ms; the limit is 7.9 ms"
-    assert [t.lacks for t in found.considered] == ["memory", *["latency"] * 5]
+    choice = choose_mig(A100, 6000, latency_ms_on=latency, latency_limit_ms=7.9)
+    assert choice.profile is None
+    assert choice.reason == "latency: the fastest profile that holds it, 7g.40gb, takes 8 ms; the limit is 7.9 ms"
+    assert [t.lacks for t in choice.considered] == ["memory", *["latency"] * 5]
 
 
 def test_profiles_are_tried_from_small_to_large_and_no_further_than_needed() -> None:
-    asked: list[str] = []
+    tried: list[str] = []
 
     def latency(profile: MigProfile) -> Estimate:
-        asked.append(profile.name)
+        tried.append(profile.name)
         return takes(g1=40, g2=20, g3=15)(profile)
 
-    found = choose_mig(A100, 6000, latency_ms_on=latency, latency_limit_ms=16)
-    assert asked == ["1g.10gb", "2g.10gb", "3g.20gb"]
-    assert [t.profile for t in found.considered] == ["1g.5gb", *asked]
-    assert found.considered[0].latency_ms is None
+    choice = choose_mig(A100, 6000, latency_ms_on=latency, latency_limit_ms=16)
+    assert tried == ["1g.10gb", "2g.10gb", "3g.20gb"]
+    assert [t.profile for t in choice.considered] == ["1g.5gb", *tried]
+    assert choice.considered[0].latency_ms is None
 
 
 @pytest.mark.parametrize("memory", [0.0, -1.0, math.nan, math.inf, Estimate(1, 1, math.inf)])
@@ -193,7 +193,7 @@ def test_a_latency_without_a_limit_is_refused_too() -> None:
         choose_mig(A100, 1000, latency_ms_on=takes(g1=1))
 
 
-def test_the_reason_says_no_more_than_is_so() -> None:
+def test_the_reason_claims_nothing_that_was_not_checked() -> None:
     assert choose_mig(A100, 1000).reason == "its 4,864 MiB hold the predicted 1,000 MiB"
     assert choose_mig(A100, Estimate(1000, 900, 1200)).reason == (
         "its 4,864 MiB hold the predicted 1,000 MiB (up to 1,200)"
@@ -208,32 +208,32 @@ def test_the_reason_says_no_more_than_is_so() -> None:
     assert "; 1g.5gb, 1g.10gb, 2g.10gb would hold the prediction" in several.reason
 
 
-def test_the_largest_profile_is_taken_up_to_its_last_mebibyte() -> None:
+def test_the_largest_profile_can_be_filled_completely() -> None:
     assert choose_mig(A100, Estimate(40192, 40000, 50000)).profile == "7g.40gb"
     assert choose_mig(A100, Estimate(40192.5, 40000, 50000)).profile is None
-    whole = choose_mig(A100, Estimate(100, 90, 40192))
-    assert whole.profile == "7g.40gb"
-    assert "no profile holds" not in whole.reason
+    largest = choose_mig(A100, Estimate(100, 90, 40192))
+    assert largest.profile == "7g.40gb"
+    assert "no profile holds" not in largest.reason
 
 
 @pytest.mark.parametrize(
     ("latency_ms", "text"), [(99.96, "100 ms"), (100, "100 ms"), (1234.5, "1,234 ms"), (0.01234, "0.0123 ms")]
 )
 def test_latencies_have_three_digits_or_none_behind_the_point(latency_ms: float, text: str) -> None:
-    found = choose_mig(A100, 1000, latency_ms_on=takes(g1=latency_ms), latency_limit_ms=10**6)
-    assert f"it takes {text};" in found.reason
+    choice = choose_mig(A100, 1000, latency_ms_on=takes(g1=latency_ms), latency_limit_ms=10**6)
+    assert f"it takes {text};" in choice.reason
 
 
-def test_the_fastest_of_those_that_hold_it_is_named() -> None:
+def test_the_reason_names_the_fastest_profile_with_enough_memory() -> None:
     latency = takes(g1=5, g2=20, g3=9, g4=12, g7=10)
-    found = choose_mig(A100, 11000, latency_ms_on=latency, latency_limit_ms=4)
-    assert found.reason == "latency: the fastest profile that holds it, 3g.20gb, takes 9 ms; the limit is 4 ms"
-    assert [trial.memory_mib for trial in found.considered][:2] == pytest.approx([4864, 9850.88])
-    assert found.considered[-1].latency_ms == Estimate(10, 5, 20)
+    choice = choose_mig(A100, 11000, latency_ms_on=latency, latency_limit_ms=4)
+    assert choice.reason == "latency: the fastest profile that holds it, 3g.20gb, takes 9 ms; the limit is 4 ms"
+    assert [trial.memory_mib for trial in choice.considered][:2] == pytest.approx([4864, 9850.88])
+    assert choice.considered[-1].latency_ms == Estimate(10, 5, 20)
 
 
 @pytest.mark.parametrize("need", [Estimate(0, 0, 5), Estimate(-1, -2, 5), Estimate(6, 4, 5)])
-def test_an_estimate_that_cannot_be_is_refused(need: Estimate) -> None:
+def test_an_impossible_estimate_is_refused(need: Estimate) -> None:
     with pytest.raises(InputError, match="it must be a number above 0"):
         choose_mig(A100, need)
 

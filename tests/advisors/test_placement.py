@@ -22,7 +22,7 @@ def offer(device: str = "h200", usd: float | None = 4.0, **others: object) -> Of
     return Offer(device, others.pop("name", f"{device}-1"), others.pop("devices", 1), usd, **others)  # type: ignore[arg-type]
 
 
-def test_the_best_is_that_of_brute_force() -> None:
+def test_the_best_choice_is_that_of_a_brute_force_search() -> None:
     draw = random.Random(0)
     for _ in range(30):
         candidates = [
@@ -36,25 +36,29 @@ def test_the_best_is_that_of_brute_force() -> None:
         offers = [offer(device, draw.uniform(1, 8), name=f"{device}{n}", devices=n) for device in "abc" for n in (1, 8)]
         slo_ms = draw.uniform(1, 8)
         for objective in ("usd", "energy"):
-            found = place(candidates, offers, Requirements(slo_ms=slo_ms, objective=objective))  # type: ignore[arg-type]
+            placement = place(candidates, offers, Requirements(slo_ms=slo_ms, objective=objective))  # type: ignore[arg-type]
             values = []
-            for each, rented in itertools.product(candidates, offers):
-                fits = each.need_mib is not None and each.need_mib.high <= 200.0
-                if each.device == rented.device and fits and each.latency_ms.value <= slo_ms:
+            for option, rented in itertools.product(candidates, offers):
+                fits = option.need_mib is not None and option.need_mib.high <= 200.0
+                if option.device == rented.device and fits and option.latency_ms.value <= slo_ms:
                     assert rented.usd_per_h is not None
-                    assert each.energy_j is not None
-                    hours = each.latency_ms.value / 1e3 / 3600 * 1e6 / each.batch_size
+                    assert option.energy_j is not None
+                    hours = option.latency_ms.value / 1e3 / 3600 * 1e6 / option.batch_size
                     usd = hours / rented.devices * rented.usd_per_h
-                    values.append(usd if objective == "usd" else each.energy_j.value / each.batch_size * 1e6 / 3.6e6)
-            assert [choice.value for choice in found.choices[:1]] == pytest.approx(sorted(values)[:1])
-            assert [choice.value for choice in found.choices] == sorted(choice.value for choice in found.choices)
+                    values.append(
+                        usd if objective == "usd" else option.energy_j.value / option.batch_size * 1e6 / 3.6e6
+                    )
+            assert [choice.value for choice in placement.choices[:1]] == pytest.approx(sorted(values)[:1])
+            assert [choice.value for choice in placement.choices] == sorted(
+                choice.value for choice in placement.choices
+            )
 
 
-def test_memory_goes_by_the_upper_end_and_latency_by_its_value() -> None:
+def test_memory_is_checked_at_its_upper_end_and_latency_at_its_value() -> None:
     tight = candidate(need_mib=Estimate(95, 90, 101), capacity_mib=100.0)
-    found = place([tight], [offer()], Requirements())
-    assert not found.choices
-    assert found.refused[0].reason == "memory: batch 1 may need 101 MiB of 100"
+    placement = place([tight], [offer()], Requirements())
+    assert not placement.choices
+    assert placement.refused[0].reason == "memory: batch 1 may need 101 MiB of 100"
 
     (choice,) = place([candidate(ms=9.5)], [offer()], Requirements(slo_ms=10)).choices
     assert choice.at_risk  # up to 10.45 ms
@@ -64,7 +68,7 @@ def test_memory_goes_by_the_upper_end_and_latency_by_its_value() -> None:
     assert equal.candidate.latency_ms.value == 10
 
 
-def test_of_each_place_the_best_batch_is_kept_and_a_tie_goes_to_the_faster() -> None:
+def test_each_place_keeps_its_best_batch_and_ties_go_to_the_faster() -> None:
     batches = [candidate(batch=batch, ms=ms) for batch, ms in ((1, 1.0), (8, 4.0), (16, 8.0), (32, 40.0))]
     (choice,) = place(batches, [offer()], Requirements()).choices
     assert choice.candidate.batch_size == 8  # 16 costs the same and takes twice as long
@@ -75,10 +79,10 @@ def test_of_each_place_the_best_batch_is_kept_and_a_tie_goes_to_the_faster() -> 
 
 
 def test_slices_share_a_device_and_its_price() -> None:
-    whole, part = candidate(ms=1.0), candidate(ms=3.0, slice="mig:1g.18gb", copies=7)
-    found = place([whole, part], [offer()], Requirements())
-    assert [choice.candidate.place for choice in found.choices] == ["h200 mig:1g.18gb", "h200"]
-    assert found.choices[0].value == pytest.approx(found.choices[1].value * 3 / 7)
+    full_device, part = candidate(ms=1.0), candidate(ms=3.0, slice="mig:1g.18gb", copies=7)
+    placement = place([full_device, part], [offer()], Requirements())
+    assert [choice.candidate.place for choice in placement.choices] == ["h200 mig:1g.18gb", "h200"]
+    assert placement.choices[0].value == pytest.approx(placement.choices[1].value * 3 / 7)
 
 
 def test_a_rate_needs_whole_instances_and_a_budget_holds_for_all_of_them() -> None:
@@ -94,11 +98,11 @@ def test_a_rate_needs_whole_instances_and_a_budget_holds_for_all_of_them() -> No
     assert busy.refused[0].reason == "budget: 10.00 $/h at least; 6 $/h are allowed"
 
 
-def test_what_is_unknown_is_said_and_not_ranked() -> None:
-    found = place([candidate(), candidate("t4")], [offer("h200", None)], Requirements())
-    assert {each.place: each.reason for each in found.refused} == {
+def test_places_without_a_price_are_refused_and_not_ranked() -> None:
+    placement = place([candidate(), candidate("t4")], [offer("h200", None)], Requirements())
+    assert {refusal.place: refusal.reason for refusal in placement.refused} == {
         "h200": "usd: unknown for every instance with a h200",
-        "t4": "price: nobody is known to rent out a t4",
+        "t4": "price: no known offer has a t4",
     }
     carbon = place(
         [candidate(energy_j=about(1.0))], [offer(g_co2e_per_kwh=300.0, pue=1.2)], Requirements(objective="carbon")
@@ -106,14 +110,14 @@ def test_what_is_unknown_is_said_and_not_ranked() -> None:
     assert carbon.choices[0].value == pytest.approx(1e6 / 3.6e6 * 1.2 * 0.3)
 
 
-def test_the_front_has_what_nothing_beats_in_both() -> None:
+def test_the_front_has_choices_that_nothing_beats_in_latency_and_cost() -> None:
     candidates = [candidate(batch=batch, ms=ms) for batch, ms in ((1, 1.0), (2, 3.0), (8, 4.0), (16, 9.0))]
-    found = place(candidates, [offer()], Requirements())
-    assert [choice.candidate.batch_size for choice in found.front] == [1, 8]
+    placement = place(candidates, [offer()], Requirements())
+    assert [choice.candidate.batch_size for choice in placement.front] == [1, 8]
     assert pareto_front([]) == ()
 
 
-def test_wishes_that_cannot_be_meant_are_refused() -> None:
+def test_impossible_requirements_are_refused() -> None:
     with pytest.raises(InputError, match="slo_ms = -1"):
         Requirements(slo_ms=-1)
     with pytest.raises(InputError, match="rank by 'beauty'"):
@@ -138,14 +142,14 @@ def test_with_a_rate_dollars_are_those_of_whole_instances_busy_or_not() -> None:
 
 def test_the_front_has_one_of_equals() -> None:
     same = [candidate("a", ms=1.0), candidate("b", ms=1.0), candidate("c", batch=2, ms=2.0)]
-    found = place(same, [offer(name, 4.0) for name in "abc"], Requirements())
-    assert len(found.choices) == 3
-    assert [choice.candidate.device for choice in found.front] == ["a"], "none of the others beats it in anything"
+    placement = place(same, [offer(name, 4.0) for name in "abc"], Requirements())
+    assert len(placement.choices) == 3
+    assert [choice.candidate.device for choice in placement.front] == ["a"], "none of the others beats it in anything"
     cheaper = place(same, [offer("a", 4.0), offer("b", 3.0), offer("c", 4.0)], Requirements())
     assert [choice.candidate.device for choice in cheaper.front] == ["b"], "of two that take equally long the cheaper"
 
 
-def test_wishes_at_their_limits() -> None:
+def test_requirements_at_their_limits_are_allowed() -> None:
     for name in ("slo_ms", "rate_per_s", "budget_usd_per_h", "max_batch"):
         with pytest.raises(InputError, match=f"Got {name} = 0; it must be above 0, or left out"):
             Requirements(**{name: 0})
@@ -153,13 +157,13 @@ def test_wishes_at_their_limits() -> None:
     assert Requirements() == Requirements(None, None, None, None, 0.7, "usd")
 
 
-def test_what_fits_exactly_fits_and_what_is_unknown_is_given_the_benefit_of_the_doubt() -> None:
+def test_an_exact_fit_is_accepted_and_so_is_unknown_memory() -> None:
     for need, capacity in ((Estimate(90, 80, 100), 100.0), (None, 1.0), (Estimate(90, 80, 100), None)):
         assert place([candidate(need_mib=need, capacity_mib=capacity)], [offer()], Requirements()).choices
-    found = place([candidate(batch=4, need_mib=Estimate(1500, 1400, 1600), capacity_mib=1000.0),
+    placement = place([candidate(batch=4, need_mib=Estimate(1500, 1400, 1600), capacity_mib=1000.0),
                    candidate(batch=2, need_mib=Estimate(1100, 1000, 1200), capacity_mib=1000.0)],
                   [offer()], Requirements())  # fmt: skip
-    assert found.refused[0].reason == "memory: batch 2 may need 1,200 MiB of 1,000"
+    assert placement.refused[0].reason == "memory: batch 2 may need 1,200 MiB of 1,000"
 
 
 def test_batches_up_to_the_largest_allowed() -> None:
@@ -170,10 +174,10 @@ def test_batches_up_to_the_largest_allowed() -> None:
 
 def test_the_fastest_batch_is_named_where_all_are_too_slow() -> None:
     slow = [candidate(batch=8, ms=30.0), candidate(batch=1, ms=20.0), candidate(batch=2, ms=25.0)]
-    found = place(slow, [offer()], Requirements(slo_ms=10))
-    assert found.refused[0].reason == "latency: 20 ms at batch 1; the limit is 10 ms"
-    assert not found.choices
-    assert found.front == ()
+    placement = place(slow, [offer()], Requirements(slo_ms=10))
+    assert placement.refused[0].reason == "latency: 20 ms at batch 1; the limit is 10 ms"
+    assert not placement.choices
+    assert placement.front == ()
 
 
 def test_a_choice_is_at_risk_only_beyond_the_limit() -> None:
@@ -205,11 +209,11 @@ def test_ties_go_to_the_faster_then_to_the_smaller_batch_then_by_name() -> None:
 def test_of_each_place_and_instance_one_choice_is_kept() -> None:
     candidates = [candidate(batch=batch, ms=ms) for batch, ms in ((1, 1.0), (4, 2.0))]
     offers = [offer(usd=4.0, name="one"), offer(usd=20.0, name="eight", devices=8), offer("other", name="none")]
-    found = place(candidates, offers, Requirements())
-    assert [(c.offer.name, c.candidate.batch_size) for c in found.choices] == [("eight", 4), ("one", 4)]
-    assert found.choices[0].value == pytest.approx(20.0 / 8 * 2.0 / 4 / 3.6)
-    assert found.choices[0].fleet is None
-    assert [(c.offer.name, c.candidate.batch_size) for c in found.front] == [("eight", 1), ("eight", 4)]
+    placement = place(candidates, offers, Requirements())
+    assert [(c.offer.name, c.candidate.batch_size) for c in placement.choices] == [("eight", 4), ("one", 4)]
+    assert placement.choices[0].value == pytest.approx(20.0 / 8 * 2.0 / 4 / 3.6)
+    assert placement.choices[0].fleet is None
+    assert [(c.offer.name, c.candidate.batch_size) for c in placement.front] == [("eight", 1), ("eight", 4)]
 
 
 def test_a_fleet_counts_copies_and_the_share_of_time_it_may_be_busy() -> None:
@@ -227,25 +231,27 @@ def test_a_fleet_counts_copies_and_the_share_of_time_it_may_be_busy() -> None:
 
 @pytest.mark.parametrize(("budget", "chosen"), [(3.99, 0), (4.0, 1), (5.0, 1)])
 def test_a_budget_that_is_met_exactly_is_met(budget: float, chosen: int) -> None:
-    found = place([candidate()], [offer(usd=4.0), offer(usd=9.0, name="dear")], Requirements(budget_usd_per_h=budget))
-    assert len(found.choices) == chosen
+    placement = place(
+        [candidate()], [offer(usd=4.0), offer(usd=9.0, name="dear")], Requirements(budget_usd_per_h=budget)
+    )
+    assert len(placement.choices) == chosen
     if not chosen:
-        assert found.refused[0].reason == "budget: 4.00 $/h at least; 3.99 $/h are allowed"
+        assert placement.refused[0].reason == "budget: 4.00 $/h at least; 3.99 $/h are allowed"
 
 
-def test_an_unknown_price_keeps_no_budget() -> None:
+def test_an_unknown_price_does_not_meet_a_budget() -> None:
     requirements = Requirements(budget_usd_per_h=5.0, objective="energy")
-    found = place([candidate(energy_j=about(1.0))], [offer(usd=None)], requirements)
-    assert found.refused[0].reason == "budget: an unknown price; 5 $/h are allowed"
+    placement = place([candidate(energy_j=about(1.0))], [offer(usd=None)], requirements)
+    assert placement.refused[0].reason == "budget: an unknown price; 5 $/h are allowed"
     rated = place([candidate(energy_j=about(1.0))], [offer(usd=None)], Requirements(rate_per_s=1, objective="energy"))
     assert len(rated.choices) == 1
     busy = place([candidate(energy_j=about(1.0))], [offer(usd=None)], Requirements(None, 1.0, 5.0, objective="energy"))
     assert busy.refused[0].reason == "budget: an unknown price; 5 $/h are allowed"
 
 
-def test_energy_comes_from_power_where_it_is_not_told() -> None:
-    found = place([candidate(ms=36.0, batch=10, power_w=about(250.0))], [offer()], Requirements(objective="energy"))
-    assert found.choices[0].value == pytest.approx(0.25)
+def test_energy_is_power_times_latency_where_it_is_not_predicted() -> None:
+    placement = place([candidate(ms=36.0, batch=10, power_w=about(250.0))], [offer()], Requirements(objective="energy"))
+    assert placement.choices[0].value == pytest.approx(0.25)
     nothing = place([candidate()], [offer()], Requirements(objective="energy"))
     assert nothing.refused[0].reason == "energy: unknown for every instance with a h200"
     no_grid = place([candidate(energy_j=about(1.0))], [offer(pue=1.1)], Requirements(objective="carbon"))

@@ -37,8 +37,8 @@ ours = "depreciation over four years"
 
 
 def at(prices: tuple[Price, ...], *key: str) -> Price:
-    (found,) = [price for price in prices if price.key == key]
-    return found
+    (match,) = [price for price in prices if price.key == key]
+    return match
 
 
 @pytest.fixture

@@ -30,20 +30,20 @@ def test_truncated_at_fifty_offsets(refuse: Refuse, place: Path) -> None:
             helper.make_node("Relu", ["y" if i == 0 else f"y{i}"], [f"y{i + 1}"], name=f"/more/{i}")
         )
     model.graph.output[0].name = "y20"
-    whole = model.SerializeToString()
-    cuts = offsets(len(whole))
+    content = model.SerializeToString()
+    cuts = offsets(len(content))
     assert len(cuts) == 50
     for cut in cuts:
         path = place / "cut.onnx"
-        path.write_bytes(whole[:cut])
+        path.write_bytes(content[:cut])
         refuse("predict", path)
 
 
 def test_truncated_example_at_fifty_offsets(refuse: Refuse, place: Path) -> None:
-    whole = (Path(__file__).parents[2] / "examples" / "resnet50.onnx").read_bytes()
+    content = (Path(__file__).parents[2] / "examples" / "resnet50.onnx").read_bytes()
     path = place / "cut.onnx"
-    for cut in offsets(len(whole)):
-        path.write_bytes(whole[:cut])
+    for cut in offsets(len(content)):
+        path.write_bytes(content[:cut])
         refuse("inspect", path)
 
 
@@ -88,11 +88,11 @@ def test_not_a_model(refuse: Refuse, place: Path, content: bytes, suffix: str) -
 
 def test_flipped_bits(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A damaged file may still be a model; if it is not, it is refused as cleanly as any."""
-    whole = bytearray(tiny_onnx(batch=2).SerializeToString())
+    content = bytearray(tiny_onnx(batch=2).SerializeToString())
     path = place / "flipped.onnx"
     generator = random.Random(7)
     for _ in range(120):
-        damaged = bytearray(whole)
+        damaged = bytearray(content)
         for _ in range(generator.randint(1, 3)):
             damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
         path.write_bytes(damaged)

@@ -136,7 +136,7 @@ BAD_GRAPHS = {
 
 
 @pytest.mark.parametrize("name", BAD_GRAPHS)
-def test_a_graph_that_cannot_be(refuse: Refuse, place: Path, name: str) -> None:
+def test_an_impossible_graph_is_refused(refuse: Refuse, place: Path, name: str) -> None:
     model, expected = BAD_GRAPHS[name]
     line = refuse("predict", save(model, place / "bad.onnx"))
     assert expected in line
@@ -202,10 +202,10 @@ def test_an_unknown_domain_is_refused(refuse: Refuse, place: Path) -> None:
 @pytest.mark.parametrize("op", ["Frobnicate", "Relu"])
 def test_an_unknown_domain_is_reported_when_allowed(place: Path, capsys: pytest.CaptureFixture[str], op: str) -> None:
     path = save(unknown_operator(True, op), place / "custom.onnx")
-    found = accept(capsys, "inspect", path, "--allow-unknown")
-    assert list(found["unknown_operators"]) == [f"acme.ops.{op}"]
-    assert 0 < found["unknown_operators"][f"acme.ops.{op}"] < 1
-    assert found["coverage"] == pytest.approx(1 - found["unknown_operators"][f"acme.ops.{op}"])
+    output = accept(capsys, "inspect", path, "--allow-unknown")
+    assert list(output["unknown_operators"]) == [f"acme.ops.{op}"]
+    assert 0 < output["unknown_operators"][f"acme.ops.{op}"] < 1
+    assert output["coverage"] == pytest.approx(1 - output["unknown_operators"][f"acme.ops.{op}"])
     assert 0 < accept(capsys, "predict", path, "--allow-unknown")["coverage"] < 1
 
 

@@ -27,24 +27,24 @@ def test_constants_are_shown_and_kept(
     shown = run(capsys, "calibrate")
     assert "0.50 × the reference host" in shown
     assert "10.8 µs a call" in shown
-    found = json.loads(run(capsys, "calibrate", "--json"))
-    assert (found["slowdown"], found["training_slowdown"], found["host"]) == (0.5, 1.0, "queue")
-    assert found["path"] == str(cache / "host-calibration.json")
-    assert json.loads(Path(found["path"]).read_text(encoding="utf-8"))["slowdown"] == 0.5
+    output = json.loads(run(capsys, "calibrate", "--json"))
+    assert (output["slowdown"], output["training_slowdown"], output["host"]) == (0.5, 1.0, "queue")
+    assert output["path"] == str(cache / "host-calibration.json")
+    assert json.loads(Path(output["path"]).read_text(encoding="utf-8"))["slowdown"] == 0.5
 
 
 def test_without_cuda_it_says_that_launches_are_not_known(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = []
+    devices_asked = []
 
     def measure(device: str | None) -> HostSpeed:
-        asked.append(device)
+        devices_asked.append(device)
         return CPU
 
     monkeypatch.setattr(host_calibration, "measure_host", measure)
     assert "not measured" in run(capsys, "calibrate", "--device", "cpu")
-    assert asked == ["cpu"]
+    assert devices_asked == ["cpu"]
     assert (cache / "host-calibration.json").is_file()
 
 

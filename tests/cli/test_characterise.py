@@ -34,7 +34,7 @@ def test_measured_against_the_catalogue(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "cache" / "ceilings.json").exists()
 
 
-def test_a_processor_is_told_in_its_own_unit(
+def test_ceilings_of_a_processor_are_in_gflops(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cpu = replace(
@@ -54,8 +54,8 @@ def test_a_device_that_the_catalogue_lacks_has_no_peak(
 
 
 def test_json_and_toml(capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(run(capsys, "characterise", "--json"))
-    assert (found["device"], found["dram_gb_per_s"], found["tflops"]["bf16"]) == ("h200", 4200.0, 700.0)
+    output = json.loads(run(capsys, "characterise", "--json"))
+    assert (output["device"], output["dram_gb_per_s"], output["tflops"]["bf16"]) == ("h200", 4200.0, 700.0)
     entry = tomllib.loads(run(capsys, "characterise", "--toml"))["ceilings"]["h200"]
     assert entry["tflops"] == {"fp32": 50.175, "bf16": 700.0}
     assert entry["date"] == "2026-11-15"

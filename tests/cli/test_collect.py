@@ -19,33 +19,33 @@ workflow = importlib.import_module("foretell.workflows.measure.collect")
 @pytest.fixture
 def collected(monkeypatch):
     """The workflow answers at once; what it was asked is kept."""
-    asked = {}
+    calls = {}
 
     def collect(plan, **options):
-        asked.update(options, plan=plan)
+        calls.update(options, plan=plan)
         return collected.result
 
     rows = {"campaigns": 1, "measurements": 1200}
     result = Collected(Path("out"), {"ok": 1200}, rows, {"campaigns": 0, "measurements": 700}, False)
-    collected = type("Answer", (), {"asked": asked, "result": result})
+    collected = type("Answer", (), {"calls": calls, "result": result})
     monkeypatch.setattr(workflow, "collect", collect)
     return collected
 
 
-def test_options_arrive_and_the_result_is_told(collected, capsys):
+def test_options_reach_the_workflow_and_the_result_is_printed(collected, capsys):
     options = ["--out", "o", "--store", "s", "--seconds", "9", "--device", "cpu", "--skip", "a", "--skip", "b"]
     options += ["--workers", "3", "1", "--limit", "5", "--ray", "local"]
     shown = run(capsys, "collect", "plan.toml", *options)
-    asked = collected.asked
-    assert (asked["plan"], asked["out"], asked["store"]) == (Path("plan.toml"), Path("o"), "s")
-    assert (asked["skip"], asked["workers"], asked["ray"]) == ((Path("a"), Path("b")), (3, 1), "local")
-    assert (asked["seconds"], asked["limit"], asked["device"]) == (9, 5, "cpu")
+    arguments = collected.calls
+    assert (arguments["plan"], arguments["out"], arguments["store"]) == (Path("plan.toml"), Path("o"), "s")
+    assert (arguments["skip"], arguments["workers"], arguments["ray"]) == ((Path("a"), Path("b")), (3, 1), "local")
+    assert (arguments["seconds"], arguments["limit"], arguments["device"]) == (9, 5, "cpu")
     assert "1,200 measurements in out" in shown
     assert "new in the store: 700 measurements" in shown
     assert json.loads(run(capsys, "collect", "plan.toml", "--json"))["rows"]["measurements"] == 1200
 
 
-def test_ctrl_c_and_a_campaign_without_any_measurement_are_told_apart(collected, capsys):
+def test_ctrl_c_and_a_campaign_without_measurements_have_different_exit_codes(collected, capsys):
     collected.result = Collected(Path("out"), {}, {}, {}, True)
     assert "The same command continues" in run(capsys, "collect", "plan.toml", code=130)
     collected.result = Collected(Path("out"), {"crash": 4}, {"measurements": 4}, {}, False)
@@ -74,7 +74,7 @@ def test_on_a_terminal_a_bar_and_the_time_left(monkeypatch, capsys):
     assert "10/40 measured · 1 failed · 4 traced · 1 min 0 s left" in capsys.readouterr().err
 
 
-def test_without_rate_and_budget_no_end_is_told():
+def test_no_remaining_time_is_shown_without_rate_and_budget():
     assert describe(Progress(0, 0, 26, 0, 0, 5.0, NO_LIMIT_S)) == "0/26 measured"
     assert describe(Progress(2, 0, 4, 0, 0, 5.0, NO_LIMIT_S)) == "2/6 measured · 10 s left"
 

@@ -31,8 +31,8 @@ def test_card(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     shown = run(capsys, "data", "card", "--store", store)
     assert "NVIDIA H200" in shown
     assert "no slices" in shown
-    found = json.loads(run(capsys, "data", "card", "--store", store, "--json"))
-    assert (found["measurements"], found["training"], found["llm"], found["repeatability"]["pairs"]) == (1, 1, 0, 0)
+    output = json.loads(run(capsys, "data", "card", "--store", store, "--json"))
+    assert (output["measurements"], output["training"], output["llm"], output["repeatability"]["pairs"]) == (1, 1, 0, 0)
     assert run(capsys, "data", "card", "--store", store, "--markdown", str(tmp_path / "CARD.md")) == ""
     assert "| training | 1 |" in (tmp_path / "CARD.md").read_text()
 
@@ -53,8 +53,8 @@ def test_query(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     wide = "SELECT sum(batch_size) AS n, DATE '2026-11-15' AS d, 1.25 AS x FROM training"
     rows = json.loads(run(capsys, "data", "query", wide, "--store", store, "--json"))["rows"]
     assert rows == [{"n": 8, "d": "2026-11-15", "x": 1.25}]
-    asked = ("data", "query", "SELECT nothing FROM training", "--store", store)
-    assert run(capsys, *asked, code=2).count("\n") == 1
+    arguments = ("data", "query", "SELECT nothing FROM training", "--store", store)
+    assert run(capsys, *arguments, code=2).count("\n") == 1
 
 
 def test_a_row_wider_than_the_screen_is_shown_column_by_column(store: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,17 +67,17 @@ def test_a_row_wider_than_the_screen_is_shown_column_by_column(store: str, capsy
 
 def test_errors_of_a_query_offer_what_was_meant(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     for sql, words in (("SELECT statu FROM training", "status"), ("SELECT 1 FROM measurments", "measurements")):
-        said = run(capsys, "data", "query", sql, "--store", store, code=2)
-        assert said.count("\n") == 1
-        assert words in said
+        output = run(capsys, "data", "query", sql, "--store", store, code=2)
+        assert output.count("\n") == 1
+        assert words in output
 
 
 def test_a_processor_s_measurements_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = {name: value for name, value in ROW.items() if name != "memory_mib"} | {"process_peak_mib": 409.0}
     columns = {name: [value] for name, value in (row | {"device_name": "cpu"}).items()}
     open_store(tmp_path / "cpu").append("measurements", arrow_table(TABLES["measurements"], columns))
-    found = json.loads(run(capsys, "data", "card", "--store", str(tmp_path / "cpu"), "--json"))
-    assert (found["measurements"], found["training"], found["by_device"]) == (1, 1, {"cpu": 1})
+    output = json.loads(run(capsys, "data", "card", "--store", str(tmp_path / "cpu"), "--json"))
+    assert (output["measurements"], output["training"], output["by_device"]) == (1, 1, {"cpu": 1})
 
 
 def test_merge_and_tables(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,15 +92,15 @@ def test_merge_and_tables(store: str, tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_repack_says_what_each_table_takes(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "measurements" in run(capsys, "data", "repack", "--store", store)
-    found = json.loads(run(capsys, "data", "repack", "--store", store, "--json"))["measurements"]
-    assert found["before_bytes"] == found["after_bytes"] > 0
-    assert found["rows"] == 1
+    output = json.loads(run(capsys, "data", "repack", "--store", store, "--json"))["measurements"]
+    assert output["before_bytes"] == output["after_bytes"] > 0
+    assert output["rows"] == 1
     assert "no store at" in run(capsys, "data", "repack", "--store", f"{store}-nowhere", code=2)
 
 
 def test_a_damaged_file_is_one_line(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     [path] = Path(store).glob("*.parquet")
     path.write_bytes(path.read_bytes()[:100])
-    said = run(capsys, "data", "card", "--store", store, code=2)
-    assert said.count("\n") == 1
-    assert path.name in said
+    output = run(capsys, "data", "card", "--store", store, code=2)
+    assert output.count("\n") == 1
+    assert path.name in output

@@ -17,20 +17,20 @@ def rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_environment(tmp_path, "", "paddle")
 
 
-def test_the_list_says_what_is_where(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_list_shows_python_and_versions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     shown = run(capsys, "frontends")
     assert f"✓ paddle   PaddlePaddle   none 0.0\n    {tmp_path / 'paddle/bin/python'}" in shown
     assert "✗ keras" in shown
     assert "foretell frontends install keras" in shown
-    found = {state["name"]: state for state in json.loads(run(capsys, "frontends", "--json"))}
-    assert found["paddle"]["versions"] == "none 0.0"
-    assert found["jax"]["python"] is None
+    states = {state["name"]: state for state in json.loads(run(capsys, "frontends", "--json"))}
+    assert states["paddle"]["versions"] == "none 0.0"
+    assert states["jax"]["python"] is None
 
 
 def test_doctor_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(run(capsys, "doctor", "--json"))["frontends"]
-    assert found["PaddlePaddle (.json, .pdmodel)"] is None
-    assert found["JAX and Flax functions"] == "foretell frontends install jax"
+    output = json.loads(run(capsys, "doctor", "--json"))["frontends"]
+    assert output["PaddlePaddle (.json, .pdmodel)"] is None
+    assert output["JAX and Flax functions"] == "foretell frontends install jax"
 
 
 def test_installing_and_removing(

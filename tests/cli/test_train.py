@@ -19,7 +19,7 @@ from small.small_store import SETTINGS, WIDTHS, write_store
 pytest.importorskip("pyarrow")
 pytest.importorskip("lightgbm")
 
-GIVEN = {"seed": 5, "threads": 2, "predictor": "unit-trees", "only_networks": False}
+OPTIONS = {"seed": 5, "threads": 2, "predictor": "unit-trees", "only_networks": False}
 ENOUGH = "3"  # seeds, so that some test side is large enough for figures
 
 
@@ -32,8 +32,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current folder, and few small trees."""
 
-    def settings(**given: int) -> Settings:
-        return replace(QUICK, **given)
+    def settings(**options: int) -> Settings:
+        return replace(QUICK, **options)
 
     monkeypatch.setattr(workflow, "Settings", settings)
     monkeypatch.chdir(tmp_path)
@@ -52,23 +52,23 @@ def test_a_fitted_predictor_is_written_and_answers(
     index = json.loads((here / "out" / "trained" / "index.json").read_text(encoding="utf-8"))
     assert index["h200"]["unit-network"]["workloads"] == len(WIDTHS) * len(SETTINGS)
     file = "out/trained/unit-network-h200.zip"
-    told = json.loads(run(capsys, "predict", model, "--device", "h200", "--predictor", file, "--json"))
-    assert told["predictor"] == "unit-network"
-    assert told["latency_ms"]["low"] <= told["latency_ms"]["value"] <= told["latency_ms"]["high"]
+    output = json.loads(run(capsys, "predict", model, "--device", "h200", "--predictor", file, "--json"))
+    assert output["predictor"] == "unit-network"
+    assert output["latency_ms"]["low"] <= output["latency_ms"]["value"] <= output["latency_ms"]["high"]
 
 
-def test_options_of_train_are_heard(
+def test_options_of_train_reach_the_workflow(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[object] = []
+    calls: list[object] = []
 
-    def record(*places: object, log, **given: object) -> Path:
+    def record(*places: object, log, **options: object) -> Path:
         log("half way")
-        asked.append((places, given))
+        calls.append((places, options))
         return Path("mine/file.zip")
 
     monkeypatch.setattr(workflow, "train", record)
-    given = (
+    arguments = (
         "--store",
         "s",
         "--device",
@@ -84,16 +84,16 @@ def test_options_of_train_are_heard(
         "-p",
         "unit-trees",
     )
-    assert run(capsys, "train", *given) == "written: mine/file.zip\n", "what goes on is said on stderr"
-    assert asked == [((Path("s"), "l4", Path("kept"), Path("mine")), GIVEN)]
+    assert run(capsys, "train", *arguments) == "written: mine/file.zip\n", "what goes on is said on stderr"
+    assert calls == [((Path("s"), "l4", Path("kept"), Path("mine")), OPTIONS)]
     assert not list(here.iterdir())
 
 
 def test_predictors_are_judged_and_the_report_is_written_here(
     store: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("--store", store, "--split", "random", "--seeds", ENOUGH)
-    lines = run(capsys, "evaluate", "roofline", "unit-trees", *given, "--report").splitlines()
+    arguments = ("--store", store, "--split", "random", "--seeds", ENOUGH)
+    lines = run(capsys, "evaluate", "roofline", "unit-trees", *arguments, "--report").splitlines()
     assert lines[0] == "written: reports/evaluation.md"
     assert [line.partition(":")[0] for line in lines[1:]] == [
         f"{name}, split by random, seed {seed}" for seed in range(int(ENOUGH)) for name in ("roofline", "unit-trees")
@@ -105,31 +105,31 @@ def test_predictors_are_judged_and_the_report_is_written_here(
 
 
 def test_json_is_json_even_with_a_report(store: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("--store", store, "--split", "random", "--seeds", ENOUGH, "--json")
-    plain = json.loads(run(capsys, "evaluate", "roofline", *given))
+    arguments = ("--store", store, "--split", "random", "--seeds", ENOUGH, "--json")
+    plain = json.loads(run(capsys, "evaluate", "roofline", *arguments))
     assert not (here / "reports").exists()
-    assert json.loads(run(capsys, "evaluate", "roofline", *given, "--report")) == plain
+    assert json.loads(run(capsys, "evaluate", "roofline", *arguments, "--report")) == plain
     assert (here / "reports" / "evaluation.md").is_file()
-    assert [(found["predictor"], found["split"], found["seed"]) for found in plain] == [
+    assert [(run_record["predictor"], run_record["split"], run_record["seed"]) for run_record in plain] == [
         ("roofline", "random", seed) for seed in range(int(ENOUGH))
     ]
-    assert any(found["figures"]["latency_ms"]["all"]["mape"] > 0 for found in plain if found["figures"])
+    assert any(run_record["figures"]["latency_ms"]["all"]["mape"] > 0 for run_record in plain if run_record["figures"])
 
 
-def test_all_predictors_and_splits_are_meant_where_none_is_named(
+def test_all_predictors_and_splits_are_judged_by_default(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[tuple[list[str], list[str], list[int]]] = []
+    calls: list[tuple[list[str], list[str], list[int]]] = []
 
     def record(names, *_: object, splits, seeds, **others: object) -> list[object]:
         assert others.keys() == {"only_networks", "log"}
-        asked.append((list(names), list(splits), list(seeds)))
+        calls.append((list(names), list(splits), list(seeds)))
         return []
 
     monkeypatch.setattr(workflow, "evaluate", record)
     run(capsys, "evaluate")
     run(capsys, "evaluate", "unit-trees", "--split", "family", "--seeds", "1")
-    assert asked == [
+    assert calls == [
         (list(workflow.FITTERS), list(workflow.SPLITS), [0, 1, 2, 3, 4]),
         (["unit-trees"], ["family"], [0]),
     ]
@@ -139,11 +139,11 @@ def test_all_predictors_and_splits_are_meant_where_none_is_named(
 def test_a_predictor_of_one_mode_is_shown_by_it(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = [
+    runs = [
         Run("unit-network", "random", 0, {}, {"latency_ms": {"inference": {"mape": 0.25}, "decode": {"mape": 0.5}}}),
         Run("unit-trees", "random", 0, {}, {"latency_ms": {"all": {"mape": 0.125}, "inference": {"mape": 0.25}}}),
     ]
-    monkeypatch.setattr(workflow, "evaluate", lambda *_, **__: found)
+    monkeypatch.setattr(workflow, "evaluate", lambda *_, **__: runs)
     assert run(capsys, "evaluate", "unit-network", "unit-trees").splitlines() == [
         "unit-network, split by random, seed 0: latency_ms in inference 25.0%, latency_ms in decode 50.0%",
         "unit-trees, split by random, seed 0: latency_ms 12.5%",
@@ -151,7 +151,7 @@ def test_a_predictor_of_one_mode_is_shown_by_it(
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         (("evaluate", "unit-tres"), "Unknown predictor 'unit-tres'. Did you mean 'unit-trees'?"),
         (("evaluate", "roofline", "--split", "famly"), "Unknown split 'famly'. Did you mean 'family'?"),
@@ -162,10 +162,10 @@ def test_a_predictor_of_one_mode_is_shown_by_it(
     ],
 )
 def test_a_mistake_is_one_line_and_writes_nothing(
-    here: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], said: str
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
-    shown = run(capsys, *given, code=2)
-    assert said in shown
+    shown = run(capsys, *arguments, code=2)
+    assert message in shown
     assert shown.count("\n") == 1
     assert not list(here.iterdir())
 
@@ -184,8 +184,8 @@ def test_models_beside_the_predictors_are_fitted_and_judged_by_the_same_commands
     ]
     monkeypatch.setattr(workflow, "train", lambda store, device, cache, out, log: out / f"{store}-{device}-{cache}")
     monkeypatch.setattr(workflow, "evaluate", lambda store, device, cache, log: tables)
-    asked = ("train", "-p", model, "--store", "s", "--cache", "c", "--out", "mine")
-    assert run(capsys, *asked) == "written: mine/s-h200-c\n"
+    arguments = ("train", "-p", model, "--store", "s", "--cache", "c", "--out", "mine")
+    assert run(capsys, *arguments) == "written: mine/s-h200-c\n"
     shown = run(capsys, "evaluate", model, "--report")
     assert shown.startswith(f"written: reports/{report}.md\n### all of them")
     assert "by family" not in shown

@@ -48,14 +48,14 @@ VALUES: dict[str, Any] = {
 }
 
 
-def make_rows(table: str, count: int = 5, start: int = 0, **given: object) -> Any:
+def make_rows(table: str, count: int = 5, start: int = 0, **values: object) -> Any:
     """Rows with distinct keys; every third value that is no key is absent."""
     columns: dict[str, list[object]] = {}
     for place, (name, kind) in enumerate(TABLES[table].columns.items()):
         absent = name not in TABLES[table].key
         make = VALUES[kind]
         columns[name] = [
-            given[name] if name in given else None if absent and (i + place) % 3 == 0 else make(i)
+            values[name] if name in values else None if absent and (i + place) % 3 == 0 else make(i)
             for i in range(start, start + count)
         ]
     return arrow_table(TABLES[table], columns)

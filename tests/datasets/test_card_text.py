@@ -27,19 +27,19 @@ def card() -> Card:
 
 
 def test_long_tables_are_cut_and_empty_ones_left_out(card: Card) -> None:
-    found = {section.title: section for section in sections(card)}
-    assert found["workloads by family"].rows[-1] == ("6 more", "21")
-    assert "workloads by device" not in found
-    assert found["kernel time"].rows == [("a graph node", "98.40%"), ("an ATen call", "100.00%")]
-    [repeats] = [s for title, s in found.items() if title.startswith("repeatability")]
+    by_title = {section.title: section for section in sections(card)}
+    assert by_title["workloads by family"].rows[-1] == ("6 more", "21")
+    assert "workloads by device" not in by_title
+    assert by_title["kernel time"].rows == [("a graph node", "98.40%"), ("an ATen call", "100.00%")]
+    [repeats] = [s for title, s in by_title.items() if title.startswith("repeatability")]
     assert "100 on another day" in repeats.title
     assert repeats.rows[0][:4] == ("latency_ms", "100", "0.400%", "0.700%")
 
 
 def test_counts_are_explained_and_tables_have_the_names_that_queries_use(card: Card) -> None:
-    found = {section.title: section for section in sections(card)}
-    assert found["records"].rows[0] == ("measurements", "1,234", "workloads with latency and memory")
-    assert found["rows"].rows[-2][0] == "kernel_names"
+    by_title = {section.title: section for section in sections(card)}
+    assert by_title["records"].rows[0] == ("measurements", "1,234", "workloads with latency and memory")
+    assert by_title["rows"].rows[-2][0] == "kernel_names"
 
 
 def test_markdown_says_how_it_is_made_again(card: Card, tmp_path: Path) -> None:

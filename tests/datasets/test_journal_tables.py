@@ -70,8 +70,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(folder: Path, table: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = parquet.read_table(folder / f"{table}.parquet").to_pylist()
-    return found
+    rows_read: list[dict[str, Any]] = parquet.read_table(folder / f"{table}.parquet").to_pylist()
+    return rows_read
 
 
 def test_every_kind_is_written_and_counted(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_compiled_runs_have_both_times_and_their_kernels(folder: Path) -> None:
     [row] = read(folder, "compiled")
     assert (row["eager_ms"], row["compiled_ms"], row["graph_breaks"], row["part"]) == (2.0, 1.0, None, "p")
     kernels = read(folder, "compiled_kernels")
-    assert [(each["sequence"], each["name"], each["hidden_us"], each["grid_x"]) for each in kernels] == [
+    assert [(kernel["sequence"], kernel["name"], kernel["hidden_us"], kernel["grid_x"]) for kernel in kernels] == [
         (0, "gemm", 0.0, 4), (1, "relu", 0.5, 1), (2, "gemm", 0.0, 0),
     ]  # fmt: skip
 

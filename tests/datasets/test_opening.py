@@ -20,7 +20,7 @@ def test_a_folder_is_a_store_of_parquet_files(tmp_path: Path) -> None:
         store.close()
 
 
-def test_places_that_are_no_store(tmp_path: Path) -> None:
+def test_places_that_are_no_store_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="folder, or postgresql"):
         open_store("mysql://there")
     (tmp_path / "file").write_text("x")

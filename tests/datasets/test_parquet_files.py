@@ -68,8 +68,8 @@ def test_a_file_that_was_not_finished_leaves_nothing(tmp_path: Path, rows: Any) 
 @pytest.mark.parametrize("damage", ["cut", "emptied", "text"])
 def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, rows: Any, damage: str) -> None:
     path = write(tmp_path / "slices.parquet", rows("slices"))
-    whole = path.read_bytes()
-    broken = {"cut": whole[: len(whole) // 2], "emptied": b"", "text": b"PAR1 no"}[damage]
+    content = path.read_bytes()
+    broken = {"cut": content[: len(content) // 2], "emptied": b"", "text": b"PAR1 no"}[damage]
     path.write_bytes(broken)
     with pytest.raises(DataError, match=r"slices\.parquet is damaged.*Restore it") as refused:
         find_files(tmp_path)
@@ -103,8 +103,8 @@ def test_newer_files_are_refused_and_older_ones_read(tmp_path: Path, rows: Any) 
 
 def test_rows_are_fitted_to_the_schema() -> None:
     table = TABLES["kernel_names"]
-    given = pa.table({"name": ["a"], "name_id": pa.array([3], pa.int16()), "foreign": [1]})
-    assert fitted(table, given).to_pylist() == [{"name_id": 3, "name": "a"}]
+    raw_table = pa.table({"name": ["a"], "name_id": pa.array([3], pa.int16()), "foreign": [1]})
+    assert fitted(table, raw_table).to_pylist() == [{"name_id": 3, "name": "a"}]
     assert fitted(table, pa.table({"name_id": [3]})).to_pylist() == [{"name_id": 3, "name": None}]
     with pytest.raises(DataError, match="name_id"):
         fitted(table, pa.table({"name": ["a"]}))

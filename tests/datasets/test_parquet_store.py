@@ -41,9 +41,9 @@ def counts(store: ParquetStore) -> tuple[int, int]:
 
 def test_two_processes_lose_and_double_nothing(tmp_path: Path) -> None:
     processes = [appender(tmp_path / "store", first, first + 6) for first in (0, 3)]
-    said = [process.communicate(timeout=300)[0].split() for process in processes]
+    output = [process.communicate(timeout=300)[0].split() for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
-    added = [int(number) for words in said for number in words[1::2]]
+    added = [int(number) for words in output for number in words[1::2]]
     assert sum(added) == 9 * 30, "what both append is added by one of them"
     assert counts(ParquetStore(tmp_path / "store")) == (270, 270)
 
@@ -51,9 +51,9 @@ def test_two_processes_lose_and_double_nothing(tmp_path: Path) -> None:
 def test_killed_twenty_times_at_any_moment(tmp_path: Path) -> None:
     where, log = tmp_path / "store", tmp_path / "log"
     process = appender(where, "--kill", 20, log)
-    said, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0
-    lines = [tuple(map(int, line.split())) for line in said.splitlines()]
+    lines = [tuple(map(int, line.split())) for line in output.splitlines()]
     assert len(lines) == 20
     reported = lines[-1][0]
     assert reported >= 5, "nothing was tested if nothing was written"
@@ -86,10 +86,10 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path) -> None:
     ParquetStore(where).append("measurements", numbered_rows(0))
     before = {path.name: path.read_bytes() for path in where.iterdir()}
     process = appender(where, 1, 2, 3000)
-    said, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 2
-    assert said.startswith(f"Cannot write to {where}: ")
-    assert "Nothing was changed" in said
+    assert output.startswith(f"Cannot write to {where}: ")
+    assert "Nothing was changed" in output
     assert {path.name: path.read_bytes() for path in where.iterdir()} == before
 
 
@@ -124,8 +124,8 @@ def test_a_damaged_file_stops_reading_and_appending_and_is_left_alone(tmp_path: 
     store = ParquetStore(tmp_path)
     store.append("slices", rows("slices", 300))
     [path] = tmp_path.glob("slices-*.parquet")
-    whole = path.read_bytes()
-    for broken in (whole[:-20], whole[:50] + bytes(200) + whole[250:]):
+    content = path.read_bytes()
+    for broken in (content[:-20], content[:50] + bytes(200) + content[250:]):
         path.write_bytes(broken)
         with pytest.raises(DataError, match=f"{path.name} is damaged") as refused:
             store.query("SELECT * FROM slices")
@@ -133,7 +133,7 @@ def test_a_damaged_file_stops_reading_and_appending_and_is_left_alone(tmp_path: 
         with pytest.raises(DataError, match=f"{path.name} is damaged"):
             store.append("slices", rows("slices", 3))
         assert path.read_bytes() == broken
-    path.write_bytes(whole)
+    path.write_bytes(content)
     assert store.append("slices", rows("slices", 301)) == 1
 
 
@@ -168,9 +168,9 @@ def test_version_1_is_read_by_folder_and_becomes_the_newest(tmp_path: Path) -> N
     old_folder(tmp_path / "old" / "2", "two", ["relu", "conv"])
     sql = "SELECT campaign_id, sequence, kernel, name_id FROM kernels ORDER BY campaign_id, sequence"
     old = ParquetStore(tmp_path / "old")
-    found = [(row["campaign_id"], row["kernel"]) for row in old.query(sql).to_pylist()]
-    assert found == [("one", "gemm"), ("one", "relu"), ("two", "relu"), ("two", "conv")]
-    assert [row["name_id"] for row in old.query(sql).to_pylist()] == [name_number(name) for _, name in found]
+    kernels_read = [(row["campaign_id"], row["kernel"]) for row in old.query(sql).to_pylist()]
+    assert kernels_read == [("one", "gemm"), ("one", "relu"), ("two", "relu"), ("two", "conv")]
+    assert [row["name_id"] for row in old.query(sql).to_pylist()] == [name_number(name) for _, name in kernels_read]
     assert old.tables() == {"measurements": 2, "kernels": 4, "kernel_names": 3}
     new = ParquetStore(tmp_path / "new")
     assert merge(old, new) == {"measurements": 2, "kernel_names": 3, "kernels": 4}

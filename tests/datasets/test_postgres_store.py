@@ -57,7 +57,7 @@ def test_a_killed_connection_is_a_clear_line_and_the_next_call_works(database: s
     store.close()
 
 
-def test_no_server_is_one_line() -> None:
+def test_a_missing_server_is_one_line() -> None:
     with pytest.raises(DataError, match=r"does not answer.*check --store") as refused:
         PostgresStore("postgresql://someone:secret@/none?host=/nowhere").tables()
     assert "secret" not in str(refused.value)

@@ -16,7 +16,7 @@ def record(workload: str, campaign: str, day: int, **values: float | None) -> di
 
 
 def test_later_measurements_are_compared_with_the_first() -> None:
-    found = compare_repeats(
+    repeats = compare_repeats(
         [
             record("a", "3", 16, latency_ms=9.9, power_w=330.0),
             record("a", "1", 15, power_w=300.0),
@@ -26,17 +26,17 @@ def test_later_measurements_are_compared_with_the_first() -> None:
             record("c", "3", 17, memory_mib=101.0),
         ]
     )
-    assert (found.workloads, found.pairs, found.pairs_on_another_day) == (2, 3, 2)
-    assert (found.hours_between_median, found.hours_between_max) == (24.0, 48.0)
-    latency, memory, power = (found.differences[name] for name in ("latency_ms", "memory_mib", "power_w"))
+    assert (repeats.workloads, repeats.pairs, repeats.pairs_on_another_day) == (2, 3, 2)
+    assert (repeats.hours_between_median, repeats.hours_between_max) == (24.0, 48.0)
+    latency, memory, power = (repeats.differences[name] for name in ("latency_ms", "memory_mib", "power_w"))
     assert latency.mean == pytest.approx(0.01)
     assert (latency.median, latency.max) == (pytest.approx(0.01), pytest.approx(0.02))
     assert (memory.pairs, memory.max) == (3, pytest.approx(0.01))
     assert (power.pairs, power.median) == (1, pytest.approx(0.1))
-    assert found.to_dict()["latency_ms"]["pairs"] == 3  # type: ignore[index]
+    assert repeats.to_dict()["latency_ms"]["pairs"] == 3  # type: ignore[index]
 
 
 def test_other_devices_and_single_measurements_are_no_pairs() -> None:
     elsewhere = record("a", "2", 16) | {"device_name": "other"}
-    found = compare_repeats([record("a", "1", 15), elsewhere, record("b", "1", 15), record("b", "1", 16)])
-    assert (found.pairs, found.hours_between_max, found.differences) == (0, None, {})
+    repeats = compare_repeats([record("a", "1", 15), elsewhere, record("b", "1", 15), record("b", "1", 16)])
+    assert (repeats.pairs, repeats.hours_between_max, repeats.differences) == (0, None, {})

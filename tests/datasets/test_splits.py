@@ -40,15 +40,15 @@ GROUPS = {"random": "workload_id", "architecture": "spec", "family": "family", "
 
 @pytest.mark.parametrize("kind", GROUPS)
 def test_no_group_is_on_two_sides(kind: str) -> None:
-    found = records()
+    all_records = records()
     sides: dict[str, set[str]] = defaultdict(set)
-    for text, side in zip(found[GROUPS[kind]], assign(rule(kind), found), strict=True):
+    for text, side in zip(all_records[GROUPS[kind]], assign(rule(kind), all_records), strict=True):
         sides[architecture_of(text) if kind == "architecture" else text].add(side)
-    assert {len(each) for each in sides.values()} == {1}
+    assert {len(assigned) for assigned in sides.values()} == {1}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_more_records_move_none(kind: str) -> None:
+def test_more_records_do_not_change_earlier_assignments(kind: str) -> None:
     many = records()
     few = {name: values[100:300] for name, values in many.items()}
     assert assign(rule(kind), few) == assign(rule(kind), many)[100:300]
@@ -87,13 +87,13 @@ def test_variants_of_an_architecture_are_one() -> None:
     assert architecture_of("timm:224") == "224", "a name of numbers alone stays a name"
 
 
-def test_named_groups_are_held_out_whole() -> None:
-    found = records()
-    sides = assign(rule("device", hold_out=frozenset({"device 1"})), found)
-    assert {d for d, side in zip(found["device_name"], sides, strict=True) if side == TEST} == {"device 1"}
+def test_named_groups_are_held_out_completely() -> None:
+    all_records = records()
+    sides = assign(rule("device", hold_out=frozenset({"device 1"})), all_records)
+    assert {d for d, side in zip(all_records["device_name"], sides, strict=True) if side == TEST} == {"device 1"}
     assert sides.count(TEST) == 400
     with pytest.raises(InputError, match="Did you mean 'device 1'"):
-        assign(rule("device", hold_out=frozenset({"device1"})), found)
+        assign(rule("device", hold_out=frozenset({"device1"})), all_records)
 
 
 def test_time_is_cut_at_fixed_moments() -> None:
@@ -107,7 +107,7 @@ def test_time_is_cut_at_fixed_moments() -> None:
         time_cuts([])
 
 
-def test_rules_that_cannot_be() -> None:
+def test_impossible_rules_are_refused() -> None:
     with pytest.raises(InputError, match="Did you mean 'family'"):
         assign(Split("famly"), records())
     with pytest.raises(InputError, match="shares"):

@@ -13,11 +13,11 @@ from foretell.errors import DataError
 
 def test_every_table_comes_back_as_it_went_in_and_only_once(store: Store, rows: Any) -> None:
     for table in TABLES:
-        given = rows(table)
-        assert (store.append(table, given), store.append(table, given)) == (5, 0), table
+        some_rows = rows(table)
+        assert (store.append(table, some_rows), store.append(table, some_rows)) == (5, 0), table
         [back] = store.rows(table)
         order = [(name, "ascending") for name in TABLES[table].key]
-        assert back.sort_by(order).to_pylist() == given.sort_by(order).to_pylist(), table
+        assert back.sort_by(order).to_pylist() == some_rows.sort_by(order).to_pylist(), table
     assert store.tables() == dict.fromkeys(TABLES, 5)
 
 
@@ -46,7 +46,7 @@ def test_views_and_kernels_by_name(store: Store, rows: Any) -> None:
     assert answer.to_pylist() == [{"kernel": None, "n": 1}, {"kernel": "gemm", "n": 3}]
 
 
-def test_an_empty_store_can_be_asked(store: Store) -> None:
+def test_an_empty_store_can_be_queried(store: Store) -> None:
     assert store.tables() == {}
     assert store.query("SELECT workload_id, latency_ms FROM training").to_pylist() == []
     assert list(store.rows("kernels")) == []
@@ -61,16 +61,16 @@ def test_a_query_changes_nothing(store: Store, rows: Any) -> None:
     assert store.count("slices") == 5
 
 
-def test_bad_rows_are_refused_whole(store: Store, rows: Any) -> None:
+def test_one_bad_row_refuses_the_whole_table(store: Store, rows: Any) -> None:
     arrow = pytest.importorskip("pyarrow")
     with pytest.raises(DataError, match="need a value in method"):
         store.append("slices", rows("slices").drop_columns(["method"]))
-    given = rows("slices")
-    wrong = given.set_column(given.column_names.index("sm_count"), "sm_count", arrow.array(["many"] * 5))
+    some_rows = rows("slices")
+    wrong = some_rows.set_column(some_rows.column_names.index("sm_count"), "sm_count", arrow.array(["many"] * 5))
     with pytest.raises(DataError, match="sm_count must be int32"):
         store.append("slices", wrong)
     with pytest.raises(DataError, match="Did you mean 'slices'"):
-        store.append("slice", given)
+        store.append("slice", some_rows)
     with pytest.raises(DataError, match="no column 'sms'"):
         list(store.rows("slices", ("sms",)))
     assert store.tables() == {}
@@ -94,5 +94,5 @@ def test_measurements_find_the_graph_of_the_front_end(store: Store, rows: Any) -
     store.append("measurements", rows("measurements", 1, **same))
     store.append("graphs", rows("graphs", 1, **same, graph_hash="compiled", campaign_id="fusion"))
     store.append("graphs", rows("graphs", 1, **same, graph_hash="exported", campaign_id=None))
-    found = store.query("SELECT graph_hash FROM measured_graphs")["graph_hash"].to_pylist()
-    assert found == ["exported"]
+    hashes = store.query("SELECT graph_hash FROM measured_graphs")["graph_hash"].to_pylist()
+    assert hashes == ["exported"]

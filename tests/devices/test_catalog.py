@@ -49,7 +49,7 @@ def test_every_fact_of_a_record_can_be_cited(device):
             assert cite(device, field.name)
 
 
-def test_citing_what_is_not_there_lists_what_is():
+def test_citing_an_unknown_field_lists_the_known_ones():
     with pytest.raises(DeviceError, match=r"'colour' of h200 has no source. Fields with one: architecture, "):
         cite(find_device("h200"), "colour")
 
@@ -145,7 +145,7 @@ def test_names_as_people_write_them(written, meant):
     assert find_device(written).id == meant
 
 
-def test_every_id_name_and_alias_leads_home():
+def test_every_id_name_and_alias_finds_its_device():
     for device in DEVICES:
         for name in (device.id, device.name, *device.aliases):
             assert find_device(name) is device

@@ -13,28 +13,28 @@ from foretell.toml_rows import Row
 A100 = Ceilings("a100-sxm-40gb", "A100", "2023", "ERT", 1346.0, 3877.6, {"fp32": 18.5, "fp16": 292.2})
 
 
-def test_what_is_shipped_is_below_the_peaks_of_devices_that_there_are() -> None:
-    for device, found in load_ceilings().items():
+def test_shipped_ceilings_are_below_the_peaks_of_known_devices() -> None:
+    for device, ceilings in load_ceilings().items():
         place = find_device(device)
         assert place.id == device
-        assert (found.dram_gb_per_s or 0) <= place.bandwidth_gb_per_s
-        for name, rate in found.tflops.items():
+        assert (ceilings.dram_gb_per_s or 0) <= place.bandwidth_gb_per_s
+        for name, rate in ceilings.tflops.items():
             assert rate <= place.peak_tflops(name, tensor_cores=name != "fp32")
 
 
-def test_what_is_printed_is_what_is_read() -> None:
-    found = parse_ceilings(Row("ceilings.toml", tomllib.loads("[ceilings]\n" + A100.to_toml())))
-    assert found == {"a100-sxm-40gb": A100}
+def test_printed_ceilings_can_be_read_back() -> None:
+    ceilings = parse_ceilings(Row("ceilings.toml", tomllib.loads("[ceilings]\n" + A100.to_toml())))
+    assert ceilings == {"a100-sxm-40gb": A100}
 
 
-def test_names_do_not_end_their_quotes() -> None:
+def test_quotes_in_names_are_escaped() -> None:
     odd = Ceilings("cpu", 'a "cpu"\n\\', "2026-01-01", "x", 1.0)
-    (found,) = parse_ceilings(Row("f", tomllib.loads(odd.to_toml()))).values()
-    assert found.name == "a cpu"
+    (ceilings,) = parse_ceilings(Row("f", tomllib.loads(odd.to_toml()))).values()
+    assert ceilings.name == "a cpu"
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "message"),
     [
         ({"dram_gb_per_s": -1}, "dram_gb_per_s is -1"),
         ({"cache_gb_per_s": "fast"}, "cache_gb_per_s is 'fast'"),
@@ -46,7 +46,7 @@ def test_names_do_not_end_their_quotes() -> None:
         ({"dram_gb_per_s": 1, "colour": "red"}, "'colour'"),
     ],
 )
-def test_what_cannot_be_is_refused(entry: dict[str, object], told: str) -> None:
+def test_what_cannot_be_is_refused(entry: dict[str, object], message: str) -> None:
     fields = {"name": "n", "date": "2026-01-01", "source": "s"} | entry
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         parse_ceilings(Row("f", {"ceilings": {"h200": fields}}))

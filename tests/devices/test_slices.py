@@ -13,17 +13,17 @@ H200 = find_device("h200")
 
 @pytest.mark.parametrize(("percent", "sms"), [(20, 26), (14, 18), (46, 60), (50, 66), (1, 2), (100, 132)])
 def test_mps_rounds_down_to_pairs_of_sms(percent, sms):
-    found = parse_slice(f"mps:{percent}", H200)
-    assert (found.kind, found.text, found.sms) == ("mps", f"mps:{percent}", sms)
-    assert (found.memory_gib, found.bandwidth_fraction, found.l2_fraction) == (H200.memory_gib, 1, 1)
+    parsed = parse_slice(f"mps:{percent}", H200)
+    assert (parsed.kind, parsed.text, parsed.sms) == ("mps", f"mps:{percent}", sms)
+    assert (parsed.memory_gib, parsed.bandwidth_fraction, parsed.l2_fraction) == (H200.memory_gib, 1, 1)
 
 
 @pytest.mark.parametrize(
     "written", ["mig:1g.18gb", "1g.18gb", "nvidia.com/mig-1g.18gb", "MIG:1G.18GB", " mig-1g.18gb "]
 )
 def test_mig_profiles_as_people_write_them(written):
-    found = parse_slice(written, H200)
-    assert (found.kind, found.text, found.sms, found.memory_gib) == ("mig", "mig:1g.18gb", 16, 16.0)
+    parsed = parse_slice(written, H200)
+    assert (parsed.kind, parsed.text, parsed.sms, parsed.memory_gib) == ("mig", "mig:1g.18gb", 16, 16.0)
 
 
 @pytest.mark.parametrize("written", ["mig:1g.18gb+me", "nvidia.com/mig-1g.18gb.me", "1g.18gb+me"])
@@ -35,8 +35,8 @@ def test_canonical_text_reads_back_as_the_same_slice():
     for device in GPUS:
         texts = ["sms:3", *(f"mig:{profile.name}" for profile in device.mig_profiles)]
         for text in texts:
-            found = parse_slice(text, device)
-            assert parse_slice(found.text, device) == found
+            parsed = parse_slice(text, device)
+            assert parse_slice(parsed.text, device) == parsed
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,12 @@ def test_a_slice_of_a_larger_device_is_refused():
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda device: device.id)
 def test_no_slice_is_the_whole_device(device):
-    whole = effective(device)
-    assert (whole.sms, whole.sm_fraction, whole.slice) == (device.sms, 1.0, None)
-    assert whole.bandwidth_gb_per_s == device.bandwidth_gb_per_s
-    assert (whole.l2_mib, whole.memory_gib) == (device.l2_mib, device.memory_gib)
+    full = effective(device)
+    assert (full.sms, full.sm_fraction, full.slice) == (device.sms, 1.0, None)
+    assert full.bandwidth_gb_per_s == device.bandwidth_gb_per_s
+    assert (full.l2_mib, full.memory_gib) == (device.l2_mib, device.memory_gib)
     for dtype in DTYPES:
-        assert whole.peak_tflops(dtype, tensor_cores=True) == device.peak_tflops(dtype, tensor_cores=True)
+        assert full.peak_tflops(dtype, tensor_cores=True) == device.peak_tflops(dtype, tensor_cores=True)
 
 
 def test_mig_uses_counts_of_sms_not_sevenths():

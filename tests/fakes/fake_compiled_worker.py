@@ -18,7 +18,7 @@ class Interrupted(BaseException):
 
 class Fake:
     def __init__(self, settings):
-        self.kept = {}
+        self.prepared = {}
         self.timed = set()
         self.log = os.path.join(settings["folder"], "turns")
         self.deaf, self.traced = (Path(settings["folder"]) / name for name in ("deaf", "traced"))
@@ -27,7 +27,7 @@ class Fake:
 
     def execute(self, message):
         getattr(self, message["do"])(message)
-        say({"event": "done", "full": len(self.kept) >= self.room})
+        say({"event": "done", "full": len(self.prepared) >= self.room})
 
     def prepare(self, message):
         workload = workload_from_json(message["workload"])
@@ -50,7 +50,7 @@ class Fake:
         if "broken" in name:
             say({"event": "failed", "id": workload.id, "status": "build_error", "values": {"error": "no such layer"}})
             return
-        self.kept[workload.id] = name
+        self.prepared[workload.id] = name
         say({"event": "kept", "id": workload.id, "values": {"compile_s": 1.5, "graph_breaks": None}})
 
     def wait_for_others(self):
@@ -73,12 +73,12 @@ class Fake:
 
     def time(self, message):
         self.alone()
-        for workload_id, name in list(self.kept.items()):
+        for workload_id, name in list(self.prepared.items()):
             say({"event": "begin", "id": workload_id})
             if "fatal" in name:
                 os.abort()
             if "uncaptured" in name:
-                del self.kept[workload_id]
+                del self.prepared[workload_id]
                 values = {"eager_ms": 2.0, "error": "CaptureError: no"}
                 say({"event": "failed", "id": workload_id, "status": "run_error", "values": values})
                 continue
@@ -93,12 +93,12 @@ class Fake:
         self.alone()
         for workload_id in list(self.timed):
             say({"event": "begin", "id": workload_id})
-            if "mortal" in self.kept[workload_id]:
+            if "mortal" in self.prepared[workload_id]:
                 os.abort()
             kernels = {"name": ["triton_poi_0", "gemm"], "duration_us": [300.0, 600.0], "hidden_us": [0.0, 0.0]}
             kernels |= {"grid": [[4, 1, 1], [8, 1, 1]], "block": [[128, 1, 1], [256, 1, 1]]}
             say({"event": "traced", "id": workload_id, "kernels": kernels, "error": None})
-            del self.kept[workload_id]
+            del self.prepared[workload_id]
         self.timed.clear()
         self.traced.touch()
 

@@ -29,7 +29,7 @@ class Zoo:
 
 def main(arguments):
     nodes = "--nodes" in arguments
-    out, *names = [each for each in arguments if each != "--nodes"]
+    out, *names = [argument for argument in arguments if argument != "--nodes"]
     schedule.load_zoo = lambda _: Zoo(names)
     address = LOCAL
     if nodes:

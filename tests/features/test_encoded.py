@@ -30,7 +30,7 @@ def test_operators_are_codes_from_one_and_launches_are_counted():
     assert encode(rows).operators[0] == 0
 
 
-def test_sizes_that_divide_are_told_from_those_that_do_not():
+def test_sizes_that_divide_differ_from_those_that_do_not():
     row = _rows()[:1].repeat(2, axis=0)
     at = COLUMNS.index("channels")
     row[:, at] = (64, 65)

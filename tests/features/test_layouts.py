@@ -35,13 +35,13 @@ def of_operator(workload: Workload, operator: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("permutation", "transposed"), [((0, 1, 2), 0.0), ((0, 2, 1), 1.0)])
-def test_a_transposed_view_is_told(permutation: tuple[int, ...], transposed: float) -> None:
-    found = of_operator(product_of(permutation), "MatMul")
-    assert found["second_transposed"] == transposed
-    assert found["first_transposed"] == found["first_scattered"] == found["second_scattered"] == 0.0
+def test_a_transposed_view_is_marked_as_transposed(permutation: tuple[int, ...], transposed: float) -> None:
+    result = of_operator(product_of(permutation), "MatMul")
+    assert result["second_transposed"] == transposed
+    assert result["first_transposed"] == result["first_scattered"] == result["second_scattered"] == 0.0
 
 
-def test_a_node_may_transpose_what_lies_by_rows() -> None:
+def test_a_node_may_transpose_a_row_major_operand() -> None:
     assert of_operator(Workload(tiny_graph(), H200), "Gemm")["second_transposed"] == 1.0
     plain = one_node("Gemm", [(2, 3), (3, 4)], [(2, 4)], weights=[1])
     assert of_operator(Workload(plain, H200), "Gemm")["second_transposed"] == 0.0

@@ -112,11 +112,11 @@ def test_short_units_are_those_that_are_mostly_launch() -> None:
 def test_the_spread_counts_every_unit() -> None:
     distinct = DistinctUnits.of(repeated(6))
     times = np.where(distinct.counts == 6, 1.0, np.e)
-    each = [0.0] * 6 + [1.0]
-    assert named(pool(distinct, times, SETTING))["unit_spread"] == pytest.approx(np.std(each), rel=1e-5)
+    values_of_units = [0.0] * 6 + [1.0]
+    assert named(pool(distinct, times, SETTING))["unit_spread"] == pytest.approx(np.std(values_of_units), rel=1e-5)
 
 
-def test_the_setting_is_coded_and_what_nobody_knows_is_minus_one() -> None:
+def test_the_setting_is_coded_and_unknown_values_are_minus_one() -> None:
     known = pooled(repeated(1), setting=Setting("training", "bf16", 32, "adamw", 50.0))
     assert [known[name] for name in ("mode", "dtype", "batch", "optimizer")] == [1.0, 2.0, 32.0, 2.0]
     other = pooled(repeated(1), setting=Setting("dreaming", "fp8", 32, "lion", 50.0))

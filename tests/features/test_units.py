@@ -48,7 +48,7 @@ def test_a_larger_batch_takes_longer_at_least(batch):
     assert (column(large, "log_written_bytes") >= column(small, "log_written_bytes")).all()
 
 
-def test_half_precision_is_seen():
+def test_half_precision_changes_the_features():
     graph = tiny_graph()
     full = extract_units(Workload(graph, H200))
     half = extract_units(Workload(graph.with_dtype("fp16"), H200, "fp16"))
@@ -62,8 +62,8 @@ def test_a_slice_is_slower_at_least():
     graph = tiny_graph().with_batch(512)
     device = find_device("h200")
     part = replace(H200, slice=parse_slice("mps:10", device))
-    whole, slow = (extract_units(Workload(graph, target)) for target in (H200, part))
-    assert slow.bound_us.sum() > whole.bound_us.sum()
+    full, slow = (extract_units(Workload(graph, target)) for target in (H200, part))
+    assert slow.bound_us.sum() > full.bound_us.sum()
 
 
 def test_the_schema_names_what_a_model_was_fitted_to():

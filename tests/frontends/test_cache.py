@@ -19,7 +19,7 @@ def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert cache.cache_folder() == Path.home() / ".cache" / "foretell"
 
 
-def test_what_changes_a_graph_changes_its_entry() -> None:
+def test_everything_that_changes_a_graph_changes_its_cache_entry() -> None:
     request = ModelRequest("m.onnx")
     entries = {
         cache.entry_path("onnx", "a", request),

@@ -226,8 +226,8 @@ paddle.jit.save(words, 'words', input_spec=[spec])
     run_python("paddle", code, tmp_path)
     graph = load_graph(tmp_path / "words.json", batch_size=2)
     assert graph.parameter_count == 4 * (256 + 16) + 4 * 8 * (16 + 8) + 8 * 8
-    found = counts(graph)
-    assert (found["Attention"], found["LSTM"], found["Gemm"]) == (1, 1, 4)
+    operators = counts(graph)
+    assert (operators["Attention"], operators["LSTM"], operators["Gemm"]) == (1, 1, 4)
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.9])
@@ -236,10 +236,10 @@ def test_a_file_that_is_cut_short_is_one_line(
 ) -> None:
     if name == "jax":
         pytest.skip("has no file of its own")
-    whole = Path(make(name, tmp_path))
-    broken = whole / "saved_model.pb" if whole.is_dir() else whole
+    file_path = Path(make(name, tmp_path))
+    broken = file_path / "saved_model.pb" if file_path.is_dir() else file_path
     content = broken.read_bytes()
     broken.write_bytes(content[: int(cut * len(content))])
-    shown = run(capsys, "inspect", str(whole), code=2)
+    shown = run(capsys, "inspect", str(file_path), code=2)
     assert shown.startswith("foretell: ")
     assert shown.count("\n") == 1

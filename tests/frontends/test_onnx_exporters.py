@@ -68,10 +68,10 @@ def test_parameters_and_macs_are_those_of_the_module(how: str) -> None:
     proto = by_script(net, int(how[-2:])) if how.startswith("script") else by_dynamo(net, how.endswith("optimised"))
     for batch_size in (1, 4):
         direct = load_graph(net, input_shape="3x16x16", batch_size=batch_size)
-        found = load_graph(proto, batch_size=batch_size)
-        assert found.parameter_count == direct.parameter_count == sum(p.numel() for p in net.parameters())
-        assert graph_costs(found).total.macs == graph_costs(direct).total.macs
-        assert graph_costs(found).coverage == 1.0
+        graph = load_graph(proto, batch_size=batch_size)
+        assert graph.parameter_count == direct.parameter_count == sum(p.numel() for p in net.parameters())
+        assert graph_costs(graph).total.macs == graph_costs(direct).total.macs
+        assert graph_costs(graph).coverage == 1.0
 
 
 @pytest.mark.parametrize("level", ["ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"])
@@ -84,6 +84,6 @@ def test_optimised_by_onnx_runtime(tmp_path: Path, level: str) -> None:
     options.log_severity_level = 4
     ort.InferenceSession(by_script(net, 17).SerializeToString(), options, providers=["CPUExecutionProvider"])
     direct = load_graph(net, input_shape="3x16x16", batch_size=3)
-    found = load_graph(tmp_path / "optimised.onnx", batch_size=3)
-    assert graph_costs(found).total.macs == graph_costs(direct).total.macs
-    assert found.parameter_count == direct.parameter_count
+    graph = load_graph(tmp_path / "optimised.onnx", batch_size=3)
+    assert graph_costs(graph).total.macs == graph_costs(direct).total.macs
+    assert graph.parameter_count == direct.parameter_count

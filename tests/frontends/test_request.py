@@ -13,7 +13,7 @@ def test_inputs_as_people_write_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "3x", "x3", "3xx4", "=3", "3x4:", "-1", "1.5", "3x4:nope", "3;4", "9" * 19])
-def test_inputs_that_say_nothing(text: str) -> None:
+def test_malformed_inputs_are_refused(text: str) -> None:
     with pytest.raises(InputError):
         parse_inputs([text])
 

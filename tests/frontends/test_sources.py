@@ -144,9 +144,9 @@ def test_a_good_model_is_read_and_kept(name: str, tmp_path: Path) -> None:
     fingerprint = frontend.fingerprint(request)
     assert (fingerprint is None) == (name == "module")
     if fingerprint is not None:
-        kept = cache.read(cache.entry_path(name, fingerprint, request))
-        assert kept is not None
-        assert kept.hash == graph.hash
+        cached = cache.read(cache.entry_path(name, fingerprint, request))
+        assert cached is not None
+        assert cached.hash == graph.hash
         assert convert(request).hash == graph.hash
 
 
@@ -165,11 +165,11 @@ def test_a_bad_model_raises_and_leaves_nothing(name: str, tmp_path: Path, own_ca
         ("a/b.py:build", "python"),
     ],
 )
-def test_specs_are_told_by_their_look(source: str, expected: str) -> None:
+def test_specs_are_recognised_by_their_form(source: str, expected: str) -> None:
     assert recognise(source) == expected
 
 
-def test_what_is_no_model() -> None:
+def test_sources_that_are_no_model_are_refused() -> None:
     for source in (3, None, [1, 2], {"a": 1}):
         with pytest.raises(ModelError, match="Cannot read a model from"):
             recognise(source)

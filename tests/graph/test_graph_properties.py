@@ -177,7 +177,7 @@ def test_costs_are_linear_in_the_batch(graph: Graph, batch: int) -> None:
 
 @laws
 @given(graphs(), st.integers(1, 40), st.integers(1, 40))
-def test_batches_forget_where_they_came_from(graph: Graph, first: int, second: int) -> None:
+def test_rescaling_a_batch_twice_equals_rescaling_once(graph: Graph, first: int, second: int) -> None:
     assert graph.with_batch(first).with_batch(second) == graph.with_batch(second)
     assert graph.with_batch(first).with_batch(BATCH) == graph
 
@@ -228,7 +228,7 @@ def test_passes_keep_the_work(graph: Graph) -> None:
 
 @laws
 @given(graphs(), st.integers(1, 30))
-def test_peaks(graph: Graph, batch: int) -> None:
+def test_peaks_are_bounded_and_grow_with_the_batch(graph: Graph, batch: int) -> None:
     peak, state = inference_peak(graph), state_bytes(graph)
     assert peak.state_bytes == state <= peak.bytes
     for node in graph.nodes:

@@ -37,10 +37,10 @@ def truth_of(table: np.ndarray) -> np.ndarray:
 
 def assert_equal_predictions(booster, table: np.ndarray, served: Trees | None = None) -> None:
     expected = booster.predict(table)
-    found = (served or Trees.load(trees_of(booster).to_bytes())).predict(table)
-    assert found.dtype == np.float64
-    assert found.shape == expected.shape
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).mean())
+    predicted = (served or Trees.load(trees_of(booster).to_bytes())).predict(table)
+    assert predicted.dtype == np.float64
+    assert predicted.shape == expected.shape
+    np.testing.assert_allclose(predicted, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).mean())
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_fitting_again_gives_the_same_bytes_and_weights_count():
 
 
 @pytest.mark.parametrize(
-    ("fit", "told"),
+    ("fit", "message"),
     [
         (TreeFit(rounds=2, objective="poisson"), "poisson"),
         (TreeFit(rounds=2, others={"reg_sqrt": True}), "sqrt"),
@@ -146,9 +146,9 @@ def test_fitting_again_gives_the_same_bytes_and_weights_count():
         (TreeFit(rounds=2, others={"zero_as_missing": True}), "zero_as_missing"),
     ],
 )
-def test_what_has_no_equal_is_refused(fit, told):
+def test_boosters_whose_predictions_are_not_sums_of_leaves_are_refused(fit, message):
     table = np.abs(rows(200)[:, :2])
-    with pytest.raises(ModelError, match=told):
+    with pytest.raises(ModelError, match=message):
         trees_of(fit.fit(table, table.sum(axis=1)))
 
 

@@ -17,15 +17,15 @@ from small.small_samples import H200, blocks, workload
 class Doubling:
     """A predictor whose units take twice their bound."""
 
-    def unit_times_us(self, asked: Workload, units: DistinctUnits) -> np.ndarray:
-        del asked
+    def unit_times_us(self, workload: Workload, units: DistinctUnits) -> np.ndarray:
+        del workload
         return units.bound_us * 2
 
 
 def test_equal_units_are_one_row_and_all_add_up():
-    asked = workload(graph=blocks(64, 1024))
-    rows = explain(asked, Doubling(), 3.0)
-    assert sum(row.count for row in rows) == len(extract_units(asked))
+    work = workload(graph=blocks(64, 1024))
+    rows = explain(work, Doubling(), 3.0)
+    assert sum(row.count for row in rows) == len(extract_units(work))
     assert sum(row.share for row in rows) == pytest.approx(1.0)
     assert sum(row.latency_ms for row in rows) == pytest.approx(3.0)
     assert [row.latency_ms for row in rows] == sorted((row.latency_ms for row in rows), reverse=True)
@@ -34,9 +34,9 @@ def test_equal_units_are_one_row_and_all_add_up():
     assert product.shapes == "64x1024, 1024x1024 → 64x1024"
 
 
-def test_only_the_most_expensive_are_told():
-    asked = workload(graph=blocks(64, 1024))
-    everything, few = (explain(asked, Doubling(), 3.0, most=most) for most in (20, 2))
+def test_only_the_most_expensive_units_are_listed():
+    work = workload(graph=blocks(64, 1024))
+    everything, few = (explain(work, Doubling(), 3.0, most=most) for most in (20, 2))
     assert few == everything[:2]
 
 
@@ -61,11 +61,11 @@ def test_a_graph_without_work_has_no_units():
 
 
 def test_a_timeline_has_every_unit_in_order_and_takes_the_whole_time():
-    asked = workload(graph=blocks(64, 1024))
-    trace = timeline(asked, Doubling(), 3.0)
+    work = workload(graph=blocks(64, 1024))
+    trace = timeline(work, Doubling(), 3.0)
     head, *events = trace["traceEvents"]
     assert head["args"] == {"name": "h200, predicted"}
-    assert len(events) == len(extract_units(asked))
+    assert len(events) == len(extract_units(work))
     assert sum(event["dur"] for event in events) == pytest.approx(3000.0)
     ends = [event["ts"] + event["dur"] for event in events]
     assert [event["ts"] for event in events[1:]] == pytest.approx(ends[:-1])
@@ -73,16 +73,16 @@ def test_a_timeline_has_every_unit_in_order_and_takes_the_whole_time():
     assert any(event["args"]["shapes"] == "64x1024, 1024x1024 → 64x1024" for event in events)
 
 
-def test_kernels_are_told_where_there_is_a_classifier():
+def test_kernels_are_named_if_there_is_a_classifier():
     pytest.importorskip("torch")
-    asked = workload(64, 64)
-    plain, told = explain(asked, Doubling(), 3.0), explain(asked, Doubling(), 3.0, classifier=fitted())
+    work = workload(64, 64)
+    plain, with_kernels = explain(work, Doubling(), 3.0), explain(work, Doubling(), 3.0, classifier=fitted())
     assert {row.kernel for row in plain} == {row.probability for row in plain} == {None}
-    assert {row.kernel for row in told} <= set(CLASSES)
-    rows = explain_kernels(asked, Doubling(), 3.0, fitted())
-    assert sum(row.count for row in rows) == len(extract_units(asked))
+    assert {row.kernel for row in with_kernels} <= set(CLASSES)
+    rows = explain_kernels(work, Doubling(), 3.0, fitted())
+    assert sum(row.count for row in rows) == len(extract_units(work))
     assert sum(row.latency_ms for row in rows) == pytest.approx(3.0)
-    events = timeline(asked, Doubling(), 3.0, fitted())["traceEvents"][1:]
+    events = timeline(work, Doubling(), 3.0, fitted())["traceEvents"][1:]
     assert {event["args"]["kernel"] for event in events} == {row.kernel for row in rows}
     empty = Workload(one_node("Reshape", [(4,)], [(2, 2)]), H200)
     assert explain_kernels(empty, Doubling(), 1.0, fitted()) == ()

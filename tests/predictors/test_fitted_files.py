@@ -33,7 +33,7 @@ def test_a_file_without_a_checksum_is_refused(tmp_path: Path, monkeypatch: pytes
         read_shipped("one.json")
 
 
-def test_all_that_the_package_brings_is_as_it_was_fitted() -> None:
+def test_shipped_files_match_their_checksums() -> None:
     known = json.loads((TRAINED / CHECKSUMS).read_text(encoding="utf-8"))
     others = {"index.json", CHECKSUMS, *(file.name for file in TRAINED.iterdir() if file.name.startswith("unit-"))}
     assert set(known) == {file.name for file in TRAINED.iterdir()} - others

@@ -16,12 +16,12 @@ TINY_MS = Estimate(0.01, 0.009, 0.012)
 OWN = HostCalibration("queue", "cpu", "gpu", "2.13", 0.5, 0.6, *host.spread_bounds(0.05), 1.0, "2026-11-15")
 
 
-def workload(graph: Graph | None = None, device: str = "h200", runtime: str = "eager", **given: str) -> Workload:
-    return Workload(graph or tiny_graph(), Target(find_device(device), None, runtime), **given)
+def workload(graph: Graph | None = None, device: str = "h200", runtime: str = "eager", **options: str) -> Workload:
+    return Workload(graph or tiny_graph(), Target(find_device(device), None, runtime), **options)
 
 
-def predict(asked: Workload, calibration: HostCalibration = REFERENCE) -> Prediction:
-    return with_host_latency(RooflinePredictor().predict(asked), asked, calibration)
+def predict(work: Workload, calibration: HostCalibration = REFERENCE) -> Prediction:
+    return with_host_latency(RooflinePredictor().predict(work), work, calibration)
 
 
 def test_calls_of_a_training_step_count_backward_and_every_parameter() -> None:
@@ -76,7 +76,7 @@ def test_a_small_network_waits_for_the_host_and_a_slow_device_for_itself() -> No
 def test_the_interval_of_the_reference_holds_the_spread_between_hosts_and_ones_own_is_narrower() -> None:
     assert REFERENCE.low < 1 / 1.34
     assert REFERENCE.high > 1.34  # two machines of one kind differed by a third
-    reference, own = (host.host_latency(workload(), TINY_MS, each) for each in (REFERENCE, OWN))
+    reference, own = (host.host_latency(workload(), TINY_MS, calibration) for calibration in (REFERENCE, OWN))
     assert own.high / own.low < reference.high / reference.low
     assert own.value == pytest.approx(reference.value / 2)
 
@@ -88,7 +88,7 @@ def test_an_uncertain_calibration_widens_the_interval() -> None:
 
 def test_training_has_a_slowdown_of_its_own() -> None:
     step = workload(mode="training")
-    reference, own = (host.host_latency(step, TINY_MS, each) for each in (REFERENCE, OWN))
+    reference, own = (host.host_latency(step, TINY_MS, calibration) for calibration in (REFERENCE, OWN))
     assert own.value == pytest.approx(reference.value * 0.6)
 
 

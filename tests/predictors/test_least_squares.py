@@ -12,13 +12,13 @@ def test_a_curve_is_found_although_one_point_is_far_off():
     truth[3] += 5.0
 
     def errors(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        told = np.exp(parameters[0] * places)
-        return told + parameters[1] - truth, np.column_stack([places * told, np.ones(len(places))])
+        predicted = np.exp(parameters[0] * places)
+        return predicted + parameters[1] - truth, np.column_stack([places * predicted, np.ones(len(places))])
 
     assert solve(errors, np.zeros(2), delta=0.01) == pytest.approx([0.7, 0.2], abs=0.02)
     assert abs(solve(errors, np.zeros(2), delta=100.0)[1] - 0.2) > 0.1, "where nothing is bent, it does"
 
 
-def test_what_cannot_be_better_stays():
-    found = solve(lambda parameters: (parameters - 3.0, np.eye(1)), np.array([3.0]), delta=0.1)
-    assert found.tolist() == [3.0]
+def test_an_optimal_start_is_kept():
+    result = solve(lambda parameters: (parameters - 3.0, np.eye(1)), np.array([3.0]), delta=0.1)
+    assert result.tolist() == [3.0]

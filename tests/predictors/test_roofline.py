@@ -27,10 +27,10 @@ from foretell.records import Prediction, Target, Workload
 from foretell.testing import chain, one_node, tiny_graph
 
 
-def predict(graph: Graph, device: str = "h200", slice: str | None = None, **given: str) -> Prediction:
+def predict(graph: Graph, device: str = "h200", slice: str | None = None, **options: str) -> Prediction:
     place = find_device(device)
     target = Target(place, parse_slice(slice, place) if slice else None, "eager" if place.is_cpu else "cuda-graph")
-    return RooflinePredictor().predict(Workload(graph, target, **given))
+    return RooflinePredictor().predict(Workload(graph, target, **options))
 
 
 def value(prediction: Prediction, metric: str) -> float:
@@ -175,14 +175,19 @@ def test_a_slice_draws_for_its_own_sms_only() -> None:
     device = find_device("h200")
     busy = [Slot("any", Cost(), 1.0, 1.0, 0.0)]
     rest_w = device.tdp_w * BASE_SHARE_OF_TDP
-    whole_w = mean_power_w(busy, 1.0, effective(device, None)) - rest_w
+    full_w = mean_power_w(busy, 1.0, effective(device, None)) - rest_w
     part_w = mean_power_w(busy, 1.0, effective(device, parse_slice("sms:33", device))) - rest_w
-    assert part_w == pytest.approx(whole_w / 4)
+    assert part_w == pytest.approx(full_w / 4)
 
 
 def test_intervals_have_the_published_widths() -> None:
-    found = predict(big_product(), dtype="fp16")
-    latency, memory, power, energy = found.latency_ms, found.memory_mib, found.power_w, found.energy_j
+    prediction = predict(big_product(), dtype="fp16")
+    latency, memory, power, energy = (
+        prediction.latency_ms,
+        prediction.memory_mib,
+        prediction.power_w,
+        prediction.energy_j,
+    )
     assert latency is not None
     assert memory is not None
     assert power is not None
@@ -194,7 +199,7 @@ def test_intervals_have_the_published_widths() -> None:
     assert energy.value == pytest.approx(power.value * latency.value / 1000)
     assert energy.low == pytest.approx(power.low * latency.low / 1000), "the least power for the shortest time"
     assert energy.high == pytest.approx(power.value * 1.4 * latency.high / 1000)
-    rate = found.throughput_per_s
+    rate = prediction.throughput_per_s
     assert rate is not None
     assert rate.value == pytest.approx(1000 / latency.value)
 
@@ -302,22 +307,22 @@ def test_memory_on_a_cpu_has_no_workspaces() -> None:
 
 
 def test_a_context_is_counted_on_gpus_alone() -> None:
-    found = predict(tiny_graph())
-    assert found.memory_mib is not None
-    assert found.device_memory_mib == found.memory_mib + CONTEXT_MIB
+    prediction = predict(tiny_graph())
+    assert prediction.memory_mib is not None
+    assert prediction.device_memory_mib == prediction.memory_mib + CONTEXT_MIB
     assert predict(tiny_graph(), "cpu").device_memory_mib is None
 
 
-def test_what_is_said_of_the_model_and_of_the_place() -> None:
-    found = predict(tiny_graph(batch_size=3), "a100", "mig:3g.20gb", mode="training", optimizer="adamw")
-    assert (found.model, found.device, found.slice) == ("tiny", "a100-sxm-40gb", "mig:3g.20gb")
-    assert (found.runtime, found.mode, found.batch_size) == ("cuda-graph", "training", 3)
-    assert (found.dtype, found.optimizer, found.predictor) == ("fp32", "adamw", "roofline")
+def test_a_prediction_has_the_facts_of_model_and_target() -> None:
+    prediction = predict(tiny_graph(batch_size=3), "a100", "mig:3g.20gb", mode="training", optimizer="adamw")
+    assert (prediction.model, prediction.device, prediction.slice) == ("tiny", "a100-sxm-40gb", "mig:3g.20gb")
+    assert (prediction.runtime, prediction.mode, prediction.batch_size) == ("cuda-graph", "training", 3)
+    assert (prediction.dtype, prediction.optimizer, prediction.predictor) == ("fp32", "adamw", "roofline")
     cost = graph_costs(tiny_graph(batch_size=3)).total
-    assert found.facts == {
+    assert prediction.facts == {
         "parameters": cost.parameters, "macs": cost.macs, "flops": cost.flops, "memory_capacity_mib": 19.5 * 1024,
     }  # fmt: skip
-    rate, latency = found.throughput_per_s, found.latency_ms
+    rate, latency = prediction.throughput_per_s, prediction.latency_ms
     assert rate is not None
     assert latency is not None
     assert (rate.low, rate.high) == pytest.approx((3000 / latency.high, 3000 / latency.low))
@@ -327,9 +332,9 @@ def test_a_graph_that_fits_exactly_is_not_refused() -> None:
     graph = one_node("Relu", [(1 << 28,)], [(1 << 28,)])  # two tensors of 1 GiB
     for memory_gib, fits in ((2.0, True), (1.99, False)):
         place = replace(find_device("t4"), memory_gib=memory_gib)
-        found = RooflinePredictor().predict(Workload(graph, Target(place)))
-        assert any("will not fit" in text for text in found.warnings) is not fits
-    assert any("Needs about 2.0 GiB; t4 has 2.0 GiB here" in text for text in found.warnings)
+        prediction = RooflinePredictor().predict(Workload(graph, Target(place)))
+        assert any("will not fit" in text for text in prediction.warnings) is not fits
+    assert any("Needs about 2.0 GiB; t4 has 2.0 GiB here" in text for text in prediction.warnings)
 
 
 def test_shares_are_sums_by_operator_and_name_what_bounds_most_of_the_time() -> None:
@@ -349,19 +354,19 @@ def test_shares_are_sums_by_operator_and_name_what_bounds_most_of_the_time() -> 
 
 
 def test_an_empty_launch_takes_a_launch() -> None:
-    found = predict(one_node("Reshape", [(4,)], [(2, 2)]))
-    assert found.latency_ms is not None
-    assert found.latency_ms.value == pytest.approx(find_device("h200").launch_overhead_us / 1000)
-    assert found.power_w is not None
-    assert found.power_w.value == pytest.approx(find_device("h200").tdp_w * BASE_SHARE_OF_TDP)
-    assert found.breakdown == ()
+    prediction = predict(one_node("Reshape", [(4,)], [(2, 2)]))
+    assert prediction.latency_ms is not None
+    assert prediction.latency_ms.value == pytest.approx(find_device("h200").launch_overhead_us / 1000)
+    assert prediction.power_w is not None
+    assert prediction.power_w.value == pytest.approx(find_device("h200").tdp_w * BASE_SHARE_OF_TDP)
+    assert prediction.breakdown == ()
 
 
 def test_an_interval_of_power_ends_at_the_tdp() -> None:
-    found = predict(big_product(8192), dtype="fp16").power_w
-    assert found is not None
-    assert found.high == find_device("h200").tdp_w < 1.4 * found.value
-    assert found.value <= found.high
+    power_w = predict(big_product(8192), dtype="fp16").power_w
+    assert power_w is not None
+    assert power_w.high == find_device("h200").tdp_w < 1.4 * power_w.value
+    assert power_w.value <= power_w.high
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8", "fp4", "int8"])

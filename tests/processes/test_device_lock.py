@@ -39,7 +39,7 @@ def test_many_prepare_and_one_times(tmp_path):
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_who_prepares_steps_aside_for_who_wants_to_time(tmp_path):
+def test_preparing_processes_yield_to_those_that_time(tmp_path):
     mine, other = _open(tmp_path, 0), _open(tmp_path, 1)
     order = []
 
@@ -79,7 +79,7 @@ def test_a_dead_holder_blocks_nobody(tmp_path):
         assert state[0] == HOLDING
 
 
-def test_those_who_time_go_through_together_before_anyone_prepares_again(tmp_path):
+def test_waiting_timers_run_before_anyone_prepares_again(tmp_path):
     order, gathered = [], threading.Barrier(4)
     preparing = _open(tmp_path, 0)
 

@@ -36,7 +36,7 @@ def test_the_answer_comes_back_and_nothing_else_does():
         (lambda: {"not", "json"}, 1),
     ],
 )
-def test_who_ends_without_an_answer_leaves_a_code(work, code):
+def test_a_child_without_an_answer_leaves_its_exit_code(work, code):
     with pytest.raises(EndedError, match=f"exit code {code}") as caught:
         run_forked(work, nullcontext)
     assert caught.value.code == code

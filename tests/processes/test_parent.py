@@ -59,10 +59,10 @@ def test_a_child_finds_the_package_wherever_it_lies(monkeypatch: pytest.MonkeyPa
     assert os.environ["PYTHONPATH"] == "/elsewhere"
 
 
-def test_a_process_knows_what_it_holds() -> None:
+def test_a_process_knows_its_resident_memory() -> None:
     before = resident_bytes()
-    held = bytearray(os.urandom(1 << 20)) * 64
-    assert resident_bytes() - before > len(held) / 2
+    buffer = bytearray(os.urandom(1 << 20)) * 64
+    assert resident_bytes() - before > len(buffer) / 2
     assert group_bytes(os.getpgid(0)) >= resident_bytes(os.getpid()) / 2
     assert resident_bytes(2**22 + 1) == group_bytes(2**22 + 1) == 0
 

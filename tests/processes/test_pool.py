@@ -48,7 +48,7 @@ def _group(name):
     return group, {"group": group_to_json(group, set())}
 
 
-def test_workers_are_told_who_they_are_and_their_errors_are_kept(start, tmp_path):
+def test_workers_get_their_number_and_their_errors_are_kept(start, tmp_path):
     pool = start((sys.executable, "-c", ECHO), ("measure", "trace"), first=3)
     heard = sorted(_handle_message(pool, lambda heard: len(heard) == 2), key=lambda message: message["worker"])
     assert [(message["worker"], message["role"]) for message in heard] == [(3, "measure"), (4, "trace")]

@@ -12,27 +12,27 @@ from foretell.profiling import ceilings as ceilings_measured
 from foretell.profiling.ceilings import Bench, check_whole_device, largest_cache, measure_ceilings
 
 
-def test_this_processor_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ceilings_of_this_processor_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr(ceilings_measured, "largest_cache", lambda folder: 2**20)
-    found = measure_ceilings("cpu", budget_s=0.2, max_bytes=2**23)
-    assert found.dram_gb_per_s is not None
-    assert found.cache_gb_per_s is not None
-    assert 0.1 < found.dram_gb_per_s < 10_000
-    assert found.tflops["fp32"] > 0
-    assert found.product_sizes["fp32"] >= 512
-    assert found.dram_set_mib in (4, 8)
-    assert found.cache_set_mib in (0.125, 0.25, 0.5)
-    assert "tf32" not in found.tflops, "a processor has none"
+    ceilings = measure_ceilings("cpu", budget_s=0.2, max_bytes=2**23)
+    assert ceilings.dram_gb_per_s is not None
+    assert ceilings.cache_gb_per_s is not None
+    assert 0.1 < ceilings.dram_gb_per_s < 10_000
+    assert ceilings.tflops["fp32"] > 0
+    assert ceilings.product_sizes["fp32"] >= 512
+    assert ceilings.dram_set_mib in (4, 8)
+    assert ceilings.cache_set_mib in (0.125, 0.25, 0.5)
+    assert "tf32" not in ceilings.tflops, "a processor has none"
 
 
-def test_what_fits_into_the_cache_says_nothing_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_that_fit_into_the_cache_give_no_memory_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr(ceilings_measured, "largest_cache", lambda folder: 2**23)
-    monkeypatch.setattr(Bench, "best_product", lambda *asked: None)
-    found = measure_ceilings("cpu", budget_s=0.05, max_bytes=2**23)
-    assert found.dram_gb_per_s is None
-    assert found.tflops == {}
+    monkeypatch.setattr(Bench, "best_product", lambda *options: None)
+    ceilings = measure_ceilings("cpu", budget_s=0.05, max_bytes=2**23)
+    assert ceilings.dram_gb_per_s is None
+    assert ceilings.tflops == {}
 
 
 def test_devices_that_are_not_there_are_refused() -> None:
@@ -44,7 +44,7 @@ def test_devices_that_are_not_there_are_refused() -> None:
             measure_ceilings("cuda")
 
 
-def test_a_part_does_not_pass_for_the_whole() -> None:
+def test_a_slice_is_not_taken_for_the_full_device() -> None:
     with pytest.raises(MeasurementError, match="26 of the 132 SMs of h200"):
         check_whole_device("NVIDIA H200", 26)
     check_whole_device("NVIDIA H200", 132)

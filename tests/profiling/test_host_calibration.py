@@ -43,7 +43,7 @@ def timed(monkeypatch):
     return measure
 
 
-def test_a_hiccup_does_not_count(timed):
+def test_one_slow_run_does_not_count(timed):
     (total_ms, waited_ms), runs = timed([2.0, 2.0, 2.0, 90.0, 2.0, 2.0], 0.5)
     assert total_ms == pytest.approx(2.5)
     assert waited_ms == pytest.approx(0.5)
@@ -105,21 +105,21 @@ def test_without_cuda_only_the_dispatch_is_measured(monkeypatch):
     assert speed.inference == speed.training == ()
 
 
-@pytest.mark.parametrize(("device", "said"), [("cuda", "--device cpu"), ("tpu", "Choose from: cuda, cpu")])
-def test_a_device_that_is_not_there_is_refused(monkeypatch, device, said):
+@pytest.mark.parametrize(("device", "message"), [("cuda", "--device cpu"), ("tpu", "Choose from: cuda, cpu")])
+def test_a_device_that_is_not_there_is_refused(monkeypatch, device, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(MeasurementError, match=said):
+    with pytest.raises(MeasurementError, match=message):
         measure_host(device)
 
 
 def test_every_probe_can_be_built_and_both_modes_have_enough():
     from foretell.profiling.zoos.registry import build
 
-    modes = [each.workload.mode for each in PROBES]
+    modes = [entry.workload.mode for entry in PROBES]
     assert min(modes.count("inference"), modes.count("training")) > host_calibration.MIN_PROBES
-    assert len({each.workload.id for each in PROBES}) == len(PROBES)
-    for each in PROBES:
-        assert build(each.workload.spec).model is not None
+    assert len({entry.workload.id for entry in PROBES}) == len(PROBES)
+    for tried_probe in PROBES:
+        assert build(tried_probe.workload.spec).model is not None
 
 
 @pytest.mark.gpu

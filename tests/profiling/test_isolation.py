@@ -42,7 +42,7 @@ def test_occupancy_is_weighted_by_duration():
     assert result["values"] == {"occupancy_mean": 40.0, "occupancy_weighted": 35.0}
 
 
-def test_a_profiler_that_counts_nothing_is_said():
+def test_a_profiler_without_counts_is_reported():
     result = count_alone(Request("fine"), timeout_s=600, ncu=CHILD)
     assert result["status"] == "run_error"
     assert "no kernel" in result["error"]

@@ -22,13 +22,13 @@ QUICK = Measuring(warmups=2, replays=3, tries=1)
 
 
 def measure(tmp_path, model=LENET, **options):
-    said = []
+    messages = []
     threads = torch.get_num_threads()
     try:
-        result = SingleRun(Request(model, measuring=QUICK, **options), tmp_path, said.append).measure()
+        result = SingleRun(Request(model, measuring=QUICK, **options), tmp_path, messages.append).measure()
     finally:
         torch.set_num_threads(threads)
-    return result, [message["stage"] for message in said]
+    return result, [message["stage"] for message in messages]
 
 
 def test_a_request_survives_the_way_to_the_child():
@@ -97,7 +97,7 @@ def test_a_model_that_cannot_be_built_is_a_finding(tmp_path, monkeypatch):
     assert measure(tmp_path)[0]["status"] == "oom"
 
 
-def test_no_gpu_is_said_before_anything_is_built(tmp_path, monkeypatch):
+def test_a_missing_gpu_is_reported_before_anything_is_built(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     result, stages = measure(tmp_path, device="cuda", runtime="cuda-graph")
     assert (result["status"], stages) == (NO_DEVICE, [])
@@ -125,7 +125,7 @@ def test_a_capture_that_fails_falls_back_to_the_trace(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("model", "shape", "wanted"),
+    ("model", "shape", "expected"),
     [
         (LENET, (), (1, 28, 28)),
         (LENET, (32,), (1, 32, 32)),
@@ -133,8 +133,8 @@ def test_a_capture_that_fails_falls_back_to_the_trace(tmp_path, monkeypatch):
         ("synthetic:mlp?act=relu&widths=8-4-2", (), (8,)),
     ],
 )
-def test_the_input_shape_is_the_model_s_own_or_the_one_asked_for(model, shape, wanted):
-    assert build_from_zoo(Request(model, input_shape=shape)).input_shape == wanted
+def test_the_input_shape_is_the_model_s_own_or_the_one_asked_for(model, shape, expected):
+    assert build_from_zoo(Request(model, input_shape=shape)).input_shape == expected
 
 
 @pytest.mark.skipif(not available("transformers"), reason="transformers is an extra: pip install 'foretell[hf]'")
@@ -162,19 +162,19 @@ def test_timm_is_built_for_the_size_asked_for():
         build_from_zoo(Request("timm:vit_tiny_patch16_224", input_shape=(3, 64, 32)))
 
 
-def test_fusion_is_told_beside_the_measurement(tmp_path, monkeypatch):
+def test_fusion_is_added_to_the_measurement(tmp_path, monkeypatch):
     from foretell.workflows.measure.fusion_worker import Answer
 
-    asked = []
+    calls = []
 
-    def answer(*given):
-        asked.append(given)
+    def answer(*arguments):
+        calls.append(arguments)
         return Answer("ok", {"nodes": 12, "groups": 8})
 
     monkeypatch.setattr("foretell.workflows.measure.fusion_worker.answer", answer)
     result, stages = measure(tmp_path, fusion="inductor", fusion_by="foretell.workflows.measure.fusion_worker:answer")
     assert result["fusion"] == {"backend": "inductor", "status": "ok", "nodes": 12, "groups": 8}
-    assert (asked[0][0], asked[0][1].spec, stages[-1]) == ("inductor", LENET, "compiling")
+    assert (calls[0][0], calls[0][1].spec, stages[-1]) == ("inductor", LENET, "compiling")
 
 
 def test_counting_runs_once_and_times_nothing(tmp_path):

@@ -31,10 +31,10 @@ def labelled() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     features, layouts, labels = [], [], []
     for width in WIDTHS:
         for batch in BATCHES:
-            asked = workload(width, batch)
-            units = extract_units(asked)
+            work = workload(width, batch)
+            units = extract_units(work)
             features.append(units.features)
-            layouts.append(operand_layouts(asked, units))
+            layouts.append(operand_layouts(work, units))
             labels.append(labels_of(kernel_inputs(features[-1], layouts[-1], False), units.operators))
     return np.concatenate(features), np.concatenate(layouts), np.concatenate(labels)
 

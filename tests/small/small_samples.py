@@ -64,14 +64,12 @@ def unit_times_us(units: DistinctUnits) -> np.ndarray:
     return units.bound_us * np.where(is_product, 3.0, 2.0)
 
 
-def sample_of(
-    asked: Workload, spec: str, family: str = "tiny", *, traced: bool = True, captured: bool = True
-) -> Sample:
-    base, units = RooflinePredictor().predict(asked), DistinctUnits.of(extract_units(asked))
+def sample_of(work: Workload, spec: str, family: str = "tiny", *, traced: bool = True, captured: bool = True) -> Sample:
+    base, units = RooflinePredictor().predict(work), DistinctUnits.of(extract_units(work))
     assert base.latency_ms
     assert base.memory_mib
     assert base.power_w
-    name = f"{spec}-{asked.batch_size}-{asked.dtype}-{asked.mode}"
+    name = f"{spec}-{work.batch_size}-{work.dtype}-{work.mode}"
     unit_us = unit_times_us(units)
     truth = dict.fromkeys(TRUTHS, math.nan)
     if captured:
@@ -80,7 +78,7 @@ def sample_of(
         truth |= {"latency_ms": latency_ms, "memory_mib": memory_mib, "power_w": power_w}
         truth["energy_j"] = power_w * latency_ms / 1000
     return Sample(
-        name, spec, family, Setting.of(asked, base.memory_mib.value), units, unit_us if traced else None,
+        name, spec, family, Setting.of(work, base.memory_mib.value), units, unit_us if traced else None,
         base.latency_ms.value, base.power_w.value, truth, captured,
     )  # fmt: skip
 
@@ -88,16 +86,16 @@ def sample_of(
 @cache
 def small_samples() -> tuple[Sample, ...]:
     """Sixty workloads of twelve architectures in three families, half of them traced, and four benches of operators."""
-    found = []
+    samples = []
     for number, width in enumerate(WIDTHS):
         for place, batch in enumerate(BATCHES):
             dtype = ("fp32", "fp16", "bf16")[place % 3]
             mode = "training" if (number + place) % 4 == 0 else "inference"
-            asked = workload(width, batch, dtype, mode, blocks(batch, 4 * width) if number % 2 else None)
-            found.append(sample_of(asked, f"tiny:w{width}", f"family{number % 3}", traced=place % 2 == 0))
+            work = workload(width, batch, dtype, mode, blocks(batch, 4 * width) if number % 2 else None)
+            samples.append(sample_of(work, f"tiny:w{width}", f"family{number % 3}", traced=place % 2 == 0))
     for width in WIDTHS[::3]:
-        found.append(sample_of(workload(width, 16), f"tiny:bench{width}", "benches", captured=False))
-    return tuple(found)
+        samples.append(sample_of(workload(width, 16), f"tiny:bench{width}", "benches", captured=False))
+    return tuple(samples)
 
 
 def architectures(samples: tuple[Sample, ...]) -> list[str]:

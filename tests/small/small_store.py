@@ -33,8 +33,8 @@ def write_store(folder: Path, widths: tuple[int, ...] = WIDTHS) -> Path:
     for width in widths:
         spec = f"synthetic:tiny?width={width}"
         for number, (batch, dtype, mode) in enumerate(SETTINGS):
-            asked = workload(width, batch, dtype, mode)
-            base, units = RooflinePredictor().predict(asked), extract_units(asked)
+            work = workload(width, batch, dtype, mode)
+            base, units = RooflinePredictor().predict(work), extract_units(work)
             assert base.memory_mib
             assert base.power_w
             name = f"{width}-{batch}-{dtype}-{mode}"
@@ -43,7 +43,7 @@ def write_store(folder: Path, widths: tuple[int, ...] = WIDTHS) -> Path:
             rows.append(
                 facts
                 | {"zoo": "synthetic", "status": "ok", "dtype": dtype, "batch_size": batch, "input_shape": "3x16x16"}
-                | {"optimizer": asked.optimizer or "", "latency_ms": latency_ms, "latency_source": "cuda-graph"}
+                | {"optimizer": work.optimizer or "", "latency_ms": latency_ms, "latency_source": "cuda-graph"}
                 | {"memory_mib": base.memory_mib.value * 1.1, "power_w": power_w, "noisy": False}
                 | {"energy_j": power_w * latency_ms / 1000, "device_name": "NVIDIA H200"}
             )

@@ -29,7 +29,7 @@ def spread(value: float) -> Estimate:
 
 def tiny_prediction(device: str = "h200", batch_size: int = 8, **others: Any) -> Prediction:
     """1 ms and 1,000 MiB for each item of a batch."""
-    found = Prediction(
+    prediction = Prediction(
         model=HOSTILE, device=device, slice=None, runtime="cuda-graph", mode="inference", batch_size=batch_size,
         dtype="fp16", predictor="unit-network", latency_ms=spread(1.0 * batch_size), throughput_per_s=spread(1000.0),
         memory_mib=spread(1000.0 * batch_size), device_memory_mib=spread(1000.0 * batch_size),
@@ -39,14 +39,14 @@ def tiny_prediction(device: str = "h200", batch_size: int = 8, **others: Any) ->
         kernels=(KernelShare(HOSTILE, (HOSTILE,), 3, 0.4, 0.5, 0.75),),
         warnings=(f"Odd: {HOSTILE}",), facts={"parameters": 1234.0, "macs": 1e7, "memory_capacity_mib": 16000.0},
     )  # fmt: skip
-    return replace(found, **others)
+    return replace(prediction, **others)
 
 
 def tiny_row(name: str, batch_size: int = 8, device: str = "h200", **others: Any) -> Row:
     """A row that fits where it needs less than 16,000 MiB."""
-    told = tiny_prediction(device, batch_size, **others)
-    assert told.device_memory_mib is not None
-    return Row(told, name, told.device_memory_mib.value <= 16000.0)
+    prediction = tiny_prediction(device, batch_size, **others)
+    assert prediction.device_memory_mib is not None
+    return Row(prediction, name, prediction.device_memory_mib.value <= 16000.0)
 
 
 def tiny_report(**others: Any) -> Report:
@@ -57,7 +57,7 @@ def tiny_report(**others: Any) -> Report:
     )
     front = (FrontPoint(3.0, 0.75, "h200, batch 64"), FrontPoint(9.0, 0.25, f"l4 {HOSTILE}"))
     source = Source("prices", ("2026-08", HOSTILE), HOSTILE)
-    found = Report(
+    report = Report(
         name=HOSTILE,
         device_name="Device 200",
         prediction=tiny_prediction(),
@@ -73,15 +73,15 @@ def tiny_report(**others: Any) -> Report:
         advice=AdviceTable("a million inferences", rows, (("t4", HOSTILE),), front),
         missing={ROOFLINE: f"No roof: {HOSTILE}"},
     )  # fmt: skip
-    return replace(found, **others)
+    return replace(report, **others)
 
 
 def bare_report() -> Report:
     """A report of which only the prediction is known, and why the rest is not."""
-    told = tiny_prediction(
+    prediction = tiny_prediction(
         predictor="roofline", kernels=(), units=(), breakdown=(), memory_mib=None, device_memory_mib=None,
         energy_j=None, power_w=None, facts={},
     )  # fmt: skip
     missing = {part: f"why no {part}" for part in (ADVICE, BATCHES, KERNELS, ROOFLINE, "Device 9")}
-    bare = tiny_report(prediction=told, memory=None, batches=(), devices=(), advice=None, missing=missing)
+    bare = tiny_report(prediction=prediction, memory=None, batches=(), devices=(), advice=None, missing=missing)
     return replace(bare, provenance=replace(bare.provenance, trained_on=None, held_out={}, sources=()))

@@ -40,8 +40,8 @@ def tiny_samples(count: int = 8) -> list[tuple[GraphArrays, dict[str, float | No
     samples = []
     for graph in tiny_graphs(count):
         macs, memory = graph.whole_of(("macs", "memory_bytes"))
-        latency, held = float(macs) ** 0.7 / 100, float(memory) ** 0.8 / 100
-        truth = {"latency_ms": latency, "memory_mib": held, "device_memory_mib": held + 500}
+        latency, memory_mib = float(macs) ** 0.7 / 100, float(memory) ** 0.8 / 100
+        truth = {"latency_ms": latency, "memory_mib": memory_mib, "device_memory_mib": memory_mib + 500}
         samples.append((graph, truth | {"energy_j": latency * 0.3, "power_w": 300.0 + latency}))
     return samples
 

@@ -25,8 +25,8 @@ WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 class Doubling(RooflinePredictor):
     """A predictor whose units take twice their bound."""
 
-    def unit_times_us(self, asked, units):
-        del asked
+    def unit_times_us(self, workload, units):
+        del workload
         return units.bound_us * 2
 
 
@@ -69,15 +69,15 @@ def graph_row(width: int) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def found(store: Path, tmp_path_factory: pytest.TempPathFactory) -> compiled.CompiledSet:
+def compiled_set(store: Path, tmp_path_factory: pytest.TempPathFactory) -> compiled.CompiledSet:
     return compiled.read_compiled(store, "h200", tmp_path_factory.mktemp("cache"), Doubling())
 
 
-def test_good_rows_are_read_with_what_their_traces_tell(found):
-    assert len(found.rows) == 3 * len(WIDTHS)
-    assert found.compiled_ms.max() < 99
-    assert not found.seen.any(), "nothing of them was measured in eager mode alone"
-    by_id = {row["workload_id"]: own for row, own in zip(found.rows, found.measured, strict=True)}
+def test_good_rows_are_read_with_their_traces(compiled_set):
+    assert len(compiled_set.rows) == 3 * len(WIDTHS)
+    assert compiled_set.compiled_ms.max() < 99
+    assert not compiled_set.seen.any(), "nothing of them was measured in eager mode alone"
+    by_id = {row["workload_id"]: own for row, own in zip(compiled_set.rows, compiled_set.measured, strict=True)}
     traced = by_id["8-64"]
     assert traced.library_us == pytest.approx(0.75 * traced.latency_us)
     assert traced.generated_us == pytest.approx(0.25 * traced.latency_us)
@@ -85,14 +85,14 @@ def test_good_rows_are_read_with_what_their_traces_tell(found):
     assert np.isnan(by_id["256-1"].library_us)
 
 
-def test_held_out_latencies_and_signs_beat_baselines(found, tmp_path):
-    told = compiled.judge(found)
-    tables = compiled.compare(found, told)
-    whole = tables[0].rows
-    assert set(whole) == {compiled.MODEL, compiled.MEAN, compiled.EAGER}
-    assert whole[compiled.MODEL]["mape"] < whole[compiled.EAGER]["mape"]
-    assert whole[compiled.EAGER]["sign"] == pytest.approx(1 / 3), "as it is, nothing ever gets faster"
-    assert whole[compiled.MODEL]["count"] == 3 * len(WIDTHS)
+def test_held_out_latencies_and_signs_beat_baselines(compiled_set, tmp_path):
+    judged = compiled.judge(compiled_set)
+    tables = compiled.compare(compiled_set, judged)
+    rows_of_table = tables[0].rows
+    assert set(rows_of_table) == {compiled.MODEL, compiled.MEAN, compiled.EAGER}
+    assert rows_of_table[compiled.MODEL]["mape"] < rows_of_table[compiled.EAGER]["mape"]
+    assert rows_of_table[compiled.EAGER]["sign"] == pytest.approx(1 / 3), "as it is, nothing ever gets faster"
+    assert rows_of_table[compiled.MODEL]["count"] == 3 * len(WIDTHS)
     assert "10 architectures" in tables[0].title
     assert set(tables[-1].rows) == {"tiny0", "tiny1", "tiny2"}
     text = compiled.write_report(tables, tmp_path).read_text()
@@ -100,9 +100,9 @@ def test_held_out_latencies_and_signs_beat_baselines(found, tmp_path):
     assert "### By family, worst first" in text
 
 
-def test_the_sign_is_that_of_both_told(found):
-    faster = compiled.is_sign_right(found, found.predicted_eager_ms * 0.9)
-    batches = np.array([row["batch_size"] for row in found.rows])
+def test_the_sign_compares_both_predictions(compiled_set):
+    faster = compiled.is_sign_right(compiled_set, compiled_set.predicted_eager_ms * 0.9)
+    batches = np.array([row["batch_size"] for row in compiled_set.rows])
     assert faster.tolist() == (batches > 1).tolist()
 
 
@@ -116,49 +116,55 @@ def test_a_fit_is_written_with_its_errors(store, tmp_path, monkeypatch):
 
 def test_graphs_that_the_store_lacks_are_made_once(store, tmp_path, monkeypatch):
     shutil.copytree(store / "one", tmp_path / "store" / "one")
-    asked = []
+    calls = []
 
     def make(keys, folder, **_):
-        asked.append(len(keys))
+        calls.append(len(keys))
         write_table(folder, "graphs", [graph_row(width) for width in WIDTHS[:4]])
 
     monkeypatch.setattr(compiled, "collect_graphs", make)
     monkeypatch.setattr(compiled, "write_graphs", lambda *_: None)
     few = compiled.read_compiled(tmp_path / "store", "h200", tmp_path / "cache", Doubling())
-    assert asked == [len(WIDTHS)]
+    assert calls == [len(WIDTHS)]
     assert len(few.rows) == 12
 
 
-def test_stores_that_teach_nothing_are_errors(found, store, tmp_path):
+def test_stores_without_usable_rows_are_errors(compiled_set, store, tmp_path):
     with pytest.raises(DataError, match="No compiled workload was measured"):
         compiled.read_compiled(tmp_path, "h200", tmp_path, Doubling())
     with pytest.raises(InputError, match="No predictor of units"):
         compiled.read_compiled(store, "h200", tmp_path, RooflinePredictor())
-    one = compiled.CompiledSet("h200", found.rows[:3], found.measured[:3], found.predicted_eager_ms[:3], found.seen[:3])
+    one = compiled.CompiledSet(
+        "h200",
+        compiled_set.rows[:3],
+        compiled_set.measured[:3],
+        compiled_set.predicted_eager_ms[:3],
+        compiled_set.seen[:3],
+    )
     with pytest.raises(DataError, match="to one fold"):
         compiled.judge(one)
 
 
 def test_a_prediction_says_what_compiling_gains():
-    found = predict(tiny_onnx(), device="h200", runtime="compile", batch_size=64)
-    assert found.runtime == "compile"
-    assert found.latency_ms.low < found.latency_ms.value < found.latency_ms.high
+    prediction = predict(tiny_onnx(), device="h200", runtime="compile", batch_size=64)
+    assert prediction.runtime == "compile"
+    assert prediction.latency_ms.low < prediction.latency_ms.value < prediction.latency_ms.high
     eager = predict(tiny_onnx(), device="h200", batch_size=64)
-    assert found.eager_latency_ms.value == pytest.approx(eager.latency_ms.value, rel=1e-5)
-    assert found.host_latency_ms is None
+    assert prediction.eager_latency_ms.value == pytest.approx(eager.latency_ms.value, rel=1e-5)
+    assert prediction.host_latency_ms is None
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("options", "message"),
     [
         ({"device": "a100"}, "not measured on a100"), ({"mode": "training"}, "not in training"),
         ({"explain": True}, "--explain is for eager mode only"), ({"predictor": "roofline"}, "leave out --predictor"),
         ({"store": "data"}, "--store is for eager mode only"),
     ],
 )  # fmt: skip
-def test_what_is_not_known_of_compiled_models_is_refused(asked, said):
-    with pytest.raises(InputError, match=said):
-        predict(tiny_onnx(), **{"device": "h200", "runtime": "compile", **asked})
+def test_what_is_not_known_of_compiled_models_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        predict(tiny_onnx(), **{"device": "h200", "runtime": "compile", **options})
 
 
 def test_a_processor_is_refused():

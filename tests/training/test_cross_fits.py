@@ -20,20 +20,20 @@ SETTINGS = replace(QUICK, network=replace(QUICK.network, epochs=2))
 def test_what_is_kept_is_not_fitted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = small_samples()
     folds = folds_of(architectures(samples), SETTINGS)
-    held = np.where(folds == 0, -1, folds)
-    asked = {"all": folds, "part": held}
-    files = {name: tmp_path / "kept" / f"{name}.npz" for name in asked}
-    said: list[str] = []
-    first = workflow.cross_fits(samples, asked, SETTINGS, files, said.append)
-    assert len([line for line in said if line.startswith("networks on units for")]) == 2
+    held_out = np.where(folds == 0, -1, folds)
+    fold_sets = {"all": folds, "part": held_out}
+    files = {name: tmp_path / "kept" / f"{name}.npz" for name in fold_sets}
+    messages: list[str] = []
+    first = workflow.cross_fits(samples, fold_sets, SETTINGS, files, messages.append)
+    assert len([line for line in messages if line.startswith("networks on units for")]) == 2
     assert all(file.exists() for file in files.values())
 
     def never(*_: object) -> None:
         raise AssertionError
 
     monkeypatch.setattr(workflow, "cross_fit_networks", never)
-    again = workflow.cross_fits(samples, asked, SETTINGS, files)
-    for name in asked:
+    again = workflow.cross_fits(samples, fold_sets, SETTINGS, files)
+    for name in fold_sets:
         np.testing.assert_allclose(again[name].predictions.log_ratio, first[name].predictions.log_ratio, rtol=1e-6)
         np.testing.assert_allclose(again[name].predictions.power_w, first[name].predictions.power_w, rtol=1e-6)
         assert again[name].network == first[name].network

@@ -36,28 +36,28 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_labelled_edges_are_read_and_architectures_stay_in_one_fold(store):
     edges = fusion.read_edges(store)
-    each = len(edges_of(tiny_graph()))
+    edges_per_graph = len(edges_of(tiny_graph()))
     assert edges.graphs == {"onnxruntime": 20}
-    assert len(edges.fused) == 20 * each
-    assert edges.fused.reshape(20, each)[:, :1].all()
-    assert not edges.fused.reshape(20, each)[:, 1:].any()
-    assert {len(set(row)) for row in edges.fold.reshape(20, each).tolist()} == {1}
+    assert len(edges.fused) == 20 * edges_per_graph
+    assert edges.fused.reshape(20, edges_per_graph)[:, :1].all()
+    assert not edges.fused.reshape(20, edges_per_graph)[:, 1:].any()
+    assert {len(set(row)) for row in edges.fold.reshape(20, edges_per_graph).tolist()} == {1}
     assert fusion.fold_of("timm:resnet18") == fusion.fold_of("timm:resnet18")
 
 
 def test_the_partitioner_is_judged_beside_its_baselines(store, tmp_path):
     pytest.importorskip("lightgbm")
     edges = fusion.read_edges(store)
-    said = fusion.judge(edges)
-    assert (said[fusion.TREES] == edges.fused).all()
-    assert (said["pair frequency"] == edges.fused).all()
-    whole, by_family, by_pattern = fusion.tables(edges, said)
-    assert whole.title.startswith("onnxruntime: 20 graphs")
-    assert whole.rows["partitioner"] == {"accuracy": 1.0, "precision": 1.0, "recall": 1.0}
-    assert whole.rows["never"]["precision"] is None
+    judged = fusion.judge(edges)
+    assert (judged[fusion.TREES] == edges.fused).all()
+    assert (judged["pair frequency"] == edges.fused).all()
+    overall, by_family, by_pattern = fusion.tables(edges, judged)
+    assert overall.title.startswith("onnxruntime: 20 graphs")
+    assert overall.rows["partitioner"] == {"accuracy": 1.0, "precision": 1.0, "recall": 1.0}
+    assert overall.rows["never"]["precision"] is None
     assert set(by_family.rows) == {"family0", "family1"}
     assert by_pattern.rows["Conv-Relu"]["fused"] == 1.0
-    path = fusion.write_report([whole, by_family, by_pattern], tmp_path)
+    path = fusion.write_report([overall, by_family, by_pattern], tmp_path)
     assert "| partitioner | **100** | **100** | **100** |" in path.read_text()
 
 
@@ -82,5 +82,5 @@ def test_a_store_without_fusion_and_labels_that_do_not_fit_are_errors(store, tmp
         fusion.read_edges(tmp_path)
 
 
-def test_scores_of_nothing_said():
+def test_scores_without_positive_predictions():
     assert fusion.scores(np.zeros(2, bool), np.zeros(2, bool)) == {"accuracy": 1.0, "precision": None, "recall": None}

@@ -30,15 +30,15 @@ def files(tmp_path: Path) -> list[Path]:
     return [tmp_path / f"{fold}.npz" for fold in range(5)]
 
 
-def test_folds_are_told_by_fits_that_have_not_seen_them(labels: KernelLabels, files: list[Path]) -> None:
-    told = judge(labels, "h200", files, QUICK)
+def test_folds_are_predicted_by_fits_to_the_other_folds(labels: KernelLabels, files: list[Path]) -> None:
+    judged = judge(labels, "h200", files, QUICK)
     everything = np.ones(len(labels), bool)
-    found, baseline = (scores(labels, told[name], everything) for name in (NETWORK, COMMONEST))
-    assert found["at once"] > max(0.9, baseline["at once"])
-    assert found["among five"] == baseline["among five"] == 1.0
+    network_scores, baseline = (scores(labels, judged[name], everything) for name in (NETWORK, COMMONEST))
+    assert network_scores["at once"] > max(0.9, baseline["at once"])
+    assert network_scores["among five"] == baseline["among five"] == 1.0
     assert [file.exists() for file in files] == [True, True, False, False, False]
     again = judge(labels, "h200", files, {})  # nothing is left to fit
-    assert np.array_equal(again[NETWORK], told[NETWORK])
+    assert np.array_equal(again[NETWORK], judged[NETWORK])
 
 
 def test_one_fold_is_not_enough(labels: KernelLabels, files: list[Path]) -> None:
@@ -53,16 +53,16 @@ def test_time_weighs_what_took_long() -> None:
         np.zeros((2, 1), np.float32), np.zeros((2, 1), np.float32), np.array([0, 1]), np.array([3.0, 1.0]), time_us,
         np.zeros(2, np.intp), np.zeros(2, bool), np.zeros(2, bool), CLASSES,
     )  # fmt: skip
-    found = scores(two, np.array([[0, 1], [2, 1]]), np.ones(2, bool))
+    score = scores(two, np.array([[0, 1], [2, 1]]), np.ones(2, bool))
     expected = {"at once": 0.75, "among five": 1.0, "at once, by time": 0.1, "among five, by time": 1.0}
-    assert found == pytest.approx(expected)
+    assert score == pytest.approx(expected)
 
 
 def test_benches_do_not_judge(labels: KernelLabels) -> None:
     wrong = np.where(labels.bench[:, None], -1, labels.label[:, None])
-    whole, by_kernel = tables(labels, {NETWORK: wrong})
-    assert whole.rows[NETWORK]["at once"] == 1.0
-    assert f"{int((~labels.bench).sum()):,} units" in whole.title
+    overall, by_kernel = tables(labels, {NETWORK: wrong})
+    assert overall.rows[NETWORK]["at once"] == 1.0
+    assert f"{int((~labels.bench).sum()):,} units" in overall.title
     assert sum(row["count"] for row in by_kernel.rows.values()) == int((~labels.bench).sum())
     assert sum(row["time"] for row in by_kernel.rows.values()) == pytest.approx(1.0)
     training = np.arange(len(labels)) % 2 == 0
@@ -79,10 +79,10 @@ def test_a_classifier_is_written_with_its_scores(
     assert file.name == "kernels-h200.npz"
     card = KernelClassifier.load(file.read_bytes()).card
     assert card["units"] == len(labels)
-    told: list[str] = []
-    found = evaluate(tmp_path, "h200", tmp_path / "cache", QUICK, told.append)
-    assert not told  # the folds are kept
-    assert card["held_out"]["inference"] == pytest.approx(found[0].rows[NETWORK])
-    text = write_report(found, tmp_path / "reports").read_text(encoding="utf-8")
+    messages: list[str] = []
+    report_tables = evaluate(tmp_path, "h200", tmp_path / "cache", QUICK, messages.append)
+    assert not messages  # the folds are kept
+    assert card["held_out"]["inference"] == pytest.approx(report_tables[0].rows[NETWORK])
+    text = write_report(report_tables, tmp_path / "reports").read_text(encoding="utf-8")
     assert "| cublas product |" in text
     assert "foretell evaluate kernel-classes --report" in text

@@ -47,37 +47,37 @@ def cache(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     units = sum(len(sample.units) for sample in read_samples(store, "h200", folder))
     for name, rows in (("networks-h200-0", units), ("networks-h200-1", 5)):
         (folder / name).mkdir()
-        told = {"log_ratio": np.full(rows, np.log(2.0), np.float32), "network": np.zeros(1, np.uint8)}
-        np.savez(folder / name / "all-0.npz", **told)
+        fit = {"log_ratio": np.full(rows, np.log(2.0), np.float32), "network": np.zeros(1, np.uint8)}
+        np.savez(folder / name / "all-0.npz", **fit)
     return folder
 
 
 @pytest.fixture(scope="module")
-def found(store: Path, cache: Path) -> slices.SliceSet:
+def slice_set(store: Path, cache: Path) -> slices.SliceSet:
     return slices.read_slices(store, "h200", cache)
 
 
-def test_good_slices_of_workloads_that_were_measured_whole_are_read(found):
-    assert len(found.samples) == len(WIDTHS) * 6
-    assert len(found.measured) == len(found.samples) * 5
-    assert found.measured.latency_ms.max() < 99
-    assert found.measured.green.sum() == len(found.samples) * 2
-    assert set(found.percent.tolist()) == {10.0, 50.0, 100.0, 12.12}
-    assert {(part.kind, part.sms) for part in found.slices} == {
+def test_good_slices_of_workloads_with_a_full_device_measurement_are_read(slice_set):
+    assert len(slice_set.samples) == len(WIDTHS) * 6
+    assert len(slice_set.measured) == len(slice_set.samples) * 5
+    assert slice_set.measured.latency_ms.max() < 99
+    assert slice_set.measured.green.sum() == len(slice_set.samples) * 2
+    assert set(slice_set.percent.tolist()) == {10.0, 50.0, 100.0, 12.12}
+    assert {(part.kind, part.sms) for part in slice_set.slices} == {
         ("mps", 12), ("mps", 66), ("mps", 132), ("sms", 16), ("sms", 132),
     }  # fmt: skip
-    whole = found.measured.latency_ms[found.measured.sms == 132]
-    assert whole == pytest.approx(found.measured_ms[found.measured.sms == 132])
+    full_ms = slice_set.measured.latency_ms[slice_set.measured.sms == 132]
+    assert full_ms == pytest.approx(slice_set.measured_ms[slice_set.measured.sms == 132])
 
 
-def test_the_whole_is_told_by_networks_that_have_not_seen_it(found):
-    assert found.whole_device.source == slices.HELD_OUT
-    for sample, unit_us in zip(found.samples, found.whole_device.unit_us, strict=True):
+def test_full_device_times_come_from_networks_that_have_not_seen_the_workload(slice_set):
+    assert slice_set.whole_device.source == slices.HELD_OUT
+    for sample, unit_us in zip(slice_set.samples, slice_set.whole_device.unit_us, strict=True):
         assert unit_us == pytest.approx(2 * sample.units.bound_us, rel=1e-5)
-    assert found.predicted_ms == pytest.approx(found.measured_ms, rel=0.1)
+    assert slice_set.predicted_ms == pytest.approx(slice_set.measured_ms, rel=0.1)
 
 
-def test_without_networks_the_shipped_predictor_tells_it(store, cache, tmp_path, monkeypatch):
+def test_without_networks_the_shipped_predictor_gives_full_device_times(store, cache, tmp_path, monkeypatch):
     class Shipped:
         def times_us(self, units):
             return 3 * units.bound_us
@@ -86,43 +86,43 @@ def test_without_networks_the_shipped_predictor_tells_it(store, cache, tmp_path,
     monkeypatch.setattr(slices, "predict_samples", lambda _, samples: {"latency_ms": np.full(len(samples), 7.0)})
     for file in cache.glob("samples-*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    told = slices.read_slices(store, "h200", tmp_path).whole_device
-    assert told.source == slices.SEEN
-    assert set(told.latency_ms) == {7.0}
-    assert told.unit_us[0][0] > 0
+    predicted = slices.read_slices(store, "h200", tmp_path).whole_device
+    assert predicted.source == slices.SEEN
+    assert set(predicted.latency_ms) == {7.0}
+    assert predicted.unit_us[0][0] > 0
 
 
-def test_held_out_ratios_are_near_the_truth_and_tables_say_so(found, tmp_path):
-    ratios = slices.judge(found)
-    assert found.measured_ms * ratios == pytest.approx(found.measured.latency_ms, rel=0.1)
+def test_held_out_ratios_are_near_the_truth_and_tables_say_so(slice_set, tmp_path):
+    ratios = slices.judge(slice_set)
+    assert slice_set.measured_ms * ratios == pytest.approx(slice_set.measured.latency_ms, rel=0.1)
     bounds = np.full(len(ratios), 2.0)
-    whole, mps, green, family = slices.compare(found, ratios, bounds)
-    assert set(whole.rows) == {slices.SLICES, slices.BOUNDS, slices.EVENLY, slices.WHOLE_DEVICE}
-    assert whole.rows[slices.SLICES]["mape"] < 0.1 < whole.rows[slices.EVENLY]["mape"]
-    assert slices.HELD_OUT in whole.title
+    overall, mps, green, family = slices.compare(slice_set, ratios, bounds)
+    assert set(overall.rows) == {slices.SLICES, slices.BOUNDS, slices.EVENLY, slices.WHOLE_DEVICE}
+    assert overall.rows[slices.SLICES]["mape"] < 0.1 < overall.rows[slices.EVENLY]["mape"]
+    assert slices.HELD_OUT in overall.title
     assert list(mps.rows) == ["10", "50", "100", "all"]
-    assert mps.rows["all"]["count"] == len(found.samples) * 3
+    assert mps.rows["all"]["count"] == len(slice_set.samples) * 3
     assert green.rows["100"]["ratio"] < 0.02
     assert set(family.rows) == {"tiny1", "tiny2"}
-    text = slices.write_report([whole, mps, green, family], tmp_path).read_text()
+    text = slices.write_report([overall, mps, green, family], tmp_path).read_text()
     assert text.startswith("# Latency on a part of a GPU")
     assert "| percent | count | ratio % | mape % |" in text
 
 
-def test_what_bounds_alone_would_tell_is_compared(store, cache, found, monkeypatch):
-    ratios = slices.scale_bounds(found, store, RooflinePredictor())
+def test_scaling_by_bounds_alone_is_compared(store, cache, slice_set, monkeypatch):
+    ratios = slices.scale_bounds(slice_set, store, RooflinePredictor())
     assert np.isfinite(ratios).all()
-    assert ratios[found.measured.sms == 132] == pytest.approx(1.0)
-    assert (ratios[found.measured.sms == 12] >= ratios[found.measured.sms == 66] - 1e-9).all()
+    assert ratios[slice_set.measured.sms == 132] == pytest.approx(1.0)
+    assert (ratios[slice_set.measured.sms == 12] >= ratios[slice_set.measured.sms == 66] - 1e-9).all()
     assert slices.BOUNDS in slices.evaluate(store, "h200", cache)[0].rows
 
     def refuse(*_):
         raise ModelError("It was fitted to other features.")
 
     monkeypatch.setattr(slices, "scale_bounds", refuse)
-    said = []
-    assert slices.BOUNDS not in slices.evaluate(store, "h200", cache, said.append)[0].rows
-    assert any("other features" in line for line in said)
+    messages = []
+    assert slices.BOUNDS not in slices.evaluate(store, "h200", cache, messages.append)[0].rows
+    assert any("other features" in line for line in messages)
 
 
 def test_a_fit_is_written_with_its_errors(store, cache, tmp_path):
@@ -133,7 +133,7 @@ def test_a_fit_is_written_with_its_errors(store, cache, tmp_path):
     assert all(0 <= error < 0.2 for _, error in model.errors)
 
 
-def test_a_store_without_slices_or_without_their_whole_is_an_error(store, cache, tmp_path):
+def test_a_store_without_slices_or_full_device_measurements_is_an_error(store, cache, tmp_path):
     with pytest.raises(DataError, match="No slice was measured"):
         slices.read_slices(tmp_path, "h200", cache)
     stray = {"campaign_id": "c", "workload_id": "stray", "method": "mps", "percent": 10.0, "sm_count": 12}
@@ -143,9 +143,11 @@ def test_a_store_without_slices_or_without_their_whole_is_an_error(store, cache,
         slices.read_slices(folder, "h200", tmp_path / "cache")
 
 
-def test_slices_of_one_architecture_judge_nobody(found):
-    spec = found.samples[0].spec
-    own = np.flatnonzero([found.samples[place].spec == spec for place in found.measured.sample])
-    few = slices.SliceSet("h200", found.samples, found.measured.of(own), found.percent[own], found.whole_device)
+def test_slices_of_one_architecture_cannot_be_judged(slice_set):
+    spec = slice_set.samples[0].spec
+    own = np.flatnonzero([slice_set.samples[place].spec == spec for place in slice_set.measured.sample])
+    few = slices.SliceSet(
+        "h200", slice_set.samples, slice_set.measured.of(own), slice_set.percent[own], slice_set.whole_device
+    )
     with pytest.raises(DataError, match="more architectures"):
         slices.judge(few)

@@ -37,8 +37,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few small trees."""
 
-    def settings(**given: int) -> Settings:
-        return replace(QUICK, **given)
+    def settings(**options: int) -> Settings:
+        return replace(QUICK, **options)
 
     monkeypatch.setattr(workflow, "Settings", settings)
 
@@ -48,11 +48,11 @@ def silent(_: str) -> None:
 
 
 def test_what_is_fitted_is_written_with_its_checksum(store: Path, cache: Path, tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     out = tmp_path / "a" / "trained"
-    file = train(store, "h200", cache, out, predictor="unit-trees", seed=3, log=said.append)
+    file = train(store, "h200", cache, out, predictor="unit-trees", seed=3, log=messages.append)
     assert file == tmp_path / "a" / "trained" / "unit-trees-h200.zip"
-    assert "units, all" in said
+    assert "units, all" in messages
     index = json.loads((file.parent / "index.json").read_text(encoding="utf-8"))
     assert [(device, list(fitted)) for device, fitted in index.items()] == [("h200", ["unit-trees"])]
     entry = index["h200"]["unit-trees"]
@@ -116,10 +116,10 @@ def test_every_predictor_learns_and_answers(name: str) -> None:
 
 
 def test_predictors_are_judged_on_every_split_and_seed(store: Path, cache: Path, tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     names, runs_folder = ["roofline", "unit-trees", "unit-network"], tmp_path / "runs"
     runs = evaluate(
-        names, store, "h200", cache, runs_folder, splits=("random", "architecture"), seeds=(0, 3), log=said.append
+        names, store, "h200", cache, runs_folder, splits=("random", "architecture"), seeds=(0, 3), log=messages.append
     )
     assert {(run.predictor, run.split, run.seed) for run in runs} == {
         (name, split, seed) for name in names for split in ("random", "architecture") for seed in (0, 3)
@@ -135,19 +135,19 @@ def test_predictors_are_judged_on_every_split_and_seed(store: Path, cache: Path,
     (folder,) = runs_folder.iterdir()
     assert folder.name == f"h200-{fingerprint(store, 'h200', judging=workflow.JUDGING_VERSION)}"
     assert len(list(folder.iterdir())) == len(runs) == 12
-    assert "unit-trees, split by architecture, seed 3" in said
+    assert "unit-trees, split by architecture, seed 3" in messages
 
 
 def test_networks_can_be_fitted_on_one_machine_and_the_rest_on_another(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {"splits": ("random",), "seeds": (1,), "log": silent}
-    assert evaluate(["unit-network"], store, "h200", tmp_path, tmp_path / "runs", only_networks=True, **asked) == []
+    options = {"splits": ("random",), "seeds": (1,), "log": silent}
+    assert evaluate(["unit-network"], store, "h200", tmp_path, tmp_path / "runs", only_networks=True, **options) == []
     assert train(store, "h200", tmp_path, tmp_path / "out", only_networks=True, log=silent) is None
     assert sorted(path.name for path in tmp_path.glob("networks-*/*")) == ["all-0.npz", "random-1.npz"]
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr("foretell.training.cross_fits.cross_fit_networks", None)
-    (run,) = evaluate(["unit-network"], store, "h200", tmp_path, tmp_path / "runs", **asked)
+    (run,) = evaluate(["unit-network"], store, "h200", tmp_path, tmp_path / "runs", **options)
     assert run.predictor == "unit-network"
     file = train(store, "h200", tmp_path, tmp_path / "out", log=silent)
     assert file == tmp_path / "out" / "unit-network-h200.zip"
@@ -156,7 +156,7 @@ def test_networks_can_be_fitted_on_one_machine_and_the_rest_on_another(
     assert "power_w" not in model.models  # the network tells it
 
 
-def test_only_what_has_a_file_is_fitted_for_keeps(store: Path, cache: Path, tmp_path: Path) -> None:
+def test_training_an_unknown_predictor_is_refused(store: Path, cache: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'unit-tree' cannot be fitted\. Did you mean 'unit-trees'"):
         train(store, "h200", cache, tmp_path, predictor="unit-tree", log=silent)
 
@@ -164,22 +164,22 @@ def test_only_what_has_a_file_is_fitted_for_keeps(store: Path, cache: Path, tmp_
 def test_an_evaluation_that_was_stopped_goes_on(
     store: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    calls: list[int] = []
 
     def counting(train: object, validation: object, seed: int) -> object:
-        asked.append(seed)
+        calls.append(seed)
         return FITTERS["roofline"]([], [], seed)
 
     monkeypatch.setattr(workflow, "FITTERS", {"counting": counting})
     first = evaluate(["counting"], store, "h200", cache, tmp_path, splits=("random",), seeds=range(2), log=silent)
     both = evaluate(["counting"], store, "h200", cache, tmp_path, splits=("random",), seeds=range(3), log=silent)
-    assert asked == [0, 1, 2]
+    assert calls == [0, 1, 2]
     assert both[:2] == first
 
 
-def test_names_that_nobody_knows_are_refused_before_any_work(tmp_path: Path) -> None:
-    def go(names: list[str], **given: object) -> None:
-        evaluate(names, tmp_path, "h200", tmp_path, tmp_path, log=silent, **given)  # type: ignore[arg-type]
+def test_unknown_names_are_refused_before_any_work(tmp_path: Path) -> None:
+    def go(names: list[str], **options: object) -> None:
+        evaluate(names, tmp_path, "h200", tmp_path, tmp_path, log=silent, **options)  # type: ignore[arg-type]
 
     with pytest.raises(InputError, match=r"Unknown predictor 'unit-treees'\. Did you mean 'unit-trees'"):
         go(["roofline", "unit-treees"])

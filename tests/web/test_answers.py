@@ -56,9 +56,9 @@ def test_the_same_as_the_command_prints(
 def near(value: Any) -> Any:
     """The same with room for the last digits: networks compute in single precision, and where arrays lie matters."""
     if isinstance(value, dict):
-        return {name: near(each) for name, each in value.items()}
+        return {name: near(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [near(each) for each in value]
+        return [near(item) for item in value]
     return pytest.approx(value, rel=1e-5) if isinstance(value, float) else value
 
 

@@ -15,23 +15,23 @@ def test_an_uploaded_model_is_predicted_and_deleted(client: TestClient, left_fil
         "/api/predict", files={"model": ("my net.onnx", onnx_bytes)}, data={"batch_size": "8", "device": "a100"}
     )
     assert answer.status_code == 200, answer.text
-    told = answer.json()
-    assert told["model"] == "my_net.onnx"
-    assert (told["device"], told["batch_size"]) == ("a100-sxm-40gb", 8)
-    assert told["latency_ms"]["low"] < told["latency_ms"]["value"] < told["latency_ms"]["high"]
+    prediction = answer.json()
+    assert prediction["model"] == "my_net.onnx"
+    assert (prediction["device"], prediction["batch_size"]) == ("a100-sxm-40gb", 8)
+    assert prediction["latency_ms"]["low"] < prediction["latency_ms"]["value"] < prediction["latency_ms"]["high"]
 
 
 def test_two_models_are_compared(client: TestClient, left_files: None, onnx_bytes: bytes) -> None:
     files = {"model": ("a.onnx", onnx_bytes), "other": ("b.onnx", onnx_bytes)}
     answer = client.post("/api/compare", files=files)
     assert answer.json()["times"]["latency_ms"] == 1
-    assert [each["model"] for each in answer.json()["models"]] == ["a.onnx", "b.onnx"]
+    assert [row["model"] for row in answer.json()["models"]] == ["a.onnx", "b.onnx"]
 
 
 def test_a_kept_file_answers_until_it_is_deleted(client: TestClient, left_files: None, onnx_bytes: bytes) -> None:
-    kept = client.post("/api/uploads", files={"file": ("net.onnx", onnx_bytes)})
-    assert kept.status_code == 201
-    model = kept.json()["model"]
+    upload = client.post("/api/uploads", files={"file": ("net.onnx", onnx_bytes)})
+    assert upload.status_code == 201
+    model = upload.json()["model"]
     advice = client.post("/api/advise", json={"model": model, "devices": ["h200", "l4"], "mig": False})
     assert advice.json()["choices"][0]["device"] in ("h200", "l4")
     report = client.post("/api/report", json={"model": model})
@@ -43,7 +43,7 @@ def test_a_kept_file_answers_until_it_is_deleted(client: TestClient, left_files:
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "status", "said"),
+    ("name", "data", "status", "message"),
     [
         ("a.onnx", b"garbage", 422, "not an ONNX model"),
         ("a.onnx", b"", 422, "empty"),
@@ -57,13 +57,13 @@ def test_a_kept_file_answers_until_it_is_deleted(client: TestClient, left_files:
     ],
 )  # fmt: skip
 def test_what_is_no_model_is_refused_and_deleted(
-    client: TestClient, left_files: None, name: str, data: bytes, status: int, said: str
+    client: TestClient, left_files: None, name: str, data: bytes, status: int, message: str
 ) -> None:
     for path, field in (("/api/predict", "model"), ("/api/uploads", "file")):
         if path == "/api/uploads" and status == 422 and name.endswith((".onnx", ".pt2")) and data:
             continue  # what it holds is looked at when it is asked about
         answer = client.post(path, files={field: (name, data)})
-        assert (answer.status_code, said in answer.json()["error"]) == (status, True), answer.text
+        assert (answer.status_code, message in answer.json()["error"]) == (status, True), answer.text
 
 
 @pytest.mark.parametrize("kind", ["predict", "compare", "sweep", "advise", "report"])
@@ -89,7 +89,7 @@ def test_a_worker_that_dies_is_one_line_and_the_next_question_is_answered(
     assert pool.pids != [pid]
 
 
-def test_wrong_devices_and_precisions_are_told(client: TestClient) -> None:
+def test_wrong_devices_and_precisions_are_reported(client: TestClient) -> None:
     for wrong in (
         {"device": "h2000"},
         {"mode": "dreaming"},
@@ -102,7 +102,7 @@ def test_wrong_devices_and_precisions_are_told(client: TestClient) -> None:
         assert len(answer.json()["error"]) > 10
 
 
-def test_the_others(client: TestClient) -> None:
+def test_other_routes_answer(client: TestClient) -> None:
     assert client.get("/healthz").json()["status"] == "ok"
     assert "h200" in [device["id"] for device in client.get("/api/devices").json()]
     text = client.get("/metrics").text
@@ -115,7 +115,7 @@ def test_the_others(client: TestClient) -> None:
     assert json.loads(client.get("/openapi.json").text)["info"]["title"] == "foretell"
 
 
-def test_a_full_house_says_when_to_come_back(client: TestClient, onnx_bytes: bytes) -> None:
+def test_a_full_queue_answers_with_retry_after(client: TestClient, onnx_bytes: bytes) -> None:
     queue = client.app.state.queue  # type: ignore[attr-defined]
     inside, queue.admitted = queue.admitted, 10_000
     try:

@@ -23,7 +23,9 @@ from fastapi.testclient import TestClient
         (b"--y\r\n\r\n", "multipart/form-data; boundary=y", 400),
     ],
 )
-def test_it_is_told_in_one_line(client: TestClient, left_files: None, content: bytes, kind: str, status: int) -> None:
+def test_bad_forms_are_refused_in_one_line(
+    client: TestClient, left_files: None, content: bytes, kind: str, status: int
+) -> None:
     answer = client.post("/api/predict", content=content, headers={"content-type": kind})
     assert answer.status_code == status, answer.text
     assert list(answer.json()) == ["error"]

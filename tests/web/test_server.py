@@ -32,13 +32,13 @@ def address(monkeypatch_module: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]
     monkeypatch_module.setattr(servers, "_Server", Server)
     monkeypatch_module.setattr(servers, "make_app", lambda settings: make_app(settings, page=False))
     monkeypatch_module.setattr(servers, "_GRACE_S", 0.1)
-    said: list[str] = []
+    lines: list[str] = []
     settings = Settings(port=0, workers=1, timeout_s=0.15)
-    thread = threading.Thread(target=servers.serve, args=(settings, said.append))
+    thread = threading.Thread(target=servers.serve, args=(settings, lines.append))
     thread.start()
-    while not said:
+    while not lines:
         time.sleep(0.01)
-    host, port = said[0].removeprefix("http://").split(":")
+    host, port = lines[0].removeprefix("http://").split(":")
     yield host, int(port)
     made[0].should_exit = True
     thread.join(120)
@@ -51,7 +51,7 @@ def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-def test_it_answers_where_it_said(address: tuple[str, int]) -> None:
+def test_the_server_answers_at_its_printed_address(address: tuple[str, int]) -> None:
     assert address[0] == "127.0.0.1"
     connection = http.client.HTTPConnection(*address, timeout=120)
     connection.request("GET", "/healthz")
@@ -62,20 +62,20 @@ def test_it_answers_where_it_said(address: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("head", [b"", b"GET / HTTP/1.1\r\nHo", b"POST /api/predict HTTP/1.1\r\nhost: x\r\ncontent-"])
-def test_whoever_does_not_finish_a_head_is_hung_up_on(address: tuple[str, int], head: bytes) -> None:
+def test_an_unfinished_request_head_closes_the_connection(address: tuple[str, int], head: bytes) -> None:
     with socket.create_connection(address, timeout=120) as line:
         line.sendall(head)
         assert line.recv(100) == b""
 
 
-def test_whoever_does_not_finish_a_body_is_told_why(address: tuple[str, int]) -> None:
+def test_an_unfinished_body_gets_status_408(address: tuple[str, int]) -> None:
     with socket.create_connection(address, timeout=120) as line:
         line.sendall(b"POST /api/predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
-        said = b""
+        received = b""
         while part := line.recv(1000):
-            said += part
-    assert said.startswith(b"HTTP/1.1 408")
-    assert b"did not arrive" in said
+            received += part
+    assert received.startswith(b"HTTP/1.1 408")
+    assert b"did not arrive" in received
 
 
 def test_the_timer_rests_when_a_request_is_complete(address: tuple[str, int]) -> None:
@@ -88,8 +88,8 @@ def test_the_timer_rests_when_a_request_is_complete(address: tuple[str, int]) ->
 
 
 def test_an_address_that_is_taken_is_one_line() -> None:
-    with listen("127.0.0.1", 0) as taken:
-        port = taken.getsockname()[1]
+    with listen("127.0.0.1", 0) as occupied:
+        port = occupied.getsockname()[1]
         with pytest.raises(InputError, match=f"127.0.0.1:{port}.*--port"):
             listen("127.0.0.1", port)
     with pytest.raises(InputError, match="no-such-host"):

@@ -12,7 +12,7 @@ def test_this_machine_needs_no_token(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
-def test_every_other_address_does(host: str) -> None:
+def test_other_addresses_need_a_token(host: str) -> None:
     with pytest.raises(InputError, match="--token"):
         Settings(host=host).check()
     Settings(host=host, token="long-enough-token").check()

@@ -18,18 +18,18 @@ def test_an_interval_has_three_numbers() -> None:
 
 
 def test_a_placement_is_json_with_what_is_not_known_left_open() -> None:
-    found = advise_serving(tiny_onnx(), Requirements(), devices=["h200", "v100-pcie-16gb"], mig=False)
-    plain = found.to_dict()
+    placement = advise_serving(tiny_onnx(), Requirements(), devices=["h200", "v100-pcie-16gb"], mig=False)
+    plain = placement.to_dict()
     json.dumps(plain, allow_nan=False)
-    assert len(plain["choices"]) == len(found.choices)
-    assert plain["choices"][0]["latency_ms"]["value"] == found.choices[0].candidate.latency_ms.value
+    assert len(plain["choices"]) == len(placement.choices)
+    assert plain["choices"][0]["latency_ms"]["value"] == placement.choices[0].candidate.latency_ms.value
     assert plain["choices"][0]["instances"] is None, "no rate was asked for"
-    assert {each["place"] for each in plain["refused"]} == {each.place for each in found.refused}
+    assert {refusal["place"] for refusal in plain["refused"]} == {refusal.place for refusal in placement.refused}
 
 
 def test_a_training_has_its_steps_and_hours() -> None:
-    found = advise_training(tiny_onnx(), 100, devices=["h200"], batch_size=4)
-    plain = found.to_dict()
+    advice = advise_training(tiny_onnx(), 100, devices=["h200"], batch_size=4)
+    plain = advice.to_dict()
     json.dumps(plain, allow_nan=False)
     assert plain["steps"] == 100
     assert plain["choices"][0]["hours"]["value"] == pytest.approx(
@@ -40,9 +40,9 @@ def test_a_training_has_its_steps_and_hours() -> None:
 def test_how_many_times_as_much_leaves_out_what_one_does_not_know() -> None:
     first = predict(tiny_onnx(), batch_size=1)
     second = replace(predict(tiny_onnx(), batch_size=64), power_w=None)
-    found = ModelComparison(first, second).times
-    assert found["macs"] == 64
-    assert found["parameters"] == 1
+    result = ModelComparison(first, second).times
+    assert result["macs"] == 64
+    assert result["parameters"] == 1
     assert "power_w" in COMPARED
-    assert "power_w" not in found
+    assert "power_w" not in result
     assert value_of(second, "power_w") is None

@@ -52,16 +52,16 @@ def test_stores_are_merged_once(folder: Path, tmp_path: Path) -> None:
         merge_stores([str(folder)], str(tmp_path))
 
 
-def test_a_card_is_written_whole(folder: Path, tmp_path: Path) -> None:
+def test_a_card_is_written_completely(folder: Path, tmp_path: Path) -> None:
     write_tables(folder)
-    found = card(str(folder))
-    assert found.counts["measurements"] == 1
-    write_card(found, tmp_path / "CARD.md", "postgresql://me:secret@host/base")
+    written_card = card(str(folder))
+    assert written_card.counts["measurements"] == 1
+    write_card(written_card, tmp_path / "CARD.md", "postgresql://me:secret@host/base")
     text = (tmp_path / "CARD.md").read_text()
     assert "postgresql://me@host/base" in text
     assert "secret" not in text
     with pytest.raises(DataError, match="Cannot write"):
-        write_card(found, tmp_path / "absent" / "CARD.md", "data")
+        write_card(written_card, tmp_path / "absent" / "CARD.md", "data")
 
 
 def test_a_store_that_is_not_there(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from foretell.workflows.workload import MAX_BATCH, RUNTIMES, load_graph, read_in
 from small.small_store import write_store
 
 
-def tell(**given: Any) -> Prediction:
-    return predict(tiny_onnx(), **given)
+def predict_tiny(**options: Any) -> Prediction:
+    return predict(tiny_onnx(), **options)
 
 
 class Untouched:
@@ -24,7 +24,7 @@ class Untouched:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "words"),
     [
         ({"device": "a10o"}, "Unknown device 'a10o'. Did you mean 'a100-sxm-40gb'? See: foretell devices"),
         ({"mode": "trainin"}, "Unknown mode 'trainin'. Did you mean 'training'?"),
@@ -48,59 +48,66 @@ class Untouched:
         ({"context": 0}, "The context is 0; it must be 1 token or more."),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_the_model_is_read(given: dict[str, Any], words: str) -> None:
+def test_impossible_options_are_refused_before_the_model_is_read(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ForetellError) as refused:
-        predict(Untouched(), **given)
+        predict(Untouched(), **options)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_where_nothing_is_said_it_is_one_item_in_full_precision_on_an_h200() -> None:
-    said = tell(device="h200", batch_size=1, dtype="fp32", mode="inference", runtime="cuda-graph")
-    assert tell() == said
-    assert (said.device, said.batch_size, said.dtype, said.mode) == ("h200", 1, "fp32", "inference")
-    assert (said.runtime, said.slice, said.optimizer, said.source) == ("cuda-graph", None, None, "predicted")
-    assert (said.units, said.kernels) == ((), ())
+def test_the_default_is_one_item_in_full_precision_on_an_h200() -> None:
+    explicit = predict_tiny(device="h200", batch_size=1, dtype="fp32", mode="inference", runtime="cuda-graph")
+    assert predict_tiny() == explicit
+    assert (explicit.device, explicit.batch_size, explicit.dtype, explicit.mode) == ("h200", 1, "fp32", "inference")
+    assert (explicit.runtime, explicit.slice, explicit.optimizer, explicit.source) == (
+        "cuda-graph",
+        None,
+        None,
+        "predicted",
+    )
+    assert (explicit.units, explicit.kernels) == ((), ())
 
 
 def test_the_best_predictor_of_a_device_answers_unless_another_is_named() -> None:
-    assert tell().predictor == "unit-network"
-    assert tell(predictor="roofline").predictor == "roofline"
-    assert tell(device="a100").predictor == "transfer"
-    assert tell(device="cpu").predictor == "roofline"
+    assert predict_tiny().predictor == "unit-network"
+    assert predict_tiny(predictor="roofline").predictor == "roofline"
+    assert predict_tiny(device="a100").predictor == "transfer"
+    assert predict_tiny(device="cpu").predictor == "roofline"
     with pytest.raises(
         ForetellError, match=r"No unit-network is fitted to t4, only to h200\. Use --predictor roofline"
     ):
-        tell(device="t4", predictor="unit-network")
+        predict_tiny(device="t4", predictor="unit-network")
 
 
-def test_a_cpu_runs_eagerly_whatever_was_asked() -> None:
-    assert tell(device="cpu").runtime == tell(device="cpu", runtime="cuda-graph").runtime == "eager"
-    assert tell(runtime="eager").runtime == "eager"
+def test_a_cpu_runs_eagerly_whatever_runtime_is_requested() -> None:
+    assert predict_tiny(device="cpu").runtime == predict_tiny(device="cpu", runtime="cuda-graph").runtime == "eager"
+    assert predict_tiny(runtime="eager").runtime == "eager"
     assert set(RUNTIMES) == {"cuda-graph", "eager", "compile"}
 
 
 @pytest.mark.parametrize(("written", "dtype"), [("float16", "fp16"), ("torch.bfloat16", "bf16"), ("FP32", "fp32")])
-def test_a_precision_is_taken_as_people_write_it(written: str, dtype: str) -> None:
-    assert tell(dtype=written).dtype == dtype
-    assert tell(dtype=written) == tell(dtype=dtype)
+def test_a_precision_has_several_spellings(written: str, dtype: str) -> None:
+    assert predict_tiny(dtype=written).dtype == dtype
+    assert predict_tiny(dtype=written) == predict_tiny(dtype=dtype)
 
 
 def test_inference_casts_the_model_and_training_casts_as_it_runs() -> None:
-    def memory_mib(**given: Any) -> float:
-        found = tell(predictor="roofline", batch_size=4096, **given).memory_mib
-        assert found is not None
-        return found.value
+    def memory_mib(**options: Any) -> float:
+        memory = predict_tiny(predictor="roofline", batch_size=4096, **options).memory_mib
+        assert memory is not None
+        return memory.value
 
     assert memory_mib(dtype="fp16") < 0.7 * memory_mib(dtype="fp32")
-    operators = {row.operator for row in tell(mode="training", dtype="bf16", predictor="roofline").breakdown}
+    operators = {row.operator for row in predict_tiny(mode="training", dtype="bf16", predictor="roofline").breakdown}
     assert "Cast" in operators
-    assert "Cast" not in {row.operator for row in tell(dtype="bf16", predictor="roofline").breakdown}
-    assert "Cast" not in {row.operator for row in tell(mode="training", predictor="roofline").breakdown}
+    assert "Cast" not in {row.operator for row in predict_tiny(dtype="bf16", predictor="roofline").breakdown}
+    assert "Cast" not in {row.operator for row in predict_tiny(mode="training", predictor="roofline").breakdown}
 
 
 def test_training_takes_momentum_unless_another_optimizer_is_named() -> None:
-    plain, sgd, adamw = (tell(mode="training", **given) for given in ({}, {"optimizer": "sgd"}, {"optimizer": "adamw"}))
+    plain, sgd, adamw = (
+        predict_tiny(mode="training", **options) for options in ({}, {"optimizer": "sgd"}, {"optimizer": "adamw"})
+    )
     assert plain == sgd
     assert (sgd.optimizer, adamw.optimizer) == ("sgd", "adamw")
     assert sgd.memory_mib is not None
@@ -109,34 +116,34 @@ def test_training_takes_momentum_unless_another_optimizer_is_named() -> None:
     assert sgd.mode == adamw.mode == "training"
 
 
-def test_the_batch_is_what_was_asked_for_and_its_items_are_counted_each_second() -> None:
+def test_the_batch_is_the_requested_one_and_throughput_counts_its_items() -> None:
     for batch_size in (1, 7, 64):
-        found = tell(batch_size=batch_size, predictor="roofline")
-        assert found.batch_size == batch_size
-        assert found.latency_ms is not None
-        assert found.throughput_per_s is not None
-        assert found.throughput_per_s.value == pytest.approx(batch_size * 1000 / found.latency_ms.value)
+        prediction = predict_tiny(batch_size=batch_size, predictor="roofline")
+        assert prediction.batch_size == batch_size
+        assert prediction.latency_ms is not None
+        assert prediction.throughput_per_s is not None
+        assert prediction.throughput_per_s.value == pytest.approx(batch_size * 1000 / prediction.latency_ms.value)
     assert predict(tiny_graph(batch_size=4), batch_size=2).batch_size == 2
 
 
-def test_a_slice_is_told_and_takes_longer() -> None:
-    whole = tell(batch_size=4096, predictor="roofline")
-    part = tell(batch_size=4096, predictor="roofline", slice="mig:1g.18gb")
+def test_a_slice_is_in_the_prediction_and_takes_longer() -> None:
+    full = predict_tiny(batch_size=4096, predictor="roofline")
+    part = predict_tiny(batch_size=4096, predictor="roofline", slice="mig:1g.18gb")
     assert part.slice == "mig:1g.18gb"
     assert part.latency_ms is not None
-    assert whole.latency_ms is not None
-    assert part.latency_ms.value > whole.latency_ms.value
-    assert whole.mig is not None
+    assert full.latency_ms is not None
+    assert part.latency_ms.value > full.latency_ms.value
+    assert full.mig is not None
     assert part.mig is part.mig_reason is None, "what is a slice already needs no profile"
 
 
 def test_a_device_may_be_given_as_a_record() -> None:
-    assert tell(device=find_device("l4")) == tell(device="L4")
+    assert predict_tiny(device=find_device("l4")) == predict_tiny(device="L4")
     assert "h200" in [device.id for device in devices()]
 
 
 @pytest.mark.parametrize(
-    ("given", "texts"),
+    ("shape", "texts"),
     [
         (None, []),
         ("", []),
@@ -147,8 +154,8 @@ def test_a_device_may_be_given_as_a_record() -> None:
         ({"a": ()}, ["a=scalar"]),
     ],
 )
-def test_shapes_are_taken_as_people_write_them(given: Any, texts: list[str]) -> None:
-    assert read_input_shape(given) == (read_input_shape(texts) if texts else ())
+def test_shapes_have_several_spellings(shape: Any, texts: list[str]) -> None:
+    assert read_input_shape(shape) == (read_input_shape(texts) if texts else ())
 
 
 def test_a_graph_is_cast_only_where_a_precision_is_asked_for() -> None:
@@ -158,30 +165,30 @@ def test_a_graph_is_cast_only_where_a_precision_is_asked_for() -> None:
     assert (plain.batch_size, half.batch_size) == (1, MAX_BATCH)
 
 
-def test_what_was_measured_is_told_instead(tmp_path: Path) -> None:
+def test_a_stored_measurement_replaces_the_prediction(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     store = write_store(tmp_path, (8,))
-    asked: dict[str, Any] = {"batch_size": 16, "dtype": "fp16", "predictor": "roofline"}
-    predicted, found = predict(tiny_graph(1, 8), **asked), predict(tiny_graph(1, 8), store=store, **asked)
-    assert (predicted.source, found.source) == ("predicted", "measured")
+    options: dict[str, Any] = {"batch_size": 16, "dtype": "fp16", "predictor": "roofline"}
+    predicted, recalled = predict(tiny_graph(1, 8), **options), predict(tiny_graph(1, 8), store=store, **options)
+    assert (predicted.source, recalled.source) == ("predicted", "measured")
     assert predicted.memory_mib is not None
-    assert found.memory_mib is not None
-    assert found.memory_mib.value == pytest.approx(1.1 * predicted.memory_mib.value)
-    other = predict(tiny_graph(1, 8), store=store, **asked | {"batch_size": 17})
+    assert recalled.memory_mib is not None
+    assert recalled.memory_mib.value == pytest.approx(1.1 * predicted.memory_mib.value)
+    other = predict(tiny_graph(1, 8), store=store, **options | {"batch_size": 17})
     assert other.source == "predicted", "another batch was never measured"
     with pytest.raises(ForetellError, match=r"There is no folder .*absent with measurements"):
-        predict(tiny_graph(1, 8), store=tmp_path / "absent", **asked)
+        predict(tiny_graph(1, 8), store=tmp_path / "absent", **options)
 
 
 def test_units_and_kernels_are_explained_where_asked(tmp_path: Path) -> None:
-    units, kernels = tell(explain=True), tell(explain="kernels")
+    units, kernels = predict_tiny(explain=True), predict_tiny(explain="kernels")
     assert units.units
     assert not units.kernels
     assert kernels.units
     assert kernels.kernels
-    assert tell(explain="units") == units
+    assert predict_tiny(explain="units") == units
     events = tmp_path / "trace.json"
-    assert not tell(trace=events).units
+    assert not predict_tiny(trace=events).units
     assert json.loads(events.read_text())
 
 
@@ -190,14 +197,14 @@ def test_a_trace_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(
         ForetellError, match=r"Cannot write the trace .*file/trace\.json: .*\. Choose another --trace\."
     ):
-        tell(trace=tmp_path / "file" / "trace.json")
+        predict_tiny(trace=tmp_path / "file" / "trace.json")
 
 
-def test_a_limit_that_is_missed_is_said_and_one_that_is_met_is_not() -> None:
-    found = tell(device="t4")
-    assert found.latency_ms is not None
-    exactly = tell(device="t4", latency_limit_ms=found.latency_ms.value)
-    assert exactly.warnings == found.warnings
-    missed = tell(device="t4", latency_limit_ms=found.latency_ms.value / 2)
-    (late,) = set(missed.warnings) - set(found.warnings)
-    assert late.startswith(f"Takes about {found.latency_ms.value:.3g} ms here, more than the limit of")
+def test_a_missed_latency_limit_is_a_warning_and_a_met_one_is_not() -> None:
+    prediction = predict_tiny(device="t4")
+    assert prediction.latency_ms is not None
+    exactly = predict_tiny(device="t4", latency_limit_ms=prediction.latency_ms.value)
+    assert exactly.warnings == prediction.warnings
+    missed = predict_tiny(device="t4", latency_limit_ms=prediction.latency_ms.value / 2)
+    (late,) = set(missed.warnings) - set(prediction.warnings)
+    assert late.startswith(f"Takes about {prediction.latency_ms.value:.3g} ms here, more than the limit of")

@@ -27,13 +27,13 @@ def test_every_device_answers(device, mode):
 
 
 def test_json_has_the_documented_keys_and_no_absent_metric():
-    found = foretell.predict(tiny_onnx(), batch_size=8, dtype="fp16").to_dict()
+    prediction = foretell.predict(tiny_onnx(), batch_size=8, dtype="fp16").to_dict()
     head = ["model", "device", "slice", "runtime", "mode", "batch_size", "dtype", "source"]
-    assert list(found)[: len(head)] == head
-    assert found["source"] == "predicted"
-    assert "occupancy" not in found
-    assert set(found) - set(head) >= {"latency_ms", "memory_mib", "coverage", "predictor", "warnings"}
-    assert all(set(found[m]) == {"value", "low", "high"} for m in METRICS if m in found)
+    assert list(prediction)[: len(head)] == head
+    assert prediction["source"] == "predicted"
+    assert "occupancy" not in prediction
+    assert set(prediction) - set(head) >= {"latency_ms", "memory_mib", "coverage", "predictor", "warnings"}
+    assert all(set(prediction[m]) == {"value", "low", "high"} for m in METRICS if m in prediction)
 
 
 def test_more_items_take_more_time_and_memory():
@@ -51,9 +51,9 @@ def test_a_smaller_slice_is_slower():
 
 
 def test_all_sms_are_the_whole_device_and_mps_costs_something():
-    whole, green, mps = (foretell.predict(tiny_onnx(), batch_size=64, slice=s) for s in (None, "sms:132", "mps:100"))
-    assert green.latency_ms.value == pytest.approx(whole.latency_ms.value, rel=1e-5)
-    assert whole.latency_ms.value < mps.latency_ms.value < 2 * whole.latency_ms.value
+    full, green, mps = (foretell.predict(tiny_onnx(), batch_size=64, slice=s) for s in (None, "sms:132", "mps:100"))
+    assert green.latency_ms.value == pytest.approx(full.latency_ms.value, rel=1e-5)
+    assert full.latency_ms.value < mps.latency_ms.value < 2 * full.latency_ms.value
     assert (green.slice, mps.slice) == ("sms:132", "mps:100")
 
 
@@ -128,15 +128,15 @@ def test_no_mig_profile_where_none_was_asked_for(arguments):
 def test_more_memory_needs_a_larger_profile_up_to_none():
     runs = [foretell.predict(tiny_onnx(), device="a100", batch_size=2**n) for n in range(0, 21, 4)]
     sizes = ["1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb", None]
-    found = [sizes.index(p.mig) for p in runs]
-    assert found == sorted(found)
-    assert found[0] < found[-1]
+    profiles = [sizes.index(p.mig) for p in runs]
+    assert profiles == sorted(profiles)
+    assert profiles[0] < profiles[-1]
 
 
-def test_nothing_holds_it_and_the_json_says_so():
-    found = foretell.predict(one_node("Relu", [(1 << 33,)], [(1 << 33,)]), device="a100").to_dict()["mig_profile"]
-    assert found["name"] is None
-    assert found["reason"].startswith("memory: needs ")
+def test_the_json_says_that_no_mig_profile_is_large_enough():
+    advice = foretell.predict(one_node("Relu", [(1 << 33,)], [(1 << 33,)]), device="a100").to_dict()["mig_profile"]
+    assert advice["name"] is None
+    assert advice["reason"].startswith("memory: needs ")
 
 
 def test_a_latency_limit_moves_the_profile_up_until_none_is_left():
@@ -183,8 +183,8 @@ def test_the_device_of_the_constants_is_not_called_unmeasured():
     assert "extrapolated" not in warning
 
 
-def test_diagnosis_tells_what_is_here():
-    found = diagnose()
-    assert found.libraries["onnx"]
-    assert found.frontends["ONNX"] is None
-    assert found.python == sys.version.split()[0]
+def test_the_diagnosis_lists_what_is_installed():
+    diagnosis = diagnose()
+    assert diagnosis.libraries["onnx"]
+    assert diagnosis.frontends["ONNX"] is None
+    assert diagnosis.python == sys.version.split()[0]

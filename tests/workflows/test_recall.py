@@ -22,22 +22,27 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_store(tmp_path_factory.mktemp("store"), (8, 16, 64))
 
 
-def recalled(asked: Workload, store: Path, width: int = 64):
-    graph = tiny_graph(asked.batch_size, width)
-    return recall(RooflinePredictor().predict(asked), asked, graph, store)
+def recalled(work: Workload, store: Path, width: int = 64):
+    graph = tiny_graph(work.batch_size, width)
+    return recall(RooflinePredictor().predict(work), work, graph, store)
 
 
 @pytest.mark.parametrize(("batch", "dtype", "mode"), [(16, "fp16", "inference"), (32, "bf16", "training")])
 def test_a_known_workload_is_measured(store: Path, batch: int, dtype: str, mode: str) -> None:
-    asked = workload(64, batch, dtype, mode)
-    predicted, found = RooflinePredictor().predict(asked), recalled(asked, store)
-    assert found.source == "measured"
-    assert found.memory_mib.value == pytest.approx(predicted.memory_mib.value * 1.1)
-    assert found.power_w.value == pytest.approx(predicted.power_w.value * 0.9)
-    assert found.latency_ms.value != predicted.latency_ms.value
-    assert found.latency_ms.low < found.latency_ms.value < found.latency_ms.high < 1.03 * found.latency_ms.value
-    assert found.throughput_per_s.value == pytest.approx(batch * 1000 / found.latency_ms.value)
-    assert found.device_memory_mib == predicted.device_memory_mib, "what was not measured stays predicted"
+    work = workload(64, batch, dtype, mode)
+    predicted, measured = RooflinePredictor().predict(work), recalled(work, store)
+    assert measured.source == "measured"
+    assert measured.memory_mib.value == pytest.approx(predicted.memory_mib.value * 1.1)
+    assert measured.power_w.value == pytest.approx(predicted.power_w.value * 0.9)
+    assert measured.latency_ms.value != predicted.latency_ms.value
+    assert (
+        measured.latency_ms.low
+        < measured.latency_ms.value
+        < measured.latency_ms.high
+        < 1.03 * measured.latency_ms.value
+    )
+    assert measured.throughput_per_s.value == pytest.approx(batch * 1000 / measured.latency_ms.value)
+    assert measured.device_memory_mib == predicted.device_memory_mib, "what was not measured stays predicted"
 
 
 @pytest.mark.parametrize(
@@ -60,12 +65,12 @@ def test_what_differs_in_anything_stays_predicted(store: Path, other: Workload) 
 
 
 def test_another_graph_with_as_many_parameters_is_another_model(store: Path) -> None:
-    asked = workload(64, 16, "fp16")
+    work = workload(64, 16, "fp16")
     graph = tiny_graph(16, 64)
     nodes = tuple(replace(node, op="Sigmoid") if node.op == "Relu" else node for node in graph.nodes)
     assert nodes != graph.nodes
-    predicted = RooflinePredictor().predict(asked)
-    assert recall(predicted, asked, replace(graph, nodes=nodes), store) == predicted
+    predicted = RooflinePredictor().predict(work)
+    assert recall(predicted, work, replace(graph, nodes=nodes), store) == predicted
 
 
 def test_an_absent_store_is_an_error(tmp_path: Path) -> None:

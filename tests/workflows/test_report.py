@@ -19,19 +19,19 @@ from foretell.workflows.report import BATCH_SIZES, COMPARED, gather
 from foretell.workflows.sweep import Point, sweep
 
 
-def test_it_says_what_the_other_commands_say() -> None:
+def test_the_report_has_the_numbers_of_the_other_commands() -> None:
     report = gather(tiny_onnx(), device="a100", batch_size=3, dtype="fp16", devices=["a100", "t4"])
-    told = predict(tiny_onnx(), device="a100", batch_size=3, dtype="fp16")
+    prediction = predict(tiny_onnx(), device="a100", batch_size=3, dtype="fp16")
     assert report.prediction.latency_ms is not None
-    assert report.prediction.latency_ms == told.latency_ms
+    assert report.prediction.latency_ms == prediction.latency_ms
     assert report.name == "tiny"
     assert report.roofline is not None
     assert report.roofline.latency_ms == pytest.approx(report.prediction.latency_ms.value)
-    assert {point.operator for point in report.roofline.points} == {row.operator for row in told.breakdown}
+    assert {point.operator for point in report.roofline.points} == {row.operator for row in prediction.breakdown}
     assert "FLOP a second" in report_page(report)
     assert [row.prediction.batch_size for row in report.batches] == sorted({*BATCH_SIZES, 3})
     assert [row.prediction.device for row in report.devices] == ["a100-sxm-40gb", "t4"]
-    assert report.devices[0].prediction.latency_ms == told.latency_ms
+    assert report.devices[0].prediction.latency_ms == prediction.latency_ms
     placement = advise_serving(tiny_onnx(), Requirements(), devices=["a100", "t4"], dtype="fp16", mig=False)
     assert report.advice is not None
     assert report.advice.rows[0].instance == placement.choices[0].offer.name
@@ -52,8 +52,8 @@ def test_the_model_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_device_of_the_report_is_among_the_compared() -> None:
     report = gather(tiny_onnx(), device="p4", requirements=Requirements(slo_ms=1e-6))
     assert report.devices[0].prediction.device == "p4"
-    told = {row.name for row in report.devices} | set(report.missing)
-    assert {find_device(name).name for name in (*COMPARED, "p4")} <= told
+    names = {row.name for row in report.devices} | set(report.missing)
+    assert {find_device(name).name for name in (*COMPARED, "p4")} <= names
 
 
 def test_memory_is_split_without_rest() -> None:
@@ -127,10 +127,10 @@ def test_a_training_keeps_no_limit() -> None:
 
 
 def test_one_broken_device_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(model: Any, **asked: Any) -> Iterator[Point]:
-        if asked["devices"][0].id == "t4":
+    def broken(model: Any, **options: Any) -> Iterator[Point]:
+        if options["devices"][0].id == "t4":
             raise ModelError("fitted to nothing")
-        return sweep(model, **asked)
+        return sweep(model, **options)
 
     monkeypatch.setattr(workflow, "sweep", broken)
     report = gather(tiny_onnx(), device="a100", devices=["a100", "t4", "l4"])
@@ -158,6 +158,6 @@ def test_advice_that_cannot_be_given_is_left_out(monkeypatch: pytest.MonkeyPatch
         ({"renting": Renting(country="Atlantis")}, UnknownNameError),
     ],
 )
-def test_what_is_asked_wrongly_is_refused(wrong: dict[str, Any], error: type[Exception]) -> None:
+def test_wrong_arguments_are_refused(wrong: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         gather(tiny_onnx(), device="a100", devices=["a100"], **wrong)

@@ -26,21 +26,23 @@ def test_every_price_and_grid_shown_has_its_source() -> None:
 
 
 def test_the_card_of_a_fitted_predictor() -> None:
-    told = predict(tiny_graph(), device="a100")
-    analytic = provenance(tiny_graph(), told, (), Renting(), "again")
+    prediction = predict(tiny_graph(), device="a100")
+    analytic = provenance(tiny_graph(), prediction, (), Renting(), "again")
     assert analytic.trained_on is None
     assert analytic.held_out == {}
     assert analytic.graph_hash == tiny_graph().hash
     assert analytic.inputs == ("x: 2x3x16x16",)
     from dataclasses import replace
 
-    fitted = provenance(tiny_graph(), replace(told, device="h200", predictor="unit-network"), (), Renting(), "again")
+    fitted = provenance(
+        tiny_graph(), replace(prediction, device="h200", predictor="unit-network"), (), Renting(), "again"
+    )
     assert fitted.trained_on is not None
     assert fitted.trained_on > 1000
     assert 0 < fitted.held_out["latency_ms"] < 0.2
 
 
-def test_the_command_carries_what_was_asked() -> None:
+def test_the_command_has_all_options_of_the_report() -> None:
     device: Device = find_device("l4")
     report = gather(
         tiny_onnx(), device=device, devices=[device, "t4"], batch_size=2, dtype="half", input_shape={"x": (3, 16, 16)},

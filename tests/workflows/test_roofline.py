@@ -48,26 +48,26 @@ def test_a_product_by_hand() -> None:
 
 
 def test_without_a_measurement_the_peaks_are_the_ceilings_and_the_cache_has_none() -> None:
-    found = of_product()
-    assert [(roof.name, roof.measured) for roof in found.roofs] == [
+    chart = of_product()
+    assert [(roof.name, roof.measured) for roof in chart.roofs] == [
         ("HBM", False), ("fp32", False), ("tf32 tensor cores", False), ("bf16, fp16 tensor cores", False),
     ]  # fmt: skip
-    assert found.roofs[0].per_s == pytest.approx(1555e9)
-    assert "foretell characterise" in found.notes[0]
+    assert chart.roofs[0].per_s == pytest.approx(1555e9)
+    assert "foretell characterise" in chart.notes[0]
 
 
-def test_what_was_measured_wins() -> None:
+def test_measured_ceilings_replace_the_peaks() -> None:
     peak = of_product()
     write_own_ceilings({A100.id: MEASURED})
-    found = of_product()
-    rates = {roof.name: (roof.per_s, roof.measured) for roof in found.roofs}
+    chart = of_product()
+    rates = {roof.name: (roof.per_s, roof.measured) for roof in chart.roofs}
     assert rates["HBM"] == (pytest.approx(1346e9), True)
     assert rates["L2"] == (pytest.approx(3877.6e9), True)
     assert rates["fp32"] == (pytest.approx(18.5e12), True)
     assert rates["fp16 tensor cores"] == (pytest.approx(292.2e12), True)
     assert rates["bf16 tensor cores"] == (pytest.approx(312e12), False)
-    assert found.points[0].reached == pytest.approx(peak.points[0].reached * 19.5 / 18.5)
-    assert "a thesis" in found.notes[0]
+    assert chart.points[0].reached == pytest.approx(peak.points[0].reached * 19.5 / 18.5)
+    assert "a thesis" in chart.notes[0]
 
 
 def test_half_precision_reaches_for_the_tensor_cores() -> None:
@@ -77,56 +77,56 @@ def test_half_precision_reaches_for_the_tensor_cores() -> None:
 
 
 def test_a_slice_has_lower_ceilings() -> None:
-    whole, part = of_product(), of_product(slice_sms=27)
+    full, part = of_product(), of_product(slice_sms=27)
     assert part.slice == "sms:27"
-    assert part.roofs[1].per_s == pytest.approx(whole.roofs[1].per_s / 4)
-    assert part.roofs[0].per_s < whole.roofs[0].per_s
+    assert part.roofs[1].per_s == pytest.approx(full.roofs[1].per_s / 4)
+    assert part.roofs[0].per_s < full.roofs[0].per_s
 
 
 def test_measured_rates_of_a_cpu_are_those_of_its_vector_units() -> None:
     cpu = find_device("cpu")
-    found = with_measured_peaks(
+    ceilings = with_measured_peaks(
         cpu, Ceilings("cpu", "this", "2026-01-01", "s", 20.0, 100.0, {"fp32": 0.2, "bf16": 0.4})
     )
-    assert (found.vector_tflops["bf16"], found.bandwidth_gb_per_s) == (0.4, 20.0)
-    assert found.tensor_tflops == {}
+    assert (ceilings.vector_tflops["bf16"], ceilings.bandwidth_gb_per_s) == (0.4, 20.0)
+    assert ceilings.tensor_tflops == {}
     assert with_measured_peaks(cpu, None) is cpu
 
 
 def test_groups_and_points_are_all_of_the_time() -> None:
     workload = Workload(tiny_graph(batch_size=64), Target(A100), mode="training", optimizer="sgd")
-    found = roofline_of(workload, RooflinePredictor())
-    assert sum(point.share for point in found.points) == pytest.approx(1)
-    assert sum(group.share for group in found.groups) == pytest.approx(1)
-    assert sum(group.time_us for group in found.groups) == pytest.approx(found.latency_ms * 1e3)
-    assert {point.group for point in found.points} == {group.name for group in found.groups}
-    assert "Conv (backward)" in {group.name for group in found.groups}
-    assert {point.limit for point in found.points} <= set(LIMITS)
+    chart = roofline_of(workload, RooflinePredictor())
+    assert sum(point.share for point in chart.points) == pytest.approx(1)
+    assert sum(group.share for group in chart.groups) == pytest.approx(1)
+    assert sum(group.time_us for group in chart.groups) == pytest.approx(chart.latency_ms * 1e3)
+    assert {point.group for point in chart.points} == {group.name for group in chart.groups}
+    assert "Conv (backward)" in {group.name for group in chart.groups}
+    assert {point.limit for point in chart.points} <= set(LIMITS)
 
 
 def test_equal_units_are_one_point() -> None:
-    found = roofline(tiny_onnx(), device="h200", batch_size=2, predictor="roofline")
-    assert [point.count for point in found.points] == [1] * len(found.points)
-    assert all(point.limit == "launch" for point in found.points), "nothing of it fills a GPU"
+    chart = roofline(tiny_onnx(), device="h200", batch_size=2, predictor="roofline")
+    assert [point.count for point in chart.points] == [1] * len(chart.points)
+    assert all(point.limit == "launch" for point in chart.points), "nothing of it fills a GPU"
 
 
 def test_faster_than_the_memory_means_the_cache() -> None:
     class Quick(RooflinePredictor):
         def predict(self, workload: Workload) -> object:  # type: ignore[override]
-            told = super().predict(workload)
-            assert told.latency_ms is not None
-            return replace(told, latency_ms=told.latency_ms.scaled(0.05))
+            prediction = super().predict(workload)
+            assert prediction.latency_ms is not None
+            return replace(prediction, latency_ms=prediction.latency_ms.scaled(0.05))
 
     relu = one_node("Relu", [(4096, 4096)], [(4096, 4096)])
-    found = roofline_of(Workload(relu, Target(A100)), Quick())  # type: ignore[arg-type]
-    assert found.points[0].reached > 1
-    assert found.points[0].limit == "cache"
+    chart = roofline_of(Workload(relu, Target(A100)), Quick())  # type: ignore[arg-type]
+    assert chart.points[0].reached > 1
+    assert chart.points[0].limit == "cache"
 
 
-def test_kernels_of_a_device_without_traces_are_told_apart_by_operator() -> None:
-    found = roofline(tiny_onnx(), device="a100", by="kernel")
-    assert found.by == "operator"
-    assert "classes of kernels" in found.notes[0]
+def test_kernels_of_a_device_without_traces_are_grouped_by_operator() -> None:
+    chart = roofline(tiny_onnx(), device="a100", by="kernel")
+    assert chart.by == "operator"
+    assert "classes of kernels" in chart.notes[0]
 
 
 def test_kernels_group_the_points() -> None:
@@ -134,9 +134,9 @@ def test_kernels_group_the_points() -> None:
 
     if shipped("h200") is None:
         pytest.skip("no classes of kernels are shipped")
-    found = roofline(tiny_onnx(), by="kernel", predictor="roofline")
-    assert found.by == "kernel"
-    assert all(point.group == point.kernel for point in found.points)
+    chart = roofline(tiny_onnx(), by="kernel", predictor="roofline")
+    assert chart.by == "kernel"
+    assert all(point.group == point.kernel for point in chart.points)
 
 
 @pytest.mark.parametrize(
@@ -155,27 +155,27 @@ def test_what_cannot_be_is_refused(wrong: dict[str, str], error: type[Exception]
 
 
 def test_files_by_their_names(folder: Path) -> None:
-    found = of_product()
-    write_roofline(found, folder / "a" / "roof.svg")
+    chart = of_product()
+    write_roofline(chart, folder / "a" / "roof.svg")
     assert ElementTree.parse(folder / "a" / "roof.svg").getroot().tag.endswith("svg")
-    write_roofline(found, folder / "roof.html")
+    write_roofline(chart, folder / "roof.html")
     assert (folder / "roof.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     with pytest.raises(InputError, match=r"'roof.pdf'; use the suffix .svg, .png or .html"):
-        write_roofline(found, folder / "roof.pdf")
+        write_roofline(chart, folder / "roof.pdf")
     (folder / "file").write_text("x", encoding="utf-8")
     with pytest.raises(InputError, match="Cannot write"):
-        write_roofline(found, folder / "file" / "roof.svg")
+        write_roofline(chart, folder / "file" / "roof.svg")
 
 
 def test_a_bitmap_in_light_and_dark_has_text(folder: Path) -> None:
     pytest.importorskip("resvg_py")
     pytest.importorskip("font_source_sans_pro")
-    found = of_product()
+    chart = of_product()
     for dark in (False, True):
-        write_roofline(found, folder / f"{dark}.png", dark=dark)
+        write_roofline(chart, folder / f"{dark}.png", dark=dark)
         assert (folder / f"{dark}.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "True.png").read_bytes() != (folder / "False.png").read_bytes()
-    svg = with_fixed_colours(draw_roofline(found))
+    svg = with_fixed_colours(draw_roofline(chart))
     assert bitmap(svg) != bitmap(re.sub(r"<text.*?</text>", "", svg)), "there is a font"
 
 

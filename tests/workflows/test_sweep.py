@@ -20,11 +20,17 @@ def test_every_point_is_what_predict_says() -> None:
     )
     assert len(points) == 2 * 2 * 2 * 2
     for point in points:
-        told = point.prediction
-        alone = predict(tiny_onnx(), device=told.device, batch_size=told.batch_size, dtype=told.dtype, slice=told.slice)
+        prediction = point.prediction
+        alone = predict(
+            tiny_onnx(),
+            device=prediction.device,
+            batch_size=prediction.batch_size,
+            dtype=prediction.dtype,
+            slice=prediction.slice,
+        )
         # networks compute in single precision: where rows lie in memory changes the last digits
-        assert told.latency_ms.value == pytest.approx(alone.latency_ms.value, rel=1e-5)
-        assert told.energy_j.value == pytest.approx(alone.energy_j.value, rel=1e-5)
+        assert prediction.latency_ms.value == pytest.approx(alone.latency_ms.value, rel=1e-5)
+        assert prediction.energy_j.value == pytest.approx(alone.energy_j.value, rel=1e-5)
         assert point.fits is True
     assert [point.prediction.device for point in points[::8]] == ["h200", "a100-sxm-40gb"]
 
@@ -45,9 +51,9 @@ def test_all_means_every_gpu_and_what_is_too_large_does_not_fit() -> None:
     assert [point.fits for point in huge] == [False, True]
 
 
-def test_what_cannot_be_meant_is_refused_before_anything_is_read() -> None:
-    def go(**given: object) -> None:
-        sweep("no-such-file.onnx", **given)  # type: ignore[arg-type]
+def test_impossible_options_are_refused_before_anything_is_read() -> None:
+    def go(**options: object) -> None:
+        sweep("no-such-file.onnx", **options)  # type: ignore[arg-type]
 
     with pytest.raises(InputError, match="batch size is 0"):
         go(batch_sizes=[0])

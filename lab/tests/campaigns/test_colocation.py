@@ -61,7 +61,10 @@ def test_what_one_method_has_measured_the_other_measures_first(tmp_path):
     counts = measure(both, tmp_path / "second", skip=[tmp_path / "first"])
     assert counts["groups mps"] == counts["groups time-slicing"] == 4
     rows = rows_of(tmp_path / "second")
-    old = {frozenset(r["workload_id"] for r in each) for each in groups_of(rows_of(tmp_path / "first")).values()}
+    old = {
+        frozenset(r["workload_id"] for r in group_rows)
+        for group_rows in groups_of(rows_of(tmp_path / "first")).values()
+    }
     sliced = [frozenset(r["workload_id"] for r in g) for (m, _), g in groups_of(rows).items() if m == "time-slicing"]
     assert {*sliced[:2]} == old
     assert not {name for m, name in groups_of(rows) if m == "mps"} & {
@@ -78,7 +81,9 @@ def test_a_member_that_dies_is_recorded_and_the_others_go_on(tmp_path):
     assert counts["groups mps"] == 4
     assert counts["crash"] == 1
     (broken,) = [
-        each for each in groups_of(rows_of(tmp_path / "out")).values() if {r["status"] for r in each} != {"ok"}
+        group_rows
+        for group_rows in groups_of(rows_of(tmp_path / "out")).values()
+        if {r["status"] for r in group_rows} != {"ok"}
     ]
     assert {row["status"] for row in broken} == {"crash", "skipped"}
     for row in broken:
@@ -86,7 +91,7 @@ def test_a_member_that_dies_is_recorded_and_the_others_go_on(tmp_path):
         assert row["error"] == ("exit code 9" if row["status"] == "crash" else "another member failed")
 
 
-def test_nothing_ready_is_said(tmp_path):
+def test_a_campaign_without_ready_workloads_is_an_error(tmp_path):
     plan = plan_of(tmp_path / "earlier", ("synthetic:oom",), colocation=SMALL)
     with pytest.raises(MeasurementError, match="No group could be measured"):
         measure(plan, tmp_path / "out")

@@ -22,20 +22,20 @@ CANDIDATES = [
 
 def test_members_are_in_different_processes_and_groups_are_different():
     groups = draw_groups(CANDIDATES, (2, 3), 100, 1)
-    assert len({frozenset(each.workload_id for each in group) for group in groups}) == 100
+    assert len({frozenset(member.workload_id for member in group) for group in groups}) == 100
     assert {len(group) for group in groups} == {2, 3}
     for group in groups:
-        assert len({each.process for each in group}) == len(group)
+        assert len({member.process for member in group}) == len(group)
     assert groups == draw_groups(CANDIDATES, (2, 3), 100, 1)
     assert groups != draw_groups(CANDIDATES, (2, 3), 100, 2)
 
 
 def test_all_classes_meet_all_classes():
     pairs = draw_groups(CANDIDATES, (2,), 60, 1)
-    classes = {each: key for key, members in strata(CANDIDATES).items() for each in members}
+    classes = {member: key for key, members in strata(CANDIDATES).items() for member in members}
     assert len(strata(CANDIDATES)) == 6
-    assert len({tuple(sorted(classes[each] for each in group)) for group in pairs}) == 21
-    used = [each.workload_id for group in pairs for each in group]
+    assert len({tuple(sorted(classes[member] for member in group)) for group in pairs}) == 21
+    used = [member.workload_id for group in pairs for member in group]
     assert len({*used}) == len(CANDIDATES)
     assert max(used.count(name) for name in used) <= 8
 
@@ -55,21 +55,21 @@ def test_a_group_is_known_by_its_method_and_members():
 def test_only_replays_beside_all_others_count():
     steady = [100 + 0.01 * number for number in range(101)]  # 100 to 101 s
     late = [100.5 + 0.02 * number for number in range(101)]  # 100.5 to 102.5 s
-    found = overlap({0: steady, 1: late})
-    assert found[0].mean_ms == pytest.approx(10.0)
-    assert found[1].mean_ms == pytest.approx(20.0)
-    assert found[0].overlap_s == pytest.approx(0.49)
-    assert 48 <= found[0].repeats <= 49
-    assert 23 <= found[1].repeats <= 24
+    moments_by_member = overlap({0: steady, 1: late})
+    assert moments_by_member[0].mean_ms == pytest.approx(10.0)
+    assert moments_by_member[1].mean_ms == pytest.approx(20.0)
+    assert moments_by_member[0].overlap_s == pytest.approx(0.49)
+    assert 48 <= moments_by_member[0].repeats <= 49
+    assert 23 <= moments_by_member[1].repeats <= 24
 
 
-def test_mean_and_median_tell_a_member_that_is_stopped_at_times():
+def test_mean_and_median_differ_for_a_member_that_is_stopped_at_times():
     gaps = [0.001] * 9 + [0.011]
     moments = [sum((gaps * 20)[:number]) for number in range(201)]
-    found = overlap({0: moments})[0]
-    assert found.median_ms == pytest.approx(1.0)
-    assert found.mean_ms == pytest.approx(2.0, rel=0.05)
-    assert found.cv > 1
+    timing = overlap({0: moments})[0]
+    assert timing.median_ms == pytest.approx(1.0)
+    assert timing.mean_ms == pytest.approx(2.0, rel=0.05)
+    assert timing.cv > 1
 
 
 def test_members_that_never_overlap_have_nothing_that_counts():

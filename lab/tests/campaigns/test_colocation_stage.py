@@ -11,7 +11,7 @@ from lab.campaigns.colocation_stage import Stage
 from small.measured import PART
 
 CHOSEN = [Chosen(Workload(f"synthetic:m{number}", 1 + number, (4,), "fp32"), "tiny") for number in range(6)]
-NAMES = [each.workload.id for each in CHOSEN]
+NAMES = [selected.workload.id for selected in CHOSEN]
 
 
 class FakeReplayWorkers:
@@ -36,7 +36,7 @@ class FakeReplayWorkers:
         deaths = {}
         for index in indices:
             message = self.sent.pop(index)
-            names = [Workload(**{**each, "input_shape": (4,)}).id for each in message.get("workloads", ())]
+            names = [Workload(**{**fields, "input_shape": (4,)}).id for fields in message.get("workloads", ())]
             for name in names or [message["id"]]:
                 if name in self.dies:
                     deaths[index] = Death("crash", "exit code 9", name)
@@ -60,17 +60,17 @@ def test_every_process_prepares_its_share_and_is_measured_alone():
     stage = stage_of(FakeReplayWorkers())
     stage.prepare([])
     stage.measure_alone()
-    assert [each.workload_id for each in stage.candidates] == NAMES
-    assert sorted(each.process for each in stage.candidates) == [0, 0, 1, 1, 2, 2]
-    for each in stage.candidates:
-        assert each.solo_ms == pytest.approx(1.0 + each.process)
+    assert [member.workload_id for member in stage.candidates] == NAMES
+    assert sorted(member.process for member in stage.candidates) == [0, 0, 1, 1, 2, 2]
+    for candidate in stage.candidates:
+        assert candidate.solo_ms == pytest.approx(1.0 + candidate.process)
 
 
-def test_only_the_members_of_wanted_groups_are_prepared():
+def test_only_the_members_of_requested_groups_are_prepared():
     stage = stage_of(FakeReplayWorkers())
     stage.prepare([frozenset(NAMES[:2]), frozenset(NAMES[1:3])])
     stage.measure_alone()
-    assert {each.workload_id for each in stage.candidates} == {*NAMES[:3]}
+    assert {member.workload_id for member in stage.candidates} == {*NAMES[:3]}
 
 
 def test_a_process_that_dies_while_it_prepares_begins_again_without_what_it_died_of():
@@ -79,7 +79,7 @@ def test_a_process_that_dies_while_it_prepares_begins_again_without_what_it_died
     stage.prepare([])
     stage.measure_alone()
     assert len(replay_workers.restarted) == 1
-    assert {each.workload_id for each in stage.candidates} == {*NAMES[1:]}
+    assert {member.workload_id for member in stage.candidates} == {*NAMES[1:]}
 
 
 def test_members_are_called_up_for_the_same_moment():
@@ -87,11 +87,13 @@ def test_members_are_called_up_for_the_same_moment():
     stage = stage_of(replay_workers)
     stage.prepare([])
     stage.measure_alone()
-    group = sorted({each.process: each for each in stage.candidates}.values(), key=lambda each: each.process)
+    group = sorted(
+        {member.process: member for member in stage.candidates}.values(), key=lambda candidate: candidate.process
+    )
     replay_workers.log.clear()
-    found, failed = stage.replay(group, 0.3)
+    timings, failed = stage.replay(group, 0.3)
     assert failed == {}
-    assert [each.mean_ms for each in found.values()] == pytest.approx([1.0, 2.0, 3.0])
+    assert [timing.mean_ms for timing in timings.values()] == pytest.approx([1.0, 2.0, 3.0])
     assert len({message["start"] for _, message in replay_workers.log}) == 1
     assert [message["replay_ms"] for _, message in replay_workers.log] == pytest.approx([1.0, 2.0, 3.0])
     assert {*stage.clocks.values()} == {5}
@@ -102,14 +104,14 @@ def test_a_member_that_dies_takes_its_workloads_along_and_the_group_has_no_times
     stage = stage_of(replay_workers)
     stage.prepare([])
     stage.measure_alone()
-    first, second = sorted({each.process: each for each in stage.candidates}.values(), key=lambda each: each.process)[
-        :2
-    ]
+    first, second = sorted(
+        {member.process: member for member in stage.candidates}.values(), key=lambda candidate: candidate.process
+    )[:2]
     assert stage.has([first, second])
     replay_workers.dies = {first.workload_id}
     assert stage.replay([first, second], 0.3) == ({}, {0: ("crash", "exit code 9")})
     assert not stage.has([first, second])
-    assert first.process not in {each.process for each in stage.candidates}
+    assert first.process not in {member.process for member in stage.candidates}
 
 
 def test_one_process_is_no_group():

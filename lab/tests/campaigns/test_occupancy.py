@@ -135,7 +135,7 @@ def test_everything_has_ended_by_the_deadline(fakes, tmp_path):
     assert next(read_records(tmp_path / "out"))["kind"] == "campaign"
 
 
-def test_the_real_worker_goes_through_the_same_door(fakes, tmp_path):
+def test_the_real_worker_uses_the_same_protocol(fakes, tmp_path):
     fakes.setattr(occupancy, "WORKER", ("-m", "foretell.profiling.runtimes.counted_worker"))
     plan = replace(PLAN, parts=(replace(PART, models=2),), occupancy=replace(PLAN.occupancy, processes=1))
     assert _run(tmp_path / "out", plan=plan)["ok"] == len(make_schedule(plan)) > 1

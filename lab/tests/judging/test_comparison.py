@@ -26,8 +26,8 @@ pytest.importorskip("lightgbm")
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few small trees, and small graph networks."""
 
-    def settings(**given: int) -> Settings:
-        return replace(QUICK, **given)
+    def settings(**options: int) -> Settings:
+        return replace(QUICK, **options)
 
     monkeypatch.setattr(unit_models, "Settings", settings)
     monkeypatch.setattr(graph_fits, "find_recipe", tiny_recipe)
@@ -48,7 +48,7 @@ def silent(_: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["linear", "gradient-boosting"])
-def test_benches_do_not_teach_what_tells_of_whole_graphs(name: str) -> None:
+def test_benches_do_not_teach_graph_level_predictors(name: str) -> None:
     samples = small_samples()
     slow = [
         sample if sample.captured else replace(sample, truth=dict.fromkeys(sample.truth, 1e4)) for sample in samples
@@ -60,15 +60,15 @@ def test_benches_do_not_teach_what_tells_of_whole_graphs(name: str) -> None:
 def test_graph_networks_are_fitted_on_one_machine_and_judged_on_another(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names, asked = list(GRAPH_NETWORKS), {"splits": ("random",), "seeds": (0,), "log": silent}
+    names, options = list(GRAPH_NETWORKS), {"splits": ("random",), "seeds": (0,), "log": silent}
     places = (store, "h200", tmp_path, tmp_path / "runs")
-    assert evaluate(names, *places, only_networks=True, fit_seconds=100.0, **asked) == []
-    kept = sorted(path.name for path in tmp_path.glob("networks-*/*"))
-    assert kept == sorted([*(f"{name}-random-0.npz" for name in names), "encoder-random-0.npz"])
+    assert evaluate(names, *places, only_networks=True, fit_seconds=100.0, **options) == []
+    files = sorted(path.name for path in tmp_path.glob("networks-*/*"))
+    assert files == sorted([*(f"{name}-random-0.npz" for name in names), "encoder-random-0.npz"])
     assert not (tmp_path / "runs").exists()
     monkeypatch.setattr("lab.judging.graph_fits.default_device", None)
     monkeypatch.setattr("lab.judging.comparison.read_graph_set", None)
-    runs = {run.predictor: run for run in evaluate(["roofline", *names], *places, **asked)}
+    runs = {run.predictor: run for run in evaluate(["roofline", *names], *places, **options)}
     assert list(runs) == ["roofline", *names]
     assert runs["roofline"].figures["latency_ms"].keys() >= {"all", "inference"}
     for name, answered in (("dippm", {"inference"}), ("mlp", {"all", "inference"})):
@@ -76,7 +76,7 @@ def test_graph_networks_are_fitted_on_one_machine_and_judged_on_another(
         assert runs[name].figures["latency_ms"]["inference"]["mape"] > 0
     for file in tmp_path.glob("networks-*/*"):
         file.unlink()
-    again = evaluate(names, *places, **asked)
+    again = evaluate(names, *places, **options)
     assert [run.predictor for run in again] == names, "a run that was judged needs no network"
 
 
@@ -99,14 +99,14 @@ def test_every_baseline_learns_and_answers(name: str) -> None:
         assert (predicted[metric] > 0).all()
 
 
-def test_names_are_told_apart() -> None:
+def test_predictors_baselines_and_graph_networks_have_different_names() -> None:
     assert not set(BASELINES) & set(unit_models.FITTERS)
     assert not set(GRAPH_NETWORKS) & {*BASELINES, *unit_models.FITTERS}
 
 
-def test_names_that_nobody_knows_are_refused_before_any_work(tmp_path: Path) -> None:
-    def go(names: list[str], **given: object) -> None:
-        evaluate(names, tmp_path, "h200", tmp_path, tmp_path, log=silent, **given)  # type: ignore[arg-type]
+def test_unknown_names_are_refused_before_any_work(tmp_path: Path) -> None:
+    def go(names: list[str], **options: object) -> None:
+        evaluate(names, tmp_path, "h200", tmp_path, tmp_path, log=silent, **options)  # type: ignore[arg-type]
 
     with pytest.raises(InputError, match=r"Unknown predictor 'trapm'\. Did you mean 'trappm'"):
         go(["trapm"])

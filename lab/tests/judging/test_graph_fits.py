@@ -66,9 +66,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     seen, fit, pretrain = Calls(), graph_training.fit, graph_pretraining.pretrain
 
     def noted(into: list[dict[str, Any]], original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(taught: Any, held: Any, recipe: Any, *others: Any, **named: Any) -> Any:
-            into.append({"taught": taught, "held": held, "recipe": recipe, **named})
-            return original(taught, held, recipe, *others, **named)
+        def call(taught: Any, validation: Any, recipe: Any, *others: Any, **named: Any) -> Any:
+            into.append({"taught": taught, "held": validation, "recipe": recipe, **named})
+            return original(taught, validation, recipe, *others, **named)
 
         return call
 
@@ -78,13 +78,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return seen
 
 
-def fit_all(world: World, asked: list[PlannedFit], folder: Path, **given: Any) -> None:
-    fit_graph_networks(world.samples, asked, lambda: world.graphs, folder, **given)
+def fit_all(world: World, planned: list[PlannedFit], folder: Path, **options: Any) -> None:
+    fit_graph_networks(world.samples, planned, lambda: world.graphs, folder, **options)
 
 
-def answers(world: World, asked: PlannedFit, folder: Path) -> tuple[list[Sample], dict[str, np.ndarray]]:
-    test = sides(world.samples, asked.split, asked.seed)[TEST]
-    return test, dict(cached_fitter(asked.file(folder))([], [], 0)(test))
+def answers(world: World, planned: PlannedFit, folder: Path) -> tuple[list[Sample], dict[str, np.ndarray]]:
+    test = sides(world.samples, planned.split, planned.seed)[TEST]
+    return test, dict(cached_fitter(planned.file(folder))([], [], 0)(test))
 
 
 def one(name: str, split: str = "random", seed: int = 0) -> PlannedFit:
@@ -108,9 +108,9 @@ def test_every_recipe_has_its_modes() -> None:
 def test_a_network_answers_in_its_modes_and_nowhere_else(
     world: World, tmp_path: Path, name: str, answered: set[str], metrics: set[str]
 ) -> None:
-    asked = one(name)
-    fit_all(world, [asked], tmp_path)
-    test, predicted = answers(world, asked, tmp_path)
+    planned = one(name)
+    fit_all(world, [planned], tmp_path)
+    test, predicted = answers(world, planned, tmp_path)
     modes = np.array([sample.setting.mode for sample in test])
     assert set(modes.tolist()) == {"inference", "training"}, "both must be there, or nothing is shown"
     assert set(predicted) == metrics, "device_memory_mib was not measured here"
@@ -136,10 +136,10 @@ def test_predictions_are_those_of_their_workloads(
             return {"latency_ms": np.array([truth[id(graph)]["latency_ms"] for graph in graphs])}
 
     monkeypatch.setattr(graph_training, "fit", lambda *_, **__: Oracle())
-    asked = one("mlp")
-    fit_all(world, [asked], tmp_path)
+    planned = one("mlp")
+    fit_all(world, [planned], tmp_path)
     test = sides(world.samples, "random", 0)[TEST][::-1]
-    predicted = cached_fitter(asked.file(tmp_path))([], [], 0)(test)
+    predicted = cached_fitter(planned.file(tmp_path))([], [], 0)(test)
     np.testing.assert_array_equal(predicted["latency_ms"], [sample.truth["latency_ms"] for sample in test])
 
 
@@ -147,23 +147,23 @@ def test_it_learns_from_its_side_alone(world: World, tmp_path: Path, calls: Call
     fit_all(world, [one("dippm", "architecture", 3)], tmp_path)
     parts = sides(world.samples, "architecture", 3)
     (call,) = calls.fits
-    for given, side in (("taught", TRAIN), ("held", VALIDATION)):
-        wanted = [id(world.graphs[s.workload_id]) for s in parts[side] if s.setting.mode in INFERENCE]
-        assert [id(graph) for graph, _ in call[given]] == wanted
-        assert wanted
+    for role, side in (("taught", TRAIN), ("held", VALIDATION)):
+        expected = [id(world.graphs[s.workload_id]) for s in parts[side] if s.setting.mode in INFERENCE]
+        assert [id(graph) for graph, _ in call[role]] == expected
+        assert expected
 
 
 def test_what_is_kept_is_not_fitted_again_and_needs_no_graphs(world: World, tmp_path: Path, calls: Calls) -> None:
-    asked = [one("mlp"), one("mlp", seed=1)]
-    fit_all(world, asked[:1], tmp_path)
+    planned = [one("mlp"), one("mlp", seed=1)]
+    fit_all(world, planned[:1], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mlp-random-0.npz"]
-    fit_all(world, asked, tmp_path)
+    fit_all(world, planned, tmp_path)
     assert len(calls.fits) == 4, "two networks for each seed, none of them twice"
 
     def refuse() -> dict[str, GraphArrays]:
         raise AssertionError
 
-    fit_graph_networks(world.samples, asked, refuse, tmp_path)
+    fit_graph_networks(world.samples, planned, refuse, tmp_path)
     assert len(calls.fits) == 4
 
 
@@ -171,8 +171,8 @@ def test_the_encoder_sees_every_graph_but_those_of_the_test_side(world: World, t
     fit_all(world, [one("trappm")], tmp_path)
     parts = sides(world.samples, "random", 0)
     (call,) = calls.pretrainings
-    for given, side in (("taught", TRAIN), ("held", VALIDATION)):
-        assert [id(graph) for graph in call[given]] == [id(world.graphs[s.workload_id]) for s in parts[side]]
+    for role, side in (("taught", TRAIN), ("held", VALIDATION)):
+        assert [id(graph) for graph in call[role]] == [id(world.graphs[s.workload_id]) for s in parts[side]]
     assert {s.setting.mode for s in parts[TRAIN]} == {"inference", "training"}, "labelled or not"
 
 
@@ -180,14 +180,14 @@ def test_shares_of_labels_with_and_without_pre_training(world: World, tmp_path: 
     arms = arms_of("trappm", (0.5, 1.0))
     fit_all(world, [PlannedFit(arm, "random", 0) for arm in arms], tmp_path)
     assert len(calls.pretrainings) == 1, "one encoder serves all shares"
-    half, half_plain, whole, whole_plain = calls.fits
+    half, half_plain, full, full_plain = calls.fits
     assert [call["recipe"].embedding for call in calls.fits] == ["frozen", "zeros", "frozen", "zeros"]
     assert half["encoder"] is not None
     assert half_plain["encoder"] is None
-    ids = [{id(graph) for graph, _ in call["taught"]} for call in (half, half_plain, whole, whole_plain)]
+    ids = [{id(graph) for graph, _ in call["taught"]} for call in (half, half_plain, full, full_plain)]
     assert ids[0] == ids[1] < ids[2] == ids[3]
     ratio = len(ids[2]) / len(ids[0])
-    assert half["recipe"].epochs == round(whole["recipe"].epochs * ratio), "as many steps with fewer labels"
+    assert half["recipe"].epochs == round(full["recipe"].epochs * ratio), "as many steps with fewer labels"
     assert len({len(call["held"]) for call in calls.fits}) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "encoder-random-0.npz",
@@ -210,34 +210,36 @@ def test_all_labels_and_an_encoder_are_the_recipe_itself(world: World, tmp_path:
 
 
 def test_the_limit_is_handed_on_and_written_down(world: World, tmp_path: Path, calls: Calls) -> None:
-    said: list[str] = []
-    fit_all(world, [one("trappm")], tmp_path, seconds=0.001, log=said.append)
+    messages: list[str] = []
+    fit_all(world, [one("trappm")], tmp_path, seconds=0.001, log=messages.append)
     assert calls.fits[0]["seconds"] == calls.pretrainings[0]["seconds"] == 0.001
     with np.load(tmp_path / "trappm-random-0.npz", allow_pickle=False) as arrays:
         (fact,) = json.loads(str(arrays["facts"]))
     assert (fact["limit_s"], fact["epochs"], fact["modes"]) == (0.001, 1, ["training"])
-    assert any(line.startswith("trappm, split by random, seed 0, training: 1 epochs in ") for line in said)
+    assert any(line.startswith("trappm, split by random, seed 0, training: 1 epochs in ") for line in messages)
 
 
-def test_a_side_without_workloads_is_said_and_has_no_answer(world: World, tmp_path: Path, calls: Calls) -> None:
+def test_a_side_without_workloads_is_reported_and_has_no_predictions(
+    world: World, tmp_path: Path, calls: Calls
+) -> None:
     inference = [sample for sample in world.samples if sample.setting.mode == "inference"]
-    said: list[str] = []
-    asked = one("trappm")
-    fit_graph_networks(inference, [asked], lambda: world.graphs, tmp_path, log=said.append)
+    messages: list[str] = []
+    planned = one("trappm")
+    fit_graph_networks(inference, [planned], lambda: world.graphs, tmp_path, log=messages.append)
     assert not calls.fits
-    assert any("no network for training, with 0 training" in line for line in said)
+    assert any("no network for training, with 0 training" in line for line in messages)
     test = sides(inference, "random", 0)[TEST]
-    assert cached_fitter(asked.file(tmp_path))([], [], 0)(test) == {}
+    assert cached_fitter(planned.file(tmp_path))([], [], 0)(test) == {}
 
 
 def test_predictions_for_another_side_are_refused(world: World, tmp_path: Path) -> None:
-    asked = one("mlp")
-    fit_all(world, [asked], tmp_path)
+    planned = one("mlp")
+    fit_all(world, [planned], tmp_path)
     with pytest.raises(DataError, match="to another split; delete it"):
-        cached_fitter(asked.file(tmp_path))([], [], 0)(sides(world.samples, "random", 0)[TRAIN])
+        cached_fitter(planned.file(tmp_path))([], [], 0)(sides(world.samples, "random", 0)[TRAIN])
 
 
-def test_titles_and_files_tell_arms_apart() -> None:
+def test_arms_have_different_titles_and_files() -> None:
     arms = arms_of("trappm", (0.1, 0.25, 0.25, 1.0))
     assert [arm.title for arm in arms] == [
         "trappm 10%", "trappm 10%, no pre-training", "trappm 25%", "trappm 25%, no pre-training", "trappm 100%",
@@ -258,33 +260,33 @@ def test_smaller_shares_are_in_larger_ones_and_near_their_size(split: str) -> No
     samples = [sample for sample in small_samples() if sample.captured]
     sizes, before = [], set()
     for share in (0.1, 0.25, 0.5, 1.0):
-        found = {sample.workload_id for sample in share_of(samples, split, share, 1)}
-        assert before <= found
-        before = found
-        sizes.append(len(found))
+        ids = {sample.workload_id for sample in share_of(samples, split, share, 1)}
+        assert before <= ids
+        before = ids
+        sizes.append(len(ids))
     assert sizes[-1] == len(samples)
     seeds = [len(share_of(samples, split, 0.1, seed)) for seed in range(80)]
     # less than one of a family's four architectures: small families must not always give one
     assert np.mean(seeds) == pytest.approx(len(samples) / 10, rel=0.3)
 
 
-def test_a_share_has_every_family_and_whole_architectures() -> None:
+def test_a_share_has_every_family_and_complete_architectures() -> None:
     samples = [sample for sample in small_samples() if sample.captured]
-    found = share_of(samples, "architecture", 0.5, 2)
-    chosen = {architecture_of(sample.spec) for sample in found}
-    assert len(found) == sum(architecture_of(sample.spec) in chosen for sample in samples)
-    assert {sample.family for sample in found} == {sample.family for sample in samples}
-    assert found != share_of(samples, "architecture", 0.5, 3)
+    shared = share_of(samples, "architecture", 0.5, 2)
+    chosen = {architecture_of(sample.spec) for sample in shared}
+    assert len(shared) == sum(architecture_of(sample.spec) in chosen for sample in samples)
+    assert {sample.family for sample in shared} == {sample.family for sample in samples}
+    assert shared != share_of(samples, "architecture", 0.5, 3)
     assert [s.workload_id for s in share_of(samples[::-1], "random", 0.5, 2)][::-1] == [
         s.workload_id for s in share_of(samples, "random", 0.5, 2)
     ], "the order does not matter"
 
 
-def test_a_long_fit_says_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+def test_a_long_fit_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[str] = []
     now = iter((0.0, 1.0, 11.0, 11.0, 12.0))
     monkeypatch.setattr(graph_fits.time, "monotonic", lambda: next(now))
-    on_progress = graph_fits.progress_of("dippm", said.append)
+    report_progress = graph_fits.progress_of("dippm", messages.append)
     for epoch in range(3):
-        on_progress(epoch, {"loss": 0.5, "score": 0.25})
-    assert said == ["dippm: epoch 2, loss 0.5, validation 0.25"]
+        report_progress(epoch, {"loss": 0.5, "score": 0.25})
+    assert messages == ["dippm: epoch 2, loss 0.5, validation 0.25"]

@@ -22,11 +22,11 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 def test_what_fails_is_named_when_the_others_are_done_and_those_are_not_fitted_again(bench: Workspace) -> None:
     (fine,) = (PlannedFit(arm, "random", 0) for arm in arms_of("mlp"))
-    said: list[str] = []
+    messages: list[str] = []
     with pytest.raises(DataError, match=r"1 of 2 fits failed.*no-such-recipe"):
-        fit_side_by_side([PlannedFit(Arm("none", "no-such-recipe"), "random", 0), fine], bench, 1, said.append)
-    assert {line.startswith("2 of 2: mlp, split by random, seed 0") for line in said} == {True}
-    kept = fine.file(bench.folder).read_bytes()
+        fit_side_by_side([PlannedFit(Arm("none", "no-such-recipe"), "random", 0), fine], bench, 1, messages.append)
+    assert {line.startswith("2 of 2: mlp, split by random, seed 0") for line in messages} == {True}
+    before = fine.file(bench.folder).read_bytes()
 
-    fit_side_by_side([fine], bench, 1, said.append)
-    assert fine.file(bench.folder).read_bytes() == kept
+    fit_side_by_side([fine], bench, 1, messages.append)
+    assert fine.file(bench.folder).read_bytes() == before

@@ -39,18 +39,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_fitted_network_answers_with_an_interval(store: Path, tmp_path: Path, name: str, files: list[str]) -> None:
-    said: list[str] = []
-    written = train_graph_network(name, store, "h200", tmp_path / "cache", tmp_path, log=said.append)
+    messages: list[str] = []
+    written = train_graph_network(name, store, "h200", tmp_path / "cache", tmp_path, log=messages.append)
     assert [file.name for file in written] == files
     assert set(json.loads((tmp_path / "checksums.json").read_text())) == set(files)
-    assert any("held out latency_ms" in line for line in said)
+    assert any("held out latency_ms" in line for line in messages)
     for file in written:
         mode = GraphNetwork.load(file.read_bytes()).notes["modes"].split(",")[0]
         workload = Workload(tiny_graph(), H200, mode=mode, optimizer="sgd" if mode == "training" else None)
-        found = GraphPredictor.from_file(file).predict(workload)
-        assert found.predictor == name
-        assert found.latency_ms is not None
-        assert 0 < found.latency_ms.low < found.latency_ms.value < found.latency_ms.high
+        prediction = GraphPredictor.from_file(file).predict(workload)
+        assert prediction.predictor == name
+        assert prediction.latency_ms is not None
+        assert 0 < prediction.latency_ms.low < prediction.latency_ms.value < prediction.latency_ms.high
 
 
 def test_errors_and_widths_are_those_of_what_is_served() -> None:
@@ -79,9 +79,9 @@ def test_a_store_of_one_mode_is_too_small_for_the_other(
 def test_a_network_goes_on_from_another(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    def written(into: str, **given: object) -> bytes:
+    def written(into: str, **options: object) -> bytes:
         (file,) = train_graph_network(
-            name, store, "h200", tmp_path / "cache", tmp_path / into, log=lambda _: None, **given
+            name, store, "h200", tmp_path / "cache", tmp_path / into, log=lambda _: None, **options
         )  # type: ignore[arg-type]
         return file.read_bytes()
 

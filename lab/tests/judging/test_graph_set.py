@@ -32,9 +32,9 @@ def samples(store: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Sampl
     return read_samples(store, "h200", tmp_path_factory.mktemp("samples"))
 
 
-def assert_same(found: GraphArrays, wanted: GraphArrays) -> None:
-    for name, value in vars(wanted).items():
-        other = getattr(found, name)
+def assert_same(actual: GraphArrays, expected: GraphArrays) -> None:
+    for name, value in vars(expected).items():
+        other = getattr(actual, name)
         assert (other.dtype, other.shape) == (value.dtype, value.shape), name
         np.testing.assert_array_equal(other, value)
 
@@ -52,13 +52,13 @@ def test_the_file_gives_back_what_was_extracted(
 
     monkeypatch.setattr(graph_set, "read_graphs", refuse)
     again = read_graph_set(samples, store, "h200", tmp_path / "deep")
-    wanted = {
+    expected = {
         str(example.row["workload_id"]): extract_graph_arrays(example.workload)
         for example in read_examples(store, H200)
     }
-    assert set(wanted) == set(first) == set(again)
-    assert len(wanted) == len(WIDTHS) * len(SETTINGS)
-    for workload_id, graph in wanted.items():
+    assert set(expected) == set(first) == set(again)
+    assert len(expected) == len(WIDTHS) * len(SETTINGS)
+    for workload_id, graph in expected.items():
         assert_same(first[workload_id], graph)
         assert_same(again[workload_id], graph)
 
@@ -66,10 +66,10 @@ def test_the_file_gives_back_what_was_extracted(
 def test_edges_forks_and_modes_survive(tmp_path: Path) -> None:
     graphs = {f"w{number}": graph for number, graph in enumerate(tiny_graphs())}
     (tmp_path / "g.npz").write_bytes(graph_set._packed(graphs))
-    found = graph_set._load(tmp_path / "g.npz")
-    assert list(found) == list(graphs)
+    loaded = graph_set._load(tmp_path / "g.npz")
+    assert list(loaded) == list(graphs)
     for workload_id, graph in graphs.items():
-        assert_same(found[workload_id], graph)
+        assert_same(loaded[workload_id], graph)
 
 
 def test_what_workloads_share_is_stored_once() -> None:
@@ -82,8 +82,8 @@ def test_what_workloads_share_is_stored_once() -> None:
 
 def test_what_was_not_captured_has_no_graph_here(samples: list[Sample], store: Path, tmp_path: Path) -> None:
     bench = [replace(sample, captured=number % 2 == 0) for number, sample in enumerate(samples)]
-    found = read_graph_set(bench, store, "h200", tmp_path)
-    assert set(found) == {sample.workload_id for sample in bench if sample.captured}
+    graphs = read_graph_set(bench, store, "h200", tmp_path)
+    assert set(graphs) == {sample.workload_id for sample in bench if sample.captured}
 
 
 def test_a_workload_without_a_graph_is_an_error_and_nothing_is_written(
@@ -95,14 +95,14 @@ def test_a_workload_without_a_graph_is_an_error_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_graph_that_cannot_be_read_is_said(
+def test_a_graph_that_cannot_be_read_is_reported(
     samples: list[Sample], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise DataError("no such batch")
 
-    said: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr(graph_set, "extract_graph_arrays", fail)
     with pytest.raises(DataError, match="24 of 24"):
-        read_graph_set(samples, store, "h200", tmp_path, said.append)
-    assert said == ["24 workloads have no graph: no such batch"]
+        read_graph_set(samples, store, "h200", tmp_path, messages.append)
+    assert messages == ["24 workloads have no graph: no such batch"]

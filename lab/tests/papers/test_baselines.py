@@ -25,8 +25,8 @@ def flops_law(sample: Sample) -> Sample:
 
 
 def test_a_row_counts_the_whole_graph() -> None:
-    asked = workload(8, 2)
-    flops, parameters, _, written, units, batch, *flags = whole_graph(sample_of(asked, "tiny:w8"))
+    work = workload(8, 2)
+    flops, parameters, _, written, units, batch, *flags = whole_graph(sample_of(work, "tiny:w8"))
     products = 2 * 2 * (14 * 14 * 8 * 27 + 8 * 4)
     assert products < np.expm1(flops) < 1.2 * products
     assert np.expm1(parameters) == pytest.approx((8 * 27 + 4 * 8) * 4, rel=1e-4)
@@ -49,9 +49,9 @@ def test_repeated_units_count_as_often_as_they_occur() -> None:
 
 def test_least_squares_finds_a_law_of_flops_and_parameters() -> None:
     samples = [flops_law(sample) for sample in measured()]
-    held = [sample for sample in samples if sample.spec == "tiny:w96"]
-    predicted = Linear.fit([sample for sample in samples if sample.spec != "tiny:w96"]).predict(held)
-    truth = np.array([sample.truth["latency_ms"] for sample in held])
+    held_out = [sample for sample in samples if sample.spec == "tiny:w96"]
+    predicted = Linear.fit([sample for sample in samples if sample.spec != "tiny:w96"]).predict(held_out)
+    truth = np.array([sample.truth["latency_ms"] for sample in held_out])
     np.testing.assert_allclose(predicted["latency_ms"], truth, rtol=0.02)
     assert (predicted["memory_mib"] > 0).all()
 

@@ -32,12 +32,12 @@ def fitted() -> KernelRegressors:
 
 
 @pytest.mark.parametrize(("operator", "dtype"), [(1, 0), (2, 0), (2, 1)])
-def test_each_kernel_is_told_by_its_own_sizes(fitted: KernelRegressors, operator: int, dtype: int) -> None:
+def test_each_kernel_is_predicted_from_its_own_sizes(fitted: KernelRegressors, operator: int, dtype: int) -> None:
     rows = rows_of(operator, dtype, 57)[3:-3]  # forests do not look beyond the sizes they know
     np.testing.assert_allclose(fitted.predict(rows), time_us(rows), rtol=0.25)
 
 
-def test_what_has_few_rows_is_told_by_its_operator_or_by_all(fitted: KernelRegressors) -> None:
+def test_kernels_with_few_rows_use_their_operator_or_all_rows(fitted: KernelRegressors) -> None:
     unseen_type, unseen_operator = fitted.predict(rows_of(1, 5, 9)), fitted.predict(rows_of(9, 0, 9))
     np.testing.assert_allclose(unseen_type, fitted.predict(rows_of(1, 0, 9)))
     assert (unseen_operator > 0).all()

@@ -74,14 +74,14 @@ class CarbonFacts:
     def _country(self, written: str) -> _Place:
         """A country by its three-letter ISO 3166 code or its English name."""
         names = {place.name.lower(): place for place in self.countries.values()}
-        found = self.countries.get(written.upper()) or names.get(written.lower())
-        if found is None:
+        place = self.countries.get(written.upper()) or names.get(written.lower())
+        if place is None:
             known = [*self.countries, *(place.name for place in self.countries.values())]
             raise UnknownNameError(
                 f"No carbon intensity for the country {written!r}.{did_you_mean(written, known)} "
                 "Your own file can give it: docs/costs.md"
             )
-        return found
+        return place
 
 
 def load_carbon(path: Path | str | None = None) -> CarbonFacts:

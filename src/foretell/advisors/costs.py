@@ -102,7 +102,7 @@ def inference_cost(
         device_kwh = _device_kwh(seconds.scaled(1 / _SECONDS_PER_H), power_w)
     # the price is that of the instance, which all replicas share
     usd = _dollars(seconds.scaled(1 / _SECONDS_PER_H / replicas), usd_per_h)
-    kwh, kg_co2e = _at_the_meter(device_kwh, pue, g_co2e_per_kwh)
+    kwh, kg_co2e = _energy_and_carbon(device_kwh, pue, g_co2e_per_kwh)
     unknown = _reasons(usd_per_h, device_kwh, pue, g_co2e_per_kwh, energy_word="the energy and the power are")
     suffixed = {f"{name}_per_million": reason for name, reason in unknown.items()}
     return InferenceCost(seconds, usd, device_kwh, kwh, kg_co2e, suffixed)
@@ -138,7 +138,7 @@ def training_cost(
     hours = _positive("step time", "ms", step_ms).scaled(seconds_from_ms(1)).scaled(steps / _SECONDS_PER_H)
     one_kwh = _device_kwh(hours, power_w)
     device_kwh = None if one_kwh is None else one_kwh.scaled(devices)
-    kwh, kg_co2e = _at_the_meter(device_kwh, pue, g_co2e_per_kwh)
+    kwh, kg_co2e = _energy_and_carbon(device_kwh, pue, g_co2e_per_kwh)
     unknown = _reasons(usd_per_h, device_kwh, pue, g_co2e_per_kwh, energy_word="the power is")
     return TrainingCost(hours, _dollars(hours, usd_per_h), device_kwh, kwh, kg_co2e, unknown)
 
@@ -167,9 +167,9 @@ def fleet_for_rate(
     (5, 7.5, 2.0833)
     """
     if not (math.isfinite(rate_per_s) and rate_per_s >= 0):
-        raise InputError(f"The rate is {rate_per_s} requests a second; it must be a number from 0 on.")
+        raise InputError(f"The rate is {rate_per_s} requests a second; it must be a number of at least 0.")
     if not 0 < utilisation <= 1:
-        raise InputError(f"The utilisation is {utilisation}; it must be above 0 and at most 1, as 0.7.")
+        raise InputError(f"The utilisation is {utilisation}; it must be above 0 and at most 1, such as 0.7.")
     _check_integer("batch size", batch_size)
     _check_integer("number of replicas", replicas)
     seconds = _positive("latency", "ms", latency_ms).scaled(seconds_from_ms(1))
@@ -190,7 +190,7 @@ def _dollars(hours: Estimate, usd_per_h: float | None) -> Estimate | None:
     if usd_per_h is None:
         return None
     if not (math.isfinite(usd_per_h) and usd_per_h >= 0):
-        raise InputError(f"The price is {usd_per_h} $/h; it must be a number from 0 on, or None where unknown.")
+        raise InputError(f"The price is {usd_per_h} $/h; it must be a number of at least 0, or None where unknown.")
     return hours.scaled(usd_per_h)
 
 
@@ -201,14 +201,14 @@ def _device_kwh(hours: Estimate, power_w: Estimate | float | None) -> Estimate |
     return Estimate(hours.value * power_kw.value, hours.low * power_kw.low, hours.high * power_kw.high)
 
 
-def _at_the_meter(
+def _energy_and_carbon(
     device_kwh: Estimate | None, pue: float | None, g_co2e_per_kwh: float | None
 ) -> tuple[Estimate | None, Estimate | None]:
     """Energy including the data centre's overhead, and its carbon in kg."""
     if pue is not None and not (math.isfinite(pue) and pue >= 1):
-        raise InputError(f"The PUE is {pue}; it must be a number from 1 on, or None where unknown.")
+        raise InputError(f"The PUE is {pue}; it must be a number of at least 1, or None where unknown.")
     if g_co2e_per_kwh is not None and not (math.isfinite(g_co2e_per_kwh) and g_co2e_per_kwh >= 0):
-        raise InputError(f"The carbon intensity is {g_co2e_per_kwh} g/kWh; it must be a number from 0 on, or None.")
+        raise InputError(f"The carbon intensity is {g_co2e_per_kwh} g/kWh; it must be a number of at least 0, or None.")
     # without a PUE the energy at the meter is unknown; a PUE of 1 would be a claim
     kwh = None if device_kwh is None or pue is None else device_kwh.scaled(pue)
     return kwh, None if kwh is None or g_co2e_per_kwh is None else kwh.scaled(g_co2e_per_kwh / KILO)
@@ -247,4 +247,4 @@ def _positive(what: str, unit: str, quantity: Estimate | float) -> Estimate:
 
 def _check_integer(what: str, number: int, *, least: int = 1) -> None:
     if number < least or number != int(number):
-        raise InputError(f"The {what} is {number}; it must be a whole number from {least} on.")
+        raise InputError(f"The {what} is {number}; it must be an integer of at least {least}.")

@@ -67,11 +67,11 @@ def choose_mig(
         return MigChoice(None, f"{device.id} has no MIG", ())
     largest_mib = usable_mib(profiles[-1], device)
     # where only the upper end exceeds the largest profile, that profile is still tried
-    wanted_mib = min(need.high, largest_mib) if need.value <= largest_mib else math.inf
+    required_mib = min(need.high, largest_mib) if need.value <= largest_mib else math.inf
     trials: list[MigTrial] = []
     for profile in profiles:
         memory_mib = usable_mib(profile, device)
-        if memory_mib < wanted_mib:
+        if memory_mib < required_mib:
             trials.append(MigTrial(profile.name, memory_mib, None, "memory"))
             continue
         # only for profiles that hold the model: a prediction takes a moment

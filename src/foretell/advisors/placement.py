@@ -276,5 +276,5 @@ def _usd_per_h(choice: Choice) -> float | None:
 
 def _why_unranked(candidate: Candidate, offers: Sequence[Offer], requirements: Requirements) -> str:
     if not any(offer.device == candidate.device for offer in offers):
-        return f"price: nobody is known to rent out a {candidate.device}"
+        return f"price: no known offer has a {candidate.device}"
     return f"{requirements.objective}: unknown for every instance with a {candidate.device}"

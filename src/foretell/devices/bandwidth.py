@@ -28,10 +28,10 @@ def attainable_bandwidth_gb_per_s(device: Device, sms: int, share: float = 1.0) 
     >>> round(attainable_bandwidth_gb_per_s(h200, 26)), attainable_bandwidth_gb_per_s(h200, 132)
     (1217, 4800.0)
     """
-    whole = device.bandwidth_gb_per_s
-    if sms >= device.sms or device.limits is None:
-        return whole * share
+    device_gb_per_s = device.bandwidth_gb_per_s
+    if sms >= device.sms or device.limits is None:  # the full device, or a CPU
+        return device_gb_per_s * share
     per_sm_bytes = device.limits.max_threads * BYTES_IN_FLIGHT_PER_THREAD
     per_sm_gb_per_s = per_sm_bytes / seconds_from_us(DRAM_LATENCY_US) / GIGA
     # at least a proportional share: all SMs together reach the documented bandwidth
-    return min(whole * share, sms * max(per_sm_gb_per_s, whole / device.sms))
+    return min(device_gb_per_s * share, sms * max(per_sm_gb_per_s, device_gb_per_s / device.sms))

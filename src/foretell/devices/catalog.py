@@ -93,6 +93,7 @@ def _catalog() -> _Catalog:
     by_key: dict[str, Device] = {}
     for device in devices:
         for alias in (device.id, device.name, *device.aliases):
+            # two devices with one name would make find_device depend on the order of the file
             owner = by_key.setdefault(_key(alias), device)
             if owner is not device:
                 raise DeviceError(f"Two devices have the name {alias!r}: {owner.id} and {device.id}")
@@ -101,7 +102,7 @@ def _catalog() -> _Catalog:
 
 def _device(name: str, row: Mapping[str, Any], limits: Mapping[str, tuple[SmLimits, str]]) -> Device:
     """Make a `Device` from one table of the file."""
-    # the file lists fields by source; the record looks up the source of a field
+    # the file lists the fields of each source; the record looks up the source of a field
     sources = {field: key for key, fields in row["sources"].items() for field in fields}
     facts = {k: v for k, v in row.items() if k not in {"sources", "mig", "aliases", "price_keys"}}
     # the file calls the profiles "mig"; the record has them as mig_profiles

@@ -37,6 +37,7 @@ class Ceilings:
         """
         lines = [f"[ceilings.{self.device}]"]
         lines += [f"{key} = {_quoted(getattr(self, key))}" for key in ("name", "date", "source")]
+        # five digits: more would only be the noise of the measurement
         for key in ("dram_gb_per_s", "cache_gb_per_s"):
             if getattr(self, key) is not None:
                 lines.append(f"{key} = {float(f'{getattr(self, key):.5g}')}")

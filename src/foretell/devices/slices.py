@@ -124,6 +124,7 @@ def effective(device: Device, slice_: Slice | None = None) -> Hardware:
 
 def _mps(text: str, value: str, device: Device) -> Slice:
     """A share of the SMs. MPS rounds down to whole pairs: 14, 20 and 46 % of an H200 are 18, 26 and 60 SMs."""
+    # MPS limits the SMs of a client only since Volta; before, all clients share all SMs
     if device.compute_capability is not None and float(device.compute_capability) < 7:
         raise DeviceError(
             f"Slice {text!r} needs Volta or newer; {device.id} ({device.architecture}) shares all its SMs."
@@ -132,7 +133,7 @@ def _mps(text: str, value: str, device: Device) -> Slice:
         percent = float(value)
     except ValueError:
         percent = math.nan
-    if not 1 <= percent <= 100:
+    if not 1 <= percent <= 100:  # also true for NaN
         raise DeviceError(
             f"Slice {text!r} is not a share of {device.id}: write mps:1 to mps:100, in percent of its SMs."
         )

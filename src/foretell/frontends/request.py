@@ -98,19 +98,19 @@ class Frontend(Protocol):
         ...
 
 
-def match_inputs(given: tuple[InputSpec, ...], names: list[str]) -> dict[str, InputSpec]:
+def match_inputs(requested: tuple[InputSpec, ...], names: list[str]) -> dict[str, InputSpec]:
     """Assign each specification to an input: by its name, or by its position among the inputs without one."""
     listed = ", ".join(names[:12]) + (" …" if len(names) > 12 else "") or "none"
     specs: dict[str, InputSpec] = {}
-    for spec in given:
+    for spec in requested:
         if spec.name is not None and spec.name not in names:
             raise InputError(f"The model has no input {spec.name!r}. Its inputs: {listed}.")
         if spec.name is not None:
             specs[spec.name] = spec
-    unnamed = [s for s in given if s.name is None]
+    unnamed = [s for s in requested if s.name is None]
     free = [n for n in names if n not in specs]
     if len(unnamed) > len(free):
-        raise InputError(f"{len(given)} inputs were given; the model has {len(names)}: {listed}.")
+        raise InputError(f"{len(requested)} inputs were given; the model has {len(names)}: {listed}.")
     specs.update(zip(free, unnamed))
     return specs
 

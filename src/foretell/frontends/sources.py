@@ -101,7 +101,7 @@ def recognise(source: Any) -> str:
 
 def _recognise_object(source: Any) -> str:
     """The front-end for a model object."""
-    # the names of its classes tell the framework of an object without importing that framework
+    # the names of its classes identify the framework of an object, without an import of that framework
     kinds = {f"{c.__module__.partition('.')[0]}.{c.__name__}" for c in type(source).__mro__}
     if "torch.Module" in kinds:
         return "module"

@@ -25,23 +25,23 @@ def test_the_best_places_and_why_others_fell_out(model: str, capsys: pytest.Capt
     assert "latency against cost:" in shown
 
 
-def test_nothing_will_do_where_the_limit_is_too_tight(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_place_is_advised_if_the_limit_is_too_tight(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = run(capsys, "advise", model, "--devices", "h200", "--slo-ms", "0.0001", "--max-batch", "2")
     assert "no place meets the requirements" in shown
     assert "the limit is 0.0001 ms" in shown
 
 
 def test_json_has_choices_front_and_refusals(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(run(capsys, "advise", model, "--devices", "h200,a30", "--max-batch", "2", "--json"))
-    assert found["choices"][0]["usd_per_million"]["low"] < found["choices"][0]["usd_per_million"]["value"]
-    assert {each["device"] for each in found["front"]} == {"h200"}
-    assert {each["place"].split()[0] for each in found["refused"]} == {"a30"}
+    output = json.loads(run(capsys, "advise", model, "--devices", "h200,a30", "--max-batch", "2", "--json"))
+    assert output["choices"][0]["usd_per_million"]["low"] < output["choices"][0]["usd_per_million"]["value"]
+    assert {row["device"] for row in output["front"]} == {"h200"}
+    assert {row["place"].split()[0] for row in output["refused"]} == {"a30"}
 
 
 def test_a_training_has_hours_and_dollars(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("advise", model, "--train", "--steps", "1000", "--devices", "h200", "--batch-size", "2")
-    assert "1,000 steps, the cheapest of" in run(capsys, *asked)
-    found = json.loads(run(capsys, *asked, "--json"))
-    assert found["steps"] == 1000
-    assert found["choices"][0]["hours"]["value"] > 0
-    run(capsys, *asked, "--slo-ms", "5", code=2)
+    arguments = ("advise", model, "--train", "--steps", "1000", "--devices", "h200", "--batch-size", "2")
+    assert "1,000 steps, the cheapest of" in run(capsys, *arguments)
+    output = json.loads(run(capsys, *arguments, "--json"))
+    assert output["steps"] == 1000
+    assert output["choices"][0]["hours"]["value"] > 0
+    run(capsys, *arguments, "--slo-ms", "5", code=2)

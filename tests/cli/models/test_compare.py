@@ -19,17 +19,17 @@ def models(tmp_path: Path) -> tuple[str, str]:
 
 
 def test_times_are_those_of_the_predictions(models: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(run(capsys, "compare", *models, "-b", "4", "--dtype", "fp16", "--json"))
+    output = json.loads(run(capsys, "compare", *models, "-b", "4", "--dtype", "fp16", "--json"))
     first, second = (predict(model, batch_size=4, dtype="fp16") for model in models)
     assert first.latency_ms is not None
     assert second.latency_ms is not None
-    assert found["times"]["latency_ms"] == pytest.approx(second.latency_ms.value / first.latency_ms.value)
-    assert found["times"]["parameters"] == 1
-    assert found["times"]["macs"] > 8
-    assert [each["batch_size"] for each in found["models"]] == [4, 4]
+    assert output["times"]["latency_ms"] == pytest.approx(second.latency_ms.value / first.latency_ms.value)
+    assert output["times"]["parameters"] == 1
+    assert output["times"]["macs"] > 8
+    assert [row["batch_size"] for row in output["models"]] == [4, 4]
 
 
-def test_a_row_a_metric(models: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_has_one_row_per_metric(models: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     shown = run(capsys, "compare", *models, "--device", "a100", "--slice", "mps:50")
     assert "a100-sxm-40gb mps:50 · inference · batch 1 · fp32" in shown
     rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if len(line.split()) == 4}

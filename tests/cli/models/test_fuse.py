@@ -19,10 +19,10 @@ def test_a_newcomer_sees_how_many_kernels_there_are_and_of_what(capsys, model):
     shown = run(capsys, "fuse", model, "--runtime", "onnxruntime", "--most", "1")
     assert "operators in" in shown
     assert "more patterns; --most shows them" in shown
-    told = json.loads(run(capsys, "fuse", model, "--runtime", "onnxruntime", "--json"))
-    assert told["runtime"] == "onnxruntime"
-    assert told["kernels"] == len(told["groups"]) < told["operators"]
-    assert sum(len(group["nodes"]) for group in told["groups"]) == told["operators"]
+    output = json.loads(run(capsys, "fuse", model, "--runtime", "onnxruntime", "--json"))
+    assert output["runtime"] == "onnxruntime"
+    assert output["kernels"] == len(output["groups"]) < output["operators"]
+    assert sum(len(group["nodes"]) for group in output["groups"]) == output["operators"]
 
 
 def test_an_unknown_runtime_is_one_line(capsys, model):
@@ -36,7 +36,7 @@ def known_groups(monkeypatch):
 
 
 @pytest.mark.usefixtures("known_groups")
-def test_a_picture_is_written_whole(capsys, model, tmp_path):
+def test_a_picture_is_written_completely(capsys, model, tmp_path):
     file = tmp_path / "new" / "net.svg"
     shown = run(capsys, "fuse", model, "--runtime", "onnxruntime", "--svg", str(file))
     assert f"picture: {file}" in shown
@@ -44,14 +44,14 @@ def test_a_picture_is_written_whole(capsys, model, tmp_path):
     assert any("under onnxruntime" in text for text in texts)
     assert "Conv" in texts
     assert not any("µs" in text for text in texts)  # known on CPUs only
-    assert [each.name for each in file.parent.iterdir()] == ["net.svg"]
+    assert [entry.name for entry in file.parent.iterdir()] == ["net.svg"]
 
 
 @pytest.mark.usefixtures("known_groups")
 def test_a_picture_has_the_times_of_the_device_that_is_named(capsys, model, tmp_path):
     file = tmp_path / "net.svg"
-    told = json.loads(run(capsys, "fuse", model, "--svg", str(file), "--device", "p100", "--json"))
-    assert told["kernels"] == told["operators"]
+    output = json.loads(run(capsys, "fuse", model, "--svg", str(file), "--device", "p100", "--json"))
+    assert output["kernels"] == output["operators"]
     text = file.read_text(encoding="utf-8")
     assert "eager least time by the roofline" in text
     assert "µs" in text

@@ -10,14 +10,14 @@ from command_line import run
 
 
 def test_inspect_sums_up(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(run(capsys, "inspect", model, "--json", "-b", "2", "--by", "node"))
-    assert (found["parameters"], found["batch_size"], found["unknown_operators"]) == (248, 2, {})
+    output = json.loads(run(capsys, "inspect", model, "--json", "-b", "2", "--by", "node"))
+    assert (output["parameters"], output["batch_size"], output["unknown_operators"]) == (248, 2, {})
     assert (
-        found["macs"]
-        == sum(v["macs"] for v in found["by_operator"].values())
-        == sum(n["macs"] for n in found["by_node"])
+        output["macs"]
+        == sum(v["macs"] for v in output["by_operator"].values())
+        == sum(n["macs"] for n in output["by_node"])
     )
-    assert found["nodes"] == len(found["by_node"]) == 5
+    assert output["nodes"] == len(output["by_node"]) == 5
     training = json.loads(run(capsys, "inspect", model, "--json", "--mode", "training"))["training"]
     assert training["total"]["macs"] > training["forward"]["macs"]
 

@@ -11,16 +11,16 @@ from small.small_kernels import fitted
 
 
 def test_predict_prints_one_object(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found: dict[str, Any] = json.loads(
+    output: dict[str, Any] = json.loads(
         run(capsys, "predict", model, "--device", "a100", "-b", "8", "--dtype", "fp16", "--json")
     )
-    assert found["model"] == model
-    assert (found["batch_size"], found["dtype"], found["mode"]) == (8, "fp16", "inference")
+    assert output["model"] == model
+    assert (output["batch_size"], output["dtype"], output["mode"]) == (8, "fp16", "inference")
     for metric in ("latency_ms", "memory_mib", "energy_j", "power_w"):
-        assert 0 < found[metric]["low"] <= found[metric]["value"] <= found[metric]["high"]
-    assert found["coverage"] == 1.0
-    assert found["mig_profile"]["name"] == "1g.5gb"
-    assert "4,864 MiB" in found["mig_profile"]["reason"]
+        assert 0 < output[metric]["low"] <= output[metric]["value"] <= output[metric]["high"]
+    assert output["coverage"] == 1.0
+    assert output["mig_profile"]["name"] == "1g.5gb"
+    assert "4,864 MiB" in output["mig_profile"]["reason"]
 
 
 def test_predict_shows_a_box(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,8 +32,8 @@ def test_predict_shows_a_box(model: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_the_mig_profile_is_one_line(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     def line(*options: str) -> str:
         shown = run(capsys, "predict", model, "--device", "a100", *options).splitlines()
-        (found,) = [text for text in shown if text.startswith("MIG profile")]
-        return found
+        (matching,) = [text for text in shown if text.startswith("MIG profile")]
+        return matching
 
     assert line().startswith("MIG profile 1g.5gb: its 4,864 MiB hold the predicted ")
     assert line("--latency-limit-ms", "0.0001").startswith("MIG profile none: latency: the fastest profile")
@@ -48,30 +48,30 @@ def test_the_limit_must_be_a_time(model: str, capsys: pytest.CaptureFixture[str]
     assert "latency limit is 0.0 ms" in run(capsys, "predict", model, "--latency-limit-ms", "0", code=2)
 
 
-def test_units_are_shown_where_an_explanation_is_wanted(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_units_are_shown_with_explain(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     plain = run(capsys, "predict", model)
     assert "units of work" not in plain
     shown = run(capsys, "predict", model, "--explain")
     assert "units of work, equal ones together" in shown
     assert "× its bound" in shown
-    told = json.loads(run(capsys, "predict", model, "--explain", "--json"))
-    assert sum(unit["share"] for unit in told["units"]) == pytest.approx(1.0)
-    assert all(unit["over_bound"] > 0 for unit in told["units"])
+    output = json.loads(run(capsys, "predict", model, "--explain", "--json"))
+    assert sum(unit["share"] for unit in output["units"]) == pytest.approx(1.0)
+    assert all(unit["over_bound"] > 0 for unit in output["units"])
     assert "units" not in json.loads(run(capsys, "predict", model, "--json"))
 
 
-def test_kernels_are_shown_where_they_are_asked_for(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kernels_are_shown_with_explain_kernels(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     classifier = fitted()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("foretell.predictors.kernels.shares.shipped", {"h200": classifier}.get)
         shown = run(capsys, "predict", model, "--explain", "kernels")
-        told = json.loads(run(capsys, "predict", "--explain", "kernels", model, "--json"))
+        output = json.loads(run(capsys, "predict", "--explain", "kernels", model, "--json"))
         missing = json.loads(run(capsys, "predict", model, "--explain", "kernels", "--device", "a100", "--json"))
     assert "kernels by class" in shown
     assert "likeliest kernel" in shown
-    assert sum(kernel["share"] for kernel in told["kernels"]) == pytest.approx(1.0)
-    assert {unit["kernel"] for unit in told["units"]} == {kernel["kernel"] for kernel in told["kernels"]}
+    assert sum(kernel["share"] for kernel in output["kernels"]) == pytest.approx(1.0)
+    assert {unit["kernel"] for unit in output["units"]} == {kernel["kernel"] for kernel in output["kernels"]}
     assert "kernels" not in missing
     assert "No classes of kernels are known for a100" in " ".join(missing["warnings"])
 
@@ -95,9 +95,9 @@ def test_a_trace_takes_as_long_as_the_prediction(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "new" / "out.json"
-    told = json.loads(run(capsys, "predict", model, "--trace", str(path), "--json"))
+    output = json.loads(run(capsys, "predict", model, "--trace", str(path), "--json"))
     events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
-    assert sum(event["dur"] for event in events) == pytest.approx(1000 * told["latency_ms"]["value"])
+    assert sum(event["dur"] for event in events) == pytest.approx(1000 * output["latency_ms"]["value"])
     (tmp_path / "file").write_text("")
     refused = run(capsys, "predict", model, "--trace", str(tmp_path / "file" / "out.json"), code=2)
     assert "Choose another --trace" in refused
@@ -106,8 +106,8 @@ def test_a_trace_takes_as_long_as_the_prediction(
 def test_what_compiling_gains_is_one_line(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = run(capsys, "predict", model, "--runtime", "compile", "--batch-size", "64")
     (line,) = [line for line in shown.splitlines() if line.startswith("torch.compile: ")]
-    told = json.loads(run(capsys, "predict", model, "--runtime", "compile", "--batch-size", "64", "--json"))
-    is_faster = told["latency_ms"]["value"] < told["eager_latency_ms"]["value"]
+    output = json.loads(run(capsys, "predict", model, "--runtime", "compile", "--batch-size", "64", "--json"))
+    is_faster = output["latency_ms"]["value"] < output["eager_latency_ms"]["value"]
     assert ("faster" if is_faster else "slower") + " than eager" in line
-    assert told["runtime"] == "compile"
+    assert output["runtime"] == "compile"
     assert "torch.compile:" not in run(capsys, "predict", model)

@@ -17,13 +17,13 @@ MEASURED = Measurement(
 
 @pytest.fixture
 def answered(monkeypatch):
-    asked = {}
+    calls = {}
 
     def profile(model, **options):
-        asked.update(options, model=model)
+        calls.update(options, model=model)
         return answered.result
 
-    answered = type("Answer", (), {"asked": asked, "result": MEASURED})
+    answered = type("Answer", (), {"calls": calls, "result": MEASURED})
     monkeypatch.setattr(workflow, "profile", profile)
     return answered
 
@@ -31,16 +31,16 @@ def answered(monkeypatch):
 def test_options_arrive_and_one_object_is_printed(answered, capsys):
     options = ["--device", "cuda", "-b", "2", "--input", "3x64x64", "--dtype", "fp16", "--energy", "--kernels"]
     options += ["--slice", "20%", "--occupancy", "--fusion", "inductor", "--runtime", "compiled", "--store", "s"]
-    found = json.loads(run(capsys, "profile", "timm:resnet18", *options, "--json"))
-    asked = answered.asked
-    assert (asked["model"], asked["device"], asked["batch_size"]) == ("timm:resnet18", "cuda", 2)
-    assert (asked["input_shape"], asked["runtime"], asked["slice"]) == (["3x64x64"], "compiled", "20%")
-    assert asked["energy"]
-    assert asked["kernels"]
-    assert asked["occupancy"]
-    assert (asked["fusion"], asked["store"]) == ("inductor", "s")
-    assert found["latency_ms"] == {"value": 2.0, "low": 1.9, "high": 2.1}
-    assert (found["source"], found["status"]) == ("measured", "ok")
+    output = json.loads(run(capsys, "profile", "timm:resnet18", *options, "--json"))
+    arguments = answered.calls
+    assert (arguments["model"], arguments["device"], arguments["batch_size"]) == ("timm:resnet18", "cuda", 2)
+    assert (arguments["input_shape"], arguments["runtime"], arguments["slice"]) == (["3x64x64"], "compiled", "20%")
+    assert arguments["energy"]
+    assert arguments["kernels"]
+    assert arguments["occupancy"]
+    assert (arguments["fusion"], arguments["store"]) == ("inductor", "s")
+    assert output["latency_ms"] == {"value": 2.0, "low": 1.9, "high": 2.1}
+    assert (output["source"], output["status"]) == ("measured", "ok")
 
 
 def test_a_box_for_people(answered, capsys):
@@ -61,5 +61,5 @@ def test_a_failure_is_one_line_code_2_and_a_status(answered, capsys):
     assert json.loads(capsys.readouterr().out)["status"] == "oom"
 
 
-def test_what_makes_no_sense_is_one_line(capsys):
+def test_an_unknown_device_is_one_line(capsys):
     assert run(capsys, "profile", "synthetic:lenet?scale=1", "--device", "abacus", code=2).count("\n") == 1

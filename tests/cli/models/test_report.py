@@ -17,7 +17,9 @@ def model(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_the_page_is_written_and_its_size_told(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_written_and_its_size_is_printed(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "new" / "page.html"
     shown = run(capsys, "report", model, "-d", "l4", "--devices", "l4,t4", "--slo-ms", "5", "-o", str(out))
     page = out.read_text(encoding="utf-8")
@@ -29,8 +31,8 @@ def test_the_page_is_written_and_its_size_told(model: str, tmp_path: Path, capsy
 
 def test_its_command_makes_it_again(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = tmp_path / "1.html", tmp_path / "2.html"
-    asked = ("-d", "l4", "--devices", "t4,l4", "-b", "4", "--dtype", "fp16", "--rate", "10", "--clouds", "aws")
-    run(capsys, "report", model, *asked, "-o", str(first))
+    arguments = ("-d", "l4", "--devices", "t4,l4", "-b", "4", "--dtype", "fp16", "--rate", "10", "--clouds", "aws")
+    run(capsys, "report", model, *arguments, "-o", str(first))
     page = first.read_text(encoding="utf-8")
     command = shlex.split(unescape(page.partition("<pre>")[2].partition("</pre>")[0]))
     assert command[:2] == ["foretell", "report"]
@@ -38,9 +40,7 @@ def test_its_command_makes_it_again(model: str, tmp_path: Path, capsys: pytest.C
     assert second.read_text(encoding="utf-8") == page
 
 
-def test_what_is_missing_is_told_beside_the_page(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_parts_are_listed_on_stderr(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from foretell.cli.main import main
 
     with pytest.raises(SystemExit) as ended:
@@ -50,9 +50,7 @@ def test_what_is_missing_is_told_beside_the_page(
 
 
 @pytest.mark.parametrize("wrong", [["--market", "flea"], ["--devices", "abacus"], ["--rate", "-1"]])
-def test_what_is_wrong_ends_in_one_line(
-    wrong: list[str], model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_are_one_line(wrong: list[str], model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "page.html"
     shown = run(capsys, "report", model, "-d", "l4", "--devices", "l4", *wrong, "-o", str(out), code=2)
     assert len(shown.splitlines()) == 1

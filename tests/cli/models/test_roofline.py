@@ -39,19 +39,19 @@ def test_the_picture_is_written_beside_the_table(
 
 
 def test_json_has_points_groups_and_roofs(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(run(capsys, "roofline", model, "-p", "roofline", "--slice", "mps:50", "--json"))
-    assert found["slice"] == "mps:50"
-    assert found["roofs"][0]["name"] == "HBM"
-    assert {"intensity", "flops_per_s", "reached", "limit", "share"} <= set(found["points"][0])
+    output = json.loads(run(capsys, "roofline", model, "-p", "roofline", "--slice", "mps:50", "--json"))
+    assert output["slice"] == "mps:50"
+    assert output["roofs"][0]["name"] == "HBM"
+    assert {"intensity", "flops_per_s", "reached", "limit", "share"} <= set(output["points"][0])
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [(["--by", "layer"], "layer"), (["-o", "x.pdf"], ".png"), (["-d", "cpu", "--slice", "mps:1"], "CPU")],
 )
-def test_what_cannot_be_is_one_line(
-    model: str, wrong: list[str], told: str, capsys: pytest.CaptureFixture[str]
+def test_impossible_options_are_one_line(
+    model: str, wrong: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     message = run(capsys, "roofline", model, "-p", "roofline", *wrong, code=2)
-    assert told in message
+    assert expected in message
     assert message.count("\n") == 1

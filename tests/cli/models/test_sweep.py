@@ -16,7 +16,9 @@ def model(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_a_line_a_point_and_the_file_beside_it(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line_per_point_is_printed_and_a_file_is_written(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "points.csv"
     shown = run(
         capsys, "sweep", model, "--devices", "h200, a100", "-b", "1,8", "--slices", "whole,mps:50", "-o", str(out)
@@ -35,5 +37,5 @@ def test_json_has_rows_with_intervals(model: str, capsys: pytest.CaptureFixture[
     assert row["fits"] is True
 
 
-def test_numbers_that_are_none_are_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_that_is_no_number_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "sweep", model, "-b", "1,many", code=2)

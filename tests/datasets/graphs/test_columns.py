@@ -81,7 +81,7 @@ def test_a_graph_comes_back_from_columns(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("graph", KEPT_AS_TEXT.values(), ids=KEPT_AS_TEXT)
-def test_what_columns_cannot_hold_is_still_there(graph: Graph) -> None:
+def test_graphs_that_columns_cannot_hold_are_stored_as_documents(graph: Graph) -> None:
     data = stored(graph)
     assert data.column("graph").null_count == 1
     graphs = StoredGraphs(data, "here")
@@ -89,7 +89,7 @@ def test_what_columns_cannot_hold_is_still_there(graph: Graph) -> None:
     assert json.dumps(json.loads(str(graphs.document(0)))) == json.dumps(json.loads(to_document(graph)))
 
 
-def test_no_number_and_no_end_come_back() -> None:
+def test_nan_and_infinity_are_restored() -> None:
     graph = with_node(Node("limits", "Clip", ("x",), ("y",), {"min": float("nan"), "max": float("inf")}))
     assert to_document(StoredGraphs(stored(graph), "here")[0]) == to_document(graph)
 
@@ -106,9 +106,11 @@ def test_a_document_that_is_no_graph_is_kept_word_for_word() -> None:
 def test_rows_are_read_alone_and_from_the_middle_of_a_table() -> None:
     graphs = [*GRAPHS.values(), *KEPT_AS_TEXT.values()]
     part = stored(*graphs).slice(3, 9)
-    found = StoredGraphs(part, "here")
-    assert len(found) == 9
-    assert [to_document(found[place]) for place in (8, 0, 4)] == [to_document(graphs[place]) for place in (11, 3, 7)]
+    stored_graphs = StoredGraphs(part, "here")
+    assert len(stored_graphs) == 9
+    assert [to_document(stored_graphs[place]) for place in (8, 0, 4)] == [
+        to_document(graphs[place]) for place in (11, 3, 7)
+    ]
     assert documents_of(stored(graphs[2]).column("graph")).to_pylist() == [to_document(graphs[2])]
 
 
@@ -172,7 +174,7 @@ def row(graph: Graph, spec: str, **more: Any) -> dict[str, Any]:
 
 
 def write(path: Path, *rows: dict[str, Any]) -> Path:
-    columns = {name: [each.get(name) for each in rows] for name in TABLES["graphs"].columns}
+    columns = {name: [record.get(name) for record in rows] for name in TABLES["graphs"].columns}
     with TableWriter(path.with_suffix(".part"), TABLES["graphs"]) as writer:
         writer.write(arrow_table(TABLES["graphs"], columns))
         rename(writer.finish(), path)
@@ -201,11 +203,11 @@ def test_both_forms_are_one_table_and_can_be_appended_to(tmp_path: Path) -> None
     write_version_3(tmp_path / "graphs.parquet", row(chain(1), "old"))
     store = ParquetStore(tmp_path)
     new = [row(chain(layers), f"new {layers}") for layers in (2, 3)]
-    added = {name: [each.get(name) for each in new] for name in TABLES["graphs"].columns}
+    added = {name: [record.get(name) for record in new] for name in TABLES["graphs"].columns}
     assert store.append("graphs", arrow_table(TABLES["graphs"], added)) == 2
     assert store.append("graphs", arrow_table(TABLES["graphs"], added)) == 0
-    found = store.query("SELECT spec, document FROM graphs ORDER BY spec").to_pydict()
-    assert found == {"spec": ["new 2", "new 3", "old"], "document": [to_document(chain(n)) for n in (2, 3, 1)]}
+    columns_read = store.query("SELECT spec, document FROM graphs ORDER BY spec").to_pydict()
+    assert columns_read == {"spec": ["new 2", "new 3", "old"], "document": [to_document(chain(n)) for n in (2, 3, 1)]}
     assert store.query("SELECT spec FROM graphs WHERE document LIKE '%linear_2%'").to_pydict() == {"spec": ["new 3"]}
     store.close()
     files = {file.version: read_graphs(file) for file in find_files(tmp_path)}
@@ -215,21 +217,23 @@ def test_both_forms_are_one_table_and_can_be_appended_to(tmp_path: Path) -> None
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "graphs.parquet", *(row(chain(layers), f"s{layers}") for layers in range(1, 30)))
     [file] = find_files(tmp_path)
-    whole = path.read_bytes()
+    content = path.read_bytes()
     with parquet.ParquetFile(path) as opened:
         group = opened.metadata.row_group(0)
         chunks = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
     place = chunks["graph.edges.list.element"]
     middle = place.data_page_offset + place.total_compressed_size // 2
-    path.write_bytes(whole[:middle] + bytes(byte ^ 0xFF for byte in whole[middle : middle + 8]) + whole[middle + 8 :])
+    path.write_bytes(
+        content[:middle] + bytes(byte ^ 0xFF for byte in content[middle : middle + 8]) + content[middle + 8 :]
+    )
     with pytest.raises(DataError, match=r"graphs\.parquet is damaged"):
         check_pages([file])
-    path.write_bytes(whole[:-40])
+    path.write_bytes(content[:-40])
     with pytest.raises(DataError, match=r"graphs\.parquet is damaged"):
         find_files(tmp_path)
 
 
-def test_a_row_that_leads_nowhere_names_its_file(tmp_path: Path) -> None:
+def test_an_index_out_of_range_names_its_file(tmp_path: Path) -> None:
     graph = pack(chain(1)) | {"edges": [9] * 7}
     data = pa.table({"graph": pa.array([graph], stored(chain(1)).schema.field("graph").type)})
     with pytest.raises(

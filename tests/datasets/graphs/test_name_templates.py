@@ -21,7 +21,7 @@ def test_only_numbers_that_stand_alone_are_taken_out() -> None:
     assert list(writer.templates) == ["conv2d_#", "h.#.ln_#", "a_007", "a_1234567890", "#", "x1"]
 
 
-def test_what_is_known_is_not_said_again() -> None:
+def test_parts_of_a_known_name_become_placeholders() -> None:
     writer = TemplateWriter()
     known = "blocks.3.Norm"
     names = ["blocks.3.Norm.weight", "p_blocks_3_Norm_bias", "p_blocks_3_norm_bias", "other_3"]

@@ -48,7 +48,7 @@ def old_files(folder: Path, rows: Any) -> list[Graph]:
 def test_files_become_smaller_and_stay_the_same(tmp_path: Path, rows: Any) -> None:
     graphs = old_files(tmp_path, rows)
     store = ParquetStore(tmp_path)
-    asked = [store.query(f"SELECT * FROM {table} ORDER BY ALL").to_pydict() for table in ("kernels", "graphs")]
+    before = [store.query(f"SELECT * FROM {table} ORDER BY ALL").to_pydict() for table in ("kernels", "graphs")]
     done = repack(tmp_path)
     assert all(file.after_bytes < file.before_bytes for file in done)
     files = {file.table: file for file in find_files(tmp_path)}
@@ -58,11 +58,11 @@ def test_files_become_smaller_and_stay_the_same(tmp_path: Path, rows: Any) -> No
     assert [read_graphs(files["graphs"])[place] for place in range(len(graphs))] == graphs
     again = [store.query(f"SELECT * FROM {table} ORDER BY ALL").to_pydict() for table in ("kernels", "graphs")]
     store.close()
-    assert repr(again) == repr(asked)
+    assert repr(again) == repr(before)
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".lock", ".parquet", ".parquet"]
 
 
-def test_what_is_small_already_is_left_alone(tmp_path: Path, rows: Any) -> None:
+def test_small_files_are_not_rewritten(tmp_path: Path, rows: Any) -> None:
     old_files(tmp_path, rows)
     repack(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.glob("*.parquet")}

@@ -75,7 +75,9 @@ def test_what_a_converter_writes_is_read(rooms: Path, model: Path) -> None:
     assert not list((rooms / "temporary").iterdir())
 
 
-def test_one_that_hangs_is_ended_with_all_it_started(rooms: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_converter_and_its_children_are_killed(
+    rooms: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FORETELL_CONVERTER_TIMEOUT_S", "3")
     note = rooms / "pid"
     body = (
@@ -85,7 +87,9 @@ def test_one_that_hangs_is_ended_with_all_it_started(rooms: Path, model: Path, m
     assert gone(int(note.read_text()))
 
 
-def test_one_that_takes_too_much_memory_is_ended(rooms: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_converter_that_takes_too_much_memory_is_killed(
+    rooms: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FORETELL_CONVERTER_MEMORY_MIB", "80")
     message = fail(rooms, model, "held = b'x' * (200 << 20)\ntime.sleep(600)")
     assert "more than 80 MiB" in message
@@ -93,7 +97,7 @@ def test_one_that_takes_too_much_memory_is_ended(rooms: Path, model: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "ran out of memory"),
@@ -107,8 +111,10 @@ def test_one_that_takes_too_much_memory_is_ended(rooms: Path, model: Path, monke
         ("subprocess.Popen(['sleep', '600']); sys.exit(4)", "exited with code 4"),
     ],
 )
-def test_one_that_dies_or_writes_nonsense(rooms: Path, model: Path, body: str, said: str) -> None:
-    assert said in fail(rooms, model, body)
+def test_a_converter_that_dies_or_writes_nonsense_is_an_error(
+    rooms: Path, model: Path, body: str, message: str
+) -> None:
+    assert message in fail(rooms, model, body)
 
 
 def test_the_kind_of_an_error_is_kept(rooms: Path, model: Path) -> None:
@@ -126,7 +132,7 @@ def test_the_kind_of_an_error_is_kept(rooms: Path, model: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
-def test_who_interrupts_us_ends_the_converter(rooms: Path, model: Path, name: signal.Signals) -> None:
+def test_an_interrupt_kills_the_converter(rooms: Path, model: Path, name: signal.Signals) -> None:
     note = rooms / "pid"
     fake_environment(rooms / "environments", f"open({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)")
     # a shell that runs tests in the background has them ignore Ctrl-C, and Python then leaves it at that
@@ -177,7 +183,7 @@ def test_the_memory_of_a_group_is_that_of_its_processes() -> None:
     assert group_bytes(2**22 + 1) == 0
 
 
-def test_digests_tell_contents_apart(tmp_path: Path) -> None:
+def test_different_contents_have_different_digests(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1")
     before = digest_files(tmp_path)
     assert digest_files(tmp_path / "a") == before

@@ -30,10 +30,10 @@ def test_it_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
 
 def test_a_refusal_and_a_crash_are_results(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text("def build(): raise ValueError('two\\nlines')")
-    asked = {"worker": "jax", "format": "python", "path": str(tmp_path / "net.py"), "function": "build", "inputs": []}
-    assert work(tmp_path, **asked, trust=False)["kind"] == "untrusted"
-    found = work(tmp_path, **asked, trust=True)
-    assert found == {"kind": "model", "error": "net.py raised ValueError: two lines"}
+    request = {"worker": "jax", "format": "python", "path": str(tmp_path / "net.py"), "function": "build", "inputs": []}
+    assert work(tmp_path, **request, trust=False)["kind"] == "untrusted"
+    result = work(tmp_path, **request, trust=True)
+    assert result == {"kind": "model", "error": "net.py raised ValueError: two lines"}
     crashed = work(tmp_path, worker="paddle", format="program")  # no path
     assert crashed["error"] == "the converter failed: KeyError: 'path'"
 
@@ -58,13 +58,13 @@ def test_large_weights_go_and_shapes_stay() -> None:
 def test_a_stripped_model_is_read_as_the_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(converter_worker, "LARGEST_KEPT", 3)
     model = tiny_onnx()
-    whole = graph_from_proto(model, ModelRequest(None), "m")
+    original = graph_from_proto(model, ModelRequest(None), "m")
     strip_weights(model.graph)
     assert any(t.data_location == TensorProto.EXTERNAL for t in model.graph.initializer)
-    assert graph_from_proto(model, ModelRequest(None), "m").hash == whole.hash
+    assert graph_from_proto(model, ModelRequest(None), "m").hash == original.hash
 
 
-def test_errors_are_told_in_one_line() -> None:
+def test_errors_are_one_line() -> None:
     assert one_line(ValueError("a\n\n b ")) == "a b"
     assert one_line(ValueError()) == "no reason given"
     assert Refusal("input", "why").kind == "input"

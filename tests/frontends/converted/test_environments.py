@@ -24,25 +24,25 @@ def test_by_default_they_lie_in_the_cache(monkeypatch: pytest.MonkeyPatch, own_c
     assert environments.environments_folder() == own_cache / "frontends"
 
 
-def test_only_a_finished_one_is_found(folder: Path) -> None:
+def test_only_a_finished_environment_is_used(folder: Path) -> None:
     assert find_environment("paddle") is None
     fake_environment(folder, "", "paddle")
-    found = find_environment("paddle")
-    assert found is not None
-    assert found.own
-    assert found.command == (str(folder / "paddle/bin/python"), "-I")
+    environment = find_environment("paddle")
+    assert environment is not None
+    assert environment.own
+    assert environment.command == (str(folder / "paddle/bin/python"), "-I")
     (folder / "paddle/foretell.json").write_text("cut sho")
     assert find_environment("paddle") is None
 
 
-def test_else_the_running_python_where_it_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_running_python_is_used_if_it_has_all_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments, "available", lambda module: module != "tf2onnx")
     assert find_environment("keras") is None
     monkeypatch.setattr(environments, "available", lambda module: True)
-    found = find_environment("keras")
-    assert found is not None
-    assert not found.own
-    assert found.command == (sys.executable, "-P")
+    environment = find_environment("keras")
+    assert environment is not None
+    assert not environment.own
+    assert environment.command == (sys.executable, "-P")
 
 
 def test_the_running_python_may_come_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_the_running_python_may_come_first(folder: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_what_is_absent_says_how_to_get_it(name: str) -> None:
+def test_a_missing_environment_says_how_to_install_it(name: str) -> None:
     with pytest.raises(MissingExtraError, match=f"Reading these needs .*: foretell frontends install {name}$"):
         need_environment(name, "Reading these")
     assert all("==" in package for package in FRAMEWORKS[name].packages)
@@ -75,12 +75,12 @@ def test_installing_makes_an_environment_and_names_its_versions(folder: Path, mo
 
     monkeypatch.setenv("PIP_CONSTRAINT", "/elsewhere")
     monkeypatch.setattr(environments, "_run", pretend)
-    told: list[str] = []
-    made = install("paddle", told.append)
+    lines: list[str] = []
+    made = install("paddle", lines.append)
     assert made == find_environment("paddle")
     assert "paddlepaddle 3.3.1" in made.versions
     assert set(FRAMEWORKS["paddle"].packages) <= set(calls[1])
-    assert len(told) == 2
+    assert len(lines) == 2
     assert install("paddle") == made  # once more, over the old one
     assert sorted(p.name for p in folder.iterdir()) == ["paddle"]
     assert remove("paddle")
@@ -88,7 +88,7 @@ def test_installing_makes_an_environment_and_names_its_versions(folder: Path, mo
     assert find_environment("paddle") is None
 
 
-def test_what_fails_leaves_nothing_and_keeps_the_old_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_installation_keeps_the_old_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_environment(folder, "", "jax")
     before = find_environment("jax")
     broken = (sys.executable, "-c", "print('ERROR: no matching distribution'); raise SystemExit(1)")

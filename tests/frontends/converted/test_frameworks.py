@@ -14,7 +14,7 @@ GRAPH_DEF = b"\x0a\x12\x0a\x05image\x12\x0bPlaceholder"  # one node: its name, i
 
 
 @pytest.mark.parametrize(
-    ("files", "asked", "expected"),
+    ("files", "path_name", "expected"),
     [
         ({"m.h5": b"\x89HDF\r\n\x1a\n" + bytes(64)}, "m.h5", "keras"),
         ({"saved/saved_model.pb": b"x", "saved/variables/v.index": b""}, "saved", "tensorflow"),
@@ -29,19 +29,19 @@ GRAPH_DEF = b"\x0a\x12\x0a\x05image\x12\x0bPlaceholder"  # one node: its name, i
         ({"net.pb": tiny_onnx().SerializeToString()}, "net.pb", "onnx"),
     ],
 )
-def test_files_and_folders(tmp_path: Path, files: dict[str, bytes], asked: str, expected: str) -> None:
+def test_files_and_folders(tmp_path: Path, files: dict[str, bytes], path_name: str, expected: str) -> None:
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
-    assert recognise(str(tmp_path / asked)) == expected
+    assert recognise(str(tmp_path / path_name)) == expected
 
 
-def test_a_keras_archive_is_told_by_its_contents(tmp_path: Path) -> None:
+def test_a_keras_archive_is_recognised_by_its_contents(tmp_path: Path) -> None:
     assert recognise(str(keras_file(tmp_path / "any.zip", {}))) == "keras"
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("m.keras", b"nonsense", "is not a Keras model"),
         ("m.h5", b"nonsense", "is not a Keras model"),
@@ -50,13 +50,13 @@ def test_a_keras_archive_is_told_by_its_contents(tmp_path: Path) -> None:
         ("saved_model.pb", b"x", "Give its folder"),
     ],
 )
-def test_what_only_looks_like_one(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+def test_files_that_only_look_like_models_are_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=message):
         recognise(str(tmp_path / name))
 
 
-def test_what_is_named_otherwise_starts_no_converter(tmp_path: Path) -> None:
+def test_a_converter_starts_only_if_the_suffix_fits(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"\x89HDF\r\n\x1a\n")
     assert recognise(str(tmp_path / "m.onnx")) == "onnx"
     with pytest.raises(ModelError, match="without a model"):
@@ -82,7 +82,7 @@ def test_several_programs_in_a_folder_are_named(tmp_path: Path) -> None:
         ("import jaxtyping", "python"),
     ],
 )
-def test_python_files_are_told_by_what_they_import(tmp_path: Path, text: str, expected: str) -> None:
+def test_python_files_are_recognised_by_their_imports(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "net.py").write_text(text)
     assert recognise(f"{tmp_path / 'net.py'}:build") == expected
 
@@ -93,7 +93,7 @@ def stand_in(module: str, name: str, *, base: str = "") -> object:
     return type(name, (above,), {"__module__": "user_code" if base else module})()
 
 
-def test_objects_are_told_by_their_classes() -> None:
+def test_objects_are_recognised_by_their_classes() -> None:
     assert recognise(stand_in("keras.src.models.model", "Mine", base="Model")) == "keras"
     assert recognise(stand_in("paddle.nn.layer.layers", "Mine", base="Layer")) == "paddle"
     assert recognise(stand_in("flax.nnx.module", "Mine", base="Module")) == "jax"

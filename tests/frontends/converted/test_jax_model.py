@@ -41,7 +41,7 @@ def rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def asked(rooms: Path, body: str) -> ModelRequest:
+def jax_request(rooms: Path, body: str) -> ModelRequest:
     fake_environment(rooms / "environments", TALK + body, "jax")
     name = tiny_onnx().graph.input[0].name
     sizes = "x".join(str(d.dim_value) for d in tiny_onnx().graph.input[0].type.tensor_type.shape.dim[1:])
@@ -51,7 +51,7 @@ def asked(rooms: Path, body: str) -> ModelRequest:
 def fail(rooms: Path, body: str) -> str:
     """The message of a conversion by a converter that does ``body``; nothing may be left of it."""
     with pytest.raises(ModelError) as raised:
-        convert(asked(rooms, body))
+        convert(jax_request(rooms, body))
     assert not list((rooms / "temporary").iterdir())
     assert "\n" not in str(raised.value)
     return str(raised.value)
@@ -62,7 +62,7 @@ def test_a_function_is_written_and_converted_elsewhere(rooms: Path) -> None:
     body = "assert open(folder + '/given.pickle').read() == 'the object' and task['search'] == ['here']\n"
     body += "assert (task['worker'], task['format']) == ('jax', 'object') and os.environ['JAX_PLATFORMS'] == 'cpu'\n"
     body += f"open(folder + '/model.onnx', 'wb').write(open({str(rooms / 'good.onnx')!r}, 'rb').read())\nresult('{{}}')"
-    graph = convert(asked(rooms, body))
+    graph = convert(jax_request(rooms, body))
     assert graph.parameter_count == 248
     assert graph.name == "double"
     assert JaxFrontend().fingerprint(ModelRequest(double)) is None
@@ -70,7 +70,7 @@ def test_a_function_is_written_and_converted_elsewhere(rooms: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", "The converter of double was killed by SIGSEGV"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "ran out of memory"),
@@ -81,11 +81,11 @@ def test_a_function_is_written_and_converted_elsewhere(rooms: Path) -> None:
         ("result(json.dumps({'error': 'no plugin', 'kind': 'model'}))", "double: no plugin"),
     ],
 )
-def test_a_converter_that_dies_or_writes_nonsense(rooms: Path, body: str, said: str) -> None:
-    assert said in fail(rooms, body)
+def test_a_converter_that_dies_or_writes_nonsense(rooms: Path, body: str, message: str) -> None:
+    assert message in fail(rooms, body)
 
 
-def test_one_that_hangs_is_ended_with_all_it_started(rooms: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_converter_and_its_children_are_killed(rooms: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORETELL_CONVERTER_TIMEOUT_S", "3")
     note = rooms / "pid"
     body = (
@@ -100,7 +100,7 @@ def test_one_that_hangs_is_ended_with_all_it_started(rooms: Path, monkeypatch: p
     pytest.fail("what the converter has started still runs")
 
 
-def test_one_that_takes_too_much_memory_is_ended(rooms: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_converter_that_takes_too_much_memory_is_killed(rooms: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORETELL_CONVERTER_MEMORY_MIB", "80")
     assert "more than 80 MiB" in fail(rooms, "held = b'x' * (200 << 20)\ntime.sleep(600)")
 
@@ -111,7 +111,7 @@ def test_its_inputs_must_be_given(rooms: Path) -> None:
         convert(ModelRequest(double))
 
 
-def test_what_cannot_be_written_is_told(rooms: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_cannot_be_pickled_is_an_error(rooms: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise TypeError("cannot pickle\na lock")
 
@@ -142,7 +142,7 @@ def test_the_running_python_comes_first(rooms: Path, monkeypatch: pytest.MonkeyP
         raise ModelError("enough")
 
     monkeypatch.setattr(jax_model, "run_converter", run)
-    request = asked(rooms, "")
+    request = jax_request(rooms, "")
     for installed in (False, True):
         monkeypatch.setattr(environments, "available", lambda module, there=installed: there)
         with pytest.raises(ModelError, match="enough"):

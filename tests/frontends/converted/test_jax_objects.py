@@ -56,8 +56,8 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def elsewhere(source: Callable[[int], Any], folder: Path, *, own: bool = False) -> str:
     """What a function says in a new process."""
-    told = write_object(source, folder, "This", own=own)
-    command = [sys.executable, "-I", "-c", READ, str(folder), json.dumps(told["search"])]
+    description = write_object(source, folder, "This", own=own)
+    command = [sys.executable, "-I", "-c", READ, str(folder), json.dumps(description["search"])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-500:]
     return done.stdout.strip()
@@ -155,6 +155,6 @@ def test_what_belongs_to_jax_goes_in_a_way_that_versions_share(tmp_path: Path, m
     monkeypatch.setattr(public, "relu", Wrapped())
     monkeypatch.setattr(private, "anything", public.relu, raising=False)
     relu, weights = public.relu, Array([1.0, 2.0])
-    told = write_object(relu, tmp_path, "This", own=True)
-    assert (told["jax"], told["x64"], told["python"]) == ("1.2", True, list(sys.version_info[:2]))
+    description = write_object(relu, tmp_path, "This", own=True)
+    assert (description["jax"], description["x64"], description["python"]) == ("1.2", True, list(sys.version_info[:2]))
     assert elsewhere(lambda x: (relu(x), float(weights.sum())), tmp_path) == "('found by name', 3.0)"  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from foretell.frontends.converted.jax_worker import convert, convert_function
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def jax2onnx_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What jax2onnx is asked for."""
     seen: dict[str, Any] = {}
 
@@ -23,28 +23,28 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return "proto"
 
     config = SimpleNamespace(update=lambda key, value: seen.update({key: value}))
-    stand_in = SimpleNamespace(ShapeDtypeStruct=lambda *given: given, config=config, __version__="2.0")
+    stand_in = SimpleNamespace(ShapeDtypeStruct=lambda *arguments: arguments, config=config, __version__="2.0")
     monkeypatch.setitem(sys.modules, "jax", stand_in)
     monkeypatch.setitem(sys.modules, "jax2onnx", SimpleNamespace(to_onnx=to_onnx))
     return seen
 
 
-def test_inputs_as_the_user_gave_them(asked: dict[str, Any]) -> None:
+def test_inputs_as_the_user_gave_them(jax2onnx_calls: dict[str, Any]) -> None:
     assert convert_function(len, [[None, [8, 3], None], ["ids", [], "int64"]], None, Refusal) == "proto"
-    assert asked["specs"] == [(("B", 8, 3), "float32"), (("B",), "int64")]
-    assert asked["input_names"] == ["x0", "ids"]
+    assert jax2onnx_calls["specs"] == [(("B", 8, 3), "float32"), (("B",), "int64")]
+    assert jax2onnx_calls["input_names"] == ["x0", "ids"]
 
 
-def test_inputs_as_the_examples_have_them(asked: dict[str, Any]) -> None:
+def test_inputs_as_the_examples_have_them(jax2onnx_calls: dict[str, Any]) -> None:
     example, number = SimpleNamespace(shape=(2, 5), dtype="f"), SimpleNamespace(shape=(), dtype="i")
     convert({"format": "python", "built": (len, (example, number)), "inputs": []}, Path(), Refusal)
-    assert asked["specs"] == [(("B", 5), "f"), ((), "i")]
+    assert jax2onnx_calls["specs"] == [(("B", 5), "f"), ((), "i")]
     convert_function(len, [], example, Refusal)
-    assert asked["specs"] == [(("B", 5), "f")]
-    assert "input_names" not in asked or asked["input_names"]
+    assert jax2onnx_calls["specs"] == [(("B", 5), "f")]
+    assert "input_names" not in jax2onnx_calls or jax2onnx_calls["input_names"]
 
 
-def test_modules_are_set_to_evaluate(asked: dict[str, Any]) -> None:
+def test_modules_are_set_to_evaluate(jax2onnx_calls: dict[str, Any]) -> None:
     class Module:
         mode = "train"
 
@@ -58,7 +58,7 @@ def test_modules_are_set_to_evaluate(asked: dict[str, Any]) -> None:
     assert module.mode == "eval"
 
 
-def test_what_cannot_be_converted(asked: dict[str, Any]) -> None:
+def test_what_cannot_be_converted(jax2onnx_calls: dict[str, Any]) -> None:
     with pytest.raises(Refusal, match="list is neither a function"):
         convert_function([], [], None, Refusal)
     with pytest.raises(Refusal, match="inputs are not known") as raised:
@@ -81,11 +81,13 @@ def task(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     }
 
 
-def test_an_object_is_read_from_the_private_folder(tmp_path: Path, asked: dict[str, Any], task: dict[str, Any]) -> None:
+def test_an_object_is_read_from_the_private_folder(
+    tmp_path: Path, jax2onnx_calls: dict[str, Any], task: dict[str, Any]
+) -> None:
     (tmp_path / "given.pickle").write_bytes(pickle.dumps(len))
     assert convert({**task, "path": "/never/looked/at"}, tmp_path, Refusal) == ("proto", set())
-    assert (asked["function"], asked["jax_enable_x64"], sys.path[-1]) == (len, True, "/the/callers")
-    assert asked["specs"] == [(("B", 4), "float32")]
+    assert (jax2onnx_calls["function"], jax2onnx_calls["jax_enable_x64"], sys.path[-1]) == (len, True, "/the/callers")
+    assert jax2onnx_calls["specs"] == [(("B", 4), "float32")]
 
 
 def test_an_object_of_another_python_is_not_even_read(tmp_path: Path, task: dict[str, Any]) -> None:
@@ -102,7 +104,7 @@ def raise_(error: BaseException) -> Callable[..., None]:
 
 
 def test_what_cannot_be_rebuilt_or_converted(
-    tmp_path: Path, asked: dict[str, Any], task: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, jax2onnx_calls: dict[str, Any], task: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "given.pickle").write_bytes(b"cno_such_module\nf\n.")
     with pytest.raises(Refusal, match=r"cannot be rebuilt .*ModuleNotFoundError.*no_such_module.*net\.py:build$"):

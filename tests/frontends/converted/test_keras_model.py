@@ -10,16 +10,16 @@ from foretell.errors import InputError, ModelError
 from foretell.frontends import ModelRequest, convert, parse_inputs
 from foretell.frontends.converted.keras_model import KerasFrontend, TensorFlowFrontend
 
-TELL = "open(folder + '/result.json', 'w').write(json.dumps({'error': json.dumps(task), 'kind': 'input'}))"
+ECHO_TASK = "open(folder + '/result.json', 'w').write(json.dumps({'error': json.dumps(task), 'kind': 'input'}))"
 
 
 @pytest.fixture(autouse=True)
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORETELL_FRONTENDS", str(tmp_path / "environments"))
-    fake_environment(tmp_path / "environments", TELL)
+    fake_environment(tmp_path / "environments", ECHO_TASK)
 
 
-def told(request: ModelRequest) -> dict[str, object]:
+def task_sent(request: ModelRequest) -> dict[str, object]:
     """What the converter is told."""
     with pytest.raises(InputError) as raised:
         convert(request)
@@ -28,7 +28,7 @@ def told(request: ModelRequest) -> dict[str, object]:
 
 def test_an_archive(tmp_path: Path) -> None:
     path = keras_file(tmp_path / "m.keras", {})
-    task = told(ModelRequest(str(path), parse_inputs(["image=8x8x3:fp16"]), trust=True))
+    task = task_sent(ModelRequest(str(path), parse_inputs(["image=8x8x3:fp16"]), trust=True))
     assert task == {
         "worker": "keras",
         "format": "keras",
@@ -40,12 +40,12 @@ def test_an_archive(tmp_path: Path) -> None:
 
 def test_hdf5_a_folder_and_a_graph(tmp_path: Path) -> None:
     (tmp_path / "m.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
-    assert told(ModelRequest(str(tmp_path / "m.h5")))["format"] == "h5"
+    assert task_sent(ModelRequest(str(tmp_path / "m.h5")))["format"] == "h5"
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved/saved_model.pb").write_bytes(b"x")
-    assert told(ModelRequest(str(tmp_path / "saved")))["format"] == "saved_model"
+    assert task_sent(ModelRequest(str(tmp_path / "saved")))["format"] == "saved_model"
     (tmp_path / "f.pb").write_bytes(b"\x0a\x05\x0a\x01a")
-    assert told(ModelRequest(str(tmp_path / "f.pb")))["format"] == "graph_def"
+    assert task_sent(ModelRequest(str(tmp_path / "f.pb")))["format"] == "graph_def"
 
 
 def test_an_archive_that_unpacks_to_far_too_much(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ Model.__module__ = "keras.models"
 
 
 def test_an_object_is_saved_first_and_nothing_of_it_stays() -> None:
-    task = told(ModelRequest(Model(fails=False)))
+    task = task_sent(ModelRequest(Model(fails=False)))
     assert task["format"] == "keras"
     assert not Path(str(task["path"])).exists()
     with pytest.raises(ModelError, match=r"cannot be saved.*NotImplementedError: no config"):

@@ -12,16 +12,16 @@ from foretell.errors import InputError, ModelError
 from foretell.frontends import ModelRequest, convert, parse_inputs
 from foretell.frontends.converted.paddle_model import PaddleFrontend
 
-TELL = "open(folder + '/result.json', 'w').write(json.dumps({'error': json.dumps(task), 'kind': 'input'}))"
+ECHO_TASK = "open(folder + '/result.json', 'w').write(json.dumps({'error': json.dumps(task), 'kind': 'input'}))"
 
 
 @pytest.fixture(autouse=True)
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORETELL_FRONTENDS", str(tmp_path / "environments"))
-    fake_environment(tmp_path / "environments", TELL, "paddle")
+    fake_environment(tmp_path / "environments", ECHO_TASK, "paddle")
 
 
-def told(request: ModelRequest) -> dict[str, object]:
+def task_sent(request: ModelRequest) -> dict[str, object]:
     with pytest.raises(InputError) as raised:
         convert(request)
     return dict(json.loads(str(raised.value).partition(": ")[2]))
@@ -32,8 +32,8 @@ def test_a_file_and_its_folder_are_one_model(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "inference.json").write_text("{}")
     (folder / "inference.pdiparams").write_text("")
-    task = told(ModelRequest(str(folder)))
-    assert task == told(ModelRequest(str(folder / "inference.json")))
+    task = task_sent(ModelRequest(str(folder)))
+    assert task == task_sent(ModelRequest(str(folder / "inference.json")))
     assert (task["worker"], task["path"]) == ("paddle", str(folder / "inference.json"))
     first = PaddleFrontend().fingerprint(ModelRequest(str(folder)))
     assert first == PaddleFrontend().fingerprint(ModelRequest(str(folder / "inference.json")))
@@ -64,12 +64,12 @@ def test_a_layer_is_saved_first_and_trains_on(monkeypatch: pytest.MonkeyPatch) -
         specs.extend(input_spec)
         Path(f"{path}.json").write_text("{}")
 
-    static = SimpleNamespace(InputSpec=lambda *given: given)
+    static = SimpleNamespace(InputSpec=lambda *arguments: arguments)
     monkeypatch.setitem(sys.modules, "paddle", SimpleNamespace(static=static, jit=SimpleNamespace(save=save)))
     layer = Layer()
     with pytest.raises(InputError, match="inputs of Layer are not known"):
         convert(ModelRequest(layer))
-    task = told(ModelRequest(layer, parse_inputs(["3x8x8", "ids=7:int64"])))
+    task = task_sent(ModelRequest(layer, parse_inputs(["3x8x8", "ids=7:int64"])))
     assert specs == [([None, 3, 8, 8], "float32", "x0"), ([None, 7], "int64", "ids")]
     assert layer.training
     assert not Path(str(task["path"])).exists()
@@ -80,7 +80,7 @@ def test_a_layer_that_cannot_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     def save(*_: object, **__: object) -> None:
         raise ValueError("dynamic\ncontrol flow")
 
-    static = SimpleNamespace(InputSpec=lambda *given: given)
+    static = SimpleNamespace(InputSpec=lambda *arguments: arguments)
     monkeypatch.setitem(sys.modules, "paddle", SimpleNamespace(static=static, jit=SimpleNamespace(save=save)))
     with pytest.raises(ModelError, match=r"Layer cannot be saved.*dynamic control flow"):
         convert(ModelRequest(Layer(), parse_inputs(["8"])))

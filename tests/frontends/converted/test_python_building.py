@@ -27,7 +27,7 @@ def test_a_model_alone_or_with_examples(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("def build(): raise SystemExit(3)", "raised SystemExit: 3"),
         ("def build(): return undefined", "raised NameError"),
@@ -36,8 +36,8 @@ def test_a_model_alone_or_with_examples(tmp_path: Path) -> None:
         ("def build(:", "raised SyntaxError"),
     ],
 )
-def test_what_goes_wrong_in_it_is_told(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(Refusal, match=said):
+def test_errors_of_the_file_are_reported(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(Refusal, match=message):
         made(tmp_path, text)
 
 

@@ -54,8 +54,8 @@ def nodes(program):
     return [node for node in exported.graph.nodes if node.op == "call_function"]
 
 
-def counts(found):
-    return Counter(str(node.target) for node in found)
+def counts(graph_nodes):
+    return Counter(str(node.target) for node in graph_nodes)
 
 
 def shapes(program):
@@ -88,12 +88,12 @@ def test_prefill_is_causal_grouped_and_gives_the_last_logits_and_the_cache(confi
 
 def test_decode_reads_a_cache_of_the_key_value_heads(config):
     program = build_program(config("llama", **DECODER), mode="decode", batch_size=2, context=10)
-    found = nodes(program)
-    keys = [node.args[1].meta["val"].shape for node in found if str(node.target) == ATTENTION]
+    operators = nodes(program)
+    keys = [node.args[1].meta["val"].shape for node in operators if str(node.target) == ATTENTION]
     assert shapes(program)["input_ids"] == (2, 1)
     assert [shape for name, shape in shapes(program).items() if name != "input_ids"] == [(2, 2, 10, 16)] * 4
     assert keys == [torch.Size([2, 2, 11, 16])] * 2
-    paths = [list(node.meta["nn_module_stack"].values())[-1][0] for node in found if str(node.target) == ATTENTION]
+    paths = [list(node.meta["nn_module_stack"].values())[-1][0] for node in operators if str(node.target) == ATTENTION]
     assert paths == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
 
 
@@ -116,14 +116,14 @@ def test_decode_keeps_windows_and_latents_as_small_as_they_are(config):
         ),
     ],
 )
-def test_experts_count_whole_and_cost_what_is_active(config, model_type, dtype, values):
+def test_all_experts_count_as_parameters_and_only_active_ones_cost(config, model_type, dtype, values):
     program = build_program(config(model_type, **DECODER, **values), batch_size=2, sequence=16, dtype=dtype)
     products = [node for node in nodes(program) if str(node.target) == EXPERTS]
     experts = values.get("num_local_experts") or values["num_experts"]
     assert [tuple(node.meta["val"].shape) for node in products] == [(2 * 16 * 2, 256), (2 * 16 * 2, 64)] * 2
     assert [tuple(node.args[1].meta["val"].shape) for node in products[:2]] == [(experts, 64, 256), (experts, 128, 64)]
-    held = sum(p.numel() for name, p in program.module.named_parameters() if ".experts." in name)
-    assert held == 2 * experts * 3 * 64 * 128
+    expert_parameters = sum(p.numel() for name, p in program.module.named_parameters() if ".experts." in name)
+    assert expert_parameters == 2 * experts * 3 * 64 * 128
 
 
 def test_experts_in_a_loop_are_refused(config):
@@ -133,14 +133,14 @@ def test_experts_in_a_loop_are_refused(config):
 
 def test_encoder_decoder_decodes_from_both_caches(config):
     spec = config("bart", **BART)
-    whole = build_program(spec, sequence=12, context=5)
+    full_program = build_program(spec, sequence=12, context=5)
     step = build_program(spec, mode="decode", sequence=12, context=5)
-    assert shapes(whole) == {"input_ids": (1, 12), "decoder_input_ids": (1, 5)}
+    assert shapes(full_program) == {"input_ids": (1, 12), "decoder_input_ids": (1, 5)}
     assert shapes(step)["past_0_keys"] == (1, 4, 5, 16)
     assert shapes(step)["cross_0_keys"] == (1, 4, 12, 16)
-    found = counts(nodes(step))
-    assert found[ATTENTION] == 4
-    assert found["aten.linear.default"] == 2 * (4 + 2 + 2) + 1  # the encoder does not run again
+    operators = counts(nodes(step))
+    assert operators[ATTENTION] == 4
+    assert operators["aten.linear.default"] == 2 * (4 + 2 + 2) + 1  # the encoder does not run again
 
 
 def test_an_untied_t5_has_a_head_of_its_own(config):
@@ -295,7 +295,7 @@ def test_a_folder_is_read_and_an_empty_one_refused(config, tmp_path):
         build_program(str(tmp_path))
 
 
-def test_what_cannot_be_exported_is_said_in_one_line(config, capfd):
+def test_a_failed_export_is_one_line(config, capfd):
     program = build_program(config("longformer", **ENCODER, attention_window=8), sequence=16)
     with pytest.raises(Exception, match="data-dependent") as caught:
         nodes(program)

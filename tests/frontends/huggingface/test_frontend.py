@@ -24,11 +24,11 @@ def test_one_number_is_tokens_and_two_or_three_are_an_image():
     [("decode", None, (None, 9)), ("decode", 5, (9, 5)), ("prefill", None, (9, None))],
 )
 def test_tokens_are_the_context_of_a_decode_that_names_none(monkeypatch, mode, context, expected):
-    asked = {}
-    monkeypatch.setattr(under_test, "build_program", lambda _, **options: asked.update(options))
+    call_options = {}
+    monkeypatch.setattr(under_test, "build_program", lambda _, **options: call_options.update(options))
     monkeypatch.setattr(under_test, "graph_from_program", lambda *_, **__: None)
     HuggingFaceFrontend().load(ModelRequest("hf:gpt2", parse_inputs(["9"]), mode=mode, context=context))
-    assert (asked["sequence"], asked["context"]) == expected
+    assert (call_options["sequence"], call_options["context"]) == expected
 
 
 def test_the_fingerprint_follows_the_values_of_the_config(tmp_path):

@@ -25,13 +25,13 @@ def test_filling_a_cache_leaves_the_template_as_it_was():
     template = transformers.DynamicCache()
     for layer in range(2):
         template.update(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4), layer)
-    held = cache_tensors(template)
-    assert list(held) == ["past_0_keys", "past_0_values", "past_1_keys", "past_1_values"]
+    cached = cache_tensors(template)
+    assert list(cached) == ["past_0_keys", "past_0_values", "past_1_keys", "past_1_values"]
     longer = torch.ones(1, 2, 7, 4)
     filled = cache_tensors(fill_cache(template, {"past_1_keys": longer}))
     assert filled["past_1_keys"] is longer
-    assert filled["past_0_keys"] is held["past_0_keys"]
-    assert cache_tensors(template)["past_1_keys"] is held["past_1_keys"]
+    assert filled["past_0_keys"] is cached["past_0_keys"]
+    assert cache_tensors(template)["past_1_keys"] is cached["past_1_keys"]
 
 
 def test_questions_about_values_are_answered_on_meta_tensors_only_while_running():

@@ -12,7 +12,7 @@ def test_untouched_it_is_the_same_graph() -> None:
     assert Draft(graph).finish().hash == graph.hash
 
 
-def test_who_makes_and_who_reads_follows_every_change() -> None:
+def test_producers_and_consumers_follow_every_change() -> None:
     draft = Draft(tiny_graph())
     conv = next(n for n in draft.current_nodes() if n.op == "Conv")
     reader = draft.only_reader(conv.outputs[0])

@@ -43,7 +43,7 @@ def test_linear_layers(equation: str, left: str, weight: str, result: str, expec
 
 
 @pytest.mark.parametrize("equation", ["abc,abc->ab", "abc,adc->abcd", "abc,abd->acd"])
-def test_what_is_no_product_of_this_kind(equation: str) -> None:
+def test_other_einsums_stay(equation: str) -> None:
     result = {"abc,abc->ab": "6", "abc,adc->abcd": "6,5,6", "abc,abd->acd": "5,5"}[equation]
     text = einsum(equation, "6,5", "6,5", result)
     graph = read(text, {})

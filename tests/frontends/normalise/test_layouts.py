@@ -23,7 +23,7 @@ def second(body: str) -> str:
     return network(f"{body}\n u = {FIRST}(b)\n d = Conv(u, v)\n y = {LAST}(d)")
 
 
-def test_pairs_around_what_does_not_mind_go() -> None:
+def test_transposes_around_elementwise_operators_cancel() -> None:
     graph = read(second("r = Relu(a)\n b = Add(r, x)"), WEIGHTS)
     assert counts(graph) == {"Add": 1, "Conv": 2, "Relu": 1, "Transpose": 1}  # that of the result
     assert graph.tensors["x"].shape == (11, 3, 8, 8)
@@ -60,9 +60,9 @@ def test_the_mean_over_space_needs_no_transpose() -> None:
     graph = read(network(body.format(0), "float[N,3]"), WEIGHTS)
     assert [n.op for n in graph.nodes] == ["Conv", "ReduceMean"]
     assert graph.nodes[1].attributes["axes"] == (2, 3)
-    kept = read(network(body.format(1), "float[N,1,1,3]"), WEIGHTS)
-    assert [n.op for n in kept.nodes] == ["Conv", "ReduceMean", "Transpose"]
-    assert kept.tensors["y"].shape == (11, 1, 1, 3)
+    result = read(network(body.format(1), "float[N,1,1,3]"), WEIGHTS)
+    assert [n.op for n in result.nodes] == ["Conv", "ReduceMean", "Transpose"]
+    assert result.tensors["y"].shape == (11, 1, 1, 3)
 
 
 def test_flattening_leaves_no_copy() -> None:

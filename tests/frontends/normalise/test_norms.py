@@ -83,7 +83,7 @@ def test_without_a_mean_it_is_an_rms_norm() -> None:
     assert graph.parameter_count == 16
 
 
-def test_what_comes_after_is_not_part_of_it() -> None:
+def test_operators_after_the_norm_are_not_joined() -> None:
     text = KERAS.replace(
         "y = Add(big, shift)", "n = Add(big, shift)\n  half = Constant<value_float=0.5>()\n  y = Mul(n, half)"
     )
@@ -92,11 +92,11 @@ def test_what_comes_after_is_not_part_of_it() -> None:
 
 def test_a_residual_around_it_stays() -> None:
     text = KERAS.replace("y = Add(big, shift)", "n = Add(big, shift)\n  e = Exp(n)\n  y = Add(e, x)")
-    found = counts(read(text, {"gamma": "float[16]", "beta": "float[16]"}))
-    assert found == {"Add": 1, "Exp": 1, "LayerNormalization": 1}
+    operators = counts(read(text, {"gamma": "float[16]", "beta": "float[16]"}))
+    assert operators == {"Add": 1, "Exp": 1, "LayerNormalization": 1}
 
 
-def test_one_whose_inside_is_read_elsewhere_is_left() -> None:
+def test_a_norm_whose_inner_tensor_is_read_elsewhere_is_not_joined() -> None:
     text = KERAS.replace("=> (float[N,6,16] y)", "=> (float[N,6,16] y, float[N,6,16] centred)")
     assert "LayerNormalization" not in counts(read(text, {"gamma": "float[16]", "beta": "float[16]"}))
 
@@ -109,12 +109,12 @@ def test_a_batch_norm_with_channels_first() -> None:
     assert graph.parameter_count == 8
 
 
-def test_the_mean_is_told_by_being_subtracted() -> None:
+def test_the_mean_is_recognised_by_its_subtraction() -> None:
     graph = read(BATCH, dict.fromkeys(("gamma", "beta", "mean", "var"), "float[1,4,1,1]"))
     assert graph.parameter_count == 8
     assert graph.nodes[0].inputs[3].startswith("mean")
 
 
-def test_a_root_that_is_no_norm_stays() -> None:
+def test_a_square_root_outside_a_norm_stays() -> None:
     text = "(float[N,4] x) => (float[N,4] y) {\n s = Sqrt(x)\n y = Mul(s, w)\n}"
     assert counts(read(text, {"w": "float[4]"})) == {"Mul": 1, "Sqrt": 1}

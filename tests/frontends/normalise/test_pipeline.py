@@ -92,7 +92,7 @@ def test_a_weight_that_others_read_as_well_is_left_alone() -> None:
     assert counts(graph)["Transpose"] == 1
 
 
-def test_what_passes_its_input_through_goes() -> None:
+def test_identities_are_removed() -> None:
     text = """
     (float[N,4] x) => (float[N,4] y) {
       a = Identity(x)

@@ -24,9 +24,9 @@ def single(
     node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], domain=domain, **attributes)
     after = helper.make_node("Relu", [f"y{outputs - 1}"], ["z"])
     kinds = {n: TensorProto.INT64 if n.endswith("ids") else TensorProto.FLOAT for n in names}
-    given = [helper.make_tensor_value_info(n, kinds[n], inputs[n]) for n in names if n not in weights]
-    kept = [numpy_helper.from_array(np.ones(inputs[n], np.float32), n) for n in weights]
-    graph = helper.make_graph([node, after], "g", given, [onnx.ValueInfoProto(name="z")], kept)
+    declared = [helper.make_tensor_value_info(n, kinds[n], inputs[n]) for n in names if n not in weights]
+    stored = [numpy_helper.from_array(np.ones(inputs[n], np.float32), n) for n in weights]
+    graph = helper.make_graph([node, after], "g", declared, [onnx.ValueInfoProto(name="z")], stored)
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid(domain, 1)]
     return load_graph(helper.make_model(graph, opset_imports=opsets, ir_version=8), batch_size=inputs[names[0]][0])
 

@@ -88,12 +88,12 @@ def test_a_known_condition_leaves_one_branch() -> None:
         for name, op in (("then", "Relu"), ("else", "Neg"))
     }
     node = helper.make_node("If", ["c"], ["y"], **branches)
-    for known, wanted in ((None, ["Relu", "Neg"]), (True, ["Relu"]), (False, ["Neg"])):
+    for known, expected in ((None, ["Relu", "Neg"]), (True, ["Relu"]), (False, ["Neg"])):
         shapes = Shapes({"": 18}, {})
         shapes.enter("c", (), TensorProto.BOOL)
         shapes.enter("x", (4,), TensorProto.FLOAT)
         if known is not None:
             shapes.keep("c", np.array(known))
         read, _ = _read(node, shapes)
-        assert sorted(b.nodes[0].op for b in read.bodies) == sorted(wanted)
+        assert sorted(b.nodes[0].op for b in read.bodies) == sorted(expected)
         assert shapes.known["y"] == ((4,), TensorProto.FLOAT)

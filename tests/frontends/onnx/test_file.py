@@ -28,7 +28,7 @@ def weight(name: str, *shape: int) -> onnx.TensorProto:
     return numpy_helper.from_array(np.arange(math.prod(shape), dtype=np.float32).reshape(shape), name)
 
 
-def whole(name: str, numbers: Any) -> onnx.TensorProto:
+def integers(name: str, numbers: Any) -> onnx.TensorProto:
     return numpy_helper.from_array(np.array(numbers, np.int64), name)
 
 
@@ -63,22 +63,25 @@ def test_a_file_a_path_and_an_object_are_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 5, "batch"])
-@pytest.mark.parametrize("wanted", [1, 3, 8])
-def test_any_batch_from_any_file(batch: int | str, wanted: int) -> None:
-    found, exact = load_graph(tiny_onnx(batch), batch_size=wanted), load_graph(tiny_onnx(wanted), batch_size=wanted)
-    assert {n: t.shape for n, t in found.tensors.items()} == {n: t.shape for n, t in exact.tensors.items()}
-    assert graph_costs(found).total == graph_costs(exact).total
-    assert found.hash == exact.hash
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+def test_any_batch_from_any_file(batch: int | str, batch_size: int) -> None:
+    graph, exact = (
+        load_graph(tiny_onnx(batch), batch_size=batch_size),
+        load_graph(tiny_onnx(batch_size), batch_size=batch_size),
+    )
+    assert {n: t.shape for n, t in graph.tensors.items()} == {n: t.shape for n, t in exact.tensors.items()}
+    assert graph_costs(graph).total == graph_costs(exact).total
+    assert graph.hash == exact.hash
 
 
 def test_weights_among_the_inputs_are_no_inputs() -> None:
-    found = model(
+    proto = model(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
         [value("x", "n", 4), value("w", 4, 6)],
         ["y"],
         (weight("w", 4, 6),),
     )
-    graph = load_graph(found, batch_size=3)
+    graph = load_graph(proto, batch_size=3)
     assert graph.inputs == ("x",)
     assert (graph.parameter_count, macs(graph)) == (24, 72)
 
@@ -100,27 +103,27 @@ def test_convolutions_of_every_rank(rank: int) -> None:
         helper.make_node("ConvTranspose", ["y", "u"], ["z"], strides=[2] * rank),
     ]
     sides = [8] * rank
-    found = load_graph(
+    graph = load_graph(
         model(
             nodes, [value("x", "n", 3, *sides)], ["z"], (weight("w", 5, 3, *[3] * rank), weight("u", 5, 2, *[2] * rank))
         ),
         batch_size=2,
     )
-    assert shape(found, "z") == (2, 2, *[16] * rank)
-    assert macs(found) == 2 * 8**rank * (5 * 3 * 3**rank + 5 * 2 * 2**rank)
+    assert shape(graph, "z") == (2, 2, *[16] * rank)
+    assert macs(graph) == 2 * 8**rank * (5 * 3 * 3**rank + 5 * 2 * 2**rank)
 
 
 def test_einsum() -> None:
     nodes = [helper.make_node("Einsum", ["q", "k"], ["s"], equation="bhid,bhjd->bhij")]
-    found = load_graph(model(nodes, [value("q", "b", 2, 5, 4), value("k", "b", 2, 7, 4)], ["s"]), batch_size=3)
-    assert shape(found, "s") == (3, 2, 5, 7)
-    assert macs(found) == 3 * 2 * 5 * 7 * 4
+    graph = load_graph(model(nodes, [value("q", "b", 2, 5, 4), value("k", "b", 2, 7, 4)], ["s"]), batch_size=3)
+    assert shape(graph, "s") == (3, 2, 5, 7)
+    assert macs(graph) == 3 * 2 * 5 * 7 * 4
 
 
 @pytest.mark.parametrize("form", ["scales", "sizes", "scales-13", "upsample-9", "upsample-7", "computed"])
 def test_resize_in_all_forms(form: str) -> None:
     scales = numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales")
-    sizes, opset = whole("sizes", [1, 3, 16, 16]), 18
+    sizes, opset = integers("sizes", [1, 3, 16, 16]), 18
     nodes = {
         "scales": [helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")],
         "sizes": [helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode="nearest")],
@@ -136,11 +139,11 @@ def test_resize_in_all_forms(form: str) -> None:
     }[form]
     opset = {"upsample-9": 9, "upsample-7": 7, "scales-13": 13}.get(form, 18)
     empty = numpy_helper.from_array(np.zeros(0, np.float32), "roi")
-    weights = (scales, sizes, empty, whole("zero", [0]), whole("two", [2]), whole("side", [16, 16]))
-    found = load_graph(model(nodes, [value("x", 1, 3, 8, 8)], ["y"], weights, opset))
-    assert shape(found, "y") == (1, 3, 16, 16)
-    assert found.parameter_count == 0
-    assert shape(found.with_batch(4), "y") == (4, 3, 16, 16)
+    weights = (scales, sizes, empty, integers("zero", [0]), integers("two", [2]), integers("side", [16, 16]))
+    graph = load_graph(model(nodes, [value("x", 1, 3, 8, 8)], ["y"], weights, opset))
+    assert shape(graph, "y") == (1, 3, 16, 16)
+    assert graph.parameter_count == 0
+    assert shape(graph.with_batch(4), "y") == (4, 3, 16, 16)
 
 
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
@@ -153,11 +156,11 @@ def test_recurrent_layers(op: str, direction: str) -> None:
         weight("r", directions, gates * 6, 6),
         weight("b", directions, 2 * gates * 6),
     )
-    found = load_graph(model(nodes, [value("x", 9, "batch", 5)], ["y", "h"], weights), batch_size=4)
-    assert shape(found, "x") == (9, 4, 5)
-    assert shape(found, "y") == (9, directions, 4, 6)
-    assert shape(found, "h") == (directions, 4, 6)
-    assert macs(found) == 9 * 4 * directions * gates * 6 * (5 + 6)
+    graph = load_graph(model(nodes, [value("x", 9, "batch", 5)], ["y", "h"], weights), batch_size=4)
+    assert shape(graph, "x") == (9, 4, 5)
+    assert shape(graph, "y") == (9, directions, 4, 6)
+    assert shape(graph, "h") == (directions, 4, 6)
+    assert macs(graph) == 9 * 4 * directions * gates * 6 * (5 + 6)
 
 
 def test_a_known_condition_takes_its_branch() -> None:
@@ -165,9 +168,9 @@ def test_a_known_condition_takes_its_branch() -> None:
         return helper.make_graph([helper.make_node(op, ["x", "w"], [name])], name, [], [value(name, 1, 4)])
 
     node = helper.make_node("If", ["c"], ["y"], then_branch=branch("t", "MatMul"), else_branch=branch("e", "Add"))
-    given = (numpy_helper.from_array(np.array(False), "c"), weight("w", 4, 4))
-    assert macs(load_graph(model([node], [value("x", 1, 4)], ["y"], given))) == 0
-    unknown = load_graph(model([node], [value("x", "n", 4), value("c", kind=BOOL)], ["y"], given[1:]), batch_size=3)
+    weights = (numpy_helper.from_array(np.array(False), "c"), weight("w", 4, 4))
+    assert macs(load_graph(model([node], [value("x", 1, 4)], ["y"], weights))) == 0
+    unknown = load_graph(model([node], [value("x", "n", 4), value("c", kind=BOOL)], ["y"], weights[1:]), batch_size=3)
     assert macs(unknown) == 3 * 16
 
 
@@ -184,8 +187,13 @@ def test_a_loop_is_counted_as_often_as_it_runs() -> None:
     )
     node = helper.make_node("Loop", ["m", ""], ["last", "all"], body=body)
     node.input[1] = "go"
-    given = (whole("m", 7), numpy_helper.from_array(np.array(True), "go"), weight("w", 4, 4), weight("x0", 2, 4))
-    found = load_graph(
+    initializers = (
+        integers("m", 7),
+        numpy_helper.from_array(np.array(True), "go"),
+        weight("w", 4, 4),
+        weight("x0", 2, 4),
+    )
+    graph = load_graph(
         model(
             [
                 helper.make_node("Neg", ["x"], ["x1"]),
@@ -193,14 +201,14 @@ def test_a_loop_is_counted_as_often_as_it_runs() -> None:
             ],
             [value("x", "n", 4)],
             ["last", "all"],
-            given,
+            initializers,
         ),
         batch_size=3,
     )
-    assert shape(found, "all") == (7, 3, 4)
-    assert shape(found, "last") == (3, 4)
-    assert macs(found) == 7 * 3 * 16
-    assert macs(found.with_batch(6)) == 7 * 6 * 16
+    assert shape(graph, "all") == (7, 3, 4)
+    assert shape(graph, "last") == (3, 4)
+    assert macs(graph) == 7 * 3 * 16
+    assert macs(graph.with_batch(6)) == 7 * 6 * 16
 
 
 def test_a_scan_walks_along_an_axis() -> None:
@@ -211,12 +219,12 @@ def test_a_scan_walks_along_an_axis() -> None:
         [value("s2", 3, 4), value("o", 3, 5)],
     )
     node = helper.make_node("Scan", ["s0", "x"], ["end", "all"], body=body, num_scan_inputs=1)
-    found = load_graph(
+    graph = load_graph(
         model([node], [value("x", 6, 3, 4)], ["end", "all"], (weight("s0", 3, 4), weight("w", 4, 5))), batch_size=6
     )
-    assert shape(found, "all") == (6, 3, 5)
-    assert shape(found, "end") == (3, 4)
-    assert macs(found) == 6 * 3 * 4 * 5
+    assert shape(graph, "all") == (6, 3, 5)
+    assert shape(graph, "end") == (3, 4)
+    assert macs(graph) == 6 * 3 * 4 * 5
 
 
 def test_sequences_are_followed_by_name() -> None:
@@ -228,9 +236,11 @@ def test_sequences_are_followed_by_name() -> None:
         helper.make_node("ConcatFromSequence", ["s3"], ["y"], axis=1),
         helper.make_node("ConcatFromSequence", ["s2"], ["z"], axis=0, new_axis=1),
     ]
-    found = load_graph(model(nodes, [value("x", "n", 6)], ["y", "z"], (whole("two", 2), whole("one", 1))), batch_size=5)
-    assert shape(found, "y") == (5, 6)
-    assert shape(found, "z") == (4, 5, 2)
+    graph = load_graph(
+        model(nodes, [value("x", "n", 6)], ["y", "z"], (integers("two", 2), integers("one", 1))), batch_size=5
+    )
+    assert shape(graph, "y") == (5, 6)
+    assert shape(graph, "z") == (4, 5, 2)
 
 
 def test_local_functions_are_expanded() -> None:
@@ -242,22 +252,22 @@ def test_local_functions_are_expanded() -> None:
     ]
     proto = model(calls, [value("x", "n", 4)], ["y"], (weight("w", 4, 4),), domains=("local",))
     proto.functions.append(function)
-    found = load_graph(proto, batch_size=2)
-    assert [n.op for n in found.nodes] == ["MatMul", "Relu", "MatMul", "Relu"]
-    assert (macs(found), found.parameter_count) == (64, 16)
+    graph = load_graph(proto, batch_size=2)
+    assert [n.op for n in graph.nodes] == ["MatMul", "Relu", "MatMul", "Relu"]
+    assert (macs(graph), graph.parameter_count) == (64, 16)
 
 
 def test_half_precision() -> None:
-    given = numpy_helper.from_array(np.ones((4, 6), np.float16), "w")
-    found = load_graph(
+    weights = numpy_helper.from_array(np.ones((4, 6), np.float16), "w")
+    graph = load_graph(
         model(
             [helper.make_node("MatMul", ["x", "w"], ["y"])],
             [value("x", "n", 4, kind=TensorProto.FLOAT16)],
             ["y"],
-            (given,),
+            (weights,),
         )
     )
-    assert (found.dtype, found.tensors["w"].bytes) == ("fp16", 48)
+    assert (graph.dtype, graph.tensors["w"].bytes) == ("fp16", 48)
 
 
 def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
@@ -283,9 +293,9 @@ def test_dimensions_shared_by_name() -> None:
         helper.make_node("Relu", ["past"], ["p"]),
         helper.make_node("Relu", ["all"], ["q"]),
     ]
-    proto = model(nodes, inputs, ["y", "p", "q"], (weight("table", 10, 4), whole("last", [-1])))
-    found = load_graph(proto, input_shape={"past": (2, 9, 4), "mask": (7,)}, batch_size=3)
-    assert {i: shape(found, i) for i in found.inputs} == {
+    proto = model(nodes, inputs, ["y", "p", "q"], (weight("table", 10, 4), integers("last", [-1])))
+    graph = load_graph(proto, input_shape={"past": (2, 9, 4), "mask": (7,)}, batch_size=3)
+    assert {i: shape(graph, i) for i in graph.inputs} == {
         "ids": (3, 7),
         "mask": (3, 7),
         "past": (3, 2, 9, 4),
@@ -300,15 +310,15 @@ def test_dimensions_shared_by_name() -> None:
 def test_an_input_without_the_batch_keeps_its_size() -> None:
     nodes = [helper.make_node("Add", ["x", "positions"], ["y"])]
     for first in ("batch", 1):
-        found = load_graph(model(nodes, [value("x", first, 6, 4), value("positions", 6, 4)], ["y"]), batch_size=5)
-        assert (shape(found, "y"), shape(found, "positions")) == ((5, 6, 4), (6, 4))
+        graph = load_graph(model(nodes, [value("x", first, 6, 4), value("positions", 6, 4)], ["y"]), batch_size=5)
+        assert (shape(graph, "y"), shape(graph, "positions")) == ((5, 6, 4), (6, 4))
 
 
 def test_a_batch_that_the_file_fixes_halfway() -> None:
     """The input is open and a Reshape inside is not: the file is read at the one batch that it allows."""
     nodes = [helper.make_node("Reshape", ["x", "s"], ["y"])]
-    found = load_graph(model(nodes, [value("x", "batch", 6)], ["y"], (whole("s", [1, 2, 3]),)))
-    assert shape(found, "y") == (1, 2, 3)
+    graph = load_graph(model(nodes, [value("x", "batch", 6)], ["y"], (integers("s", [1, 2, 3]),)))
+    assert shape(graph, "y") == (1, 2, 3)
 
 
 def test_parameters_are_what_is_trained() -> None:
@@ -316,10 +326,10 @@ def test_parameters_are_what_is_trained() -> None:
         helper.make_node("BatchNormalization", ["x", "scale", "bias", "mean", "var"], ["b"]),
         helper.make_node("Mul", ["b", "one"], ["y"]),
     ]
-    given = (*(weight(n, 4) for n in ("scale", "bias", "mean", "var")), weight("one", 1))
-    found = load_graph(model(nodes, [value("x", "n", 4, 5, 5)], ["y"], given))
-    assert found.parameter_count == 8
-    assert {n: t.kind for n, t in found.tensors.items() if n in ("mean", "one")} == {
+    weights = (*(weight(n, 4) for n in ("scale", "bias", "mean", "var")), weight("one", 1))
+    graph = load_graph(model(nodes, [value("x", "n", 4, 5, 5)], ["y"], weights))
+    assert graph.parameter_count == 8
+    assert {n: t.kind for n, t in graph.tensors.items() if n in ("mean", "one")} == {
         "mean": "buffer",
         "one": "constant",
     }
@@ -333,8 +343,10 @@ def test_a_bias_of_zeros_is_a_bias_and_made_up_zeros_are_none() -> None:
         == 140
     )
     filler = [helper.make_node("ConstantOfShape", ["five"], ["z"]), helper.make_node("Conv", ["x", "w", "z"], ["y"])]
-    found = load_graph(model(filler, [value("x", "n", 3, 8, 8)], ["y"], (weight("w", 5, 3, 3, 3), whole("five", [5]))))
-    assert (found.parameter_count, len(found.nodes), found.nodes[0].inputs) == (135, 1, ("x", "w"))
+    graph = load_graph(
+        model(filler, [value("x", "n", 3, 8, 8)], ["y"], (weight("w", 5, 3, 3, 3), integers("five", [5])))
+    )
+    assert (graph.parameter_count, len(graph.nodes), graph.nodes[0].inputs) == (135, 1, ("x", "w"))
 
 
 def test_a_weight_is_never_folded_away() -> None:
@@ -345,27 +357,27 @@ def test_a_weight_is_never_folded_away() -> None:
         helper.make_node("Expand", ["cls", "e"], ["token"]),
         helper.make_node("Concat", ["token", "x"], ["y"], axis=1),
     ]
-    found = load_graph(
+    graph = load_graph(
         model(
             nodes,
             [value("x", "n", 4, 16)],
             ["y"],
-            (weight("cls", 1, 1, 16), whole("zero", [0]), whole("rest", [1, 16])),
+            (weight("cls", 1, 1, 16), integers("zero", [0]), integers("rest", [1, 16])),
         ),
         batch_size=3,
     )
-    assert found.parameter_count == 16
-    assert (shape(found, "token"), shape(found, "y")) == ((3, 1, 16), (3, 5, 16))
+    assert graph.parameter_count == 16
+    assert (shape(graph, "token"), shape(graph, "y")) == ((3, 1, 16), (3, 5, 16))
 
 
 def test_a_learned_number_counts_and_a_constant_does_not() -> None:
     nodes = [helper.make_node("Mul", ["x", "block.0.gain"], ["a"]), helper.make_node("Add", ["a", "eps"], ["y"])]
-    found = load_graph(model(nodes, [value("x", "n", 4)], ["y"], (weight("block.0.gain"), weight("eps"))))
-    assert found.parameter_count == 1
+    graph = load_graph(model(nodes, [value("x", "n", 4)], ["y"], (weight("block.0.gain"), weight("eps"))))
+    assert graph.parameter_count == 1
 
 
 def test_quantised_weights_count_and_their_scales_do_not() -> None:
-    given = (
+    weights = (
         numpy_helper.from_array(np.ones((5, 3, 3, 3), np.int8), "w"),
         weight("ws", 5),
         numpy_helper.from_array(np.zeros(5, np.int8), "wz"),
@@ -377,16 +389,16 @@ def test_quantised_weights_count_and_their_scales_do_not() -> None:
         helper.make_node("DequantizeLinear", ["b", "bs"], ["bf"], axis=0),
         helper.make_node("Conv", ["x", "wf", "bf"], ["y"]),
     ]
-    found = load_graph(model(nodes, [value("x", "n", 3, 8, 8)], ["y"], given))
-    assert found.parameter_count == 135 + 5
-    assert macs(found) == 6 * 6 * 135
+    graph = load_graph(model(nodes, [value("x", "n", 3, 8, 8)], ["y"], weights))
+    assert graph.parameter_count == 135 + 5
+    assert macs(graph) == 6 * 6 * 135
 
 
 def test_a_chain_of_many_nodes() -> None:
     count = 3000
     nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"]) for i in range(count)]
-    found = load_graph(model(nodes, [value("t0", "n", 4)], [f"t{count}"]))
-    assert len(found.nodes) == count
+    graph = load_graph(model(nodes, [value("t0", "n", 4)], [f"t{count}"]))
+    assert len(graph.nodes) == count
 
 
 @pytest.mark.slow
@@ -425,7 +437,7 @@ def test_what_a_framework_s_converter_has_written_gets_the_usual_form(tmp_path: 
     assert load_graph(tmp_path / "m.onnx").operator_counts == {"Silu": 1}
 
 
-def test_one_that_is_too_odd_for_it_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_normalised_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(graph: Graph) -> Graph:
         raise KeyError("odd")
 
@@ -435,7 +447,7 @@ def test_one_that_is_too_odd_for_it_is_read_as_it_is(monkeypatch: pytest.MonkeyP
     assert "could not be normalised (KeyError)" in graph.warnings[-1]
 
 
-def test_kept_graphs_go_with_the_normalisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_graphs_depend_on_the_normalisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(tiny_onnx(), tmp_path / "m.onnx")
     request = ModelRequest(str(tmp_path / "m.onnx"))
     before = onnx_frontend.OnnxFrontend().fingerprint(request)

@@ -43,6 +43,6 @@ def test_a_symbol_given_once_serves_all_inputs_and_their_sums() -> None:
         (("x=3x8", "y=9"), "'side' is 8 in one input and 9 in 'y'"),
     ],
 )
-def test_what_does_not_fit_is_refused(texts: tuple[str, ...], message: str) -> None:
+def test_inputs_that_do_not_fit_are_refused(texts: tuple[str, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
         _resolve(_graph(x=["batch", 3, "side"], y=["batch", "side"]), *texts)

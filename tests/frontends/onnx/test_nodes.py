@@ -25,7 +25,7 @@ def test_element_types() -> None:
         dtype_of(99)
 
 
-def test_trained_weights_are_told_from_statistics() -> None:
+def test_trained_weights_differ_from_statistics() -> None:
     reader = _reader()
     reader.constants |= dict.fromkeys(["scale", "bias", "mean", "var", "one", "bn.gain"], TensorProto.FLOAT)
     reader.constants |= {"index": TensorProto.INT64, "packed": TensorProto.INT8}
@@ -36,7 +36,7 @@ def test_trained_weights_are_told_from_statistics() -> None:
     assert (reader.kind_of("packed", (3,)), reader.kind_of("packed", (3, 4))) == ("buffer", "parameter")
 
 
-def test_inputs_that_say_how_become_attributes() -> None:
+def test_constant_inputs_that_configure_a_node_become_attributes() -> None:
     reader = _reader()
     reader.read_constant(helper.make_node("Constant", [], ["at"]), {"value_ints": [1]})
     reader.read_constant(helper.make_node("Constant", [], ["index"]), {"value_int": 0})

@@ -11,10 +11,10 @@ from foretell.frontends.onnx.shapes import Shapes, read_attributes, read_type
 
 
 def _shapes(**shapes: tuple[int, ...]) -> Shapes:
-    found = Shapes({"": 18}, {})
+    inferred = Shapes({"": 18}, {})
     for name, shape in shapes.items():
-        found.enter(name, shape, TensorProto.FLOAT)
-    return found
+        inferred.enter(name, shape, TensorProto.FLOAT)
+    return inferred
 
 
 def _run(shapes: Shapes, op: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:

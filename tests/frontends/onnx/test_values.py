@@ -60,9 +60,9 @@ def test_agrees_with_onnx_runtime(op: str, inputs: list[Any], attributes: dict[s
     expected = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(
         None, dict(zip(names, inputs))
     )
-    found = evaluate(op, inputs, attributes)
-    assert found is not None
-    for have, want in zip(found, expected, strict=True):
+    result = evaluate(op, inputs, attributes)
+    assert result is not None
+    for have, want in zip(result, expected, strict=True):
         np.testing.assert_array_equal(have, want)
         assert have.dtype == want.dtype
 
@@ -85,7 +85,9 @@ def test_agrees_with_onnx_runtime(op: str, inputs: list[Any], attributes: dict[s
         ("NoSuchThing", [np.zeros(4, INT)], {}),
     ],
 )
-def test_what_is_too_large_or_impossible_stays_unknown(op: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+def test_values_that_are_too_large_or_impossible_stay_unknown(
+    op: str, inputs: list[Any], attributes: dict[str, Any]
+) -> None:
     if isinstance(inputs[-1], str):
         inputs = [inputs[0], None]
     assert evaluate(op, inputs, attributes) is None

@@ -23,7 +23,7 @@ def archive(path, members, compression=zipfile.ZIP_STORED):
         (["readme.txt"], "other"),
     ],
 )
-def test_archives_are_told_by_their_contents(tmp_path, members, kind):
+def test_archives_are_recognised_by_their_contents(tmp_path, members, kind):
     assert archive_kind(archive(tmp_path / "a.zip", dict.fromkeys(members, b"x"))) == kind
 
 
@@ -32,7 +32,7 @@ def test_what_is_no_archive_is_other(tmp_path):
     assert archive_kind(tmp_path / "a.zip") == "other"
 
 
-def test_only_the_wanted_members_are_read(tmp_path):
+def test_only_the_requested_members_are_read(tmp_path):
     path = archive(tmp_path / "a.zip", {"m/models/a.json": b"1", "m/models/b.pkl": b"2", "m/other/c.json": b"3"})
     assert read_members(path, "models/", ".json", 100) == {"models/a.json": b"1"}
 

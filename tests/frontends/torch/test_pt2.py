@@ -55,9 +55,9 @@ def test_input_shapes_are_fixed(exported: Path) -> None:
 
 
 def test_a_cut_archive_is_refused(exported: Path, tmp_path: Path) -> None:
-    whole, path = exported.read_bytes(), tmp_path / "cut.pt2"
-    for cut in range(1, len(whole), max(len(whole) // 20, 1)):
-        path.write_bytes(whole[:cut])
+    content, path = exported.read_bytes(), tmp_path / "cut.pt2"
+    for cut in range(1, len(content), max(len(content) // 20, 1)):
+        path.write_bytes(content[:cut])
         with pytest.raises(ModelError):
             load_graph(path)
 

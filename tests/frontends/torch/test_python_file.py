@@ -16,7 +16,7 @@ def pair():
 """
 
 
-def test_it_asks_for_trust_without_torch_and_without_running(tmp_path: Path) -> None:
+def test_trust_is_required_before_torch_is_imported_or_code_runs(tmp_path: Path) -> None:
     path = tmp_path / "net.py"
     path.write_text(f"open({str(tmp_path / 'PWNED')!r}, 'w')\n")
     with pytest.raises(UntrustedModelError, match="--trust"):
@@ -24,7 +24,7 @@ def test_it_asks_for_trust_without_torch_and_without_running(tmp_path: Path) -> 
     assert not (tmp_path / "PWNED").exists()
 
 
-def test_with_trust(tmp_path: Path) -> None:
+def test_a_trusted_file_is_run(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "net.py").write_text(NET)
     graph = load_graph(f"{tmp_path / 'net.py'}:build", input_shape="8", batch_size=3, trust=True)

@@ -29,7 +29,7 @@ def test_a_module_has_no_storage_and_the_size_it_was_made_for():
     assert module.patch_embed.proj.in_channels == 1
 
 
-def test_each_spelling_of_a_size_is_tried_before_a_failure_is_told(monkeypatch):
+def test_every_spelling_of_a_size_is_tried_before_an_error(monkeypatch):
     import timm
 
     tried = []

@@ -95,8 +95,8 @@ def test_code_that_runs_on_loading_asks_for_trust(
 
 
 def test_a_cut_archive_is_refused(script: Path, tmp_path: Path) -> None:
-    whole, path = script.read_bytes(), tmp_path / "cut.pt"
-    for cut in range(1, len(whole), max(len(whole) // 15, 1)):
-        path.write_bytes(whole[:cut])
+    content, path = script.read_bytes(), tmp_path / "cut.pt"
+    for cut in range(1, len(content), max(len(content) // 15, 1)):
+        path.write_bytes(content[:cut])
         with pytest.raises(ModelError):
             load_graph(path, input_shape="3x8x8")

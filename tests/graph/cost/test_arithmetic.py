@@ -13,8 +13,8 @@ from foretell.graph.ir.node import Attribute
 from foretell.testing import Shape, one_node
 
 
-def cost_of(op: str, inputs: list[Shape | None], output: Shape, **given: Any) -> Cost:
-    return graph_costs(one_node(op, inputs, [output], **given)).nodes[0]
+def cost_of(op: str, inputs: list[Shape | None], output: Shape, **options: Any) -> Cost:
+    return graph_costs(one_node(op, inputs, [output], **options)).nodes[0]
 
 
 # operator, inputs, output, weights, attributes, MACs
@@ -219,7 +219,7 @@ def test_floating_point_operations(
 @pytest.mark.parametrize(
     ("op", "inputs"), [("Conv", [(1, 3, 4, 4)]), ("Gemm", [()]), ("Attention", [(2, 3)]), ("Einsum", [(2, 3), (3, 4)])]
 )
-def test_what_cannot_be_costed_is_said(op: str, inputs: list[Shape]) -> None:
+def test_a_cost_that_cannot_be_computed_is_an_error(op: str, inputs: list[Shape]) -> None:
     with pytest.raises(GraphError, match="The cost of node"):
         cost_of(op, inputs, (1, 1), equation="abcde,fg->h")
 

@@ -192,8 +192,8 @@ def test_a_movement_reads_what_it_writes_and_a_concatenation_all_parts() -> None
 
 def test_absent_outputs_and_the_target_of_a_copy_cost_nothing() -> None:
     nodes = [Node("t", "TopK", ("x",), ("", "i"))]
-    found = graph_costs(chain(nodes, {"x": (8,), "i": (8,)}, ["x"], ["i"])).nodes[0]
-    assert (found.bytes_read, found.bytes_written) == (32, 32)
+    costs = graph_costs(chain(nodes, {"x": (8,), "i": (8,)}, ["x"], ["i"])).nodes[0]
+    assert (costs.bytes_read, costs.bytes_written) == (32, 32)
     copied = graph_costs(one_node("CopyTo", [(8,), (4,)], [(8,)])).nodes[0]
     assert copied.bytes_read == 16, "what is written over is not read"
 
@@ -214,7 +214,7 @@ def test_grouped_products_read_the_experts_that_are_reached() -> None:
     assert read(400) == 400 * 32 + int(4 * 8 * 16 * 4 * (1 - 0.75**400)) + 20
 
 
-def test_no_experts_and_no_rows_are_no_accident() -> None:
+def test_zero_experts_and_zero_rows_are_allowed() -> None:
     assert _reached_share(0, 5) == 1.0
     empty = one_node("GroupedMatMul", [(0, 8), (4, 8, 16)], [(0, 16)], weights=[1])
     assert graph_costs(empty).nodes[0].bytes_read == 0
@@ -225,8 +225,13 @@ def test_the_mean_share_of_a_mixture_is_that_of_its_tokens() -> None:
         graph = one_node("MoE", [(tokens, 8), (4, 8, 8)], [(tokens, 8)], weights=[1], experts=4, top_k=chosen)
         return graph_costs(graph).nodes[0].bytes_read - tokens * 32
 
-    whole = 4 * 8 * 8 * 4
-    assert [read(1, 1), read(3, 1), read(1, 3), read(4, 2)] == [whole // 4, whole * 3 // 4, whole * 3 // 4, whole]
+    all_experts_bytes = 4 * 8 * 8 * 4
+    assert [read(1, 1), read(3, 1), read(1, 3), read(4, 2)] == [
+        all_experts_bytes // 4,
+        all_experts_bytes * 3 // 4,
+        all_experts_bytes * 3 // 4,
+        all_experts_bytes,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -314,7 +319,7 @@ def test_operators_come_by_work_then_by_traffic_then_by_name() -> None:
     assert list(table.by_operator()) == ["MatMul", "Concat", "Abs", "Tanh"]
 
 
-def test_modules_are_told_to_a_depth_in_the_order_of_the_model() -> None:
+def test_modules_are_summed_to_a_depth_in_model_order() -> None:
     nodes = [
         Node("a", "Relu", ("x",), ("a",), module="z.one.deep"),
         Node("b", "Relu", ("a",), ("b",)),

@@ -48,7 +48,7 @@ def test_unknown_optimizers_are_refused() -> None:
         training_step(two_layers(), "lion")
 
 
-def test_what_has_no_parameters_has_no_backward() -> None:
+def test_a_graph_without_parameters_has_no_backward() -> None:
     step = training_step(one_node("Relu", [(4,)], [(4,)]))
     assert step.backward == (Cost(),)
     assert step.optimizer == Cost()
@@ -197,8 +197,8 @@ def test_products_of_more_than_two_operands() -> None:
     mixture = one_node("MoE", [(10, 8), (4, 16, 8), (4, 8, 16)], [(10, 8)], weights=[1, 2], experts=4, top_k=2)
     step = training_step(mixture)
     assert step.backward[0].macs == step.forward.nodes[0].macs  # of the weights alone
-    whole = one_node("MoE", [(10, 8), (4, 16, 8), (4, 8, 16)], [(10, 8)], weights=[0, 1, 2], experts=4, top_k=2)
-    step = training_step(whole)
+    experts = one_node("MoE", [(10, 8), (4, 16, 8), (4, 8, 16)], [(10, 8)], weights=[0, 1, 2], experts=4, top_k=2)
+    step = training_step(experts)
     assert step.backward[0].macs == 2 * step.forward.nodes[0].macs
     summed = one_node("Einsum", [(2, 3), (3, 4), (4, 5)], [(2, 5)], weights=[0, 1, 2], equation="ai,ij,jk->ak")
     assert training_step(summed).backward[0].macs == 3 * (24 + 40)

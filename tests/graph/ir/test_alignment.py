@@ -22,12 +22,12 @@ def _scores(calls, nodes, shareable=""):
     ],
 )
 def test_order_is_kept_and_as_much_as_possible_is_assigned(calls, nodes, expected):
-    found = align(*_scores(calls, nodes))
+    result = align(*_scores(calls, nodes))
     if expected is None:
-        assert sorted(found)[0] == NONE
-        assert sorted(found)[1] != NONE
+        assert sorted(result)[0] == NONE
+        assert sorted(result)[1] != NONE
     else:
-        assert found == expected
+        assert result == expected
 
 
 def test_a_column_is_shared_only_where_that_is_allowed():
@@ -40,24 +40,24 @@ def test_an_own_column_is_better_than_a_shared_one():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_finds_the_best_of_all_assignments(seed):
+def test_the_assignment_is_the_best_of_all(seed):
     draw = np.random.default_rng(seed)
     own = draw.integers(0, 4, (4, 4)) * draw.integers(0, 2, (4, 4))
     shared = np.minimum(own, draw.integers(0, 2, (4, 4)))
 
-    def best(row, low, taken):
+    def best(row, low, used):
         if row == 4:
             return 0
-        choices = [best(row + 1, low, taken)]
+        choices = [best(row + 1, low, used)]
         for column in range(low, 4):
-            score = shared[row, column] if taken and column == low else own[row, column]
+            score = shared[row, column] if used and column == low else own[row, column]
             if score > 0:
                 choices.append(score + best(row + 1, column, True))
         return max(choices)
 
-    found = align(own, shared)
+    result = align(own, shared)
     score, last = 0, NONE
-    for row, column in enumerate(found):
+    for row, column in enumerate(result):
         if column != NONE:
             assert column >= last
             gained = shared[row, column] if column == last else own[row, column]

@@ -36,7 +36,7 @@ def test_nodes_are_sorted_and_stay_when_sorted() -> None:
         ([FIRST, SECOND], (X, replace(Y, dtype="odd"), Z), "unknown dtype"),
     ],
 )
-def test_graphs_that_cannot_be(nodes: list[Node], tensors: tuple[Tensor, ...], says: str) -> None:
+def test_impossible_graphs_are_refused(nodes: list[Node], tensors: tuple[Tensor, ...], says: str) -> None:
     with pytest.raises(GraphError, match=says):
         build(nodes, *tensors)
 
@@ -48,7 +48,7 @@ def test_misfiled_tensors_and_empty_batches_are_refused() -> None:
         Graph.build("g", [], {"x": X}, ["x"], ["x"], batch_size=0)
 
 
-def test_who_reads_and_who_makes() -> None:
+def test_producers_and_consumers() -> None:
     graph = build([FIRST, SECOND], X, Y, Z)
     assert graph.consumers == {"x": (0,), "y": (1,)}
     assert graph.producers == {"y": 0, "z": 1}

@@ -105,15 +105,15 @@ def test_views_share_storage_and_others_own_theirs() -> None:
         "h1": (1, 4),
         "h2": (2, 4),
     }
-    found = layouts(chain(nodes, shapes, ["x"], ["e", "c", "h1", "h2"]))
-    assert found["t"] == Layout("x", (1, 6))
-    assert found["s"] == Layout("x", (2, 6))
-    assert found["r"] == Layout("r", (1, 3))  # an element-wise kernel keeps the order of axes, packed
-    assert found["i"] == found["r"]
-    assert found["sel"] == Layout("r", (3,))
-    assert found["e"] == Layout("r", (0, 3))
-    assert found["c"] == Layout("c", (4, 1))
-    assert found["h1"].storage == found["h2"].storage == "r"
+    result = layouts(chain(nodes, shapes, ["x"], ["e", "c", "h1", "h2"]))
+    assert result["t"] == Layout("x", (1, 6))
+    assert result["s"] == Layout("x", (2, 6))
+    assert result["r"] == Layout("r", (1, 3))  # an element-wise kernel keeps the order of axes, packed
+    assert result["i"] == result["r"]
+    assert result["sel"] == Layout("r", (3,))
+    assert result["e"] == Layout("r", (0, 3))
+    assert result["c"] == Layout("c", (4, 1))
+    assert result["h1"].storage == result["h2"].storage == "r"
 
 
 def test_fused_attention_writes_heads_last() -> None:
@@ -139,19 +139,19 @@ def test_channels_last_strides() -> None:
 
 
 def test_convolutions_norms_and_pooling_write_as_they_read() -> None:
-    found = _permuted_image(
+    result = _permuted_image(
         Node("conv", "Conv", ("image", "w"), ("a",), {"pads": (1, 1, 1, 1)}),
         Node("norm", "BatchNormalization", ("a", "ws", "wb", "wm", "wv"), ("n",)),
         Node("pool", "MaxPool", ("n",), ("p",), {"kernel_shape": (2, 2), "strides": (2, 2)}),
         w=(32, 16, 3, 3), a=(2, 32, 8, 8), n=(2, 32, 8, 8), ws=(32,), wb=(32,), wm=(32,), wv=(32,), p=(2, 32, 4, 4),
     )  # fmt: skip
-    assert all(is_channels_last((2, 32, 8, 8), found[name].strides) for name in ("a", "n"))
-    assert found["p"].strides == channels_last((2, 32, 4, 4))
+    assert all(is_channels_last((2, 32, 8, 8), result[name].strides) for name in ("a", "n"))
+    assert result["p"].strides == channels_last((2, 32, 4, 4))
 
 
-def test_a_gain_before_the_image_does_not_change_how_it_lies() -> None:
-    found = _permuted_image(Node("scale", "Mul", ("wg", "image"), ("y",)), wg=(16, 1, 1), y=(2, 16, 8, 8))
-    assert found["y"].strides == channels_last((2, 16, 8, 8))
+def test_a_gain_before_the_image_keeps_its_layout() -> None:
+    result = _permuted_image(Node("scale", "Mul", ("wg", "image"), ("y",)), wg=(16, 1, 1), y=(2, 16, 8, 8))
+    assert result["y"].strides == channels_last((2, 16, 8, 8))
 
 
 def test_a_concatenation_lies_channels_last_only_where_all_parts_do() -> None:
@@ -168,8 +168,8 @@ def test_some_channels_of_a_picture_of_one_point_lie_row_major():
 def test_each_view_by_hand() -> None:
     def strides(op: str, shape: tuple[int, ...], out: tuple[int, ...], **attributes: int | tuple[int, ...]) -> object:
         graph = one_node(op, [shape], [out], **attributes)
-        found = layouts(graph)["out0"]
-        return found.strides if found.storage == "in0" else None
+        result = layouts(graph)["out0"]
+        return result.strides if result.storage == "in0" else None
 
     assert strides("Squeeze", (4, 1, 6), (4, 6)) == (6, 1)
     assert strides("Unsqueeze", (4, 6), (4, 1, 6))[::2] == (6, 1)  # type: ignore[index]
@@ -193,11 +193,11 @@ def test_each_view_by_hand() -> None:
     assert strides("Relu", (2, 3), (2, 3)) is None
 
 
-def test_what_works_in_place_on_another_shape_makes_something_new() -> None:
+def test_an_in_place_operator_with_another_shape_owns_its_result() -> None:
     nodes = [Node("a", "Add", ("x", "z"), ("a",), {"inplace": 1}), Node("b", "Add", ("z", "x"), ("b",), {"inplace": 1})]
-    found = layouts(chain(nodes, {"x": (4, 8), "z": (8,), "a": (4, 8), "b": (4, 8)}, ["x", "z"], ["a", "b"]))
-    assert found["a"] == Layout("x", (8, 1))
-    assert found["b"] == Layout("b", (8, 1))
+    result = layouts(chain(nodes, {"x": (4, 8), "z": (8,), "a": (4, 8), "b": (4, 8)}, ["x", "z"], ["a", "b"]))
+    assert result["a"] == Layout("x", (8, 1))
+    assert result["b"] == Layout("b", (8, 1))
 
 
 def test_an_element_wise_result_lies_as_the_first_operand_of_its_shape() -> None:
@@ -209,10 +209,10 @@ def test_an_element_wise_result_lies_as_the_first_operand_of_its_shape() -> None
         Node("c", "Add", ("e", "z"), ("c",)),
     ]
     shapes = {"x": (4, 6), "t": (6, 4), "z": (6, 4), "a": (6, 4), "b": (6, 4), "o": (6, 1), "e": (6, 4), "c": (6, 4)}
-    found = layouts(chain(nodes, shapes, ["x", "z", "o"], ["a", "b", "c"]))
-    assert found["a"].strides == (1, 6)
-    assert found["b"].strides == (4, 1)
-    assert found["c"].strides == (4, 1), "what is stretched has no order of its own"
+    result = layouts(chain(nodes, shapes, ["x", "z", "o"], ["a", "b", "c"]))
+    assert result["a"].strides == (1, 6)
+    assert result["b"].strides == (4, 1)
+    assert result["c"].strides == (4, 1), "what is stretched has no order of its own"
 
 
 def test_pictures_of_three_axes_and_volumes() -> None:
@@ -239,9 +239,9 @@ def test_pictures_of_three_axes_and_volumes() -> None:
     ],
 )  # fmt: skip
 def test_which_operators_write_as_they_read(op: str, out: tuple[int, ...], keeps: bool) -> None:
-    found = _permuted_image(Node("n", op, ("image",), ("y",)), y=out)
-    assert found["y"].storage == "y"
-    assert found["y"].strides == (channels_last(out) if keeps else contiguous(out))
+    result = _permuted_image(Node("n", op, ("image",), ("y",)), y=out)
+    assert result["y"].storage == "y"
+    assert result["y"].strides == (channels_last(out) if keeps else contiguous(out))
 
 
 def test_only_fused_attention_of_four_axes_turns_its_result() -> None:

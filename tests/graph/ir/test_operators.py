@@ -53,7 +53,7 @@ def test_operators_of_other_domains_are_unknown_with_their_share(domain: str) ->
 
 
 @pytest.mark.parametrize("op", sorted(op for op, entry in OPERATORS.items() if entry.kind in COSTED))
-def test_what_works_moves_bytes(op: str) -> None:
+def test_operators_that_compute_move_bytes(op: str) -> None:
     shape = (2, 4, 4)
     cost = graph_costs(one_node(op, [shape], [shape])).nodes[0]
     assert cost.bytes > 0
@@ -64,7 +64,7 @@ def test_what_works_moves_bytes(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", sorted(op for op, entry in OPERATORS.items() if entry.kind in MULTIPLYING))
-def test_what_multiplies_has_macs(op: str) -> None:
+def test_contractions_have_macs(op: str) -> None:
     kind = OPERATORS[op].kind
     plain: list[Shape | None] = [(1, 2, 4, 4)] * 3 if kind == "attention" else [(2, 4, 4), (2, 4, 4)]
     inputs = OPERANDS.get(op, [(1, 2, 6, 6), (2, 2, 3, 3)] if "Conv" in op else plain)
@@ -80,7 +80,7 @@ def test_what_multiplies_has_macs(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", sorted(op for op, entry in OPERATORS.items() if entry.kind in ("free", "view")))
-def test_what_is_free_costs_nothing(op: str) -> None:
+def test_views_cost_nothing(op: str) -> None:
     attributes = {"perm": (0, 1)} if op == "Transpose" else {}
     cost = graph_costs(one_node(op, [(2, 4)], [(2, 4)], **attributes)).nodes[0]
     assert cost.bytes == cost.flops == cost.launches == 0

@@ -67,10 +67,10 @@ def test_autocast_multiplies_in_low_precision_and_keeps_weights() -> None:
     graph = tiny_graph()
     cast = autocast(graph, "bf16")
     cast.validate()
-    found = dtypes(cast)
-    assert found["conv.weight"] == found["x"] == "fp32"
-    assert found["conv"] == found["relu"] == found["pool"] == found["y"] == "bf16"
-    assert found["conv.weight@bf16"] == "bf16"
+    result = dtypes(cast)
+    assert result["conv.weight"] == result["x"] == "fp32"
+    assert result["conv"] == result["relu"] == result["pool"] == result["y"] == "bf16"
+    assert result["conv.weight@bf16"] == "bf16"
     assert graph_costs(cast).total.macs == graph_costs(graph).total.macs
     assert graph_costs(cast).total.tensor_core_macs == graph_costs(cast).total.macs
     assert cast.parameter_count == graph.parameter_count
@@ -91,8 +91,8 @@ def test_autocast_promotes_as_torch_does() -> None:
         x=(4, 4),
         w=(4, 4), h=(4, 4), a=(4, 4), w_position=(4, 4), h2=(4, 4), b=(4, 4), n=(4, 4), w_scale=(4,), y=(8, 4),
     )  # fmt: skip
-    found = dtypes(autocast(graph, "bf16"))
-    assert (found["h"], found["a"], found["b"], found["n"], found["y"]) == ("bf16", "fp32", "fp32", "bf16", "fp32")
+    result = dtypes(autocast(graph, "bf16"))
+    assert (result["h"], result["a"], result["b"], result["n"], result["y"]) == ("bf16", "fp32", "fp32", "bf16", "fp32")
 
 
 def test_autocast_casts_weights_once_and_activations_each_time() -> None:
@@ -125,8 +125,8 @@ def test_autocast_respects_casts_integers_and_doubles() -> None:
         Node("c", "Cast", ("h",), ("f",), {"to": "fp32"}),
         Node("g", "Gather", ("f", "i"), ("g",)),
     ]
-    found = dtypes(autocast(Graph.build("g", nodes, tensors, ["x", "i"], ["g"]), "fp16"))
-    assert (found["h"], found["f"], found["g"], found["i"]) == ("fp16", "fp32", "fp32", "int64")
+    result = dtypes(autocast(Graph.build("g", nodes, tensors, ["x", "i"], ["g"]), "fp16"))
+    assert (result["h"], result["f"], result["g"], result["i"]) == ("fp16", "fp32", "fp32", "int64")
 
 
 def test_autocast_keeps_the_macs_of_recurrences() -> None:

@@ -39,7 +39,7 @@ def test_round_trip(graph: Graph) -> None:
     assert all(type(v) is type(graph.nodes[0].attributes[k]) for k, v in again.nodes[0].attributes.items())
 
 
-def test_files_are_whole_or_absent(tmp_path: Path) -> None:
+def test_files_are_complete_or_absent(tmp_path: Path) -> None:
     target = tmp_path / "folder" / "g.fgraph"
     serde.save(tiny_graph(), target)
     assert serde.load(target) == tiny_graph()

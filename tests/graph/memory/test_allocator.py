@@ -10,7 +10,7 @@ from foretell.units import MIB
 
 
 @pytest.mark.parametrize(
-    ("asked_bytes", "allocated_bytes", "reserved_bytes"),
+    ("requested_bytes", "allocated_bytes", "reserved_bytes"),
     [
         (1, 512, 2 * MIB),
         (513, 1024, 2 * MIB),
@@ -23,48 +23,48 @@ from foretell.units import MIB
         (19 * MIB + 512, 20 * MIB, 20 * MIB),
     ],
 )
-def test_what_a_request_is_handed(asked_bytes: int, allocated_bytes: int, reserved_bytes: int) -> None:
+def test_sizes_of_the_blocks_that_requests_get(requested_bytes: int, allocated_bytes: int, reserved_bytes: int) -> None:
     allocator = CachingAllocator()
-    allocator.take(asked_bytes)
+    allocator.allocate(requested_bytes)
     assert (allocator.allocated_bytes, allocator.reserved_bytes) == (allocated_bytes, reserved_bytes)
 
 
 def test_the_smallest_free_block_that_fits_is_taken() -> None:
     allocator = CachingAllocator()
-    large, small = allocator.take(40 * MIB), allocator.take(14 * MIB)
-    allocator.give(large)
-    allocator.give(small)
-    assert allocator.take(12 * MIB).size == 12 * MIB  # from the 14
-    assert allocator.take(13 * MIB).size == 13 * MIB  # from the 40
-    assert allocator.take(26 * MIB + 512).size == 27 * MIB  # what is left of it, whole
+    large, small = allocator.allocate(40 * MIB), allocator.allocate(14 * MIB)
+    allocator.free(large)
+    allocator.free(small)
+    assert allocator.allocate(12 * MIB).size == 12 * MIB  # from the 14
+    assert allocator.allocate(13 * MIB).size == 13 * MIB  # from the 40
+    assert allocator.allocate(26 * MIB + 512).size == 27 * MIB  # what is left of it, whole
     assert allocator.reserved_bytes == 54 * MIB
 
 
 def test_freed_neighbours_merge_whatever_the_order() -> None:
     for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2)):
         allocator = CachingAllocator()
-        blocks = [allocator.take(6 * MIB) for _ in range(3)]
+        blocks = [allocator.allocate(6 * MIB) for _ in range(3)]
         for position in order:
-            allocator.give(blocks[position])
+            allocator.free(blocks[position])
         assert allocator.allocated_bytes == 0
-        assert allocator.take(19 * MIB + 512).size == 20 * MIB  # the whole segment again
+        assert allocator.allocate(19 * MIB + 512).size == 20 * MIB  # the whole segment again
         assert allocator.reserved_bytes == 20 * MIB
 
 
 def test_a_tape_is_replayed() -> None:
     tape = Tape()
     tape.begin("first")
-    a = tape.take(3 * BLOCK_BYTES)
-    empty = tape.take(0)
+    a = tape.allocate(3 * BLOCK_BYTES)
+    empty = tape.allocate(0)
     tape.begin("second")
-    tape.pass_through([BLOCK_BYTES, BLOCK_BYTES])
-    tape.give(a)
-    tape.give(empty)
+    tape.allocate_briefly([BLOCK_BYTES, BLOCK_BYTES])
+    tape.free(a)
+    tape.free(empty)
     tape.begin("third")
-    tape.pass_through([2 * BLOCK_BYTES])
+    tape.allocate_briefly([2 * BLOCK_BYTES])
     assert tape.peak() == (5 * BLOCK_BYTES, "second")
     allocator = CachingAllocator()
-    allocator.take(1)
+    allocator.allocate(1)
     assert allocator.replay(tape) == allocator.replay(tape) == (6 * BLOCK_BYTES, "second")
     assert allocator.allocated_bytes == BLOCK_BYTES
     assert Tape().peak() == (0, "")
@@ -73,8 +73,8 @@ def test_a_tape_is_replayed() -> None:
 
 def test_small_and_large_blocks_do_not_mix() -> None:
     allocator = CachingAllocator()
-    allocator.give(allocator.take(20 * MIB))
-    allocator.take(MIB)
+    allocator.free(allocator.allocate(20 * MIB))
+    allocator.allocate(MIB)
     assert allocator.reserved_bytes == 22 * MIB
 
 
@@ -82,24 +82,24 @@ def walk(block: Block) -> list[Block]:
     """All blocks of a segment, from the first on."""
     while block.before is not None:
         block = block.before
-    found = [block]
-    while found[-1].after is not None:
-        found.append(found[-1].after)
-    return found
+    walked = [block]
+    while walked[-1].after is not None:
+        walked.append(walked[-1].after)
+    return walked
 
 
-def test_blocks_tile_their_segment_whatever_is_taken_and_given() -> None:
+def test_blocks_tile_their_segment_after_any_sequence_of_requests() -> None:
     """A thousand requests at random: neighbours touch, know each other, and never two of them are free."""
     draw = random.Random(0)
-    allocator, held = CachingAllocator(), []
+    allocator, live = CachingAllocator(), []
     for _ in range(1000):
-        if held and draw.random() < 0.5:
-            allocator.give(held.pop(draw.randrange(len(held))))
+        if live and draw.random() < 0.5:
+            allocator.free(live.pop(draw.randrange(len(live))))
         else:
-            held.append(allocator.take(draw.choice([1, 4000, MIB // 2, MIB, 2 * MIB, 7 * MIB, 12 * MIB + 1])))
-        assert allocator.allocated_bytes == sum(block.size for block in held)
+            live.append(allocator.allocate(draw.choice([1, 4000, MIB // 2, MIB, 2 * MIB, 7 * MIB, 12 * MIB + 1])))
+        assert allocator.allocated_bytes == sum(block.size for block in live)
     seen: dict[int, Block] = {}
-    for one in held:
+    for one in live:
         blocks = walk(one)
         for block, after in pairwise(blocks):
             assert after.before is block
@@ -109,49 +109,49 @@ def test_blocks_tile_their_segment_whatever_is_taken_and_given() -> None:
         seen |= {block.address: block for block in blocks}
     addresses = sorted(seen.values(), key=lambda block: block.address)
     assert all(a.address + a.size <= b.address for a, b in pairwise(addresses)), "no two blocks overlap"
-    for block in held:
-        allocator.give(block)
+    for block in live:
+        allocator.free(block)
     reserved = allocator.reserved_bytes
     assert allocator.allocated_bytes == 0
-    whole = [allocator.take(2 * MIB) for _ in range(10)]
+    large = [allocator.allocate(2 * MIB) for _ in range(10)]
     assert allocator.reserved_bytes == reserved, "what was given back is handed out again"
-    assert {block.free for block in whole} == {False}
+    assert {block.free for block in large} == {False}
 
 
 def test_a_middle_block_merges_with_both_sides() -> None:
     allocator = CachingAllocator()
-    blocks = [allocator.take(4 * MIB) for _ in range(5)]
-    allocator.give(blocks[1])
-    allocator.give(blocks[3])
-    allocator.give(blocks[2])
-    assert allocator.take(12 * MIB).address == 4 * MIB
+    blocks = [allocator.allocate(4 * MIB) for _ in range(5)]
+    allocator.free(blocks[1])
+    allocator.free(blocks[3])
+    allocator.free(blocks[2])
+    assert allocator.allocate(12 * MIB).address == 4 * MIB
     assert [block.size for block in walk(blocks[0])] == [4 * MIB, 12 * MIB, 4 * MIB]
 
 
 def test_the_first_of_equal_blocks_is_taken() -> None:
     allocator = CachingAllocator()
-    blocks = [allocator.take(4 * MIB) for _ in range(5)]
+    blocks = [allocator.allocate(4 * MIB) for _ in range(5)]
     for block in (blocks[3], blocks[1]):
-        allocator.give(block)
-    assert allocator.take(4 * MIB).address == 4 * MIB
+        allocator.free(block)
+    assert allocator.allocate(4 * MIB).address == 4 * MIB
 
 
 @pytest.mark.parametrize(("left_bytes", "is_split"), [(MIB, False), (MIB + 512, True)])
-def test_a_rest_of_more_than_a_mebibyte_is_worth_a_block(left_bytes: int, is_split: bool) -> None:
+def test_a_remainder_above_one_mebibyte_is_split_off(left_bytes: int, is_split: bool) -> None:
     allocator = CachingAllocator()
-    block = allocator.take(20 * MIB - left_bytes)
+    block = allocator.allocate(20 * MIB - left_bytes)
     assert (block.after is not None) == is_split
     assert block.size == (20 * MIB - left_bytes if is_split else 20 * MIB)
 
 
-def test_among_small_blocks_every_rest_is_kept() -> None:
+def test_small_blocks_always_split_off_their_remainder() -> None:
     allocator = CachingAllocator()
-    first = allocator.take(MIB)
-    second = allocator.take(MIB - 512)
+    first = allocator.allocate(MIB)
+    second = allocator.allocate(MIB - 512)
     assert second.address == MIB
     assert second.after is not None
     assert second.after.size == 512
-    assert allocator.take(512) is second.after
+    assert allocator.allocate(512) is second.after
     assert allocator.reserved_bytes == 2 * MIB
     assert (first.size, second.size) == (MIB, MIB - 512)
 
@@ -159,7 +159,7 @@ def test_among_small_blocks_every_rest_is_kept() -> None:
 def test_requests_at_the_limits_of_their_segments() -> None:
     def reserved(size_bytes: int) -> int:
         allocator = CachingAllocator()
-        allocator.take(size_bytes)
+        allocator.allocate(size_bytes)
         return allocator.reserved_bytes // MIB
 
     assert [reserved(size) for size in (MIB, MIB + 1, 10 * MIB - 512, 10 * MIB, 20 * MIB + 1)] == [2, 20, 20, 10, 22]
@@ -169,7 +169,7 @@ def test_a_peak_belongs_to_the_first_node_that_reaches_it() -> None:
     tape = Tape()
     for name in ("before", "first", "again"):
         tape.begin(name)
-        tape.pass_through([BLOCK_BYTES] if name == "before" else [2 * BLOCK_BYTES])
+        tape.allocate_briefly([BLOCK_BYTES] if name == "before" else [2 * BLOCK_BYTES])
     assert tape.peak() == (2 * BLOCK_BYTES, "first")
     assert CachingAllocator().replay(tape) == (2 * BLOCK_BYTES, "first")
     assert [tape.node_at(event) for event in range(6)] == ["before", "before", "first", "first", "again", "again"]

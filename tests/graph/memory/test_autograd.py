@@ -24,7 +24,7 @@ def saved(node: Node, first: Node = FIRST) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("op", "inputs", "kept"),
+    ("op", "inputs", "expected"),
     [
         ("Relu", ("h",), ("y",)),
         ("Gelu", ("h",), ("h",)),
@@ -46,8 +46,8 @@ def saved(node: Node, first: Node = FIRST) -> tuple[str, ...]:
         ("Relu", ("g",), ()),  # nothing to differentiate
     ],
 )
-def test_saved_activations(op: str, inputs: tuple[str, ...], kept: tuple[str, ...]) -> None:
-    assert saved(Node("n", op, inputs, ("y",))) == kept
+def test_saved_activations(op: str, inputs: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    assert saved(Node("n", op, inputs, ("y",))) == expected
 
 
 def test_attention_saves_its_operands_and_its_result() -> None:
@@ -74,7 +74,7 @@ def extra(op: str, size: tuple[int, ...], **attributes: int | tuple[int, ...]) -
     return sum(map(rounded, extra_saved_blocks(graph, graph.nodes[1], needing_gradients(graph))))
 
 
-def test_what_is_kept_beside_tensors() -> None:
+def test_blocks_that_autograd_keeps_besides_tensors() -> None:
     shape = (4, 32, 8, 8)
     elements = 4 * 32 * 64
     assert extra("MaxPool", shape) == elements * 8  # int64 indices
@@ -89,15 +89,15 @@ def test_what_is_kept_beside_tensors() -> None:
 def test_an_unfused_attention_keeps_its_scores() -> None:
     shape = (2, 3, 5, 7, 16)  # five axes: no kernel for that
 
-    def kept(dtype: str) -> int:
+    def saved_bytes(dtype: str) -> int:
         names = ["q", "k", "v"]
         nodes = [Node(n, "Mul", ("x", "w"), (n,)) for n in names] + [Node("n", "Attention", ("q", "k", "v"), ("y",))]
         graph = chain(nodes, dict.fromkeys(["x", "w", *names, "y"], shape), ["x"], ["y"]).with_dtype(dtype)
         return sum(extra_saved_blocks(graph, graph.nodes[-1], needing_gradients(graph)))
 
     scores, operand = 2 * 3 * 5 * 7 * 7 * 4, 2 * 3 * 5 * 7 * 16 * 4
-    assert kept("fp32") == scores
-    assert kept("bf16") == scores + 3 * operand  # multiplied in fp32
+    assert saved_bytes("fp32") == scores
+    assert saved_bytes("bf16") == scores + 3 * operand  # multiplied in fp32
 
 
 def test_working_in_place_clones_an_input_that_backward_needs() -> None:
@@ -133,7 +133,7 @@ def test_gradients_that_pass_through(
 
 
 @pytest.mark.parametrize(
-    ("op", "inputs", "kept"),
+    ("op", "inputs", "expected"),
     [
         ("MatMul", ("h", "g"), ("g",)),  # the other one needs no gradient
         ("MatMul", ("g", "h"), ("g",)),
@@ -150,34 +150,34 @@ def test_gradients_that_pass_through(
         ("Max", ("h", "g"), ("h", "g")),
     ],
 )
-def test_more_saved_activations(op: str, inputs: tuple[str, ...], kept: tuple[str, ...]) -> None:
-    assert saved(Node("n", op, inputs, ("y",))) == kept
+def test_more_saved_activations(op: str, inputs: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    assert saved(Node("n", op, inputs, ("y",))) == expected
 
 
 @pytest.mark.parametrize(
-    ("op", "kept", "cloned"),
+    ("op", "expected", "cloned"),
     [
         ("Clip", ("y",), 0), ("Elu", ("y",), 0), ("Tanh", ("y",), 0), ("Exp", ("y",), 0), ("Sqrt", ("y",), 0),
         ("Selu", ("y",), 0), ("Celu", ("y",), 0), ("ThresholdedRelu", ("y",), 0), ("Sigmoid", ("y",), 0),
         ("Rsqrt", ("y",), 0), ("Gelu", (), 1), ("HardSwish", (), 1), ("Mish", (), 1), ("Add", (), 0),
     ],
 )  # fmt: skip
-def test_in_place_operators_keep_their_result_or_a_clone(op: str, kept: tuple[str, ...], cloned: int) -> None:
+def test_in_place_operators_keep_their_result_or_a_clone(op: str, expected: tuple[str, ...], cloned: int) -> None:
     shape = (4, 32, 8, 8)
-    assert saved(Node("n", op, ("h",), ("y",), {"inplace": 1})) == kept
+    assert saved(Node("n", op, ("h",), ("y",), {"inplace": 1})) == expected
     assert extra(op, shape, inplace=1) == cloned * 4 * 32 * 64 * 4
     assert extra(op, shape) == 0
 
 
-@pytest.mark.parametrize(("op", "kept"), [("Mul", ("g",)), ("Div", ("g",))])
-def test_products_in_place_clone_nothing(op: str, kept: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("op", "expected"), [("Mul", ("g",)), ("Div", ("g",))])
+def test_products_in_place_clone_nothing(op: str, expected: tuple[str, ...]) -> None:
     node = Node("n", op, ("h", "g"), ("y",), {"inplace": 1})
-    assert saved(node) == kept
+    assert saved(node) == expected
     graph = chain([FIRST, Node("second", "Sigmoid", ("x",), ("g",)), node], SHAPES, ["x"], ["y"])
     assert extra_saved_blocks(graph, node, needing_gradients(graph)) == []
 
 
-def test_a_choice_keeps_what_it_chose_by() -> None:
+def test_where_saves_its_condition() -> None:
     tensors = [
         Tensor("x", (4,), kind="input"), Tensor("w", (4,), kind="parameter"), Tensor("h", (4,)),
         Tensor("mask", (4,), "bool"), Tensor("y", (4,)),
@@ -194,7 +194,7 @@ def test_a_choice_keeps_what_it_chose_by() -> None:
     assert not differentiates(nodes[1], needing)
 
 
-def test_whole_numbers_have_no_gradients() -> None:
+def test_integers_have_no_gradients() -> None:
     tensors = [Tensor("x", (4,), kind="input"), Tensor("w", (4,), "int64", "parameter"), Tensor("y", (4,))]
     node = Node("a", "Mul", ("x", "w"), ("y",))
     assert needing_gradients(Graph.build("g", [node], {t.name: t for t in tensors}, ["x"], ["y"])) == set()

@@ -53,7 +53,7 @@ def test_in_place_work_takes_no_memory() -> None:
     assert blocks(graph) == 2
 
 
-def test_a_module_holds_what_it_was_handed() -> None:
+def test_a_module_holds_its_arguments_while_it_runs() -> None:
     def graph(module: str) -> object:
         nodes = [
             Node("a", "Relu", ("x",), ("a",)),
@@ -150,7 +150,7 @@ def test_of_rank_three_only_a_linear_layer_copies(op: str, perm: tuple[int, ...]
     assert sum(working_blocks(graph, graph.nodes[1], layouts(graph))) == copies * Tensor("", turned).bytes
 
 
-def test_the_outermost_module_that_was_handed_a_tensor_holds_it() -> None:
+def test_the_outermost_module_holds_a_tensor_that_was_passed_down() -> None:
     nodes = [
         Node("a", "Relu", ("x",), ("a",)),
         Node("b", "Relu", ("a",), ("b",), module="outer.inner"),
@@ -179,7 +179,7 @@ def test_only_state_that_holds_anything_is_allocated() -> None:
     assert state_bytes(looped) == 3 * 512
 
 
-def test_what_is_kept_counts_beside_the_model() -> None:
+def test_kept_blocks_count_as_state() -> None:
     graph = chain([Node("a", "Mul", ("x", "w"), ("y",))], {"x": ONE, "w": ONE, "y": ONE}, ["x"], ["y"])
     tape = inference_tape(graph)
     plain, with_states = live_peak(graph, tape), live_peak(graph, tape, [512, 1])
@@ -194,19 +194,19 @@ def test_the_allocator_counts_model_input_workspaces_and_run() -> None:
     peak = cached_peak(graph, tape)
     assert (peak.bytes, peak.state_bytes, peak.node) == (9 * MIB, 3 * MIB, "a")
     assert cached_peak(graph, tape, workspaces=[32 * MIB, MIB]).bytes == 42 * MIB
-    kept = cached_peak(graph, tape, kept=[3 * MIB, 3 * MIB])
-    assert (kept.bytes, kept.state_bytes) == (15 * MIB, 9 * MIB)  # the second run finds the states there
+    with_blocks = cached_peak(graph, tape, persistent=[3 * MIB, 3 * MIB])
+    assert (with_blocks.bytes, with_blocks.state_bytes) == (15 * MIB, 9 * MIB)  # the second run finds the states there
 
 
 def test_the_first_run_may_be_the_larger_one() -> None:
     """A block that the first run is handed whole is split for what is kept, and the second run gets less."""
     tape = Tape()
     tape.begin("only")
-    tape.give(tape.take(11 * MIB))
+    tape.free(tape.allocate(11 * MIB))
     graph = chain([], {"x": ONE}, ["x"], ["x"])
     assert CachingAllocator().replay(tape) == (12 * MIB, "only")  # 1 MiB more than it asked for
     assert cached_peak(graph, tape).bytes == 12 * MIB + 512
-    assert cached_peak(graph, tape, kept=[512]).bytes == 12 * MIB + 1024
+    assert cached_peak(graph, tape, persistent=[512]).bytes == 12 * MIB + 1024
 
 
 def test_library_workspaces_are_taken_on_cuda_alone() -> None:
@@ -252,10 +252,10 @@ def ends_of(nodes: list[Node], outputs: list[str]) -> dict[str, int]:
     """For each tensor the position after which it is dead; all are one block."""
     names = dict.fromkeys(name for node in nodes for name in (*node.inputs, *node.outputs))
     graph = chain(nodes, dict.fromkeys(names, ONE), ["x"], outputs)
-    return {name: position for position, found in deaths(graph, layouts(graph)).items() for name in found}
+    return {name: position for position, death in deaths(graph, layouts(graph)).items() for name in death}
 
 
-def test_a_name_in_the_frame_that_made_it_may_be_given_away() -> None:
+def test_a_tensor_made_in_the_frame_that_concatenates_it_dies_there() -> None:
     """Made in the frame that concatenates it, a tensor dies there; made in a module before, it is a local variable."""
     made_here = [
         Node("a", "Relu", ("x",), ("a",), module="net"),

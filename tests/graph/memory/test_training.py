@@ -141,19 +141,19 @@ def test_peak_is_that_of_live_tensors(inplace: bool) -> None:
 
 def story(tape: Tape) -> dict[str, list[float]]:
     """For each node the blocks that are taken, and below zero those that are given back."""
-    told: dict[str, list[float]] = {}
+    steps: dict[str, list[float]] = {}
     sizes: list[float] = []
     marks = [*tape.marks, (len(tape.events), "")]
     for (start, node), (end, _) in pairwise(marks):
-        told[node] = []
+        steps[node] = []
         for event in tape.events[start:end]:
             if event >= 0:
                 sizes.append(event / BLOCK_BYTES)
-            told[node].append(sizes[-1] if event >= 0 else -sizes[~event])
-    return told
+            steps[node].append(sizes[-1] if event >= 0 else -sizes[~event])
+    return steps
 
 
-def test_the_story_of_a_step() -> None:
+def test_allocations_of_a_training_step() -> None:
     assert story(training_tape(perceptron(), "adamw")) == {
         "a": [1],
         "b": [1, -1],  # the ReLU saves its result
@@ -168,10 +168,10 @@ def test_the_story_of_a_step() -> None:
 
 
 def test_a_loss_works_in_full_precision() -> None:
-    told = story(training_tape(perceptron().with_dtype("fp16"), "sgd"))
+    steps = story(training_tape(perceptron().with_dtype("fp16"), "sgd"))
     # saved, a copy of the output that passes, the output dies, two in between, and the gradient in half precision
-    assert told["loss"] == [1, 1, -1, -0.5, 1, 1, -1, -1, -1, 0.5]
-    assert told["c (backward)"] == [0.5, 0.5, -0.5]
+    assert steps["loss"] == [1, 1, -1, -0.5, 1, 1, -1, -1, -1, 0.5]
+    assert steps["c (backward)"] == [0.5, 0.5, -0.5]
 
 
 def test_an_output_named_twice_has_one_loss_and_one_without_gradient_none() -> None:
@@ -182,36 +182,36 @@ def test_an_output_named_twice_has_one_loss_and_one_without_gradient_none() -> N
 
 def test_a_weight_that_is_used_twice_keeps_one_gradient() -> None:
     nodes = [Node("a", "Mul", ("x", "w"), ("a",)), Node("b", "Mul", ("a", "w"), ("b",))]
-    told = story(training_tape(chain(nodes, dict.fromkeys(["x", "w", "a", "b"], ONE), ["x"], ["b"]), "sgd"))
-    assert told["b (backward)"] == [1, 1, -1, -1]  # of `a` and of the weight; what came in; `a` itself
-    assert told["a (backward)"] == [1, -1, -1]  # the second gradient of the weight is added to the first
-    assert told["sgd update"] == [-1]
+    steps = story(training_tape(chain(nodes, dict.fromkeys(["x", "w", "a", "b"], ONE), ["x"], ["b"]), "sgd"))
+    assert steps["b (backward)"] == [1, 1, -1, -1]  # of `a` and of the weight; what came in; `a` itself
+    assert steps["a (backward)"] == [1, -1, -1]  # the second gradient of the weight is added to the first
+    assert steps["sgd update"] == [-1]
 
 
-def test_where_a_gradient_is_shared_the_sum_needs_a_place_of_its_own() -> None:
+def test_summing_into_a_shared_gradient_allocates_a_new_one() -> None:
     nodes = [
         Node("a", "Mul", ("x", "w1"), ("a",)),
         Node("b", "Relu", ("a",), ("b",)),
         Node("c", "Add", ("a", "b"), ("c",)),
     ]
-    told = story(training_tape(chain(nodes, dict.fromkeys(["x", "w1", "a", "b", "c"], ONE), ["x"], ["c"]), "sgd"))
-    assert told["c (backward)"] == []  # both operands take the gradient that came in
-    assert told["b (backward)"] == [1, 1, -1, -1, -1]
+    steps = story(training_tape(chain(nodes, dict.fromkeys(["x", "w1", "a", "b", "c"], ONE), ["x"], ["c"]), "sgd"))
+    assert steps["c (backward)"] == []  # both operands take the gradient that came in
+    assert steps["b (backward)"] == [1, 1, -1, -1, -1]
     own = [*nodes[:2], Node("d", "Silu", ("a",), ("d",)), Node("c", "Max", ("d", "b"), ("c",))]
-    told = story(training_tape(chain(own, dict.fromkeys(["x", "w1", *"abcd"], ONE), ["x"], ["c"]), "sgd"))
-    assert told["c (backward)"] == [1, 1, -1, -1]  # a new one for each, and the saved one dies; `b` is still needed
-    assert told["d (backward)"] == [1, -1, -1]  # nobody needs `a` any more
-    assert told["b (backward)"] == [1, -1, -1, -1]  # added to the one that is there
+    steps = story(training_tape(chain(own, dict.fromkeys(["x", "w1", *"abcd"], ONE), ["x"], ["c"]), "sgd"))
+    assert steps["c (backward)"] == [1, 1, -1, -1]  # a new one for each, and the saved one dies; `b` is still needed
+    assert steps["d (backward)"] == [1, -1, -1]  # nobody needs `a` any more
+    assert steps["b (backward)"] == [1, -1, -1, -1]  # added to the one that is there
 
 
-def test_the_gradient_of_what_was_stretched_is_large_until_it_is_summed() -> None:
-    def told(op: str) -> list[float]:
+def test_the_gradient_of_a_broadcast_operand_is_large_until_it_is_summed() -> None:
+    def gradient_sizes(op: str) -> list[float]:
         nodes = [Node("a", "Mul", ("x", "w1"), ("a",)), Node("b", op, ("a", "w2"), ("b",))]
         shapes = {"x": (4, 128), "w1": (4, 128), "a": (4, 128), "w2": (128,), "b": (4, 128)}
         return story(training_tape(chain(nodes, shapes, ["x"], ["b"]), "sgd"))["b (backward)"]
 
-    assert told("Mul") == [4, 4, 1, -4, -4, -4]
-    assert told("Add") == [1]  # summed at once; the other operand's gradient is the one that came in
+    assert gradient_sizes("Mul") == [4, 4, 1, -4, -4, -4]
+    assert gradient_sizes("Add") == [1]  # summed at once; the other operand's gradient is the one that came in
 
 
 def test_indices_and_views() -> None:
@@ -221,21 +221,21 @@ def test_indices_and_views() -> None:
         Node("v", "Reshape", ("b",), ("v",)),
     ]
     large = dict.fromkeys(["x", "w1", "a"], (1, 1, 32, 32))
-    told = story(training_tape(chain(nodes, {**large, "b": (1, 1, 16, 16), "v": (1, 256)}, ["x"], ["v"]), "sgd"))
-    assert told["b"] == [2, 4, 4, -4]  # the result, its indices, and those that PyTorch finds anyway
-    assert told["v"] == told["v (backward)"] == []
-    assert told["b (backward)"] == [8, 4, -4, -2, -4, -8]
+    steps = story(training_tape(chain(nodes, {**large, "b": (1, 1, 16, 16), "v": (1, 256)}, ["x"], ["v"]), "sgd"))
+    assert steps["b"] == [2, 4, 4, -4]  # the result, its indices, and those that PyTorch finds anyway
+    assert steps["v"] == steps["v (backward)"] == []
+    assert steps["b (backward)"] == [8, 4, -4, -2, -4, -8]
 
 
-def test_what_works_in_place_is_cloned_and_both_halves_are_saved() -> None:
+def test_an_in_place_input_is_cloned_and_both_halves_are_saved() -> None:
     nodes = [
         Node("a", "Mul", ("x", "w1"), ("a",)),
         Node("b", "Silu", ("a",), ("b",), {"inplace": 1}),
         Node("s", "Split", ("b",), ("s1", "s2"), {"axis": 0}),
         Node("c", "Mul", ("s1", "s2"), ("c",)),
     ]
-    whole, half = dict.fromkeys(["x", "w1", "a", "b"], (256,)), dict.fromkeys(["s1", "s2", "c"], ONE)
-    assert story(training_tape(chain(nodes, {**whole, **half}, ["x"], ["c"]), "sgd")) == {
+    full, half = dict.fromkeys(["x", "w1", "a", "b"], (256,)), dict.fromkeys(["s1", "s2", "c"], ONE)
+    assert story(training_tape(chain(nodes, {**full, **half}, ["x"], ["c"]), "sgd")) == {
         "a": [2],
         "b": [2],
         "s": [],
@@ -265,11 +265,11 @@ def test_an_attention_writes_its_scores_back_too_and_keeps_its_mask() -> None:
     nodes = [Node(n, "Mul", ("x", f"w{n}"), (n,)) for n in names]
     nodes.append(Node("a", "Attention", ("q", "k", "v", "m"), ("y",)))
     graph = chain(nodes, dict.fromkeys(["x", *(f"w{n}" for n in names), *names, "y"], shape), ["x"], ["y"])
-    told = story(training_tape(graph, "sgd", cuda=True))
-    assert told["a"] == [2, 0.125, 0, 0, 0]  # sixteen log-sum-exps; no copy of the mask, whose rows are long enough
+    steps = story(training_tape(graph, "sgd", cuda=True))
+    assert steps["a"] == [2, 0.125, 0, 0, 0]  # sixteen log-sum-exps; no copy of the mask, whose rows are long enough
     # four gradients, the workspaces, what came in, the statistics; then operands, mask and result
-    assert told["a (backward)"] == [2, 2, 2, 2, 0, 2, 0, -2, -2, -0.125, 0, -2, -2, -2, -2, -2]
-    assert told["m (backward)"] == [2, -2]
+    assert steps["a (backward)"] == [2, 2, 2, 2, 0, 2, 0, -2, -2, -0.125, 0, -2, -2, -2, -2, -2]
+    assert steps["m (backward)"] == [2, -2]
 
 
 def test_states_are_kept_in_full_precision_for_every_weight() -> None:

@@ -194,8 +194,8 @@ def test_which_convolutions_are_copied(
 
 def test_only_wide_groups_in_half_precision_follow_each_other() -> None:
     source, out = (8, 64, 28, 28), (8, 64, 28, 28)
-    whole = [source, (64, 32, 3, 3), out]
-    assert convolution(source, (64, 32, 3, 3), out, group=2) == moved(2, *whole)  # 32 channels a group
+    full_shapes = [source, (64, 32, 3, 3), out]
+    assert convolution(source, (64, 32, 3, 3), out, group=2) == moved(2, *full_shapes)  # 32 channels a group
     wide, wide_out = (8, 66, 28, 28), (8, 64, 28, 28)
     assert convolution(wide, (64, 33, 3, 3), wide_out, group=2) == round(
         (moved(2, wide) * 40 / 33 + moved(2, (64, 40, 3, 3), wide_out)) / 2

@@ -31,16 +31,16 @@ def measured(seed: int, *, traced: bool) -> Measured:
 @pytest.mark.parametrize("traced", [True, False])
 def test_weights_are_found_with_and_without_traces(traced):
     rows = [measured(seed, traced=traced) for seed in range(60)]
-    found = dict(zip(COMPILED_COLUMNS, fit_compiled(rows, "h200", penalty=1e-4).weights, strict=True))
-    assert {name: found[name] for name in WEIGHTS} == pytest.approx(WEIGHTS, abs=0.02)
-    assert found["depthwise"] == 0.0, "of which there is none"
+    result = dict(zip(COMPILED_COLUMNS, fit_compiled(rows, "h200", penalty=1e-4).weights, strict=True))
+    assert {name: result[name] for name in WEIGHTS} == pytest.approx(WEIGHTS, abs=0.02)
+    assert result["depthwise"] == 0.0, "of which there is none"
 
 
-def test_a_wrong_measurement_does_not_lead_astray():
+def test_an_outlier_does_not_spoil_the_fit():
     rows = [measured(seed, traced=True) for seed in range(60)]
     rows[7] = Measured(rows[7].kernels, 20 * rows[7].latency_us)
-    found = dict(zip(COMPILED_COLUMNS, fit_compiled(rows, "h200", penalty=1e-4).weights, strict=True))
-    assert {name: found[name] for name in WEIGHTS} == pytest.approx(WEIGHTS, abs=0.05)
+    result = dict(zip(COMPILED_COLUMNS, fit_compiled(rows, "h200", penalty=1e-4).weights, strict=True))
+    assert {name: result[name] for name in WEIGHTS} == pytest.approx(WEIGHTS, abs=0.05)
 
 
 def test_weights_are_pulled_to_nothing():
@@ -49,6 +49,6 @@ def test_weights_are_pulled_to_nothing():
     assert strong < weak
 
 
-def test_nothing_is_an_error():
+def test_an_empty_set_is_an_error():
     with pytest.raises(InputError, match="no compiled workload"):
         fit_compiled([], "h200")

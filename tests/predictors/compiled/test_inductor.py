@@ -99,7 +99,7 @@ def test_large_products_of_odd_width_are_filled_up():
         assert not is_padded(plain, plain.nodes[0])
 
 
-def test_the_bias_of_a_product_in_single_precision_is_somebody_elses():
+def test_the_bias_of_a_product_in_single_precision_is_added_by_another_kernel():
     assert len(lower(gemm(64, "fp32", bias=True)).nodes[0].inputs) == 2
     assert lower(gemm(64, "fp16", bias=True)).nodes[0].inputs == ("x", "w", "b")
     assert lower(tiny_graph()).nodes == tiny_graph().nodes

@@ -24,8 +24,8 @@ PARTS = ((0,), (1, 2, 3), (4,))
 class Doubling(RooflinePredictor):
     """A predictor whose units take twice their bound."""
 
-    def unit_times_us(self, asked: Workload, units: DistinctUnits) -> np.ndarray:
-        del asked
+    def unit_times_us(self, workload: Workload, units: DistinctUnits) -> np.ndarray:
+        del workload
         return units.bound_us * 2
 
 
@@ -43,7 +43,7 @@ def predictor(**weights: float) -> CompiledPredictor:
 
 def test_a_factor_makes_its_kernels_slower_and_no_others():
     plain, slower = (predictor(**weights).predict(workload()) for weights in ({}, {"product": math.log(2)}))
-    shares = [{row.operator: row.latency_ms for row in each.breakdown} for each in (plain, slower)]
+    shares = [{row.operator: row.latency_ms for row in prediction.breakdown} for prediction in (plain, slower)]
     assert set(shares[0]) == {"Conv", "Gemm", FUSED}
     assert shares[1]["Gemm"] == pytest.approx(2 * shares[0]["Gemm"])
     assert shares[1][FUSED] == pytest.approx(shares[0][FUSED])
@@ -57,22 +57,22 @@ def test_the_interval_is_what_held_out_errors_were():
     assert math.log(latency.value / latency.low) == pytest.approx(0.3)
 
 
-def test_eager_mode_is_told_too_and_energy_follows_the_time():
-    eager, found = Doubling().predict(workload()), predictor(launch=1.0).predict(workload())
-    assert found.eager_latency_ms == eager.latency_ms
-    assert found.to_dict()["eager_latency_ms"]["value"] == eager.latency_ms.value
+def test_the_eager_latency_is_predicted_too_and_energy_follows_the_time():
+    eager, prediction = Doubling().predict(workload()), predictor(launch=1.0).predict(workload())
+    assert prediction.eager_latency_ms == eager.latency_ms
+    assert prediction.to_dict()["eager_latency_ms"]["value"] == eager.latency_ms.value
     assert "eager_latency_ms" not in eager.to_dict()
-    assert found.energy_j.value == pytest.approx(eager.power_w.value * found.latency_ms.value / 1000)
-    assert found.throughput_per_s.value == pytest.approx(64 / found.latency_ms.value * 1000)
-    assert found.memory_mib == eager.memory_mib
-    assert found.runtime == "compile"
-    assert AS_EAGER in found.warnings
+    assert prediction.energy_j.value == pytest.approx(eager.power_w.value * prediction.latency_ms.value / 1000)
+    assert prediction.throughput_per_s.value == pytest.approx(64 / prediction.latency_ms.value * 1000)
+    assert prediction.memory_mib == eager.memory_mib
+    assert prediction.runtime == "compile"
+    assert AS_EAGER in prediction.warnings
 
 
-def test_on_a_slice_the_gain_is_that_on_the_whole():
-    whole, part = predictor().predict(workload()), predictor().predict(workload("sms:66"))
-    assert part.eager_latency_ms.value > whole.eager_latency_ms.value
-    gains = [each.latency_ms.value / each.eager_latency_ms.value for each in (whole, part)]
+def test_on_a_slice_the_gain_is_that_of_the_full_device():
+    full, part = predictor().predict(workload()), predictor().predict(workload("sms:66"))
+    assert part.eager_latency_ms.value > full.eager_latency_ms.value
+    gains = [prediction.latency_ms.value / prediction.eager_latency_ms.value for prediction in (full, part)]
     assert gains[0] == pytest.approx(gains[1])
     assert ON_A_PART in part.warnings
 
@@ -89,7 +89,7 @@ def test_a_model_is_written_and_read():
             CompiledModel.load(damaged)
 
 
-def test_what_cannot_answer_says_why(monkeypatch):
+def test_unsupported_workloads_are_refused_with_a_reason(monkeypatch):
     monkeypatch.setattr(compiled_model, "shipped", lambda device: model() if device == "h200" else None)
     assert compiled_model.compiled(Doubling(), "h200", lambda _: PARTS).model == model()
     with pytest.raises(InputError, match="not measured on a100"):
@@ -99,7 +99,7 @@ def test_what_cannot_answer_says_why(monkeypatch):
 
 
 def test_the_shipped_model_is_of_these_features():
-    found = compiled_model.shipped("h200")
-    assert found is not None
-    assert 0.0 < found.error < 0.6
+    fitted_model = compiled_model.shipped("h200")
+    assert fitted_model is not None
+    assert 0.0 < fitted_model.error < 0.6
     assert compiled_model.shipped("t4") is None

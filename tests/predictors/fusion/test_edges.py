@@ -51,7 +51,7 @@ def test_a_row_knows_its_runtime_its_ends_and_what_is_around_them():
     assert column(edges, "before_1")[0] == -1
 
 
-def test_codes_are_told_from_sizes():
+def test_categories_are_columns_of_codes_and_not_of_sizes():
     named = {EDGE_COLUMNS[position] for position in CATEGORIES}
     assert {"runtime", "source_operator", "target_kind", "true_behind", "source_next_work"} <= named
     assert not {"log_ratio", "source_log_next_work", "source_steps_to_work", "distance"} & named
@@ -74,12 +74,12 @@ def test_a_stream_is_written_out_where_too_many_buffers_would_be_read_again():
 
 
 @pytest.mark.parametrize(("channels", "expected"), [(64, 16.0), (24, 8.0), (30, 2.0), (7, 1.0)])
-def test_channels_are_told_by_the_block_they_fill(channels, expected):
+def test_channels_are_described_by_the_block_they_fill(channels, expected):
     edges = extract_edges(tiny_graph(channels=channels), "onnxruntime")
     assert column(edges, "source_aligned")[0] == expected
 
 
-def test_a_reshape_that_copies_is_told_from_one_that_does_not():
+def test_a_reshape_that_copies_differs_from_one_that_does_not():
     def reshaped(*nodes):
         shapes = {"x": (4, 6), "r": (4, 6), "t": (6, 4), "y": (24,), "z": (24,)}
         return extract_edges(chain([Node("relu", "Relu", ("x",), ("r",)), *nodes], shapes, ["x"], ["z"]), "inductor")
@@ -93,7 +93,7 @@ def test_a_reshape_that_copies_is_told_from_one_that_does_not():
     assert column(copied, "target_copies")[1] == 1
 
 
-def test_what_is_made_from_weights_alone_is_told():
+def test_tensors_computed_from_weights_alone_are_marked():
     tensors = [
         Tensor("x", (2, 4), kind="input"), Tensor("w", (4, 4), kind="parameter"),
         *(Tensor(name, (4, 4)) for name in ("n", "m")), Tensor("y", (2, 4)),

@@ -11,13 +11,13 @@ from foretell.predictors.fusion.edges import edges_of
 from foretell.predictors.fusion.lazy_compiler import lower
 
 
-def lowered(nodes, kept=(), outputs=("y",), dtype="fp32"):
-    """Nodes that all make tensors of one shape; what nobody makes is a weight where ``kept`` has it, else an input."""
+def lowered(nodes, parameters=(), outputs=("y",), dtype="fp32"):
+    """Nodes that all make tensors of one shape; what nobody makes is a weight if in ``parameters``, else an input."""
     made = {name for node in nodes for name in node.outputs}
     read = {name for node in nodes for name in node.inputs}
     tensors = {name: Tensor(name, (8, 8), dtype) for name in made}
-    tensors |= {name: Tensor(name, (8, 8), dtype, kind="parameter") for name in kept}
-    inputs = sorted(read - made - set(kept))
+    tensors |= {name: Tensor(name, (8, 8), dtype, kind="parameter") for name in parameters}
+    inputs = sorted(read - made - set(parameters))
     tensors |= {name: Tensor(name, (8, 8), dtype, kind="input") for name in inputs}
     graph = Graph.build("g", nodes, tensors, inputs, list(outputs))
     makers = [[] for _ in nodes]
@@ -45,9 +45,9 @@ def transformer(blocks, dtype):
 @pytest.mark.parametrize(("dtype", "expected"), [("fp16", "1110111"), ("fp32", "1010101")])
 def test_a_residual_stream_is_computed_again_until_it_reads_more_than_four_buffers(dtype, expected):
     """In single precision a bias is read beside its product, and the stream is full after half as many blocks."""
-    found = transformer(8, dtype)
+    expressions = transformer(8, dtype)
     adds = [3 * number + 3 for number in range(8)]
-    assert "".join(str(int(pair in found.inlined)) for pair in pairwise(adds)) == expected
+    assert "".join(str(int(pair in expressions.inlined)) for pair in pairwise(adds)) == expected
 
 
 def test_a_product_has_its_operand_written_out_and_a_view_stands_for_what_it_shows():
@@ -57,9 +57,9 @@ def test_a_product_has_its_operand_written_out_and_a_view_stands_for_what_it_sho
         Node("gemm", "Gemm", ("t", "weight"), ("g",)),
         Node("neg", "Neg", ("g",), ("y",)),
     ]
-    found = lowered(nodes, ("weight",))
-    assert found.written == [True, True, True, True]
-    assert found.inlined == {(0, 1)}  # when the view was met, nothing was written yet
+    expressions = lowered(nodes, ("weight",))
+    assert expressions.written == [True, True, True, True]
+    assert expressions.inlined == {(0, 1)}  # when the view was met, nothing was written yet
 
 
 def test_the_bias_of_a_convolution_is_pointwise_work():
@@ -77,15 +77,15 @@ def test_reductions_and_what_is_returned_are_written_out():
         Node("sum", "ReduceSum", ("e",), ("s",)),
         Node("div", "Div", ("e", "s"), ("y",)),
     ]
-    found = lowered(nodes)
-    assert found.written == [False, True, True]
-    assert found.inlined == {(0, 1), (0, 2)}
+    expressions = lowered(nodes)
+    assert expressions.written == [False, True, True]
+    assert expressions.inlined == {(0, 1), (0, 2)}
 
 
 def test_an_expression_of_many_buffers_is_written_out_though_it_is_read_once():
     names = [f"x{number}" for number in range(10)]
     nodes = [Node("first", "Add", (names[0], names[1]), ("s1",))]
     nodes += [Node(f"add{n}", "Add", (f"s{n - 1}", names[n]), (f"s{n}",)) for n in range(2, 10)]
-    found = lowered([*nodes, Node("last", "Neg", ("s9",), ("y",))])
-    assert found.reads == [2, 3, 4, 5, 6, 7, 8, 9, 2, 2]
-    assert found.written == [*[False] * 7, True, False, True]
+    expressions = lowered([*nodes, Node("last", "Neg", ("s9",), ("y",))])
+    assert expressions.reads == [2, 3, 4, 5, 6, 7, 8, 9, 2, 2]
+    assert expressions.written == [*[False] * 7, True, False, True]

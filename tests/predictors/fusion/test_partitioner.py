@@ -28,9 +28,9 @@ def test_trees_learn_edges_and_are_served_as_they_were_fitted(fitted):
     assert (is_fused(booster, rows) == fused).all()
     served = Partitioner.load(write({"onnxruntime": booster}, {"graphs": {"onnxruntime": 30}}))
     assert served.card["graphs"] == {"onnxruntime": 30}
-    found = served.partition(tiny_graph(), "onnxruntime")
-    assert found.fused.tolist() == fused[: len(found.fused)].tolist()
-    assert len(found.kernels) == len(tiny_graph().nodes) - int(found.fused.sum())
+    partition = served.partition(tiny_graph(), "onnxruntime")
+    assert partition.fused.tolist() == fused[: len(partition.fused)].tolist()
+    assert len(partition.kernels) == len(tiny_graph().nodes) - int(partition.fused.sum())
 
 
 def test_equal_trees_give_equal_files(fitted):
@@ -76,9 +76,9 @@ def test_a_file_of_something_else_is_refused(fitted):
 
 
 def test_the_shipped_one_fuses_a_convolution_with_its_activation():
-    found = Partitioner.shipped().partition(tiny_graph(channels=64), "onnxruntime")
-    assert found.groups[0] == found.groups[1]
-    assert len(found.kernels) < len(found.groups)
+    partition = Partitioner.shipped().partition(tiny_graph(channels=64), "onnxruntime")
+    assert partition.groups[0] == partition.groups[1]
+    assert len(partition.kernels) < len(partition.groups)
 
 
 def test_a_package_without_it_says_what_to_do(tmp_path, monkeypatch):

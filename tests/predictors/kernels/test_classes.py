@@ -40,7 +40,7 @@ ANONYMOUS = "void at::native::(anonymous namespace)::"
         ("somebodys_kernel", "other other"),
     ],
 )  # fmt: skip
-def test_a_name_tells_library_algorithm_tile_and_layout(name, expected):
+def test_a_class_names_library_algorithm_tile_and_layout(name, expected):
     assert str(kernel_class(name)) == expected
 
 

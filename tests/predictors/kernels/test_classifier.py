@@ -50,10 +50,10 @@ def test_it_is_the_same_when_it_is_read_again() -> None:
     assert (before.classes[:, 0] == after.classes[:, 0]).mean() > 0.97
 
 
-def changed(**given: object) -> bytes:
+def changed(**options: object) -> bytes:
     with np.load(io.BytesIO(write(fitted())), allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
-    card = json.loads(arrays["card"].tobytes()) | given
+    card = json.loads(arrays["card"].tobytes()) | options
     arrays["card"] = np.frombuffer(json.dumps(card).encode(), np.uint8)
     data = io.BytesIO()
     np.savez_compressed(data, **arrays)
@@ -68,18 +68,20 @@ def test_what_is_no_classifier_is_refused() -> None:
         KernelClassifier.load(changed(schema="old"))
 
 
-def test_what_ships_tells_products_and_activations() -> None:
+def test_the_shipped_classifier_recognises_products_and_activations() -> None:
     shipped.cache_clear()
-    found = shipped("h200")
-    assert found is not None
-    asked = workload(graph=blocks(4096, 4096), dtype="bf16")
-    rows = extract_units(asked)
-    told = found.rank(kernel_inputs(rows.features, operand_layouts(asked, rows), False), 1)
-    names = dict(zip(rows.operators, (found.classes[number] for number in told.classes[:, 0].tolist()), strict=True))
+    classifier = shipped("h200")
+    assert classifier is not None
+    work = workload(graph=blocks(4096, 4096), dtype="bf16")
+    rows = extract_units(work)
+    ranked = classifier.rank(kernel_inputs(rows.features, operand_layouts(work, rows), False), 1)
+    names = dict(
+        zip(rows.operators, (classifier.classes[number] for number in ranked.classes[:, 0].tolist()), strict=True)
+    )
     assert names["MatMul"].startswith("cublas product ")
     assert names["Relu"] == "pytorch pointwise-vectors"
-    assert found.card["held_out"]["inference"]["at once"] > 0.88
-    assert found.card["held_out"]["inference"]["among five"] > 0.98
+    assert classifier.card["held_out"]["inference"]["at once"] > 0.88
+    assert classifier.card["held_out"]["inference"]["among five"] > 0.98
 
 
 def test_a_device_without_a_file_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +89,7 @@ def test_a_device_without_a_file_has_none(tmp_path: Path, monkeypatch: pytest.Mo
     shipped.cache_clear()
     assert shipped("a100") is None
     write_fitted(tmp_path, file_name("h200"), write(fitted()))
-    found = shipped("h200")
+    classifier = shipped("h200")
     shipped.cache_clear()
-    assert found is not None
-    assert found.classes == CLASSES
+    assert classifier is not None
+    assert classifier.classes == CLASSES

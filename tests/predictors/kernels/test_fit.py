@@ -13,8 +13,8 @@ pytest.importorskip("torch")
 
 def test_a_rule_is_learned() -> None:
     features, layouts, labels = labelled()
-    told = fitted().rank(kernel_inputs(features, layouts, False), 1).classes[:, 0]
-    assert (told == labels).mean() > 0.95
+    ranked = fitted().rank(kernel_inputs(features, layouts, False), 1).classes[:, 0]
+    assert (ranked == labels).mean() > 0.95
 
 
 def test_a_network_knows_the_classes_and_tiles_that_it_saw() -> None:

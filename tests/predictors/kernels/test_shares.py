@@ -29,8 +29,8 @@ def only_h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_device_without_traces_is_named(only_h200: None) -> None:
-    found, warning = classifier_for(Target(find_device("a100")))
-    assert found is None
+    classifier, warning = classifier_for(Target(find_device("a100")))
+    assert classifier is None
     assert warning is not None
     assert "foretell train -p kernel-classes -d a100" in warning
     assert classifier_for(H200) == (shipped("h200"), None)
@@ -40,16 +40,16 @@ def test_a_device_without_traces_is_named(only_h200: None) -> None:
 
 
 def test_every_distinct_unit_has_a_class_and_slices_change_none() -> None:
-    asked = workload(64, 64)
-    units = extract_units(asked)
+    work = workload(64, 64)
+    units = extract_units(work)
     distinct = DistinctUnits.of(units)
-    found = likeliest(asked, units, distinct, fitted())
-    assert len(found) == len(distinct)
-    assert {name for name, _ in found} <= set(CLASSES)
-    assert all(0 < probability <= 1 for _, probability in found)
-    part = replace(asked, target=replace(H200, slice=parse_slice("sms:16", H200.device)))
+    classes = likeliest(work, units, distinct, fitted())
+    assert len(classes) == len(distinct)
+    assert {name for name, _ in classes} <= set(CLASSES)
+    assert all(0 < probability <= 1 for _, probability in classes)
+    part = replace(work, target=replace(H200, slice=parse_slice("sms:16", H200.device)))
     on_part = extract_units(part)
-    assert sorted(likeliest(part, on_part, DistinctUnits.of(on_part), fitted())) == sorted(found)
+    assert sorted(likeliest(part, on_part, DistinctUnits.of(on_part), fitted())) == sorted(classes)
 
 
 def test_units_of_one_class_are_one_row() -> None:

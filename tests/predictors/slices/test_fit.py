@@ -41,50 +41,62 @@ def ratio(model: SliceModel, sample: Sample, sms: int, *, green: bool) -> float:
     return float(times_us @ sample.units.counts / (sample.unit_us @ sample.units.counts))
 
 
-def measured(found: list[Sample], methods: tuple[bool, ...] = (False, True)) -> MeasuredSlices:
-    rows = [(i, sms, green) for i in range(len(found)) for sms in SMS for green in methods]
-    latency = [found[i].truth["latency_ms"] * ratio(truth(), found[i], sms, green=green) for i, sms, green in rows]
+def measured(known_samples: list[Sample], methods: tuple[bool, ...] = (False, True)) -> MeasuredSlices:
+    rows = [(i, sms, green) for i in range(len(known_samples)) for sms in SMS for green in methods]
+    latency = [
+        known_samples[i].truth["latency_ms"] * ratio(truth(), known_samples[i], sms, green=green)
+        for i, sms, green in rows
+    ]
     places, sms, green = zip(*rows, strict=True)
     return MeasuredSlices(np.array(places), np.array(sms, float), np.array(green), np.array(latency))
 
 
-def test_what_made_the_slices_is_found():
-    found = samples()
-    model = fit_slices(found, [sample.unit_us for sample in found], measured(found), "h200", H200.sms, penalty=1e-3)
+def test_the_fit_recovers_the_true_weights():
+    known_samples = samples()
+    model = fit_slices(
+        known_samples,
+        [sample.unit_us for sample in known_samples],
+        measured(known_samples),
+        "h200",
+        H200.sms,
+        penalty=1e-3,
+    )
     assert model.device == "h200"
     assert model.mps_launch_us == pytest.approx(0.4, rel=0.05)
-    for sample in found:
+    for sample in known_samples:
         for sms in SMS:
             for green in (False, True):
-                told = ratio(model, sample, sms, green=green)
-                assert told == pytest.approx(ratio(truth(), sample, sms, green=green), rel=0.02)
+                predicted = ratio(model, sample, sms, green=green)
+                assert predicted == pytest.approx(ratio(truth(), sample, sms, green=green), rel=0.02)
 
 
 def test_weights_that_are_pulled_hard_are_small():
-    found = samples()
-    times = [sample.unit_us for sample in found]
-    free, pulled = (fit_slices(found, times, measured(found), "h200", H200.sms, penalty) for penalty in (1e-3, 1.0))
+    known_samples = samples()
+    times = [sample.unit_us for sample in known_samples]
+    free, pulled = (
+        fit_slices(known_samples, times, measured(known_samples), "h200", H200.sms, penalty) for penalty in (1e-3, 1.0)
+    )
     assert np.abs(pulled.weights).max() < 0.2 * np.abs(free.weights).max()
 
 
 def test_one_bad_measurement_does_not_matter_much():
-    found = samples()
-    times, rows = [sample.unit_us for sample in found], measured(found)
+    known_samples = samples()
+    times, rows = [sample.unit_us for sample in known_samples], measured(known_samples)
     rows.latency_ms[7] *= 3
-    model = fit_slices(found, times, rows, "h200", H200.sms, penalty=1e-3)
-    far = [abs(ratio(model, s, 26, green=False) / ratio(truth(), s, 26, green=False) - 1) for s in found]
+    model = fit_slices(known_samples, times, rows, "h200", H200.sms, penalty=1e-3)
+    far = [abs(ratio(model, s, 26, green=False) / ratio(truth(), s, 26, green=False) - 1) for s in known_samples]
     assert np.median(far) < 0.02
 
 
-def test_without_mps_nothing_is_told_of_its_cost():
-    found = samples()
-    times = [sample.unit_us for sample in found]
-    assert fit_slices(found, times, measured(found, (True,)), "h200", H200.sms).mps_launch_us == 0.0
+def test_without_mps_measurements_its_cost_is_zero():
+    known_samples = samples()
+    times = [sample.unit_us for sample in known_samples]
+    assert fit_slices(known_samples, times, measured(known_samples, (True,)), "h200", H200.sms).mps_launch_us == 0.0
 
 
 def test_no_slices_are_an_error():
-    found = samples()
-    none = measured(found).of(np.zeros(0, np.intp))
+    known_samples = samples()
+    none = measured(known_samples).of(np.zeros(0, np.intp))
     assert len(none) == 0
     with pytest.raises(InputError, match="no measured slice"):
-        fit_slices(found, [sample.unit_us for sample in found], none, "h200", H200.sms)
+        fit_slices(known_samples, [sample.unit_us for sample in known_samples], none, "h200", H200.sms)

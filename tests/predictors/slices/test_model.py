@@ -30,8 +30,8 @@ class Doubling(RooflinePredictor):
         rows = (OperatorShare("Relu", 6, 1.0, 0.9, "memory"), OperatorShare("MatMul", 6, 1.0, 0.1, "launch"))
         return replace(super().predict(workload), warnings=doubt, breakdown=rows)
 
-    def unit_times_us(self, asked: Workload, units: DistinctUnits) -> np.ndarray:
-        del asked
+    def unit_times_us(self, work: Workload, units: DistinctUnits) -> np.ndarray:
+        del work
         return units.bound_us * 2
 
 
@@ -44,25 +44,25 @@ def on(slice_: str | None, batch: int = 64) -> Workload:
     return Workload(blocks(batch, 512), Target(H200, parse_slice(slice_, H200) if slice_ else None))
 
 
-def test_more_sms_are_never_slower_and_all_of_them_are_the_whole():
+def test_more_sms_are_never_slower_and_all_sms_equal_the_full_device():
     sliced, plain = SlicedPredictor(Doubling(), model()), Doubling()
-    whole = plain.predict(on(None)).latency_ms
+    full = plain.predict(on(None)).latency_ms
     for kind, parts in (("sms", range(4, 133, 8)), ("mps", range(10, 101, 10))):
         times = [sliced.predict(on(f"{kind}:{part}")).latency_ms.value for part in parts]
         assert times == sorted(times, reverse=True)
         assert times[0] > 2 * times[-1]
-    assert sliced.predict(on("sms:132")).latency_ms == whole
-    assert sliced.predict(on("mps:100")).latency_ms.value > whole.value, "MPS costs something itself"
+    assert sliced.predict(on("sms:132")).latency_ms == full
+    assert sliced.predict(on("mps:100")).latency_ms.value > full.value, "MPS costs something itself"
 
 
 def test_a_share_of_the_time_follows_the_sms():
     """Half of every unit does, so that half as many SMs take one and a half times as long."""
     halves = SlicedPredictor(Doubling(), model(product=0.0, cost_us=0.0))
-    whole = Doubling().predict(on(None)).latency_ms.value
-    assert halves.predict(on("sms:66")).latency_ms.value == pytest.approx(1.5 * whole)
-    assert halves.predict(on("mps:50")).latency_ms.value == pytest.approx(1.5 * whole)
+    full = Doubling().predict(on(None)).latency_ms.value
+    assert halves.predict(on("sms:66")).latency_ms.value == pytest.approx(1.5 * full)
+    assert halves.predict(on("mps:50")).latency_ms.value == pytest.approx(1.5 * full)
     free = SlicedPredictor(Doubling(), model(base=-15.0, product=0.0, cost_us=0.0))
-    assert free.predict(on("sms:8")).latency_ms.value == pytest.approx(whole, rel=1e-4)
+    assert free.predict(on("sms:8")).latency_ms.value == pytest.approx(full, rel=1e-4)
 
 
 def test_intervals_are_wider_on_small_slices():
@@ -74,36 +74,36 @@ def test_intervals_are_wider_on_small_slices():
     assert model().width(0.55) == pytest.approx(0.2)
 
 
-def test_what_hangs_on_the_latency_follows_it():
+def test_metrics_that_depend_on_the_latency_follow_it():
     sliced = SlicedPredictor(Doubling(), model())
-    found, guessed = sliced.predict(on("mps:20")), Doubling().predict(on("mps:20"))
-    assert found.slice == "mps:20"
-    assert found.warnings == ()
+    prediction, guessed = sliced.predict(on("mps:20")), Doubling().predict(on("mps:20"))
+    assert prediction.slice == "mps:20"
+    assert prediction.warnings == ()
     assert guessed.warnings
-    assert found.throughput_per_s.value == pytest.approx(64 / found.latency_ms.value * 1000)
-    assert found.power_w == guessed.power_w
-    assert found.memory_mib == guessed.memory_mib
-    assert found.energy_j.value == pytest.approx(found.power_w.value * found.latency_ms.value / 1000)
-    assert [row.operator for row in found.breakdown] == ["MatMul", "Relu"]
-    assert sum(row.latency_ms for row in found.breakdown) == pytest.approx(found.latency_ms.value)
+    assert prediction.throughput_per_s.value == pytest.approx(64 / prediction.latency_ms.value * 1000)
+    assert prediction.power_w == guessed.power_w
+    assert prediction.memory_mib == guessed.memory_mib
+    assert prediction.energy_j.value == pytest.approx(prediction.power_w.value * prediction.latency_ms.value / 1000)
+    assert [row.operator for row in prediction.breakdown] == ["MatMul", "Relu"]
+    assert sum(row.latency_ms for row in prediction.breakdown) == pytest.approx(prediction.latency_ms.value)
 
 
-def test_units_are_told_on_the_slice():
+def test_units_are_timed_on_the_slice():
     sliced = SlicedPredictor(Doubling(), model(cost_us=0.0))
-    asked = on("sms:13")
-    distinct = DistinctUnits.of(extract_units(asked))
-    times, alone = sliced.unit_times_us(asked, distinct), Doubling().unit_times_us(on(None), distinct)
+    work = on("sms:13")
+    distinct = DistinctUnits.of(extract_units(work))
+    times, alone = sliced.unit_times_us(work, distinct), Doubling().unit_times_us(on(None), distinct)
     assert len(times) == len(distinct)
     assert (times > 0).all()
     assert times[np.argmax(distinct.bound_us)] != alone[np.argmax(distinct.bound_us)]
-    rows = explain(asked, sliced, 5.0)
+    rows = explain(work, sliced, 5.0)
     assert sum(row.latency_ms for row in rows) == pytest.approx(5.0)
-    whole = DistinctUnits.of(extract_units(on(None)))
-    assert (sliced.unit_times_us(on(None), whole) == Doubling().unit_times_us(on(None), whole)).all()
+    on_device = DistinctUnits.of(extract_units(on(None)))
+    assert (sliced.unit_times_us(on(None), on_device) == Doubling().unit_times_us(on(None), on_device)).all()
 
 
 @pytest.mark.parametrize("part", [None, "mig:1g.18gb"])
-def test_whole_devices_and_mig_are_left_to_the_predictor(part):
+def test_full_devices_and_mig_are_left_to_the_predictor(part):
     assert SlicedPredictor(Doubling(), model()).predict(on(part)) == Doubling().predict(on(part))
 
 
@@ -123,8 +123,8 @@ def test_the_shipped_model_scales_large_work_and_leaves_small_work_alone():
     sliced = SlicedPredictor(Doubling(), fitted)
     growth = []
     for batch in (1, 8192):
-        whole = sliced.predict(on(None, batch)).latency_ms.value
-        growth.append(sliced.predict(on("mps:10", batch)).latency_ms.value / whole)
+        full = sliced.predict(on(None, batch)).latency_ms.value
+        growth.append(sliced.predict(on("mps:10", batch)).latency_ms.value / full)
     assert growth[0] < 2.5 < 5 < growth[1] < 11.5
 
 

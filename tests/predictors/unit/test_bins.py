@@ -21,11 +21,11 @@ def test_each_size_has_bins_of_as_many_rows(numbers: np.ndarray) -> None:
     np.testing.assert_allclose(inside.mean(axis=0), 1 / 8, atol=0.03)
 
 
-def test_bins_tell_where_a_size_is(numbers: np.ndarray) -> None:
+def test_bins_encode_the_position_of_a_size(numbers: np.ndarray) -> None:
     bins = Bins.of(numbers, 4)
-    told = bins.with_positions(numbers)
-    np.testing.assert_array_equal(told[:, :ENCODED_WIDTH], numbers)
-    first = told[:, ENCODED_WIDTH : ENCODED_WIDTH + 4]
+    positions = bins.with_positions(numbers)
+    np.testing.assert_array_equal(positions[:, :ENCODED_WIDTH], numbers)
+    first = positions[:, ENCODED_WIDTH : ENCODED_WIDTH + 4]
     assert (np.diff(first, axis=1) <= 0).all()  # what is not through one is not in the next
     known = first.sum(axis=1) > 0
     inside = (numbers[:, 0] > bins.lows[0]) & (numbers[:, 0] < bins.lows[3] + bins.widths[3])

@@ -19,8 +19,8 @@ HELD = ("tiny:w24", "tiny:w96", "tiny:w256")
 
 def parted() -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
     samples = small_samples()
-    held = tuple(sample for sample in samples if sample.spec in HELD)
-    return tuple(sample for sample in samples if sample.spec not in HELD), held
+    held_out = tuple(sample for sample in samples if sample.spec in HELD)
+    return tuple(sample for sample in samples if sample.spec not in HELD), held_out
 
 
 @pytest.fixture(scope="module")
@@ -38,36 +38,38 @@ def truth(samples: tuple[Sample, ...], metric: str) -> np.ndarray:
     return np.array([sample.truth[metric] for sample in samples])
 
 
-def test_architectures_that_were_never_seen_are_told(trees: UnitModel) -> None:
-    _, held = parted()
-    assert len(held) == 15
-    predicted = predict_samples(trees, held)
+def test_unseen_architectures_are_predicted(trees: UnitModel) -> None:
+    _, held_out = parted()
+    assert len(held_out) == 15
+    predicted = predict_samples(trees, held_out)
     for metric, most in (("latency_ms", 0.08), ("memory_mib", 0.03), ("power_w", 0.06), ("energy_j", 0.10)):
-        errors = np.abs(predicted[metric] / truth(held, metric) - 1)
+        errors = np.abs(predicted[metric] / truth(held_out, metric) - 1)
         assert errors.mean() < most, metric
         assert trees.card["held_out"][metric] < 2 * most, metric
-    base = np.array([sample.setting.memory_mib for sample in held])
-    assert np.abs(base / truth(held, "memory_mib") - 1).min() > 0.15, "the count alone must be off, or nothing is shown"
+    base = np.array([sample.setting.memory_mib for sample in held_out])
+    assert np.abs(base / truth(held_out, "memory_mib") - 1).min() > 0.15, (
+        "the count alone must be off, or nothing is shown"
+    )
 
 
-def test_units_are_told_by_their_kind(trees: UnitModel) -> None:
-    _, held = parted()
-    for sample in held:
+def test_units_are_predicted_by_their_kind(trees: UnitModel) -> None:
+    _, held_out = parted()
+    for sample in held_out:
         errors = trees.times_us(sample.units) / unit_times_us(sample.units) - 1
         assert np.median(np.abs(errors)) < 0.15  # those without a trace are taken to be a tenth slower
 
 
 def test_intervals_hold_what_was_not_seen(trees: UnitModel) -> None:
-    _, held = parted()
-    predicted = predict_samples(trees, held)
+    _, held_out = parted()
+    predicted = predict_samples(trees, held_out)
     for metric in METRICS:
         low, value, high = (predicted[name] for name in (f"{metric}_low", metric, f"{metric}_high"))
         assert ((low <= value) & (value <= high)).all()
-        assert ((low <= truth(held, metric)) & (truth(held, metric) <= high)).mean() >= 0.75, metric
+        assert ((low <= truth(held_out, metric)) & (truth(held_out, metric) <= high)).mean() >= 0.75, metric
         assert np.median(high / low) < 1.6, metric
 
 
-def test_the_card_tells_what_it_was_fitted_to(trees: UnitModel) -> None:
+def test_the_card_names_the_training_data(trees: UnitModel) -> None:
     known, _ = parted()
     assert trees.card["workloads"] == sum(sample.captured for sample in known) == len(trees.known)
     assert trees.card["traced"] == sum(sample.unit_us is not None for sample in known)
@@ -84,27 +86,27 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(fitted: bytes
     assert other.card["quantiles"] != UnitModel.load(fitted).card["quantiles"]
 
 
-def test_it_says_where_it_is() -> None:
+def test_fitting_reports_its_progress() -> None:
     known, _ = parted()
-    said: list[str] = []
+    messages: list[str] = []
     quick = replace(QUICK, **{name: replace(getattr(QUICK, name), rounds=1) for name in ("unit", "whole", "error")})
-    fit_unit_trees(known, architectures(known), quick, said.append)
-    assert [f"units, fold {number} of 3" for number in (1, 2, 3)] == said[:3]
-    assert said[-len(CORRECTED) :] == list(CORRECTED)
+    fit_unit_trees(known, architectures(known), quick, messages.append)
+    assert [f"units, fold {number} of 3" for number in (1, 2, 3)] == messages[:3]
+    assert messages[-len(CORRECTED) :] == list(CORRECTED)
 
 
 def test_workloads_without_a_trace_teach_too(trees: UnitModel) -> None:
     """Only the narrow are traced; replay times alone tell that the wide take thrice as long."""
-    known, held = parted()
+    known, held_out = parted()
     assert any(sample.unit_us is None for sample in known)
     slow = tuple(
         replace(sample, truth={name: value * 3 for name, value in sample.truth.items()}, unit_us=None)
         for sample in known
     )
-    told = UnitModel.load(fit_unit_trees((*slow, *known[-4:]), architectures((*slow, *known[-4:])), QUICK))
-    ratio = predict_samples(told, held)["latency_ms"] / truth(held, "latency_ms")
+    taught_by_latency = UnitModel.load(fit_unit_trees((*slow, *known[-4:]), architectures((*slow, *known[-4:])), QUICK))
+    ratio = predict_samples(taught_by_latency, held_out)["latency_ms"] / truth(held_out, "latency_ms")
     assert np.median(ratio) == pytest.approx(3.0, rel=0.15)
-    plain, more = (each.times_us(held[-1].units).sum() for each in (trees, told))
+    plain, more = (member.times_us(held_out[-1].units).sum() for member in (trees, taught_by_latency))
     assert more > 1.2 * plain, "a part of what replays take longer must reach the units"
 
 

@@ -29,12 +29,12 @@ def learns() -> np.ndarray:
     return np.stack([without, np.ones(len(samples), dtype=bool)])
 
 
-def test_units_of_samples_that_were_not_seen_are_told(rows: UnitRows, learns: np.ndarray) -> None:
+def test_units_of_unseen_samples_are_predicted(rows: UnitRows, learns: np.ndarray) -> None:
     fitted = fit_networks(rows, learns, replace(QUICK.network, epochs=80))
     held_out, all_seen = (networks.log_ratio for networks in fitted.predictions())
-    held = ~learns[0][rows.owner]
+    unseen_units = ~learns[0][rows.owner]
     truth = np.log(np.concatenate([unit_times_us(sample.units) / sample.units.bound_us for sample in small_samples()]))
-    assert np.median(np.abs(held_out - truth)[held]) < 0.2
+    assert np.median(np.abs(held_out - truth)[unseen_units]) < 0.2
     assert np.median(np.abs(all_seen - truth)) < 0.2
     served = fitted.network([0]).predict(encode(rows.features), rows.bound_us)
     np.testing.assert_allclose(served.log_ratio, held_out, atol=1e-3)
@@ -43,7 +43,7 @@ def test_units_of_samples_that_were_not_seen_are_told(rows: UnitRows, learns: np
     assert np.abs(power_w / rows.power_w - 1)[unseen].mean() < 0.1
 
 
-def test_a_network_does_not_hear_of_samples_it_must_not_know(rows: UnitRows, learns: np.ndarray) -> None:
+def test_held_out_samples_do_not_influence_a_network(rows: UnitRows, learns: np.ndarray) -> None:
     quick = replace(QUICK.network, epochs=3)
     spoilt = replace(
         rows,
@@ -51,7 +51,7 @@ def test_a_network_does_not_hear_of_samples_it_must_not_know(rows: UnitRows, lea
         latency_us=np.where(learns[0], rows.latency_us, rows.latency_us * 50),
     )
     # the weight of a unit follows from its time, and is brought to a mean of one over all rows: only that may differ
-    plain, other = (next(fit_networks(each, learns[:1], quick).predictions()).log_ratio for each in (rows, spoilt))
+    plain, other = (next(fit_networks(table, learns[:1], quick).predictions()).log_ratio for table in (rows, spoilt))
     both = next(fit_networks(spoilt, np.ones_like(learns[:1]), quick).predictions()).log_ratio
     assert np.abs(plain - other).max() < 0.2 * np.abs(plain - both).max()
 
@@ -70,7 +70,7 @@ def test_too_little_is_refused(rows: UnitRows, learns: np.ndarray) -> None:
         fit_networks(replace(rows, traced_us=np.full(len(rows.counts), np.nan)), learns, NetworkFit(epochs=1))
 
 
-def test_without_measured_power_none_is_told(rows: UnitRows, learns: np.ndarray) -> None:
+def test_without_measured_power_none_is_predicted(rows: UnitRows, learns: np.ndarray) -> None:
     quick = replace(QUICK.network, epochs=1)
     fitted = fit_networks(replace(rows, power_w=np.full(len(rows.power_w), np.nan)), learns[1:], quick)
     assert next(fitted.predictions()).power_w is None
@@ -82,8 +82,8 @@ def test_kernels_are_taught_where_they_are_known(rows: UnitRows, learns: np.ndar
     quick = replace(QUICK.network, epochs=2)
     classes = np.where(np.arange(len(rows.counts)) % 3 == 0, -1, rows.features[:, 0].astype(np.int64) % 5)
     plain, same, taught, unknown = (
-        next(fit_networks(rows, learns[1:], each, classes=known).predictions()).log_ratio
-        for each, known in (
+        next(fit_networks(rows, learns[1:], settings, classes=known).predictions()).log_ratio
+        for settings, known in (
             (quick, None),
             (replace(quick, kernel=0.0), classes),
             (quick, classes),

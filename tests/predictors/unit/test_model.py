@@ -136,10 +136,10 @@ def test_distances_hold_in_full_precision(trees: UnitModel) -> None:
     """Trees learn from distances of full precision, and must be served the same."""
     middle, spread = np.array(trees.card["distance"]["middle"]), np.array(trees.card["distance"]["spread"])
     known = trees.known.astype(np.float64)
-    wanted = np.linalg.norm(known[:, None] - known[None], axis=2)
-    wanted.sort(axis=1)
-    found = trees.distances((known * spread + middle).astype(np.float32)) * trees.card["distance"]["far"]
-    np.testing.assert_allclose(found, wanted[:, :NEIGHBOURS].mean(axis=1), atol=0.01)
+    expected = np.linalg.norm(known[:, None] - known[None], axis=2)
+    expected.sort(axis=1)
+    result = trees.distances((known * spread + middle).astype(np.float32)) * trees.card["distance"]["far"]
+    np.testing.assert_allclose(result, expected[:, :NEIGHBOURS].mean(axis=1), atol=0.01)
 
 
 def test_nearest_is_the_mean_over_a_few() -> None:
@@ -159,9 +159,9 @@ def test_an_operator_nobody_knows_is_a_category_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "mode"), [("fp32", "inference"), ("fp16", "inference"), ("bf16", "training")])
-def test_a_prediction_is_whole(trees: UnitModel, dtype: str, mode: str) -> None:
-    asked = workload(64, 64, dtype, mode)
-    prediction = UnitPredictor(trees).predict(asked)
+def test_a_prediction_has_all_fields(trees: UnitModel, dtype: str, mode: str) -> None:
+    work = workload(64, 64, dtype, mode)
+    prediction = UnitPredictor(trees).predict(work)
     assert (prediction.predictor, prediction.batch_size, prediction.mode) == ("unit-trees", 64, mode)
     for metric in (*METRICS, "throughput_per_s", "device_memory_mib"):
         estimate = getattr(prediction, metric)
@@ -171,13 +171,13 @@ def test_a_prediction_is_whole(trees: UnitModel, dtype: str, mode: str) -> None:
     assert prediction.throughput_per_s.value == pytest.approx(64 * 1000 / latency.value)
     assert prediction.throughput_per_s.low == pytest.approx(64 * 1000 / latency.high)
     assert prediction.device_memory_mib.value == pytest.approx(prediction.memory_mib.value + CONTEXT_MIB.value)
-    assert prediction.facts == RooflinePredictor().predict(asked).facts
+    assert prediction.facts == RooflinePredictor().predict(work).facts
     assert not doubts(prediction, "uncalibrated")
     assert not doubts(prediction, FAR_DOUBT)
     assert not doubts(prediction, SLICE_DOUBT)
 
 
-def test_the_whole_is_told_from_pooled_units_and_their_distance(trees: UnitModel) -> None:
+def test_totals_are_predicted_from_pooled_units_and_their_distance(trees: UnitModel) -> None:
     rows: list[np.ndarray] = []
 
     class Recording:
@@ -203,16 +203,16 @@ def test_the_whole_is_told_from_pooled_units_and_their_distance(trees: UnitModel
 
 
 def test_each_operator_has_the_time_of_its_own_units(trees: UnitModel) -> None:
-    asked = workload(graph=blocks(64, 1024))
-    units = extract_units(asked)
+    work = workload(graph=blocks(64, 1024))
+    units = extract_units(work)
     times = dict.fromkeys(units.operators, 0.0)
     distinct = DistinctUnits.of(units)
     for operator, time_us in zip(units.operators, trees.times_us(distinct)[distinct.member], strict=True):
         times[operator] += time_us
-    found = {row.operator: row for row in UnitPredictor(trees).predict(asked).breakdown}
-    assert found["MatMul"].count == found["Relu"].count == 6
-    assert found["MatMul"].share == pytest.approx(times["MatMul"] / sum(times.values()))
-    assert found["MatMul"].share > 1.2 * found["Relu"].share, "the two must differ, or nothing is shown"
+    by_operator = {row.operator: row for row in UnitPredictor(trees).predict(work).breakdown}
+    assert by_operator["MatMul"].count == by_operator["Relu"].count == 6
+    assert by_operator["MatMul"].share == pytest.approx(times["MatMul"] / sum(times.values()))
+    assert by_operator["MatMul"].share > 1.2 * by_operator["Relu"].share, "the two must differ, or nothing is shown"
 
 
 def test_the_breakdown_adds_up_and_names_backward_apart(trees: UnitModel) -> None:
@@ -234,37 +234,37 @@ def test_the_breakdown_adds_up_and_names_backward_apart(trees: UnitModel) -> Non
         (one_node("Relu", [(8,)], [(8,)], dtype="fp16"), "launch"),
     ],
 )
-def test_what_limits_an_operator_is_said(trees: UnitModel, graph, bound: str) -> None:
+def test_the_breakdown_names_what_limits_an_operator(trees: UnitModel, graph, bound: str) -> None:
     assert UnitPredictor(trees).predict(Workload(graph, H200, "fp16")).breakdown[0].bound == bound
 
 
-def test_what_is_unlike_the_measured_is_doubted(trees: UnitModel) -> None:
+def test_workloads_unlike_the_measured_ones_get_a_warning(trees: UnitModel) -> None:
     wide = one_node("MatMul", [(1 << 16, 8192), (8192, 8192)], [(1 << 16, 8192)], weights=[1], dtype="fp16")
     (doubt,) = doubts(UnitPredictor(trees).predict(Workload(wide, H200, "fp16")), FAR_DOUBT)
     assert "times the usual distance" in doubt
 
 
-def test_a_slice_is_doubted_and_takes_longer(trees: UnitModel) -> None:
-    asked = workload(512, 1024)
-    part = replace(asked, target=Target(H200.device, parse_slice("mig:1g.18gb", H200.device)))
-    whole, sliced = (UnitPredictor(trees).predict(each) for each in (asked, part))
+def test_a_slice_gets_a_warning_and_takes_longer(trees: UnitModel) -> None:
+    work = workload(512, 1024)
+    part = replace(work, target=Target(H200.device, parse_slice("mig:1g.18gb", H200.device)))
+    on_device, sliced = (UnitPredictor(trees).predict(work_item) for work_item in (work, part))
     assert len(doubts(sliced, SLICE_DOUBT)) == 1
     assert sliced.slice == "mig:1g.18gb"
-    assert sliced.latency_ms.value > whole.latency_ms.value
+    assert sliced.latency_ms.value > on_device.latency_ms.value
 
 
 def test_a_graph_without_work_falls_back_to_the_roofline(trees: UnitModel) -> None:
-    asked = Workload(one_node("Reshape", [(4,)], [(2, 2)]), H200)
-    prediction = UnitPredictor(trees).predict(asked)
-    assert prediction == RooflinePredictor().predict(asked)
+    work = Workload(one_node("Reshape", [(4,)], [(2, 2)]), H200)
+    prediction = UnitPredictor(trees).predict(work)
+    assert prediction == RooflinePredictor().predict(work)
     assert any("does no work" in text for text in prediction.warnings)
 
 
 def test_a_file_serves_as_a_predictor(file: bytes, trees: UnitModel, tmp_path: Path) -> None:
     path = tmp_path / "mine.zip"
     path.write_bytes(file)
-    asked = workload()
-    assert UnitPredictor.from_file(path).predict(asked) == UnitPredictor(trees).predict(asked)
+    work = workload()
+    assert UnitPredictor.from_file(path).predict(work) == UnitPredictor(trees).predict(work)
 
 
 def test_a_file_that_is_absent_is_an_error(tmp_path: Path) -> None:
@@ -326,13 +326,13 @@ def test_mean_power_goes_by_the_time_of_every_repeat() -> None:
 
 
 @pytest.mark.parametrize(("distance", "count"), [(0.99, 0), (1.0, 0), (1.01, 1), (7.0, 1)])
-def test_what_is_farther_than_usual_is_doubted(
+def test_distant_workloads_get_a_warning_with_the_distance(
     trees: UnitModel, monkeypatch: pytest.MonkeyPatch, distance: float, count: int
 ) -> None:
     monkeypatch.setattr(UnitModel, "distances", lambda self, rows: np.full(len(rows), distance))
-    found = doubts(UnitPredictor(trees).predict(workload()), FAR_DOUBT)
-    assert len(found) == count
-    assert all(f"({distance:.1f} times the usual distance)" in doubt for doubt in found)
+    warned = doubts(UnitPredictor(trees).predict(workload()), FAR_DOUBT)
+    assert len(warned) == count
+    assert all(f"({distance:.1f} times the usual distance)" in doubt for doubt in warned)
 
 
 @pytest.mark.parametrize(
@@ -368,19 +368,19 @@ class Fixed:
         return np.full(len(features), self.value)
 
 
-def fixed_model(trees: UnitModel, **told: float) -> UnitModel:
+def fixed_model(trees: UnitModel, **answers: float) -> UnitModel:
     """A model whose trees tell these logarithms; those that are not named tell zero."""
     quantiles = dict.fromkeys(METRICS, 2.0)
-    models = {name: Fixed(told.get(name, 0.0)) for name in trees.models}
+    models = {name: Fixed(answers.get(name, 0.0)) for name in trees.models}
     return UnitModel(models, {**trees.card, "quantiles": quantiles}, trees.known)  # type: ignore[arg-type]
 
 
 def test_corrections_are_logarithms_of_ratios(trees: UnitModel) -> None:
     sample = small_samples()[3]
 
-    def answer(**told: float) -> dict[str, float]:
-        found = fixed_model(trees, **told).predict(sample.units, sample.setting, 200.0)
-        return {name: estimate.value for name, estimate in found.estimates.items()}
+    def answer(**answers: float) -> dict[str, float]:
+        predictions = fixed_model(trees, **answers).predict(sample.units, sample.setting, 200.0)
+        return {name: estimate.value for name, estimate in predictions.estimates.items()}
 
     plain = answer()
     twice = answer(latency_ms=np.log(2), memory_mib=np.log(3), power_w=np.log(0.5))
@@ -395,9 +395,9 @@ def test_an_interval_is_as_wide_as_the_expected_error_times_its_quantile(trees: 
     sample = small_samples()[3]
 
     def width(expected: float) -> tuple[float, float]:
-        told = {f"{name}_error": float(np.log(expected)) for name in METRICS}
-        found = fixed_model(trees, **told).predict(sample.units, sample.setting, 200.0).estimates["latency_ms"]
-        return found.low / found.value, found.high / found.value
+        answers = {f"{name}_error": float(np.log(expected)) for name in METRICS}
+        estimate = fixed_model(trees, **answers).predict(sample.units, sample.setting, 200.0).estimates["latency_ms"]
+        return estimate.low / estimate.value, estimate.high / estimate.value
 
     assert width(0.1) == pytest.approx((np.exp(-0.2), np.exp(0.2)))
     assert width(0.5) == pytest.approx((np.exp(-1.0), np.exp(1.0)))
@@ -411,16 +411,16 @@ class FixedNetwork:
         return UnitPredictions(np.full(len(bound_us), np.log(3.0)), np.linspace(100.0, 300.0, len(bound_us)))
 
 
-def test_a_network_tells_time_and_power(trees: UnitModel) -> None:
+def test_a_network_predicts_time_and_power(trees: UnitModel) -> None:
     models = {name: tree for name, tree in fixed_model(trees).models.items() if name not in ("unit", "power_w")}
     card = {**trees.card, "quantiles": dict.fromkeys(METRICS, 1.0)}
     model = UnitModel(models, card, trees.known, FixedNetwork())  # type: ignore[arg-type]
     sample = next(sample for sample in small_samples() if sample.units.counts.max() > 1 and len(sample.units) > 1)
     np.testing.assert_allclose(model.times_us(sample.units), 3 * sample.units.bound_us)
     answer = model.predict(sample.units, sample.setting, 1e9)
-    told_w = np.linspace(100.0, 300.0, len(sample.units))
+    predicted_w = np.linspace(100.0, 300.0, len(sample.units))
     spent_us = sample.units.bound_us * sample.units.counts
-    assert answer.estimates["power_w"].value == pytest.approx((spent_us * told_w).sum() / spent_us.sum())
+    assert answer.estimates["power_w"].value == pytest.approx((spent_us * predicted_w).sum() / spent_us.sum())
     assert answer.estimates["latency_ms"].value == pytest.approx(3 * spent_us.sum() / 1000)
 
 
@@ -440,17 +440,17 @@ def test_power_is_capped_at_what_the_device_may_draw(trees: UnitModel) -> None:
 def test_distances_are_in_units_of_what_is_usual(trees: UnitModel) -> None:
     scale = {"middle": [1.0, 2.0], "spread": [2.0, 4.0], "far": 5.0}
     model = UnitModel(trees.models, {**trees.card, "distance": scale}, np.array([[0.0, 0.0]], dtype=np.float32))
-    found = model.distances(np.array([[1.0, 2.0], [1.0 + 2 * 3, 2.0 + 4 * 4]], dtype=np.float32))
-    assert found == pytest.approx([0.0, 1.0])  # the second is 3 and 4 spreads away: 5 in all
+    distances = model.distances(np.array([[1.0, 2.0], [1.0 + 2 * 3, 2.0 + 4 * 4]], dtype=np.float32))
+    assert distances == pytest.approx([0.0, 1.0])  # the second is 3 and 4 spreads away: 5 in all
 
 
-def test_shares_of_units_are_scaled_to_the_whole() -> None:
+def test_shares_of_units_are_scaled_to_the_total() -> None:
     names, phases = ("Conv", "Relu", "Conv", "Conv"), ("forward", "forward", "forward", "backward")
     features = np.zeros((4, len(COLUMNS)), dtype=np.float32)
     units = Units(names, phases, ((0,), (1,), (2,), (2,)), features, np.ones(4))
     rows = operator_shares(units, np.array([1.0, 2.0, 2.0, 5.0]), 20.0)
-    found = [(row.operator, row.count, row.latency_ms, row.share) for row in rows]
-    assert found == [("Conv (backward)", 1, 10.0, 0.5), ("Conv", 2, 6.0, 0.3), ("Relu", 1, 4.0, 0.2)]
+    shares = [(row.operator, row.count, row.latency_ms, row.share) for row in rows]
+    assert shares == [("Conv (backward)", 1, 10.0, 0.5), ("Conv", 2, 6.0, 0.3), ("Relu", 1, 4.0, 0.2)]
 
 
 def test_what_limits_is_summed_over_the_units_of_an_operator() -> None:
@@ -462,12 +462,12 @@ def test_what_limits_is_summed_over_the_units_of_an_operator() -> None:
     assert row.bound == "compute"  # 202 µs against 37, and 2 of launches
 
 
-def test_far_and_sliced_are_two_doubts(trees: UnitModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_distant_and_sliced_workload_gets_two_warnings(trees: UnitModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UnitModel, "distances", lambda self, rows: np.full(len(rows), 2.5))
     part = replace(workload(), target=Target(H200.device, parse_slice("mps:50", H200.device)))
-    found = UnitPredictor(trees).predict(part).warnings
-    assert found[-2].startswith("Unlike what was measured (2.5 times the usual distance)")
-    assert found[-1].startswith(SLICE_DOUBT)
+    warnings = UnitPredictor(trees).predict(part).warnings
+    assert warnings[-2].startswith("Unlike what was measured (2.5 times the usual distance)")
+    assert warnings[-1].startswith(SLICE_DOUBT)
 
 
 def test_a_card_without_a_device_answers_for_all(trees: UnitModel) -> None:

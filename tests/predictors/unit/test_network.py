@@ -40,13 +40,13 @@ def rows() -> UnitRows:
 def test_what_is_written_is_read(network: UnitNetwork, rows: UnitRows) -> None:
     again = UnitNetwork.load(network.to_bytes())
     assert (again.members, again.blocks, again.operators) == (MEMBERS, BLOCKS, CODES)
-    for name, wanted in network.weights.items():
-        step = np.abs(wanted).max(axis=1, keepdims=True) / 127 if min(wanted.shape[1:]) >= WIDTH else 0.0
-        assert (np.abs(again.weights[name] - wanted) <= 0.51 * step).all(), (
+    for name, expected in network.weights.items():
+        step = np.abs(expected).max(axis=1, keepdims=True) / 127 if min(expected.shape[1:]) >= WIDTH else 0.0
+        assert (np.abs(again.weights[name] - expected) <= 0.51 * step).all(), (
             name
         )  # half a step, and only where there is one
     units = encode(rows.features)
-    first, second = (each.predict(units, rows.bound_us) for each in (network, again))
+    first, second = (member.predict(units, rows.bound_us) for member in (network, again))
     np.testing.assert_allclose(second.log_ratio, first.log_ratio, atol=0.05)
     np.testing.assert_allclose(second.power_w, first.power_w, rtol=0.05)
     twice = UnitNetwork.load(again.to_bytes()).predict(units, rows.bound_us)
@@ -54,27 +54,27 @@ def test_what_is_written_is_read(network: UnitNetwork, rows: UnitRows) -> None:
 
 
 def test_a_network_may_know_nothing_of_power(network: UnitNetwork, rows: UnitRows) -> None:
-    weights = {name: each[..., :2] if name.startswith("leave") else each for name, each in network.weights.items()}
+    weights = {name: array[..., :2] if name.startswith("leave") else array for name, array in network.weights.items()}
     deaf = UnitNetwork.load(UnitNetwork(weights, BINS, network.middle, network.spread).to_bytes())
-    told = deaf.predict(encode(rows.features), rows.bound_us)
-    assert told.power_w is None
+    predicted = deaf.predict(encode(rows.features), rows.bound_us)
+    assert predicted.power_w is None
     hearing = UnitNetwork.load(network.to_bytes())
-    wanted = hearing.predict(encode(rows.features), rows.bound_us).log_ratio
-    np.testing.assert_allclose(told.log_ratio, wanted, rtol=1e-6)
+    expected = hearing.predict(encode(rows.features), rows.bound_us).log_ratio
+    np.testing.assert_allclose(predicted.log_ratio, expected, rtol=1e-6)
 
 
 def test_members_are_averaged(network: UnitNetwork, rows: UnitRows) -> None:
     units = encode(rows.features)
     alone = [
         UnitNetwork(
-            {name: each[n : n + 1] for name, each in network.weights.items()}, BINS, network.middle, network.spread
+            {name: array[n : n + 1] for name, array in network.weights.items()}, BINS, network.middle, network.spread
         )
         for n in range(MEMBERS)
     ]
-    told = [each.predict(units, rows.bound_us).log_ratio for each in alone]
-    assert np.std(told, axis=0).max() > 0.01, "members must differ, or nothing is shown"
-    found = network.predict(units, rows.bound_us).log_ratio
-    np.testing.assert_allclose(found, np.mean(told, axis=0), rtol=1e-5, atol=1e-5)
+    alone_predicted = [member.predict(units, rows.bound_us).log_ratio for member in alone]
+    assert np.std(alone_predicted, axis=0).max() > 0.01, "members must differ, or nothing is shown"
+    averaged = network.predict(units, rows.bound_us).log_ratio
+    np.testing.assert_allclose(averaged, np.mean(alone_predicted, axis=0), rtol=1e-5, atol=1e-5)
 
 
 def test_an_operator_beyond_the_known_ones_does_not_break_it(network: UnitNetwork, rows: UnitRows) -> None:
@@ -84,7 +84,7 @@ def test_an_operator_beyond_the_known_ones_does_not_break_it(network: UnitNetwor
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense"])
-def test_what_is_no_network_is_refused(data: bytes) -> None:
+def test_files_that_are_no_network_are_refused(data: bytes) -> None:
     with pytest.raises(ModelError, match="not a network on units"):
         UnitNetwork.load(data)
 

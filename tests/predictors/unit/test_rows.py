@@ -19,8 +19,8 @@ def test_rows_follow_their_samples():
 def test_sums_count_equal_units():
     samples = small_samples()
     rows = UnitRows.of(samples)
-    wanted = [float((sample.units.bound_us * sample.units.counts).sum()) for sample in samples]
-    np.testing.assert_allclose(rows.sums(rows.bound_us), wanted)
+    expected = [float((sample.units.bound_us * sample.units.counts).sum()) for sample in samples]
+    np.testing.assert_allclose(rows.sums(rows.bound_us), expected)
 
 
 def test_means_are_weighed_by_time():

@@ -17,8 +17,8 @@ def test_keys_of_journals_and_of_tables_are_found(tmp_path):
     (tmp_path / "data" / "deeper").mkdir(parents=True)
     table = arrow.table({"workload_id": ["c", "c"], "percent": [20.0, 30.0]})
     parquet.write_table(table, tmp_path / "data" / "deeper" / "slices.parquet")
-    found = done_keys([tmp_path / "running", tmp_path / "data"], "slices", ("workload_id", "percent"))
-    assert found == {("a", 10.0), ("c", 20.0), ("c", 30.0)}
+    keys = done_keys([tmp_path / "running", tmp_path / "data"], "slices", ("workload_id", "percent"))
+    assert keys == {("a", 10.0), ("c", 20.0), ("c", 30.0)}
 
 
 def test_keys_of_the_files_of_a_store_are_found_and_those_of_similar_tables_not(tmp_path):

@@ -13,7 +13,7 @@ def test_it_keeps_a_share_of_the_time_but_not_too_much():
     assert job.folders == (Path("a"), Path("b"), Path("out"))
 
 
-def test_it_tells_how_long_it_takes_and_when_enough_is_measured():
+def test_a_job_knows_the_elapsed_time_and_when_enough_is_measured():
     job = Job(Plan(1, ()), Path("out"), "cpu", 100.0, time.time() - 10, limit=3)
     assert 10 <= job.elapsed_s < 100
     assert [job.enough(count) for count in (2, 3, 4)] == [False, True, True]

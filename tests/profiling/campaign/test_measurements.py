@@ -83,7 +83,7 @@ def test_skipping_continues_a_plan(tmp_path):
     assert len(traced) == len(set(traced))
 
 
-def test_what_crashed_or_hung_elsewhere_is_tried_again_once(tmp_path):
+def test_workloads_that_crashed_or_hung_are_retried_once(tmp_path):
     names = ["fine1", "crash1", "hang1"]
     first, second = tmp_path / "first", tmp_path / "second"
     fake_campaign.run(first, names, plan=fake_campaign.IMPATIENT)
@@ -103,9 +103,9 @@ def test_killed_at_random_moments_nothing_is_lost_or_doubled(tmp_path):
         time.sleep(draw.uniform(0.25, 0.7))
         process.send_signal(signal.SIGKILL)
         process.wait()
-        found = set(_measured(tmp_path))
-        assert seen <= found
-        seen = found
+        ids = set(_measured(tmp_path))
+        assert seen <= ids
+        seen = ids
     _, rows = fake_campaign.run(tmp_path)
     assert set(_measured(tmp_path).values()) == {1}
     assert rows["measurements"] == _expected()
@@ -160,13 +160,13 @@ def test_a_campaign_measures_again_what_an_earlier_one_has(tmp_path):
     assert set(_measured(tmp_path / "second")) <= set(_measured(tmp_path / "first"))
 
 
-def test_progress_is_told_to_the_end(tmp_path):
-    told = []
-    fake_campaign.run(tmp_path, on_progress=told.append)
-    assert told[-1].finished == told[-1].total == _expected()
-    assert (told[-1].left, told[-1].failed, told[-1].known) == (0, 0, 0)
-    fake_campaign.run(tmp_path, on_progress=told.append)
-    assert (told[-1].finished, told[-1].known) == (0, _expected())
+def test_progress_is_reported_until_the_end(tmp_path):
+    progress = []
+    fake_campaign.run(tmp_path, on_progress=progress.append)
+    assert progress[-1].finished == progress[-1].total == _expected()
+    assert (progress[-1].left, progress[-1].failed, progress[-1].known) == (0, 0, 0)
+    fake_campaign.run(tmp_path, on_progress=progress.append)
+    assert (progress[-1].finished, progress[-1].known) == (0, _expected())
 
 
 def test_parts_that_are_not_captured_are_traced_only(tmp_path):

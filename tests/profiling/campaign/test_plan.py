@@ -61,7 +61,7 @@ def test_mistakes_are_named(tmp_path, text, message):
         _read(tmp_path, text)
 
 
-def test_numbers_may_be_written_whole(tmp_path):
+def test_integers_are_accepted_for_floats(tmp_path):
     assert _read(tmp_path, PART + "[measuring]\nenergy_share = 1\n").measuring.energy_share == 1
 
 
@@ -82,4 +82,6 @@ def test_every_section_and_key_is_documented():
     for name, section in {"[part]": Part, **_SECTIONS}.items():
         rows = [line for line in text.splitlines() if line.startswith(f"| `[{name}]`")]
         assert rows, name
-        assert [each.name for each in fields(section) if not any(f"`{each.name}`" in row for row in rows)] == [], name
+        assert [field.name for field in fields(section) if not any(f"`{field.name}`" in row for row in rows)] == [], (
+            name
+        )

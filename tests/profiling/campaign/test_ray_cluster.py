@@ -27,9 +27,9 @@ def _start(out, marks, names, *options, **more):
 
 
 def _finish(process):
-    said, errors = process.communicate(timeout=1500)
+    output, errors = process.communicate(timeout=1500)
     assert process.returncode == 0, errors.decode()[-2000:]
-    return json.loads(said.splitlines()[-1])
+    return json.loads(output.splitlines()[-1])
 
 
 def _records(out):
@@ -41,10 +41,10 @@ def test_two_workers_measure_a_plan_and_what_dies_is_run_again(tmp_path):
     out = tmp_path / "out"
     names = ("fine1", "die1", "crash1", "fallback1", "fails1")
     counts = _finish(_start(out, tmp_path, names))
-    found = Counter(f"{str(line['spec']).partition(':')[2][:-1]} {line['status']}" for line in _records(out))
-    assert found["fine ok"] == found["die ok"] == found["fallback ok"] == 2
-    assert found["crash crash"] >= 2
-    assert found["fails oom"] >= 2
+    outcomes = Counter(f"{str(line['spec']).partition(':')[2][:-1]} {line['status']}" for line in _records(out))
+    assert outcomes["fine ok"] == outcomes["die ok"] == outcomes["fallback ok"] == 2
+    assert outcomes["crash crash"] >= 2
+    assert outcomes["fails oom"] >= 2
     assert (tmp_path / "die1").exists()  # its first task took the Ray worker with it
     ids = [line["workload_id"] for line in _records(out)]
     assert len(ids) == len(set(ids)) == sum(counts.values()) - counts.get("traced", 0)

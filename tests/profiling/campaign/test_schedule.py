@@ -16,10 +16,10 @@ PART = Part("random", 1.0, ("synthetic",), models=66, per_model=3)
 
 def _groups(plan: Plan, done=()) -> list[Group]:
     schedule = make_schedule(plan, done)
-    found = []
+    collected = []
     while (group := schedule.next()) is not None:
-        found.append(group)
-    return found
+        collected.append(group)
+    return collected
 
 
 def test_the_order_follows_from_the_seed():
@@ -51,9 +51,9 @@ def test_workloads_are_distinct_and_a_small_one_comes_first():
     assert len(ids) == len(set(ids))
     for group in groups:
         assert group.workloads[0].batch_size <= 8
-        wanted = group.workloads[: group.target_count]
-        changes = sum(a.dtype != b.dtype for a, b in pairwise(wanted))
-        assert changes <= len({workload.dtype for workload in wanted})
+        first_workloads = group.workloads[: group.target_count]
+        changes = sum(a.dtype != b.dtype for a, b in pairwise(first_workloads))
+        assert changes <= len({workload.dtype for workload in first_workloads})
 
 
 def test_parts_take_turns_by_their_share():
@@ -63,13 +63,13 @@ def test_parts_take_turns_by_their_share():
     from collections import deque
 
     schedule = Schedule({name: deque(queue) for name, queue in groups.items()}, {"large": 0.75, "small": 0.25})
-    given: Counter[str] = Counter()
+    drawn: Counter[str] = Counter()
     for _ in range(80):
         group = schedule.next()
         assert group is not None
-        given[group.part] += 1
+        drawn[group.part] += 1
         schedule.charge(group.part, 2.0)
-    assert given["large"] == 60
+    assert drawn["large"] == 60
 
 
 def test_interleave_keeps_everything_once():

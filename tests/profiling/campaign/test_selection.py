@@ -20,7 +20,7 @@ def test_what_did_not_run_or_does_not_fit_is_left_out(tmp_path):
     ]  # fmt: skip
     write(tmp_path / "a", [*bad, row(TINY[0])])
     chosen = choose(Plan(1, (PART,), selection=Selection((str(tmp_path),))))
-    assert [each.workload for each in chosen] == [Workload(TINY[0], 1, (16,), "fp32")]
+    assert [selected.workload for selected in chosen] == [Workload(TINY[0], 1, (16,), "fp32")]
     assert chosen[0].latency_ms == 1.0
     assert chosen[0].workload.id == row(TINY[0])["workload_id"]
 
@@ -31,17 +31,17 @@ def test_parts_take_turns_by_their_shares(tmp_path):
     write(tmp_path / "a", rows)
     parts = (replace(PART, share=0.75), replace(PART, name="more", share=0.25))
     chosen = choose(Plan(1, parts, selection=Selection((str(tmp_path),), workloads=8)))
-    names = [each.part for each in chosen]
+    names = [selected.part for selected in chosen]
     assert names.count("tiny") == 6
     assert {*names[:4]} == {"tiny", "more"}
 
 
 def test_any_beginning_is_spread_over_what_workloads_can_differ_in():
     rows = [row(spec, batch, latency_ms=latency) for spec in TINY for batch in (1, 64) for latency in (0.1, 1.0, 5.0)]
-    rows = [{**each, "workload_id": str(number)} for number, each in enumerate(rows)]
+    rows = [{**record, "workload_id": str(number)} for number, record in enumerate(rows)]
     first = spread_out(rows, 6, "1")
-    assert {each["spec"] for each in first} == {*TINY}
-    assert {each["latency_ms"] for each in first[:3]} == {0.1, 1.0, 5.0}
+    assert {record["spec"] for record in first} == {*TINY}
+    assert {record["latency_ms"] for record in first[:3]} == {0.1, 1.0, 5.0}
     assert spread_out(rows, 6, "1") == first
     assert spread_out(rows, 6, "2") != first
 
@@ -49,12 +49,12 @@ def test_any_beginning_is_spread_over_what_workloads_can_differ_in():
 def test_without_earlier_measurements_workloads_are_drawn_from_the_zoos():
     plan = Plan(1, (replace(PART, models=8),), selection=Selection(workloads=5))
     chosen = choose(plan)
-    assert len({each.workload.id for each in chosen}) == 5
+    assert len({selected.workload.id for selected in chosen}) == 5
     assert len(choose(plan, limit=2)) == 2
     assert chosen[0].latency_ms is None
 
 
-def test_nothing_to_choose_from_is_said(tmp_path):
+def test_an_empty_selection_is_an_error(tmp_path):
     with pytest.raises(MeasurementError, match=r"no measurements\.parquet"):
         choose(Plan(1, (PART,), selection=Selection((str(tmp_path),))))
     plan = plan_of(tmp_path)
@@ -69,9 +69,9 @@ def test_the_plans_of_this_repository_name_parts_that_were_measured(name):
     assert plan.kind == name
     measured = tuple(str(folder / path) for path in plan.selection.measured)
     chosen = choose(replace(plan, selection=replace(plan.selection, measured=measured)))
-    assert len({each.workload.id for each in chosen}) == plan.selection.workloads
-    assert {each.part for each in chosen} == {part.name for part in plan.parts}
-    assert {each.workload.dtype for each in chosen} == {"fp32", "fp16", "bf16"}
+    assert len({selected.workload.id for selected in chosen}) == plan.selection.workloads
+    assert {selected.part for selected in chosen} == {part.name for part in plan.parts}
+    assert {selected.workload.dtype for selected in chosen} == {"fp32", "fp16", "bf16"}
 
 
 def test_only_traced_workloads_with_few_kernels_are_taken(tmp_path):
@@ -80,4 +80,4 @@ def test_only_traced_workloads_with_few_kernels_are_taken(tmp_path):
     kernels = pyarrow.table({"workload_id": [few] * 5 + [many] * 50})
     pyarrow.parquet.write_table(kernels, tmp_path / "a" / "kernels.parquet")
     chosen = choose(Plan(1, (PART,), selection=Selection((str(tmp_path),), max_kernels=20)))
-    assert [each.workload.id for each in chosen] == [few]
+    assert [selected.workload.id for selected in chosen] == [few]

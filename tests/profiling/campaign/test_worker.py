@@ -33,11 +33,11 @@ def make_worker(tmp_path):
     def make(limits=Limits(), **broken):  # noqa: B008 frozen
         device_lock = DeviceLock(tmp_path, 0)
         device_lock.open()
-        said: list[dict[str, object]] = []
+        messages: list[dict[str, object]] = []
         runtime = CpuRuntime(device_lock, QUICK)
         for name, replacement in broken.items():
             setattr(runtime, name, replacement)
-        return Worker(runtime, QUICK, limits, said.append), said
+        return Worker(runtime, QUICK, limits, messages.append), messages
 
     return make
 
@@ -49,20 +49,20 @@ def _raise(error):
     return fail
 
 
-def _run(worker, workloads=LENET, wanted=3, role="measure", spec=None):
-    group = Group("p", spec or workloads[0].spec, tuple(workloads), wanted, role)
+def _run(worker, workloads=LENET, count=3, role="measure", spec=None):
+    group = Group("p", spec or workloads[0].spec, tuple(workloads), count, role)
     worker.run_group(group, set(), time.time() + 60)
 
 
-def _statuses(said):
-    return [message["status"] for message in said if message["event"] == "record"]
+def _statuses(events):
+    return [message["status"] for message in events if message["event"] == "record"]
 
 
 def test_one_build_serves_all_workloads_of_a_model(make_worker):
-    worker, said = make_worker()
-    _run(worker, wanted=2)
-    records = [message["values"] for message in said if message["event"] == "record"]
-    assert _statuses(said) == ["ok", "ok"]
+    worker, messages = make_worker()
+    _run(worker, count=2)
+    records = [message["values"] for message in messages if message["event"] == "record"]
+    assert _statuses(messages) == ["ok", "ok"]
     assert records[0]["build_s"] > 0
     assert records[1]["build_s"] == 0
     assert all(record["latency_ms"] > 0 and record["repeats"] == 3 for record in records)
@@ -70,58 +70,58 @@ def test_one_build_serves_all_workloads_of_a_model(make_worker):
 
 
 def test_a_model_that_cannot_be_built_is_a_record(make_worker):
-    worker, said = make_worker()
+    worker, messages = make_worker()
     _run(worker, spec="synthetic:lennet")
-    assert _statuses(said) == ["build_error"] * 3
+    assert _statuses(messages) == ["build_error"] * 3
 
 
 def test_a_model_that_cannot_run_is_a_record_and_the_next_one_runs(make_worker):
-    worker, said = make_worker()
+    worker, messages = make_worker()
     wrong = Workload(LENET[0].spec, 2, (3, 28, 28), "fp32")
-    _run(worker, [wrong, *LENET], wanted=2)
-    assert _statuses(said) == ["run_error", "ok", "ok"]
+    _run(worker, [wrong, *LENET], count=2)
+    assert _statuses(messages) == ["run_error", "ok", "ok"]
 
 
 def test_out_of_memory_is_a_record(make_worker):
-    worker, said = make_worker(measure=_raise(torch.cuda.OutOfMemoryError("CUDA out of memory")))
+    worker, messages = make_worker(measure=_raise(torch.cuda.OutOfMemoryError("CUDA out of memory")))
     _run(worker)
-    assert _statuses(said) == ["oom"] * 3
+    assert _statuses(messages) == ["oom"] * 3
 
 
 def test_what_cannot_be_captured_is_passed_on(make_worker):
-    worker, said = make_worker(measure=_raise(CaptureError("The step waits for the device.")))
-    _run(worker, wanted=2)
-    assert [message["event"] for message in said] == ["begin", "begin", "fallback", "begin", "fallback"]
-    worker, said = make_worker()
-    _run(worker, wanted=1, role="fallback")
-    assert [message["event"] for message in said] == ["begin", "begin", "trace", "record"]
+    worker, messages = make_worker(measure=_raise(CaptureError("The step waits for the device.")))
+    _run(worker, count=2)
+    assert [message["event"] for message in messages] == ["begin", "begin", "fallback", "begin", "fallback"]
+    worker, messages = make_worker()
+    _run(worker, count=1, role="fallback")
+    assert [message["event"] for message in messages] == ["begin", "begin", "trace", "record"]
 
 
 def test_a_broken_context_ends_the_worker(make_worker):
-    worker, said = make_worker(
+    worker, messages = make_worker(
         measure=_raise(RuntimeError("CUDA error: an illegal memory access")), healthy=lambda: False
     )
     with pytest.raises(PoisonedError):
         _run(worker)
-    assert _statuses(said) == ["cuda_error"]
+    assert _statuses(messages) == ["cuda_error"]
 
 
 def test_what_would_take_too_long_is_left_out_and_a_spare_stands_in(make_worker):
-    worker, said = make_worker(limits=Limits(max_latency_ms=1e-4))
-    _run(worker, [LENET[0], Workload(LENET[0].spec, 4096, (1, 28, 28), "fp32"), LENET[0]], wanted=2)
-    assert _statuses(said)[:2] == ["ok", "skipped"]
+    worker, messages = make_worker(limits=Limits(max_latency_ms=1e-4))
+    _run(worker, [LENET[0], Workload(LENET[0].spec, 4096, (1, 28, 28), "fp32"), LENET[0]], count=2)
+    assert _statuses(messages)[:2] == ["ok", "skipped"]
 
 
 def test_too_many_parameters_are_left_out(make_worker):
-    worker, said = make_worker(limits=Limits(max_parameters=100))
+    worker, messages = make_worker(limits=Limits(max_parameters=100))
     _run(worker)
-    assert _statuses(said) == ["skipped"] * 3
+    assert _statuses(messages) == ["skipped"] * 3
 
 
 def test_after_the_time_nothing_is_begun(make_worker):
-    worker, said = make_worker()
+    worker, messages = make_worker()
     worker.run_group(Group("p", LENET[0].spec, LENET, 3), set(), time.time() - 1)
-    assert _statuses(said) == []
+    assert _statuses(messages) == []
 
 
 @pytest.fixture
@@ -156,9 +156,9 @@ def _traced_on(*streams):
 
 
 def test_each_workload_has_a_fresh_process(make_fresh):
-    worker, said = make_fresh()
-    _run(worker, wanted=2)
-    records = [message for message in said() if message["event"] == "record"]
+    worker, messages = make_fresh()
+    _run(worker, count=2)
+    records = [message for message in messages() if message["event"] == "record"]
     assert [record["status"] for record in records] == ["ok", "ok"]
     assert len({record["pid"] for record in records} - {os.getpid()}) == 2
     assert all(record["values"]["latency_ms"] > 0 for record in records)
@@ -168,42 +168,42 @@ def test_each_workload_has_a_fresh_process(make_fresh):
 @pytest.mark.parametrize(
     ("streams", "state"), [((7, 7), "clean"), ((7, 13), "second-stream"), ((-1,), None), ((), None)]
 )
-def test_streams_of_what_was_timed_tell_the_state_of_the_process(make_fresh, streams, state):
-    worker, said = make_fresh(trace=_traced_on(*streams))
+def test_the_streams_of_a_trace_give_the_process_state(make_fresh, streams, state):
+    worker, messages = make_fresh(trace=_traced_on(*streams))
     group = Group("p", LENET[0].spec, LENET[:1], 1)
     worker.run_group(group, set(), time.time() + 60, {LENET[0].id})
-    *_, traced, record = said()
+    *_, traced, record = messages()
     assert (traced["event"], traced["pid"]) == ("trace", record["pid"])
     assert record["values"].get("process_state") == state
 
 
-def test_in_a_process_with_a_past_one_stream_tells_nothing(make_worker):
-    worker, said = make_worker(trace=_traced_on(7))
+def test_a_single_stream_gives_no_state_in_a_used_process(make_worker):
+    worker, messages = make_worker(trace=_traced_on(7))
     _run(worker, LENET[:1], role="fallback")
-    assert "process_state" not in said[-1]["values"]
-    worker, said = make_worker(trace=_traced_on(7, 8))
+    assert "process_state" not in messages[-1]["values"]
+    worker, messages = make_worker(trace=_traced_on(7, 8))
     _run(worker, LENET[:1], role="fallback")
-    assert said[-1]["values"]["process_state"] == "second-stream"
+    assert messages[-1]["values"]["process_state"] == "second-stream"
 
 
 def test_a_trace_that_fails_costs_no_measurement(make_fresh):
-    worker, said = make_fresh(trace=_raise(RuntimeError("no profiler")))
+    worker, messages = make_fresh(trace=_raise(RuntimeError("no profiler")))
     worker.run_group(Group("p", LENET[0].spec, LENET[:1], 1), set(), time.time() + 60, {LENET[0].id})
-    assert _statuses(said()) == ["ok"]
+    assert _statuses(messages()) == ["ok"]
 
 
 def test_a_process_that_dies_costs_its_workload_alone(make_fresh, tmp_path):
-    worker, said = make_fresh(measure=lambda *_args, **_kwargs: os.kill(os.getpid(), signal.SIGKILL))
+    worker, messages = make_fresh(measure=lambda *_args, **_kwargs: os.kill(os.getpid(), signal.SIGKILL))
     _run(worker)
-    crashed = [message["values"]["error"] for message in said() if message["event"] == "record"]
+    crashed = [message["values"]["error"] for message in messages() if message["event"] == "record"]
     assert crashed == ["exit code -9"] * 3
     assert open_state(tmp_path)[0] == FREE
 
 
-def test_what_a_process_learnt_of_the_cost_is_kept(make_fresh):
-    worker, said = make_fresh(limits=Limits(max_latency_ms=1e-4))
-    _run(worker, [LENET[0], Workload(LENET[0].spec, 4096, (1, 28, 28), "fp32")], wanted=2)
-    assert _statuses(said()) == ["ok", "skipped"]
+def test_the_learnt_cost_outlives_the_child_process(make_fresh):
+    worker, messages = make_fresh(limits=Limits(max_latency_ms=1e-4))
+    _run(worker, [LENET[0], Workload(LENET[0].spec, 4096, (1, 28, 28), "fp32")], count=2)
+    assert _statuses(messages()) == ["ok", "skipped"]
 
 
 def test_a_device_that_does_not_answer_ends_the_worker(make_fresh):

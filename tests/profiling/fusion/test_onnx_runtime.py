@@ -16,10 +16,10 @@ def graph(*nodes, folded=()):
 
 def blocks(compiled):
     """Which nodes share a kernel, by the kernels' names."""
-    found = {}
+    results = {}
     for name, homes in compiled.members.items():
-        found.setdefault(compiled.kernels[homes[0]], set()).add(name)
-    return found
+        results.setdefault(compiled.kernels[homes[0]], set()).add(name)
+    return results
 
 
 SOURCE = graph(
@@ -31,15 +31,15 @@ SOURCE = graph(
 )
 
 
-def test_names_that_survive_tell_what_a_fused_node_replaces():
+def test_surviving_names_show_which_nodes_a_fused_node_replaces():
     fused = node("FusedConv", ["x", "w", "b", "x"], ["r"], "conv_fused", domain="com.microsoft", activation="Relu")
-    found = fusion_onnxruntime.match(SOURCE, graph(fused, node("MaxPool", ["r"], ["p"], "pool")))
-    assert blocks(found) == {"com.microsoft.FusedConv+Relu": {"conv", "norm", "add", "relu"}, "MaxPool": {"pool"}}
+    result = fusion_onnxruntime.match(SOURCE, graph(fused, node("MaxPool", ["r"], ["p"], "pool")))
+    assert blocks(result) == {"com.microsoft.FusedConv+Relu": {"conv", "norm", "add", "relu"}, "MaxPool": {"pool"}}
 
 
 def test_a_blocked_convolution_is_followed_to_the_sum_and_the_activation_it_took_over():
     domain = "com.microsoft.nchwc"
-    found = fusion_onnxruntime.match(
+    result = fusion_onnxruntime.match(
         SOURCE,
         graph(
             node("ReorderInput", ["x"], ["t0"], "reorder", domain=domain),
@@ -48,7 +48,7 @@ def test_a_blocked_convolution_is_followed_to_the_sum_and_the_activation_it_took
             node("ReorderOutput", ["t2"], ["p"], "back", domain=domain),
         ),
     )
-    assert blocks(found) == {"nchwc.Conv+Relu": {"conv", "norm", "add", "relu"}, "nchwc.MaxPool": {"pool"}}
+    assert blocks(result) == {"nchwc.Conv+Relu": {"conv", "norm", "add", "relu"}, "nchwc.MaxPool": {"pool"}}
 
 
 def test_reshapes_around_a_product_are_plumbing_and_a_moved_node_keeps_its_own_kernel():
@@ -58,7 +58,7 @@ def test_reshapes_around_a_product_are_plumbing_and_a_moved_node_keeps_its_own_k
         node("Transpose", ["a"], ["t"], "transpose"),
         node("Relu", ["t"], ["r"], "relu"),
     )
-    found = fusion_onnxruntime.match(
+    result = fusion_onnxruntime.match(
         source,
         graph(
             node("Reshape", ["x", "s"], ["i"], "in"),
@@ -68,8 +68,8 @@ def test_reshapes_around_a_product_are_plumbing_and_a_moved_node_keeps_its_own_k
             node("Transpose", ["fresh"], ["r"], "moved"),
         ),
     )
-    homes = found.members
-    assert found.kernels[homes["matmul"][0]] == "Gemm"
+    homes = result.members
+    assert result.kernels[homes["matmul"][0]] == "Gemm"
     assert homes["matmul"] == homes["bias"]
     assert homes["relu"] != homes["matmul"]
 
@@ -91,10 +91,16 @@ def test_a_real_session_folds_the_norm_and_fuses_the_activation(tmp_path):
 
     spec = "synthetic:cnn?act=relu&channels=3-8-8&kernels=3-3&norm=batch&strides=1-1"
     proto = fusion_onnxruntime.export(build(spec), Workload(spec, 1, (3, 16, 16), "fp32"), tmp_path)
-    found = fusion_onnxruntime.compile_file(tmp_path)
-    convolutions = [each.name for each in proto.graph.node if each.op_type == "Conv"]
+    result = fusion_onnxruntime.compile_file(tmp_path)
+    convolutions = [node_proto.name for node_proto in proto.graph.node if node_proto.op_type == "Conv"]
     assert len(convolutions) == 2
     for name in convolutions:
-        inside = {each.op_type for each in proto.graph.node if found.members.get(each.name) == found.members[name]}
+        inside = {
+            node_proto.op_type
+            for node_proto in proto.graph.node
+            if result.members.get(node_proto.name) == result.members[name]
+        }
         assert inside == {"Conv", "BatchNormalization", "Relu"}
-    assert {each.name for each in proto.graph.node if each.op_type != "Constant"} == set(found.members)
+    assert {node_proto.name for node_proto in proto.graph.node if node_proto.op_type != "Constant"} == set(
+        result.members
+    )

@@ -35,9 +35,9 @@ def test_the_calmest_try_counts_and_a_noisy_one_is_marked():
 
 
 def test_slow_replays_are_led_in_by_fewer_others():
-    asked = []
-    time_replays(lambda count, lead: asked.append((count, lead)) or [100.0] * count, Measuring())
-    assert asked == [(1, 1), (5, 1)]
+    calls = []
+    time_replays(lambda count, lead: calls.append((count, lead)) or [100.0] * count, Measuring())
+    assert calls == [(1, 1), (5, 1)]
 
 
 def test_chunks_keep_looks_at_the_clock_apart():
@@ -63,7 +63,7 @@ def test_runs_back_to_back_leave_a_moment_between_each_two():
     assert moments[-1] >= start + 0.05
 
 
-def test_nobody_waits_where_a_campaign_says_who_times():
+def test_no_device_lock_never_waits():
     one, other = NoDeviceLock(), NoDeviceLock()
     with one.alone(), other.alone(), other.shared():
         assert not one.is_requested()

@@ -47,15 +47,15 @@ def campaign(tmp_path, monkeypatch):
 def measures_once(monkeypatch):
     """Measuring begins when something was heard instead of after some seconds: a busy machine takes its time."""
 
-    def when(*wanted):
-        missing, handle_message = list(wanted), CompiledCampaign._handle_message
+    def when(*expected):
+        missing, handle_message = list(expected), CompiledCampaign._handle_message
 
         def listen(self, worker, message):
             handle_message(self, worker, message)
             known = self._known.get(str(message.get("id", "")))
-            said = message["event"], known.workload.spec if known else ""
-            if said in missing:
-                missing.remove(said)
+            event = message["event"], known.workload.spec if known else ""
+            if event in missing:
+                missing.remove(event)
 
         monkeypatch.setattr(CompiledCampaign, "_handle_message", listen)
         monkeypatch.setattr(CompiledCampaign, "_measuring_begins", lambda _: math.inf if missing else 0.0)
@@ -88,7 +88,7 @@ def test_every_model_is_timed_twice_and_traced(campaign, tmp_path):
     assert Counter(trace["workload_id"] for trace in traces) == Counter(row["workload_id"] for row in rows)
 
 
-def test_whoever_dies_hangs_or_refuses_is_recorded_and_what_was_kept_is_compiled_again(campaign, tmp_path):
+def test_crashes_hangs_and_refusals_are_recorded_and_lost_models_are_compiled_again(campaign, tmp_path):
     plan = replace(PLAN, limits=Limits(timeout_s=3.0))
     campaign(["net1", "net2", "net3", "crash1", "hang1", "broken1", "uncaptured1"], plan)
     assert _statuses(tmp_path / "out") == {
@@ -147,9 +147,9 @@ def test_the_plan_of_the_h200_has_one_small_inference_a_model():
     assert (plan.kind, plan.compiled.processes, plan.compiled.measure_share) == ("compiled", 14, 0.25)
     few = replace(plan, parts=tuple(replace(part, zoos=("synthetic",), models=40) for part in plan.parts))
     chosen = list(lay_out(few, ()))
-    assert {each.workload.batch_size for each in chosen} == {1, 8, 32}
-    assert {each.workload.mode for each in chosen} == {"inference"}
-    assert {each.workload.dtype for each in chosen} == {"fp32", "fp16", "bf16"}
-    assert len(chosen) > len({each.workload.spec for each in chosen}) * 0.9
+    assert {selected.workload.batch_size for selected in chosen} == {1, 8, 32}
+    assert {selected.workload.mode for selected in chosen} == {"inference"}
+    assert {selected.workload.dtype for selected in chosen} == {"fp32", "fp16", "bf16"}
+    assert len(chosen) > len({selected.workload.spec for selected in chosen}) * 0.9
     left = list(lay_out(few, {chosen[0].workload.id}))
-    assert chosen[0].workload.id not in {each.workload.id for each in left}
+    assert chosen[0].workload.id not in {selected.workload.id for selected in left}

@@ -45,18 +45,18 @@ class ReplayWorkers:
     """A worker in this process and what it said."""
 
     def __init__(self, compiler=compile_quickly, limits=None, compiled=None):
-        self.said = []
+        self.messages = []
         measuring = Measuring(warmups=1, tries=1, replays=5)
         self.runtime = Fragile(measuring)
         plan = (measuring, limits or Limits(), compiled or Compiled())
-        self.worker = CompiledWorker(self.runtime, plan, self.said.append, compiler)
+        self.worker = CompiledWorker(self.runtime, plan, self.messages.append, compiler)
 
     def prepare(self, *workloads):
-        for each in workloads:
-            self.worker.execute({"do": "prepare", "workload": each.to_json()})
+        for workload in workloads:
+            self.worker.execute({"do": "prepare", "workload": workload.to_json()})
 
     def heard(self, event):
-        return [message for message in self.said if message["event"] == event]
+        return [message for message in self.messages if message["event"] == event]
 
 
 def _graphs():
@@ -84,9 +84,9 @@ def test_what_is_compiled_is_kept_until_it_is_timed_and_traced():
     kernels = traced[0]["kernels"]
     assert {len(column) for column in kernels.values()} == {len(kernels["name"])}
     assert _graphs() == graphs  # neither timing nor tracing compiles again
-    replay_workers.said.clear()
+    replay_workers.messages.clear()
     replay_workers.worker.execute({"do": "time", **SOON})
-    assert replay_workers.said == []
+    assert replay_workers.messages == []
 
 
 def test_models_of_one_class_are_all_compiled_for_their_own_sizes():
@@ -105,9 +105,9 @@ def test_models_of_one_class_are_all_compiled_for_their_own_sizes():
 def test_nothing_is_measured_after_the_time():
     replay_workers = ReplayWorkers()
     replay_workers.prepare(workload())
-    replay_workers.said.clear()
+    replay_workers.messages.clear()
     replay_workers.worker.execute({"do": "time", "stop_at": time.time() - 1})
-    assert replay_workers.said == []
+    assert replay_workers.messages == []
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_trace_that_fails_leaves_the_times(monkeypatch):
     assert (message["kernels"], message["error"]) == (None, "RuntimeError: no tracer")
 
 
-def test_a_signal_ends_a_compilation_and_nothing_is_said_of_it():
+def test_a_signal_ends_a_compilation_without_a_record():
     def compile_for_ever(_model):
         os.kill(os.getpid(), signal.SIGUSR1)
         time.sleep(100)
@@ -179,7 +179,7 @@ def test_a_signal_ends_a_compilation_and_nothing_is_said_of_it():
         replay_workers.prepare(workload())
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert [message["event"] for message in replay_workers.said] == ["begin"]
+    assert [message["event"] for message in replay_workers.messages] == ["begin"]
     assert not replay_workers.worker.preparing
 
 

@@ -49,7 +49,7 @@ def gone(process):
     return not lives(process)
 
 
-def test_the_daemon_lives_as_long_as_its_context_and_is_told_to_quit(tmp_path, monkeypatch):
+def test_the_daemon_quits_when_its_context_ends(tmp_path, monkeypatch):
     folder = control(tmp_path, monkeypatch)
     with MpsDaemon(folder) as daemon:
         process = daemon_of(folder)
@@ -91,7 +91,7 @@ def test_a_control_that_hangs_costs_a_bounded_time(tmp_path, monkeypatch):
     assert gone(process)
 
 
-def test_a_machine_without_mps_is_told_what_is_missing(tmp_path, monkeypatch):
+def test_a_machine_without_mps_names_what_is_missing(tmp_path, monkeypatch):
     with pytest.raises(MeasurementError, match="multi-process service"), MpsDaemon(tmp_path / "mps", "no-such-control"):
         pass
 

@@ -23,7 +23,7 @@ class Fragile(CpuReplays):
 
     failure: Exception | None = None
     broken = False
-    held = 0
+    used_bytes = 0
 
     def capture(self, step):
         if self.failure is not None:
@@ -34,47 +34,47 @@ class Fragile(CpuReplays):
         return not self.broken
 
     def reserved_bytes(self):
-        return self.held
+        return self.used_bytes
 
 
 @pytest.fixture
 def replay_workers():
-    said = []
+    messages = []
     runtime = Fragile(Measuring(warmups=1, tries=1))
-    return ReplayWorker(runtime, runtime._measuring, 1.0, said.append), runtime, said
+    return ReplayWorker(runtime, runtime._measuring, 1.0, messages.append), runtime, messages
 
 
 def prepare(worker, *workloads, **more):
-    worker.execute({"do": "prepare", "workloads": [each.to_json() for each in workloads], **SOON, **more})
+    worker.execute({"do": "prepare", "workloads": [workload.to_json() for workload in workloads], **SOON, **more})
 
 
 def test_what_is_prepared_can_be_timed_and_replayed_until_it_is_dropped(replay_workers):
-    worker, _, said = replay_workers
+    worker, _, messages = replay_workers
     prepare(worker, workload(), workload(TINY[1]))
     worker.execute({"do": "time", **SOON})
-    timed = [message for message in said if message["event"] == "timed"]
+    timed = [message for message in messages if message["event"] == "timed"]
     assert [message["id"] for message in timed] == [workload().id, workload(TINY[1]).id]
     assert timed[0]["values"]["latency_ms"] > 0
-    prepared = next(message for message in said if message["event"] == "prepared")
+    prepared = next(message for message in messages if message["event"] == "prepared")
     assert prepared["values"]["macs"] == 2 * (16 * 16 + 16 * 8)
     worker.execute({"do": "replay", "id": workload().id})
-    assert len(said[-1]["moments"]) > 20
+    assert len(messages[-1]["moments"]) > 20
     start = time.time() + 0.01
     worker.execute({"do": "replay", "id": workload().id, "start": start, "seconds": 0.02, "replay_ms": 0.05})
-    assert said[-1]["moments"][0] >= start
+    assert messages[-1]["moments"][0] >= start
     worker.execute({"do": "drop"})
-    said.clear()
+    messages.clear()
     worker.execute({"do": "time", **SOON})
-    assert said == []
+    assert messages == []
 
 
-def test_no_more_than_wanted_is_prepared_and_nothing_after_the_time(replay_workers):
-    worker, _, said = replay_workers
+def test_no_more_than_requested_is_prepared_and_nothing_after_the_deadline(replay_workers):
+    worker, _, messages = replay_workers
     prepare(worker, workload(), workload(TINY[1]), workload(TINY[2]), wanted=2)
-    assert sum(message["event"] == "prepared" for message in said) == 2
-    said.clear()
+    assert sum(message["event"] == "prepared" for message in messages) == 2
+    messages.clear()
     worker.execute({"do": "prepare", "workloads": [workload(TINY[3]).to_json()], "stop_at": time.time() - 1})
-    assert said == []
+    assert messages == []
 
 
 @pytest.mark.parametrize(
@@ -82,29 +82,29 @@ def test_no_more_than_wanted_is_prepared_and_nothing_after_the_time(replay_worke
     [(RuntimeError("shapes do not fit"), "run_error"), (torch.cuda.OutOfMemoryError("no memory"), "oom")],
 )
 def test_a_step_that_fails_is_a_record_and_leaves_nothing_behind(replay_workers, failure, status):
-    worker, runtime, said = replay_workers
+    worker, runtime, messages = replay_workers
     runtime.failure = failure
     prepare(worker, workload())
-    assert said[-1]["status"] == status
-    assert str(failure) in said[-1]["values"]["error"]
+    assert messages[-1]["status"] == status
+    assert str(failure) in messages[-1]["values"]["error"]
     runtime.failure = None
     prepare(worker, workload(TINY[1]))
-    said.clear()
+    messages.clear()
     worker.execute({"do": "time", **SOON})
-    assert {message["id"] for message in said} == {workload(TINY[1]).id}
+    assert {message["id"] for message in messages} == {workload(TINY[1]).id}
 
 
 def test_a_model_that_cannot_be_built_is_a_record(replay_workers):
-    worker, _, said = replay_workers
+    worker, _, messages = replay_workers
     prepare(worker, workload("synthetic:mlp?act=relu&widths=x"))
-    assert said[-1]["status"] == "build_error"
+    assert messages[-1]["status"] == "build_error"
 
 
 def test_a_full_process_takes_nothing_more(replay_workers):
-    worker, runtime, said = replay_workers
-    runtime.held = 2**31
+    worker, runtime, messages = replay_workers
+    runtime.used_bytes = 2**31
     prepare(worker, workload())
-    assert said[-1]["status"] == "skipped"
+    assert messages[-1]["status"] == "skipped"
 
 
 def test_a_broken_context_ends_the_process(replay_workers):

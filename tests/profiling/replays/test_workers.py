@@ -16,7 +16,7 @@ def workload_id(name):
     return Workload(f"synthetic:{name}", 1, (4,), "fp32").id
 
 
-def test_commands_are_obeyed_and_whoever_dies_or_hangs_is_named(tmp_path):
+def test_commands_are_executed_and_dead_or_hanging_processes_are_named(tmp_path):
     heard = []
     replay_workers = ReplayWorkers(tmp_path, {}, ["10", "20", "30"], FAKE)
     with replay_workers:
@@ -38,7 +38,7 @@ def test_commands_are_obeyed_and_whoever_dies_or_hangs_is_named(tmp_path):
         assert heard[-1] == (1, workload_id("fine"))
 
 
-def test_all_processes_have_ended_when_the_crew_is_left(tmp_path):
+def test_all_processes_have_ended_when_the_context_ends(tmp_path):
     with ReplayWorkers(tmp_path, {}, ["10"], FAKE) as replay_workers:
         replay_workers.send(0, prepare("fine"))
         replay_workers.wait([0], time.time() + 600, 600.0, lambda index, message: None)
@@ -56,7 +56,7 @@ def test_a_command_that_takes_too_long_is_late(tmp_path):
         assert replay_workers.alive == []
 
 
-def test_what_processes_said_is_kept(tmp_path):
+def test_output_of_processes_is_kept(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (tmp_path / "workers.log").write_bytes(b"one\n")

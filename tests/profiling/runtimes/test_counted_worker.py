@@ -13,48 +13,52 @@ torch = pytest.importorskip("torch")
 MLP = "synthetic:mlp?act=relu&widths=8-16-4"
 
 
-def _worker(said, **changes):
+def _worker(messages, **changes):
     settings = {"device": "cpu", "kernels_max": 100, "run_s": 5, "limits": {}, **changes}
-    return OccupancyWorker(settings, said.append, Counting("cpu"))
+    return OccupancyWorker(settings, messages.append, Counting("cpu"))
 
 
-def _run(worker, workloads, wanted):
-    model = worker.build(workloads, wanted)
+def _run(worker, workloads, count):
+    model = worker.build(workloads, count)
     if model is not None:
         worker.count(model, time.time() + 60)
 
 
 def test_each_workload_is_one_range_in_order():
-    said = []
+    messages = []
     workloads = [Workload(MLP, batch, (8,), "fp32") for batch in (1, 2, 4)]
-    _run(_worker(said), workloads, 2)
-    assert [event["id"] for event in said if event["event"] == "open"] == [each.id for each in workloads[:2]]
-    assert [event["id"] for event in said if event["event"] == "close"] == [each.id for each in workloads[:2]]
+    _run(_worker(messages), workloads, 2)
+    assert [event["id"] for event in messages if event["event"] == "open"] == [
+        workload.id for workload in workloads[:2]
+    ]
+    assert [event["id"] for event in messages if event["event"] == "close"] == [
+        workload.id for workload in workloads[:2]
+    ]
 
 
 def test_too_many_kernels_are_skipped_with_the_number():
-    said = []
-    _run(_worker(said, kernels_max=1), [Workload(MLP, 1, (8,), "fp32")], 1)
-    assert said[-1]["status"] == "skipped"
-    assert "kernels" in said[-1]["error"]
-    assert not [event for event in said if event["event"] == "open"]
+    messages = []
+    _run(_worker(messages, kernels_max=1), [Workload(MLP, 1, (8,), "fp32")], 1)
+    assert messages[-1]["status"] == "skipped"
+    assert "kernels" in messages[-1]["error"]
+    assert not [event for event in messages if event["event"] == "open"]
 
 
 def test_a_model_that_cannot_be_built_or_run_is_a_record():
-    said = []
-    worker = _worker(said)
+    messages = []
+    worker = _worker(messages)
     _run(worker, [Workload("synthetic:nothing?x=1", 1, (8,), "fp32")], 1)
     _run(worker, [Workload(MLP, 1, (9,), "fp32")], 1)
-    assert [event["status"] for event in said if event["event"] == "record"] == ["build_error", "run_error"]
+    assert [event["status"] for event in messages if event["event"] == "record"] == ["build_error", "run_error"]
 
 
 def test_a_broken_context_ends_the_process(monkeypatch):
-    said = []
-    worker = _worker(said)
+    messages = []
+    worker = _worker(messages)
     monkeypatch.setattr(worker, "_count", lambda *_: (_ for _ in ()).throw(RuntimeError("CUDA error: illegal")))
     with pytest.raises(SystemExit):
         _run(worker, [Workload(MLP, 1, (8,), "fp32")], 1)
-    assert said[-1]["status"] == "run_error"
+    assert messages[-1]["status"] == "run_error"
 
 
 def test_the_worker_ends_when_its_time_is_over_or_its_campaign_is_gone():

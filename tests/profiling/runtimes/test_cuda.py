@@ -117,7 +117,7 @@ def test_short_replays_are_repeated_more_often(runtime, device):
     assert runtime.measure(_step(), energy=False)["repeats"] == 80
 
 
-def test_noise_is_tried_again_and_then_said(runtime, device):
+def test_noisy_timings_are_repeated_and_then_reported(runtime, device):
     device.replay_ms = [2.0, 3.0]
     record = runtime.measure(_step(), energy=False)
     assert (record["tries"], record["noisy"]) == (3, True)

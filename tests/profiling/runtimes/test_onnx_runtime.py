@@ -58,13 +58,13 @@ def test_inputs_of_a_file_are_found_by_name_and_checked(tmp_path):
     shapes = input_shapes(path, Workload(path, 3, (), "fp32"), {"a": (4,), "b": (4,)})
     assert shapes == {"a": (3, 4), "b": (3, 4)}
     assert input_shapes(path, Workload(path, 3, (), "fp32"), {None: (4,)}) == shapes
-    for given, words in (
+    for given_shapes, words in (
         ({"a": (4,)}, "'b' is open"),
         ({"c": (4,), "a": (4,), "b": (4,)}, "no input 'c'.*Choose from: a, b"),
         ({"a": (4, 4), "b": (4,)}, "'a' is batchxwidth"),
     ):
         with pytest.raises(InputError, match=words):
-            input_shapes(path, Workload(path, 3, (), "fp32"), given)
+            input_shapes(path, Workload(path, 3, (), "fp32"), given_shapes)
     with pytest.raises(InputError, match="computes in fp32: use --dtype fp32"):
         input_shapes(path, Workload(path, 3, (), "fp16"), {None: (4,)})
 
@@ -87,6 +87,6 @@ def test_the_last_run_of_a_profile_counts():
     node = {"cat": "Node", "args": {"op_name": "Conv"}}
     events = [{"cat": "Session", "name": "model_run", "dur": 9}]
     for run in (1, 2, 3):
-        events += [{**node, "name": f"conv{each}_kernel_time", "dur": 10 * run + each} for each in (1, 2)]
+        events += [{**node, "name": f"conv{number}_kernel_time", "dur": 10 * run + number} for number in (1, 2)]
     table = parse_profile(events, 3)
     assert (table["name"], table["duration_us"], table["op_index"]) == (["conv1", "conv2"], [31.0, 32.0], [0, 1])

@@ -64,7 +64,7 @@ def _kernels(names):
 def test_kernels_between_two_markers_belong_together():
     mark = f"void at::native::vectorized_elementwise_kernel<4, at::native::{MARKER}_kernel_cuda(...)>"
     names = ["stray", mark, "a", "b", mark, "between", mark, mark, mark, "c", mark, mark, "open"]
-    assert [[kernel.name for kernel in found] for found in split_ranges(_kernels(names))] == [["a", "b"], [], ["c"]]
+    assert [[kernel.name for kernel in kernels] for kernels in split_ranges(_kernels(names))] == [["a", "b"], [], ["c"]]
 
 
 def test_a_kernel_knows_its_innermost_call():
@@ -76,10 +76,10 @@ def test_a_kernel_knows_its_innermost_call():
     assert [kernel.call for kernel in kernels] == [12, None]
 
 
-def test_what_ncu_complains_about_is_told_in_one_line():
-    said = error_text(["==PROF== fine\n", "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n"])
-    assert "ERR_NVGPUCTRPERM" in said
-    assert "\n" not in said
+def test_complaints_of_ncu_become_one_line():
+    message = error_text(["==PROF== fine\n", "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n"])
+    assert "ERR_NVGPUCTRPERM" in message
+    assert "\n" not in message
     assert error_text(["==PROF== fine\n"]) == ""
 
 

@@ -20,7 +20,7 @@ def test_a_bench_follows_from_its_seed():
     with torch.device("meta"):
         first, again, other = (OperatorBench(seed, 40) for seed in (1, 1, 2))
     assert first.shapes == again.shapes != other.shapes
-    assert [str(each) for each in first.operators][:5] == [str(each) for each in again.operators][:5]
+    assert [str(operator) for operator in first.operators][:5] == [str(operator) for operator in again.operators][:5]
 
 
 def test_a_bench_of_products_has_nothing_else():

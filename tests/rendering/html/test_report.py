@@ -72,7 +72,7 @@ def test_the_summary_has_numbers_with_intervals_and_doubts() -> None:
     assert "<li>Odd: &lt;script&gt;" in page
 
 
-def test_what_is_not_known_is_named() -> None:
+def test_unknown_values_are_named() -> None:
     page = report_page(bare_report())
     assert "memory, energy, power" in page
     assert "not fitted to measurements of this device" in page
@@ -80,7 +80,7 @@ def test_what_is_not_known_is_named() -> None:
         assert part in page
 
 
-def test_provenance_tells_how_to_make_it_again() -> None:
+def test_provenance_has_the_command_that_makes_the_report() -> None:
     page = report_page(tiny_report()).partition('id="provenance"')[2]
     assert "4,242 measured workloads" in page
     assert "cafe" in page

@@ -22,7 +22,7 @@ def test_no_batch_fits() -> None:
     assert "<svg" not in page
 
 
-def test_devices_are_ranked_and_those_without_room_are_said() -> None:
+def test_devices_are_ranked_and_those_with_too_little_memory_are_listed() -> None:
     report = tiny_report()
     page = devices_section(replace(report, devices=(tiny_row("Small", 32, "t4"), *report.devices)))
     assert page.index("Device 200") < page.index("Slow") < page.index("Small")
@@ -33,7 +33,7 @@ def test_devices_are_ranked_and_those_without_room_are_said() -> None:
     assert "It fits on none of these devices." in nowhere
 
 
-def test_a_device_that_could_not_be_asked_says_why() -> None:
+def test_a_device_without_a_prediction_has_its_reason() -> None:
     assert "Device 9: why no Device 9" in devices_section(bare_report())
 
 
@@ -47,7 +47,7 @@ def test_advice_marks_the_best_and_says_what_is_unknown() -> None:
     assert "1 place refused" in page
 
 
-def test_where_nothing_is_left_the_reasons_are_the_answer() -> None:
+def test_without_choices_the_reasons_are_listed() -> None:
     advice = AdviceTable("a million inferences", (), (("t4", "memory: too little"),))
     page = advice_section(tiny_report(advice=advice))
     assert "No place meets the requirements" in page

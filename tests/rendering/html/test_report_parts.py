@@ -6,7 +6,7 @@ from small.tiny_report import spread
 
 
 def test_all_numbers_have_three_digits() -> None:
-    assert [number(each) for each in (0.5, 9.999, 10.0, 99.96, 100.0, 2e-7)] == [
+    assert [number(quantity) for quantity in (0.5, 9.999, 10.0, 99.96, 100.0, 2e-7)] == [
         "0.500", "10.00", "10.0", "100.0", "100", "2.00e-07",
     ]  # fmt: skip
 

@@ -3,7 +3,7 @@
 from foretell.rendering.html.report_style import REPORT_CSS
 
 
-def test_it_speaks_to_all_media() -> None:
+def test_the_style_covers_screen_print_and_dark_mode() -> None:
     for medium in ("(prefers-color-scheme:dark)", "(max-width:40rem)", "@media print"):
         assert medium in REPORT_CSS
     assert REPORT_CSS.count("{") == REPORT_CSS.count("}")

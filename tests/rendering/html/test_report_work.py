@@ -9,7 +9,7 @@ from small.tiny_report import bare_report, tiny_report
 
 
 def widths(page: str) -> list[float]:
-    return [float(found) for found in re.findall(r'class="(?:c\d|over-capacity)" style="width:([\d.]+)%', page)]
+    return [float(width) for width in re.findall(r'class="(?:c\d|over-capacity)" style="width:([\d.]+)%', page)]
 
 
 def test_bars_of_memory_are_to_scale() -> None:

@@ -30,13 +30,13 @@ NUMBERS = st.floats(min_value=1e-9, max_value=1e15)
 @settings(deadline=None, max_examples=200)
 @given(st.lists(NUMBERS, min_size=1, max_size=8), st.booleans(), st.booleans())
 def test_a_scale_holds_its_values_and_its_ticks(values: list[float], log: bool, from_zero: bool) -> None:
-    found = scale(values, 50.0, 650.0, log=log, from_zero=from_zero)
-    assert found.low <= min(values) * (1 + 1e-9)
-    assert found.high >= max(values) * (1 - 1e-9)
-    for value in (*values, *found.ticks):
-        assert 50.0 - 1e-3 <= found.place(value) <= 650.0 + 1e-3
-    assert len(set(found.ticks)) == len(found.ticks)
-    assert 1 <= len(found.ticks) <= 12
+    axis = scale(values, 50.0, 650.0, log=log, from_zero=from_zero)
+    assert axis.low <= min(values) * (1 + 1e-9)
+    assert axis.high >= max(values) * (1 - 1e-9)
+    for value in (*values, *axis.ticks):
+        assert 50.0 - 1e-3 <= axis.place(value) <= 650.0 + 1e-3
+    assert len(set(axis.ticks)) == len(axis.ticks)
+    assert 1 <= len(axis.ticks) <= 12
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def texts(svg: str) -> dict[str, ElementTree.Element]:
 
 
 def boxes(svg: str) -> list[tuple[str, float, float, float, float]]:
-    found = []
+    rectangles = []
     for element in ElementTree.fromstring(svg).iter(f"{SVG}text"):
         style = element.get("style", f"font-size:{FONT}px")
         size = float(style.removeprefix("font-size:").removesuffix("px"))
@@ -31,8 +31,8 @@ def boxes(svg: str) -> list[tuple[str, float, float, float, float]]:
         wide = text_width(text, size) * 0.9
         left = float(element.get("x", 0)) - {"middle": wide / 2, "end": wide}.get(element.get("text-anchor", ""), 0.0)
         base = float(element.get("y", 0))
-        found.append((text, left, base - 0.75 * size, left + wide, base + 0.2 * size))
-    return found
+        rectangles.append((text, left, base - 0.75 * size, left + wide, base + 0.2 * size))
+    return rectangles
 
 
 def assert_apart(svg: str, width: float = 720) -> None:
@@ -89,10 +89,10 @@ def test_any_numbers_give_a_picture(points: list[tuple[float, float]], log: bool
     assert not re.search(r'="[^"]*\b(nan|inf)\b', svg)
 
 
-def test_every_point_tells_its_note() -> None:
+def test_every_point_has_its_note_as_title() -> None:
     svg = xy_chart([Series("a", CURVE[:2], "points", notes=["first <one>"])], X, Y, title="t")
-    told = [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}title")]
-    assert told == ["t", "first <one>", "a: 2, 0.7"]
+    notes = [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}title")]
+    assert notes == ["t", "first <one>", "a: 2, 0.7"]
 
 
 def test_a_line_follows_x() -> None:
@@ -109,9 +109,9 @@ def test_series_differ_without_colour() -> None:
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.floats(0, 300), max_size=12))
 def test_spread_places_keep_their_order_distance_and_ends(places: list[float]) -> None:
-    found = spread(sorted(places), 15.0, 0.0, 300.0)
-    assert all(b - a >= 15.0 - 1e-6 for a, b in pairwise(found))
-    assert all(-1e-6 <= place <= 300.0 + 1e-6 for place in found)
+    moved = spread(sorted(places), 15.0, 0.0, 300.0)
+    assert all(b - a >= 15.0 - 1e-6 for a, b in pairwise(moved))
+    assert all(-1e-6 <= place <= 300.0 + 1e-6 for place in moved)
 
 
 def test_bars_begin_at_zero_and_are_as_long_as_their_values() -> None:

@@ -22,7 +22,7 @@ def kernel(label: str, *operators: str, time_us: float | None = None) -> Kernel:
     return Kernel(label, operators, ("pointwise",) * len(operators), "pointwise", time_us)
 
 
-def test_boxes_show_operators_and_shares_and_arrows_tell_bytes():
+def test_boxes_show_operators_and_shares_and_arrows_show_bytes():
     graph = KernelGraph(
         (kernel("one", "Conv", "Relu", time_us=3.0), kernel("two", "Add", "Add", time_us=1.0)), (Flow(0, 1, 2048),)
     )

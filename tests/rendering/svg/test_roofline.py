@@ -22,7 +22,7 @@ GROUPS = tuple(
     Group(point.group, point.count, point.flops, point.bytes, point.time_us, point.share, point.reached, point.limit)
     for point in (CONV, COPY, RELU)
 )
-FOUND = Roofline(
+ROOFLINE = Roofline(
     "net", "h200", "NVIDIA H200", None, 8, "fp32", "inference", "roofline", "operator", 0.5, ROOFS, (CONV, COPY, RELU),
     GROUPS,
 )  # fmt: skip
@@ -44,41 +44,41 @@ def test_a_point_is_the_work_of_a_second_over_that_of_a_byte() -> None:
 
 
 def test_ten_times_the_time_is_a_decade_lower() -> None:
-    slower = replace(FOUND, points=(CONV, COPY, replace(RELU, time_us=20.0)))
+    slower = replace(ROOFLINE, points=(CONV, COPY, replace(RELU, time_us=20.0)))
     ends = {}
-    for name, found in {"fast": FOUND, "slow": slower}.items():
-        marks = [e for e in ElementTree.fromstring(draw_roofline(found)).iter(f"{SVG}g") if e.get("data-row") == "2"]
+    for name, drawn in {"fast": ROOFLINE, "slow": slower}.items():
+        marks = [e for e in ElementTree.fromstring(draw_roofline(drawn)).iter(f"{SVG}g") if e.get("data-row") == "2"]
         ends[name] = ElementTree.tostring(marks[0])
     assert ends["fast"] != ends["slow"]
 
 
 def test_every_roof_is_named_and_says_whether_it_was_measured() -> None:
-    shown = lines(draw_roofline(FOUND))
+    shown = lines(draw_roofline(ROOFLINE))
     assert "HBM 1 TB/s, measured" in shown
     assert "L2 4 TB/s, measured" in shown
     assert "fp32 20 TFLOP/s" in shown
 
 
 def test_area_is_share_of_the_time() -> None:
-    radius = float(circle(draw_roofline(replace(FOUND, points=(replace(CONV, share=0.16), RELU)))).get("r", 0))
-    quarter = float(circle(draw_roofline(replace(FOUND, points=(replace(CONV, share=0.04), RELU)))).get("r", 0))
+    radius = float(circle(draw_roofline(replace(ROOFLINE, points=(replace(CONV, share=0.16), RELU)))).get("r", 0))
+    quarter = float(circle(draw_roofline(replace(ROOFLINE, points=(replace(CONV, share=0.04), RELU)))).get("r", 0))
     assert radius == pytest.approx(2 * quarter, rel=0.01)
-    tiny = float(circle(draw_roofline(replace(FOUND, points=(replace(CONV, share=1e-9), RELU)))).get("r", 0))
+    tiny = float(circle(draw_roofline(replace(ROOFLINE, points=(replace(CONV, share=1e-9), RELU)))).get("r", 0))
     assert tiny > 2, "every point can be seen"
 
 
-def test_what_has_no_place_is_told() -> None:
-    assert any("no arithmetic: 30.0%" in line for line in lines(draw_roofline(FOUND)))
+def test_points_outside_the_chart_are_listed() -> None:
+    assert any("no arithmetic: 30.0%" in line for line in lines(draw_roofline(ROOFLINE)))
     slow = replace(RELU, time_us=1e6)
-    shown = lines(draw_roofline(replace(FOUND, points=(CONV, COPY, slow))))
+    shown = lines(draw_roofline(replace(ROOFLINE, points=(CONV, COPY, slow))))
     assert any("Further below: 10.0%" in line for line in shown)
-    assert 'data-row="1"' not in draw_roofline(FOUND)
+    assert 'data-row="1"' not in draw_roofline(ROOFLINE)
 
 
 def test_of_many_groups_the_rest_are_one() -> None:
     groups = tuple(replace(GROUPS[0], name=f"op{n}", share=0.1) for n in range(9))
     points = tuple(replace(CONV, group=f"op{n}", time_us=100.0 + n) for n in range(9))
-    shown = lines(draw_roofline(replace(FOUND, groups=groups, points=points)))
+    shown = lines(draw_roofline(replace(ROOFLINE, groups=groups, points=points)))
     assert "op4 10%" in shown
     assert "4 others 40%" in shown
     assert not [line for line in shown if line.startswith("op5")]
@@ -90,7 +90,7 @@ def test_roofs_of_nearly_one_height_have_names_apart() -> None:
         Roof("bf16", "compute", 3e14, True, True, "s"),
         Roof("fp16", "compute", 2.95e14, True, True, "s"),
     )
-    texts = ElementTree.fromstring(draw_roofline(replace(FOUND, roofs=close))).iter(f"{SVG}text")
+    texts = ElementTree.fromstring(draw_roofline(replace(ROOFLINE, roofs=close))).iter(f"{SVG}text")
     heights = [float(e.get("y", 0)) for e in texts if (e.text or "").endswith("TFLOP/s, measured")]
     assert len(heights) == 2
     assert abs(heights[0] - heights[1]) >= 11
@@ -98,11 +98,11 @@ def test_roofs_of_nearly_one_height_have_names_apart() -> None:
 
 def test_names_of_points_keep_off_marks_roofs_and_each_other() -> None:
     crowd = tuple(replace(CONV, module=f"layer{n}", time_us=100.0 + n, share=0.05) for n in range(30))
-    named = [line for line in lines(draw_roofline(replace(FOUND, points=crowd))) if line.startswith("layer")]
+    named = [line for line in lines(draw_roofline(replace(ROOFLINE, points=crowd))) if line.startswith("layer")]
     assert 0 < len(named) < 6, "thirty points in one place have few free sides"
 
 
-def test_whoever_points_is_told_all() -> None:
+def test_tooltips_have_all_numbers() -> None:
     text = tooltip(replace(CONV, kernel="cudnn convolution", probability=0.7))
     assert "Conv × 3" in text
     assert "cudnn convolution (70% likely)" in text
@@ -112,15 +112,15 @@ def test_whoever_points_is_told_all() -> None:
 
 def test_foreign_names_are_text() -> None:
     evil = '</title><script>alert("x")</script>'
-    svg = draw_roofline(replace(FOUND, model=evil, points=(replace(CONV, module=evil, operator=evil), RELU)))
+    svg = draw_roofline(replace(ROOFLINE, model=evil, points=(replace(CONV, module=evil, operator=evil), RELU)))
     assert "<script" not in svg
     ElementTree.fromstring(svg)
 
 
-def test_all_of_it_is_told_as_numbers() -> None:
-    found = FOUND.to_dict()
-    assert found["points"][0]["intensity"] == 100
-    assert found["roofs"][0]["per_s"] == 1e12
-    assert math.isclose(sum(group["share"] for group in found["groups"]), 1.0)
-    assert FOUND.title == "net on NVIDIA H200, batch 8, fp32"
-    assert replace(FOUND, slice="mps:50").title == "net on NVIDIA H200 mps:50, batch 8, fp32"
+def test_the_chart_is_also_available_as_numbers() -> None:
+    content = ROOFLINE.to_dict()
+    assert content["points"][0]["intensity"] == 100
+    assert content["roofs"][0]["per_s"] == 1e12
+    assert math.isclose(sum(group["share"] for group in content["groups"]), 1.0)
+    assert ROOFLINE.title == "net on NVIDIA H200, batch 8, fp32"
+    assert replace(ROOFLINE, slice="mps:50").title == "net on NVIDIA H200 mps:50, batch 8, fp32"

@@ -31,7 +31,7 @@ def _linked(graph, *calls):
 
 
 def test_calls_find_their_nodes_by_name_module_and_order():
-    found = _linked(
+    result = _linked(
         BLOCKS,
         ("aten::conv2d", "a.conv"),
         ("aten::batch_norm", "a.norm"),
@@ -40,7 +40,7 @@ def test_calls_find_their_nodes_by_name_module_and_order():
         ("aten::batch_norm", "b.norm"),
         ("aten::linear", "fc"),
     )
-    assert found == [0, 1, 2, 3, 4, 6]
+    assert result == [0, 1, 2, 3, 4, 6]
 
 
 def test_a_missing_call_does_not_shift_the_others():
@@ -73,7 +73,7 @@ def test_a_recorded_function_names_the_operator_whose_gradient_it_is(op, name):
 
 
 def test_gradients_are_tied_from_the_last_node_to_the_first():
-    found = _linked(
+    result = _linked(
         BLOCKS,
         ("aten::conv2d", "a.conv"),
         ("aten::conv2d", "b.conv"),
@@ -92,7 +92,7 @@ def test_gradients_are_tied_from_the_last_node_to_the_first():
         ("aten::_foreach_add_", ""),
         ("aten::add_", ""),
     )
-    assert found == [0, 3, 6, LOSS, LOSS, LOSS, LOSS, 6, 6, 4, 3, 2, 0, 0, OPTIMIZER, OPTIMIZER]
+    assert result == [0, 3, 6, LOSS, LOSS, LOSS, LOSS, 6, 6, 4, 3, 2, 0, 0, OPTIMIZER, OPTIMIZER]
 
 
 def test_what_only_moves_gradients_does_not_outvote_what_computes_them():
@@ -102,14 +102,14 @@ def test_what_only_moves_gradients_does_not_outvote_what_computes_them():
         (BACKWARD + "ViewBackward0", ""),
         (BACKWARD + "TransposeBackward0", ""),
     ]
-    found = _linked(graph, (BACKWARD + "AddmmBackward0", ""), *moves)
-    assert found[0] == 0
-    assert NONE not in found
+    result = _linked(graph, (BACKWARD + "AddmmBackward0", ""), *moves)
+    assert result[0] == 0
+    assert NONE not in result
 
 
 def test_a_trace_and_a_graph_of_different_models_are_not_forced_together():
-    found = _linked(BLOCKS, ("aten::lstm", "rnn"), ("aten::embedding", "table"), ("aten::rms_norm", "norm"))
-    assert found == [NONE, NONE, NONE]
+    result = _linked(BLOCKS, ("aten::lstm", "rnn"), ("aten::embedding", "table"), ("aten::rms_norm", "norm"))
+    assert result == [NONE, NONE, NONE]
 
 
 def test_no_calls_and_no_nodes():

@@ -79,18 +79,22 @@ def test_a_sweep_is_continued_and_written_once(tmp_path):
     broken = GraphKey("synthetic:nothing?x=1", (8,), "inference")
     keys = {LENET: "lenet", broken: "x"}
     assert collect_graphs(keys, tmp_path / "journal") == {"ok": 1, "build_error": 1}
-    told = []
-    counts = collect_graphs({**keys, MLP: "mlp"}, tmp_path / "journal", on_progress=lambda *facts: told.append(facts))
+    messages = []
+    counts = collect_graphs(
+        {**keys, MLP: "mlp"}, tmp_path / "journal", on_progress=lambda *facts: messages.append(facts)
+    )
     assert counts == {"ok": 1}
-    assert [(facts[0], facts[2]) for facts in told] == [(3, MLP)]
+    assert [(facts[0], facts[2]) for facts in messages] == [(3, MLP)]
     path = write_graphs(tmp_path / "journal", tmp_path / "data")
     assert path is not None
     assert stored_keys(tmp_path / "data") == {LENET, MLP}
     assert write_graphs(tmp_path / "journal", tmp_path / "data") is None
     assert collect_graphs({LENET: "lenet"}, tmp_path / "other", done=stored_keys(tmp_path / "data")) == {}
-    found = {key: (graph_hash, graph) for key, graph_hash, graph in read_graphs(tmp_path / "data", [LENET, broken])}
-    assert set(found) == {LENET}
-    assert found[LENET][0] == found[LENET][1].hash == make_graph(LENET).hash
+    stored_graphs = {
+        key: (graph_hash, graph) for key, graph_hash, graph in read_graphs(tmp_path / "data", [LENET, broken])
+    }
+    assert set(stored_graphs) == {LENET}
+    assert stored_graphs[LENET][0] == stored_graphs[LENET][1].hash == make_graph(LENET).hash
 
 
 def test_a_graph_that_takes_too_long_is_recorded(tmp_path, monkeypatch):

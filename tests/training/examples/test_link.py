@@ -44,7 +44,7 @@ def test_kernels_are_added_up_by_call(store):
         ("aten::linear", [1, 1, 1, 1, 1], None, 50.0),
     ],
 )
-def test_what_may_have_run_at_once_counts_only_where_the_trace_tells(tmp_path, op, names, hidden_us, busy_us):
+def test_overlapping_kernels_count_only_if_the_trace_shows_them(tmp_path, op, names, hidden_us, busy_us):
     facts = {"campaign_id": "c", "workload_id": "w"}
     measured = {"spec": SPEC, "family": "mlp", "input_shape": "8", "mode": "inference", "status": "ok"}
     write_table(tmp_path, "measurements", [facts | measured])

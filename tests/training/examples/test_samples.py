@@ -35,34 +35,34 @@ def examples(store: Path) -> dict[str, Example]:
     return {str(example.row["workload_id"]): example for example in read_examples(store, H200)}
 
 
-def assert_same(found: Sample, wanted: Sample) -> None:
+def assert_same(actual: Sample, expected: Sample) -> None:
     for name in ("workload_id", "spec", "family", "setting", "roofline_ms", "roofline_w", "captured"):
-        assert getattr(found, name) == getattr(wanted, name), name
-    np.testing.assert_equal(found.truth, wanted.truth)
+        assert getattr(actual, name) == getattr(expected, name), name
+    np.testing.assert_equal(actual.truth, expected.truth)
     for name in ("features", "counts", "bound_us"):
-        one, other = getattr(found.units, name), getattr(wanted.units, name)
+        one, other = getattr(actual.units, name), getattr(expected.units, name)
         assert one.dtype == other.dtype
         np.testing.assert_array_equal(one, other)
-    assert (found.unit_us is None) == (wanted.unit_us is None)
-    if wanted.unit_us is not None:
-        np.testing.assert_array_equal(found.unit_us, wanted.unit_us)
+    assert (actual.unit_us is None) == (expected.unit_us is None)
+    if expected.unit_us is not None:
+        np.testing.assert_array_equal(actual.unit_us, expected.unit_us)
 
 
 def test_the_cache_gives_back_what_was_read(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "deep" / "cache"
-    said: list[str] = []
-    first = read_samples(store, "h200", cache, said.append)
+    messages: list[str] = []
+    first = read_samples(store, "h200", cache, messages.append)
     assert len(first) == len(WIDTHS) * len(SETTINGS)
     assert sum(sample.unit_us is not None for sample in first) == len(WIDTHS)
     assert [path.name for path in cache.iterdir()] == [f"samples-h200-{fingerprint(store, 'h200')}.npz"]
-    assert not said
+    assert not messages
 
     def refuse(*_: object) -> None:
         raise AssertionError("the cache must be used")
 
     monkeypatch.setattr(training_set, "read_examples", refuse)
-    for found, wanted in zip(read_samples(store, "h200", cache), first, strict=True):
-        assert_same(found, wanted)
+    for actual, expected in zip(read_samples(store, "h200", cache), first, strict=True):
+        assert_same(actual, expected)
 
 
 def test_a_sample_says_what_was_measured_and_what_is_known_without(store: Path) -> None:
@@ -139,7 +139,9 @@ def test_other_devices_have_other_samples(store: Path, tmp_path: Path) -> None:
     assert sample_of(slow).units.bound_us.sum() > sample_of(fast).units.bound_us.sum()
 
 
-def test_the_cache_is_written_whole_or_not_at_all(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_written_completely_or_not_at_all(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = tmp_path / "cache"
 
     def full(source: str, target: Path) -> None:
@@ -153,15 +155,17 @@ def test_the_cache_is_written_whole_or_not_at_all(store: Path, tmp_path: Path, m
     assert len(read_samples(store, "h200", cache)) == len(WIDTHS) * len(SETTINGS)
 
 
-def test_workloads_whose_graph_fails_are_said(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workloads_without_a_readable_graph_are_reported(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def partly(store: Path, target: Target, failures: dict[str, int]) -> object:
         failures["the batch does not fit"] += 3
         yield next(iter(read_examples(store, target)))
 
     monkeypatch.setattr(training_set, "read_examples", partly)
-    said: list[str] = []
-    assert len(read_samples(store, "h200", tmp_path / "cache", said.append)) == 1
-    assert said == ["3 workloads have no features: the batch does not fit"]
+    messages: list[str] = []
+    assert len(read_samples(store, "h200", tmp_path / "cache", messages.append)) == 1
+    assert messages == ["3 workloads have no features: the batch does not fit"]
 
 
 def test_a_store_without_measurements_is_refused(tmp_path: Path) -> None:
@@ -183,11 +187,11 @@ def test_a_graph_without_work_is_no_sample(store: Path, tmp_path: Path) -> None:
     write_table(store / "idle", "graphs", [spec | {"graph_hash": idle.hash, "document": to_document(idle)}])
     write_table(store / "idle", "measurements", [spec | facts | {"campaign_id": "c", "latency_source": "cuda-graph"}])
     assert "idle" in examples(store)
-    said: list[str] = []
-    samples = read_samples(store, "h200", tmp_path / "cache", said.append)
+    messages: list[str] = []
+    samples = read_samples(store, "h200", tmp_path / "cache", messages.append)
     assert len(samples) == len(WIDTHS) * len(SETTINGS)
     assert all(len(sample.units) for sample in samples)
-    assert len(said) == 1
+    assert len(messages) == 1
 
 
 def test_what_features_follow_from_is_in_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,6 @@ def test_equal_units_have_the_class_of_most(store: Path, tmp_path: Path) -> None
 
 
 def test_a_store_without_traces_has_none(store: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    assert read_unit_classes([], tmp_path / "nothing", "h200", tmp_path, said.append) is None
-    assert said[0].startswith("networks do not learn which kernels run")
+    messages: list[str] = []
+    assert read_unit_classes([], tmp_path / "nothing", "h200", tmp_path, messages.append) is None
+    assert messages[0].startswith("networks do not learn which kernels run")

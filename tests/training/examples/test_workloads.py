@@ -49,20 +49,20 @@ def store(tmp_path):
 
 
 def test_every_good_workload_becomes_an_example(store):
-    found = {example.row["workload_id"]: example for example in read_examples(store, H200)}
-    assert set(found) == {"w0", "w1", "w2", "w3", "untraced"} == set(measured_rows(store))
-    assert found["untraced"].unit_us is None
-    assert found["w0"].workload.batch_size == 4
-    assert found["w1"].workload.graph.tensors[found["w1"].workload.graph.outputs[0]].dtype == "fp16"
+    by_id = {example.row["workload_id"]: example for example in read_examples(store, H200)}
+    assert set(by_id) == {"w0", "w1", "w2", "w3", "untraced"} == set(measured_rows(store))
+    assert by_id["untraced"].unit_us is None
+    assert by_id["w0"].workload.batch_size == 4
+    assert by_id["w1"].workload.graph.tensors[by_id["w1"].workload.graph.outputs[0]].dtype == "fp16"
 
 
 def test_traced_time_goes_to_the_units_it_belongs_to(store):
-    found = {example.row["workload_id"]: example for example in read_examples(store, H200)}
-    plain = found["w0"]
+    by_id = {example.row["workload_id"]: example for example in read_examples(store, H200)}
+    plain = by_id["w0"]
     assert dict(zip(plain.units.operators, plain.unit_us.tolist())) == {"Gemm": 7.0, "Relu": 3.0}
     assert plain.unit_us.tolist() == [5.0, 3.0, 7.0]
     for name in ("w2", "w3"):  # autocast adds casts in front of the nodes; their calls stay where they were
-        example = found[name]
+        example = by_id[name]
         by_phase = Counter()
         for phase, spent in zip(example.units.phases, example.unit_us.tolist()):
             by_phase[phase] += spent

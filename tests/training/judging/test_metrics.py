@@ -40,13 +40,13 @@ def test_tau_at_its_ends():
 
 def test_accuracy_gathers_all_metrics():
     truth = np.array([1.0, 2.0, 4.0, 8.0])
-    found = metrics.accuracy(truth, truth * [1.0, 1.1, 0.8, 1.5])
-    assert found.count == 4
-    assert found.mape == pytest.approx(0.2)
-    assert found.median_ape == pytest.approx(0.15)
-    assert found.p95_ape == pytest.approx(0.2 + 0.85 * 0.3)
-    assert found.within_10_percent == 0.5
-    assert found.kendall_tau == pytest.approx(1)
+    result = metrics.accuracy(truth, truth * [1.0, 1.1, 0.8, 1.5])
+    assert result.count == 4
+    assert result.mape == pytest.approx(0.2)
+    assert result.median_ape == pytest.approx(0.15)
+    assert result.p95_ape == pytest.approx(0.2 + 0.85 * 0.3)
+    assert result.within_10_percent == 0.5
+    assert result.kendall_tau == pytest.approx(1)
 
 
 @pytest.mark.parametrize("size", [0.001, 0.3, 7.0, 1e9])
@@ -64,15 +64,15 @@ def test_intervals():
 
 
 def test_spread_over_seeds_is_that_of_a_sample():
-    found = metrics.over_seeds([1.0, 2.0, 3.0, 4.0])
-    assert (found.mean, found.seeds) == (2.5, 4)
-    assert found.spread == pytest.approx(np.sqrt(5 / 3))
+    result = metrics.over_seeds([1.0, 2.0, 3.0, 4.0])
+    assert (result.mean, result.seeds) == (2.5, 4)
+    assert result.spread == pytest.approx(np.sqrt(5 / 3))
     assert metrics.over_seeds([0.5]).spread == 0.0
 
 
 @pytest.mark.parametrize("metric", [metrics.accuracy, metrics.mape, metrics.share_within, metrics.kendall_tau])
 @pytest.mark.parametrize(
-    ("truth", "predicted", "told"),
+    ("truth", "predicted", "message"),
     [
         ([], [], "nothing"),
         ([1.0, 0.0], [1.0, 1.0], "1 values of truth ≤ 0"),
@@ -83,8 +83,8 @@ def test_spread_over_seeds_is_that_of_a_sample():
         ([1.0, 1.0], [1.0, float("inf")], "predicted"),
     ],
 )
-def test_what_has_no_metric_is_an_error(metric, truth, predicted, told):
-    with pytest.raises(DataError, match=told):
+def test_undefined_metrics_are_an_error(metric, truth, predicted, message):
+    with pytest.raises(DataError, match=message):
         metric(truth, predicted)
 
 

@@ -68,7 +68,7 @@ def test_no_group_is_on_two_sides(split: str) -> None:
             filled |= {side} if part else set()
             for sample in part:
                 owners.setdefault(group[split](sample), set()).add(side)
-        assert all(len(found) == 1 for found in owners.values())
+        assert all(len(owner_sides) == 1 for owner_sides in owners.values())
     assert filled == {TRAIN, VALIDATION, TEST}, "some seed must fill every side, or nothing is shown"
 
 
@@ -94,12 +94,12 @@ def test_the_seed_decides_and_the_order_does_not() -> None:
 
 def test_figures_are_over_all_and_by_mode_where_there_are_enough() -> None:
     test = [*measured(12), *measured(7, "training")]
-    found = judge(test, off_by(test, 1.1))
-    assert set(found) == {"latency_ms"}, "what nobody predicted is not judged"
-    assert set(found["latency_ms"]) == {"all", "inference"}, "seven workloads are too few for a figure"
-    assert found["latency_ms"]["all"]["count"] == 19
-    assert found["latency_ms"]["inference"]["count"] == 12
-    assert found["latency_ms"]["inference"]["mape"] == pytest.approx(0.1)
+    result = judge(test, off_by(test, 1.1))
+    assert set(result) == {"latency_ms"}, "what nobody predicted is not judged"
+    assert set(result["latency_ms"]) == {"all", "inference"}, "seven workloads are too few for a figure"
+    assert result["latency_ms"]["all"]["count"] == 19
+    assert result["latency_ms"]["inference"]["count"] == 12
+    assert result["latency_ms"]["inference"]["mape"] == pytest.approx(0.1)
     assert set(judge(measured(8), off_by(measured(8), 1.0))["latency_ms"]) == {"all", "inference"}
     assert judge(measured(7), off_by(measured(7), 1.0)) == {}
 
@@ -122,10 +122,10 @@ def test_a_mode_that_a_predictor_is_not_made_for_does_not_judge_it() -> None:
     test = [*measured(12), *measured(9, "training"), *measured(3, "decode")]
     predicted = off_by(test, 1.1)
     predicted["latency_ms"][12:] = math.nan
-    found = judge(test, predicted)["latency_ms"]
-    assert set(found) == {"inference"}, "over all, others would be judged by more workloads"
-    assert found["inference"]["count"] == 12
-    assert found["inference"]["mape"] == pytest.approx(0.1)
+    result = judge(test, predicted)["latency_ms"]
+    assert set(result) == {"inference"}, "over all, others would be judged by more workloads"
+    assert result["inference"]["count"] == 12
+    assert result["inference"]["mape"] == pytest.approx(0.1)
     predicted["latency_ms_low"] = predicted["latency_ms"] * 0.5
     predicted["latency_ms_high"] = predicted["latency_ms"] * 2
     assert judge(test, predicted)["latency_ms"]["inference"]["coverage"] == 1.0
@@ -150,10 +150,10 @@ def test_intervals_and_distances_are_judged_where_there_are_some() -> None:
     predicted |= {"latency_ms_low": truth * 0.9, "latency_ms_high": truth * 1.1}
     predicted["latency_ms_low"][:2] = truth[:2] * 1.05
     predicted["distance"] = np.array([2.0] * 3 + [0.5] * 7)
-    found = judge(test, predicted)["latency_ms"]["all"]
-    assert found["coverage"] == pytest.approx(0.8)
-    assert found["median_relative_width"] == pytest.approx(0.2)
-    assert found["warned"] == pytest.approx(0.3)
+    result = judge(test, predicted)["latency_ms"]["all"]
+    assert result["coverage"] == pytest.approx(0.8)
+    assert result["median_relative_width"] == pytest.approx(0.2)
+    assert result["warned"] == pytest.approx(0.3)
 
 
 def test_a_run_learns_from_its_side_and_is_judged_by_another(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_figure_that_no_seed_has_is_absent() -> None:
     ("split", "metric", "mode"),
     [("device", "latency_ms", "all"), ("random", "power_w", "all"), ("random", "latency_ms", "decode")],
 )
-def test_there_is_no_table_of_nothing(split: str, metric: str, mode: str) -> None:
+def test_a_table_without_runs_is_an_error(split: str, metric: str, mode: str) -> None:
     assert compare([run_of("a", 0, 0.1)], split, metric, mode) is None
 
 

@@ -16,6 +16,6 @@ def test_requests_times_and_refusals() -> None:
     assert "foretell_workers_busy 2.0" in page
 
 
-def test_paths_that_nobody_knows_share_a_name() -> None:
+def test_unknown_paths_share_one_metric() -> None:
     assert {route_of(path) for path in ("/x", "/y/z", "/", "//")} == {"page"}
     assert {route_of(path) for path in ("/api/x", "/api/../y", "/api/")} == {"other"}

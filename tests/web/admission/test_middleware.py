@@ -59,8 +59,8 @@ def ask(
         "type": "http", "path": path, "method": method, "headers": pairs, "query_string": query.encode("latin-1"),
     }  # fmt: skip
     asyncio.run(admission(scope, receive, send))
-    found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return sent[0]["status"], found, sent[1]["body"]
+    headers_sent = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], headers_sent, sent[1]["body"]
 
 
 def open_gate(**settings: Any) -> AdmissionMiddleware:
@@ -73,7 +73,7 @@ def test_what_is_small_passes_with_our_headers() -> None:
     assert "default-src 'self'" in headers["content-security-policy"]
 
 
-def test_size_is_counted_while_it_comes_whatever_was_said() -> None:
+def test_size_is_counted_on_arrival_whatever_the_header_says() -> None:
     admission = open_gate(max_upload_mib=0.5)
     much = (b"x" * 400_000,) * 8
     for headers in ({}, {"content-length": "3"}):
@@ -85,7 +85,7 @@ def test_size_is_counted_while_it_comes_whatever_was_said() -> None:
     assert ask(admission, "/api/compare", much[:4])[0] == 200  # two files
 
 
-def test_the_page_gets_a_little_only() -> None:
+def test_bodies_for_the_page_are_limited() -> None:
     assert ask(open_gate(), "/gradio_api/queue/join", (b"x" * 600_000,) * 2)[0] == 413
 
 
@@ -108,7 +108,7 @@ def test_all_uploads_together_are_limited_and_forgotten_afterwards() -> None:
 @pytest.mark.parametrize(
     "headers", [{"authorization": f"Bearer {TOKEN}"}, {"authorization": f"bearer {TOKEN} "}],
 )  # fmt: skip
-def test_the_token_opens(headers: dict[str, str]) -> None:
+def test_the_right_token_is_accepted(headers: dict[str, str]) -> None:
     assert ask(open_gate(token=TOKEN), headers=headers)[0] == 200
 
 
@@ -118,17 +118,17 @@ def test_the_token_opens(headers: dict[str, str]) -> None:
      {"cookie": f"{COOKIE}={TOKEN}"}, {"cookie": f"{COOKIE}="}, {"cookie": ";;=\x7f"},
      {"authorization": "Bearer \xff"}],
 )  # fmt: skip
-def test_nothing_else_does(headers: dict[str, str]) -> None:
+def test_any_other_token_is_refused(headers: dict[str, str]) -> None:
     admission = open_gate(token=TOKEN)
-    status, found, body = ask(admission, headers=headers)
+    status, headers_sent, body = ask(admission, headers=headers)
     assert status == 401
-    assert found["www-authenticate"] == "Bearer"
+    assert headers_sent["www-authenticate"] == "Bearer"
     assert TOKEN not in body.decode()
     assert ask(admission, "/", headers=headers, method="GET", query="token=wrong")[0] == 401
     assert ask(admission, "/metrics", headers=headers, method="GET")[0] == 401
 
 
-def test_whoever_watches_needs_no_token() -> None:
+def test_the_health_check_needs_no_token() -> None:
     assert ask(open_gate(token=TOKEN), "/healthz", method="GET")[0] == 200
 
 
@@ -157,8 +157,8 @@ def test_websockets_are_closed() -> None:
 
 
 def test_problems_are_one_short_line_of_any_text() -> None:
-    told = json.loads(problem("a\n b\ud800" + "x" * 2000))["error"]
-    assert told.startswith("a b\ud800x")
-    assert len(told) == MAX_ERROR_CHARACTERS
+    error = json.loads(problem("a\n b\ud800" + "x" * 2000))["error"]
+    assert error.startswith("a b\ud800x")
+    assert len(error) == MAX_ERROR_CHARACTERS
     assert "retry-after" in problem_headers(BusyError("x"))
     assert "retry-after" not in problem_headers(ForetellError("x"))

@@ -91,7 +91,7 @@ def test_it_is_replaced_where_it_says_so_and_after_many_answers(
     with_pool(work, tmp_path)
 
 
-def test_whoever_waits_too_long_is_told_to_come_back(tmp_path: Path) -> None:
+def test_a_request_that_waits_too_long_is_refused_as_busy(tmp_path: Path) -> None:
     async def work() -> None:
         with pytest.raises(BusyError):
             await Pool(Settings(timeout_s=0.01), tmp_path).ask({"kind": "echo"})  # not started: nobody is free

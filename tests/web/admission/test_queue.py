@@ -19,13 +19,13 @@ class Pool:
     """Answers with a number, or refuses."""
 
     def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
 
     async def ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        self.asked.append(message)
+        self.requests.append(message)
         if message["fields"]["device"] == "none":
             return {"error": "no such device", "status": 422}
-        return {"text": str(len(self.asked))}
+        return {"text": str(len(self.requests))}
 
 
 @pytest.fixture
@@ -51,32 +51,32 @@ def upload(digest: str, name: str = "a.onnx", ident: str = "1") -> Upload:
 def test_equal_questions_are_asked_once(queue: RequestQueue, pool: Pool) -> None:
     assert ask(queue) == ask(queue) == "1"
     assert ask(queue, batch_size=2) == "2"
-    assert len(pool.asked) == 2
+    assert len(pool.requests) == 2
 
 
 def test_files_are_equal_by_content_and_name(queue: RequestQueue, pool: Pool) -> None:
-    for each in (upload("d"), upload("d"), upload("e"), upload("d", "b.onnx")):
-        ask(queue, "upload:1", {"model": each})
-    assert len(pool.asked) == 3
-    assert pool.asked[0]["files"] == {"model": "/private/1/a.onnx"}
+    for file in (upload("d"), upload("d"), upload("e"), upload("d", "b.onnx")):
+        ask(queue, "upload:1", {"model": file})
+    assert len(pool.requests) == 3
+    assert pool.requests[0]["files"] == {"model": "/private/1/a.onnx"}
 
 
 def test_errors_are_passed_on_and_not_kept(queue: RequestQueue, pool: Pool) -> None:
     for _ in range(2):
         with pytest.raises(RefusedError, match="no such device"):
             ask(queue, device="none")
-    assert len(pool.asked) == 2
+    assert len(pool.requests) == 2
 
 
 def test_a_kept_file_is_found_and_another_is_not(queue: RequestQueue, pool: Pool) -> None:
     queue.uploads.keep(upload("d", ident="77"))
     ask(queue, "upload:77")
-    assert pool.asked[0]["files"]["model"].endswith("77/a.onnx")
+    assert pool.requests[0]["files"]["model"].endswith("77/a.onnx")
     with pytest.raises(ModelError, match="again"):
         ask(queue, "upload:78")
 
 
-def test_the_line_is_bounded(queue: RequestQueue) -> None:
+def test_the_queue_is_bounded(queue: RequestQueue) -> None:
     with queue.admit(), queue.admit():
         with pytest.raises(BusyError), queue.admit():
             pass
@@ -85,11 +85,11 @@ def test_the_line_is_bounded(queue: RequestQueue) -> None:
 
 
 def test_answers_are_kept_up_to_a_size() -> None:
-    kept = AnswerCache(10)
-    kept.put("a", "x" * 6)
-    kept.put("b", "y" * 4)
-    assert kept.get("a") == "x" * 6
-    kept.put("c", "z" * 3)  # b is the one that nobody asked for
-    assert [kept.get(key) is not None for key in "abc"] == [True, False, True]
-    kept.put("d", "w" * 11)
-    assert kept.get("d") is None
+    cache = AnswerCache(10)
+    cache.put("a", "x" * 6)
+    cache.put("b", "y" * 4)
+    assert cache.get("a") == "x" * 6
+    cache.put("c", "z" * 3)  # b is the one that nobody asked for
+    assert [cache.get(key) is not None for key in "abc"] == [True, False, True]
+    cache.put("d", "w" * 11)
+    assert cache.get("d") is None

@@ -27,10 +27,10 @@ def clock() -> Clock:
 
 @pytest.fixture
 def uploads(clock: Clock) -> Iterator[Uploads]:
-    found = Uploads(100, clock)
-    yield found
-    found.close()
-    assert not found.folder.exists()
+    uploads_store = Uploads(100, clock)
+    yield uploads_store
+    uploads_store.close()
+    assert not uploads_store.folder.exists()
 
 
 def take(uploads: Uploads, data: bytes = b"abc", name: str = "a.onnx") -> Upload:
@@ -42,12 +42,12 @@ def files(uploads: Uploads) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("name", "expected"),
     [("a.onnx", "a.onnx"), ("../../etc/x.ONNX", "x.onnx"), ("C:\\a b.pt2", "a_b.pt2"), ("..onnx", "model.onnx"),
      ("\0\n.onnx", "_.onnx"), ("é.onnx", "_.onnx"), ("x" * 300 + ".onnx", "x" * 80 + ".onnx")],
 )  # fmt: skip
-def test_names_have_no_folder_and_only_plain_characters(given: str, kept: str) -> None:
-    assert safe_name(given) == kept
+def test_names_have_no_folder_and_only_plain_characters(name: str, expected: str) -> None:
+    assert safe_name(name) == expected
 
 
 @pytest.mark.parametrize("name", ["", "a", "a.txt", "a.onnx.exe", "a.pt", "onnx", "a.onnx/", "a.py"])
@@ -56,7 +56,7 @@ def test_other_kinds_are_refused(name: str) -> None:
         safe_name(name)
 
 
-def test_nobody_else_reads_it_and_it_can_be_deleted(uploads: Uploads) -> None:
+def test_uploads_are_private_and_can_be_deleted(uploads: Uploads) -> None:
     upload = take(uploads)
     assert upload.path.read_bytes() == b"abc"
     assert stat.S_IMODE(uploads.folder.stat().st_mode) == 0o700
@@ -89,13 +89,13 @@ def test_what_is_kept_goes_when_it_is_old(uploads: Uploads, clock: Clock) -> Non
 
 
 def test_the_oldest_go_where_there_is_no_room(uploads: Uploads) -> None:
-    kept = [take(uploads, b"x" * 100) for _ in range(MAX_KEPT_UPLOADS + 1)]
-    for upload in kept:
+    stored = [take(uploads, b"x" * 100) for _ in range(MAX_KEPT_UPLOADS + 1)]
+    for upload in stored:
         uploads.keep(upload)
     assert len(files(uploads)) == MAX_KEPT_UPLOADS
-    assert not kept[0].path.exists()
-    assert uploads.drop(kept[1].ident)
-    assert not uploads.drop(kept[1].ident)
+    assert not stored[0].path.exists()
+    assert uploads.drop(stored[1].ident)
+    assert not uploads.drop(stored[1].ident)
 
 
 @pytest.mark.parametrize("ident", ["..", "../x", "", "nobody"])
@@ -105,7 +105,7 @@ def test_an_ident_is_no_path(uploads: Uploads, ident: str) -> None:
     assert not uploads.drop(ident)
 
 
-def test_it_is_swept_while_nobody_asks(uploads: Uploads, clock: Clock) -> None:
+def test_old_uploads_are_removed_while_the_server_is_idle(uploads: Uploads, clock: Clock) -> None:
     async def wait() -> None:
         uploads.keep(await uploads.take(io.BytesIO(b"abc"), "a.onnx"))
         clock.now = KEPT_S + 1

@@ -22,16 +22,16 @@ except MemoryError:
 
 def test_errors_are_one_line_with_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
     fields = read_question("predict", {"model": "timm:x", "device": "h2000"}).model_dump()
-    said = worker.reply({"kind": "predict", "fields": fields, "files": {}})
-    assert said["status"] == 422
-    assert "h2000" in said["error"]
+    reply = worker.reply({"kind": "predict", "fields": fields, "files": {}})
+    assert reply["status"] == 422
+    assert "h2000" in reply["error"]
 
     def fail(*_: object) -> str:
         raise RuntimeError("a\nbug")
 
     monkeypatch.setattr(worker, "answer", fail)
-    said = worker.reply({"kind": "predict", "fields": fields, "files": {}})
-    assert said == {"error": "Internal error (RuntimeError: a bug). Please report it.", "status": 500}
+    reply = worker.reply({"kind": "predict", "fields": fields, "files": {}})
+    assert reply == {"error": "Internal error (RuntimeError: a bug). Please report it.", "status": 500}
 
 
 def test_a_process_that_ran_out_of_memory_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,9 +39,9 @@ def test_a_process_that_ran_out_of_memory_is_not_used_again(monkeypatch: pytest.
         raise MemoryError
 
     monkeypatch.setattr(worker, "answer", fail)
-    said = worker.reply({"kind": "predict", "fields": {}, "files": {}})
-    assert said["status"] == 422
-    assert said["tainted"] is True
+    reply = worker.reply({"kind": "predict", "fields": {}, "files": {}})
+    assert reply["status"] == 422
+    assert reply["tainted"] is True
 
 
 def test_the_kernel_refuses_too_much_memory() -> None:

@@ -13,7 +13,7 @@ NASTY = "<script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory, onnx_bytes: bytes) -> dict[str, Any]:
+def answers(tmp_path_factory: pytest.TempPathFactory, onnx_bytes: bytes) -> dict[str, Any]:
     path = tmp_path_factory.mktemp("models") / "tiny.onnx"
     path.write_bytes(onnx_bytes)
 
@@ -30,35 +30,35 @@ def told(tmp_path_factory: pytest.TempPathFactory, onnx_bytes: bytes) -> dict[st
     }
 
 
-def test_a_prediction_with_its_interval_its_devices_and_charts(told: dict[str, Any]) -> None:
-    page = show.show_prediction(told["predict"], told["sweep"])
-    low = show.number(told["predict"]["latency_ms"]["low"])
+def test_a_prediction_with_its_interval_its_devices_and_charts(answers: dict[str, Any]) -> None:
+    page = show.show_prediction(answers["predict"], answers["sweep"])
+    low = show.number(answers["predict"]["latency_ms"]["low"])
     assert f"<i>{low} – " in page
     assert ">l4<" in page
     assert page.count("<svg") == 3
-    alone = show.show_prediction(told["predict"], [row for row in told["sweep"] if row["device"] == "h200"])
+    alone = show.show_prediction(answers["predict"], [row for row in answers["sweep"] if row["device"] == "h200"])
     assert alone.count("<svg") == 2
 
 
-def test_what_is_absent_is_left_out(told: dict[str, Any]) -> None:
-    bare = {name: value for name, value in told["predict"].items() if name not in ("energy_j", "mig_profile")}
-    page = show.show_prediction({**bare, "breakdown": [], "coverage": 0.5, "warnings": [NASTY]}, told["sweep"])
+def test_what_is_absent_is_left_out(answers: dict[str, Any]) -> None:
+    bare = {name: value for name, value in answers["predict"].items() if name not in ("energy_j", "mig_profile")}
+    page = show.show_prediction({**bare, "breakdown": [], "coverage": 0.5, "warnings": [NASTY]}, answers["sweep"])
     assert "energy" not in page
     assert "MIG" not in page
     assert "knows 50% of the work" in page
     assert NASTY not in page
 
 
-def test_a_comparison_says_how_many_times(told: dict[str, Any]) -> None:
-    page = show.show_comparison(told["compare"])
+def test_a_comparison_says_how_many_times(answers: dict[str, Any]) -> None:
+    page = show.show_comparison(answers["compare"])
     assert "tiny.onnx (second) takes 1 times as long as tiny.onnx (first)" in page
     assert "1 times the parameters" in page
 
 
-def test_advice_names_the_best_and_the_reasons(told: dict[str, Any]) -> None:
-    best = told["advise"]["choices"][0]
+def test_advice_names_the_best_and_the_reasons(answers: dict[str, Any]) -> None:
+    best = answers["advise"]["choices"][0]
     refused = [{"place": f"p{i}", "reason": f"reason {i % 7}"} for i in range(20)]
-    page = show.show_advice({**told["advise"], "refused": refused}, NASTY)
+    page = show.show_advice({**answers["advise"], "refused": refused}, NASTY)
     assert f"{best['device']}" in page
     assert "and 2 more: reason 0" in page
     assert "and 2 more reasons" in page
@@ -68,10 +68,10 @@ def test_advice_names_the_best_and_the_reasons(told: dict[str, Any]) -> None:
     assert "not p0: reason 0" in nothing
 
 
-def test_names_are_never_markup(told: dict[str, Any]) -> None:
-    row = {**told["predict"], "model": NASTY, "device": NASTY, "predictor": NASTY}
-    rows = [{**each, "device": NASTY, "predictor": NASTY} for each in told["sweep"]]
+def test_names_are_never_markup(answers: dict[str, Any]) -> None:
+    row = {**answers["predict"], "model": NASTY, "device": NASTY, "predictor": NASTY}
+    rows = [{**entry, "device": NASTY, "predictor": NASTY} for entry in answers["sweep"]]
     assert NASTY not in show.show_prediction(row, rows)
-    assert NASTY not in show.show_comparison({**told["compare"], "models": [row, told["compare"]["models"][1]]})
+    assert NASTY not in show.show_comparison({**answers["compare"], "models": [row, answers["compare"]["models"][1]]})
     assert NASTY not in show.show_problem(NASTY)
     assert "&lt;script&gt;" in show.show_nothing(NASTY)

@@ -22,22 +22,22 @@ from foretell.web.settings import Settings
 
 app = make_app(Settings(workers=1))
 page = TestClient(app)  # not entered: no worker is needed to look at it
-found = {path: page.get(path).text for path in ("/", "/theme.css", "/config")}
-asked = {"data": [{"path": "http://example.org"}], "session_hash": "a"}
-found["statuses"] = [
+pages = {path: page.get(path).text for path in ("/", "/theme.css", "/config")}
+message = {"data": [{"path": "http://example.org"}], "session_hash": "a"}
+pages["statuses"] = [
     page.get("/api/devices").status_code,
     page.get("/healthz").status_code,
     page.get("/gradio_api/file=/etc/passwd").status_code,
     page.post("/gradio_api/upload", files={"files": ("a.onnx", b"x")}).status_code,
-    page.post("/gradio_api/queue/join", json=asked).status_code,
+    page.post("/gradio_api/queue/join", json=message).status_code,
 ]
 app.state.queue.uploads.close()
-print(json.dumps(found))
+print(json.dumps(pages))
 """
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
+def page() -> dict[str, Any]:
     done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "UserWarning" not in done.stderr
@@ -45,21 +45,21 @@ def found() -> dict[str, Any]:
     return result
 
 
-def test_three_tabs_and_nothing_from_elsewhere(found: dict[str, Any]) -> None:
+def test_the_page_has_three_tabs_and_loads_nothing_from_other_hosts(page: dict[str, Any]) -> None:
     for label in ("Predict", "Compare", "Advise", "Download report"):
-        assert f'"{label}"' in found["/"]
-    loaded = re.findall(r"""(?:src|href)=["']?(https?://[^"' >]+)""", found["/"])
-    assert [each for each in loaded if "testserver" not in each] == []
-    assert not re.search(r"@import|url\([\"']?http", found["/theme.css"])
+        assert f'"{label}"' in page["/"]
+    loaded = re.findall(r"""(?:src|href)=["']?(https?://[^"' >]+)""", page["/"])
+    assert [link for link in loaded if "testserver" not in link] == []
+    assert not re.search(r"@import|url\([\"']?http", page["/theme.css"])
 
 
-def test_nothing_is_told_to_others_and_no_button_is_an_api(found: dict[str, Any]) -> None:
-    config = json.loads(found["/config"])
+def test_analytics_are_off_and_no_button_is_an_api(page: dict[str, Any]) -> None:
+    config = json.loads(page["/config"])
     assert config["analytics_enabled"] is False
     buttons = config["dependencies"]
     assert len(buttons) >= 8
-    assert [each for each in buttons if each["api_visibility"] != "private"] == []
+    assert [button for button in buttons if button["api_visibility"] != "private"] == []
 
 
-def test_the_api_is_beside_it_and_files_are_not(found: dict[str, Any]) -> None:
-    assert found["statuses"] == [200, 200, 404, 404, 422]
+def test_the_api_is_beside_it_and_files_are_not(page: dict[str, Any]) -> None:
+    assert page["statuses"] == [200, 200, 404, 404, 422]

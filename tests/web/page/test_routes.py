@@ -37,7 +37,7 @@ def ask(path: str, method: str = "GET", body: bytes = b"") -> tuple[int, bytes]:
 @pytest.mark.parametrize(
     "path", ["/", "/theme.css", "/assets/a.js", "/static/x.js", "/gradio_api/heartbeat/abc", "/metrics"]
 )
-def test_the_page_is_open(path: str) -> None:
+def test_routes_of_the_page_are_allowed(path: str) -> None:
     assert ask(path)[0] == 200
 
 
@@ -47,7 +47,7 @@ def test_the_page_is_open(path: str) -> None:
      "/gradio_api/stream/x", "/monitoring", "/gradio_api/vibe-code", "/static/../x", "/gradio_api/runs", "/login",
      "/gradio_api/dev/reload", "/svelte/x", "/pwa_icon", "/gradio_api/openapi.json", "/config/../x"],
 )  # fmt: skip
-def test_the_rest_is_not(path: str) -> None:
+def test_other_routes_are_refused(path: str) -> None:
     assert ask(path)[0] == 404
     assert not is_open(path)
 
@@ -61,22 +61,22 @@ def test_nothing_is_sent_elsewhere_than_to_the_queue(path: str) -> None:
 
 
 def test_only_known_fields_reach_the_queue() -> None:
-    asked = {"data": ["timm:x", 1, None, True, ["h200"]], "fn_index": 0, "session_hash": "a", "event_data": {"x": 1}}
-    status, body = ask(QUEUE, "POST", json.dumps(asked).encode())
+    payload = {"data": ["timm:x", 1, None, True, ["h200"]], "fn_index": 0, "session_hash": "a", "event_data": {"x": 1}}
+    status, body = ask(QUEUE, "POST", json.dumps(payload).encode())
     assert status == 200
-    assert json.loads(body) == {"data": asked["data"], "fn_index": 0, "session_hash": "a"}
+    assert json.loads(body) == {"data": payload["data"], "fn_index": 0, "session_hash": "a"}
 
 
 @pytest.mark.parametrize(
     "data", [[{"path": "http://example.org", "meta": {"_type": "gradio.FileData"}}], [[{"path": "/etc/passwd"}]],
              [["a", ["b"]]], {}, "text", None],
 )  # fmt: skip
-def test_objects_do_not(data: Any) -> None:
+def test_objects_do_not_reach_the_queue(data: Any) -> None:
     with pytest.raises(InputError, match="lists of texts"):
         clean(json.dumps({"data": data}).encode())
 
 
-def test_neither_does_what_is_no_json_or_too_much() -> None:
+def test_invalid_or_oversized_json_does_not_reach_the_queue() -> None:
     for body in (b"{", b"[" * 50_000, b"\xff"):
         with pytest.raises(InputError, match="not JSON"):
             clean(body)

@@ -18,29 +18,29 @@ def press(client: TestClient) -> Callable[..., tuple[str, str]]:
 
 
 @pytest.fixture
-def held(client: TestClient, onnx_bytes: bytes) -> str:
+def ticket(client: TestClient, onnx_bytes: bytes) -> str:
     model: str = client.post("/api/uploads", files={"file": ("tiny.onnx", onnx_bytes)}).json()["model"]
     return model
 
 
-def test_predict_compare_advise_and_report(press: Callable[..., tuple[str, str]], held: str) -> None:
-    page, text = press("predict", "", held, ["l4", "h200"], 3, "fp16", "inference", None, "")
+def test_predict_compare_advise_and_report(press: Callable[..., tuple[str, str]], ticket: str) -> None:
+    page, text = press("predict", "", ticket, ["l4", "h200"], 3, "fp16", "inference", None, "")
     assert "tiny.onnx" in page
-    found = json.loads(text)
-    assert (found["prediction"]["device"], found["prediction"]["batch_size"]) == ("l4", 3)
-    assert {(row["device"], row["dtype"]) for row in found["sweep"]} == {("l4", "fp16"), ("h200", "fp16")}
-    page, text = press("compare", "", held, "", held, "h200", 1, "fp32", "training")
+    content = json.loads(text)
+    assert (content["prediction"]["device"], content["prediction"]["batch_size"]) == ("l4", 3)
+    assert {(row["device"], row["dtype"]) for row in content["sweep"]} == {("l4", "fp16"), ("h200", "fp16")}
+    page, text = press("compare", "", ticket, "", ticket, "h200", 1, "fp32", "training")
     assert json.loads(text)["models"][0]["mode"] == "training"
-    page, text = press("advise", "", held, "fp16", "5", "", None, "usd", "on-demand", ["l4"], False)
+    page, text = press("advise", "", ticket, "fp16", "5", "", None, "usd", "on-demand", ["l4"], False)
     assert "tiny.onnx: l4" in page
     assert json.loads(text)["choices"]
-    text, problem = press("report", "", held, ["l4"], 1, "fp32", "inference", "3x16x16", "mps:30")
+    text, problem = press("report", "", ticket, ["l4"], 1, "fp32", "inference", "3x16x16", "mps:30")
     assert problem == ""
     assert "</html>" in text
 
 
 @pytest.mark.parametrize(
-    ("name", "inputs", "said"),
+    ("name", "inputs", "message"),
     [
         ("predict", ("", "", ["h200"], 1, "fp32", "inference", "", ""), "no model yet"),
         ("predict", ("/etc/passwd", "", ["h200"], 1, "fp32", "inference", "", ""), "No file of the server"),
@@ -54,11 +54,11 @@ def test_predict_compare_advise_and_report(press: Callable[..., tuple[str, str]]
     ],
 )
 def test_an_error_is_shown_kindly(
-    press: Callable[..., tuple[str, str]], name: str, inputs: tuple[Any, ...], said: str
+    press: Callable[..., tuple[str, str]], name: str, inputs: tuple[Any, ...], message: str
 ) -> None:
     page, text = press(name, *inputs)
     assert "That did not work" in page
-    assert said in page
+    assert message in page
     assert text == ""
 
 

@@ -34,11 +34,11 @@ def measuring(monkeypatch: pytest.MonkeyPatch, speed: HostSpeed) -> HostCalibrat
 
 
 def test_the_median_counts_and_agreement_narrows() -> None:
-    found = calibration_of(CUDA)
-    assert (found.slowdown, found.training_slowdown) == (0.6, 0.9)
-    assert REFERENCE.low < found.low < 1 < found.high < REFERENCE.high
+    calibration = calibration_of(CUDA)
+    assert (calibration.slowdown, calibration.training_slowdown) == (0.6, 0.9)
+    assert REFERENCE.low < calibration.low < 1 < calibration.high < REFERENCE.high
     torn = calibration_of(replace(CUDA, inference=(0.1, 0.6, 3.0)))
-    assert torn.high > found.high
+    assert torn.high > calibration.high
 
 
 def test_training_falls_back_to_inference_where_too_few_probes_ran() -> None:
@@ -46,15 +46,15 @@ def test_training_falls_back_to_inference_where_too_few_probes_ran() -> None:
 
 
 def test_without_cuda_nothing_is_claimed() -> None:
-    found = calibration_of(CPU)
-    assert found.slowdown is found.training_slowdown is None
-    assert (found.low, found.high, found.dispatch_us) == (REFERENCE.low, REFERENCE.high, 1.5)
+    calibration = calibration_of(CPU)
+    assert calibration.slowdown is calibration.training_slowdown is None
+    assert (calibration.low, calibration.high, calibration.dispatch_us) == (REFERENCE.low, REFERENCE.high, 1.5)
 
 
 def test_what_is_measured_is_read_back(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     assert read_calibration() is REFERENCE
-    found = measuring(monkeypatch, CUDA)
-    assert read_calibration() == found
+    calibration = measuring(monkeypatch, CUDA)
+    assert read_calibration() == calibration
     assert [path.name for path in folder.iterdir()] == ["host-calibration.json"]
 
 

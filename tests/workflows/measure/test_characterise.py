@@ -48,9 +48,9 @@ def test_what_is_measured_is_kept_beside_what_others_reached(monkeypatch: pytest
 
 
 def test_a_measurement_has_its_device_date_and_how_it_was_made() -> None:
-    found = ceilings_of(GPU)
-    assert (found.device, found.date) == ("h200", "2026-11-15")
-    assert found.source == "foretell characterise, torch 2.13, driver 580.1"
+    ceilings = ceilings_of(GPU)
+    assert (ceilings.device, ceilings.date) == ("h200", "2026-11-15")
+    assert ceilings.source == "foretell characterise, torch 2.13, driver 580.1"
     assert ceilings_of(CPU).source == "foretell characterise, torch 2.13, 2 threads"
     assert ceilings_of(replace(GPU, device_name="NVIDIA X-9 (beta)")).device == "nvidia-x-9-beta"
 
@@ -86,7 +86,7 @@ def test_a_damaged_file_is_refused_and_replaced(monkeypatch: pytest.MonkeyPatch,
     assert read_own_ceilings() == {"cpu": cpu}
 
 
-def test_a_folder_that_cannot_be_written_is_told(folder: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(folder: Path) -> None:
     folder.write_text("a file", encoding="utf-8")
     with pytest.raises(DataError, match="FORETELL_CACHE"):
         write_own_ceilings({})

@@ -44,12 +44,12 @@ def _ids(folder):
 
 
 def test_a_plan_becomes_a_journal_tables_and_rows_of_a_store(plan, tmp_path):
-    told, out, store = [], tmp_path / "out", tmp_path / "store"
-    done = collect(plan, out=out, store=store, device="cpu", seconds=60, on_progress=told.append)
+    progress, out, store = [], tmp_path / "out", tmp_path / "store"
+    done = collect(plan, out=out, store=store, device="cpu", seconds=60, on_progress=progress.append)
     assert done.counts["ok"] == 9
     assert done.counts["oom"] == 3
     assert done.rows["measurements"] == done.appended["measurements"] == len(_ids(out)) == TOTAL
-    assert told[-1].finished == TOTAL
+    assert progress[-1].finished == TOTAL
     assert not done.interrupted
     again = collect(plan, out=out, store=store, device="cpu", seconds=60)
     assert (again.counts, sum(again.appended.values())) == ({}, 0)
@@ -76,30 +76,30 @@ def test_ctrl_c_keeps_what_is_measured(plan, tmp_path):
 
 def test_a_plan_may_have_a_time_budget(plan, tmp_path, monkeypatch):
     plan.write_text("seconds = 77\n" + quick_collect.PLAN)
-    given = []
-    monkeypatch.setattr(campaign, "run", lambda job: given.append(job.seconds) or {})
+    budgets = []
+    monkeypatch.setattr(campaign, "run", lambda job: budgets.append(job.seconds) or {})
     collect(plan, out=tmp_path, device="cpu")
     collect(plan, out=tmp_path, device="cpu", seconds=5)
     plan.write_text(quick_collect.PLAN)
     collect(plan, out=tmp_path, device="cpu")
-    assert given == [77, 5, workflow.NO_LIMIT_S]
+    assert budgets == [77, 5, workflow.NO_LIMIT_S]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in workflow.CAMPAIGNS if kind != "measurements"])
 def test_every_kind_of_campaign_is_there_and_its_progress_is_seen(kind, plan, tmp_path, monkeypatch):
     real = workflow.CAMPAIGNS.load(kind)
-    seen, told = [], threading.Event()
+    seen, finished = [], threading.Event()
 
     def run(job):
         seen.append(job)
         (job.out / "journal.jsonl").write_text('{"kind":"campaign","campaign_id":"c"}\n')
-        assert told.wait(120)
+        assert finished.wait(120)
         return {"ok": 1}
 
     monkeypatch.setattr(sys.modules[real.__module__], "run", run)
     monkeypatch.setattr(workflow, "_POLL_S", 0.01)
     plan.write_text(f'kind = "{kind}"\n' + quick_collect.PLAN)
-    done = collect(plan, out=tmp_path / "out", device="cpu", skip=["x"], limit=3, on_progress=lambda _: told.set())
+    done = collect(plan, out=tmp_path / "out", device="cpu", skip=["x"], limit=3, on_progress=lambda _: finished.set())
     assert (done.counts, done.rows) == ({"ok": 1}, {"campaigns": 1})
     (job,) = seen
     assert (job.plan.kind, job.device, job.skip, job.limit) == (kind, "cpu", (Path("x"),), 3)
@@ -186,7 +186,7 @@ def test_what_a_predictor_misjudges_is_known_by_family() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - set(workflow.CAMPAIGNS)))
-def test_what_only_a_laboratory_measures_says_where(kind, plan, tmp_path):
+def test_campaign_kinds_of_the_laboratory_name_its_command(kind, plan, tmp_path):
     plan.write_text(f'kind = "{kind}"\n' + quick_collect.PLAN)
     with pytest.raises(InputError, match=f"'{kind}' belong to the laboratory: run python -m lab collect"):
         collect(plan, out=tmp_path / "out", device="cpu")

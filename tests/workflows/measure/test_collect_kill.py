@@ -25,9 +25,9 @@ def measured(folder: Path) -> Counter[str]:
     return Counter(str(line["workload_id"]) for line in read_records(folder) if line["kind"] == "measurement")
 
 
-def check_at_the_end(out: Path, store: Path, wanted: set[str]) -> None:
+def check_at_the_end(out: Path, store: Path, expected: set[str]) -> None:
     """Every workload once in the journal, in the tables and in the store, and every trace once."""
-    once = dict.fromkeys(wanted, 1)
+    once = dict.fromkeys(expected, 1)
     assert measured(out) == once
     table = parquet.read_table(out / "measurements.parquet", columns=["workload_id"])
     assert Counter(table.column(0).to_pylist()) == once
@@ -36,8 +36,8 @@ def check_at_the_end(out: Path, store: Path, wanted: set[str]) -> None:
     assert Counter(rows) == once
     traced = Counter(str(trace["workload_id"]) for trace in read_traces(out))
     assert set(traced.values()) <= {1}
-    found = opened.query("SELECT DISTINCT workload_id FROM kernels").column(0).to_pylist()
-    assert set(found) == set(traced)
+    traced_ids = opened.query("SELECT DISTINCT workload_id FROM kernels").column(0).to_pylist()
+    assert set(traced_ids) == set(traced)
     kernels = sum(len(trace["kernels"]["name"]) for trace in read_traces(out))  # type: ignore[index]
     assert opened.count("kernels") == kernels
 
@@ -94,7 +94,7 @@ def nursery(tmp_path, monkeypatch):
 
 def test_twenty_kills_lose_and_double_nothing(nursery, tmp_path):
     out, store = tmp_path / "out", tmp_path / "store"
-    draw, seen, during, wanted = random.Random(11), set(), set(), nursery.expected()
+    draw, seen, during, expected = random.Random(11), set(), set(), nursery.expected()
     for _ in range(KILLS):
         process = nursery.begin(out, store)
         time.sleep(draw.uniform(0.03, 0.4))
@@ -104,30 +104,30 @@ def test_twenty_kills_lose_and_double_nothing(nursery, tmp_path):
             during.add("ended")
         code = nursery.end()
         during.add("killed" if code == -signal.SIGKILL else "ended")
-        found = measured(out)
-        assert set(found.values()) <= {1}
-        assert seen <= set(found)  # what was acknowledged is still there
-        seen = set(found)
+        ids = measured(out)
+        assert set(ids.values()) <= {1}
+        assert seen <= set(ids)  # what was acknowledged is still there
+        seen = set(ids)
         if store.exists():
-            assert open_store(store).count("measurements") <= len(wanted)
+            assert open_store(store).count("measurements") <= len(expected)
     assert "killed" in during
     assert nursery.begin(out, store)
     assert nursery.end() == 0, nursery.errors.read_text()
-    check_at_the_end(out, store, wanted)
+    check_at_the_end(out, store, expected)
 
 
 def test_a_full_disk_keeps_what_is_written_and_the_same_command_goes_on(nursery, tmp_path):
     out, store = tmp_path / "out", tmp_path / "store"
     nursery.begin(out, store, full=15_000)
     assert nursery.end() == 2
-    said = nursery.errors.read_text()
-    assert said.count("\n") == 1
-    assert "All earlier records are safe" in said
-    kept = measured(out)
-    assert 10 < sum(kept.values()) < len(nursery.expected())
+    errors = nursery.errors.read_text()
+    assert errors.count("\n") == 1
+    assert "All earlier records are safe" in errors
+    before = measured(out)
+    assert 10 < sum(before.values()) < len(nursery.expected())
     nursery.begin(out, store)
     assert nursery.end() == 0, nursery.errors.read_text()
-    assert kept <= measured(out)
+    assert before <= measured(out)
     check_at_the_end(out, store, nursery.expected())
 
 
@@ -169,16 +169,16 @@ def test_twenty_kills_of_real_measurements(tmp_path):
         time.sleep(draw.uniform(0.5, 8.0))
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        found = measured(out)
-        assert set(found.values()) <= {1}
-        assert seen <= set(found)
-        seen = set(found)
+        ids = measured(out)
+        assert set(ids.values()) <= {1}
+        assert seen <= set(ids)
+        seen = set(ids)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    found = measured(out)
-    wanted = {
+    ids = measured(out)
+    expected = {
         w.id for queue in make_schedule(read_plan(plan)).groups.values() for group in queue for w in group.workloads
     }
-    assert set(found) <= wanted
-    check_at_the_end(out, store, set(found))
+    assert set(ids) <= expected
+    check_at_the_end(out, store, set(ids))
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert measured(out) == found
+    assert measured(out) == ids

@@ -29,7 +29,7 @@ def test_names_as_people_write_them() -> None:
 
 def test_installing_gives_the_state_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Environment(FRAMEWORKS["keras"], Path("/p"), True, "keras 3")
-    monkeypatch.setattr(frontends, "install", lambda name, tell: made)
+    monkeypatch.setattr(frontends, "install", lambda name, say: made)
     state = install_framework("tf")
     assert (state.name, state.python, state.own_environment, state.versions) == ("keras", "/p", True, "keras 3")
     assert not remove_framework("tf")

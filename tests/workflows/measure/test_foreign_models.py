@@ -55,7 +55,7 @@ def test_inputs_come_from_the_command_line_or_from_examples(net):
     assert (left[0], right[1].dtype) == ("left", torch.int64)
 
 
-def test_what_a_file_does_wrong_is_said(net):
+def test_errors_of_a_python_file_are_reported(net):
     with pytest.raises(InputError, match="--input"):
         build_python(net("bare"))
     with pytest.raises(ModelError, match="returned int"):
@@ -67,7 +67,7 @@ def test_what_a_file_does_wrong_is_said(net):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_an_onnx_file_is_left_to_its_runtime_and_tells_its_shape(tmp_path):
+def test_an_onnx_file_is_left_to_its_runtime_and_gives_its_shape(tmp_path):
     torch.onnx.export(
         torch.nn.Conv2d(3, 4, 3).eval(), (torch.randn(2, 3, 8, 8),), str(tmp_path / "conv.onnx"), dynamo=True,
         verbose=False, input_names=["image"], dynamic_shapes=({0: torch.export.Dim("batch")},),
@@ -80,7 +80,7 @@ def test_an_onnx_file_is_left_to_its_runtime_and_tells_its_shape(tmp_path):
         build_onnx(replace(request, inputs=("3x9x9",)))
 
 
-def test_a_damaged_onnx_file_is_said_so(tmp_path):
+def test_a_damaged_onnx_file_is_an_error(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"nothing that anyone could read")
     with pytest.raises(ModelError, match=r"ONNX Runtime cannot load m\.onnx"):
         build_onnx(Request(str(tmp_path / "m.onnx")))

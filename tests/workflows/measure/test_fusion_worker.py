@@ -21,11 +21,11 @@ def _with(monkeypatch, compiler):
 
 def test_an_answer_has_the_row_the_labels_and_the_graph(monkeypatch):
     graph = tiny_graph()
-    found = _with(monkeypatch, lambda *_: (graph, CONVOLUTION, 0.25))
-    assert found.status == "ok"
-    values = {key: found.values[key] for key in ("nodes", "groups", "edges", "fused_edges", "compile_s")}
+    reply = _with(monkeypatch, lambda *_: (graph, CONVOLUTION, 0.25))
+    assert reply.status == "ok"
+    values = {key: reply.values[key] for key in ("nodes", "groups", "edges", "fused_edges", "compile_s")}
     assert values == {"nodes": 5, "groups": 1, "edges": 4, "fused_edges": 1, "compile_s": 0.25}
-    details = json.loads(json.dumps(found.details))
+    details = json.loads(json.dumps(reply.details))
     assert details["nodes"]["group"] == [0, 0, -1, -1, -1]
     assert details["nodes"]["op_type"][0] == "Conv"
     assert details["edges"]["fused"] == [True, False, False, False]
@@ -61,19 +61,19 @@ def test_a_model_beyond_the_limit_is_skipped_and_one_that_cannot_be_built_is_nam
 def test_onnx_runtime_labels_the_nodes_of_the_exported_graph():
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    found = fusion_worker.answer("onnxruntime", MLP, "cpu", 1e5)
-    assert found.status == "ok", found.values
-    assert found.details is not None
-    kernels = dict(zip(found.details["nodes"]["name"], found.details["nodes"]["kernel"]))
-    assert len(kernels) == found.values["nodes"] >= 3
+    reply = fusion_worker.answer("onnxruntime", MLP, "cpu", 1e5)
+    assert reply.status == "ok", reply.values
+    assert reply.details is not None
+    kernels = dict(zip(reply.details["nodes"]["name"], reply.details["nodes"]["kernel"]))
+    assert len(kernels) == reply.values["nodes"] >= 3
     assert all(kernels.values())
-    assert "onnxruntime" in found.values["backend_version"]
+    assert "onnxruntime" in reply.values["backend_version"]
 
 
 def test_inductor_labels_the_nodes_of_the_exported_graph():
-    found = fusion_worker.answer("inductor", MLP, "cpu", 1e5)
-    assert found.status == "ok", found.values
-    assert found.details is not None
-    kernels = dict(zip(found.details["nodes"]["op_type"], found.details["nodes"]["kernel"]))
+    reply = fusion_worker.answer("inductor", MLP, "cpu", 1e5)
+    assert reply.status == "ok", reply.values
+    assert reply.details is not None
+    kernels = dict(zip(reply.details["nodes"]["op_type"], reply.details["nodes"]["kernel"]))
     assert kernels["Gemm"].startswith("extern:")
     assert kernels["Relu"] == "pointwise"

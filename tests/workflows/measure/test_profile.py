@@ -32,13 +32,13 @@ def answer(**more):
 @pytest.fixture
 def answered(monkeypatch):
     """Children that answer at once; what they were asked is kept."""
-    asked = []
+    calls = []
 
     def measure_alone(request, **options):
-        asked.append((request, options))
+        calls.append((request, options))
         return answered.result
 
-    answered = type("Answered", (), {"asked": asked, "result": answer()})
+    answered = type("Answered", (), {"calls": calls, "result": answer()})
     monkeypatch.setattr(workflow, "measure_alone", measure_alone)
     return answered
 
@@ -67,23 +67,23 @@ def answered(monkeypatch):
         ({"device": "cuda", "slice": "0%"}, InputError, "20%"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_a_process_starts(options, error, words, answered):
+def test_impossible_options_are_refused_before_a_process_starts(options, error, words, answered):
     with pytest.raises(error, match=words):
         profile(LENET, **options)
-    assert answered.asked == []
+    assert answered.calls == []
 
 
 def test_a_module_cannot_go_to_another_process_and_the_way_out_is_named(answered):
     with pytest.raises(ModelError, match=r"Module.*net\.py:build"):
         profile(type("Module", (), {})())
-    assert answered.asked == []
+    assert answered.calls == []
 
 
 def test_an_onnx_file_needs_no_runtime_named(tmp_path, answered):
     path = tmp_path / "m.onnx"
     path.write_bytes(tiny_onnx().SerializeToString())
     profile(path)
-    assert answered.asked[0][0].runtime == "onnxruntime"
+    assert answered.calls[0][0].runtime == "onnxruntime"
     with pytest.raises(InputError, match="--device cpu"):
         profile(path, device="cuda")
 
@@ -93,7 +93,7 @@ def test_the_lower_end_is_never_below_the_fastest_run_nor_lost(answered):
     assert profile(LENET).latency_ms.low == 1.5
 
 
-def test_models_are_told_by_what_they_look_like(tmp_path, monkeypatch):
+def test_models_are_recognised_by_their_form(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text("")
     Path("config.json").write_text("{}")
@@ -119,16 +119,23 @@ def test_every_builder_exists():
 
 
 def test_an_answer_becomes_a_record_with_the_keys_of_a_prediction(answered):
-    found = profile(LENET, device="cuda", batch_size=4, energy=True, kernels=True)
-    request = answered.asked[0][0]
+    measurement = profile(LENET, device="cuda", batch_size=4, energy=True, kernels=True)
+    request = answered.calls[0][0]
     assert (request.runtime, request.energy, request.kernels) == ("cuda-graph", True, True)
-    assert (found.device, found.latency_ms.value, found.host_latency_ms.value) == ("NVIDIA H200", 2.0, 5.0)
-    assert found.latency_ms.low < 2.0 < found.latency_ms.high
-    assert found.throughput_per_s.value == 2000.0
-    assert found.throughput_per_s.low < 2000.0 < found.throughput_per_s.high
-    assert [(kernel.operator, kernel.module) for kernel in found.kernels] == [("aten::mm", "a"), ("aten::relu", "")]
-    assert "differ by 10%" in found.warnings[0]
-    shown = found.to_dict()
+    assert (measurement.device, measurement.latency_ms.value, measurement.host_latency_ms.value) == (
+        "NVIDIA H200",
+        2.0,
+        5.0,
+    )
+    assert measurement.latency_ms.low < 2.0 < measurement.latency_ms.high
+    assert measurement.throughput_per_s.value == 2000.0
+    assert measurement.throughput_per_s.low < 2000.0 < measurement.throughput_per_s.high
+    assert [(kernel.operator, kernel.module) for kernel in measurement.kernels] == [
+        ("aten::mm", "a"),
+        ("aten::relu", ""),
+    ]
+    assert "differ by 10%" in measurement.warnings[0]
+    shown = measurement.to_dict()
     assert (shown["source"], shown["status"], shown["input_shape"]) == ("measured", "ok", "1x28x28")
     assert shown["energy_j"] == {"value": 0.5, "low": 0.5, "high": 0.5}
     assert "device_memory_mib" not in shown
@@ -137,9 +144,9 @@ def test_an_answer_becomes_a_record_with_the_keys_of_a_prediction(answered):
 
 def test_a_failure_is_a_record_too(answered):
     answered.result = answer(status="oom", error="CUDA out of memory.", values={}, kernels=None)
-    found = profile(LENET, device="cuda")
-    assert (found.ok, found.status, found.latency_ms) == (False, "oom", None)
-    assert found.to_dict()["error"] == "CUDA out of memory."
+    measurement = profile(LENET, device="cuda")
+    assert (measurement.ok, measurement.status, measurement.latency_ms) == (False, "oom", None)
+    assert measurement.to_dict()["error"] == "CUDA out of memory."
     answered.result = answer(status=NO_DEVICE, error="PyTorch sees no NVIDIA GPU on this machine.")
     with pytest.raises(DeviceError, match="no NVIDIA GPU"):
         profile(LENET, device="cuda")
@@ -160,23 +167,27 @@ def test_a_slice_is_an_environment_while_the_service_runs(answered, monkeypatch)
             lives.append("ended")
 
     monkeypatch.setattr(workflow, "MpsDaemon", Daemon)
-    found = profile(LENET, device="cuda", slice="20%")
-    assert (found.slice, lives) == ("mps:20", ["begun", "ended"])
-    assert answered.asked[0][1]["environment"] == {"SHARE": "20"}
+    measurement = profile(LENET, device="cuda", slice="20%")
+    assert (measurement.slice, lives) == ("mps:20", ["begun", "ended"])
+    assert answered.calls[0][1]["environment"] == {"SHARE": "20"}
 
 
-def test_occupancy_and_fusion_are_added_or_said_to_be_missing(answered, monkeypatch):
+def test_occupancy_and_fusion_are_added_or_reported_missing(answered, monkeypatch):
     counted = {"status": "ok", "values": {"occupancy_mean": 40.0, "occupancy_weighted": 35.0}}
     monkeypatch.setattr(workflow, "count_alone", lambda *_, **__: counted)
     answered.result = answer(fusion={"backend": "inductor", "status": "ok", "nodes": 3})
-    found = profile(LENET, device="cuda", occupancy=True, fusion="inductor")
-    assert (found.occupancy.value, found.facts["occupancy_mean"], found.fusion["nodes"]) == (0.35, 0.4, 3)
+    measurement = profile(LENET, device="cuda", occupancy=True, fusion="inductor")
+    assert (measurement.occupancy.value, measurement.facts["occupancy_mean"], measurement.fusion["nodes"]) == (
+        0.35,
+        0.4,
+        3,
+    )
     monkeypatch.setattr(workflow, "count_alone", lambda *_, **__: {"status": "run_error", "error": "no permission"})
     answered.result = answer(fusion={"backend": "inductor", "status": "run_error", "error": "no compiler"})
-    found = profile(LENET, device="cuda", occupancy=True, fusion="inductor")
-    assert (found.occupancy, found.fusion) == (None, {})
-    assert any("no permission" in warning for warning in found.warnings)
-    assert any("no compiler" in warning for warning in found.warnings)
+    measurement = profile(LENET, device="cuda", occupancy=True, fusion="inductor")
+    assert (measurement.occupancy, measurement.fusion) == (None, {})
+    assert any("no permission" in warning for warning in measurement.warnings)
+    assert any("no compiler" in warning for warning in measurement.warnings)
 
 
 def test_files_are_stored_by_their_content(tmp_path):
@@ -208,8 +219,8 @@ def test_the_prediction_beside_is_of_the_same_workload(tmp_path, monkeypatch):
     assert workflow.predict_beside(unknown) is None
 
 
-def test_without_torch_it_is_said_before_a_process_starts(answered, monkeypatch):
+def test_missing_torch_is_reported_before_a_process_starts(answered, monkeypatch):
     monkeypatch.setattr(workflow, "available", lambda name: name != "torch")
     with pytest.raises(MissingExtraError, match=r"pip install 'foretell\[profile\]'"):
         workflow.profile(LENET)
-    assert not answered.asked
+    assert not answered.calls

@@ -85,16 +85,16 @@ def test_attributes_of_a_convolution(pads, expected):
     graph = one_node(
         "Conv", [(2, 6, 16, 16), (12, 3, 5, 3)], [(2, 12, 8, 8)], weights=[1], strides=(2,), pads=pads, group=2
     )
-    found = dict(zip(ATTRIBUTES, arrays_of(graph).attributes[0].tolist()))
-    assert tuple(found[f"pad_{i}"] for i in range(4)) == expected
-    assert (found["stride_0"], found["stride_1"], found["dilation_0"]) == (2, 2, 1)
-    assert (found["groups"], found["channels"], found["kernel_0"], found["kernel_1"]) == (2, 12, 5, 3)
+    by_column = dict(zip(ATTRIBUTES, arrays_of(graph).attributes[0].tolist()))
+    assert tuple(by_column[f"pad_{i}"] for i in range(4)) == expected
+    assert (by_column["stride_0"], by_column["stride_1"], by_column["dilation_0"]) == (2, 2, 1)
+    assert (by_column["groups"], by_column["channels"], by_column["kernel_0"], by_column["kernel_1"]) == (2, 12, 5, 3)
 
 
 def test_a_convolution_over_one_axis_has_zeros_for_the_other():
     graph = one_node("Conv", [(2, 6, 16), (12, 6, 5)], [(2, 12, 12)], weights=[1], strides=(1,), pads=(0,))
-    found = dict(zip(ATTRIBUTES, arrays_of(graph).attributes[0].tolist()))
-    assert (found["kernel_0"], found["kernel_1"], found["stride_0"], found["stride_1"]) == (5, 0, 1, 0)
+    by_column = dict(zip(ATTRIBUTES, arrays_of(graph).attributes[0].tolist()))
+    assert (by_column["kernel_0"], by_column["kernel_1"], by_column["stride_0"], by_column["stride_1"]) == (5, 0, 1, 0)
 
 
 def test_shapes_keep_their_product_when_axes_are_too_many():

@@ -85,7 +85,7 @@ def test_edges_matter(name):
     assert not torch.equal(forward(ops, recipe, full), forward(ops, recipe, bare))
 
 
-def test_sage_takes_the_mean_of_what_it_hears():
+def test_sage_averages_the_messages_of_neighbours():
     recipe, ops, flow = two_columns("sage", normalise=False)
     w, own, b = (ops.weight(f"block.1.0.{part}") for part in ("weight", "own.weight", "bias"))
     expected = torch.stack([x @ own + b for x in X])
@@ -106,7 +106,7 @@ def test_gcn_weighs_edges_by_the_roots_of_both_degrees():
     torch.testing.assert_close(graph_layer(ops, recipe, X, flow, "block.1.0"), expected)
 
 
-def test_gin_sums_what_it_hears_and_itself():
+def test_gin_sums_the_messages_and_the_node_itself():
     recipe, ops, flow = two_columns("gin")
     heard = torch.stack([X[0], X[1], X[0] + X[1] + X[2]])
     first = torch.relu(heard @ ops.weight("block.1.0.first.weight") + ops.weight("block.1.0.first.bias"))
@@ -134,8 +134,8 @@ def test_messages_run_both_ways_where_they_should():
 def test_logarithms_keep_signs_and_one_hots():
     weights = {"x.logged": [1.0, 1.0, 0.0], "x.shift": [0.0, 0.0, 1.0], "x.scale": [1.0, 2.0, 3.0]}
     ops = TorchOperations({name: torch.tensor(value) for name, value in weights.items()})
-    found = scale(ops, torch.tensor([[0.0, 1.0, 5.0], [-7.0, 3.0, 1.0]]), "x")
-    torch.testing.assert_close(found, torch.tensor([[0.0, 2.0, 12.0], [-3.0, 4.0, 0.0]]))
+    scaled = scale(ops, torch.tensor([[0.0, 1.0, 5.0], [-7.0, 3.0, 1.0]]), "x")
+    torch.testing.assert_close(scaled, torch.tensor([[0.0, 2.0, 12.0], [-3.0, 4.0, 0.0]]))
 
 
 def test_zeros_in_place_of_an_embedding_leave_the_width():
@@ -144,7 +144,7 @@ def test_zeros_in_place_of_an_embedding_leave_the_width():
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_nodes_in_sixteen_bits_tell_nearly_the_same(name):
+def test_nodes_in_sixteen_bits_predict_nearly_the_same(name):
     recipe, graphs = tiny_recipe(name), tiny_graphs(3)
     wide = operations(recipe)
     narrow = replace(wide, narrow_nodes=True)

@@ -29,7 +29,7 @@ def test_what_was_written_is_known_again():
     assert network.metrics == {"latency_ms": 0.1}
 
 
-def test_predictions_are_positive_and_do_not_depend_on_company(monkeypatch):
+def test_predictions_are_positive_and_do_not_depend_on_the_batch(monkeypatch):
     network, graphs = GraphNetwork.load(written()), tiny_graphs(5)
     together = network.predict(graphs)
     monkeypatch.setattr(graph_network, "_GRAPHS_AT_ONCE", 2)

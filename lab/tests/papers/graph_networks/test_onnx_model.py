@@ -31,10 +31,10 @@ def test_onnxruntime_gives_what_torch_gives(name, published):
     fitted = Fitted(recipe, weights_of(recipe), 5, {})
     served = GraphNetwork.load(fitted.to_onnx(name))
     for graphs in (tiny_graphs(7), tiny_graphs(1)):
-        expected, found = fitted.predict(graphs), served.predict(graphs)
-        assert set(found) == set(recipe.targets)
+        expected, served_predictions = fitted.predict(graphs), served.predict(graphs)
+        assert set(served_predictions) == set(recipe.targets)
         for target in recipe.targets:
-            np.testing.assert_allclose(np.log(found[target]), np.log(expected[target]), atol=1e-4)
+            np.testing.assert_allclose(np.log(served_predictions[target]), np.log(expected[target]), atol=1e-4)
 
 
 @pytest.mark.parametrize("others", [{"heads": 4, "block": "gat"}, {"readout": "mean"}, {"embedding": "zeros"}])
@@ -44,8 +44,11 @@ def test_switches_reach_the_written_model(others):
 
     recipe = tiny_recipe("dippm", **others)
     fitted = Fitted(recipe, weights_of(recipe), 5, {})
-    expected, found = fitted.predict(tiny_graphs()), GraphNetwork.load(fitted.to_onnx("x")).predict(tiny_graphs())
-    np.testing.assert_allclose(np.log(found["latency_ms"]), np.log(expected["latency_ms"]), atol=1e-4)
+    expected, served_predictions = (
+        fitted.predict(tiny_graphs()),
+        GraphNetwork.load(fitted.to_onnx("x")).predict(tiny_graphs()),
+    )
+    np.testing.assert_allclose(np.log(served_predictions["latency_ms"]), np.log(expected["latency_ms"]), atol=1e-4)
 
 
 def test_the_model_is_valid_and_the_same_every_time():

@@ -30,20 +30,20 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_network_tells_what_it_knows_and_nothing_else(file: Path) -> None:
+def test_a_network_predicts_only_its_own_metrics(file: Path) -> None:
     predictor = GraphPredictor.from_file(file)
     assert isinstance(predictor, GraphPredictor)
-    found = predictor.predict(Workload(tiny_graph(), H200))
-    assert found.predictor == "dippm"
-    assert found.latency_ms is not None
-    assert found.latency_ms.high / found.latency_ms.low == pytest.approx(2.71828, rel=1e-4)
-    assert found.throughput_per_s is not None
-    assert found.throughput_per_s.value == pytest.approx(1e3 * found.batch_size / found.latency_ms.value)
-    assert found.energy_j is not None
-    assert found.power_w is None, "dippm does not tell power, and the roofline's is not its own"
-    assert not found.breakdown
-    assert "dippm was 25% off on held-out architectures" in " ".join(found.warnings)
-    assert not any("roofline" in text.lower() for text in found.warnings)
+    prediction = predictor.predict(Workload(tiny_graph(), H200))
+    assert prediction.predictor == "dippm"
+    assert prediction.latency_ms is not None
+    assert prediction.latency_ms.high / prediction.latency_ms.low == pytest.approx(2.71828, rel=1e-4)
+    assert prediction.throughput_per_s is not None
+    assert prediction.throughput_per_s.value == pytest.approx(1e3 * prediction.batch_size / prediction.latency_ms.value)
+    assert prediction.energy_j is not None
+    assert prediction.power_w is None, "dippm does not tell power, and the roofline's is not its own"
+    assert not prediction.breakdown
+    assert "dippm was 25% off on held-out architectures" in " ".join(prediction.warnings)
+    assert not any("roofline" in text.lower() for text in prediction.warnings)
 
 
 def test_other_devices_and_modes_are_refused(file: Path) -> None:

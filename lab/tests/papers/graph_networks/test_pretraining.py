@@ -24,9 +24,9 @@ def test_an_encoder_learns_which_nodes_are_joined():
     assert set(encoder.weights) == set(initial_encoder(RECIPE, 0))
 
 
-def test_a_killed_pretraining_ends_as_if_nothing_had_been(tmp_path):
+def test_a_resumed_pretraining_equals_an_uninterrupted_one(tmp_path):
     graphs, recipe = tiny_graphs(), replace(RECIPE, encoder_epochs=3)
-    whole = pretrain(graphs[:6], graphs[6:], recipe, seed=3)
+    uninterrupted = pretrain(graphs[:6], graphs[6:], recipe, seed=3)
     calls = []
 
     def kill(epoch, record):
@@ -37,8 +37,8 @@ def test_a_killed_pretraining_ends_as_if_nothing_had_been(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         pretrain(graphs[:6], graphs[6:], recipe, 3, kill, checkpoint=tmp_path / "encoder.pt")
     resumed = pretrain(graphs[:6], graphs[6:], recipe, 3, checkpoint=tmp_path / "encoder.pt")
-    assert all(np.array_equal(resumed.weights[name], value) for name, value in whole.weights.items())
-    assert resumed.last_relu == whole.last_relu
+    assert all(np.array_equal(resumed.weights[name], value) for name, value in uninterrupted.weights.items())
+    assert resumed.last_relu == uninterrupted.last_relu
 
 
 def test_without_epochs_only_statistics_are_gathered():
@@ -60,7 +60,7 @@ def test_pairs_are_of_one_graph_and_no_edge_joins_them():
     assert all(len(pair) == 2 for pair in pairs)
 
 
-def test_with_a_relu_at_the_end_pairs_cannot_be_told_apart_fully():
+def test_a_final_relu_keeps_pairs_from_being_separated():
     """Then z·z ≥ 0, so that the second term is at least ln 2."""
     inputs = DeviceGraphs.place(tiny_graphs(), RECIPE, "cpu").pick(np.arange(8))
     ops = TorchOperations(to_tensors(initial_encoder(RECIPE, 0), "cpu"))

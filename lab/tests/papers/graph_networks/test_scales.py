@@ -29,7 +29,7 @@ def test_one_hot_columns_stay_as_they_are():
     assert (scales["nodes.scale"][classes] == 1).all()
 
 
-def test_what_never_varied_says_nothing():
+def test_constant_columns_are_scaled_to_zero():
     recipe = tiny_recipe("dippm")
     scales = sample_scales(tiny_samples(), recipe)
     assert scales["whole.scale"][recipe.columns.index("bandwidth_gb_per_s")] == 0

@@ -44,8 +44,8 @@ def test_statistics_of_a_batch_norm_move_only_while_fitting():
     parts = {"mean": torch.zeros(1), "variance": torch.ones(1), "gain": torch.ones(1), "bias": torch.zeros(1)}
     weights = {f"n.{name}": value for name, value in parts.items()}
     x = torch.tensor([[1.0], [3.0]])
-    kept = TorchOperations(weights).batch_norm(x, "n")
-    torch.testing.assert_close(kept, x, rtol=1e-4, atol=1e-4)
+    result = TorchOperations(weights).batch_norm(x, "n")
+    torch.testing.assert_close(result, x, rtol=1e-4, atol=1e-4)
     assert parts["mean"].item() == 0
     moved = TorchOperations(weights, momentum=0.5).batch_norm(x, "n")
     assert parts["mean"].item() == 1

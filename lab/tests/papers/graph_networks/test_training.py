@@ -25,23 +25,23 @@ def same(first, second):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_eight_graphs_can_be_learned_by_heart(name):
+def test_eight_graphs_can_be_memorised(name):
     samples = tiny_samples()
     recipe = tiny_recipe(name, width=32, epochs=80, batch=8, dropout=0.0, rate=1e-2, schedule="cosine", patience=80)
     fitted = fit(samples, samples, recipe, encoder=encoder_of(recipe))
     # BRP-NAS sees operators alone, and tells sizes apart by its last, linear layer
     assert fitted.metrics["latency_ms"] < (0.5 if name == "brp-nas" else 0.25)
     assert fitted.history[-1]["loss"] < fitted.history[0]["loss"] / 4
-    found = fitted.predict([graph for graph, _ in samples])
+    predicted = fitted.predict([graph for graph, _ in samples])
     truth = np.array([known["latency_ms"] for _, known in samples])
-    error = np.abs(found["latency_ms"] / truth - 1).mean()
+    error = np.abs(predicted["latency_ms"] / truth - 1).mean()
     assert error == pytest.approx(fitted.metrics["latency_ms"], rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["dippm", "trappm"])
-def test_a_killed_run_ends_as_if_nothing_had_been(name, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_one(name, tmp_path):
     samples, recipe = tiny_samples(), tiny_recipe(name, epochs=4)
-    whole = fit(samples[:6], samples[6:], recipe, seed=7, encoder=encoder_of(recipe))
+    uninterrupted = fit(samples[:6], samples[6:], recipe, seed=7, encoder=encoder_of(recipe))
 
     def kill(epoch, record):
         if epoch == 1:
@@ -51,8 +51,8 @@ def test_a_killed_run_ends_as_if_nothing_had_been(name, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit(samples[:6], samples[6:], recipe, progress=kill, **arguments)
     resumed = fit(samples[:6], samples[6:], recipe, **arguments)
-    assert resumed.history == whole.history
-    assert same(resumed, whole)
+    assert resumed.history == uninterrupted.history
+    assert same(resumed, uninterrupted)
     with pytest.raises(DataError, match="another run"):
         fit(samples[:5], samples[6:], recipe, **arguments)
 
@@ -76,11 +76,11 @@ def test_a_missing_truth_teaches_nothing():
 
 def test_parts_of_a_batch_add_up_to_it(monkeypatch):
     samples, recipe = tiny_samples(), tiny_recipe("dippm", epochs=1, dropout=0.0)
-    whole = fit(samples, samples, recipe)
+    at_once = fit(samples, samples, recipe)
     monkeypatch.setitem(graph_tensors.MAX_NODES, "cpu", 6)
     parts = fit(samples, samples, recipe)
-    assert parts.history[0]["loss"] == pytest.approx(whole.history[0]["loss"], rel=1e-4)
-    np.testing.assert_allclose(parts.weights["out.weight"], whole.weights["out.weight"], atol=1e-4)
+    assert parts.history[0]["loss"] == pytest.approx(at_once.history[0]["loss"], rel=1e-4)
+    np.testing.assert_allclose(parts.weights["out.weight"], at_once.weights["out.weight"], atol=1e-4)
 
 
 def test_a_frozen_encoder_stays_and_a_trained_one_moves():
@@ -119,14 +119,14 @@ def ops_for(scale=2.0, shift=1.0):
 
 def test_losses_are_those_of_the_papers():
     out, logs = torch.tensor([[0.0]]), torch.tensor([[7.0]])  # three deviations above
-    found = {
+    losses = {
         loss: target_losses(ops_for(), tiny_recipe("dippm", loss=loss), out, logs).item()
         for loss in ("huber", "mse", "l1", "relative")
     }
-    assert found["huber"] == pytest.approx(2.5)
-    assert found["mse"] == pytest.approx(9)
-    assert found["l1"] == pytest.approx(3)
-    assert found["relative"] == pytest.approx((math.exp(-6) - 1) ** 2)
+    assert losses["huber"] == pytest.approx(2.5)
+    assert losses["mse"] == pytest.approx(9)
+    assert losses["l1"] == pytest.approx(3)
+    assert losses["relative"] == pytest.approx((math.exp(-6) - 1) ** 2)
 
 
 def test_the_relative_loss_does_not_blow_up_above_the_truth():
@@ -145,8 +145,8 @@ def test_published_recipes_learn_raw_numbers(name):
 
     recipe = tiny_recipe(name, **(PUBLISHED[name] | {"batch": 4, "epochs": 2}))
     fitted = fit(tiny_samples(), tiny_samples(), recipe, encoder=encoder_of(recipe))
-    found = fitted.predict(tiny_graphs(3))
-    assert all((values > 0).all() for values in found.values())
+    predicted = fitted.predict(tiny_graphs(3))
+    assert all((values > 0).all() for values in predicted.values())
     np.testing.assert_allclose(fitted.weights["targets.shift"], -np.log(recipe.units), rtol=1e-5)
 
 

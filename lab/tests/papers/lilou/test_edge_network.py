@@ -21,24 +21,29 @@ def examples() -> EdgeExamples:
     """Chains of convolutions and activations: one runtime fuses Conv-Relu, never Relu-Conv; another nothing."""
     draw = np.random.default_rng(0)
     operators = [draw.choice([CONV, RELU], size) for size in draw.integers(4, 9, 40)]
-    counts = np.array([len(each) for each in operators])
+    counts = np.array([len(chain_ops) for chain_ops in operators])
     edges = np.concatenate([np.stack([np.arange(size - 1), np.arange(1, size)]) for size in counts], axis=1)
     flat = np.concatenate(operators)
     nodes = NodeTable(flat.astype(np.int16), np.zeros(len(flat), np.int8), draw.random((len(flat), 4), np.float32))
     runtime = np.arange(40) % 2
-    fused = [(each[:-1] == CONV) & (each[1:] == RELU) & bool(own) for each, own in zip(operators, runtime, strict=True)]
+    fused = [
+        (chain_ops[:-1] == CONV) & (chain_ops[1:] == RELU) & bool(own)
+        for chain_ops, own in zip(operators, runtime, strict=True)
+    ]
     return EdgeExamples(nodes, edges, counts, counts - 1, np.arange(40), runtime, np.concatenate(fused))
 
 
-def test_order_and_runtime_are_learned_and_told_of_unseen_graphs(examples: EdgeExamples) -> None:
-    taught, held = np.arange(32), np.arange(32, 40)
+def test_order_and_runtime_are_learned_for_unseen_graphs(examples: EdgeExamples) -> None:
+    taught, held_out = np.arange(32), np.arange(32, 40)
     network, history = fit_edge_network(examples, taught, taught, DEEPER, "cpu")
-    assert max(each["score"] for each in history) > 0.95
+    assert max(epoch["score"] for epoch in history) > 0.95
     starts = np.cumsum(examples.sizes) - examples.sizes
-    truth = np.concatenate([examples.fused[starts[each] : starts[each] + examples.sizes[each]] for each in held])
-    said = network.predict(held)
-    assert (said & truth).sum() > 0.7 * truth.sum()
-    assert network.accuracy(held) == (said == truth).mean() > 0.9
+    truth = np.concatenate(
+        [examples.fused[starts[graph] : starts[graph] + examples.sizes[graph]] for graph in held_out]
+    )
+    predicted = network.predict(held_out)
+    assert (predicted & truth).sum() > 0.7 * truth.sum()
+    assert network.accuracy(held_out) == (predicted == truth).mean() > 0.9
     assert len(network.predict(np.zeros(0, np.int64))) == 0
 
 

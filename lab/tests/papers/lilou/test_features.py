@@ -12,10 +12,10 @@ from lab.papers.lilou.features import DEVICE_COLUMNS, SIZES, describe_device, de
 
 def test_sizes_of_a_node_are_those_of_one_item() -> None:
     table = describe_nodes(tiny_graph(batch_size=2))
-    given, made, kept, flops = np.exp2(table.sizes[0].astype(np.float64)) - 1
-    assert round(given) == 3 * 16 * 16
-    assert round(made) == 8 * 14 * 14
-    assert round(kept) == 8 * 3 * 3 * 3
+    input_size, output_size, weight_size, flops = np.exp2(table.sizes[0].astype(np.float64)) - 1
+    assert round(input_size) == 3 * 16 * 16
+    assert round(output_size) == 8 * 14 * 14
+    assert round(weight_size) == 8 * 3 * 3 * 3
     assert round(flops) == 2 * 27 * 8 * 14 * 14
     assert np.allclose(describe_nodes(tiny_graph(batch_size=5)).sizes, table.sizes)
     assert table.dtypes.tolist() == [DTYPES.index("fp32")] * 5
@@ -43,9 +43,9 @@ def test_distinct_rows_make_all_rows() -> None:
 
 def test_a_slice_has_fewer_cores_and_the_same_clock() -> None:
     h200 = find_device("h200")
-    whole, half = (describe_device(effective(h200, part)) for part in (None, parse_slice("mps:50", h200)))
-    found = dict(zip(DEVICE_COLUMNS, zip(whole.tolist(), half.tolist(), strict=True), strict=True))
-    assert found["sms"] == (132.0, 66.0)
-    assert found["cores"][0] == 2 * found["cores"][1]
-    assert found["clock_ghz"][0] == found["clock_ghz"][1]
-    assert found["compute_capability"] == (9.0, 9.0)
+    full, half = (describe_device(effective(h200, part)) for part in (None, parse_slice("mps:50", h200)))
+    by_column = dict(zip(DEVICE_COLUMNS, zip(full.tolist(), half.tolist(), strict=True), strict=True))
+    assert by_column["sms"] == (132.0, 66.0)
+    assert by_column["cores"][0] == 2 * by_column["cores"][1]
+    assert by_column["clock_ghz"][0] == by_column["clock_ghz"][1]
+    assert by_column["compute_capability"] == (9.0, 9.0)

@@ -44,11 +44,11 @@ def test_messages_go_to_readers_or_both_ways(direction: str, heard: list[int]) -
 def test_what_is_not_published_gives_the_node_and_all_layers() -> None:
     gat = Gat(width=4, layers=2, direction="mutual", published=False)
     x = torch.rand(3, 3)
-    said = gat.embed(gat.draw(3, "cpu"), x, stack(x, [(0, 1), (1, 2)], [0, 0, 0]))
-    assert said.shape == (3, gat.out_width) == (3, 12)
+    embedded = gat.embed(gat.draw(3, "cpu"), x, stack(x, [(0, 1), (1, 2)], [0, 0, 0]))
+    assert embedded.shape == (3, gat.out_width) == (3, 12)
 
 
-def test_a_column_that_never_varies_says_nothing() -> None:
+def test_a_constant_column_has_no_influence() -> None:
     values = np.array([[1.0, 7.0], [3.0, 7.0]], np.float32)
     scaled = Scale.of(values).scaled(values)
     assert scaled.tolist() == [[-1.0, 0.0], [1.0, 0.0]]
@@ -76,7 +76,7 @@ def test_the_best_epoch_is_kept() -> None:
 
     history = fit([value], np.arange(4), loss, score, Schedule(rate=0.2, batch=2, epochs=12))
     assert len(history) == 12
-    assert value.item() == min(seen, key=lambda each: abs(each - 0.5))
+    assert value.item() == min(seen, key=lambda number: abs(number - 0.5))
     assert value.item() != seen[-1]
 
 

@@ -37,9 +37,9 @@ def test_networks_are_kept_and_judged_elsewhere(
     pytest.importorskip("lightgbm")
     monkeypatch.setattr(lilou_partitioner, "fit_edge_network", lambda *_: pytest.fail("fitted again"))
     lines: list[str] = []
-    found = evaluate(store, "h200", cache, fits=FITS, log=lines.append)
+    report_tables = evaluate(store, "h200", cache, fits=FITS, log=lines.append)
     assert any("fitting partitioner and baselines" in line for line in lines)
-    by_title = {table.title.partition(",")[0].partition(":")[0] + f" {table.head}": table for table in found}
+    by_title = {table.title.partition(",")[0].partition(":")[0] + f" {table.head}": table for table in report_tables}
     onnx, eager = by_title["onnxruntime predictor"], by_title["eager predictor"]
     assert onnx.rows["lilou"]["accuracy"] > onnx.rows["never"]["accuracy"]
     assert onnx.rows["pair frequency"]["accuracy"] == 1.0
@@ -51,29 +51,31 @@ def test_networks_are_kept_and_judged_elsewhere(
     lines.clear()
     evaluate(store, "h200", cache, fits=FITS, log=lines.append)
     assert not lines  # nothing is fitted a second time
-    text = write_report(found, tmp_path).read_text(encoding="utf-8")
+    text = write_report(report_tables, tmp_path).read_text(encoding="utf-8")
     assert "### inductor: 10 graphs" in text
 
 
-def test_eager_mode_is_asked_of_the_graphs_of_onnx_runtime(store: Path, cache: Path) -> None:
-    kept = load_edges(prepare_edges(store, cache))
-    examples = examples_of(kept)
+def test_eager_mode_is_judged_on_the_graphs_of_onnx_runtime(store: Path, cache: Path) -> None:
+    loaded = load_edges(prepare_edges(store, cache))
+    examples = examples_of(loaded)
     assert len(examples) == 20 + 10
     assert len(examples.fused) == examples.sizes.sum()
     assert examples.graph[20:].tolist() == list(range(0, 20, 2))
-    assert not examples.fused[len(kept.fused) :].any()
+    assert not examples.fused[len(loaded.fused) :].any()
 
 
-def test_tables_compare_what_is_said(store: Path, cache: Path) -> None:
-    kept = load_edges(prepare_edges(store, cache))
-    truth = examples_of(kept).fused
-    found = tables(kept, {"rules": ~truth, "lilou": truth}, ["lilou"])
-    assert all(row["accuracy"] == float(name == "lilou") for table in found[::3] for name, row in table.rows.items())
-    families = found[2]
+def test_tables_compare_the_predictions(store: Path, cache: Path) -> None:
+    loaded = load_edges(prepare_edges(store, cache))
+    truth = examples_of(loaded).fused
+    report_tables = tables(loaded, {"rules": ~truth, "lilou": truth}, ["lilou"])
+    assert all(
+        row["accuracy"] == float(name == "lilou") for table in report_tables[::3] for name, row in table.rows.items()
+    )
+    families = report_tables[2]
     assert set(families.rows) == {"family0", "family1", "family2"}
 
 
-def test_a_chain_counts_only_as_a_whole() -> None:
+def test_a_chain_counts_only_if_all_its_edges_are_right() -> None:
     codes = {name: lilou_partitioner._CODES[name] for name in ("Div", "Erf", "Add", "Mul")}
     operators = np.array([codes[name] for name in ("Div", "Erf", "Add", "Mul", "Div", "Add", "Mul")], np.int16)
     edges = np.array([[0, 1, 2, 4, 5], [1, 2, 3, 5, 6]])

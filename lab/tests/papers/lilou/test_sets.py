@@ -24,16 +24,18 @@ pytest.importorskip("pyarrow")
 def test_graphs_are_kept_with_their_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = write_fusion(tmp_path / "store")
     file = prepare_edges(store, tmp_path / "cache")
-    kept, edges = load_edges(file), read_edges(store)
-    assert np.array_equal(kept.fused, edges.fused)  # the same order: what is said of edges can be compared
-    assert np.array_equal(np.repeat(kept.fold, kept.edge_counts), edges.fold)
+    loaded, edges = load_edges(file), read_edges(store)
+    assert np.array_equal(loaded.fused, edges.fused)  # the same order: what is said of edges can be compared
+    assert np.array_equal(np.repeat(loaded.fold, loaded.edge_counts), edges.fold)
     graph = tiny_graph(channels=8 * 4)
     nodes = slice(3 * len(graph.nodes), 4 * len(graph.nodes))
-    assert np.array_equal(kept.nodes.of(kept.rows[nodes]).sizes, describe_nodes(graph).sizes)
-    each = len(edges_of(graph))
-    assert kept.edges[:, 3 * each : 4 * each].T.tolist() == [list(pair) for pair in edges_of(graph)]
-    assert kept.runtime.tolist()[:2] == [RUNTIMES.index("onnxruntime"), RUNTIMES.index("inductor")]
-    assert not kept.same_origin.any()
+    assert np.array_equal(loaded.nodes.of(loaded.rows[nodes]).sizes, describe_nodes(graph).sizes)
+    edges_per_graph = len(edges_of(graph))
+    assert loaded.edges[:, 3 * edges_per_graph : 4 * edges_per_graph].T.tolist() == [
+        list(pair) for pair in edges_of(graph)
+    ]
+    assert loaded.runtime.tolist()[:2] == [RUNTIMES.index("onnxruntime"), RUNTIMES.index("inductor")]
+    assert not loaded.same_origin.any()
     monkeypatch.setattr(lilou_sets, "_read_edges", lambda *_: pytest.fail("read again"))
     write_table(store / "two", "graphs", [])  # other graphs change nothing
     assert prepare_edges(store, tmp_path / "cache") == file
@@ -51,17 +53,17 @@ def test_nothing_collected_is_an_error(tmp_path: Path) -> None:
 def test_units_are_kept_with_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = write_store(tmp_path / "store", WIDTHS[:4])
     write_table(store / "one", "kernel_names", [{"name_id": 1, "name": "splitKreduce_kernel"}])
-    kept = load_units(prepare_units(store, "NVIDIA H200", tmp_path / "cache"))
+    loaded = load_units(prepare_units(store, "NVIDIA H200", tmp_path / "cache"))
     labels = read_labels(store, "h200", tmp_path / "cache")
     samples = summed_samples(read_samples(store, "h200", tmp_path / "cache"))
     inference = sum(mode == "inference" for *_, mode in SETTINGS)
-    assert len(samples) == len(kept.lengths) == 4 * inference
-    assert kept.lengths.tolist() == [len(sample.units) for sample in samples]
-    assert kept.ids.tolist() == [sample.workload_id for sample in samples]
-    assert kept.summed_fold.tolist() == [fold_of(sample.spec) for sample in samples]
-    assert np.allclose(kept.time_us, labels.time_us / labels.counts)
-    assert kept.classes.tolist() == list(labels.classes)
-    assert len(kept.summed) == kept.lengths.sum()
+    assert len(samples) == len(loaded.lengths) == 4 * inference
+    assert loaded.lengths.tolist() == [len(sample.units) for sample in samples]
+    assert loaded.ids.tolist() == [sample.workload_id for sample in samples]
+    assert loaded.summed_fold.tolist() == [fold_of(sample.spec) for sample in samples]
+    assert np.allclose(loaded.time_us, labels.time_us / labels.counts)
+    assert loaded.classes.tolist() == list(labels.classes)
+    assert len(loaded.summed) == loaded.lengths.sum()
     many = labels.features.copy()
     many[0, lilou_sets._NODES] = 2
     monkeypatch.setattr(lilou_sets, "read_labels", lambda *_: replace(labels, features=many))

@@ -37,17 +37,17 @@ def known() -> tuple[Subgraphs, Measured]:
     return Subgraphs(nodes, edges, sizes, sizes - 1, device), Measured(time_us, operator, np.ones(count), 3)
 
 
-def test_time_and_kernel_are_told_of_unseen_subgraphs(known: tuple[Subgraphs, Measured]) -> None:
+def test_time_and_kernel_are_predicted_for_unseen_subgraphs(known: tuple[Subgraphs, Measured]) -> None:
     subgraphs, measured = known
-    taught, held = np.arange(160), np.arange(160, 240)
+    taught, held_out = np.arange(160), np.arange(160, 240)
     network, history = fit_subgraph_network(subgraphs, measured, taught, taught, QUICK, "cpu")
     assert len(history) == QUICK.schedule.epochs
     time_us, likeliest = network.predict(subgraphs)
-    assert (likeliest[held, 0] == measured.label[held]).all()
+    assert (likeliest[held_out, 0] == measured.label[held_out]).all()
     assert likeliest.shape == (240, 3)
-    off = np.abs(time_us / measured.time_us - 1.0)[held]
+    off = np.abs(time_us / measured.time_us - 1.0)[held_out]
     assert np.median(off) < 0.35
-    small = held[subgraphs.device[held, DEVICE_COLUMNS.index("sms")] == 33.0]
+    small = held_out[subgraphs.device[held_out, DEVICE_COLUMNS.index("sms")] == 33.0]
     assert np.median(np.abs(time_us / measured.time_us - 1.0)[small]) < 0.4  # what a slice has is heard
 
 

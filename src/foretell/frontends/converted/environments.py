@@ -120,10 +120,10 @@ def need_environment(name: str, purpose: str) -> Environment:
     return environment
 
 
-def install(name: str, tell: Callable[[str], None] = lambda _: None) -> Environment:
+def install(name: str, report: Callable[[str], None] = lambda _: None) -> Environment:
     """Make the environment of a framework, or replace it. A failure leaves nothing behind.
 
-    ``tell`` is called with a line about each step.
+    ``report`` is called with a line about each step.
     """
     framework = FRAMEWORKS[name]
     folder = environments_folder() / name
@@ -132,9 +132,9 @@ def install(name: str, tell: Callable[[str], None] = lambda _: None) -> Environm
     variables |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
-        tell(f"making {folder}")
+        report(f"making {folder}")
         _run((sys.executable, "-m", "venv", "--clear", str(partial)), variables, name)
-        tell(f"installing {', '.join(framework.packages)}")
+        report(f"installing {', '.join(framework.packages)}")
         _run((str(_python(partial)), "-m", "pip", "install", "-q", *framework.packages), variables, name)
         versions = ", ".join(p.replace("==", " ") for p in framework.packages)
         (partial / _NOTE).write_text(json.dumps({"versions": versions}), encoding="utf-8")

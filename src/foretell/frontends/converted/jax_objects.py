@@ -1,7 +1,7 @@
 """Frontends: writes a JAX function or Flax module to a file for the child process that converts it.
 
 The file is a pickle, and reading a pickle runs code. This one is made here from the caller's own object, in a folder
-that nobody else can open, and only our own child reads it, under a fixed name. A path that a user gives is never
+that no other user can open, and only our own child reads it, under a fixed name. A path that a user gives is never
 unpickled.
 """
 

@@ -91,7 +91,8 @@ def _load_function(request: ModelRequest) -> Graph:
         path = folder / "given"
         module = tf.Module()
         module.function = request.source
-        module.kept = list(request.source.variables)
+        # a SavedModel stores only the variables that its module tracks
+        module.tracked_variables = list(request.source.variables)
         try:
             tf.saved_model.save(module, str(path), signatures=request.source)
         except Exception as error:

@@ -224,7 +224,7 @@ def _signature(tf: Any, path: Path, refuse: Refuse) -> Any:
 
 
 def _frozen_file(tf: Any, path: Path, refuse: Refuse) -> tuple[Any, list[str], list[str]]:
-    """Read a frozen graph; its inputs are placeholders, its outputs are nodes that nobody reads."""
+    """Read a frozen graph; its inputs are placeholders, its outputs are nodes without readers."""
     graph_def = tf.compat.v1.GraphDef.FromString(path.read_bytes())
     read = {name.lstrip("^").partition(":")[0] for node in graph_def.node for name in node.input}
     inputs = [f"{n.name}:0" for n in graph_def.node if n.op in ("Placeholder", "PlaceholderWithDefault")]
@@ -325,16 +325,16 @@ def _weight_names(weights: Iterable[str], variables: dict[str, Any]) -> dict[str
     The ONNX front-end takes a constant with such a name for a weight, even if it has a single element.
     """
     names: dict[str, str] = {}
-    taken: set[str] = set()
+    used: set[str] = set()
     for weight in weights:
         variable = variables.get(weight)
         text = variable.name.partition(":")[0] if variable is not None else weight
         parts = [re.sub(r"\W", "_", part) for part in text.split("/") if part]
         name = ".".join(["weights", *parts])
         unique, number = name, 2
-        while unique in taken:
+        while unique in used:
             unique, number = f"{name}_{number}", number + 1
-        taken.add(unique)
+        used.add(unique)
         names[weight] = unique
     return names
 
@@ -346,7 +346,7 @@ def inputs_to_weights(graph: Any, renamed: dict[str, str]) -> None:
             tensor = graph.initializer.add()
             tensor.name, tensor.data_type = renamed[entry.name], entry.type.tensor_type.elem_type
             tensor.dims.extend(d.dim_value for d in entry.type.tensor_type.shape.dim)
-            tensor.data_location = 1  # EXTERNAL: the data is said to be in another file, which does not exist
+            tensor.data_location = 1  # EXTERNAL: declares that the data is in another file; that file does not exist
             entry_data = tensor.external_data.add()
             entry_data.key, entry_data.value = "location", "weights"
             graph.input.remove(entry)

@@ -50,8 +50,8 @@ def build_program(
     repair_torchvision()
     model = _build(source, mode, getattr(torch, DTYPES[dtype]), trust)
     makers: dict[str, Callable[[ModelInputs], tuple[dict[str, Any], list[str]]]] = {
-        "inference": _whole,
-        "training": _whole,
+        "inference": _single_run,
+        "training": _single_run,
         "prefill": _prefill,
         "decode": _decode,
     }
@@ -122,7 +122,7 @@ def model_factory(source: HfConfig, config: Any, *, generates: bool) -> Callable
     return next(matches, auto.AutoModel).from_config  # type: ignore[no-any-return]
 
 
-def _whole(model_inputs: ModelInputs) -> tuple[dict[str, Any], list[str]]:
+def _single_run(model_inputs: ModelInputs) -> tuple[dict[str, Any], list[str]]:
     """Bind the forward for one run of the whole model; returns its inputs and notes."""
     inputs = model_inputs.source()
     if model_inputs.is_encoder_decoder:

@@ -1,4 +1,11 @@
-"""Frontends: joins the nodes of an attention, softmax(q·kᵀ + mask)·v, into one Attention operator."""
+"""Frontends: joins the nodes of an attention, softmax(q·kᵀ + mask)·v, into one Attention operator.
+
+Idea: start at each softmax. Below it there must be one product, with the values. Above it, a chain of scales and masks
+must lead to one product, that of queries and keys. A scale may also stand at the queries or at the keys.
+
+Limits: only attention on tensors of four axes (batch, heads, tokens, size) with at most one mask is joined. The value
+of the scale is not checked.
+"""
 
 from foretell.frontends.normalise.draft import Draft
 from foretell.graph import Node

@@ -1,9 +1,13 @@
 """Frontends: changes images from channels-last (NHWC) to channels-first (NCHW), as in PyTorch, and drops transposes.
 
-TensorFlow and JAX keep images channels-last; ONNX convolutions want channels-first, so converters put a transpose
+Idea: TensorFlow and JAX keep images channels-last; ONNX convolutions want channels-first, so converters put a transpose
 before and after each. A transpose to NHWC is pushed down through every operator that works on either layout, until it
 meets its inverse and both disappear, or until it meets an operator that needs NHWC. The input of the graph becomes NCHW
 if it reaches a convolution through a transpose.
+
+Limits: an operator that is neither element-wise nor listed below keeps its layout, and the transpose in front of it
+stays. A flattened image has its elements in another order afterwards; that only permutes the weight that reads it, and
+costs do not depend on it.
 """
 
 from dataclasses import replace
@@ -85,7 +89,7 @@ def _push_down(draft: Draft, transpose: Node) -> list[Node]:
     source, nhwc_tensor = transpose.inputs[0], transpose.outputs[0]
     moved: list[Node] = []
     for reader in draft.readers(nhwc_tensor):
-        # there and back again: the reader can have the original
+        # the two transposes cancel: the reader of the second one can read the original
         if _is_to_nchw(reader):
             _drop_pair(draft, source, reader)
         elif _flattens(draft, reader, nhwc_tensor):

@@ -1,4 +1,13 @@
-"""Frontends: joins the nodes of a batch, layer or RMS normalisation into one operator."""
+"""Frontends: joins the nodes of a batch, layer or RMS normalisation into one operator.
+
+Idea: every norm divides by a standard deviation, so the search starts at each square root. If everything under the root
+comes from weights, it is a batch norm at inference, and the chain of element-wise nodes with weights around it is
+joined. Otherwise the mean under the root shows what is normalised, and the smallest closed set of nodes around the root
+is joined (`find_region`).
+
+Limits: the values of weights are unknown, so ε is not checked. Which weight is the mean is known from the framework's
+marks, or from its being subtracted.
+"""
 
 from collections.abc import Callable, Iterable
 
@@ -113,10 +122,10 @@ def _put_batch_norm(draft: Draft, chain: list[Node], source: str, weights: list[
     # channels-last: put the norm between transposes, which layouts.py removes later
     order = (0, rank - 1, *range(1, rank - 1))
     back = (0, *range(2, rank), 1)
-    turned = draft.tensor(source, tuple(shape[a] for a in order), "activation")
+    channels_first = draft.tensor(source, tuple(shape[a] for a in order), "activation")
     normed = draft.tensor(source, tuple(shape[a] for a in order), "activation")
-    draft.put("Transpose", (source,), (turned,), {"perm": order}, like=chain[-1])
-    draft.put("BatchNormalization", (turned, *parts), (normed,), like=chain[-1])
+    draft.put("Transpose", (source,), (channels_first,), {"perm": order}, like=chain[-1])
+    draft.put("BatchNormalization", (channels_first, *parts), (normed,), like=chain[-1])
     draft.replace(chain, "Transpose", (normed,), output, perm=back)
 
 
@@ -143,7 +152,7 @@ def _join_layer_norm(draft: Draft, root: Node) -> None:
     if statistics is None:
         return
     source, mean, centred = statistics
-    region = close(draft, source, root, _NORM_OPERATORS)
+    region = find_region(draft, source, root, _NORM_OPERATORS)
     if region is None:
         return
     shape, rank = draft.shape(source), len(draft.shape(source))
@@ -196,18 +205,22 @@ def _ends_affine(region: list[Node]) -> bool:
     return region[-1].op in _AFFINE
 
 
-def close(
-    draft: Draft, source: str, anchor: Node, ops: frozenset[str], whole: Callable[[list[Node]], bool] = _ends_affine
+def find_region(
+    draft: Draft,
+    source: str,
+    anchor: Node,
+    ops: frozenset[str],
+    is_complete: Callable[[list[Node]], bool] = _ends_affine,
 ) -> list[Node] | None:
     """Return the smallest set of nodes around ``anchor`` that reads only ``source`` and weights and has one result.
 
     The set grows from ``source`` in the order of the graph. It is complete when exactly one result, of the shape of
-    ``source``, is read outside, and when ``whole`` agrees that the formula is complete.
+    ``source``, is read outside, and when ``is_complete`` agrees.
     """
     shape, region = draft.shape(source), list[Node]()
     for node in sorted(_below(draft, source, ops), key=lambda n: draft.makers[n.outputs[0]]):
         region.append(node)
-        if anchor in region and draft.shape(node.outputs[0]) == shape and whole(region):
+        if anchor in region and draft.shape(node.outputs[0]) == shape and is_complete(region):
             inside = {id(n) for n in region}
             leaving = [
                 o

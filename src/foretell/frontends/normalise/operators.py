@@ -5,7 +5,7 @@ from functools import partial
 from math import prod
 
 from foretell.frontends.normalise.draft import Draft
-from foretell.frontends.normalise.norms import close
+from foretell.frontends.normalise.norms import find_region
 from foretell.graph import Node
 
 _GELU = frozenset({"Mul", "Add", "Sub", "Neg", "Div", "Pow", "Erf", "Tanh", "Cast", "Identity"})
@@ -59,9 +59,9 @@ def _activation(draft: Draft, anchor: Node, op: str, ops: frozenset[str], least:
             return
         source = waiting.pop(0)
         tried[source] = None
-        region = close(draft, source, anchor, ops, partial(_is_whole, draft, least))
+        region = find_region(draft, source, anchor, ops, partial(_is_complete, draft, least))
         if region is not None:
-            _take_factor(draft, region, numbers)
+            _add_factor(draft, region, numbers)
             draft.replace(region, op, (source,), region[-1].outputs[0])
             return
         maker = draft.maker(source)
@@ -69,7 +69,7 @@ def _activation(draft: Draft, anchor: Node, op: str, ops: frozenset[str], least:
             waiting.extend(i for i in maker.inputs if i and not draft.is_weight(i) and i not in tried)
 
 
-def _take_factor(draft: Draft, region: list[Node], numbers: int) -> None:
+def _add_factor(draft: Draft, region: list[Node], numbers: int) -> None:
     """Add a factor that follows, if the formula needs one more scalar."""
     output = region[-1].outputs[0]
     reader = draft.only_reader(output)
@@ -79,7 +79,7 @@ def _take_factor(draft: Draft, region: list[Node], numbers: int) -> None:
         region.append(reader)
 
 
-def _is_whole(draft: Draft, least: int, region: list[Node]) -> bool:
+def _is_complete(draft: Draft, least: int, region: list[Node]) -> bool:
     """Whether its only weights are scalars, and a tensor in it is multiplied by a function of itself."""
     if len(region) < least or region[-1].op not in _SCALING:
         return False

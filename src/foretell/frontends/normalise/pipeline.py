@@ -6,7 +6,8 @@ stand, these graphs would differ from PyTorch's in memory traffic and in the num
 a fixed order: drop nodes that do nothing, fold rearranged weights, simplify the indices of embeddings, lower Einsum to
 products, join recurrent loops, norms, activations, linear layers and attention into one operator each, and finally move
 to channels-first. The order matters: norms are joined before activations, because both consist of the same element-wise
-nodes, and layouts are settled when only whole operators are left. At the end patterns and batch axes are found anew.
+nodes, and layouts are changed when only complete operators are left. At the end, patterns and batch axes are marked
+again.
 
 Source: the forms were collected from the output of the three converters; ``docs/frameworks.md`` lists what is tested.
 
@@ -125,7 +126,7 @@ def _fold_weight(draft: Draft, name: str) -> None:
         )
         if shared or target.elements != sum(draft.tensors[s].elements for s in sources) or name in draft.outputs:
             return
-    # one new weight of the final shape; the old ones and the nodes between disappear, as nobody reads them
+    # one new weight of the final shape; the old ones and the nodes between disappear, because no node reads them
     draft.redirect(name, draft.tensor(sorted(sources)[0], target.shape, kind))
 
 

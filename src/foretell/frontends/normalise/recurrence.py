@@ -1,4 +1,11 @@
-"""Frontends: replaces a Loop over time steps whose body is an LSTM or GRU cell by one LSTM or GRU operator."""
+"""Frontends: replaces a Loop over time steps whose body is an LSTM or GRU cell by one LSTM or GRU operator.
+
+Idea: a cell is recognised by its activations: an LSTM has three sigmoids and two tanhs, a GRU two and one. Then the
+sizes must agree: the weight matrices of the loop have as many elements as those of such a layer.
+
+Limits: the equations of the cell are not compared, only its operators and sizes. Loops in both directions, and cells
+with other activations, stay loops.
+"""
 
 from collections import Counter
 from dataclasses import replace

@@ -220,7 +220,7 @@ def _finish(
     for key in sorted(used):
         if key not in shapes.known:
             if key in produced:
-                continue  # an optional output that nobody reads
+                continue  # an optional output that no node reads
             if key in shapes.sequences:
                 raise ModelError(f"The model returns the sequence {key!r}; foretell reads models that return tensors.")
             raise ModelError(f"The shape of {key!r} is unknown. Export the model with fixed shapes.")
@@ -235,7 +235,7 @@ def _finish(
 
 
 def _without_unknown_outputs(node: Node, tensors: Mapping[str, Tensor]) -> Node:
-    """The node without outputs that have no known shape, which nobody reads."""
+    """The node without outputs that have no known shape, which no node reads."""
     if all(o in tensors or not o for o in node.outputs):
         return node
     outputs = tuple(o if o in tensors else "" for o in node.outputs)

@@ -83,7 +83,7 @@ class Shapes:
             known = inferred[index] or self.declared.get(name)
             if known is not None:
                 self.enter(name, *known)
-            elif not (index > 0 and node.op_type in _OPTIONAL_OUTPUTS):  # statistics and masks that nobody reads
+            elif not (index > 0 and node.op_type in _OPTIONAL_OUTPUTS):  # statistics and masks that no node reads
                 self._refuse(node, name)
 
     def _refuse(self, node: NodeProto, name: str) -> None:

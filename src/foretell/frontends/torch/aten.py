@@ -17,7 +17,7 @@ from foretell.graph.ir.operators import lookup
 
 @dataclass(frozen=True)
 class AtenProgram:
-    """A whole program: its calls, all its tensors, and the names of its inputs and outputs."""
+    """A program: its calls, all its tensors, and the names of its inputs and outputs."""
 
     name: str
     calls: tuple[AtenCall, ...]

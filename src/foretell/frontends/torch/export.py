@@ -7,9 +7,9 @@ export takes four.
 
 Why batch 11: the program is traced at one batch size, and `foretell.graph.ir.batch` must find the batch axis of every
 tensor afterwards. Most tensors inherit it from an input. But ``torch.zeros(batch, …)`` and an expanded class token show
-the batch only as a number. With batch 1 that axis cannot be told from any other axis of size 1; with 2, 3, 4 or 8 it
-looks like a number of channels, heads or steps. 11 is small, prime, and hardly any layer has it as a factor. So 11, 22
-or 33 in the shape of a tensor that is made from nothing comes from the batch.
+the batch only as a number. With batch 1 that axis cannot be distinguished from any other axis of size 1; with 2, 3, 4
+or 8 it looks like a number of channels, heads or steps. 11 is small, prime, and hardly any layer has it as a factor. So
+11, 22 or 33 in the shape of a tensor that is made from nothing comes from the batch.
 
 Limits: a forward pass that branches on values cannot be exported (`foretell.frontends.torch.padding` helps with the
 most frequent case). Sizes that depend on data count as 1, with a warning. A tensor that is made from nothing and has a

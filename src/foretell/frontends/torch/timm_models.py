@@ -40,7 +40,7 @@ def build_timm(name: str, request: ModelRequest) -> tuple[Any, tuple[int, ...]]:
     shape = image_shape(request, default)
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # architectures name the size differently, or take any size without being told
+        # architectures name the size differently, or take any size without an option
         size_options: list[dict[str, Any]] = (
             [{}] if shape == default else [{"img_size": shape[1:]}, {"input_size": shape}, {}]
         )

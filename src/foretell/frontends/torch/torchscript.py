@@ -115,10 +115,10 @@ def _holder(torch: Any, script: Any) -> Any:
     class Holder(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.held = [script]  # in a list: nn.Module would register a plain attribute as a submodule
+            self.scripts = [script]  # in a list: nn.Module would register a plain attribute as a submodule
 
         def forward(self, *inputs: Any) -> Any:
-            return self.held[0](*inputs)
+            return self.scripts[0](*inputs)
 
     return Holder()
 

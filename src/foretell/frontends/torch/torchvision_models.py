@@ -47,7 +47,7 @@ class TorchvisionFrontend:
         # segmentation models would download the weights of their backbone
         arguments: dict[str, Any] = {"weights_backbone": None} if "weights_backbone" in accepted else {}
         if name in ("inception_v3", "googlenet"):
-            arguments = {"init_weights": False}  # None would warn, and fill weights that nobody needs
+            arguments = {"init_weights": False}  # None would warn, and would initialise weights that are not needed
         try:
             module = build_without_weights(lambda: models.get_model(name, weights=None, **arguments)).to("meta")
         except Exception as error:

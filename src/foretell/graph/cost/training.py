@@ -1,8 +1,12 @@
 """Graph: the cost of a training step: what backward and the optimizer add to the forward pass.
 
-The backward of a contraction is one contraction of the same size for each operand that needs a gradient. Flash
+Idea: the backward of a contraction is one contraction of the same size for each operand that needs a gradient. Flash
 attention recomputes its scores in backward, so it takes five products where the forward takes two. The backward of an
 element-wise operator reads the gradient and what the forward saved.
+
+Source: the formulas of ``torch.utils.flop_counter``; a test compares the counts with it.
+
+Limits: the backward of control flow is taken to cost twice its forward, and gradient checkpointing is not counted.
 """
 
 from dataclasses import dataclass, replace

@@ -174,7 +174,6 @@ def _gathered(step: _Step) -> int | None:
     """Gather: the axes of the indices replace the axis that is indexed."""
     graph, node = step.graph, step.node
     along = node.integer("axis", 0) % max(len(graph.tensors[node.inputs[0]].shape), 1)
-    # the axes of the indices take the place of the axis that they index
     if step.position == 1:
         return along + step.axis
     rank = len(graph.tensors[node.inputs[1]].shape) if len(node.inputs) > 1 and node.inputs[1] else 0

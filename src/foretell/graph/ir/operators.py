@@ -62,7 +62,7 @@ _enter(
     "free",
     saves="nothing",
 )
-# element-wise: 1 for a cheap operation, 4 for a transcendental function; compositions add up what they are made of
+# element-wise: 1 for a cheap operation, 4 for a transcendental function; a composition counts the sum of its parts
 _enter("Add Sub Sum Mean Neg Cast CastLike CopyTo", "elementwise", 1, "nothing")
 _enter("Mul Div Max Min Abs Sign Where PRelu LeakyRelu Relu6 Mod Pow2 Addcmul Lerp", "elementwise", 1)
 # ReLU, square roots, exponentials and sigmoids save their result: their derivative is written in terms of it

@@ -7,11 +7,12 @@ framework runs such a chain as one operator, so its cost must be counted once an
 Idea: every pattern has an anchor, an operator that hardly occurs elsewhere (Softmax for attention, Erf for GELU, Sqrt
 for a norm). A rule starts at the anchor and walks up and down the data flow. It follows an edge only if the tensor on
 it has exactly one reader and is no output of the graph, because only then can the tensor disappear inside a kernel. If
-the whole formula is found, all its nodes get the anchor's name as their ``origin``. A node joins one pattern at most:
+the complete formula matches, all its nodes get the anchor's name as their ``origin``. A node joins one pattern at most:
 the first that claims it.
 
 Limits: the rules compare structure, never values, so they do not check that a factor is 0.5 or √2. The tanh form of
-GELU is not found here. A graph in which any node already has an origin (PyTorch's exporter notes it) is left alone.
+GELU is not recognised here. A graph in which any node already has an origin (PyTorch's exporter notes it) is left
+alone.
 """
 
 from collections.abc import Callable

@@ -58,20 +58,20 @@ class Tape:
         """Attribute the events from here on to ``node``."""
         self.marks.append((len(self.events), node))
 
-    def take(self, size_bytes: int) -> int:
+    def allocate(self, size_bytes: int) -> int:
         """Allocate a block; returns its number."""
         self.events.append(size_bytes)
         self.count += 1
         return self.count - 1
 
-    def give(self, number: int) -> None:
+    def free(self, number: int) -> None:
         """Free the block of this number."""
         self.events.append(~number)
 
-    def pass_through(self, sizes_bytes: list[int]) -> None:
-        """Allocate blocks, all alive at the same time, and free them at once."""
-        for number in [self.take(size) for size in sizes_bytes]:
-            self.give(number)
+    def allocate_briefly(self, sizes_bytes: list[int]) -> None:
+        """Allocate blocks that are all alive at the same time, then free all of them."""
+        for number in [self.allocate(size) for size in sizes_bytes]:
+            self.free(number)
 
     def node_at(self, event: int) -> str:
         """The node that an event belongs to."""
@@ -142,7 +142,7 @@ class CachingAllocator:
         # small blocks are always split; large ones only if strictly more than 1 MiB is left
         self._small, self._large = _Pool(BLOCK_BYTES), _Pool(SMALL_BYTES + 1)
 
-    def take(self, size_bytes: int) -> Block:
+    def allocate(self, size_bytes: int) -> Block:
         """Allocate a block of at least this size."""
         size = rounded(size_bytes)
         pool = self._small if size <= SMALL_BYTES else self._large
@@ -157,7 +157,7 @@ class CachingAllocator:
         self.allocated_bytes += block.size  # the block, not the request: an unsplit rest counts as allocated
         return block
 
-    def give(self, block: Block) -> None:
+    def free(self, block: Block) -> None:
         """Free a block, and merge it with free neighbours."""
         self.allocated_bytes -= block.size
         pool, before, after = block.pool, block.before, block.after
@@ -179,11 +179,11 @@ class CachingAllocator:
         most, peak_event = self.allocated_bytes, -1
         for position, event in enumerate(tape.events):
             if event >= 0:
-                blocks.append(self.take(event) if event else None)  # PyTorch allocates nothing for an empty tensor
+                blocks.append(self.allocate(event) if event else None)  # PyTorch allocates nothing for an empty tensor
                 if self.allocated_bytes > most:
                     most, peak_event = self.allocated_bytes, position
             elif (block := blocks[~event]) is not None:
-                self.give(block)
+                self.free(block)
         return most, tape.node_at(peak_event)
 
     def _segment(self, size: int, pool: _Pool) -> Block:

@@ -66,34 +66,35 @@ def inference_peak(graph: Graph) -> Peak:
     return live_peak(graph, inference_tape(graph))
 
 
-def live_peak(graph: Graph, tape: Tape, kept: Sequence[int] = ()) -> Peak:
-    """Return the largest sum of live blocks: the model, its inputs, the sizes ``kept`` between runs, and the tape."""
-    state = state_bytes(graph) + sum(map(rounded, kept))
+def live_peak(graph: Graph, tape: Tape, persistent: Sequence[int] = ()) -> Peak:
+    """Return the largest sum of live blocks: the model, its inputs, ``persistent`` blocks, and the tape."""
+    state = state_bytes(graph) + sum(map(rounded, persistent))
     inputs = sum(rounded(graph.tensors[n].bytes) for n in graph.inputs)
     peak_bytes, node = tape.peak()
     return Peak(state + inputs + peak_bytes, state, node)
 
 
-def cached_peak(graph: Graph, tape: Tape, kept: Sequence[int] = (), workspaces: Sequence[int] = ()) -> Peak:
+def cached_peak(graph: Graph, tape: Tape, persistent: Sequence[int] = (), workspaces: Sequence[int] = ()) -> Peak:
     """Return the peak as PyTorch's caching allocator counts it over two runs.
 
-    The second run finds the blocks that the first one freed, and may be handed larger ones than it asked for. ``kept``
+    The second run finds the blocks that the first one freed, and may get larger ones than it asked for. ``persistent``
     are the sizes that the first run allocates and that stay, such as optimizer states; ``workspaces`` are those that
     libraries hold from their first use on.
     """
     allocator = CachingAllocator()
     for size in _state_sizes(graph):
-        allocator.take(size)
+        allocator.allocate(size)
     for name in graph.inputs:
-        allocator.take(graph.tensors[name].bytes)
+        allocator.allocate(graph.tensors[name].bytes)
     for size in workspaces:
-        allocator.take(size)
+        allocator.allocate(size)
     first, first_node = allocator.replay(tape)
-    for size in kept:
-        allocator.take(size)
+    # optimizer states appear at the end of the first step, so only the second run has them from the start
+    for size in persistent:
+        allocator.allocate(size)
     second, second_node = allocator.replay(tape)
     most, node = (first, first_node) if first > second else (second, second_node)
-    return Peak(most, state_bytes(graph) + sum(map(rounded, kept)), node)
+    return Peak(most, state_bytes(graph) + sum(map(rounded, persistent)), node)
 
 
 def inference_tape(graph: Graph, *, cuda: bool = False) -> Tape:
@@ -105,15 +106,15 @@ def inference_tape(graph: Graph, *, cuda: bool = False) -> Tape:
         tape.begin(node.name)
         for output in node.outputs:
             if output and laid_out[output].storage == output:  # a view allocates nothing
-                numbers[output] = tape.take(graph.tensors[output].bytes)
-        tape.pass_through(working_blocks(graph, node, laid_out))
+                numbers[output] = tape.allocate(graph.tensors[output].bytes)
+        tape.allocate_briefly(working_blocks(graph, node, laid_out))
         if cuda:
-            tape.pass_through(library_blocks(graph, node, laid_out))
+            tape.allocate_briefly(library_blocks(graph, node, laid_out))
         for storage in dies[position]:
             if storage in numbers:
-                tape.give(numbers.pop(storage))
+                tape.free(numbers.pop(storage))
     for number in numbers.values():
-        tape.give(number)
+        tape.free(number)
     return tape
 
 
@@ -175,7 +176,7 @@ def _last_use(graph: Graph) -> dict[str, int]:
         # a skip connection
         if len(readers) > 1 and graph.nodes[readers[-1]].op == "Concat":
             last[name] = max(last[name], _frame_end(readers[-1], modules[readers[-1]], producer_path, returns, end))
-    # what nobody reads dies at once; inputs and outputs belong to the caller of the model
+    # a tensor that no node reads is freed at once; inputs and outputs belong to the caller of the model
     for name, position in graph.producers.items():
         last.setdefault(name, position)
     for name in (*graph.inputs, *graph.outputs):

@@ -1,9 +1,16 @@
 """Graph: the peak memory of a training step, found by walking through it node by node.
 
-In the forward pass a tensor lives while a Python frame holds it (`foretell.graph.memory.liveness`) or while a backward
-still needs it (`foretell.graph.memory.autograd`). In the backward pass a gradient lives from the node that makes it to
-the node that consumes it. Where two paths meet, two gradients are alive at once until they are added. The gradients of
-parameters stay until the optimizer has used them.
+Idea: the walk records every allocation and every free of the step on a `Tape`, in the order in which eager PyTorch
+makes them. In the forward pass a tensor lives while a Python frame holds it (`foretell.graph.memory.liveness`) or while
+a backward still needs it (`foretell.graph.memory.autograd`). In the backward pass a gradient lives from the node that
+makes it to the node that consumes it. Where two paths meet, two gradients are alive at once until they are added. The
+gradients of parameters stay until the optimizer has used them.
+
+Source: the rules of the autograd engine (a gradient that has a single user is added to in place) and of the ``foreach``
+optimizers, compared with ``torch.cuda.max_memory_allocated`` (``docs/lab/0010-memory.md``).
+
+Limits: one loss on the outputs of the graph, one step without gradient accumulation, and gradients that are set to None
+between steps. Gradient checkpointing and sharded optimizers are not modelled.
 """
 
 from collections import defaultdict
@@ -64,7 +71,7 @@ class _Walk:
         self.numbers: dict[str, int] = {}  # storage → its block
         self.gradients: dict[str, int] = {}  # tensor → the block that holds its gradient
         self.users: dict[int, int] = {}  # block of a gradient → number of gradients that lie in it
-        self.arrived: dict[str, int] = {}  # parameter → the block that holds its gradient
+        self.parameter_gradients: dict[str, int] = {}  # parameter → the block that holds its gradient
 
     def _storages(self, node: Node) -> frozenset[str]:
         """The storages that a node keeps alive until its backward has run."""
@@ -82,22 +89,22 @@ class _Walk:
             tape.begin(node.name)
             for output in node.outputs:
                 if output and self.laid_out[output].storage == output:
-                    self.numbers[output] = tape.take(self.size[output])
-            self.extra.append([tape.take(size) for size in extra_saved_blocks(self.graph, node, self.needing)])
+                    self.numbers[output] = tape.allocate(self.size[output])
+            self.extra.append([tape.allocate(size) for size in extra_saved_blocks(self.graph, node, self.needing)])
             self._work(node)
             for storage in dies[position]:
                 self._drop(storage)
 
     def _work(self, node: Node, more: Sequence[int] = ()) -> None:
         """Allocate what a node needs while it runs, and free it."""
-        self.tape.pass_through(working_blocks(self.graph, node, self.laid_out))
+        self.tape.allocate_briefly(working_blocks(self.graph, node, self.laid_out))
         if self.cuda:
-            self.tape.pass_through([*library_blocks(self.graph, node, self.laid_out), *more])
+            self.tape.allocate_briefly([*library_blocks(self.graph, node, self.laid_out), *more])
 
     def _drop(self, storage: str) -> None:
         """Free a storage, unless a backward still needs it."""
         if not self.holders[storage] and storage in self.numbers:
-            self.tape.give(self.numbers.pop(storage))
+            self.tape.free(self.numbers.pop(storage))
 
     def loss(self) -> None:
         """The loss works in fp32 and saves a tensor of the size of its input; the model's outputs are freed with it."""
@@ -106,19 +113,19 @@ class _Walk:
         for name in dict.fromkeys(self.graph.outputs):
             if name in self.needing:
                 fp32_bytes = self.graph.tensors[name].elements * STATE_BYTES
-                saved = tape.take(fp32_bytes)
+                saved = tape.allocate(fp32_bytes)
                 if self.size[name] != fp32_bytes:
-                    tape.pass_through([fp32_bytes])
+                    tape.allocate_briefly([fp32_bytes])
                 self._drop(self.laid_out[name].storage)
-                temporary = tape.take(fp32_bytes)
+                temporary = tape.allocate(fp32_bytes)
                 gradient = self._allocate(fp32_bytes)
-                tape.give(temporary)
-                tape.give(saved)
+                tape.free(temporary)
+                tape.free(saved)
                 # the gradient is cast back to the dtype of the output
                 if self.size[name] != fp32_bytes:
                     self._release(gradient)
                     gradient = self._allocate(self.size[name])
-                self._arrive(name, gradient)
+                self._accumulate(name, gradient)
 
     def backward(self) -> None:
         """Visit the nodes in reverse: make the gradients of their inputs, then free what they had saved."""
@@ -132,21 +139,21 @@ class _Walk:
             for gradient in incoming:
                 self._release(gradient)
             for number in self.extra[position]:
-                tape.give(number)
+                tape.free(number)
             for storage in self.saved[position]:
                 self.holders[storage] -= 1
                 self._drop(storage)
         # what is left was freed by no backward, such as an output that needs no gradient
         for number in dict.fromkeys((*self.gradients.values(), *self.numbers.values())):
-            tape.give(number)
+            tape.free(number)
 
     def update(self, optimizer: str) -> None:
         """All temporaries of an update are alive at once: a foreach optimizer works on lists of all parameters."""
         self.tape.begin(f"{optimizer} update")
-        sizes = [self.graph.tensors[name].elements * STATE_BYTES for name in self.arrived]
-        self.tape.pass_through(sizes * find_optimizer(optimizer).temporaries)
-        for gradient in self.arrived.values():
-            self.tape.give(gradient)
+        sizes = [self.graph.tensors[name].elements * STATE_BYTES for name in self.parameter_gradients]
+        self.tape.allocate_briefly(sizes * find_optimizer(optimizer).temporaries)
+        for gradient in self.parameter_gradients.values():
+            self.tape.free(gradient)
 
     def _differentiate(self, node: Node, incoming: list[int]) -> None:
         """Make the gradients of a node's inputs while the gradients of its outputs are still alive."""
@@ -174,15 +181,15 @@ class _Walk:
             self._release(large)
             made.append((name, small))
         for name, gradient in made:
-            self._arrive(name, gradient)
+            self._accumulate(name, gradient)
 
-    def _arrive(self, name: str, gradient: int) -> None:
+    def _accumulate(self, name: str, gradient: int) -> None:
         """Add a gradient to what other paths have brought to the same tensor."""
         if self.graph.tensors[name].kind == "parameter":
-            if name in self.arrived:
+            if name in self.parameter_gradients:
                 self._release(gradient)
             else:
-                self.arrived[name] = gradient
+                self.parameter_gradients[name] = gradient
             return
         old = self.gradients.get(name)
         if old is None:
@@ -194,11 +201,11 @@ class _Walk:
         self._release(gradient)
 
     def _allocate(self, size: int) -> int:
-        number = self.tape.take(size)
+        number = self.tape.allocate(size)
         self.users[number] = 1
         return number
 
     def _release(self, gradient: int) -> None:
         self.users[gradient] -= 1
         if not self.users[gradient]:
-            self.tape.give(gradient)
+            self.tape.free(gradient)

@@ -11,7 +11,7 @@ on an H200; the numbers for recurrent layers and attention come from measured pe
 
 Limits: the thresholds below describe cuDNN 9 on an H200, and another GPU or version may have others. The number of
 copies is right for 90 % of convolutions with a window in half precision and for 76 % in fp32, where cuDNN often picks a
-kernel that writes the result as PyTorch wants it.
+kernel that writes the result in PyTorch's layout.
 """
 
 from collections.abc import Mapping
@@ -149,7 +149,7 @@ def _copies(source: Tensor, weight: Tensor, out: Tensor, node: Node) -> list[int
     )
     input_copy, output_copy = round(source.bytes * input_padding), round(out.bytes * output_padding)
     weight_copy = round(weight.bytes * input_padding * output_padding)
-    if max(kernel) == 1:  # a 1x1 convolution is a matrix product: most read their tensors as they lie
+    if max(kernel) == 1:  # a 1x1 convolution is a matrix product: most need no copy
         strided = max(node.integers("strides") or (1,)) > 1
         copies = out_channels > _WIDE_OUTPUT if strided else macs > _MUCH_WORK and prod(out.shape[2:]) <= _FEW_PIXELS
         return [input_copy, output_copy] if copies else []

@@ -49,15 +49,15 @@ def tensors(output):
 
 
 def test_there_are_many_fields_and_a_third_only_judges():
-    found = networks()
-    fields = {network.field for network in found.values()}
-    assert len(found) >= 60
+    catalogue = networks()
+    fields = {network.field for network in catalogue.values()}
+    assert len(catalogue) >= 60
     assert len(fields) >= 15
     assert fields >= JUDGING_FIELDS
-    assert all(len(network.sizes) >= 2 for network in found.values())
-    assert 0.28 < sum(network.field in JUDGING_FIELDS for network in found.values()) / len(found) < 0.38
+    assert all(len(network.sizes) >= 2 for network in catalogue.values())
+    assert 0.28 < sum(network.field in JUDGING_FIELDS for network in catalogue.values()) / len(catalogue) < 0.38
     assert {entry.family for entry in ENTRIES} == {f"wild-{field}" for field in fields}
-    assert {found[name].field for name in QUICK} == fields, "each field is tested by default"
+    assert {catalogue[name].field for name in QUICK} == fields, "each field is tested by default"
 
 
 def test_families_choose():
