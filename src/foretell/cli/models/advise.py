@@ -36,11 +36,11 @@ _EXTRAPOLATED, _RISK, _EXTRA = "≈", "!", "+"
 @click.option("--market", default="on-demand", help="on-demand or spot.")
 @click.option("--pue", type=float, help="Energy of the data centre over that of the devices [1].")
 @click.option("--prices", type=options.PATH, help="A file of your own prices, in addition to those in the package.")
-@options.dtype
+@click.option("--dtype", default="fp16", help="fp32, fp16, bf16, …; in training fp16 and bf16 mean autocast.")
 @click.option("mig", "--mig/--no-mig", default=True, help="Try MIG slices too.")
 @click.option("--train", is_flag=True, help="Advise on training for --steps, not on serving.")
 @click.option("--steps", type=click.IntRange(min=1), default=100000, help="Training steps.")
-@options.batch_size
+@click.option("--batch-size", "-b", type=int, default=32, help="Items in a batch, in training.")
 @click.option("--optimizer", default="sgd", help="sgd or adamw, in training.")
 @options.inputs
 @click.option("--most", type=click.IntRange(min=1), default=8, help="Rows of the table.")
@@ -79,7 +79,7 @@ def run(
 
     renting = Renting(options.words(clouds), region, country, market, pue, prices)  # type: ignore[arg-type]
     shared: dict[str, Any] = {
-        "devices": options.words(devices), "dtype": dtype, "input_shape": inputs, "trust": trust,
+        "devices": options.words(devices), "dtype": dtype, "input_shape": list(inputs) or None, "trust": trust,
         "use_cache": not no_cache,
     }  # fmt: skip
     if train:
