@@ -5,7 +5,8 @@ from importlib.resources import files
 
 import pytest
 
-from foretell.advisors import load_carbon, load_prices
+from foretell.advisors.carbon import load_carbon
+from foretell.advisors.prices import load_prices
 from foretell.errors import DataError, UnknownNameError
 
 FACTS = load_carbon()

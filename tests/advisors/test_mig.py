@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from foretell.advisors import MigChoice, choose_mig, dippm_mig, usable_mib
+from foretell.advisors.mig import MigChoice, choose_mig, usable_mib
 from foretell.devices import Device, MigProfile, all_devices, find_device
 from foretell.errors import InputError
 from foretell.records import Estimate
@@ -73,7 +73,6 @@ def test_every_memory_up_to_the_largest_profile_has_an_answer(device: Device) ->
 def test_memory_is_what_the_driver_gives_not_what_the_name_says() -> None:
     assert usable_mib(A100.mig_profiles[0], A100) == 4864
     assert choose_mig(A100, 4900).profile == "1g.10gb"
-    assert dippm_mig(4900) == "1g.5gb"  # where it would not fit
 
 
 def test_of_profiles_with_equal_memory_the_one_with_fewer_sms_is_chosen() -> None:
@@ -167,25 +166,6 @@ def test_impossible_limits_are_refused(limit_ms: float) -> None:
 def test_a_limit_needs_a_latency() -> None:
     with pytest.raises(InputError, match="go together"):
         choose_mig(A100, 1000, latency_limit_ms=5)
-
-
-@pytest.mark.parametrize(
-    ("memory_mib", "profile"),
-    [
-        (0, None), (0.1, "1g.5gb"), (4999.9, "1g.5gb"), (5000, None), (5000.1, "2g.10gb"), (10000, None),
-        (10001, "3g.20gb"), (20000, None), (20001, "7g.40gb"), (39999, "7g.40gb"), (40000, None), (41000, None),
-    ],
-)  # fmt: skip
-def test_dippm_has_open_ends(memory_mib: float, profile: str | None) -> None:
-    assert dippm_mig(memory_mib) == profile
-
-
-@pytest.mark.parametrize(
-    ("memory_mib", "profile"),
-    [(2865, "1g.5gb"), (5952, "2g.10gb"), (2873, "1g.5gb"), (6736, "2g.10gb"), (4771, "1g.5gb"), (26439, "7g.40gb")],
-)
-def test_dippm_gives_what_its_table_5_prints(memory_mib: float, profile: str) -> None:
-    assert dippm_mig(memory_mib) == profile
 
 
 def test_a_latency_without_a_limit_is_refused_too() -> None:

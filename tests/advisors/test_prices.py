@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from foretell.advisors import Price, load_prices, select_prices
+from foretell.advisors.prices import Price, load_prices, select_prices
 from foretell.devices import all_devices
 from foretell.errors import DataError
 

@@ -17,9 +17,6 @@ from foretell.errors import InputError
 from foretell.records import Estimate
 from foretell.units import bytes_from_gib, mib
 
-# The limits of DIPPM's four profiles, in the MB that nvidia-smi prints; its code counts 1 GB as 1000 MB.
-_DIPPM_LIMITS_MIB = {"1g.5gb": 5000, "2g.10gb": 10000, "3g.20gb": 20000, "7g.40gb": 40000}
-
 
 @dataclass(frozen=True, slots=True)
 class MigTrial:
@@ -82,23 +79,6 @@ def choose_mig(
         trials.append(MigTrial(profile.name, memory_mib, latency_ms, None))
         return MigChoice(profile.name, _why(need, trials, latency_limit_ms), tuple(trials))
     return MigChoice(None, _why_not(need, trials, latency_limit_ms), tuple(trials))
-
-
-def dippm_mig(memory_mib: float) -> str | None:
-    """The published rule for the 40 GB A100, with its open ends: a value on a limit has no profile.
-
-    K. Panner Selvam, M. Brorsson: DIPPM, Euro-Par 2023, eq. 2. Its memory is what nvidia-smi shows, in MB.
-
-    >>> [dippm_mig(memory_mib) for memory_mib in (2865, 5000, 5952, 26439, 40000)]
-    ['1g.5gb', None, '2g.10gb', '7g.40gb', None]
-    """
-    above_mib = 0
-    for profile, below_mib in _DIPPM_LIMITS_MIB.items():
-        # open at both ends, as published
-        if above_mib < memory_mib < below_mib:
-            return profile
-        above_mib = below_mib
-    return None
 
 
 def usable_mib(profile: MigProfile, device: Device) -> float:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from foretell.advisors import check_latency_limit, choose_mig
+from foretell.advisors.mig import check_latency_limit, choose_mig
 from foretell.devices import Device, MigProfile, all_devices, parse_slice
 from foretell.errors import InputError
 from foretell.files import write_whole
