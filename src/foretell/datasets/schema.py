@@ -3,7 +3,7 @@
 Since version 2, kernels have the campaign that traced them, and the number of a kernel's name is a hash of it, the same
 everywhere. In files of version 1 both are local to a folder; such files can still be read. Since version 4, files store
 graphs as columns, in ``graph``; as a table they have a ``document`` in every version. Since version 5, measurements
-have the state of the process that took them.
+have the state of the process that took them. Since version 6, slices have power and energy.
 
 >>> TABLES["slices"].key
 ('campaign_id', 'workload_id', 'method', 'percent')
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 # Arrow's names of types; a store translates them into its own.
 STRING, BOOL, INT16, INT32, INT64, FLOAT32, FLOAT64 = "string", "bool", "int16", "int32", "int64", "float32", "float64"
 
@@ -140,6 +140,10 @@ _SLICES = {
     "tries": INT32,
     "clock_mhz": INT32,
     "alone_s": FLOAT32,
+    "power_w": FLOAT64,
+    "energy_j": FLOAT64,
+    "energy_window_s": FLOAT32,
+    "energy_runs": INT32,
     **_OUTCOME,
 }
 _COLOCATION = {

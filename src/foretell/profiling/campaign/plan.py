@@ -74,7 +74,8 @@ class Slices:
     """A ``slices`` campaign: the same captured step on shares of the device's multiprocessors.
 
     ``batch`` workloads are prepared at once and kept on the device while they are timed. Green contexts have
-    ``sm_counts`` multiprocessors and get the first ``green_workloads``, prepared by ``green_processes``.
+    ``sm_counts`` multiprocessors and get the first ``green_workloads``, prepared by ``green_processes``. With
+    ``energy`` the power on every slice is read too.
     """
 
     methods: tuple[str, ...] = ("mps", "green-context")
@@ -83,6 +84,7 @@ class Slices:
     sm_counts: tuple[int, ...] = (16, 32, 48, 64, 96, 128)
     green_workloads: int = 20
     green_processes: int = 4
+    energy: bool = False
 
 
 @dataclass(frozen=True)

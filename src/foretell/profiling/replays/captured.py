@@ -140,10 +140,12 @@ class CudaReplays(CudaRuntime):
         graph, output = self._capture(step)
         return Captured(graph.replay, output, graph.reset)
 
-    def time(self, captured: Captured) -> Record:
-        """Time replays; nothing else may use the device."""
+    def time(self, captured: Captured, *, energy: bool = False) -> Record:
+        """Time replays and, if requested, read their power; nothing else may use the device."""
         started = time.perf_counter()
         record = time_replays(lambda count, lead: self._events_ms(captured, count, lead), self._measuring)
+        if energy and self._has_nvml:
+            record |= self._energy(captured, float(str(record["latency_ms"])))
         clock = self._nvml.clock_mhz() if self._has_nvml else None
         return record | {"clock_mhz": clock, "alone_s": time.perf_counter() - started}
 
@@ -225,7 +227,7 @@ class CpuReplays(CpuRuntime):
         """A replay is a run."""
         return Captured(step.run, None, lambda: None)
 
-    def time(self, captured: Captured) -> Record:
+    def time(self, captured: Captured, *, energy: bool = False) -> Record:  # noqa: ARG002 a host's power is not read
         """Time runs."""
         started = time.perf_counter()
 

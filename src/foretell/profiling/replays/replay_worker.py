@@ -65,6 +65,7 @@ class ReplayWorker:
         self._memory_bytes = bytes_from_gib(memory_gib)
         self._send = send
         self._green = green
+        self.energy = False  # whether to read the power of every captured step too
         self._sm_counts: tuple[int, ...] = (runtime.sm_count(),)
         self._prepared: dict[str, Prepared] = {}
 
@@ -167,7 +168,7 @@ class ReplayWorker:
             status = "ok"
             try:
                 with self._on(sm_count):
-                    record |= self._runtime.time(captured)
+                    record |= self._runtime.time(captured, energy=self.energy)
             except RuntimeError as error:
                 status, record["error"] = "run_error", short(error)
             self._send({"event": "timed", "id": workload_id, "status": status, "values": record})
@@ -260,6 +261,7 @@ def main(arguments: list[str]) -> int:
 
     torch.set_num_threads(1)
     worker = _open(settings, send)
+    worker.energy = bool(settings.get("energy"))
     stop_garbage_collection()
     send({"event": "ready", "pid": os.getpid()})
     for line in sys.stdin:

@@ -124,7 +124,7 @@ class SliceCampaign:
     @contextmanager
     def _replay_workers(self, folder: Path, roles: Sequence[str], **more: object) -> Iterator[ReplayWorkers]:
         settings: Message = {"device": self._device, "measuring": asdict(self._plan.measuring)}
-        settings |= {"memory_gib": _MEMORY_GIB, **more}
+        settings |= {"memory_gib": _MEMORY_GIB, "energy": self._plan.slices.energy, **more}
         replay_workers = ReplayWorkers(folder, settings, roles, self._command)
         try:
             with replay_workers:
