@@ -49,7 +49,6 @@ _SHARES = frozenset(
         "ratio",
         "mape",
         "power",
-        "energy",
         "share of the whole",
         f"{WHOLE_DEVICE}: power",
         *(f"{name}: mape" for name in (BOUNDS, EVENLY, WHOLE_DEVICE)),
@@ -203,7 +202,6 @@ class MeasuredPower:
             return {
                 "count": int(rows.sum()),
                 "power": mape(power_w, predicted_w[rows]),
-                "energy": mape(power_w * self.scale[rows], predicted_w[rows] * self.scale[rows]),
                 f"{WHOLE_DEVICE}: power": mape(power_w, whole_w),
                 "share of the whole": float(np.median(power_w / whole_w)),
             }
