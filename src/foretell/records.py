@@ -72,6 +72,10 @@ class Estimate:
         """The sum of two quantities; adding the ends of their intervals errs on the wide side."""
         return Estimate(self.value + other.value, self.low + other.low, self.high + other.high)
 
+    def at_least(self, bound: float) -> "Estimate":
+        """The same estimate, where a value below ``bound`` is impossible."""
+        return Estimate(max(self.value, bound), max(self.low, bound), max(self.high, bound))
+
     def inverted(self, numerator: float = 1.0) -> "Estimate":
         """``numerator / value``, with the ends of the interval swapped."""
         return Estimate(numerator / self.value, numerator / self.high, numerator / self.low)

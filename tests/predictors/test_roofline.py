@@ -171,13 +171,16 @@ def test_power_follows_how_much_of_the_peaks_is_in_use() -> None:
     assert drawn_w(10.0, 10.0, 10.0) == pytest.approx(tdp_w)
 
 
-def test_a_slice_draws_for_its_own_sms_only() -> None:
+def test_a_slice_draws_for_its_own_sms_and_bandwidth() -> None:
     device = find_device("h200")
-    busy = [Slot("any", Cost(), 1.0, 1.0, 0.0)]
     rest_w = device.tdp_w * BASE_SHARE_OF_TDP
-    full_w = mean_power_w(busy, 1.0, effective(device, None)) - rest_w
-    part_w = mean_power_w(busy, 1.0, effective(device, parse_slice("sms:33", device))) - rest_w
-    assert part_w == pytest.approx(full_w / 4)
+    part = effective(device, parse_slice("mig:1g.35gb", device))
+    fractions = part.sms / device.sms, part.bandwidth_gb_per_s / device.bandwidth_gb_per_s
+    assert fractions[0] != pytest.approx(fractions[1])
+    for slot, fraction in zip((Slot("any", Cost(), 0.1, 0.0, 0.0), Slot("any", Cost(), 0.0, 0.1, 0.0)), fractions):
+        full_w = mean_power_w([slot], 1.0, effective(device, None)) - rest_w
+        part_w = mean_power_w([slot], 1.0, part) - rest_w
+        assert part_w == pytest.approx(full_w * fraction)
 
 
 def test_intervals_have_the_published_widths() -> None:
@@ -321,6 +324,7 @@ def test_a_prediction_has_the_facts_of_model_and_target() -> None:
     cost = graph_costs(tiny_graph(batch_size=3)).total
     assert prediction.facts == {
         "parameters": cost.parameters, "macs": cost.macs, "flops": cost.flops, "memory_capacity_mib": 19.5 * 1024,
+        "least_latency_ms": pytest.approx(prediction.facts["least_latency_ms"]),
     }  # fmt: skip
     rate, latency = prediction.throughput_per_s, prediction.latency_ms
     assert rate is not None

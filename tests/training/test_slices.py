@@ -33,7 +33,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 for percent, sms in parts:
                     latency_ms = row["latency_ms"] * (1 + SHARE * (132 / sms - 1))
                     own = {"method": method, "percent": percent, "sm_count": sms, "latency_ms": latency_ms}
-                    rows.append({**facts, **own, "status": "ok"})
+                    # 100 W as soon as anything runs; 300 W more on the whole device
+                    power_w = 100 + 300 * row["latency_ms"] / latency_ms
+                    rows.append({**facts, **own, "power_w": power_w, "status": "ok"})
     again = {**rows[0], "campaign_id": "d", "latency_ms": 99.0}
     crashed = {**rows[1], "campaign_id": "e", "sm_count": None, "latency_ms": None, "status": "crash"}
     write_table(folder / "two", "slices", [*rows, again, crashed, {**rows[0], "workload_id": "unknown"}])
@@ -105,7 +107,7 @@ def test_held_out_ratios_are_near_the_truth_and_tables_say_so(slice_set, tmp_pat
     assert green.rows["100"]["ratio"] < 0.02
     assert set(family.rows) == {"tiny1", "tiny2"}
     text = slices.write_report([overall, mps, green, family], tmp_path).read_text()
-    assert text.startswith("# Latency on a part of a GPU")
+    assert text.startswith("# Latency and power on a part of a GPU")
     assert "| percent | count | ratio % | mape % |" in text
 
 
@@ -151,3 +153,21 @@ def test_slices_of_one_architecture_cannot_be_judged(slice_set):
     )
     with pytest.raises(DataError, match="more architectures"):
         slices.judge(few)
+
+
+def test_power_on_slices_is_judged_and_its_floor_is_fitted(store):
+    measured = slices.MeasuredPower.read(store, "h200")
+    assert measured.fit_floor_w() == 100.0
+    assert set(measured.percent) == {10.0, 50.0, 100.0, 12.12}
+    np.testing.assert_allclose(measured.predicted_w(100.0), measured.power_w, rtol=1e-9)
+    table = measured.judge()
+    assert table is not None
+    assert table.rows["all"]["power"] == pytest.approx(0.0, abs=1e-9)
+    assert table.rows["10"]["whole device: power"] > 0.5
+
+
+def test_without_a_measured_power_there_is_no_floor_and_no_table(tmp_path):
+    write_table(tmp_path, "slices", [{"campaign_id": "c", "workload_id": "w", "method": "mps", "percent": 10.0,
+                                      "sm_count": 12, "latency_ms": 1.0, "status": "ok"}])  # fmt: skip
+    measured = slices.MeasuredPower.read(tmp_path, "h200")
+    assert (measured.fit_floor_w(), measured.judge()) == (0.0, None)

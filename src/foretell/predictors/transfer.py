@@ -27,6 +27,7 @@ from foretell.predictors.roofline import (
     BEST_COMPUTE,
     BEST_MEMORY,
     CONSTANTS_FROM,
+    LEAST_LATENCY_MS,
     RooflinePredictor,
     analytic_prediction,
 )
@@ -62,6 +63,7 @@ class TransferPredictor:
         unit_us = _transferred_us(workload, units)
         latency_ms = ms(seconds_from_us(float(unit_us.sum())))
         latency = Estimate(latency_ms, latency_ms * LATENCY_LOW, latency_ms * LATENCY_HIGH)
+        latency = latency.at_least(base.facts[LEAST_LATENCY_MS])
         seconds, power = (
             (seconds_from_ms(time_ms) for time_ms in (latency.value, latency.low, latency.high)),
             base.power_w,

@@ -23,7 +23,7 @@ from foretell.files import write_whole
 from foretell.predictors import Predictor, best_predictor, find_predictor
 from foretell.predictors.fitted_files import write_fitted
 from foretell.predictors.sample import Sample
-from foretell.predictors.slices.fit import MeasuredSlices, fit_slices
+from foretell.predictors.slices.fit import MeasuredSlices, fit_floor_w, fit_slices
 from foretell.predictors.slices.model import METHODS, SliceModel, file_name, write
 from foretell.predictors.unit.fit_model import Settings, conformal_quantile, folds_of, predict_samples
 from foretell.predictors.unit.model import shipped as shipped_units
@@ -43,8 +43,17 @@ SLICES, BOUNDS, EVENLY, WHOLE_DEVICE = "slices", "bounds of the slice", "by shar
 HELD_OUT = "by networks that have not seen the architecture"
 SEEN = "by the shipped predictor, which has seen these architectures"
 _NETWORKS = "all-0"  # the cached networks of ``foretell train``: one for each fold over all data
-_COLUMNS = ("workload_id", "method", "percent", "sm_count", "latency_ms", "status")
-_SHARES = frozenset(("ratio", "mape", *(f"{name}: mape" for name in (BOUNDS, EVENLY, WHOLE_DEVICE))))
+_COLUMNS = ("workload_id", "spec", "method", "percent", "sm_count", "latency_ms", "power_w", "status")
+_SHARES = frozenset(
+    (
+        "ratio",
+        "mape",
+        "power",
+        "share of the whole",
+        f"{WHOLE_DEVICE}: power",
+        *(f"{name}: mape" for name in (BOUNDS, EVENLY, WHOLE_DEVICE)),
+    )
+)
 
 Log = Callable[[str], None]
 Values = NDArray[np.float64]
@@ -135,13 +144,81 @@ def read_slices(store: Path, device: str, cache: Path, log: Log = lambda _: None
     )
 
 
-def _measured_slices(store: Path) -> list[Mapping[str, Any]]:
-    """The first successful measurement of every slice."""
+@dataclass(frozen=True)
+class MeasuredPower:
+    """The power on slices, and on all SMs of the same workload; ``scale`` is how much slower the slice is."""
+
+    spec: tuple[str, ...]
+    percent: Values
+    scale: Values
+    power_w: Values
+    whole_w: Values
+
+    @classmethod
+    def read(cls, store: Path, device: str) -> "MeasuredPower":
+        """All slices with a power whose workload was measured on all SMs in a green context too."""
+        rows = _measured_slices(store, "power_w")
+        sms = find_device(device).sms
+        whole = {row["workload_id"]: row for row in rows if row["sm_count"] == sms and row["method"] != METHODS["mps"]}
+        rows = [row for row in rows if row["workload_id"] in whole and row is not whole[row["workload_id"]]]
+        pairs = [(row, whole[row["workload_id"]]) for row in rows]
+        return cls(
+            tuple(row["spec"] for row in rows),
+            np.array([row["percent"] for row in rows], np.float64),
+            np.array([row["latency_ms"] / full["latency_ms"] for row, full in pairs], np.float64),
+            np.array([row["power_w"] for row in rows], np.float64),
+            np.array([full["power_w"] for _, full in pairs], np.float64),
+        )
+
+    def of(self, rows: NDArray[np.bool_]) -> "MeasuredPower":
+        """Some of the rows."""
+        spec = tuple(spec for spec, used in zip(self.spec, rows.tolist(), strict=True) if used)
+        return MeasuredPower(spec, *(array[rows] for array in (self.percent, self.scale, self.power_w, self.whole_w)))
+
+    def fit_floor_w(self) -> float:
+        """The floor of the device; 0 where no power was measured."""
+        return fit_floor_w(self.whole_w, self.power_w, self.scale) if len(self.spec) else 0.0
+
+    def predicted_w(self, floor_w: float) -> Values:
+        """The power on each slice, from the measured power and slowdown of the whole device."""
+        return np.where(
+            self.whole_w <= floor_w, self.whole_w, floor_w + (self.whole_w - floor_w) / np.maximum(self.scale, 1.0)
+        )
+
+    def judge(self) -> Comparison | None:
+        """Held-out errors by percentage; the floor is fitted to other architectures. None without measurements."""
+        if not self.spec:
+            return None
+        fold = np.array([fold_of(spec) for spec in self.spec], np.intp)
+        predicted_w = np.zeros(len(fold))
+        for number in np.unique(fold).tolist():
+            training = fold != number
+            if not training.any():
+                raise DataError("All slices with a power belong to one fold; measure more architectures.")
+            predicted_w[~training] = self.of(~training).predicted_w(self.of(training).fit_floor_w())
+
+        def figures(rows: NDArray[np.bool_]) -> dict[str, Cell]:
+            power_w, whole_w = self.power_w[rows], self.whole_w[rows]
+            return {
+                "count": int(rows.sum()),
+                "power": mape(power_w, predicted_w[rows]),
+                f"{WHOLE_DEVICE}: power": mape(power_w, whole_w),
+                "share of the whole": float(np.median(power_w / whole_w)),
+            }
+
+        rows = {f"{value:g}": figures(self.percent == value) for value in np.unique(self.percent)}
+        rows["all"] = figures(np.ones(len(fold), bool))
+        title = f"Power by percentage of the SMs, {len(set(self.spec))} models; slowdown as measured"
+        return Comparison(title, rows, ranked=False, shares=_SHARES, head="percent")
+
+
+def _measured_slices(store: Path, quantity: str = "latency_ms") -> list[Mapping[str, Any]]:
+    """The first successful measurement of a quantity on every slice."""
     rows: dict[tuple[str, str, int], Mapping[str, Any]] = {}
     for file in find_files(store):
         if file.table == "slices":
             for row in read_columns(file, _COLUMNS).to_pylist():
-                if row["status"] == "ok" and row["method"] in METHODS.values():
+                if row["status"] == "ok" and row["method"] in METHODS.values() and row.get(quantity) is not None:
                     # the first measurement of a slice counts: a later campaign must not change old results
                     rows.setdefault((row["workload_id"], row["method"], row["sm_count"]), row)
     return list(rows.values())
@@ -280,13 +357,14 @@ def evaluate(store: Path, device: str, cache: Path, log: Log = lambda _: None) -
     except ForetellError as error:
         log(f"not compared with {BOUNDS}: {error}")
         bounds = None
-    return compare(slice_set, ratios, bounds)
+    power = MeasuredPower.read(store, slice_set.device).judge()
+    return [*compare(slice_set, ratios, bounds), *([power] if power is not None else [])]
 
 
 def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
     """Write the tables as Markdown."""
     text = (
-        "# Latency on a part of a GPU\n\n"
+        "# Latency and power on a part of a GPU\n\n"
         "Architectures held out, five folds. Remade by `foretell evaluate slices --report`.\n\n"
         "`ratio` is the error of latency on the slice over latency on the whole, with the measured latency of the "
         f"whole; for `mape` that is predicted, too. *{BOUNDS}*: the predictor of whole devices, given the peaks that "
@@ -305,7 +383,8 @@ def train(store: Path, device: str, cache: Path, out: Path, log: Log = lambda _:
     # shares of SMs are not exactly the nominal percentages: round to tenths
     share = np.round(slice_set.measured.sms / find_device(slice_set.device).sms, 1)
     by_share = [(float(one), conformal_quantile(errors[share == one], Settings().miss)) for one in np.unique(share)]
-    model = replace(slice_set.fit(np.arange(len(ratios))), errors=tuple(by_share))
+    floor_w = MeasuredPower.read(store, slice_set.device).fit_floor_w()
+    model = replace(slice_set.fit(np.arange(len(ratios))), errors=tuple(by_share), floor_w=floor_w)
     card = {
         "slices": len(ratios),
         "workloads": len(slice_set.samples),

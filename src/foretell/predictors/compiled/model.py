@@ -32,6 +32,7 @@ from foretell.predictors.compiled.kernels import (
 )
 from foretell.predictors.fitted_files import read_shipped
 from foretell.predictors.protocol import Predictor
+from foretell.predictors.roofline import LEAST_LATENCY_MS
 from foretell.predictors.slices.model import UnitTimePredictor, energy_of, on_whole_device
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import ms, per_second, seconds_from_us
@@ -128,6 +129,7 @@ class CompiledPredictor:
         value = ms(seconds_from_us(float(times_us.sum()))) * eager.latency_ms.value / full.latency_ms.value
         spread = math.exp(self.model.error)
         latency = Estimate(value, value / spread, value * spread)
+        latency = latency.at_least(eager.facts.get(LEAST_LATENCY_MS, 0.0))
         notes = (AS_EAGER,) if workload.target.slice is None else (AS_EAGER, ON_A_PART)
         return replace(
             eager,

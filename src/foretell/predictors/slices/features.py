@@ -56,6 +56,11 @@ def describe_scaling(features: NDArray[np.float32], unit_us: Values, *, green: b
     return np.stack([np.asarray(values[name], np.float64) for name in SLICE_COLUMNS], axis=1)
 
 
+def traffic_shares(features: NDArray[np.float32], unit_us: Values) -> Values:
+    """The share of each unit's time that its traffic needs at the peak bandwidth, at most 1."""
+    return np.asarray(np.minimum(np.exp2(features[:, _AT["log_memory_us"]].astype(np.float64)) / unit_us, 1.0))
+
+
 def launches_of(features: NDArray[np.float32]) -> Values:
     """How many kernels each unit launches."""
     return np.asarray(np.exp2(features[:, _AT["launches"]].astype(np.float64)) - 1.0)

@@ -16,7 +16,7 @@ from foretell.errors import InputError
 from foretell.predictors.least_squares import solve
 from foretell.predictors.sample import Sample
 from foretell.predictors.slices.features import GREEN_COLUMNS, SLICE_COLUMNS, describe_scaling, launches_of
-from foretell.predictors.slices.model import SliceModel, logistic
+from foretell.predictors.slices.model import SliceModel, logistic, share_of_launch_cost
 
 _PENALTY = 0.01  # the ridge penalty: a weight of 1 costs as much as an error of this size, times √rows
 _HUBER_DELTA = 0.05  # larger errors count by their size instead of their square
@@ -105,6 +105,20 @@ def fit_slices(
     return SliceModel(device, float(solution[0]), weights, middles, spreads, mps_launch_us=float(np.exp(solution[-1])))
 
 
+def fit_floor_w(whole_w: Values, power_w: Values, scale: Values) -> float:
+    """The floor that explains the power on slices best: P = floor + (P of the whole − floor) / scale.
+
+    The error is the mean of |log(predicted / measured)|, over all floors in steps of a watt.
+
+    >>> float(fit_floor_w(np.array([400.0, 300.0]), np.array([250.0, 200.0]), np.array([2.0, 2.0])))
+    100.0
+    """
+    floors = np.arange(0.0, float(np.median(power_w)), 1.0)[:, None]
+    # a device that draws less than the floor draws the same on a slice
+    predicted_w = np.where(whole_w <= floors, whole_w, floors + (whole_w - floors) / scale)
+    return float(floors[np.argmin(np.abs(np.log(predicted_w / power_w)).mean(axis=1)), 0])
+
+
 @dataclass(frozen=True)
 class _Problem:
     """The least-squares problem; its parameters are the base, the weights, and log(cost of a launch under MPS)."""
@@ -128,7 +142,8 @@ class _Problem:
             by_parameter = np.column_stack([slope, slope[:, None] * columns])
             shares[rows] = np.add.reduceat(units.shares * parallel, units.starts)[measured.sample[rows]]
             slopes[rows, :-1] = np.add.reduceat(by_parameter, units.starts, axis=0)[measured.sample[rows]]
-        cost = np.exp(parameters[-1]) * units.launches_per_us[measured.sample] * ~measured.green
+        counted = share_of_launch_cost(measured.sms / self.device_sms) * ~measured.green
+        cost = np.exp(parameters[-1]) * units.launches_per_us[measured.sample] * counted
         ratio = 1.0 + shares * slowdown + cost
         slopes[:, :-1] *= (slowdown / ratio)[:, None]
         slopes[:, -1] = cost / ratio

@@ -47,6 +47,7 @@ from foretell.predictors.fitted_files import TRAINED, shipped_index
 from foretell.predictors.roofline import (
     COMPUTE_EFFICIENCY,
     CONTEXT_MIB,
+    LEAST_LATENCY_MS,
     MEMORY_EFFICIENCY,
     RooflinePredictor,
     analytic_prediction,
@@ -254,15 +255,18 @@ class UnitPredictor:
         setting = Setting.of(workload, base.memory_mib.value)
         prediction = model.predict(distinct, setting, base.power_w.value)
         estimates = prediction.estimates
-        latency, memory = estimates["latency_ms"], estimates["memory_mib"]
+        latency, memory = estimates["latency_ms"].at_least(base.facts[LEAST_LATENCY_MS]), estimates["memory_mib"]
+        # a device does not draw more than its TDP, whatever the correction says
+        power = _capped(estimates["power_w"], workload.target.device.tdp_w)
+        # both may have changed: energy stays their product
+        energy_j = power.value * seconds_from_ms(latency.value)
         return replace(
             base,
             predictor=model.card["predictor"],
             latency_ms=latency,
             memory_mib=memory,
-            energy_j=estimates["energy_j"],
-            # a device does not draw more than its TDP, whatever the correction says
-            power_w=_capped(estimates["power_w"], workload.target.device.tdp_w),
+            energy_j=estimates["energy_j"].scaled(energy_j / estimates["energy_j"].value),
+            power_w=power,
             throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
             device_memory_mib=memory + CONTEXT_MIB,
             breakdown=operator_shares(units, prediction.unit_us[distinct.member], latency.value),
