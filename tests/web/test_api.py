@@ -117,11 +117,11 @@ def test_other_routes_answer(client: TestClient) -> None:
 
 def test_a_full_queue_answers_with_retry_after(client: TestClient, onnx_bytes: bytes) -> None:
     queue = client.app.state.queue  # type: ignore[attr-defined]
-    inside, queue.admitted = queue.admitted, 10_000
+    queue.places.take("others", 10_000)
     try:
         answer = client.post("/api/predict", files={"model": ("a.onnx", onnx_bytes)})
     finally:
-        queue.admitted = inside
+        queue.places.take("others", -10_000)
     assert answer.status_code == 503
     assert int(answer.headers["retry-after"]) > 0
 
@@ -129,7 +129,7 @@ def test_a_full_queue_answers_with_retry_after(client: TestClient, onnx_bytes: b
 def test_a_token_guards_all_of_it_and_the_folder_goes_at_the_end() -> None:
     app = make_app(Settings(host="0.0.0.0", token="a-long-token", workers=1), page=False)
     folder: Path = app.state.queue.uploads.folder
-    client = TestClient(app)  # not entered: no worker is needed to be refused
+    client = TestClient(app, base_url="http://10.0.0.5:7860")  # not entered: no worker is needed to be refused
     assert client.get("/api/devices").status_code == 401
     assert client.get("/openapi.json").status_code == 401
     assert client.get("/api/devices", headers={"authorization": "Bearer a-long-token"}).status_code == 200

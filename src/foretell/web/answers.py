@@ -22,8 +22,10 @@ _WHOLE_DEVICE = "whole"
 Fields = dict[str, Any]
 
 
-def answer(kind: str, fields: Mapping[str, Any], files: Mapping[str, str]) -> str:
-    """The text of an answer; ``files`` has the paths of the uploads, by field."""
+def answer(
+    kind: str, fields: Mapping[str, Any], files: Mapping[str, str], names: Mapping[str, str] | None = None
+) -> str:
+    """The text of an answer; ``files`` has the paths of the uploads, by field, ``names`` what a report calls them."""
     values = dict(fields)
     for name, file in files.items():
         check_upload(file)
@@ -31,6 +33,8 @@ def answer(kind: str, fields: Mapping[str, Any], files: Mapping[str, str]) -> st
     # Uploads are private: not even their graphs stay in the cache.
     values["use_cache"] = not files
     values["input_shape"] = values["input_shape"] or None
+    if kind == "report":
+        values["name"] = (names or {}).get("model") or _name(values["model"])
     return _ANSWERS[kind](values)
 
 
@@ -75,7 +79,7 @@ def _requirements(values: Fields, **others: Any) -> Requirements:
 def _report(values: Fields) -> str:
     model, requirements = values.pop("model"), _requirements(values)
     rest = {name: value for name, value in values.items() if name not in ("slo_ms", "rate", "budget")}
-    return report_page(gather(model, requirements=requirements, name=_name(model), **rest))
+    return report_page(gather(model, requirements=requirements, **rest))
 
 
 def _name(model: str) -> str:

@@ -97,11 +97,11 @@ def test_a_body_that_does_not_end_is_given_up() -> None:
 
 def test_all_uploads_together_are_limited_and_forgotten_afterwards() -> None:
     admission = open_gate(max_upload_mib=0.1)
-    admission.count_in_flight(10**6)
+    admission.count_in_flight("others", 10**6)
     status, headers, _ = ask(admission, chunks=(b"x" * 900_000,))
     assert status == 503
     assert int(headers["retry-after"]) > 0
-    admission.count_in_flight(-(10**6))
+    admission.in_flight.take("others", -(10**6))
     assert ask(admission, chunks=(b"x" * 900_000,))[0] == 200
 
 

@@ -21,7 +21,7 @@ from foretell.web.api import make_app
 from foretell.web.settings import Settings
 
 app = make_app(Settings(workers=1))
-page = TestClient(app)  # not entered: no worker is needed to look at it
+page = TestClient(app, base_url="http://localhost")  # not entered: no worker is needed to look at it
 pages = {path: page.get(path).text for path in ("/", "/theme.css", "/config")}
 message = {"data": [{"path": "http://example.org"}], "session_hash": "a"}
 pages["statuses"] = [
