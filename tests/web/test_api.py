@@ -1,7 +1,11 @@
 """The whole application without its page: a real worker, files that go, errors that are kind."""
 
+import errno
 import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -87,6 +91,60 @@ def test_a_worker_that_dies_is_one_line_and_the_next_question_is_answered(
     answer = client.post("/api/predict", files={"model": ("after.onnx", onnx_bytes)})
     assert answer.status_code == 200, answer.text
     assert pool.pids != [pid]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "words"),
+    [({"host": "evil.example"}, 421, "not this server"), ({"origin": "http://evil.example"}, 403, "another site")],
+)
+def test_other_sites_leave_nothing_here(
+    client: TestClient, left_files: None, onnx_bytes: bytes, headers: dict[str, str], status: int, words: str
+) -> None:
+    answer = client.post("/api/uploads", files={"file": ("net.onnx", onnx_bytes)}, headers=headers)
+    assert (answer.status_code, words in answer.json()["error"]) == (status, True)
+
+
+def test_a_worker_that_is_killed_while_it_answers_is_not_noticed(
+    client: TestClient, left_files: None, onnx_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = client.app.state.pool  # type: ignore[attr-defined]
+    use, deaths = pool._use, pool.deaths
+
+    async def kill(worker: Any, message: dict[str, Any]) -> Any:
+        monkeypatch.setattr(pool, "_use", use)
+        os.kill(worker.process.pid, signal.SIGKILL)
+        return await use(worker, message)
+
+    monkeypatch.setattr(pool, "_use", kill)
+    answer = client.post("/api/predict", files={"model": ("killed.onnx", onnx_bytes)}, data={"batch_size": "77"})
+    assert answer.status_code == 200, answer.text
+    assert pool.deaths == deaths + 1
+
+
+@pytest.mark.parametrize("place", ["tempfile.SpooledTemporaryFile.write", "foretell.web.admission.uploads._copy"])
+def test_a_full_disk_is_503_and_the_server_goes_on(
+    client: TestClient, left_files: None, onnx_bytes: bytes, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, fail)
+        for path, field in (("/api/predict", "model"), ("/api/uploads", "file")):
+            answer = client.post(path, files={field: ("a.onnx", onnx_bytes)})
+            assert answer.status_code == 503
+            assert "No space left on device" in answer.json()["error"]
+            assert int(answer.headers["retry-after"]) > 0
+    assert client.post("/api/predict", files={"model": ("a.onnx", onnx_bytes)}).status_code == 200
+
+
+def test_a_full_disk_anywhere_else_is_503_too(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(client.app.state.queue, "ask", fail)  # type: ignore[attr-defined]
+    answer = client.post("/api/predict", json={"model": "timm:resnet18"})
+    assert (answer.status_code, "quota" in answer.json()["error"]) == (503, True)
 
 
 def test_wrong_devices_and_precisions_are_reported(client: TestClient) -> None:
