@@ -11,7 +11,7 @@ from foretell.frontends.sources import recognise
 from foretell.rendering.html.report import report_page
 from foretell.web.questions import ALLOWED
 from foretell.workflows.advise import Renting, advise_serving, advise_training
-from foretell.workflows.compare import compare
+from foretell.workflows.compare import ModelComparison
 from foretell.workflows.predict import predict
 from foretell.workflows.report import gather
 from foretell.workflows.sweep import sweep
@@ -52,7 +52,13 @@ def _predict(values: Fields) -> str:
 
 
 def _compare(values: Fields) -> str:
-    return _json(compare(values.pop("model"), values.pop("other"), **values).to_dict())
+    del values["use_cache"]
+    # Each model for itself: a spec beside an upload must not be converted again every time.
+    predictions = [
+        predict(model, **values, use_cache=not _is_upload(model))
+        for model in (values.pop("model"), values.pop("other"))
+    ]
+    return _json(ModelComparison(*predictions).to_dict())
 
 
 def _sweep(values: Fields) -> str:
@@ -84,7 +90,11 @@ def _report(values: Fields) -> str:
 
 def _name(model: str) -> str:
     """A spec as it is; an upload by its file name, because paths of the server are private."""
-    return Path(model).name if Path(model).is_absolute() else model
+    return Path(model).name if _is_upload(model) else model
+
+
+def _is_upload(model: str) -> bool:
+    return Path(model).is_absolute()  # specs are no paths
 
 
 def _json(values: Any) -> str:
