@@ -143,6 +143,23 @@ def test_a_client_that_leaves_frees_its_place() -> None:
             time.sleep(0.01)
 
 
+def test_a_client_that_leaves_in_its_body_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    apps: list[Any] = []
+    head = b"POST /api/predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: %s\r\ncontent-length: 99\r\n\r\n--b\r\n"
+    with serving(Settings(port=0, workers=1), {}, apps.append) as address:
+        places = apps[0].state.queue.places
+        for kind in (b"application/json", b"multipart/form-data; boundary=b"):
+            with socket.create_connection(address, timeout=120) as line:
+                line.sendall(head % kind)
+                while not places.taken:
+                    time.sleep(0.01)
+            while places.taken:
+                time.sleep(0.01)
+        while b'route="/api/predict",status="499"} 2.0' not in get(address, "/metrics")[1]:
+            time.sleep(0.01)
+    assert "Traceback" not in caplog.text
+
+
 def test_many_files_may_be_open() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:

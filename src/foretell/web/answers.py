@@ -54,11 +54,9 @@ def _predict(values: Fields) -> str:
 def _compare(values: Fields) -> str:
     del values["use_cache"]
     # Each model for itself: a spec beside an upload must not be converted again every time.
-    predictions = [
-        predict(model, **values, use_cache=not _is_upload(model))
-        for model in (values.pop("model"), values.pop("other"))
-    ]
-    return _json(ModelComparison(*predictions).to_dict())
+    models = values.pop("model"), values.pop("other")
+    first, second = (predict(model, **values, use_cache=not _is_upload(model)) for model in models)
+    return _json(ModelComparison(first, second).to_dict())
 
 
 def _sweep(values: Fields) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 
 from foretell.devices import all_devices
@@ -88,6 +88,10 @@ def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(ForetellError)
     async def foretell_error(_: Request, error: ForetellError) -> Response:
         return Response(problem(str(error)), status_of(error), problem_headers(error))
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(_: Request, __: ClientDisconnect) -> Response:
+        return Response(status_code=GoneError.status)  # nobody reads it, but the log stays free of tracebacks
 
     @app.exception_handler(OSError)
     async def system_error(_: Request, error: OSError) -> Response:

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,19 @@ def test_a_question_whose_worker_was_killed_is_asked_once_more(tmp_path: Path) -
         second, _ = await echo(pool, "killed once")
         assert second != first
         assert (pool.deaths, pool.restarts) == (1, 1)
+
+    with_pool(work, tmp_path)
+
+
+def test_a_worker_that_died_while_it_was_idle_costs_no_try(tmp_path: Path) -> None:
+    async def work(pool: Pool) -> None:
+        await echo(pool)
+        (pid,) = pool.pids
+        os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):  # asyncio may have noticed already
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert (await echo(pool))[0] != pid
+        assert pool.deaths == 0
 
     with_pool(work, tmp_path)
 

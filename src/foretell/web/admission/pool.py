@@ -8,6 +8,7 @@ import asyncio
 import heapq
 import itertools
 import json
+import os
 import signal
 import statistics
 import sys
@@ -56,7 +57,7 @@ class Worker:
     @property
     def needs_replacement(self) -> bool:
         """Whether the process has ended or has reached its number of answers."""
-        return self.process.returncode is not None or self.answers >= MOST_ANSWERS
+        return self._has_ended() or self.answers >= MOST_ANSWERS
 
     async def ask(self, message: dict[str, Any], settings: Settings) -> dict[str, Any]:
         """The worker's answer. If this raises, the worker must not be used again."""
@@ -95,6 +96,15 @@ class Worker:
             raise BrokenError("The answer is too long to be sent.") from error
         finally:
             reading.cancel()
+
+    def _has_ended(self) -> bool:
+        """Whether the process has ended, even if asyncio has not noticed yet."""
+        if self.process.returncode is not None:
+            return True
+        try:
+            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
 
     async def end(self) -> None:
         """Kill the process and its children."""
