@@ -34,6 +34,7 @@ NAME = "models.example.org"
 # Beside that of docs/serving.md: no daemon, all files in one folder, and a header that says who answered.
 CONFIGURATION = """
 daemon off;
+{user}
 worker_processes 1;
 pid {folder}/nginx.pid;
 error_log {folder}/error.log;
@@ -77,8 +78,9 @@ def proxying(folder: Path, urls: list[str]) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     servers = " ".join(f"server {urlsplit(url).netloc} max_fails=1 fail_timeout=5s;" for url in urls)
+    user = "user root;" if os.geteuid() == 0 else ""  # else its workers could not write into our folder
     file = folder / "nginx.conf"
-    file.write_text(CONFIGURATION.format(folder=folder, servers=servers, port=port), encoding="utf-8")
+    file.write_text(CONFIGURATION.format(folder=folder, servers=servers, port=port, user=user), encoding="utf-8")
     with subprocess.Popen([program, "-p", folder, "-c", file], stderr=subprocess.DEVNULL) as process:
         try:
             for _ in range(100):
