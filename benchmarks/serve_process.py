@@ -47,11 +47,11 @@ def resident_mib(process: psutil.Process) -> float:
 
 
 def cpu_s(process: psutil.Process) -> tuple[float, float]:
-    """The CPU seconds that a server and its workers have taken."""
-    times = process.cpu_times()
-    return times.user + times.system, sum(
-        times.user + times.system for times in (worker.cpu_times() for worker in workers_of(process))
-    )
+    """The CPU seconds that a server and its workers have taken, with those of workers that were replaced."""
+    own = process.cpu_times()
+    alive = [worker.cpu_times() for worker in workers_of(process)]
+    ended_s = own.children_user + own.children_system
+    return own.user + own.system, ended_s + sum(times.user + times.system for times in alive)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import uvicorn
 
 from foretell.errors import InputError
 from foretell.web import server as servers
+from foretell.web.admission.clients import CLIENT
 from foretell.web.api import make_app
 from foretell.web.server import allow_open_files, listen
 from foretell.web.settings import Settings
@@ -158,6 +159,33 @@ def test_a_client_that_leaves_in_its_body_is_no_error(caplog: pytest.LogCaptureF
         while b'route="/api/predict",status="499"} 2.0' not in get(address, "/metrics")[1]:
             time.sleep(0.01)
     assert "Traceback" not in caplog.text
+
+
+def test_a_head_has_less_time_than_an_answer() -> None:
+    settings = Settings(port=0, workers=1, timeout_s=3600.0)
+    with serving(settings, {"HEAD_TIMEOUT_S": 0.1}) as at, socket.create_connection(at, timeout=120) as line:
+        line.sendall(b"GET / HTTP/1.1\r\nHo")
+        assert line.recv(100) == b""
+
+
+@pytest.mark.parametrize(("behind_proxy", "client"), [(False, "127.0.0.1"), (True, "9.9.9.9")])
+def test_nobody_says_who_he_is_unless_a_proxy_does(behind_proxy: bool, client: str) -> None:
+    seen: list[str] = []
+
+    async def ask(*_: Any) -> dict[str, Any]:
+        seen.append(CLIENT.get())
+        return {"text": "{}"}
+
+    def on_app(app: Any) -> None:
+        app.state.pool.ask = ask
+
+    with serving(Settings(port=0, workers=1, behind_proxy=behind_proxy), {}, on_app) as address:
+        connection = http.client.HTTPConnection(*address, timeout=120)
+        headers = {"x-forwarded-for": "1.1.1.1, 9.9.9.9", "content-type": "application/json"}
+        connection.request("POST", "/api/predict", b'{"model": "timm:x"}', headers)
+        assert connection.getresponse().status == 200
+        connection.close()
+    assert seen == [client]
 
 
 def test_many_files_may_be_open() -> None:
