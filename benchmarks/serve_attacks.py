@@ -191,14 +191,15 @@ def fill_disk(folder: Path, source: Path, *options: str) -> Outcome:
     with small_disk(folder) as disk:
         if disk is None:
             return Outcome("0", "no small disk could be mounted here", True)
-        large, statuses, kept = b"x" * (5 * MIB), Counter[int](), []
+        large, larger = b"x" * (5 * MIB), b"x" * (30 * MIB)  # one does not fit beside others, one not at all
+        statuses, kept = Counter[int](), []
         with serving(disk, *options, source=source) as (url, _), httpx.Client(base_url=url, timeout=120) as http:
             for _ in range(8):
                 answer = http.post("/api/uploads", files={"file": ("a.onnx", large)})
                 statuses[answer.status_code] += 1
                 kept += [answer.json()["model"]] if answer.status_code == 201 else []
             for _ in range(8):
-                statuses[http.post("/api/predict", files={"model": ("a.onnx", large)}).status_code] += 1
+                statuses[http.post("/api/predict", files={"model": ("a.onnx", larger)}).status_code] += 1
             left = sum(path.is_file() for path in disk.glob("foretell-serve-*/**/*")) - len(kept)
             for model in kept:
                 http.delete(f"/api/uploads/{model.removeprefix('upload:')}")
@@ -216,7 +217,7 @@ def attack(folder: Path, source: Path) -> dict[str, Outcome]:
         attacks = Attacks(url, process)
         asyncio.run(attacks.run())
     outcomes = attacks.outcomes
-    outcomes[f"uploads of 5 MiB to a disk of {SMALL_DISK_MIB} MiB"] = fill_disk(folder, source)
+    outcomes[f"uploads of 5 and 30 MiB to a disk of {SMALL_DISK_MIB} MiB"] = fill_disk(folder, source)
     return outcomes
 
 

@@ -95,6 +95,19 @@ def test_a_question_whose_worker_was_killed_is_asked_once_more(tmp_path: Path) -
     with_pool(work, tmp_path)
 
 
+def test_the_second_try_is_on_a_fresh_worker(tmp_path: Path) -> None:
+    async def work() -> None:
+        pool = Pool(Settings(workers=2), tmp_path, (sys.executable, "-I", "-S", "-c", CHILD))
+        pool.start()
+        while len(pool._idle) < 2:
+            await asyncio.sleep(0.01)
+        old = pool.pids
+        assert (await echo(pool, "killed once"))[0] not in old
+        await pool.stop()
+
+    asyncio.run(asyncio.wait_for(work(), 300))
+
+
 def test_a_worker_that_died_while_it_was_idle_costs_no_try(tmp_path: Path) -> None:
     async def work(pool: Pool) -> None:
         await echo(pool)

@@ -154,7 +154,7 @@ class Pool:
         """The answer of the next free worker; ``on_start`` is called when one begins.
 
         A worker that dies is not blamed on the model: somebody may have killed it, or the system was short of memory.
-        The question keeps its place in the line and is asked once more.
+        The question is asked once more, of a fresh worker: whatever killed one may be killing the others too.
         """
         ticket = next(self._tickets)
         worker = await self._next_idle(ticket)
@@ -163,11 +163,12 @@ class Pool:
             return await self._use(worker, message)
         except WorkerDiedError:
             self.deaths += 1
-        worker = await self._next_idle(ticket)
+        fresh = await self._successor(worker)
         try:
-            return await self._use(worker, message)
+            return await self._use(fresh, message)
         except WorkerDiedError as error:
             self.deaths += 1
+            self._replace(fresh)
             if error.code in _FROM_OUTSIDE:
                 raise WorkerKilledError(
                     f"{error} That happened twice. It says nothing about the model: the machine may be short of memory."
@@ -180,17 +181,28 @@ class Pool:
         self.busy += 1
         loop = asyncio.get_running_loop()
         started = loop.time()
-        reply: dict[str, Any] = {"tainted": True}  # also if ask() raises or the question is cancelled
         try:
             reply = await worker.ask(message, self._settings)
+        except WorkerDiedError:
+            raise  # the caller replaces it
+        except BaseException:  # also if the question is cancelled
+            self._replace(worker)
+            raise
         finally:
             self.busy -= 1
             self._recent_s.append(loop.time() - started)
-            if reply.pop("tainted", False) or worker.needs_replacement:
-                self._replace(worker)
-            else:
-                self._offer(worker)
+        if reply.pop("tainted", False) or worker.needs_replacement:
+            self._replace(worker)
+        else:
+            self._offer(worker)
         return reply
+
+    async def _successor(self, dead: Worker) -> Worker:
+        """Replace a worker that has died, and wait for the new one before others get it."""
+        self.restarts += 1
+        reserved: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+        self._start_soon(dead, reserved)
+        return await self._wait_for(reserved, _START_TIMEOUT_S)
 
     async def _next_idle(self, ticket: int) -> Worker:
         while True:
@@ -202,8 +214,11 @@ class Pool:
     async def _stand_in_line(self, ticket: int) -> Worker:
         future: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._line, (ticket, future))
+        return await self._wait_for(future, self._settings.timeout_s)
+
+    async def _wait_for(self, future: asyncio.Future[Worker], timeout_s: float) -> Worker:
         try:
-            await asyncio.wait([future], timeout=self._settings.timeout_s)
+            await asyncio.wait([future], timeout=timeout_s)
         except asyncio.CancelledError:
             if not future.cancel():  # a worker came at the same moment: the next one gets it
                 self._offer(future.result())
@@ -226,12 +241,12 @@ class Pool:
         self.restarts += 1
         self._start_soon(worker)
 
-    def _start_soon(self, replaced: Worker | None = None) -> None:
-        task = asyncio.get_running_loop().create_task(self._start_one(replaced))
+    def _start_soon(self, replaced: Worker | None = None, reserved: asyncio.Future[Worker] | None = None) -> None:
+        task = asyncio.get_running_loop().create_task(self._start_one(replaced, reserved))
         self._start_tasks.add(task)
         task.add_done_callback(self._start_tasks.discard)
 
-    async def _start_one(self, replaced: Worker | None) -> None:
+    async def _start_one(self, replaced: Worker | None, reserved: asyncio.Future[Worker] | None) -> None:
         if replaced is not None:
             await replaced.end()  # first, so that there are never more processes than allowed
             self._alive.discard(replaced)  # not before: stop() must end it where this task is cancelled
@@ -245,7 +260,10 @@ class Pool:
             assert worker.process.stdout is not None
             with suppress(TimeoutError):
                 if await asyncio.wait_for(worker.process.stdout.readline(), _START_TIMEOUT_S):
-                    self._offer(worker)
+                    if reserved is None or reserved.done():
+                        self._offer(worker)
+                    else:
+                        reserved.set_result(worker)
                     return
             self._alive.discard(worker)
             await worker.end()
