@@ -199,14 +199,17 @@ def fill_disk(folder: Path, source: Path, *options: str) -> Outcome:
                 statuses[answer.status_code] += 1
                 kept += [answer.json()["model"]] if answer.status_code == 201 else []
             for _ in range(8):
-                statuses[http.post("/api/predict", files={"model": ("a.onnx", larger)}).status_code] += 1
+                try:
+                    statuses[http.post("/api/predict", files={"model": ("a.onnx", larger)}).status_code] += 1
+                except httpx.HTTPError:  # an answer that broke off
+                    statuses[0] += 1
             left = sum(path.is_file() for path in disk.glob("foretell-serve-*/**/*")) - len(kept)
             for model in kept:
                 http.delete(f"/api/uploads/{model.removeprefix('upload:')}")
             good = http.post("/api/predict", files={"model": ("a.onnx", MODEL.read_bytes())}).status_code
     refused = statuses.total() - len(kept)
     said = f"{len(kept)} stored, {statuses[503]} of {refused} others 503"
-    rest = {status: number for status, number in statuses.items() if status not in (201, 503)}
+    rest = {status or "broken off": number for status, number in statuses.items() if status not in (201, 503)}
     said += (f" {rest}" if rest else "") + f"; {left} files left behind; afterwards a question gets {good}"
     return Outcome(str(statuses.total()), said, statuses[503] == refused and not left and good == 200)
 

@@ -117,7 +117,7 @@ async def predict(http: httpx.AsyncClient, seen: Counter[str], batch_size: int, 
 
 
 async def ask_for(url: str, number: int, until: float, seen: Counter[str]) -> None:
-    """One client: new questions for a time."""
+    """One client: one question after the other for a time, each of its own."""
     async with client(url, number) as http:
         step = 0
         while time.monotonic() < until:
@@ -188,7 +188,7 @@ def show(url: str, servers: list[str], victim: int, clients: int, seconds: float
         (f"new questions for {seconds:.0f} s", news),
         ("one question that all clients ask", equals),
         ("uploads that are kept, then asked about", uploads),
-        (f"new questions for {seconds / 2:.0f} s after the second server was killed", alone),
+        (f"the same questions again for {seconds / 2:.0f} s, after the second server was killed", alone),
     ]
     lines = ["| | first server | second server | not answered |", "|---|---:|---:|---|"]
     for what, seen in rows:
