@@ -1,10 +1,12 @@
 """What nobody should send to ``foretell serve``: none of it brings the server down, none of it leaves a file.
 
-python benchmarks/serve_abuse.py [--schemathesis PROGRAM] [--python PYTHON]
+python benchmarks/serve_abuse.py [--source CHECKOUT] [--only attacks] [--schemathesis PROGRAM] [--out reports/serve.md]
 
-Malformed and hostile uploads, 500 MB with and without their length, slow heads and bodies, clients that leave, wrong
-types, paths, a bomb of a model, and (where the program is there) schemathesis on the OpenAPI schema. Exits 1 on an
-answer of 500 or more other than 503 and 504, on a server or a worker that does not answer afterwards, or a file left.
+First attacks and accidents with their counts (``serve_attacks.py``); with --source on older code too, in the same run.
+Then malformed and hostile uploads, 500 MB with and without their length, slow heads and bodies, clients that leave,
+wrong types, paths, a bomb of a model, and (where the program is there) schemathesis on the OpenAPI schema. Exits 1 on
+an answer of 500 or more other than 503 and 504, on a server or a worker that does not answer afterwards, on a file
+left, or where an attack succeeds.
 """
 
 import argparse
@@ -19,7 +21,6 @@ import tempfile
 import time
 import zipfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,8 +29,9 @@ import psutil
 from onnx import ModelProto, TensorProto, helper
 
 from foretell.units import MIB, mib
+from serve_attacks import attack, table
+from serve_process import MODEL, REPORT, ROOT, machine, serving, write_section
 
-MODEL = Path(__file__).parents[1] / "examples" / "resnet50.onnx"
 MAX_UPLOAD_MIB = 50
 TIMEOUT_S = 5
 HUGE = 500 * MIB
@@ -186,14 +188,14 @@ class Abuse:
 
     def heads(self) -> list[bytes]:
         """The beginnings of requests that never end."""
-        post = b"POST /api/predict HTTP/1.1\r\nhost: x\r\n"
+        post = b"POST /api/predict HTTP/1.1\r\nhost: localhost\r\n"
         form = post + b"content-type: multipart/form-data; boundary=b\r\n"
         part = b"content-disposition: form-data; name=model; filename=a.onnx\r\n\r\nx"
         return [
             b"", b"GET", b"GET / HTTP/1.1\r\n", post, post + b"content-length: 99999\r\n\r\n{",
             form + b"content-length: 99999\r\n\r\n--b\r\n" + part,
             form + b"transfer-encoding: chunked\r\n\r\n1\r\n-\r\n", b"\0" * 10, b"POST / HTTP/9.9\r\n\r\n",
-            b"POST /gradio_api/queue/join HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{",
+            b"POST /gradio_api/queue/join HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\n{",
         ] * 10  # fmt: skip
 
     async def slow(self, head: bytes) -> None:
@@ -221,19 +223,6 @@ class Abuse:
             return
 
 
-@contextmanager
-def server(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
-    command = [sys.executable, "-m", "foretell", "serve", "--port", "0", "--timeout-s", str(TIMEOUT_S)]
-    command += ["--max-upload-mib", str(MAX_UPLOAD_MIB)]
-    environment = {"TMPDIR": str(folder), "FORETELL_CACHE": str(folder / "cache"), "PATH": "/usr/bin:/bin"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().split()[0], psutil.Process(process.pid)
-        finally:
-            process.terminate()
-
-
 def check(abuse: Abuse, process: psutil.Process) -> None:
     """The server is there, its workers answer, and no file is left."""
     time.sleep(2 * TIMEOUT_S)  # those who left have workers that still work for them
@@ -249,17 +238,41 @@ def check(abuse: Abuse, process: psutil.Process) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--schemathesis", default=shutil.which("schemathesis"))
+    parser.add_argument("--source", type=Path, help="a checkout of older code, which is attacked first")
+    parser.add_argument("--only", choices=("attacks", "abuse"))
+    parser.add_argument("--out", type=Path, default=REPORT)
     given = parser.parse_args()
+    failed = [] if given.only == "abuse" else attacked(given.source, given.out)
+    failed += [] if given.only == "attacks" else abused(given.schemathesis)
+    print("\n".join(failed) or "nothing brought it down, nothing was left")
+    sys.exit(1 if failed else 0)
+
+
+def attacked(source: Path | None, out: Path) -> list[str]:
+    """Attack the code of another checkout and this one; what succeeded against this one."""
+    before = machine()
+    found = {}
+    for name, code in ([("before", source.resolve())] if source else []) + [("now", ROOT)]:
+        with tempfile.TemporaryDirectory() as folder:
+            found[name] = attack(Path(folder), code)
+    lines = [f"Remade by `python benchmarks/serve_abuse.py --only attacks --source CHECKOUT`. Machine: {before}.", ""]
+    write_section(out, "Attacks and accidents", [*lines, *table(found)])
+    return [f"{name}: {outcome.said}" for name, outcome in found["now"].items() if not outcome.good]
+
+
+def abused(schemathesis: str | None) -> list[str]:
+    """Send what nobody should send; what went wrong."""
+    options = ("--timeout-s", str(TIMEOUT_S), "--max-upload-mib", str(MAX_UPLOAD_MIB))
     with tempfile.TemporaryDirectory() as name:
-        with server(Path(name)) as (url, process):
+        with serving(Path(name), *options) as (url, process):
             abuse = Abuse(url, Path(name))
             asyncio.run(abuse.run())
             check(abuse, process)
-            if given.schemathesis:
+            if schemathesis:
                 checks = (
                     "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
                 )
-                command = [given.schemathesis, "run", f"{url}/openapi.json", "--checks", checks, "--max-examples", "60"]
+                command = [schemathesis, "run", f"{url}/openapi.json", "--checks", checks, "--max-examples", "60"]
                 command += ["--request-timeout", "30", "--seed", "1"]
                 done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=name)
                 print(done.stdout[-3000:])
@@ -268,8 +281,7 @@ def main() -> None:
                 check(abuse, process)
         if list(Path(name).glob("foretell-serve-*")):
             abuse.failed.append("the folder of the server is left")
-    print("\n".join(abuse.failed) or "nothing brought it down, nothing was left")
-    sys.exit(1 if abuse.failed else 0)
+    return abuse.failed
 
 
 if __name__ == "__main__":

@@ -1,61 +1,57 @@
-"""50 clients at once for a minute against ``foretell serve`` on this machine: errors, latencies, memory, files left.
+"""100 clients at once for 90 s against ``foretell serve`` on this machine: answers, refusals, latencies, memory, files.
 
-python benchmarks/serve_load.py [--clients 50] [--seconds 60] [--out reports/serve.md]
+python benchmarks/serve_load.py [--clients 100] [--seconds 90] [--source CHECKOUT] [--out reports/serve.md]
 
-Each client asks one question after the other, as fast as it is answered. Of ten questions six bring an ONNX file, three
-name a spec, one looks at the page or the metrics; batch sizes vary so that most answers are not kept from before. Exits
-1 on any error, on a file that is left, or where memory has grown by more than a tenth after a first round.
+Each client has an address of its own (127.0.1.1, …) and asks one question after the other, as fast as it is answered.
+Of ten questions six bring an ONNX file, three name a spec, one looks at the page or the metrics. Batch sizes vary, so
+that most answers are not kept from before. A process of its own asks for /healthz four times a second.
+With --source (a ``git worktree`` of an older commit) that code is served first, then this one, in the same run. Exits
+1 on an answer that is neither real nor a refusal (429, 503, 504), on a file that is left, or where memory of this code
+has grown by more than a tenth after a first round.
 """
 
 import argparse
 import asyncio
 import itertools
-import os
-import platform
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 
-from foretell.units import mib
+from serve_process import MODEL, REPORT, ROOT, cpu_s, machine, probing, resident_mib, serving, write_section
 
-ROOT = Path(__file__).parents[1]
-MODEL = ROOT / "examples" / "resnet50.onnx"
 DEVICES = ("h200", "a100", "l4", "h100-sxm", "t4", "rtx-4090")
 DTYPES = ("fp32", "fp16", "bf16")
+REFUSED = ("429", "503", "504")
 MOST_GROWTH = 1.10
+TITLE = "Load"
 
 
-def resident(process: psutil.Process) -> dict[str, float]:
-    """MiB of the server and of its workers."""
-    found = {"server": mib(process.memory_info().rss), "workers": 0.0}
-    for child in process.children(recursive=True):
-        found["workers"] += mib(child.memory_info().rss)
-    return found
-
-
+@dataclass
 class Load:
     """What the clients saw."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.model = MODEL.read_bytes()
-        self.seconds: dict[str, list[float]] = defaultdict(list)
-        self.statuses: Counter[str] = Counter()
-        self.numbers = itertools.count()
+    url: str
+    model: bytes = field(default_factory=MODEL.read_bytes)
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    statuses: Counter[str] = field(default_factory=Counter)
+    health_s: list[float | None] = field(default_factory=list)
+    cpu_s: tuple[float, float] = (0.0, 0.0)
+    numbers: Any = field(default_factory=itertools.count)
 
     async def client(self, until: float, seed: int) -> None:
-        """One client."""
+        """One client, with an address of its own."""
         choose = random.Random(seed)
-        async with httpx.AsyncClient(base_url=self.url, timeout=120) as http:
+        transport = httpx.AsyncHTTPTransport(local_address=f"127.0.{1 + seed // 250}.{1 + seed % 250}", verify=False)
+        async with httpx.AsyncClient(base_url=self.url, timeout=120, transport=transport) as http:
             while time.monotonic() < until:
                 await self.ask(http, choose)
 
@@ -82,7 +78,8 @@ class Load:
             said = str(answer.status_code)
         except httpx.HTTPError as error:
             said = type(error).__name__
-        self.seconds[kind].append(time.perf_counter() - started)
+        if said == "200":
+            self.seconds[kind].append(time.perf_counter() - started)
         self.statuses[said] += 1
 
     def file(self) -> tuple[str, bytes]:
@@ -94,15 +91,96 @@ class Load:
         until = time.monotonic() + seconds
         await asyncio.gather(*(self.client(until, seed) for seed in range(clients)))
 
+    @property
+    def questions(self) -> list[float]:
+        """The seconds of all real answers, without those of the page."""
+        return [value for kind, values in self.seconds.items() if kind != "page" for value in values]
+
+    @property
+    def refused(self) -> int:
+        """How many were told to wait."""
+        return sum(self.statuses[status] for status in REFUSED)
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """What was neither an answer nor a refusal."""
+        return {said: number for said, number in self.statuses.items() if said not in ("200", *REFUSED)}
+
+
+@dataclass
+class Found:
+    """One server under load."""
+
+    name: str
+    before: str
+    load: Load
+    memory_mib: tuple[float, float]
+    files_left: int
+    seconds: float
+    folders_left: int = 0
+
 
 def percentile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+    """A percentile; 0 where there is nothing."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
-def rows(load: Load) -> list[str]:
-    everything = [value for values in load.seconds.values() for value in values]
-    lines = ["| question | requests | median s | 90 % | 99 % | longest |", "|---|---:|---:|---:|---:|---:|"]
-    for name, values in [*sorted(load.seconds.items()), ("all", everything)]:
+def measure(name: str, source: Path, clients: int, seconds: float) -> Found:
+    """Serve the code of a checkout and load it."""
+    with tempfile.TemporaryDirectory() as folder:
+        before = machine()
+        with serving(Path(folder), source=source) as (url, process):
+            found = under_load(name, url, process, Path(folder), clients, seconds)
+        found.before = before
+        found.folders_left = len(list(Path(folder).glob("foretell-serve-*")))
+    return found
+
+
+def under_load(name: str, url: str, process: psutil.Process, folder: Path, clients: int, seconds: float) -> Found:
+    """Load a server: half of the time to load torch into the workers and to fill what is kept, then for real."""
+    asyncio.run(Load(url).run(clients, seconds / 2))
+    before_mib = resident_mib(process)
+    load = Load(url)
+    started = time.monotonic()
+    spent = cpu_s(process)
+    with probing(url) as load.health_s:
+        asyncio.run(load.run(clients, seconds))
+        took_s = time.monotonic() - started  # the last answers come after the time is over
+    load.cpu_s = tuple(after - before for after, before in zip(cpu_s(process), spent, strict=True))  # type: ignore[assignment]
+    time.sleep(2)
+    left = [path for path in folder.glob("foretell-serve-*/**/*") if path.is_file()]
+    return Found(name, "", load, (before_mib, resident_mib(process)), len(left), took_s)
+
+
+def table(found: list[Found]) -> list[str]:
+    """All servers beside each other."""
+    rows: dict[str, list[str]] = defaultdict(list)
+    for each in found:
+        load, questions = each.load, each.load.questions
+        rows["requests"].append(str(sum(load.statuses.values())))
+        rows["**real answers to questions**"].append(f"**{len(questions)}**")
+        rows["a second"].append(f"{len(questions) / each.seconds:.1f}")
+        rows["told to wait (429, 503, 504)"].append(str(load.refused))
+        rows["errors"].append(str(load.errors or 0))
+        for share, label in ((0.5, "median"), (0.9, "90 %"), (0.99, "99 %"), (1.0, "longest")):
+            rows[f"real answers, {label}, s"].append(f"{percentile(questions, share):.2f}")
+        health_s = [value for value in load.health_s if value is not None]
+        rows["CPU seconds of the server, of its workers"].append(", ".join(f"{value:.0f}" for value in load.cpu_s))
+        rows["**CPU ms for a real answer**"].append(f"**{sum(load.cpu_s) / max(1, len(questions)) * 1e3:.0f}**")
+        rows["/healthz asked, failed"].append(f"{len(load.health_s)}, {load.health_s.count(None)}")
+        rows["/healthz median, longest, s"].append(
+            f"{statistics.median(health_s or [0]):.3f}, {max(health_s, default=0):.3f}"
+        )
+        rows["memory before, after, MiB"].append(" → ".join(f"{value:.0f}" for value in each.memory_mib))
+        rows["files left, folders left at the end"].append(f"{each.files_left}, {each.folders_left}")
+    head = ["| |" + "".join(f" {each.name} |" for each in found), "|---|" + "---:|" * len(found)]
+    return [*head, *(f"| {name} | " + " | ".join(cells) + " |" for name, cells in rows.items())]
+
+
+def by_kind(load: Load) -> list[str]:
+    """The latencies of real answers by question."""
+    lines = ["| question | real answers | median s | 90 % | 99 % | longest |", "|---|---:|---:|---:|---:|---:|"]
+    for name, values in sorted(load.seconds.items()):
         cells = [statistics.median(values), percentile(values, 0.9), percentile(values, 0.99), max(values)]
         lines.append(f"| {name} | {len(values)} | " + " | ".join(f"{value:.2f}" for value in cells) + " |")
     return lines
@@ -110,63 +188,30 @@ def rows(load: Load) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "serve.md")
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=90.0)
+    parser.add_argument("--source", type=Path, help="a checkout of older code, which is served first")
+    parser.add_argument("--out", type=Path, default=REPORT)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {"TMPDIR": folder, "FORETELL_CACHE": f"{folder}/cache", "PATH": "/usr/bin:/bin"}
-        command = [sys.executable, "-m", "foretell", "serve", "--port", "0"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
-            try:
-                assert server.stdout is not None
-                url = server.stdout.readline().split()[0]
-                found = measure(url, psutil.Process(server.pid), Path(folder), given.clients, given.seconds)
-            finally:
-                server.terminate()
-        left_after = [str(path) for path in Path(folder).glob("foretell-serve-*")]
-    lines, failed = found
-    lines.append(f"After the server had ended, {len(left_after)} of its folders were left.")
-    given.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print("\n".join(lines))
-    sys.exit(1 if failed or left_after else 0)
-
-
-def measure(url: str, process: psutil.Process, folder: Path, clients: int, seconds: float) -> tuple[list[str], bool]:
-    before_load = os.getloadavg()[0]
-    first = Load(url)
-    asyncio.run(first.run(clients, seconds / 2))  # loads torch into the workers, fills what is kept
-    before = resident(process)
-    load = Load(url)
-    asyncio.run(load.run(clients, seconds))
-    time.sleep(2)
-    after = resident(process)
-    left = [path for path in folder.glob("foretell-serve-*/**/*") if path.is_file()]
-    count = sum(load.statuses.values())
-    errors = count - load.statuses["200"]
-    grown = sum(after.values()) / sum(before.values())
-    cores = psutil.cpu_count() or 1
+    checkouts = ([("before", given.source.resolve())] if given.source else []) + [("now", ROOT)]
+    found = [measure(name, source, given.clients, given.seconds) for name, source in checkouts]
+    now = found[-1]
+    rate = len(now.load.questions) / now.seconds
     lines = [
-        "# The server under load",
+        f"{given.clients} clients ask for {given.seconds:.0f} s, each from an address of its own and as fast as it is "
+        "answered, on the machine that serves. Remade by `python benchmarks/serve_load.py --source CHECKOUT`. "
+        + " ".join(f"Machine ({each.name}): {each.before}." for each in found),
         "",
-        f"{clients} clients on the same machine ({cores} cores, Python {platform.python_version()}) ask "
-        f"`foretell serve` (2 workers) for {seconds:.0f} s, each as fast as it is answered. Remade by "
-        f"`python benchmarks/serve_load.py`. Load average of the machine before: {before_load:.1f}.",
+        *table(found),
         "",
-        f"{count} requests, {count / seconds:.1f} a second; **{errors} errors**"
-        + (f" {dict(load.statuses)}" if errors else "")
-        + f"; **{len(left)} files left** {' '.join(str(path.relative_to(folder)) for path in left)}".rstrip()
-        + ".",
+        f"**What one machine holds:** {rate:.0f} answers a second to this mix, most of them new questions, with "
+        f"{given.clients} clients waiting at the same time. A question that was asked before costs no worker.",
         "",
-        *rows(load),
-        "",
-        "| memory, MiB | after a first round | after the load |",
-        "|---|---:|---:|",
-        *(f"| {name} | {before[name]:.0f} | {after[name]:.0f} |" for name in before),
-        "",
-        f"The first round takes {seconds / 2:.0f} s: it loads torch into the workers and fills the kept answers.",
+        *by_kind(now.load),
     ]
-    return lines, bool(errors or left or grown > MOST_GROWTH)
+    write_section(given.out, TITLE, lines)
+    grown = now.memory_mib[1] / now.memory_mib[0] > MOST_GROWTH
+    sys.exit(1 if now.load.errors or now.files_left or now.folders_left or grown else 0)
 
 
 if __name__ == "__main__":

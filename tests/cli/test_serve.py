@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,6 +36,22 @@ def test_settings_reach_the_server(capsys: pytest.CaptureFixture[str], monkeypat
     shown = run(capsys, "serve", "--host", "0.0.0.0", "--port", "0", "--timeout-s", "5", "--max-upload-mib", "7")
     assert "http://127.0.0.1:1" in shown
     assert (served[0].token, served[0].timeout_s, served[0].max_upload_mib) == ("from-the-environment", 5.0, 7.0)
+    assert (served[0].allowed_hosts, served[0].behind_proxy, served[0].cache_dir) == ((), False, None)
+    assert served[0].workers >= 1
+    monkeypatch.setenv("FORETELL_ANSWERS", "answers")
+    run(
+        capsys,
+        "serve",
+        "--allowed-host",
+        "a.example",
+        "--allowed-host",
+        "b.example",
+        "--behind-proxy",
+        "--workers",
+        "3",
+    )
+    assert (served[1].allowed_hosts, served[1].behind_proxy) == (("a.example", "b.example"), True)
+    assert (served[1].cache_dir, served[1].workers) == (Path("answers"), 3)
 
 
 def test_a_missing_library_names_the_extra(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

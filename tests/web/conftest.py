@@ -28,7 +28,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FORETELL_CACHE", str(tmp_path_factory.mktemp("cache")))
-        with TestClient(make_app(Settings(max_upload_mib=1, workers=1), page=False)) as test_client:
+        app = make_app(Settings(max_upload_mib=1, workers=1), page=False)
+        with TestClient(app, base_url="http://127.0.0.1:7860") as test_client:
             yield test_client
 
 

@@ -10,8 +10,10 @@ from command_line import run
 from foretell.errors import ModelError
 from foretell.graph.ir import serde
 from foretell.testing import tiny_graph
+from foretell.web import answers
 from foretell.web.answers import answer, check_upload
 from foretell.web.questions import read_question
+from foretell.workflows.predict import predict
 
 
 @pytest.fixture
@@ -67,6 +69,19 @@ def test_a_report_names_the_file_and_not_its_folder(model: str) -> None:
     assert page.rstrip().endswith("</html>")
     assert "tiny.onnx" in page
     assert str(Path(model).parent) not in page
+
+
+def test_a_spec_beside_an_upload_is_converted_once(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached: list[tuple[str, bool]] = []
+
+    def fake(source: str, *, use_cache: bool, **options: Any) -> Any:
+        cached.append((source, use_cache))
+        return predict(model, use_cache=False, **options)
+
+    monkeypatch.setattr(answers, "predict", fake)
+    fields = read_question("compare", {"model": "upload:x", "other": "timm:resnet18"}).model_dump()
+    answer("compare", fields, {"model": model})
+    assert cached == [(model, False), ("timm:resnet18", True)]
 
 
 def test_an_upload_leaves_nothing_in_the_cache(model: str, tmp_path: Path) -> None:

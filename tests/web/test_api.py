@@ -1,7 +1,11 @@
 """The whole application without its page: a real worker, files that go, errors that are kind."""
 
+import errno
 import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -89,6 +93,60 @@ def test_a_worker_that_dies_is_one_line_and_the_next_question_is_answered(
     assert pool.pids != [pid]
 
 
+@pytest.mark.parametrize(
+    ("headers", "status", "words"),
+    [({"host": "evil.example"}, 421, "not this server"), ({"origin": "http://evil.example"}, 403, "another site")],
+)
+def test_other_sites_leave_nothing_here(
+    client: TestClient, left_files: None, onnx_bytes: bytes, headers: dict[str, str], status: int, words: str
+) -> None:
+    answer = client.post("/api/uploads", files={"file": ("net.onnx", onnx_bytes)}, headers=headers)
+    assert (answer.status_code, words in answer.json()["error"]) == (status, True)
+
+
+def test_a_worker_that_is_killed_while_it_answers_is_not_noticed(
+    client: TestClient, left_files: None, onnx_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = client.app.state.pool  # type: ignore[attr-defined]
+    use, deaths = pool._use, pool.deaths
+
+    async def kill(worker: Any, message: dict[str, Any]) -> Any:
+        monkeypatch.setattr(pool, "_use", use)
+        os.kill(worker.process.pid, signal.SIGKILL)
+        return await use(worker, message)
+
+    monkeypatch.setattr(pool, "_use", kill)
+    answer = client.post("/api/predict", files={"model": ("killed.onnx", onnx_bytes)}, data={"batch_size": "77"})
+    assert answer.status_code == 200, answer.text
+    assert pool.deaths == deaths + 1
+
+
+@pytest.mark.parametrize("place", ["tempfile.SpooledTemporaryFile.write", "foretell.web.admission.uploads._copy"])
+def test_a_full_disk_is_503_and_the_server_goes_on(
+    client: TestClient, left_files: None, onnx_bytes: bytes, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, fail)
+        for path, field in (("/api/predict", "model"), ("/api/uploads", "file")):
+            answer = client.post(path, files={field: ("a.onnx", onnx_bytes)})
+            assert answer.status_code == 503
+            assert "No space left on device" in answer.json()["error"]
+            assert int(answer.headers["retry-after"]) > 0
+    assert client.post("/api/predict", files={"model": ("a.onnx", onnx_bytes)}).status_code == 200
+
+
+def test_a_full_disk_anywhere_else_is_503_too(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(client.app.state.queue, "ask", fail)  # type: ignore[attr-defined]
+    answer = client.post("/api/predict", json={"model": "timm:resnet18"})
+    assert (answer.status_code, "quota" in answer.json()["error"]) == (503, True)
+
+
 def test_wrong_devices_and_precisions_are_reported(client: TestClient) -> None:
     for wrong in (
         {"device": "h2000"},
@@ -117,11 +175,11 @@ def test_other_routes_answer(client: TestClient) -> None:
 
 def test_a_full_queue_answers_with_retry_after(client: TestClient, onnx_bytes: bytes) -> None:
     queue = client.app.state.queue  # type: ignore[attr-defined]
-    inside, queue.admitted = queue.admitted, 10_000
+    queue.places.take("others", 10_000)
     try:
         answer = client.post("/api/predict", files={"model": ("a.onnx", onnx_bytes)})
     finally:
-        queue.admitted = inside
+        queue.places.take("others", -10_000)
     assert answer.status_code == 503
     assert int(answer.headers["retry-after"]) > 0
 
@@ -129,7 +187,7 @@ def test_a_full_queue_answers_with_retry_after(client: TestClient, onnx_bytes: b
 def test_a_token_guards_all_of_it_and_the_folder_goes_at_the_end() -> None:
     app = make_app(Settings(host="0.0.0.0", token="a-long-token", workers=1), page=False)
     folder: Path = app.state.queue.uploads.folder
-    client = TestClient(app)  # not entered: no worker is needed to be refused
+    client = TestClient(app, base_url="http://10.0.0.5:7860")  # not entered: no worker is needed to be refused
     assert client.get("/api/devices").status_code == 401
     assert client.get("/openapi.json").status_code == 401
     assert client.get("/api/devices", headers={"authorization": "Bearer a-long-token"}).status_code == 200

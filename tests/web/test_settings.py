@@ -1,5 +1,8 @@
 """An address that others can reach needs a token; numbers must make sense."""
 
+import os
+from typing import Any
+
 import pytest
 
 from foretell.errors import InputError
@@ -24,11 +27,19 @@ def test_a_token_that_protects_nothing_is_refused(token: str) -> None:
         Settings(token=token).check()
 
 
+def test_there_is_a_worker_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(5)), raising=False)
+    assert Settings().workers == 5
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(500)))
+    assert Settings().workers == 16
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"port": 70000}, {"port": -1}, {"workers": 0}, {"timeout_s": 0.0}, {"max_upload_mib": -1.0},
-     {"timeout_s": float("nan")}],
+     {"timeout_s": float("nan")}, {"allowed_hosts": ("",)}, {"allowed_hosts": ("http://a",)},
+     {"allowed_hosts": ("*",)}],
 )  # fmt: skip
-def test_impossible_numbers_are_refused(wrong: dict[str, float]) -> None:
+def test_impossible_numbers_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError):
-        Settings(**wrong).check()  # type: ignore[arg-type]
+        Settings(**wrong).check()

@@ -11,7 +11,7 @@ from foretell.frontends.sources import recognise
 from foretell.rendering.html.report import report_page
 from foretell.web.questions import ALLOWED
 from foretell.workflows.advise import Renting, advise_serving, advise_training
-from foretell.workflows.compare import compare
+from foretell.workflows.compare import ModelComparison
 from foretell.workflows.predict import predict
 from foretell.workflows.report import gather
 from foretell.workflows.sweep import sweep
@@ -22,8 +22,10 @@ _WHOLE_DEVICE = "whole"
 Fields = dict[str, Any]
 
 
-def answer(kind: str, fields: Mapping[str, Any], files: Mapping[str, str]) -> str:
-    """The text of an answer; ``files`` has the paths of the uploads, by field."""
+def answer(
+    kind: str, fields: Mapping[str, Any], files: Mapping[str, str], names: Mapping[str, str] | None = None
+) -> str:
+    """The text of an answer; ``files`` has the paths of the uploads, by field, ``names`` what a report calls them."""
     values = dict(fields)
     for name, file in files.items():
         check_upload(file)
@@ -31,6 +33,8 @@ def answer(kind: str, fields: Mapping[str, Any], files: Mapping[str, str]) -> st
     # Uploads are private: not even their graphs stay in the cache.
     values["use_cache"] = not files
     values["input_shape"] = values["input_shape"] or None
+    if kind == "report":
+        values["name"] = (names or {}).get("model") or _name(values["model"])
     return _ANSWERS[kind](values)
 
 
@@ -48,7 +52,11 @@ def _predict(values: Fields) -> str:
 
 
 def _compare(values: Fields) -> str:
-    return _json(compare(values.pop("model"), values.pop("other"), **values).to_dict())
+    del values["use_cache"]
+    # Each model for itself: a spec beside an upload must not be converted again every time.
+    models = values.pop("model"), values.pop("other")
+    first, second = (predict(model, **values, use_cache=not _is_upload(model)) for model in models)
+    return _json(ModelComparison(first, second).to_dict())
 
 
 def _sweep(values: Fields) -> str:
@@ -75,12 +83,16 @@ def _requirements(values: Fields, **others: Any) -> Requirements:
 def _report(values: Fields) -> str:
     model, requirements = values.pop("model"), _requirements(values)
     rest = {name: value for name, value in values.items() if name not in ("slo_ms", "rate", "budget")}
-    return report_page(gather(model, requirements=requirements, name=_name(model), **rest))
+    return report_page(gather(model, requirements=requirements, **rest))
 
 
 def _name(model: str) -> str:
     """A spec as it is; an upload by its file name, because paths of the server are private."""
-    return Path(model).name if Path(model).is_absolute() else model
+    return Path(model).name if _is_upload(model) else model
+
+
+def _is_upload(model: str) -> bool:
+    return Path(model).is_absolute()  # specs are no paths
 
 
 def _json(values: Any) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from importlib import metadata
@@ -11,12 +11,13 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 
 from foretell.devices import all_devices
 from foretell.errors import ForetellError
 from foretell.units import bytes_from_mib
+from foretell.web.admission.cache import SharedCache, code_version
 from foretell.web.admission.metrics import CONTENT_TYPE, Metrics
 from foretell.web.admission.middleware import AdmissionMiddleware, problem, problem_headers
 from foretell.web.admission.pool import Pool
@@ -25,7 +26,7 @@ from foretell.web.admission.uploads import KEPT_S, Uploads, sweep_forever
 from foretell.web.forms import read_file, read_request
 from foretell.web.page.routes import GradioRoutes
 from foretell.web.questions import QUESTIONS, UPLOAD
-from foretell.web.refusals import status_of
+from foretell.web.refusals import GoneError, full_disk, status_of
 from foretell.web.schema import FILE_BODY, answer_of, body_of, problems
 from foretell.web.settings import Settings
 
@@ -36,15 +37,18 @@ def make_app(settings: Settings, *, page: bool = True) -> FastAPI:
     """The application; with ``page=False`` only the API."""
     settings.check()
     metrics = Metrics()
+    shared = None if settings.cache_dir is None else SharedCache(settings.cache_dir, code_version())
     uploads = Uploads(bytes_from_mib(settings.max_upload_mib))
     # Workers run in an empty folder, so that no model name can match a file.
     empty = uploads.folder / "empty"
     empty.mkdir()
     pool = Pool(settings, empty)
-    queue = RequestQueue(settings, pool, uploads, metrics)
+    queue = RequestQueue(settings, pool, uploads, metrics, shared)
     metrics.watch("workers_busy", "Workers that read a model now.", lambda: float(pool.busy))
     metrics.watch("workers_restarted", "Workers that were replaced.", lambda: float(pool.restarts))
-    metrics.watch("requests_inside", "Requests that wait for an answer.", lambda: float(queue.admitted))
+    metrics.watch("workers_died", "Workers that ended before they answered.", lambda: float(pool.deaths))
+    metrics.watch("requests_inside", "Requests that wait for an answer.", lambda: float(queue.places.taken))
+    metrics.watch("wait_seconds", "How long a new question would wait for a worker.", lambda: pool.wait_s)
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
@@ -84,6 +88,17 @@ def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(ForetellError)
     async def foretell_error(_: Request, error: ForetellError) -> Response:
         return Response(problem(str(error)), status_of(error), problem_headers(error))
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(_: Request, __: ClientDisconnect) -> Response:
+        return Response(status_code=GoneError.status)  # nobody reads it, but the log stays free of tracebacks
+
+    @app.exception_handler(OSError)
+    async def system_error(_: Request, error: OSError) -> Response:
+        refusal = full_disk(error)
+        if refusal is None:
+            raise error
+        return Response(problem(str(refusal)), refusal.status, problem_headers(refusal))
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> Response:
@@ -133,7 +148,7 @@ def _add_question(app: FastAPI, queue: RequestQueue, kind: str) -> None:
     async def ask(request: Request) -> Response:
         with queue.admit():
             async with read_request(request, kind, queue.uploads) as (question, uploaded):
-                text = await queue.ask(kind, question, uploaded)
+                text = await _unless_gone(request, queue.ask(kind, question, uploaded))
         return HTMLResponse(text) if kind == "report" else Response(text, media_type=_JSON)
 
     app.post(
@@ -143,3 +158,22 @@ def _add_question(app: FastAPI, queue: RequestQueue, kind: str) -> None:
         openapi_extra=body_of(kind),
         responses=answer_of(kind),
     )(ask)
+
+
+async def _unless_gone(request: Request, answering: Coroutine[Any, Any, str]) -> str:
+    """The answer; given up when the client leaves, so that nobody works for those who do not wait."""
+    work, leaving = asyncio.ensure_future(answering), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait([work, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise GoneError("The client left before its answer came.")
+        return work.result()
+    finally:
+        for task in (work, leaving):
+            task.cancel()
+        await asyncio.gather(work, leaving, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

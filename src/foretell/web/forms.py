@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
 from foretell.errors import InputError
@@ -13,7 +13,7 @@ from foretell.units import KIB
 from foretell.web.admission.middleware import MAX_SMALL_BODY_BYTES
 from foretell.web.admission.uploads import Upload, Uploads
 from foretell.web.questions import QUESTIONS, UPLOAD, Question, read_question
-from foretell.web.refusals import TooLargeError, UnreadableError
+from foretell.web.refusals import TooLargeError, UnreadableError, full_disk
 
 _MAX_FIELDS = 200
 _MAX_FIELD_BYTES = 16 * KIB
@@ -60,7 +60,7 @@ async def _read_form(request: Request, kind: str, uploads: Uploads, uploaded: di
         name for name, field in QUESTIONS[kind].model_fields.items() if str(field.annotation).startswith("list")
     }
     values: dict[str, Any] = {}
-    async with request.form(max_files=2, max_fields=_MAX_FIELDS, max_part_size=_MAX_FIELD_BYTES) as form:
+    async with _form(request, max_files=2, max_fields=_MAX_FIELDS) as form:
         for name, value in form.multi_items():
             if isinstance(value, UploadFile):
                 if name not in ("model", "other") or name in uploaded:
@@ -82,11 +82,24 @@ async def read_file(request: Request, uploads: Uploads) -> Upload:
     """Read the one file of a form."""
     if _content_type(request) != "multipart/form-data":
         raise UnreadableError("Send the file as multipart/form-data, in the field file.")
-    async with request.form(max_files=1, max_fields=1, max_part_size=_MAX_FIELD_BYTES) as form:
+    async with _form(request, max_files=1, max_fields=1) as form:
         file = form.get("file")
         if not isinstance(file, UploadFile):
             raise InputError("The form has no file in its field file.")
         return await uploads.take(file.file, file.filename or "")
+
+
+@asynccontextmanager
+async def _form(request: Request, *, max_files: int, max_fields: int) -> AsyncIterator[FormData]:
+    """The form of a request. Starlette stores large files while they arrive, for which the disk may have no space."""
+    try:
+        form = await request.form(max_files=max_files, max_fields=max_fields, max_part_size=_MAX_FIELD_BYTES)
+    except OSError as error:
+        raise full_disk(error) or error from error
+    try:
+        yield form
+    finally:
+        await form.close()
 
 
 def _content_type(request: Request) -> str:

@@ -17,11 +17,14 @@ PROBLEM: Schema = {"type": "object", "required": ["error"], "properties": {"erro
 _STATUSES = {
     400: "The body cannot be read.",
     401: "The token is missing.",
+    403: "A page of another site sent the request.",
     408: "The body took too long to arrive.",
     413: "The upload is too large.",
     415: "The body is neither JSON nor a form.",
+    421: "The Host header names another server.",
     422: "The question has no answer; the error says why.",
-    503: "Too many requests are waiting; Retry-After says when to try again.",
+    429: "The client takes more than its share; Retry-After says when to try again.",
+    503: "Too many requests are waiting, or there is no space; Retry-After says when to try again.",
     504: "The answer takes too long.",
 }
 

@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 
 from foretell.errors import ForetellError
+from foretell.web.admission.clients import CLIENT
 from foretell.web.admission.metrics import Metrics
 from foretell.web.admission.middleware import (
     COOKIE,
+    CROWDED,
+    HEAD_TIMEOUT_S,
     MAX_ERROR_CHARACTERS,
+    SLOWEST_BYTES_PER_S,
     AdmissionMiddleware,
     problem,
     problem_headers,
@@ -42,6 +46,8 @@ def ask(
     query: str = "",
     method: str = "POST",
     pause_s: float = 0.0,
+    client: str = "127.0.0.1",
+    state: dict[str, Any] | None = None,
 ) -> tuple[int, dict[str, str], bytes]:
     waiting = list(chunks)
     sent: list[Any] = []
@@ -57,6 +63,7 @@ def ask(
     pairs = [(name.encode(), value.encode("latin-1")) for name, value in (headers or {}).items()]
     scope = {
         "type": "http", "path": path, "method": method, "headers": pairs, "query_string": query.encode("latin-1"),
+        "client": (client, 5), "state": state or {},
     }  # fmt: skip
     asyncio.run(admission(scope, receive, send))
     headers_sent = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
@@ -97,11 +104,11 @@ def test_a_body_that_does_not_end_is_given_up() -> None:
 
 def test_all_uploads_together_are_limited_and_forgotten_afterwards() -> None:
     admission = open_gate(max_upload_mib=0.1)
-    admission.count_in_flight(10**6)
+    admission.count_in_flight("others", 10**6)
     status, headers, _ = ask(admission, chunks=(b"x" * 900_000,))
     assert status == 503
     assert int(headers["retry-after"]) > 0
-    admission.count_in_flight(-(10**6))
+    admission.in_flight.take("others", -(10**6))
     assert ask(admission, chunks=(b"x" * 900_000,))[0] == 200
 
 
@@ -146,6 +153,75 @@ def test_a_token_in_the_address_becomes_a_cookie_and_leaves_the_address() -> Non
     assert ask(admission, query=f"token={TOKEN}")[0] == 401  # not with a POST
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({"host": "evil.example"}, 421), ({"host": "localhost", "origin": "http://evil.example"}, 403),
+     ({"host": "localhost", "sec-fetch-site": "cross-site"}, 403), ({"host": "localhost"}, 200)],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/api/predict", "/api/uploads", "/gradio_api/queue/join"])
+def test_other_hosts_and_other_sites_are_refused_before_the_body_is_read(
+    path: str, headers: dict[str, str], status: int
+) -> None:
+    read: list[bytes] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        read.append((await receive())["body"])
+        await reader(scope, receive, send)
+
+    admission = AdmissionMiddleware(app, Settings(), METRICS)
+    found, _, body = ask(admission, path, (b"a", b"b"), headers)
+    assert (found, len(read)) == (status, status == 200)
+    assert status == 200 or json.loads(body)["error"].endswith(".")
+
+
+def test_a_rebound_name_reads_nothing() -> None:
+    for path in ("/", "/api/devices", "/metrics", "/healthz", "/gradio_api/queue/data"):
+        assert ask(open_gate(), path, headers={"host": "evil.example:7860"}, method="GET")[0] == 421
+
+
+def test_a_body_that_trickles_is_given_up_early() -> None:
+    admission = open_gate(timeout_s=600.0)
+    assert admission.patience_s(0) == HEAD_TIMEOUT_S
+    assert admission.patience_s(10**6) == pytest.approx(HEAD_TIMEOUT_S + 10**6 / SLOWEST_BYTES_PER_S)
+    assert admission.patience_s(10**9) == 600.0
+
+
+def test_one_client_does_not_take_the_room_for_all_uploads() -> None:
+    admission = open_gate(max_upload_mib=0.5)  # room for 5 MiB in all
+    admission.count_in_flight("127.0.0.9", 2_300_000)
+    assert ask(admission, chunks=(b"x" * 1_000_000,), client="127.0.0.9")[0] == 429
+    assert ask(admission, chunks=(b"x" * 1_000_000,), client="127.0.0.8")[0] == 200
+    assert admission.in_flight.of("127.0.0.8") == 0
+
+
+def test_one_upload_of_a_client_is_not_refused_for_others() -> None:
+    admission = open_gate(max_upload_mib=0.5)
+    for number in range(3):
+        admission.count_in_flight(str(number), 1_200_000, 1_500_000)
+    assert ask(admission, chunks=(b"x" * 1_400_000,))[0] == 200
+
+
+def test_a_crowded_connection_gets_its_health_and_nothing_else() -> None:
+    crowded = {CROWDED: True}
+    assert ask(open_gate(), "/healthz", method="GET", state=crowded)[0] == 200
+    status, headers, _ = ask(open_gate(), "/api/devices", method="GET", state=crowded)
+    assert status == 429
+    assert int(headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize(("behind_proxy", "client"), [(True, "9.9.9.9"), (False, "127.0.0.1")])
+def test_the_application_knows_its_client(behind_proxy: bool, client: str) -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((scope["client"][0], CLIENT.get()))
+        await reader(scope, receive, send)
+
+    admission = AdmissionMiddleware(app, Settings(behind_proxy=behind_proxy), METRICS)
+    ask(admission, headers={"x-forwarded-for": "1.1.1.1, 9.9.9.9"}, client="127.0.0.1")
+    assert seen == [(client, client)]
+
+
 def test_websockets_are_closed() -> None:
     sent: list[Any] = []
 
@@ -160,5 +236,7 @@ def test_problems_are_one_short_line_of_any_text() -> None:
     error = json.loads(problem("a\n b\ud800" + "x" * 2000))["error"]
     assert error.startswith("a b\ud800x")
     assert len(error) == MAX_ERROR_CHARACTERS
-    assert "retry-after" in problem_headers(BusyError("x"))
+    assert problem_headers(BusyError("x", 12.2))["retry-after"] == "13"
+    assert problem_headers(BusyError("x", 0.0))["retry-after"] == "1"
+    assert problem_headers(BusyError("x", 1e9))["retry-after"] == "60"
     assert "retry-after" not in problem_headers(ForetellError("x"))

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from foretell.processes.parent import resident_bytes
 from foretell.units import bytes_from_mib
 from foretell.web.admission import pool as pools
 from foretell.web.admission.pool import Pool, resident_mib
-from foretell.web.refusals import BusyError, RefusedError, TooSlowError
+from foretell.web.refusals import BusyError, RefusedError, TooSlowError, WorkerKilledError
 from foretell.web.settings import Settings
 
 # a worker that does as it is told
@@ -24,6 +26,11 @@ for line in sys.stdin:
     asked = json.loads(line)
     if asked["kind"] == "sleep": time.sleep(600)
     if asked["kind"] == "die": os._exit(3)
+    if asked["kind"] == "killed": os.kill(os.getpid(), 9)
+    if asked["kind"] == "killed once":
+        if not os.path.exists("was killed"): open("was killed", "x").close(); os.kill(os.getpid(), 9)
+    if asked["kind"] == "wait":
+        while not os.path.exists("go on"): time.sleep(0.01)
     if asked["kind"] == "eat": eaten = bytearray(b"x" * (300 << 20)); time.sleep(600)
     print(json.dumps({"text": f"{os.getpid()} {os.getcwd()}", "tainted": asked["kind"] == "taint"}), flush=True)
 """
@@ -58,12 +65,12 @@ def test_one_process_answers_again_and_again_from_an_empty_folder(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("kind", "error", "settings"),
-    [("sleep", TooSlowError, {"timeout_s": 3.0}), ("die", RefusedError, {}),
-     ("eat", RefusedError, {"memory_mib": 100.0})],
+    ("kind", "error", "settings", "restarts"),
+    [("sleep", TooSlowError, {"timeout_s": 3.0}, 1), ("die", RefusedError, {}, 2),
+     ("killed", WorkerKilledError, {}, 2), ("eat", RefusedError, {"memory_mib": 100.0}, 1)],
 )  # fmt: skip
 def test_a_worker_that_misbehaves_is_replaced(
-    tmp_path: Path, kind: str, error: type[Exception], settings: dict[str, float]
+    tmp_path: Path, kind: str, error: type[Exception], settings: dict[str, float], restarts: int
 ) -> None:
     async def work(pool: Pool) -> None:
         first, _ = await echo(pool)
@@ -73,9 +80,126 @@ def test_a_worker_that_misbehaves_is_replaced(
         second, _ = await echo(pool)
         assert second != first
         assert resident_bytes(first) == 0
-        assert pool.restarts == 1
+        assert pool.restarts == restarts
 
     with_pool(work, tmp_path, **settings)
+
+
+def test_a_question_whose_worker_was_killed_is_asked_once_more(tmp_path: Path) -> None:
+    async def work(pool: Pool) -> None:
+        first, _ = await echo(pool)
+        second, _ = await echo(pool, "killed once")
+        assert second != first
+        assert (pool.deaths, pool.restarts) == (1, 1)
+
+    with_pool(work, tmp_path)
+
+
+def test_the_second_try_is_on_a_fresh_worker(tmp_path: Path) -> None:
+    async def work() -> None:
+        pool = Pool(Settings(workers=2), tmp_path, (sys.executable, "-I", "-S", "-c", CHILD))
+        pool.start()
+        while len(pool._idle) < 2:
+            await asyncio.sleep(0.01)
+        old = pool.pids
+        assert (await echo(pool, "killed once"))[0] not in old
+        await pool.stop()
+
+    asyncio.run(asyncio.wait_for(work(), 300))
+
+
+def test_a_worker_that_died_while_it_was_idle_costs_no_try(tmp_path: Path) -> None:
+    async def work(pool: Pool) -> None:
+        await echo(pool)
+        (pid,) = pool.pids
+        os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):  # asyncio may have noticed already
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert (await echo(pool))[0] != pid
+        assert pool.deaths == 0
+
+    with_pool(work, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "words"),
+    [("killed", 503, "SIGKILL.*nothing about the model"), ("die", 422, "exited with code 3")],
+)
+def test_a_dead_worker_is_named_and_not_the_model(tmp_path: Path, kind: str, status: int, words: str) -> None:
+    async def work(pool: Pool) -> None:
+        with pytest.raises(RefusedError, match=f"The worker process .*{words}") as caught:
+            await pool.ask({"kind": kind})
+        assert caught.value.status == status
+        assert "damaged" not in str(caught.value)
+        assert pool.deaths == 2
+
+    with_pool(work, tmp_path)
+
+
+def test_questions_are_answered_in_the_order_of_their_arrival(tmp_path: Path) -> None:
+    async def work(pool: Pool) -> None:
+        order: list[int] = []
+
+        async def ask(number: int, kind: str) -> None:
+            await pool.ask({"kind": kind}, lambda: order.append(number))
+
+        asking = [asyncio.ensure_future(ask(0, "wait"))]
+        while not order:
+            await asyncio.sleep(0.01)
+        asking += [asyncio.ensure_future(ask(number, "echo")) for number in range(1, 6)]
+        await asyncio.sleep(0)
+        assert pool.waiting == 5
+        asking.pop(3).cancel()  # who leaves the line holds nobody up
+        (tmp_path / "go on").touch()
+        await asyncio.gather(*asking)
+        assert order == [0, 1, 2, 4, 5]
+
+    with_pool(work, tmp_path)
+
+
+def test_a_question_whose_worker_died_keeps_its_place(tmp_path: Path) -> None:
+    async def work(pool: Pool) -> None:
+        order: list[str] = []
+
+        async def ask(kind: str) -> None:
+            await pool.ask({"kind": kind})
+            order.append(kind)
+
+        await asyncio.gather(ask("killed once"), ask("echo"), ask("taint"))
+        assert order == ["killed once", "echo", "taint"]
+
+    with_pool(work, tmp_path)
+
+
+def test_the_expected_wait_grows_with_the_line(tmp_path: Path) -> None:
+    async def work(pool: Pool) -> None:
+        await echo(pool)
+        assert pool.wait_s == 0
+        waiting = asyncio.ensure_future(pool.ask({"kind": "wait"}))
+        while not pool.busy:
+            await asyncio.sleep(0.01)
+        one = pool.wait_s
+        others = [asyncio.ensure_future(pool.ask({"kind": "echo"})) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert pool.wait_s == pytest.approx(4 * one)
+        (tmp_path / "go on").touch()
+        await asyncio.gather(waiting, *others)
+
+    with_pool(work, tmp_path)
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spawn, failures = Pool._spawn, [OSError(24, "Too many open files")]
+    monkeypatch.setattr(pools, "_RETRY_PAUSE_S", 0.01)
+
+    async def fail_once(pool: Pool) -> Any:
+        if failures:
+            raise failures.pop()
+        return await spawn(pool)
+
+    monkeypatch.setattr(Pool, "_spawn", fail_once)
+    with_pool(echo, tmp_path)
+    assert not failures
 
 
 def test_it_is_replaced_where_it_says_so_and_after_many_answers(

@@ -1,6 +1,7 @@
 """Files of others: named safely, limited, deleted."""
 
 import asyncio
+import errno
 import io
 import stat
 from collections.abc import Iterator
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from foretell.errors import ModelError
+from foretell.web.admission.clients import CLIENT
 from foretell.web.admission.uploads import KEPT_S, MAX_KEPT_UPLOADS, Upload, Uploads, safe_name, sweep_forever
-from foretell.web.refusals import TooLargeError
+from foretell.web.refusals import FullDiskError, TooLargeError
 
 
 class Clock:
@@ -72,10 +74,48 @@ def test_what_is_refused_is_not_kept(uploads: Uploads, data: bytes, error: type[
     assert list(uploads.folder.iterdir()) == []
 
 
+def test_a_file_stays_while_somebody_holds_it(uploads: Uploads) -> None:
+    upload = take(uploads)
+    upload.hold()
+    upload.delete()
+    assert upload.path.exists()
+    upload.delete()
+    assert not upload.path.parent.exists()
+
+
+class FullDisk(io.BytesIO):
+    """A file whose second half finds no space."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().read(2)
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(uploads: Uploads) -> None:
+    with pytest.raises(FullDiskError, match="No space left") as caught:
+        asyncio.run(uploads.take(FullDisk(b"abcd"), "a.onnx"))
+    assert caught.value.status == 503
+    assert list(uploads.folder.iterdir()) == []
+
+
+def test_where_there_is_no_room_whoever_has_the_most_loses(uploads: Uploads) -> None:
+    CLIENT.set("small")
+    small = take(uploads, b"x" * 100)
+    uploads.keep(small)
+    CLIENT.set("large")
+    large = [take(uploads, b"x" * 100) for _ in range(MAX_KEPT_UPLOADS + 3)]
+    for upload in large:
+        uploads.keep(upload)
+    assert uploads.find(f"upload:{small.ident}") is small
+    assert [upload.path.exists() for upload in large] == [False] * 4 + [True] * (MAX_KEPT_UPLOADS - 1)
+
+
 def test_equal_files_have_equal_digests(uploads: Uploads) -> None:
     one, two, other = take(uploads), take(uploads), take(uploads, b"abd")
-    assert one.digest == two.digest != other.digest
+    assert one.path.name == two.path.name != other.path.name
     assert one.path != two.path
+    assert one.name == "a.onnx"
 
 
 def test_what_is_kept_goes_when_it_is_old(uploads: Uploads, clock: Clock) -> None:

@@ -21,7 +21,7 @@ from foretell.web.api import make_app
 from foretell.web.settings import Settings
 
 app = make_app(Settings(workers=1))
-page = TestClient(app)  # not entered: no worker is needed to look at it
+page = TestClient(app, base_url="http://localhost")  # not entered: no worker is needed to look at it
 pages = {path: page.get(path).text for path in ("/", "/theme.css", "/config")}
 message = {"data": [{"path": "http://example.org"}], "session_hash": "a"}
 pages["statuses"] = [
@@ -31,6 +31,17 @@ pages["statuses"] = [
     page.post("/gradio_api/upload", files={"files": ("a.onnx", b"x")}).status_code,
     page.post("/gradio_api/queue/join", json=message).status_code,
 ]
+import asyncio, gradio
+from gradio.helpers import special_args
+from foretell.web.admission.clients import CLIENT
+from foretell.web.page.page import _for_client
+
+async def handler(*values):
+    return [CLIENT.get(), *values]
+
+wrapped = _for_client(handler)
+request = gradio.Request(client={"host": "10.0.0.9"}, headers={})
+pages["handled"] = asyncio.run(wrapped(*special_args(wrapped, ["a", "b"], request)[0]))
 app.state.queue.uploads.close()
 print(json.dumps(pages))
 """
@@ -49,8 +60,12 @@ def test_the_page_has_three_tabs_and_loads_nothing_from_other_hosts(page: dict[s
     for label in ("Predict", "Compare", "Advise", "Download report"):
         assert f'"{label}"' in page["/"]
     loaded = re.findall(r"""(?:src|href)=["']?(https?://[^"' >]+)""", page["/"])
-    assert [link for link in loaded if "testserver" not in link] == []
+    assert [link for link in loaded if "localhost" not in link] == []
     assert not re.search(r"@import|url\([\"']?http", page["/theme.css"])
+
+
+def test_a_button_knows_whose_it_is(page: dict[str, Any]) -> None:
+    assert page["handled"] == ["10.0.0.9", "a", "b"]
 
 
 def test_analytics_are_off_and_no_button_is_an_api(page: dict[str, Any]) -> None:

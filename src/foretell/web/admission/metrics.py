@@ -30,6 +30,11 @@ class Metrics:
             registry=self._registry,
         )  # fmt: skip
 
+        self._saved = Counter(
+            "foretell_answers_saved", "Answers that cost no worker, by source: memory, folder, in flight.",
+            ["source"], registry=self._registry,
+        )  # fmt: skip
+
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Add a gauge that is computed when Prometheus reads it."""
         Gauge(f"foretell_{name}", text, registry=self._registry).set_function(value)
@@ -43,6 +48,10 @@ class Metrics:
     def refuse(self, reason: str) -> None:
         """Count a refused upload."""
         self._refused.labels(reason).inc()
+
+    def save(self, source: str) -> None:
+        """Count an answer that cost no worker."""
+        self._saved.labels(source).inc()
 
     def page(self) -> bytes:
         """All metrics in the text format of Prometheus."""

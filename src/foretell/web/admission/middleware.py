@@ -1,9 +1,10 @@
-"""Web: the middleware of every request: it checks the token, limits size and duration, and counts."""
+"""Web: the middleware of every request: it checks host, origin and token, limits size and duration, and counts."""
 
 import asyncio
 import hashlib
 import hmac
 import json
+import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -12,10 +13,12 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from foretell.errors import ForetellError
-from foretell.units import MIB, bytes_from_mib
+from foretell.units import KIB, MIB, bytes_from_mib
+from foretell.web.admission.clients import CLIENT, Shares, client_of
 from foretell.web.admission.metrics import Metrics
+from foretell.web.admission.origin import check_host, check_origin
 from foretell.web.admission.uploads import too_large
-from foretell.web.refusals import BusyError, SlowClientError, TooLargeError, status_of
+from foretell.web.refusals import BusyError, SlowClientError, TooLargeError, TooManyError, status_of
 from foretell.web.settings import Settings
 
 Scope = MutableMapping[str, Any]
@@ -26,7 +29,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "foretell"
 PUBLIC_PATHS = ("/healthz",)  # health checks need no token
-RETRY_S = 5
+CROWDED = "crowded"  # set by the server for a connection of a client that has too many
+HEAD_TIMEOUT_S = 10.0  # how long the head of a request may take to arrive, or the first bytes of its body
+SLOWEST_BYTES_PER_S = 32 * KIB  # of a body, after that
+LONGEST_RETRY_S = 60
 MAX_FORM_FIELDS_BYTES = MIB  # the fields of a form, without its file
 MAX_SMALL_BODY_BYTES = MIB  # requests of the page, and JSON
 MAX_ERROR_CHARACTERS = 1000
@@ -50,7 +56,9 @@ class AdmissionMiddleware:
         self._settings = settings
         self._metrics = metrics
         self._key = secrets.token_bytes(32)  # new at every start, so that old cookies become invalid
-        self._bytes_in_flight = 0
+        self.in_flight = Shares(
+            _MAX_UPLOADS_IN_FLIGHT * bytes_from_mib(settings.max_upload_mib) + MAX_SMALL_BODY_BYTES
+        )  # bytes that are being uploaded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on to the application, or refuse it here."""
@@ -63,9 +71,17 @@ class AdmissionMiddleware:
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         started, response = time.perf_counter(), _Response(send, self._settings.timeout_s)
-        body = _Body(receive, self, scope)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        peer = (scope.get("client") or (None,))[0]
+        client = client_of(peer, headers, behind_proxy=self._settings.behind_proxy)
+        CLIENT.set(client)
+        scope = {**scope, "client": (client, 0)}
+        body = _Body(receive, self, scope, client)
         try:
-            refusal = self._check_token(scope)
+            check_host(headers, self._settings)
+            check_origin(scope["method"], headers)
+            self._check_crowd(scope)
+            refusal = self._check_token(scope, headers)
             if refusal is not None:
                 await response.respond(*refusal)
                 return
@@ -76,28 +92,35 @@ class AdmissionMiddleware:
                 raise
             await response.respond_error(error)
         finally:
-            self._bytes_in_flight -= body.received
+            self.in_flight.take(client, -body.counted)
             self._metrics.count(scope["path"], response.status or 0, time.perf_counter() - started)
 
-    def count_in_flight(self, size: int) -> None:
-        """Count bytes that are being uploaded; refuse them if all requests together have too many."""
-        self._bytes_in_flight += size
-        if (
-            self._bytes_in_flight
-            > _MAX_UPLOADS_IN_FLIGHT * bytes_from_mib(self._settings.max_upload_mib) + MAX_SMALL_BODY_BYTES
-        ):
+    def count_in_flight(self, client: str, size: int, allowed: int = 0) -> None:
+        """Count bytes that are being uploaded; refuse them if all requests, or those of one client, have too many.
+
+        ``allowed`` is what one request may have: that much no client is refused for the sake of others.
+        """
+        if self.in_flight.taken + size > self.in_flight.places:
             self._metrics.refuse("busy")
-            raise BusyError("Too much is being uploaded at the moment. Try again in a few seconds.")
+            raise BusyError("Too much is being uploaded at the moment. Try again later.")
+        if self.in_flight.of(client) + size > allowed and not self.in_flight.allows(client, size):
+            self._metrics.refuse("share")
+            raise TooManyError("You are uploading too much at the same time. Try again later.")
+        self.in_flight.take(client, size)
+
+    def _check_crowd(self, scope: Scope) -> None:
+        if scope.get("state", {}).get(CROWDED) and scope["path"] not in PUBLIC_PATHS:
+            raise TooManyError("You have too many connections. Close some, or try again later.")
 
     def refuse_size(self) -> TooLargeError:
         """Count an upload that is too large."""
         self._metrics.refuse("size")
         return TooLargeError(too_large(bytes_from_mib(self._settings.max_upload_mib)))
 
-    def refuse_slow(self) -> SlowClientError:
+    def refuse_slow(self, waited_s: float) -> SlowClientError:
         """Count an upload that takes too long."""
         self._metrics.refuse("pace")
-        return SlowClientError(f"The request did not arrive within {self._settings.timeout_s:g} s.")
+        return SlowClientError(f"The request did not arrive within {waited_s:.3g} s.")
 
     def largest_body(self, path: str) -> int:
         """How many bytes the body of a request may have."""
@@ -108,12 +131,11 @@ class AdmissionMiddleware:
             )
         return MAX_SMALL_BODY_BYTES
 
-    @property
-    def timeout_s(self) -> float:
-        """How long a request may take to arrive."""
-        return self._settings.timeout_s
+    def patience_s(self, received: int) -> float:
+        """How long a request may take of which so many bytes have arrived: a body must not trickle."""
+        return min(self._settings.timeout_s, HEAD_TIMEOUT_S + received / SLOWEST_BYTES_PER_S)
 
-    def _check_token(self, scope: Scope) -> tuple[int, Mapping[str, str], bytes] | None:
+    def _check_token(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes] | None:
         """None if the request may pass; else status, headers and body of the response.
 
         A browser sends the token once, as ``?token=``. It gets a cookie and is redirected to the same page without
@@ -122,7 +144,6 @@ class AdmissionMiddleware:
         token = self._settings.token
         if token is None or scope["path"] in PUBLIC_PATHS:
             return None
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         kind, _, credentials = headers.get("authorization", "").partition(" ")
         if (kind.lower() == "bearer" and _same(credentials.strip(), token)) or _same(
             _cookie(headers), self._cookie_value(token)
@@ -144,14 +165,16 @@ class AdmissionMiddleware:
 class _Body:
     """The body of a request, counted and timed while it arrives."""
 
-    def __init__(self, receive: Receive, admission: AdmissionMiddleware, scope: Scope) -> None:
+    def __init__(self, receive: Receive, admission: AdmissionMiddleware, scope: Scope, client: str) -> None:
         self._receive = receive
         self._admission = admission
         self._scope = scope
+        self._client = client
         self._max_bytes = admission.largest_body(scope["path"])
-        self._deadline = time.monotonic() + admission.timeout_s
+        self._started = time.monotonic()
         self._complete = False
-        self.received = 0
+        self._received = 0
+        self.counted = 0  # bytes that the admission has counted as in flight
 
     def check_length(self) -> None:
         """Refuse a request early if its Content-Length is too large."""
@@ -164,16 +187,18 @@ class _Body:
         if self._complete:
             return await self._receive()  # the application waits here for a disconnect, which may take any time
         try:
-            message = await asyncio.wait_for(self._receive(), max(0.0, self._deadline - time.monotonic()))
+            patience_s = self._admission.patience_s(self._received)
+            message = await asyncio.wait_for(self._receive(), max(0.0, self._started + patience_s - time.monotonic()))
         except TimeoutError as error:
-            raise self._admission.refuse_slow() from error
+            raise self._admission.refuse_slow(patience_s) from error
         if message["type"] == "http.request":
             size = len(message.get("body", b""))
-            self.received += size
+            self._received += size
             self._complete = not message.get("more_body", False)
-            if self.received > self._max_bytes:
+            if self._received > self._max_bytes:
                 raise self._admission.refuse_size()
-            self._admission.count_in_flight(size)
+            self._admission.count_in_flight(self._client, size, self._max_bytes)
+            self.counted += size
         return message
 
 
@@ -216,7 +241,9 @@ def problem(text: str) -> bytes:
 
 def problem_headers(error: ForetellError) -> dict[str, str]:
     """The headers of an error."""
-    retry = {"retry-after": str(RETRY_S)} if isinstance(error, BusyError) else {}
+    retry = {}
+    if isinstance(error, BusyError):
+        retry = {"retry-after": str(min(LONGEST_RETRY_S, max(1, math.ceil(error.retry_s))))}
     return {"content-type": "application/json", **retry}
 
 

@@ -5,16 +5,22 @@ time, so a model that crashes its reader takes down one request only.
 """
 
 import asyncio
+import heapq
+import itertools
 import json
+import os
+import signal
+import statistics
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from foretell.processes.parent import child_environment, kill_group, resident_bytes
+from foretell.processes.parent import child_environment, describe_exit, kill_group, resident_bytes
 from foretell.units import MIB, bytes_from_mib, mib
-from foretell.web.refusals import BrokenError, BusyError, RefusedError, TooSlowError
+from foretell.web.refusals import BrokenError, BusyError, RefusedError, TooSlowError, WorkerKilledError
 from foretell.web.settings import Settings
 
 WORKER = (
@@ -28,6 +34,17 @@ _START_TIMEOUT_S = 120.0
 _POLL_S = 0.2  # how often memory and time of a busy worker are checked
 _RETRY_PAUSE_S = 1.0  # a worker that cannot start must not be restarted in a tight loop
 _MAX_ANSWER_BYTES = 64 * MIB
+_RECENT_ANSWERS = 64  # whose times tell how long others will wait
+_EXIT_WAIT_S = 10.0
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)  # no model causes these
+
+
+class WorkerDiedError(RefusedError):
+    """The worker ended before it answered, with this exit code."""
+
+    def __init__(self, code: int | None) -> None:
+        super().__init__("The worker process " + ("ended" if code is None else describe_exit(code)) + ".")
+        self.code = code
 
 
 class Worker:
@@ -40,7 +57,7 @@ class Worker:
     @property
     def needs_replacement(self) -> bool:
         """Whether the process has ended or has reached its number of answers."""
-        return self.process.returncode is not None or self.answers >= MOST_ANSWERS
+        return self._has_ended() or self.answers >= MOST_ANSWERS
 
     async def ask(self, message: dict[str, Any], settings: Settings) -> dict[str, Any]:
         """The worker's answer. If this raises, the worker must not be used again."""
@@ -50,9 +67,9 @@ class Worker:
             await self.process.stdin.drain()
         line = await self._read_answer(settings)
         if not line.endswith(b"\n"):
-            raise RefusedError(
-                "The process that read the model ended: the file is damaged, or it needs more memory than allowed."
-            )
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.process.wait(), _EXIT_WAIT_S)
+            raise WorkerDiedError(self.process.returncode)
         self.answers += 1
         reply: dict[str, Any] = json.loads(line)
         return reply
@@ -80,6 +97,15 @@ class Worker:
         finally:
             reading.cancel()
 
+    def _has_ended(self) -> bool:
+        """Whether the process has ended, even if asyncio has not noticed yet."""
+        if self.process.returncode is not None:
+            return True
+        try:
+            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
     async def end(self) -> None:
         """Kill the process and its children."""
         kill_group(self.process.pid)
@@ -87,73 +113,157 @@ class Worker:
 
 
 class Pool:
-    """A fixed number of workers. Questions wait until one is idle."""
+    """A fixed number of workers. Questions wait in the order of their arrival until one is idle."""
 
     def __init__(self, settings: Settings, folder: Path, command: Sequence[str] = WORKER) -> None:
         self._settings = settings
         self._folder = folder
         self._command = command
-        self._idle: asyncio.Queue[Worker] = asyncio.Queue()
+        self._idle: deque[Worker] = deque()
+        self._line: list[tuple[int, asyncio.Future[Worker]]] = []  # a heap, the earliest ticket first
+        self._tickets = itertools.count()
         self._alive: set[Worker] = set()
         self._start_tasks: set[asyncio.Task[None]] = set()
+        self._recent_s: deque[float] = deque(maxlen=_RECENT_ANSWERS)
         self.busy = 0
         self.restarts = 0
+        self.deaths = 0
 
     @property
     def pids(self) -> list[int]:
         """The process ids of all workers."""
         return [worker.process.pid for worker in self._alive]
 
+    @property
+    def waiting(self) -> int:
+        """How many questions wait for a worker."""
+        return sum(not future.done() for _, future in self._line)
+
+    @property
+    def wait_s(self) -> float:
+        """How long a new question would wait, by the times of recent answers."""
+        each_s = statistics.fmean(self._recent_s) if self._recent_s else 1.0
+        return each_s * (self.waiting + self.busy) / self._settings.workers
+
     def start(self) -> None:
         """Start all workers in the background; questions may be asked at once."""
         for _ in range(self._settings.workers):
             self._start_soon()
 
-    async def ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The answer of the next free worker."""
-        worker = await self._next_idle()
+    async def ask(self, message: dict[str, Any], on_start: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """The answer of the next free worker; ``on_start`` is called when one begins.
+
+        A worker that dies is not blamed on the model: somebody may have killed it, or the system was short of memory.
+        The question is asked once more, of a fresh worker: whatever killed one may be killing the others too.
+        """
+        ticket = next(self._tickets)
+        worker = await self._next_idle(ticket)
+        on_start()
+        try:
+            return await self._use(worker, message)
+        except WorkerDiedError:
+            self.deaths += 1
+        fresh = await self._successor(worker)
+        try:
+            return await self._use(fresh, message)
+        except WorkerDiedError as error:
+            self.deaths += 1
+            self._replace(fresh)
+            if error.code in _FROM_OUTSIDE:
+                raise WorkerKilledError(
+                    f"{error} That happened twice. It says nothing about the model: the machine may be short of memory."
+                    " Try again later.",
+                    self.wait_s,
+                ) from error
+            raise RefusedError(f"{error} Another one had died of the same question before.") from error
+
+    async def _use(self, worker: Worker, message: dict[str, Any]) -> dict[str, Any]:
         self.busy += 1
-        reply: dict[str, Any] = {"tainted": True}  # also if ask() raises or the client disconnects
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         try:
             reply = await worker.ask(message, self._settings)
+        except WorkerDiedError:
+            raise  # the caller replaces it
+        except BaseException:  # also if the question is cancelled
+            self._replace(worker)
+            raise
         finally:
             self.busy -= 1
-            if reply.pop("tainted", False) or worker.needs_replacement:
-                self._replace(worker)
-            else:
-                self._idle.put_nowait(worker)
+            self._recent_s.append(loop.time() - started)
+        if reply.pop("tainted", False) or worker.needs_replacement:
+            self._replace(worker)
+        else:
+            self._offer(worker)
         return reply
 
-    async def _next_idle(self) -> Worker:
+    async def _successor(self, dead: Worker) -> Worker:
+        """Replace a worker that has died, and wait for the new one before others get it."""
+        self.restarts += 1
+        reserved: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+        self._start_soon(dead, reserved)
+        return await self._wait_for(reserved, _START_TIMEOUT_S)
+
+    async def _next_idle(self, ticket: int) -> Worker:
         while True:
-            try:
-                worker = await asyncio.wait_for(self._idle.get(), self._settings.timeout_s)
-            except TimeoutError as error:
-                raise BusyError("All workers are busy. Try again in a few seconds.") from error
+            worker = self._idle.popleft() if self._idle else await self._stand_in_line(ticket)
             if not worker.needs_replacement:
                 return worker
             self._replace(worker)
 
+    async def _stand_in_line(self, ticket: int) -> Worker:
+        future: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._line, (ticket, future))
+        return await self._wait_for(future, self._settings.timeout_s)
+
+    async def _wait_for(self, future: asyncio.Future[Worker], timeout_s: float) -> Worker:
+        try:
+            await asyncio.wait([future], timeout=timeout_s)
+        except asyncio.CancelledError:
+            if not future.cancel():  # a worker came at the same moment: the next one gets it
+                self._offer(future.result())
+            raise
+        if not future.done():
+            future.cancel()
+            raise BusyError("All workers are busy. Try again later.", self.wait_s)
+        return future.result()
+
+    def _offer(self, worker: Worker) -> None:
+        """Give an idle worker to the earliest question in the line."""
+        while self._line:
+            _, future = heapq.heappop(self._line)
+            if not future.done():
+                future.set_result(worker)
+                return
+        self._idle.append(worker)
+
     def _replace(self, worker: Worker) -> None:
         self.restarts += 1
-        self._alive.discard(worker)
         self._start_soon(worker)
 
-    def _start_soon(self, replaced: Worker | None = None) -> None:
-        task = asyncio.get_running_loop().create_task(self._start_one(replaced))
+    def _start_soon(self, replaced: Worker | None = None, reserved: asyncio.Future[Worker] | None = None) -> None:
+        task = asyncio.get_running_loop().create_task(self._start_one(replaced, reserved))
         self._start_tasks.add(task)
         task.add_done_callback(self._start_tasks.discard)
 
-    async def _start_one(self, replaced: Worker | None) -> None:
+    async def _start_one(self, replaced: Worker | None, reserved: asyncio.Future[Worker] | None) -> None:
         if replaced is not None:
             await replaced.end()  # first, so that there are never more processes than allowed
+            self._alive.discard(replaced)  # not before: stop() must end it where this task is cancelled
         while True:
-            worker = await self._spawn()
+            try:
+                worker = await self._spawn()
+            except OSError:  # no memory or no file handle at the moment
+                await asyncio.sleep(_RETRY_PAUSE_S)
+                continue
             self._alive.add(worker)
             assert worker.process.stdout is not None
             with suppress(TimeoutError):
                 if await asyncio.wait_for(worker.process.stdout.readline(), _START_TIMEOUT_S):
-                    self._idle.put_nowait(worker)
+                    if reserved is None or reserved.done():
+                        self._offer(worker)
+                    else:
+                        reserved.set_result(worker)
                     return
             self._alive.discard(worker)
             await worker.end()

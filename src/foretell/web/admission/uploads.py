@@ -7,6 +7,7 @@ import secrets
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from typing import BinaryIO
 
 from foretell.errors import ModelError
 from foretell.units import KIB, mib
+from foretell.web.admission.clients import CLIENT, UNKNOWN
 from foretell.web.questions import UPLOAD
-from foretell.web.refusals import BusyError, TooLargeError
+from foretell.web.refusals import BusyError, TooLargeError, full_disk
 
 SUFFIXES = (".onnx", ".pt2")
 KEPT_S = 600.0
@@ -25,19 +27,27 @@ _CHUNK_BYTES = 256 * KIB
 _MAX_NAME_CHARACTERS = 80
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Upload:
-    """An uploaded file, alone in its folder, and the hash of its content."""
+    """An uploaded file, alone in its folder. On the disk it is called by the hash of its content."""
 
     ident: str
     path: Path
-    digest: str
+    name: str
     size_bytes: int
     stored_at: float
+    client: str = UNKNOWN
+    holders: int = 1
+
+    def hold(self) -> None:
+        """Keep the file until it is deleted once more."""
+        self.holders += 1
 
     def delete(self) -> None:
-        """Delete the file and its folder."""
-        shutil.rmtree(self.path.parent, ignore_errors=True)
+        """Delete the file and its folder, unless somebody still holds it."""
+        self.holders -= 1
+        if self.holders <= 0:
+            shutil.rmtree(self.path.parent, ignore_errors=True)
 
 
 class Uploads:
@@ -51,25 +61,34 @@ class Uploads:
 
     async def take(self, file: BinaryIO, name: str) -> Upload:
         """Copy a received file into the private folder; the caller deletes it."""
-        ident = secrets.token_hex(16)
-        path = self.folder / ident / safe_name(name)
+        ident, name = secrets.token_hex(16), safe_name(name)
+        folder = self.folder / ident
         try:
-            path.parent.mkdir(mode=0o700)
-            digest, size_bytes = await asyncio.to_thread(_copy, file, path, self.max_bytes)
+            folder.mkdir(mode=0o700)
+            path, size_bytes = await asyncio.to_thread(_copy, file, folder, name, self.max_bytes)
         except OSError as error:
-            shutil.rmtree(path.parent, ignore_errors=True)
-            raise BusyError(f"The upload could not be stored: {error.strerror}. Try again later.") from error
+            shutil.rmtree(folder, ignore_errors=True)
+            refusal = full_disk(error)
+            if refusal is None:
+                raise BusyError(f"The upload could not be stored: {error.strerror}. Try again later.") from error
+            raise refusal from error
         except BaseException:  # also if the request is cancelled
-            shutil.rmtree(path.parent, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
-        return Upload(ident, path, digest, size_bytes, self._clock())
+        return Upload(ident, path, name, size_bytes, self._clock(), CLIENT.get())
 
     def keep(self, upload: Upload) -> None:
-        """Keep a file for later questions; the oldest ones are deleted if the space does not suffice."""
+        """Keep a file for later questions; where space is short, whoever has the most there loses the oldest file."""
         self.sweep()
         self._kept[upload.ident] = upload
-        while sum(other.size_bytes for other in self._kept.values()) > MAX_KEPT_UPLOADS * self.max_bytes:
-            self.drop(next(iter(self._kept)))
+        while True:
+            kept_bytes: Counter[str] = Counter()
+            for other in self._kept.values():
+                kept_bytes[other.client] += other.size_bytes
+            if kept_bytes.total() <= MAX_KEPT_UPLOADS * self.max_bytes:
+                return
+            largest = max(kept_bytes, key=kept_bytes.__getitem__)
+            self.drop(next(ident for ident, other in self._kept.items() if other.client == largest))
 
     def find(self, spec: str) -> Upload:
         """The kept file that ``upload:ID`` names."""
@@ -112,9 +131,10 @@ def safe_name(name: str) -> str:
     return f"{stem[-_MAX_NAME_CHARACTERS:] or 'model'}.{suffix.lower()}"
 
 
-def _copy(source: BinaryIO, path: Path, max_bytes: int) -> tuple[str, int]:
+def _copy(source: BinaryIO, folder: Path, name: str, max_bytes: int) -> tuple[Path, int]:
     digest, size_bytes = hashlib.sha256(), 0
-    with path.open("xb") as target:
+    received = folder / "received"
+    with received.open("xb") as target:
         while chunk := source.read(_CHUNK_BYTES):
             size_bytes += len(chunk)
             if size_bytes > max_bytes:
@@ -122,8 +142,10 @@ def _copy(source: BinaryIO, path: Path, max_bytes: int) -> tuple[str, int]:
             digest.update(chunk)
             target.write(chunk)
     if not size_bytes:
-        raise ModelError(f"{path.name} is empty.")
-    return digest.hexdigest(), size_bytes
+        raise ModelError(f"{name} is empty.")
+    # Named by its content, so that equal files make equal answers whatever they are called.
+    path = received.rename(folder / f"{digest.hexdigest()}{Path(name).suffix}")
+    return path, size_bytes
 
 
 def too_large(max_bytes: int) -> str:

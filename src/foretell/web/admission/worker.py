@@ -1,6 +1,6 @@
 """Web: the worker process, which reads models. It reads one question a line and writes one answer a line.
 
-server → worker    {"kind": "predict", "fields": {...}, "files": {"model": "/private/…/net.onnx"}}
+server → worker    {"kind": "predict", "fields": {...}, "files": {"model": "/private/…/3f09….onnx"}, "names": {}}
 worker → server    {"event": "ready"}
                    {"text": "…"}                       the answer
                    {"error": "…", "status": 422}       why there is no answer
@@ -63,7 +63,7 @@ def warm() -> None:
 def reply(message: Message) -> Message:
     """The answer to a question, or one line that says why there is no answer."""
     try:
-        return {"text": answer(message["kind"], message["fields"], message["files"])}
+        return {"text": answer(message["kind"], message["fields"], message["files"], message.get("names"))}
     except ForetellError as error:
         return {"error": str(error), "status": status_of(error)}
     except MemoryError:  # tainted: the pool replaces this process, since a library may be left in a bad state

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from foretell.devices import all_devices
+from foretell.web.admission.clients import CLIENT, UNKNOWN
 from foretell.web.admission.queue import RequestQueue
 from foretell.web.page import cards as show
 from foretell.web.page import style
@@ -143,7 +144,21 @@ def _result(gr: Any, empty: str) -> list[Any]:
 
 
 def _connect(button: Any, handler: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-    return button.click(handler, list(inputs), list(outputs), api_visibility="private", show_progress="minimal")
+    return button.click(
+        _for_client(handler), list(inputs), list(outputs), api_visibility="private", show_progress="minimal"
+    )
+
+
+def _for_client(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """A handler that knows whose request it answers: Gradio runs it in a task of its own."""
+    import gradio
+
+    async def handle(request: Any, *values: Any) -> Any:
+        CLIENT.set(request.client.host if request.client else UNKNOWN)
+        return await handler(*values)
+
+    handle.__annotations__["request"] = gradio.Request  # by this, Gradio knows what to pass
+    return handle
 
 
 def _download(event: Callable[..., Any], text: Any, name: str) -> None:

@@ -88,7 +88,7 @@ class Tabs:
         fields: Values = {"model": model, "dtype": dtype, "by": by, "market": market, "mig": mig}
         fields |= {name: value for name, value in (("slo_ms", slo_ms), ("rate", rate), ("budget", budget)) if value}
         advice = json.loads(await self._ask("advise", {**fields, "devices": devices or ["all"]}))
-        name = self._queue.uploads.find(model).path.name if model.startswith(UPLOAD) else model
+        name = self._queue.uploads.find(model).name if model.startswith(UPLOAD) else model
         return show.show_advice(advice, name), json.dumps(advice, indent=1)
 
 
