@@ -39,6 +39,7 @@ SPECS = (
     "a path (model.onnx, model.pt2, TorchScript, config.json, net.py:build, model.keras, saved_model/, Paddle's "
     "model.json) or timm:NAME, torchvision:NAME, hf:ID"
 )
+MAX_WORK = 2**100  # FLOPs or bytes of one run: the fastest machines would take millions of years
 # protocol headers and the first opcodes of usual pickles; such a file is recognised, never opened
 _PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"(dp", b"(lp", b"c__", b"cos\n", b"cposix")
 _PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
@@ -77,13 +78,24 @@ def _checked(graph: Graph) -> Graph:
         if tensor.elements > MAX_ELEMENTS:
             raise ModelError(f"Tensor {tensor.name!r} of {graph.name} has the impossible shape {tensor.shape}.")
     try:
-        graph_costs(graph)
+        _check_work(graph)
     except ForetellError:
         raise
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"The costs of {graph.name} cannot be computed: {type(error).__name__}: {reason}") from error
     return graph
+
+
+def _check_work(graph: Graph) -> None:
+    """Raise if a run of the graph would do more than any machine can; such costs would not fit a number."""
+    total = graph_costs(graph).total
+    for what, amount in (("FLOPs", total.flops), ("bytes to move", total.bytes), ("kernels to launch", total.launches)):
+        if not 0 <= amount <= MAX_WORK:
+            raise ModelError(
+                f"One run of {graph.name} would have about 2^{amount.bit_length()} {what}, which is impossible: at "
+                f"most 2^{MAX_WORK.bit_length() - 1} are allowed. Its loops or sizes are wrong."
+            )
 
 
 def recognise(source: Any) -> str:
