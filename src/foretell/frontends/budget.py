@@ -82,13 +82,13 @@ def digest_file(path: Path, max_bytes: int, what: str) -> str:
         raise ModelError(f"Cannot read {path}: {error.strerror or error}.") from error
 
 
-def parse_json(text: bytes, budget: Budget) -> Any:
+def parse_json(text: bytes, budget: Budget, *, finite: bool = True) -> Any:
     """Parse JSON whose items were counted first; ``ValueError`` or ``RecursionError`` if it is none.
 
-    An item takes up to 30 times as much memory as text. NaN and infinities are not JSON, and are refused.
+    An item takes up to 30 times as much memory as text. NaN and infinities are not JSON, and are refused if ``finite``.
     """
     budget.draw("elements", text.count(b",") + text.count(b"[") + text.count(b"{"))
-    return json.loads(text, parse_constant=_refuse_constant)
+    return json.loads(text, parse_constant=_refuse_constant if finite else None)
 
 
 def _refuse_constant(name: str) -> None:

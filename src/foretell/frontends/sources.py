@@ -1,5 +1,6 @@
 """Frontends: picks the front-end for a model by its type, name or content, and caches the converted graph."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from foretell.frontends.request import MAX_ELEMENTS, MODES, Frontend, ModelReque
 from foretell.frontends.torch.archive import archive_kind
 from foretell.graph import Graph, graph_costs
 from foretell.graph.ir import serde
+from foretell.graph.ir.operands import check_operands
 from foretell.graph.ir.passes import normalise
 from foretell.registry import Registry, did_you_mean
 
@@ -77,6 +79,8 @@ def _checked(graph: Graph) -> Graph:
     for tensor in graph.tensors.values():
         if tensor.elements > MAX_ELEMENTS:
             raise ModelError(f"Tensor {tensor.name!r} of {graph.name} has the impossible shape {tensor.shape}.")
+    graph = _readable(graph)
+    check_operands(graph)
     try:
         _check_work(graph)
     except ForetellError:
@@ -85,6 +89,25 @@ def _checked(graph: Graph) -> Graph:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"The costs of {graph.name} cannot be computed: {type(error).__name__}: {reason}") from error
     return graph
+
+
+def _readable(graph: Graph) -> Graph:
+    """Return the graph if its names can be written; a file's name that is no text becomes one.
+
+    Python reads a file name that is not UTF-8, or a JSON text such as ``"\\ud800"``, as a string that no file, database
+    or terminal takes.
+    """
+    names = [text for n in graph.nodes for text in (n.name, n.op, n.domain, n.module)]
+    try:
+        "\n".join([*graph.tensors, *names]).encode()
+    except UnicodeEncodeError as error:
+        raise ModelError(f"{_text(graph.name)} is damaged: the name of a node or tensor is not valid text.") from error
+    name = _text(graph.name)
+    return graph if name == graph.name else replace(graph, name=name)
+
+
+def _text(name: str) -> str:
+    return name.encode(errors="replace").decode().replace("\0", "?")
 
 
 def _check_work(graph: Graph) -> None:

@@ -4,6 +4,7 @@ import json
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def nested_functions(name: str, depth: int, uses: int) -> onnx.ModelProto:
     functions = [helper.make_function("local", "F0", ["a"], ["b"], [relu("a", "b")], opsets)]
     for level in range(1, depth):
         names = ["a", *(f"{name}{i}" for i in range(uses - 1)), "b"]
-        calls = [helper.make_node(f"F{level - 1}", [a], [b], domain="local") for a, b in zip(names, names[1:])]
+        calls = [helper.make_node(f"F{level - 1}", [a], [b], domain="local") for a, b in pairwise(names)]
         functions.append(helper.make_function("local", f"F{level}", ["a"], ["b"], calls, opsets))
     model = model_of(
         [helper.make_node(f"F{depth - 1}", ["x"], ["y"], domain="local")], [tensor("x", 2)], [tensor("y", 2)]
@@ -103,7 +104,7 @@ def nested_functions(name: str, depth: int, uses: int) -> onnx.ModelProto:
 
 def test_long_names_in_nested_functions_count() -> None:
     check_expansion(nested_functions("n", 5, 8), Budget("net"))
-    with pytest.raises(ModelError, match="functions expanded needs more than .* bytes of names"):
+    with pytest.raises(ModelError, match=r"functions expanded needs more than .* bytes of names"):
         check_expansion(nested_functions("n" * 16000, 5, 8), Budget("net"))
     refuse(nested_functions("n" * 16000, 5, 8), "bytes of names")
     with pytest.raises(ModelError, match="100000 nodes"):
@@ -153,9 +154,10 @@ def test_a_tensor_with_many_axes() -> None:
 
 def test_a_small_tensor_with_much_data() -> None:
     weight = TensorProto(name="s", dims=[1], data_type=TensorProto.INT64)
-    weight.int64_data.extend([1] * 2**20)
-    reshape = helper.make_node("Reshape", ["x", "s"], ["y"])
-    refuse(model_of([reshape], [tensor("x", 2)], [tensor("y")], (weight,)), "shape|fit")
+    weight.int64_data.extend([1] * 2**22)
+    model = model_of([helper.make_node("Reshape", ["x", "s"], ["y"])], [tensor("x", 2)], [tensor("y", 2)], (weight,))
+    with little_memory():
+        foretell.load_graph(model, use_cache=False)
 
 
 def test_a_node_without_outputs() -> None:
