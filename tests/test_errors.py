@@ -37,4 +37,4 @@ def test_errors_are_also_built_in(cls: type[Exception], builtin: type[Exception]
 
 
 def test_a_message_can_always_be_written() -> None:
-    assert str(ModelError("the name \ud800 is odd")).encode() == b"the name \\ud800 is odd"
+    assert str(errors.ModelError("the name \ud800 is odd")).encode() == b"the name \\ud800 is odd"

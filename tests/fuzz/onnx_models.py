@@ -157,7 +157,8 @@ class Maker:
         self.random.choice(
             (self.elementwise, self.elementwise, self.binary, self.matmul, self.gemm, self.conv, self.norm,
              self.softmax, self.reshape, self.transpose, self.concat, self.split, self.slice, self.gather,
-             self.pool, self.reduce, self.recurrent, self.attention, self.einsum, self.topk, self.resize, self.expand, self.arithmetic)
+             self.pool, self.reduce, self.recurrent,
+             self.attention, self.einsum, self.topk, self.resize, self.expand, self.arithmetic)
         )()  # fmt: skip
 
     def elementwise(self) -> None:

@@ -238,3 +238,22 @@ def test_a_file_that_is_too_large_is_not_hashed(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("hashlib.file_digest", lambda *_: pytest.fail("the file was read"))
     with pytest.raises(ModelError, match=r"sparse.onnx has 3221225472 bytes"):
         foretell.predict(str(path))
+
+
+FOREIGN = ("Attention", "Conv", "MatMul", "Gemm", "TopK", "LSTM", "MaxPool", "Concat", "Transpose", "Split", "Einsum")
+
+
+@pytest.mark.parametrize("domain", ["org.example", "com.microsoft"])
+@pytest.mark.parametrize("op", FOREIGN)
+def test_a_foreign_operator_that_is_called_like_a_known_one(op: str, domain: str) -> None:
+    """Rules look operators up by name: with one input of one axis, theirs would fail."""
+    if domain == "com.microsoft" and op in ("Attention", "Conv", "MaxPool"):
+        domain = "com.microsoft.other"  # these are known there
+    nodes = [helper.make_node(op, ["x"], ["y", "z"], domain=domain), helper.make_node(op, [], ["v"], domain=domain)]
+    infos = tuple(tensor(name, 3) for name in "zv")
+    model = model_of(nodes, [tensor("x", 3)], [tensor("y", 3)], infos=infos, domains=(domain,))
+    for mode in ("inference", "training"):
+        prediction = foretell.predict(model, mode=mode, allow_unknown=True, use_cache=False, batch_size=3)
+        json.dumps(prediction.to_dict(), allow_nan=False)
+        assert any(f"{domain}.{op}" in warning for warning in prediction.warnings)
+        assert prediction.coverage < 1

@@ -25,7 +25,9 @@ from foretell.graph.ir.patterns import tie_patterns
 from foretell.graph.ir.tensor import TensorKind
 
 TRACE_BATCH = 11  # for models with an open batch; frontends/torch/export.py says why 11
-_MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError, RecursionError)
+_MALFORMED = (
+    ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError, RecursionError, StopIteration,
+)  # fmt: skip
 
 
 def read_model(request: ModelRequest) -> Graph:

@@ -245,7 +245,8 @@ def read_attributes(node: NodeProto) -> dict[str, Any]:
 def _is_small(tensor: TensorProto, max_elements: int) -> bool:
     """Whether a tensor has few elements, by its shape and by the data that it really holds."""
     # the largest element has 16 bytes; a file may hold more data than the shape says
-    return math.prod(tensor.dims) <= max_elements and tensor.ByteSize() <= 16 * max_elements + MAX_HEADER_BYTES
+    size: int = tensor.ByteSize()
+    return math.prod(tensor.dims) <= max_elements and size <= 16 * max_elements + MAX_HEADER_BYTES
 
 
 def read_type(proto: TypeProto) -> Known | None:

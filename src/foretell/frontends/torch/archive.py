@@ -1,7 +1,9 @@
 """Frontends: recognises the zip archives of PyTorch by the names of their members, and reads them within limits."""
 
 import hashlib
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +14,10 @@ MAX_FREE_BYTES = 2**22  # up to this size the ratio is not checked
 MAX_MEMBERS = 500_000
 MAX_DIRECTORY_BYTES = 2**26  # the list of members; Python needs ten times as much memory for it
 _TAIL_BYTES = 2**16 + 128  # where the end record of an archive is
-_DAMAGE = (zipfile.BadZipFile, OSError, NotImplementedError, EOFError, RuntimeError, ValueError, LookupError)
+_DAMAGE = (
+    zipfile.BadZipFile, OSError, NotImplementedError, EOFError, RuntimeError, ValueError, LookupError, zlib.error,
+    struct.error,
+)  # fmt: skip
 
 
 def archive_kind(path: Path) -> str:
@@ -50,6 +55,8 @@ def read_members(path: Path, prefix: str, suffix: str | tuple[str, ...], max_byt
                 left -= member.file_size
                 if left < 0 or member.file_size > max(MAX_RATIO * member.compress_size, MAX_FREE_BYTES):
                     raise ModelError(f"{path.name} unpacks to {member.file_size} bytes or more, which is too large.")
+                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise ModelError(f"{path.name} is compressed in a way that PyTorch does not use.")
                 contents[inner_name] = archive.read(member)
     except ModelError:
         raise
