@@ -34,3 +34,7 @@ def test_errors_are_also_built_in(cls: type[Exception], builtin: type[Exception]
     assert issubclass(cls, builtin)
     assert str(cls("what we got")) == "what we got", "no quotes around it, as KeyError would add"
     assert str(cls()) == cls.__name__
+
+
+def test_a_message_can_always_be_written() -> None:
+    assert str(errors.ModelError("the name \ud800 is odd")).encode() == b"the name \\ud800 is odd"

@@ -19,7 +19,9 @@ class ForetellError(Exception):
 
     def __str__(self) -> str:
         # KeyError, a base of UnknownNameError, would show the repr of its message
-        return str(self.args[0]) if self.args else type(self).__name__
+        text = str(self.args[0]) if self.args else type(self).__name__
+        # a file may put half a character into a message, which no terminal or server could write
+        return text.encode(errors="backslashreplace").decode()
 
 
 class GraphError(ForetellError, ValueError):

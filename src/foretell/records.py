@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from math import isfinite
 from typing import Any
 
 from foretell.devices import Device, Hardware, Slice, effective
+from foretell.errors import ModelError
 from foretell.graph import Graph
 from foretell.graph.ir.passes import autocast
 from foretell.readable import Readable, spell
@@ -209,6 +211,17 @@ class Prediction(Readable):
     kernels: tuple[KernelShare, ...] = ()
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not finite: nobody could read them, and JSON has no word for them."""
+        for name in (*METRICS, "eager_latency_ms"):
+            estimate: Estimate | None = getattr(self, name)
+            if estimate is not None and not isfinite(estimate.value + estimate.low + estimate.high):
+                raise ModelError(f"The {name} of {self.model} is not a finite number: its sizes are impossible.")
+        if not all(isfinite(share.latency_ms) for share in self.breakdown):
+            raise ModelError(
+                f"The time of an operator of {self.model} is not a finite number: its sizes are impossible."
+            )
 
     def heading(self) -> str:
         """The model, where it would run and how."""

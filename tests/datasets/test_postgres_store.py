@@ -105,3 +105,11 @@ def test_a_folder_is_merged_through_the_command_line(
     other = {"size_bytes": 0, "noise": {}}
     assert there | other == here | other
     assert there["measurements"] == 4
+
+
+def test_half_a_character_is_one_line(database: str) -> None:
+    store = PostgresStore(database)
+    with pytest.raises(DataError, match="only valid text"):
+        store.query("SELECT '\ud800' AS model")
+    assert store.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
+    store.close()

@@ -1,6 +1,7 @@
 """Every front-end: a good tiny model is read, at any batch; a bad one raises; the second call comes from the cache."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -208,3 +209,11 @@ def test_all_ways_to_one_model_agree(tmp_path: Path) -> None:
     ]  # type: ignore[misc]
     totals = [graph_costs(make()).total for make in makers]
     assert totals[0] == totals[1] == totals[2]
+
+
+def test_a_file_name_that_is_no_text_becomes_one(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"net\xff.onnx")
+    path.write_bytes(tiny_onnx().SerializeToString())
+    graph = convert(ModelRequest(str(path)), use_cache=False)
+    assert graph.name == "net?.onnx"
+    graph.name.encode()

@@ -134,6 +134,8 @@ class PostgresStore:
             ) from error
         except psycopg.Error as error:
             raise DataError(f"The database refuses: {_one_line(error)}. Nothing was changed.") from error
+        except UnicodeError as error:  # half a character, as in the name of a file that is not UTF-8
+            raise DataError(f"The database stores only valid text: {_one_line(error)}. Nothing was changed.") from error
 
     def _set_up(self) -> None:
         """Create the tables where there are none; where they exist, no rights to create anything are needed."""

@@ -12,11 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.features.units import COLUMNS, KINDS, PHASES, SCHEMA, Units
+from foretell.graph.memory.allocator import BLOCK_BYTES
 from foretell.records import Workload
+from foretell.units import mib
 
 MODES = ("inference", "training", "prefill", "decode")
 OPTIMIZERS = ("", "sgd", "adamw")
 DTYPES = ("fp32", "fp16", "bf16")
+_LEAST_MIB = mib(BLOCK_BYTES)  # a graph of empty tensors takes nothing, which has no logarithm
 _SHORT_US = 3.0  # a kernel shorter than this is mostly launch overhead
 # the kinds whose backward time gets a column of its own; the others are summed in "backward_rest"
 _BACKWARD_KINDS = ("elementwise", "normalisation", "pooling", "contraction", "attention")
@@ -105,7 +108,7 @@ def pool(units: DistinctUnits, unit_us: NDArray[np.float64], setting: Setting) -
         float(_code(MODES, setting.mode)),
         float(setting.batch_size),
         float(_code(OPTIMIZERS, setting.optimizer)),
-        math.log(setting.memory_mib),
+        math.log(max(setting.memory_mib, _LEAST_MIB)),
         math.log(float(parameters.max())),
         math.log(float((parameters * counts).sum())),
         math.log(float(outputs.max())),

@@ -1,5 +1,6 @@
 """Frontends: picks the front-end for a model by its type, name or content, and caches the converted graph."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from foretell.frontends.request import MAX_ELEMENTS, MODES, Frontend, ModelReque
 from foretell.frontends.torch.archive import archive_kind
 from foretell.graph import Graph, graph_costs
 from foretell.graph.ir import serde
+from foretell.graph.ir.operands import check_operands
 from foretell.graph.ir.passes import normalise
 from foretell.registry import Registry, did_you_mean
 
@@ -39,6 +41,7 @@ SPECS = (
     "a path (model.onnx, model.pt2, TorchScript, config.json, net.py:build, model.keras, saved_model/, Paddle's "
     "model.json) or timm:NAME, torchvision:NAME, hf:ID"
 )
+MAX_WORK = 2**100  # FLOPs or bytes of one run: the fastest machines would take millions of years
 # protocol headers and the first opcodes of usual pickles; such a file is recognised, never opened
 _PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"(dp", b"(lp", b"c__", b"cos\n", b"cposix")
 _PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib")
@@ -76,14 +79,46 @@ def _checked(graph: Graph) -> Graph:
     for tensor in graph.tensors.values():
         if tensor.elements > MAX_ELEMENTS:
             raise ModelError(f"Tensor {tensor.name!r} of {graph.name} has the impossible shape {tensor.shape}.")
+    graph = _readable(graph)
+    check_operands(graph)
     try:
-        graph_costs(graph)
+        _check_work(graph)
     except ForetellError:
         raise
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"The costs of {graph.name} cannot be computed: {type(error).__name__}: {reason}") from error
     return graph
+
+
+def _readable(graph: Graph) -> Graph:
+    """Return the graph if its names can be written; a file's name that is no text becomes one.
+
+    Python reads a file name that is not UTF-8, or a JSON text such as ``"\\ud800"``, as a string that no file, database
+    or terminal takes.
+    """
+    names = [text for n in graph.nodes for text in (n.name, n.op, n.domain, n.module)]
+    try:
+        "\n".join([*graph.tensors, *names]).encode()
+    except UnicodeEncodeError as error:
+        raise ModelError(f"{_text(graph.name)} is damaged: the name of a node or tensor is not valid text.") from error
+    name = _text(graph.name)
+    return graph if name == graph.name else replace(graph, name=name)
+
+
+def _text(name: str) -> str:
+    return name.encode(errors="replace").decode().replace("\0", "?")
+
+
+def _check_work(graph: Graph) -> None:
+    """Raise if a run of the graph would do more than any machine can; such costs would not fit a number."""
+    total = graph_costs(graph).total
+    for what, amount in (("FLOPs", total.flops), ("bytes to move", total.bytes), ("kernels to launch", total.launches)):
+        if not 0 <= amount <= MAX_WORK:
+            raise ModelError(
+                f"One run of {graph.name} would have about 2^{amount.bit_length()} {what}, which is impossible: at "
+                f"most 2^{MAX_WORK.bit_length() - 1} are allowed. Its loops or sizes are wrong."
+            )
 
 
 def recognise(source: Any) -> str:

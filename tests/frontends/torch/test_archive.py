@@ -3,7 +3,7 @@ import zipfile
 import pytest
 
 from foretell.errors import ModelError
-from foretell.frontends.torch.archive import archive_kind, check_unpacked_size, content_fingerprint, read_members
+from foretell.frontends.torch.archive import archive_kind, check_unpacked_size, members_digest, read_members
 
 
 def archive(path, members, compression=zipfile.ZIP_STORED):
@@ -51,10 +51,23 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path):
         check_unpacked_size(path)
 
 
-def test_a_fingerprint_follows_the_content(tmp_path):
-    (tmp_path / "a").write_bytes(b"1")
-    first = content_fingerprint(tmp_path / "a")
-    (tmp_path / "a").write_bytes(b"2")
-    assert content_fingerprint(tmp_path / "a") != first
-    with pytest.raises(ModelError, match="Cannot read"):
-        content_fingerprint(tmp_path / "missing")
+def test_a_digest_follows_names_and_contents():
+    digests = {
+        members_digest(m) for m in ({"a": b"1"}, {"a": b"2"}, {"b": b"1"}, {"a": b"1", "b": b""}, {"a": b""}, {})
+    }
+    assert len(digests) == 6
+
+
+def test_a_directory_without_end_is_not_read(tmp_path, monkeypatch):
+    path = tmp_path / "a.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(50):
+            archive.writestr(f"top/models/{number}.json", b"{}")
+    assert archive_kind(path) == "pt2"
+    monkeypatch.setattr("foretell.frontends.torch.archive.MAX_DIRECTORY_BYTES", 1000)
+    with pytest.raises(ModelError, match=r"directory of a.pt2 has"):
+        archive_kind(path)
+    with pytest.raises(ModelError, match=r"directory of a.pt2 has"):
+        read_members(path, "models/", ".json", 2**20)
+    with pytest.raises(ModelError, match=r"directory of a.pt2 has"):
+        check_unpacked_size(path)

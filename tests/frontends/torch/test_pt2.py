@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from foretell.errors import ForetellError, InputError, ModelError
-from foretell.frontends.torch.pt2 import graph_from_json
+from foretell.frontends.budget import Budget
+from foretell.frontends.request import ModelRequest
+from foretell.frontends.torch.pt2 import Pt2Frontend, graph_from_json, read_archive
 from foretell.graph import graph_costs
 from foretell.workflows.workload import load_graph
 
@@ -87,3 +89,52 @@ def test_damaged_programs_raise_our_errors(exported: Path) -> None:
             graph_costs(graph_from_json(content, "damaged"))
         except ForetellError:
             continue
+
+
+def test_a_program_draws_from_the_budget() -> None:
+    def program(nodes: int, outputs: int, name: str = "t", target: str = "aten.relu.default") -> dict[str, Any]:
+        values = {f"{name}{i}": {"dtype": 7, "sizes": [{"as_int": 2}]} for i in range(nodes * outputs)}
+        calls = [
+            {
+                "target": target,
+                "inputs": [],
+                "outputs": [{"as_tensors": [{"name": f"{name}{i * outputs + k}"} for k in range(outputs)]}],
+            }
+            for i in range(nodes)
+        ]
+        graph = {"tensor_values": values, "nodes": calls}
+        return {"graph_module": {"graph": graph, "signature": {"input_specs": [], "output_specs": []}}}
+
+    limits = {"nodes": 10, "edges": 100, "elements": 10, "bytes of names": 2000, "bytes of attributes": 10}
+    assert len(graph_from_json(program(5, 1), "p", Budget("p", limits)).nodes) == 5
+    for content, match in (
+        (program(11, 1), "10 nodes"),
+        (program(9, 8), "100 edges"),
+        (program(5, 1, "n" * 200), "bytes of names"),
+    ):
+        with pytest.raises(ModelError, match=match):
+            graph_from_json(content, "p", Budget("p", limits))
+
+
+def test_items_are_counted_and_weights_are_not_hashed(tmp_path: Path) -> None:
+    path = tmp_path / "many.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("top/models/model.json", b"[" + b"[]," * 100 + b"[]]")
+        archive.writestr("top/data/weights/0", b"1")
+    with pytest.raises(ModelError, match="more than 100 elements"):
+        read_archive(path, Budget("many.pt2", {"elements": 100}))
+    first = Pt2Frontend().fingerprint(ModelRequest(str(path)))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("top/data/weights/1", b"2")
+    assert Pt2Frontend().fingerprint(ModelRequest(str(path))) == first
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("top/models/other.json", b"{}")
+    assert Pt2Frontend().fingerprint(ModelRequest(str(path))) != first
+
+
+def test_names_that_no_file_could_hold_are_refused(exported: Path, tmp_path: Path) -> None:
+    def change(name: str, data: bytes) -> bytes:
+        return data.replace(b'"relu"', b'"\\ud800"') if "/models/" in name else data
+
+    with pytest.raises(ModelError, match="not valid text"):
+        load_graph(rewritten(exported, tmp_path / "x.pt2", change), use_cache=False)

@@ -1,6 +1,6 @@
 """Frontends: finds the config.json of a Hugging Face model, reads it as data and checks it before use."""
 
-import json
+import codecs
 import logging
 import re
 import socket
@@ -16,18 +16,28 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import ModelError, UntrustedModelError
+from foretell.frontends.budget import Budget, parse_json
 from foretell.frontends.torch.program import one_line
 from foretell.optional import require
 from foretell.registry import did_you_mean
 from foretell.units import MIB
 
 MAX_CONFIG_BYTES = 8 * MIB
-MAX_LAYERS = 2048
+MAX_LAYERS = 256  # of one part, and MAX_ALL_LAYERS of all together; an export takes about 0.1 s for each
+MAX_ALL_LAYERS = 512
+MAX_EXPERTS = 1024
+MAX_COUNT = 2**17  # of anything else that a model may have a list of
 MAX_WIDTH = 2**28
 
 # keys with which a config makes transformers fetch and run kernels or weights from the hub; they are removed
 _COMMANDS = re.compile(r"^_?(attn|experts)_implementation(_internal)?$|^(use_pretrained_backbone|use_kernels)$")
 _LAYER_KEYS = re.compile(r"^(num_(hidden_|decoder_|encoder_)?layers|n_layers?|(encoder|decoder)_layers|depths?)$")
+_EXPERT_KEYS = re.compile(r"^(num_(local_)?|n_(routed_|shared_)?|moe_num_)experts$")
+# modules and labels that a model makes a list of
+_COUNT_KEYS = re.compile(
+    r"^num_(labels|codebooks|blocks|stages|groups|levels|queries|feature_levels|frames|mel_bins|classes)$"
+    r"|_(layers|blocks|stages|experts|groups)$|^(num|n)_\w*(layers?|blocks|experts)$"
+)
 _WIDTH_KEYS = re.compile(
     r"^(hidden_sizes?|n_embd|d_model|dim|embed_dim|vocab_size|intermediate_size|d_ff|d_kv|ffn_dim|head_dim|patch_size"
     r"|(encoder|decoder)_(ffn_dim|attention_heads)|num_(attention_|key_value_)?heads|n_heads?"
@@ -115,18 +125,34 @@ def _parse(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > MAX_CONFIG_BYTES:
             raise ModelError(f"{file} is larger than {MAX_CONFIG_BYTES // MIB} MiB: not a config.json")
-        values = json.loads(file.read_text(encoding="utf-8-sig"))
+        # some configs write an infinite limit, which is not JSON
+        values = parse_json(file.read_bytes().removeprefix(codecs.BOM_UTF8), Budget(file.name), finite=False)
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, ModelError):
             raise
         raise ModelError(f"Cannot read {file} as JSON: {one_line(error)}") from error
     if not isinstance(values, dict):
         raise ModelError(f"{file} holds a JSON {type(values).__name__}, not an object: not a config.json")
+    layers = 0
     for key, number in _numbers(values):
-        limit = MAX_LAYERS if _LAYER_KEYS.match(key) else MAX_WIDTH
-        if not 0 < number <= limit:
-            raise ModelError(f"{file} has {key} = {number}; it must be from 1 to {limit}")
+        least, limit = _limits(key)
+        if not least <= number <= limit:
+            raise ModelError(f"{file} has {key} = {number}; it must be from {least} to {limit}")
+        layers += int(number) if limit == MAX_LAYERS else 0
+    if layers > MAX_ALL_LAYERS:
+        raise ModelError(f"{file} has {layers} layers in all; at most {MAX_ALL_LAYERS} are allowed")
     return values
+
+
+def _limits(key: str) -> tuple[int, int]:
+    """The smallest and the largest number that a key may have."""
+    if _LAYER_KEYS.match(key):
+        return 1, MAX_LAYERS
+    if _EXPERT_KEYS.match(key):
+        return (1 if _WIDTH_KEYS.match(key) else 0), MAX_EXPERTS
+    if _WIDTH_KEYS.match(key):
+        return 1, MAX_WIDTH
+    return 0, MAX_LAYERS if key.endswith(("layers", "layer")) else MAX_COUNT
 
 
 def _numbers(values: dict[str, Any]) -> Iterator[tuple[str, int]]:
@@ -134,7 +160,7 @@ def _numbers(values: dict[str, Any]) -> Iterator[tuple[str, int]]:
     for key, value in values.items():
         if isinstance(value, dict):
             yield from _numbers(value)
-        elif _LAYER_KEYS.match(key) or _WIDTH_KEYS.match(key):
+        elif any(keys.search(key) for keys in (_LAYER_KEYS, _WIDTH_KEYS, _EXPERT_KEYS, _COUNT_KEYS)):
             for item in value if isinstance(value, list) else [value]:
                 if isinstance(item, str):
                     raise ModelError(f"The config has {key} = {item!r}; it must be an integer")

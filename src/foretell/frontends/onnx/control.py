@@ -44,7 +44,7 @@ def read_control(
     graphs = []
     for body in sub_graphs:
         declared = {v.name: known for v in (*body.value_info, *body.output) if (known := read_type(v.type)) is not None}
-        inner = Shapes(shapes.opsets, declared)
+        inner = Shapes(shapes.opsets, declared, shapes.budget)
         for name in captured:
             inner.enter(name, *shapes.known[name])
             if name in shapes.values:
@@ -75,6 +75,9 @@ def _check(node: NodeProto, sub_graphs: list[GraphProto], shapes: Shapes) -> Non
             f"Node {label(node)!r} ({node.op_type}) has {len(sub_graphs)} sub-graphs and {len(node.input)} inputs: "
             "malformed."
         )
+    scanned = _scanned(node)
+    if node.op_type == "Scan" and not 0 <= scanned <= len(node.input):
+        raise ModelError(f"Node {label(node)!r} (Scan) scans {scanned} of its {len(node.input)} inputs: malformed.")
     if any(i in shapes.sequences for i in node.input) or node.op_type == "SequenceMap":
         raise ModelError(
             f"Node {label(node)!r} ({node.op_type}) works on a sequence. Export the model without sequences."
@@ -95,6 +98,11 @@ def _loop_trips(node: NodeProto, shapes: Shapes, reader: NodeReader) -> int:
     return trips
 
 
+def _scanned(node: NodeProto) -> int:
+    """The number of inputs that a Scan walks through; 0 for other operators."""
+    return next((int(a.i) for a in node.attribute if a.name == "num_scan_inputs"), 0) if node.op_type == "Scan" else 0
+
+
 def _scan_axes(attributes: Mapping[str, Any], which: str, count: int) -> list[int]:
     return [int(a) for a in attributes.get(f"scan_{which}_axes") or [0] * count]
 
@@ -103,7 +111,7 @@ def _enter_inputs(
     node: NodeProto, body: GraphProto, shapes: Shapes, inner: Shapes, attributes: Mapping[str, Any], trips: int
 ) -> int:
     """Give the inputs of a body their shapes; returns the number of iterations, which a scanned input decides."""
-    scanned = int(attributes.get("num_scan_inputs", 0)) if node.op_type == "Scan" else 0
+    scanned = _scanned(node)
     states, axes = len(node.input) - scanned, _scan_axes(attributes, "input", scanned)
     for position, entry in enumerate(body.input):
         source = node.input[position] if position < len(node.input) else ""
@@ -125,7 +133,7 @@ def _enter_outputs(node: NodeProto, body: GraphProto, shapes: Shapes, inner: Sha
     """Give the outputs of a control node their shapes: states keep theirs, stacked outputs gain an axis of trips."""
     # the first output of a Loop's body is the condition
     produced = [o.name for o in body.output][1 if node.op_type == "Loop" else 0 :]
-    scanned = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
+    scanned = _scanned(node)
     states = {"If": len(produced), "Loop": len(node.input) - 2}.get(node.op_type, len(node.input) - scanned)
     for position, (outer_name, inner_name) in enumerate(zip(node.output, produced)):
         if outer_name and outer_name not in shapes.known and inner_name in inner.known:

@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto
 
 from foretell.errors import ForetellError, ModelError
+from foretell.frontends.budget import MAX_ONNX_BYTES, Budget, check_size
 from foretell.frontends.onnx.checks import bodies, check_model, inline_functions, label
 from foretell.frontends.onnx.control import CONTROL, mark_bodies, outer_names, read_control
 from foretell.frontends.onnx.inputs import OpenInput, resolve_inputs
@@ -24,8 +25,9 @@ from foretell.graph.ir.patterns import tie_patterns
 from foretell.graph.ir.tensor import TensorKind
 
 TRACE_BATCH = 11  # for models with an open batch; frontends/torch/export.py says why 11
-MAX_FILE_BYTES = 2**31  # protobuf's own limit; larger models keep their weights in other files
-_MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError, RecursionError)
+_MALFORMED = (
+    ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError, RecursionError, StopIteration,
+)  # fmt: skip
 
 
 def read_model(request: ModelRequest) -> Graph:
@@ -34,6 +36,8 @@ def read_model(request: ModelRequest) -> Graph:
         proto, name = request.source, request.source.graph.name or "model"
     else:
         proto, name = _parse(Path(request.source)), Path(request.source).name
+    if not isinstance(proto.graph.name, str):  # protobuf returns bytes for a string that is not UTF-8
+        raise ModelError("The model is damaged: the name of its graph is not valid text.")
     graph = graph_from_proto(proto, request, name)
     return _normalised(graph) if _is_converted(proto) else graph
 
@@ -59,12 +63,8 @@ def _normalised(graph: Graph) -> Graph:
 
 def _parse(path: Path) -> ModelProto:
     """Read the file as protobuf; raise if it is too large or no ONNX model."""
+    check_size(path, MAX_ONNX_BYTES, "an ONNX file")
     try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise ModelError(
-                f"{path.name} has {size} bytes, but an ONNX file has at most {MAX_FILE_BYTES}: it is not an ONNX model."
-            )
         data = path.read_bytes()
     except OSError as error:
         raise ModelError(f"Cannot read {path}: {error.strerror or error}.") from error
@@ -98,8 +98,8 @@ def _graph_from_proto(model: ModelProto, request: ModelRequest, name: str) -> Gr
             f"{name} uses ONNX opset {opsets['']}; the installed onnx {onnx.__version__} knows 1 to {newest}. "
             "Upgrade onnx."
         )
-    model = inline_functions(model)
-    check_model(model, request.allow_unknown)
+    model = inline_functions(model, Budget(name))
+    check_model(model, request.allow_unknown, Budget(name))
     inputs = resolve_inputs(model.graph, request)
     # some models compute with their batch size and fail at 11: these are read at 1
     batch_sizes = [TRACE_BATCH, 1] if any(None in i.shape for i in inputs) else [_fixed_batch(inputs)]
@@ -121,7 +121,7 @@ def _convert(
 ) -> Graph:
     """Convert the model at one batch size."""
     declared = {v.name: known for v in (*proto.value_info, *proto.output) if (known := read_type(v.type)) is not None}
-    shapes = Shapes(opsets, declared)
+    shapes = Shapes(opsets, declared, Budget(name))
     for entry in inputs:
         shapes.enter(entry.name, entry.at_batch(batch_size), entry.element_type)
     reader = NodeReader(shapes)

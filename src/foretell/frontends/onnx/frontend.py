@@ -1,10 +1,9 @@
 """Frontends: ONNX models of any opset that the installed onnx knows."""
 
-import hashlib
 from importlib import metadata
 from pathlib import Path
 
-from foretell.errors import ModelError
+from foretell.frontends.budget import MAX_ONNX_BYTES, digest_file
 from foretell.frontends.cache import CONVERSION
 from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph
@@ -28,9 +27,5 @@ class OnnxFrontend:
         if not isinstance(request.source, str):
             return None
         path = Path(request.source)
-        try:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise ModelError(f"Cannot read {path}: {error.strerror or error}.") from error
+        digest = digest_file(path, MAX_ONNX_BYTES, "an ONNX file")
         return f"{path.name} {digest} onnx {metadata.version('onnx')} conversion {CONVERSION}"

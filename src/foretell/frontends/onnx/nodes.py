@@ -11,12 +11,14 @@ import numpy as np
 from onnx import NodeProto, SparseTensorProto, TensorProto
 
 from foretell.errors import ModelError
+from foretell.frontends.budget import module_path
 from foretell.frontends.onnx.contrib import BLOCKED, STANDARD, canonical_name
 from foretell.frontends.onnx.shapes import STATE_NAME, Shapes
 from foretell.frontends.onnx.values import MAX_ELEMENTS
 from foretell.frontends.torch.aten import canonical_operator
 from foretell.graph import Node
 from foretell.graph.ir.node import Attribute
+from foretell.graph.ir.operators import foreign_name
 from foretell.graph.ir.tensor import TensorKind
 
 _DTYPES = {
@@ -175,7 +177,7 @@ class NodeReader:
 
     def _operator(self, node: NodeProto, inputs: list[str], plain: dict[str, Attribute]) -> str:
         """The operator of the graph, with the cases in which a node's inputs change it."""
-        op = canonical_name(node) or node.op_type
+        op = canonical_name(node) or foreign_name(node.op_type, node.domain)
         if op == "MoE" and len(inputs) > 2 and inputs[2] in self.shapes.known:
             plain["experts"] = self.shapes.known[inputs[2]][0][0]
             plain["top_k"] = plain.get("k", 1)
@@ -243,11 +245,11 @@ def _module_path(scopes: str, node_name: str) -> str:
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             paths = []
         if isinstance(paths, list) and len(paths) > 1:
-            return str(paths[-2])
+            return module_path(str(paths[-2]))
     parts: list[str] = []
     for part in node_name.strip("/").split("/")[:-1] if node_name.startswith("/") else []:
         if parts and part.startswith(parts[-1] + "."):
             parts[-1] = part
         else:
             parts.append(part)
-    return ".".join(parts)
+    return module_path(".".join(parts))

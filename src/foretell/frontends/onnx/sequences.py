@@ -8,6 +8,7 @@ from onnx import NodeProto, helper
 from foretell.errors import ModelError
 from foretell.frontends.onnx.shapes import Shapes
 
+MAX_PIECES = 4096  # of one SplitToSequence
 OPERATORS = frozenset(
     [
         "SequenceConstruct",
@@ -55,11 +56,15 @@ def lower(node: NodeProto, attributes: dict[str, Any], shapes: Shapes) -> NodePr
 def _read(node: NodeProto, attributes: dict[str, Any], shapes: Shapes) -> NodeProto | None:
     """Replace an operator that reads a known sequence."""
     items, output = shapes.sequences[node.input[0]], node.output[0]
+    # every sequence is a tuple of its own: a thousand insertions would copy a million items
+    shapes.budget.draw("elements", len(items))
     if node.op_type == "SequenceLength":
         shapes.keep(output, np.array(len(items), np.int64))
         shapes.enter(output, (), 7)
         return None
     if node.op_type == "ConcatFromSequence":
+        shapes.budget.draw("edges", len(items))
+        shapes.budget.draw_names(items)
         if attributes.get("new_axis"):
             return _stacked(items, output, attributes, node.name, shapes)
         return helper.make_node("Concat", items, [output], name=node.name, axis=int(attributes["axis"]))
@@ -98,17 +103,26 @@ def _split(node: NodeProto, attributes: dict[str, Any], shapes: Shapes) -> NodeP
         raise ModelError(f"Node {node.name!r} (SplitToSequence) reads a tensor without a shape.")
     shape, kind = shapes.known[node.input[0]]
     axis = int(attributes.get("axis", 0)) % max(len(shape), 1)
-    sizes = [1] * shape[axis]
+    if not shape:
+        raise ModelError(f"Node {node.name!r} (SplitToSequence) splits a tensor without axes.")
+    pieces, step, sizes = shape[axis], 1, None
     if len(node.input) > 1 and node.input[1]:
         value = shapes.values.get(node.input[1])
         if value is None:
             raise ModelError(f"The sizes that SplitToSequence {node.name!r} splits into depend on data.")
-        step = int(value.ravel()[0])
-        sizes = [int(v) for v in value.ravel()]
         if value.ndim == 0:
-            sizes = [min(step, shape[axis] - at) for at in range(0, shape[axis], max(step, 1))]
-    if len(sizes) > 4096:
-        raise ModelError(f"Node {node.name!r} (SplitToSequence) makes {len(sizes)} pieces; at most 4096 are allowed.")
+            step = max(int(value), 1)
+            pieces = -(-shape[axis] // step)
+        else:
+            sizes = [int(v) for v in value.ravel()]
+            pieces = len(sizes)
+    if pieces > MAX_PIECES:
+        raise ModelError(
+            f"Node {node.name!r} (SplitToSequence) makes {pieces} pieces; at most {MAX_PIECES} are allowed."
+        )
+    shapes.budget.draw("edges", pieces)
+    shapes.budget.draw_names(node.output[:1], pieces)
+    sizes = sizes if sizes is not None else [min(step, shape[axis] - at) for at in range(0, shape[axis], step)]
     drops_axis = len(node.input) < 2 and not attributes.get("keepdims", 1)
     names = [f"{node.output[0]}.{i}" for i in range(len(sizes))]
     for name, size in zip(names, sizes):

@@ -23,12 +23,16 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from foretell.errors import ModelError
+from foretell.frontends.budget import Budget
 from foretell.frontends.onnx.contrib import BLOCKED, CONTRIB, STANDARD, Known, contrib_shapes
 from foretell.frontends.onnx.values import MAX_ELEMENTS, evaluate
 from foretell.frontends.request import MAX_ELEMENTS as MAX_TENSOR
+from foretell.graph.ir.tensor import MAX_RANK
 
 MAX_SHAPE_DATA = 512  # elements; a value that decides a shape is short
 MAX_FLOATS = 8  # elements; the scales of a Resize are floats that decide a shape, longer floats are weights
+MAX_HEADER_BYTES = 2**16  # of a tensor without its data: names and a description
+MAX_EQUATION = 2**12  # characters of an Einsum; ONNX's inference is quadratic in them
 STATE_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+$")  # how PyTorch names a module's state: "blocks.0.gain"
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
 MAX_KEPT = 2**23  # elements of all values together; a malicious file could ask for more
@@ -47,8 +51,8 @@ _INFERENCE_ERRORS = (
 class Shapes:
     """The shapes and small values of one graph, filled node by node in topological order."""
 
-    def __init__(self, opsets: Mapping[str, int], declared: Mapping[str, Known]) -> None:
-        self.opsets, self.declared = opsets, declared
+    def __init__(self, opsets: Mapping[str, int], declared: Mapping[str, Known], budget: Budget | None = None) -> None:
+        self.opsets, self.declared, self.budget = opsets, declared, budget or Budget("The model")
         self.known: dict[str, Known] = {}
         self.values: dict[str, NDArray[Any]] = {}
         self.sequences: dict[str, tuple[str, ...]] = {}  # sequence → the names of its tensors
@@ -59,6 +63,8 @@ class Shapes:
 
     def enter(self, name: str, shape: tuple[int, ...], element_type: int) -> None:
         """Record the shape and type of a tensor."""
+        if len(shape) > MAX_RANK:
+            raise ModelError(f"Tensor {name!r} has {len(shape)} axes; at most {MAX_RANK} are allowed.")
         if shape and min(shape) < 0:
             raise ModelError(f"Tensor {name!r} has the negative dimension {min(shape)} in its shape {shape}.")
         if math.prod(shape) > MAX_TENSOR:
@@ -125,7 +131,7 @@ class Shapes:
         is_integer = tensor.data_type in _INTEGERS
         if not is_integer and STATE_NAME.match(name):
             self._weights.add(name)
-        if present and math.prod(tensor.dims) <= (MAX_ELEMENTS if is_integer else MAX_FLOATS):
+        if present and _is_small(tensor, MAX_ELEMENTS if is_integer else MAX_FLOATS):
             try:
                 self.keep(name, numpy_helper.to_array(tensor))
             except (ValueError, TypeError, KeyError):
@@ -135,6 +141,7 @@ class Shapes:
         """The shapes of all outputs. Equal nodes with equal inputs are inferred once: models repeat their blocks."""
         # everything that the result depends on: shapes, small values, attributes, and which outputs are present
         operands = tuple((self.known.get(i), self._shape_data(i)) for i in node.input)
+        self.budget.draw("elements", sum(v.size for _, v in operands if v is not None))
         key = (
             node.op_type, node.domain, tuple(sorted(a.SerializeToString() for a in node.attribute)),
             tuple((k, None if v is None else (v.dtype.str, v.shape, v.tobytes())) for k, v in operands),
@@ -155,6 +162,13 @@ class Shapes:
             return None
         domain = "" if node.domain in STANDARD else node.domain
         version = self.opsets.get(domain, onnx.defs.onnx_opset_version() if not domain else 1)
+        if node.op_type == "Einsum":
+            length = max((len(a.s) for a in node.attribute), default=0)
+            if length > MAX_EQUATION:
+                raise ModelError(
+                    f"Node {node.name or 'Einsum'!r} (Einsum) has an equation of {length} characters; at most "
+                    f"{MAX_EQUATION} are allowed."
+                )
         try:
             schema = onnx.defs.get_schema(node.op_type, version, domain)
         except onnx.defs.SchemaError:
@@ -222,10 +236,17 @@ def read_attributes(node: NodeProto) -> dict[str, Any]:
             value = value.decode(errors="replace")
         if isinstance(value, TensorProto) and node.op_type != "Constant":
             # a large tensor attribute is not needed, and its data may be absent
-            small = value.data_location != TensorProto.EXTERNAL and math.prod(value.dims) <= MAX_ELEMENTS
+            small = value.data_location != TensorProto.EXTERNAL and _is_small(value, MAX_ELEMENTS)
             value = numpy_helper.to_array(value) if small and value.data_type != TensorProto.STRING else None
         values[attribute.name] = value
     return values
+
+
+def _is_small(tensor: TensorProto, max_elements: int) -> bool:
+    """Whether a tensor has few elements, by its shape and by the data that it really holds."""
+    # the largest element has 16 bytes; a file may hold more data than the shape says
+    size: int = tensor.ByteSize()
+    return math.prod(tensor.dims) <= max_elements and size <= 16 * max_elements + MAX_HEADER_BYTES
 
 
 def read_type(proto: TypeProto) -> Known | None:

@@ -12,7 +12,7 @@ from foretell.frontends.torch.aten_operators import AtenCall, Ref, Refinement, f
 from foretell.graph import Graph, Node, Tensor
 from foretell.graph.ir.batch import mark_batch_axes
 from foretell.graph.ir.node import Attribute
-from foretell.graph.ir.operators import lookup
+from foretell.graph.ir.operators import foreign_name, lookup
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ def _node(call: AtenCall, tensors: Mapping[str, Tensor]) -> Node | None:
         parts = call.target.removeprefix("torch.ops.").split(".")
         return Node(
             call.name,
-            parts[1] if len(parts) > 1 else parts[0],
-            tuple(inputs),
+            foreign_name(parts[1] if len(parts) > 1 else parts[0], parts[0]),
+            tuple(i if i in tensors else "" for i in inputs),
             outputs,
             {},
             parts[0],

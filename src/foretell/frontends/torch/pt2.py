@@ -1,17 +1,17 @@
 """Frontends: reads a ``.pt2`` archive from its JSON. It needs no torch, and opens neither weights nor pickles."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import ForetellError, InputError, ModelError
+from foretell.frontends.budget import Budget, module_path, parse_json
 from foretell.frontends.request import MAX_ELEMENTS, ModelRequest
-from foretell.frontends.torch.archive import content_fingerprint, read_members
+from foretell.frontends.torch.archive import members_digest, read_members
 from foretell.frontends.torch.aten import AtenProgram, assemble
 from foretell.frontends.torch.aten_operators import AtenCall, Ref
 from foretell.graph import Graph, Tensor
-from foretell.graph.ir.tensor import TensorKind
+from foretell.graph.ir.tensor import MAX_RANK, TensorKind
 
 MAX_JSON_BYTES = 2**28
 SCHEMA_MAJOR = 8
@@ -40,20 +40,25 @@ class Pt2Frontend:
                 f"{path.name} was exported for fixed input shapes; --input cannot change them. Export it again, or "
                 "use --batch-size."
             )
-        return graph_from_json(read_archive(path), path.name)
+        budget = Budget(path.name)
+        return graph_from_json(read_archive(path, budget), path.name, budget)
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """The content of the file."""
-        return content_fingerprint(Path(request.source))
+        """The description of the program, which is all that is read: weights are neither hashed nor opened."""
+        path = Path(request.source)
+        members = read_members(path, "models/", ".json", MAX_JSON_BYTES)
+        return f"{path.name} {members_digest(members)}"
 
 
-def read_archive(path: Path) -> dict[str, Any]:
+def read_archive(path: Path, budget: Budget | None = None) -> dict[str, Any]:
     """Read the description of the program: ``models/*.json`` in the archive, and nothing else."""
     texts = read_members(path, "models/", ".json", MAX_JSON_BYTES)
     if not texts:
         raise ModelError(f"{path.name} contains no exported program. Write it with torch.export.save.")
     try:
-        content = json.loads(next(iter(texts.values())))
+        content = parse_json(next(iter(texts.values())), budget or Budget(path.name))
+    except ModelError:
+        raise
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{path.name} is damaged: its program is not JSON.") from error
     version = content.get("schema_version") if isinstance(content, dict) else None
@@ -66,10 +71,10 @@ def read_archive(path: Path) -> dict[str, Any]:
     return dict(content)
 
 
-def graph_from_json(content: dict[str, Any], name: str) -> Graph:
+def graph_from_json(content: dict[str, Any], name: str, budget: Budget | None = None) -> Graph:
     """Return the graph of a serialised program."""
     try:
-        return assemble(_program(content, name))
+        return assemble(_program(content, name, budget or Budget(name)))
     except ForetellError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, StopIteration, RuntimeError) as error:
@@ -77,10 +82,13 @@ def graph_from_json(content: dict[str, Any], name: str) -> Graph:
         raise ModelError(f"{name} does not follow the export schema: {reason}") from error
 
 
-def _program(content: dict[str, Any], name: str) -> AtenProgram:
+def _program(content: dict[str, Any], name: str, budget: Budget) -> AtenProgram:
     """Turn the JSON of an exported program into calls and tensors."""
     module = content["graph_module"]
     graph, signature = module["graph"], module["signature"]
+    budget.draw("nodes", len(graph["nodes"]))
+    budget.draw("edges", len(graph["tensor_values"]))
+    budget.draw_names(graph["tensor_values"])
     kinds: dict[str, TensorKind] = {}
     inputs = []
     for spec in signature["input_specs"]:
@@ -102,16 +110,18 @@ def _program(content: dict[str, Any], name: str) -> AtenProgram:
     for node in graph["nodes"]:
         outputs = tuple(name for output in node["outputs"] for name in _names(output))
         arguments = {a["name"]: _value(a["arg"]) for a in node["inputs"]}
+        budget.draw("edges", len(outputs) + sum(len(v) if isinstance(v, list) else 1 for v in arguments.values()))
+        budget.draw_names((*outputs, str(node.get("name") or ""), str(node["target"])))
         # "key,path,class;key,path,class;…" from the outermost to the innermost module
         stack = str((node.get("metadata") or {}).get("nn_module_stack", ""))
         path = stack.split(";")[-1].split(",")[1] if "," in stack else ""
         calls.append(
             AtenCall(
-                node.get("name") or (outputs[0] if outputs else ""),
+                str(node.get("name") or (outputs[0] if outputs else "")),
                 str(node["target"]),
                 arguments,
                 outputs,
-                path.partition("@")[0],
+                module_path(path.partition("@")[0]),
             )
         )
     user_outputs = [spec["user_output"]["arg"] for spec in signature["output_specs"] if "user_output" in spec]
@@ -120,6 +130,8 @@ def _program(content: dict[str, Any], name: str) -> AtenProgram:
 
 
 def _tensor(name: str, meta: dict[str, Any], kind: TensorKind) -> Tensor:
+    if len(meta["sizes"]) > MAX_RANK:
+        raise ModelError(f"Tensor {name!r} has {len(meta['sizes'])} axes; at most {MAX_RANK} are allowed.")
     shape = tuple(_size(d) for d in meta["sizes"])
     if any(d < 0 for d in shape) or math.prod(shape) > MAX_ELEMENTS:
         raise ModelError(f"Tensor {name!r} has the impossible shape {str(shape)[:80]}.")

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import InputError, ModelError, UntrustedModelError
+from foretell.frontends.budget import Budget
 from foretell.frontends.request import ModelRequest, match_inputs
-from foretell.frontends.torch.archive import check_unpacked_size, content_fingerprint, read_members
+from foretell.frontends.torch.archive import check_unpacked_size, members_digest, read_members
 from foretell.frontends.torch.export import TRACE_BATCH, graph_from_exported, import_torch
 from foretell.frontends.torch.program import one_line
+from foretell.frontends.torch.script_work import check_work
 from foretell.graph import Graph
 
 MAX_CODE_BYTES = 2**26
@@ -52,6 +54,8 @@ class TorchScriptFrontend:
         _check_code(path, request.trust)
         torch = import_torch()
         script = self._load(torch, path)
+        if not request.trust:
+            check_work(script, Budget(path.name))
         _check_operators(script, path.name)
         inputs = self._inputs(torch, script, request)
         holder = _holder(torch, script.train(request.mode == "training"))
@@ -96,8 +100,10 @@ class TorchScriptFrontend:
         )
 
     def fingerprint(self, request: ModelRequest) -> str | None:
-        """The content of the file, and whether it is trusted."""
-        return f"{content_fingerprint(Path(request.source))} {request.trust}"
+        """The code and the structure of the module, and whether it is trusted. Weights are not hashed: none is read."""
+        path = Path(request.source)
+        members = read_members(path, "", (".py", ".pkl"), MAX_CODE_BYTES)
+        return f"{path.name} {members_digest(members)} {request.trust}"
 
 
 def torch_dtype(torch: Any, name: str | None) -> Any:

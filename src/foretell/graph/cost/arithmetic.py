@@ -91,11 +91,17 @@ def _einsum_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
     for letters, shape in zip(operands, shapes):
         for letter, size in zip(letters, shape):
             sizes[letter] = max(size, sizes.get(letter, 1))
+    # how often each letter is still to come: in the operands that are left, and in the result
+    needed = Counter(result)
+    for operand in operands:
+        needed.update(operand)
     macs, merged = 0, set(operands[0])
-    for position, operand in enumerate(operands[1:], 1):
+    needed.subtract(operands[0])
+    for operand in operands[1:]:
+        needed.subtract(operand)
         touched = merged.union(operand)
         macs += math.prod(sizes[c] for c in touched)
-        merged = touched & set(result).union(*operands[position + 1 :])  # the others have been summed over
+        merged = {c for c in touched if needed[c] > 0}  # the others have been summed over
     return macs
 
 
@@ -250,7 +256,7 @@ def other_flops(node: Node, entry: Operator, operands: Operands, outputs: list[T
     if entry.kind == "sort":
         # comparisons: n log2 n along the last axis
         read = inputs[0].elements
-        return int(read * max(1.0, math.log2(max(inputs[0].shape[-1:] or (2,)))))
+        return int(read * max(1.0, math.log2(max((2, *inputs[0].shape[-1:])))))
     rule = _FLOPS.get(node.op)
     if rule is not None:
         return rule(node, inputs, out)

@@ -105,7 +105,9 @@ class CostTable:
         shares: dict[str, float] = {}
         for node, cost in zip(self.graph.nodes, self.nodes):
             if lookup(node.op, node.domain).kind == "unknown":
-                name = f"{node.domain}.{node.op}" if node.domain else node.op
+                # a foreign operator that is called like a known one has its domain in its name already
+                op = node.op.rpartition("::")[2]
+                name = f"{node.domain}.{op}" if node.domain else op
                 shares[name] = shares.get(name, 0.0) + cost.bytes / total_bytes
         return shares
 

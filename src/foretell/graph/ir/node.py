@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Node:
     def integer(self, name: str, default: int) -> int:
         """An attribute that is an integer, or the default."""
         value = self.attributes.get(name, default)
-        return int(value) if isinstance(value, int | float) else default
+        return int(value) if isinstance(value, int | float) and isfinite(value) else default
 
     def integers(self, name: str) -> tuple[int, ...] | None:
         """An attribute that is a list of integers, or None if it is absent."""

@@ -174,3 +174,14 @@ def lookup(op: str, domain: str = "") -> Operator:
     ('contraction', 'unknown', 'unknown')
     """
     return OPERATORS.get(op, UNKNOWN) if domain in DOMAINS else UNKNOWN
+
+
+def foreign_name(op: str, domain: str) -> str:
+    """Return the name of an unknown operator; with its domain if a known operator is called the same.
+
+    Rules look operators up by name: nothing may take ``Conv`` of another domain for a convolution.
+
+    >>> foreign_name("Mystery", "org.example"), foreign_name("Conv", "org.example")
+    ('Mystery', 'org.example::Conv')
+    """
+    return f"{domain}::{op}" if op in OPERATORS else op

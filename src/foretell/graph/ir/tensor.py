@@ -15,6 +15,7 @@ DTYPE_BITS = {
     "uint64": 64, "uint32": 32, "uint16": 16, "uint8": 8, "uint4": 4, "uint2": 2,
     "bool": 8, "complex64": 64, "complex128": 128, "string": 128,
 }  # fmt: skip
+MAX_RANK = 64  # as in PyTorch and NumPy
 FLOAT_DTYPES = frozenset({"fp64", "fp32", "fp16", "bf16", "fp8", "fp4"})
 _DTYPE_ALIASES = {
     "float32": "fp32", "float": "fp32", "f32": "fp32", "tf32": "fp32", "float64": "fp64", "double": "fp64",
@@ -71,6 +72,8 @@ class Tensor:
         """Raise `GraphError` if the dtype, the shape or the batch axis is impossible."""
         if self.dtype not in DTYPE_BITS:
             raise GraphError(f"Tensor {self.name!r} has the unknown dtype {self.dtype!r}.")
+        if len(self.shape) > MAX_RANK:
+            raise GraphError(f"Tensor {self.name!r} has {len(self.shape)} axes; at most {MAX_RANK} are allowed.")
         if any(not isinstance(d, int) or d < 0 for d in self.shape):
             raise GraphError(
                 f"Tensor {self.name!r} has the impossible shape {self.shape}: dimensions must be 0 or more."

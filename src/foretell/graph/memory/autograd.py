@@ -132,6 +132,8 @@ def _statistics(node: Node, out: Tensor) -> int:
 
 def gradient_passes(graph: Graph, node: Node, name: str, laid_out: Mapping[str, Layout]) -> bool:
     """Whether the gradient of an input is the gradient of the output, or a view of it, and so takes no new memory."""
+    if not node.outputs[0]:
+        return False
     out = graph.tensors[node.outputs[0]]
     tensor = graph.tensors[name]
     if tensor.dtype != out.dtype:
