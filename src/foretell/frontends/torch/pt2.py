@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import ForetellError, InputError, ModelError
+from foretell.frontends.caged import read_caged
 from foretell.frontends.request import MAX_ELEMENTS, ModelRequest
-from foretell.frontends.torch.archive import content_fingerprint, read_members
+from foretell.frontends.torch.archive import check_members, content_fingerprint, members_size, read_members
 from foretell.frontends.torch.aten import AtenProgram, assemble
 from foretell.frontends.torch.aten_operators import AtenCall, Ref
 from foretell.graph import Graph, Tensor
 from foretell.graph.ir.tensor import TensorKind
 
 MAX_JSON_BYTES = 2**28
+MAX_FAST_BYTES = 2**24  # of JSON: less than this is read at once, since it can take neither long nor much memory
 SCHEMA_MAJOR = 8
 # the numbers of torch._export.serde.schema.ScalarType
 _DTYPES = {
@@ -40,15 +42,25 @@ class Pt2Frontend:
                 f"{path.name} was exported for fixed input shapes; --input cannot change them. Export it again, or "
                 "use --batch-size."
             )
-        return graph_from_json(read_archive(path), path.name)
+        check_members(path)
+        if request.has_limits or members_size(path, "models/", ".json") > MAX_FAST_BYTES:
+            return read_caged("foretell.frontends.torch.pt2:read_program", request)
+        return read_program(request)
 
     def fingerprint(self, request: ModelRequest) -> str | None:
         """The content of the file."""
         return content_fingerprint(Path(request.source))
 
 
+def read_program(request: ModelRequest) -> Graph:
+    """Read an archive; a large one in a cage."""
+    path = Path(request.source)
+    return graph_from_json(read_archive(path), path.name)
+
+
 def read_archive(path: Path) -> dict[str, Any]:
     """Read the description of the program: ``models/*.json`` in the archive, and nothing else."""
+    check_members(path)
     texts = read_members(path, "models/", ".json", MAX_JSON_BYTES)
     if not texts:
         raise ModelError(f"{path.name} contains no exported program. Write it with torch.export.save.")
