@@ -8,9 +8,9 @@ answers with a graph as JSON, or with an error:
 
 import importlib
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from foretell import errors
 from foretell.errors import ForetellError, GraphError, ModelError
@@ -24,7 +24,13 @@ from foretell.processes.confine import confined
 _ROOM = "foretell.frontends."
 _MAX_MESSAGE = 2000  # characters: a message may quote a name from inside a file
 # what libraries say when they get no memory; PyTorch raises RuntimeError
-_NO_MEMORY = ("not enough memory", "can't allocate memory", "cannot allocate memory", "bad_alloc", "bad allocation")
+_NO_MEMORY = (
+    "not enough memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "bad_alloc",
+    "failed to map segment",
+)
 
 
 def read_caged(reader: str, request: ModelRequest) -> Graph:
@@ -34,7 +40,7 @@ def read_caged(reader: str, request: ModelRequest) -> Graph:
     """
     path = Path(request.source).absolute()
     if confined():
-        return _function(reader)(request)
+        return _call(reader, request)
     task = {"reader": reader, "request": _packed(replace(request, source=str(path)))}
     answer = run_caged("foretell.frontends.caged", task, path.name, request.limits, (path,))
     # whoever takes over the child can send anything: nothing here is believed
@@ -68,17 +74,18 @@ def _unpacked(values: Message) -> ModelRequest:
     return ModelRequest(inputs=inputs, **values)
 
 
-def _function(reader: str) -> Any:
+def _call(reader: str, request: ModelRequest) -> Graph:
     module, _, name = reader.partition(":")
     assert module.startswith(_ROOM)
-    return getattr(importlib.import_module(module), name)
+    function: Callable[[ModelRequest], Graph] = getattr(importlib.import_module(module), name)
+    return function(request)
 
 
 def answer_to(task: Message) -> bytes:
     """In the child: the answer to a task."""
     name = Path(task["request"]["source"]).name
     try:
-        graph: Graph = _function(task["reader"])(_unpacked(task["request"]))
+        graph = _call(task["reader"], _unpacked(task["request"]))
         reply = {"graph": serde.to_document(graph)}
     except MemoryError:
         end_out_of_memory()

@@ -84,15 +84,18 @@ class ModelRequest:
     memory_limit_gib: float | None = None
     timeout_s: float | None = None
 
-    @property
-    def limits(self) -> Limits:
-        """What reading a file may take, in a process of its own."""
+    def check_limits(self) -> None:
+        """Refuse limits that nothing could be read within."""
         for name, value, default in (
             ("--memory-limit", self.memory_limit_gib, DEFAULT_MEMORY_GIB),
             ("--timeout", self.timeout_s, DEFAULT_TIMEOUT_S),
         ):
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"Got {name} {value:g}; it must be a number above 0. The default is {default:g}.")
+
+    @property
+    def limits(self) -> Limits:
+        """What reading a file may take, in a process of its own."""
         return Limits(
             DEFAULT_MEMORY_GIB if self.memory_limit_gib is None else self.memory_limit_gib,
             DEFAULT_TIMEOUT_S if self.timeout_s is None else self.timeout_s,

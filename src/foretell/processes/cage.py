@@ -43,9 +43,7 @@ class TooMuchError(ModelError):
     """Reading a file needed more memory or time than allowed."""
 
 
-def run_caged(
-    module: str, task: Message, name: str, limits: Limits, readable: Sequence[Path] = ()
-) -> bytes:
+def run_caged(module: str, task: Message, name: str, limits: Limits, readable: Sequence[Path] = ()) -> bytes:
     """Return what a child answers to a task; raise an error of one line if it dies or exceeds its limits.
 
     Args:

@@ -234,7 +234,10 @@ _CHANGES = {  # of a process that may write nothing
 _OPENS = {"x86_64": ((2, 1), (257, 2)), "aarch64": ((56, 2),)}  # open and openat, and which argument has the flags
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _CLONE3, _OPENAT2 = 435, 437  # their flags are in memory, which a filter cannot read; libraries fall back without them
-_OTHERS = {"x86_64": ((234, "pid"), (302, 0)), "aarch64": ((131, "pid"), (261, 0))}  # tgkill and prlimit: only ourselves
+_OTHERS = {
+    "x86_64": ((234, "pid"), (302, 0)),
+    "aarch64": ((131, "pid"), (261, 0)),
+}  # tgkill and prlimit: only ourselves
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000  # system calls of a second interface of x86-64, under other numbers
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of a filter

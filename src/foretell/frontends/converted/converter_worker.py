@@ -36,6 +36,8 @@ def main(folder: Path) -> int:
     """Carry out the task in ``folder``, and write the result or the error there."""
     _limit()
     task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
+    if not task["trust"]:
+        _confine(folder, Path(task["path"]))
     result: dict[str, Any]
     try:
         if task["format"] == "python":
@@ -91,9 +93,9 @@ def _strip(tensor: Any) -> None:
     entry.key, entry.value = "location", "weights"
 
 
-def _load(name: str) -> Any:
-    """Import ``<name>.py`` beside this file without a search path."""
-    spec = importlib.util.spec_from_file_location(f"foretell_{name}", Path(__file__).with_name(f"{name}.py"))
+def _load(name: str, folder: Path = Path(__file__).parent) -> Any:
+    """Import ``<name>.py`` of a folder, by default that of this file, without a search path."""
+    spec = importlib.util.spec_from_file_location(f"foretell_{name}", folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -114,6 +116,13 @@ def _limit() -> None:
         most = LARGEST_FILE if hard == resource.RLIM_INFINITY else min(LARGEST_FILE, hard)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     os.umask(0o077)
+
+
+def _confine(folder: Path, model: Path) -> None:
+    """Keep this process from everything but its folder and the model; a Paddle program has its weights beside it."""
+    confine = _load("confine", Path(__file__).parents[2] / "processes")
+    readable = [str(path) for path in (folder, model, model.with_suffix(".pdiparams"))]
+    confine.confine(confine.Confinement(file_bytes=LARGEST_FILE, readable=readable, writable=[str(folder)]))
 
 
 if __name__ == "__main__":

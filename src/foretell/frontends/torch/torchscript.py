@@ -76,9 +76,7 @@ def read_script(request: ModelRequest) -> Graph:
     # the export lifts the script's tensors as constants; those that are parameters are found by identity
     names = {id(p): n for n, p in script.named_parameters()}
     parameters = {key: names[id(value)] for key, value in exported.constants.items() if id(value) in names}
-    return graph_from_exported(
-        exported, name=path.name, batch_size=TRACE_BATCH, batch_axes={}, parameters=parameters
-    )
+    return graph_from_exported(exported, name=path.name, batch_size=TRACE_BATCH, batch_axes={}, parameters=parameters)
 
 
 def _load(torch: Any, path: Path) -> Any:
@@ -104,9 +102,7 @@ def _inputs(torch: Any, script: Any, request: ModelRequest) -> tuple[Any, ...]:
         )
     specs = match_inputs(request.inputs, names)
     ordered = [specs[n] for n in names if n in specs]
-    return tuple(
-        torch.empty(TRACE_BATCH, *s.shape, device="meta", dtype=torch_dtype(torch, s.dtype)) for s in ordered
-    )
+    return tuple(torch.empty(TRACE_BATCH, *s.shape, device="meta", dtype=torch_dtype(torch, s.dtype)) for s in ordered)
 
 
 def torch_dtype(torch: Any, name: str | None) -> Any:
