@@ -12,8 +12,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from foretell import errors
-from foretell.errors import ForetellError, GraphError, ModelError
+from foretell.errors import (
+    ForetellError,
+    GraphError,
+    InputError,
+    MissingExtraError,
+    ModelError,
+    UnsupportedOperatorError,
+    UntrustedModelError,
+)
 from foretell.frontends.request import InputSpec, ModelRequest
 from foretell.graph import Graph
 from foretell.graph.ir import serde
@@ -21,6 +28,10 @@ from foretell.processes.cage import end_out_of_memory, enter, run_caged
 from foretell.processes.child import Message
 from foretell.processes.confine import confined
 
+_ERRORS: dict[str, type[ForetellError]] = {
+    error.__name__: error
+    for error in (GraphError, InputError, MissingExtraError, ModelError, UnsupportedOperatorError, UntrustedModelError)
+}
 _ROOM = "foretell.frontends."
 _MAX_MESSAGE = 2000  # characters: a message may quote a name from inside a file
 # what libraries say when they get no memory; PyTorch raises RuntimeError
@@ -50,16 +61,11 @@ def read_caged(reader: str, request: ModelRequest) -> Graph:
     except (ValueError, AttributeError, RecursionError) as error:
         raise ModelError(f"The process that read {path.name} gave no answer.") from error
     if kind is not None:
-        raise _error_named(str(kind))(str(message)[:_MAX_MESSAGE])
+        raise _ERRORS.get(str(kind), ModelError)(str(message)[:_MAX_MESSAGE])
     try:
         return serde.from_document(str(document))
     except GraphError as error:
         raise ModelError(f"The process that read {path.name} returned no graph.") from error
-
-
-def _error_named(name: str) -> type[ForetellError]:
-    found = getattr(errors, name, None)
-    return found if isinstance(found, type) and issubclass(found, ForetellError) else ModelError
 
 
 def _packed(request: ModelRequest) -> Message:

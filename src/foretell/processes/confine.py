@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-_PDEATHSIG, _NO_NEW_PRIVS, _SECCOMP = 1, 38, 22  # arguments of prctl
+_PDEATHSIG, _NO_NEW_PRIVS = 1, 38  # arguments of prctl
 _NEWUSER, _NEWNET, _THREAD = 0x10000000, 0x40000000, 0x00010000  # flags of unshare and clone
 _OPEN_FILES = 256
 _MORE_CPU_S = 5  # beyond the timeout: the parent ends a slow child first, and says so
@@ -63,10 +63,11 @@ def confined() -> frozenset[str]:
     return _state[0] if _state else frozenset()
 
 
-def confine(what: Confinement) -> frozenset[str]:
+def confine(what: Confinement, *, sealed: bool = True) -> frozenset[str]:
     """Confine this process and all its future threads; returns the layers that hold.
 
-    Call it before any library starts a thread: threads that already run are not confined.
+    Call it before any library starts a thread: threads that already run are not confined. A process whose libraries
+    start programs when they are imported leaves out seccomp with ``sealed=False`` and calls :func:`seal` afterwards.
     """
     held = []
     libc = _libc()
@@ -78,15 +79,20 @@ def confine(what: Confinement) -> frozenset[str]:
         _drop_capabilities(libc)
         if _landlock(libc, what):
             held.append("landlock")
-    sealed = libc is not None and _can_seal()
-    if _limit(what, may_start=sealed):
+    if _limit(what, may_start=not sealed or _can_seal()):
         held.append("limits")
-    if libc is not None and sealed and _seal(libc, may_write=bool(what.writable)):
-        held.append("seccomp")
     if libc is not None:
         libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # last: a change of privileges resets it
     _state[:] = [frozenset(held)]
-    return _state[0]
+    return seal(may_write=bool(what.writable)) if sealed else _state[0]
+
+
+def seal(*, may_write: bool) -> frozenset[str]:
+    """Take from all threads of this confined process what seccomp can; returns the layers that hold."""
+    libc = _libc()
+    if libc is not None and _can_seal() and _seal(libc, may_write=may_write):
+        _state[:] = [confined() | {"seccomp"}]
+    return confined()
 
 
 def _libc() -> "ctypes.CDLL | None":
@@ -206,9 +212,9 @@ def _python_folders() -> Iterable[str]:
 
 # seccomp: a list of system calls that fail. The numbers differ between processors.
 
+_SECCOMP = {"x86_64": 317, "aarch64": 277}
 _NEVER = {  # whatever a process may write
     "x86_64": (
-        57, 58, 59, 322,  # fork, vfork, execve, execveat
         41, 425,  # socket; io_uring_setup, which would get past this list
         101, 310, 311, 438,  # ptrace, process_vm_readv, process_vm_writev, pidfd_getfd
         62, 200, 129, 297, 424,  # kill, tkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_send_signal
@@ -217,10 +223,12 @@ _NEVER = {  # whatever a process may write
         29, 64, 68, 240,  # memory, semaphores and messages that outlive a process
     ),
     "aarch64": (
-        221, 281, 198, 425, 117, 270, 271, 438, 129, 130, 138, 240, 424,
+        198, 425, 117, 270, 271, 438, 129, 130, 138, 240, 424,
         41, 51, 40, 39, 97, 268, 428, 429, 430, 442, 217, 218, 219, 241, 280, 282, 264, 265, 194, 190, 186, 180,
     ),
 }  # fmt: skip
+# fork, vfork, execve, execveat: libraries that start programs know what to do where there is no such program
+_PROGRAMS = {"x86_64": (57, 58, 59, 322), "aarch64": (221, 281)}
 _CHANGES = {  # of a process that may write nothing
     "x86_64": (
         85, 87, 263, 82, 264, 316, 83, 258, 84, 86, 265, 88, 266, 133, 259,  # creat, unlink, rename, mkdir, link, mknod
@@ -250,16 +258,17 @@ def _can_seal() -> bool:
 
 
 def _seal(libc: ctypes.CDLL, *, may_write: bool) -> bool:
-    """Refuse system calls for good."""
+    """Refuse system calls for good, in all threads."""
     program = _filter(platform.machine(), os.getpid(), may_write=may_write)
     code = ctypes.create_string_buffer(program, len(program))
     described = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(code)))
-    return bool(libc.prctl(_SECCOMP, 2, described, 0, 0) == 0)
+    call = ctypes.c_long(_SECCOMP[platform.machine()])
+    return bool(libc.syscall(call, ctypes.c_uint(1), ctypes.c_uint(1), described) == 0)
 
 
 def _filter(machine: str, pid: int, *, may_write: bool) -> bytes:
     """The program that the kernel runs at each system call; a rule jumps over the next ones where it does not fit."""
-    refused, unknown = _REFUSE | errno.EPERM, _REFUSE | errno.ENOSYS
+    refused, unknown, absent = (_REFUSE | number for number in (errno.EPERM, errno.ENOSYS, errno.ENOENT))
 
     def argument(index: int) -> tuple[int, int, int, int]:
         return (_LOAD, 0, 0, 16 + 8 * index)
@@ -274,10 +283,12 @@ def _filter(machine: str, pid: int, *, may_write: bool) -> bytes:
         lines += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, refused)]
     for number in _NEVER[machine] + (() if may_write else _CHANGES[machine]):
         lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, refused)]
+    for number in _PROGRAMS[machine]:
+        lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, absent)]
     lines += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, unknown)]
     # a rule about an argument returns, whatever it finds: the number of the call is gone then
     lines += [(_EQUAL, 0, 4, _CLONE[machine]), argument(0), (_ANY_BIT, 1, 0, _THREAD)]
-    lines += [(_RETURN, 0, 0, refused), (_RETURN, 0, 0, _ALLOW)]
+    lines += [(_RETURN, 0, 0, absent), (_RETURN, 0, 0, _ALLOW)]
     for number, allowed in _OTHERS[machine]:
         lines += [(_EQUAL, 0, 4, number), argument(0), (_EQUAL, 1, 0, pid if allowed == "pid" else 0)]
         lines += [(_RETURN, 0, 0, refused), (_RETURN, 0, 0, _ALLOW)]

@@ -34,7 +34,7 @@ def test_a_refusal_and_a_crash_are_results(tmp_path: Path) -> None:
     assert work(tmp_path, **request, trust=False)["kind"] == "untrusted"
     result = work(tmp_path, **request, trust=True)
     assert result == {"kind": "model", "error": "net.py raised ValueError: two lines"}
-    crashed = work(tmp_path, worker="paddle", format="program")  # no path
+    crashed = work(tmp_path, worker="paddle", format="program", trust=False)  # no path
     assert crashed["error"] == "the converter failed: KeyError: 'path'"
 
 

@@ -10,6 +10,7 @@ in has these files:
 """
 
 import ctypes
+import importlib
 import importlib.util
 import json
 import os
@@ -21,6 +22,7 @@ from typing import Any
 
 LARGEST_KEPT = 1024  # elements; values that decide shapes are small
 LARGEST_FILE = 1 << 33
+_FRAMEWORKS = {"keras": "tensorflow", "paddle": "paddle", "jax": "jax"}
 _EXTERNAL = 1  # onnx.TensorProto.EXTERNAL
 
 
@@ -36,10 +38,10 @@ def main(folder: Path) -> int:
     """Carry out the task in ``folder``, and write the result or the error there."""
     _limit()
     task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
-    if not task["trust"]:
-        _confine(folder, Path(task["path"]))
     result: dict[str, Any]
     try:
+        if not task["trust"]:
+            _confine(folder, task["worker"], Path(task["path"]))
         if task["format"] == "python":
             task["built"] = _load("python_building").build(task, Refusal)
         worker = _load(f"{task['worker']}_worker")
@@ -118,11 +120,18 @@ def _limit() -> None:
     os.umask(0o077)
 
 
-def _confine(folder: Path, model: Path) -> None:
-    """Keep this process from everything but its folder and the model; a Paddle program has its weights beside it."""
+def _confine(folder: Path, worker: str, model: Path) -> None:
+    """Keep this process from everything but its folder and the model; a Paddle program has its weights beside it.
+
+    Paddle starts programs when it is imported. Nobody may once the model is read.
+    """
     confine = _load("confine", Path(__file__).parents[2] / "processes")
-    readable = [str(path) for path in (folder, model, model.with_suffix(".pdiparams"))]
-    confine.confine(confine.Confinement(file_bytes=LARGEST_FILE, readable=readable, writable=[str(folder)]))
+    readable = [str(path) for path in (Path(__file__).parent, folder, model, model.with_suffix(".pdiparams"))]
+    limits = confine.Confinement(file_bytes=LARGEST_FILE, readable=readable, writable=[str(folder)])
+    confine.confine(limits, sealed=False)
+    with suppress(Exception):  # a worker says what is missing
+        importlib.import_module(_FRAMEWORKS[worker])
+    confine.seal(may_write=True)
 
 
 if __name__ == "__main__":
