@@ -58,9 +58,14 @@ class TorchScriptFrontend:
 
 
 def read_script(request: ModelRequest) -> Graph:
-    """In the cage: check the code, load the module on the meta device, and export it."""
+    """In the cage: check the code once more, since the file may have changed, then load it."""
+    check_code(Path(request.source), request.trust)
+    return load_script(request)
+
+
+def load_script(request: ModelRequest) -> Graph:
+    """In the cage: load the module on the meta device, and export it. This runs the archive's own code."""
     path = Path(request.source)
-    check_code(path, request.trust)  # once more: the file may have changed
     torch = import_torch()
     script = _load(torch, path)
     _check_operators(script, path.name)
