@@ -92,21 +92,21 @@ def scripted(folder: Path) -> Members:
 
 
 def payloads(bait: Bait) -> dict[str, str]:
-    """Lines of TorchScript that reach outside, by what they do."""
+    """Lines of TorchScript that reach outside, by what they do. PyTorch leaves out a call whose result nobody keeps."""
     write, secret = str(bait.victim), str(bait.secret)
     return {
         "save": f'torch.save((state)[0], "{write}")',
         "save-spaces": f'torch . save((state)[0], "{write}")',
         "ops-save": f'ops.aten.save((state)[0], "{write}")',
         "save-new": f'torch.save((state)[0], "{write}.new")',
-        "read": f'_9 = torch.from_file("{secret}", False, 4)',
-        "read-shared": f'_9 = torch.from_file("{secret}", True, 4)',
-        "ops-read": f'_9 = ops.aten.from_file("{secret}", False, 4)',
-        "write-shared": f'_9 = torch.fill_(torch.from_file("{write}", True, 4), 1.0)',
+        "read": f'self.w = torch.from_file("{secret}", False, 4)',
+        "read-shared": f'self.w = torch.from_file("{secret}", True, 4)',
+        "ops-read": f'self.w = ops.aten.from_file("{secret}", False, 4)',
+        "write-shared": f'self.w = torch.fill_(torch.from_file("{write}", True, 4), 1.0)',
         "image-write": f'ops.image.write_file("{write}", (state)[0])',
-        "image-read": f'_9 = ops.image.read_file("{secret}")',
+        "image-read": f'self.w = ops.image.read_file("{secret}")',
         "print": 'print("\\x1b]0;owned\\x07")',
-        "memory": "_9 = torch.zeros([1099511627776])",
+        "memory": "self.w = torch.zeros([1099511627776])",
         "rpc": '_9 = ops.prim.rpc_sync("worker", "f")',
     }
 
