@@ -266,7 +266,7 @@ def make_all(folder: Path, bait: Bait) -> list[Hostile]:
             debug = [(n, content if n.endswith("debug_pkl") else c) for n, c in members]
             add("script", f"{name}-debug", ".pt", debug, loadable=True)
     for name, archive in bombs(members):
-        add("bomb", name, ".pt", archive, compression=zipfile.ZIP_DEFLATED)
+        add("bomb", name, ".pt2" if name == "model" else ".pt", archive, compression=zipfile.ZIP_DEFLATED)
     whole = write_zip(folder / "whole.pt", with_payload(members, payloads(bait)["save"])).read_bytes()
     harmless = write_zip(folder / "harmless.pt", members).read_bytes()
     for name, content in {
