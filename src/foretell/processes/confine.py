@@ -24,6 +24,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+try:  # now: a confined process may not find it any more
+    import resource
+except ImportError:  # Windows
+    _HAS_LIMITS = False
+else:
+    _HAS_LIMITS = True
+
 _PDEATHSIG, _NO_NEW_PRIVS = 1, 38  # arguments of prctl
 _NEWUSER, _NEWNET, _THREAD = 0x10000000, 0x40000000, 0x00010000  # flags of unshare and clone
 _OPEN_FILES = 256
@@ -108,9 +115,7 @@ def _libc() -> "ctypes.CDLL | None":
 
 def _limit(what: Confinement, *, may_start: bool) -> bool:
     """Set resource limits, for good. Without seccomp, new processes are limited here; threads count as processes."""
-    try:
-        import resource
-    except ImportError:  # Windows
+    if not _HAS_LIMITS:
         return False
     cpu_s = None if what.cpu_s is None else int(what.cpu_s) + _MORE_CPU_S
     limits = {
