@@ -32,6 +32,12 @@ allow_unknown = click.option(
     "--allow-unknown", is_flag=True, help="Count operators of unknown domains by the bytes they move."
 )
 no_cache = click.option("--no-cache", is_flag=True, help="Convert the model again and do not store its graph.")
+memory_limit = click.option(
+    "memory_limit_gib", "--memory-limit", type=float, metavar="GIB", help="Memory that reading a file may take [8]."
+)
+timeout = click.option(
+    "timeout_s", "--timeout", type=float, metavar="S", help="Seconds that reading a file may take [300]."
+)
 as_json = click.option("as_json", "--json", is_flag=True, help="Print one JSON object.")
 
 # of the commands that fit and judge predictors

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from foretell.errors import InputError
 from foretell.graph import Graph
 from foretell.graph.ir.tensor import DTYPE_BITS
+from foretell.processes.limits import DEFAULT_MEMORY_GIB, DEFAULT_TIMEOUT_S, Limits
 from foretell.registry import did_you_mean
 
 MODES = ("inference", "training", "prefill", "decode")
@@ -71,7 +72,7 @@ def _parse_dtype(text: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """A model, and the options for reading it."""
+    """A model, and the options for reading it; limits that are None have their defaults."""
 
     source: Any
     inputs: tuple[InputSpec, ...] = ()
@@ -80,6 +81,30 @@ class ModelRequest:
     context: int | None = None
     trust: bool = False
     allow_unknown: bool = False
+    memory_limit_gib: float | None = None
+    timeout_s: float | None = None
+
+    def check_limits(self) -> None:
+        """Refuse limits that nothing could be read within."""
+        for name, value, default in (
+            ("--memory-limit", self.memory_limit_gib, DEFAULT_MEMORY_GIB),
+            ("--timeout", self.timeout_s, DEFAULT_TIMEOUT_S),
+        ):
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"Got {name} {value:g}; it must be a number above 0. The default is {default:g}.")
+
+    @property
+    def limits(self) -> Limits:
+        """What reading a file may take, in a process of its own."""
+        return Limits(
+            DEFAULT_MEMORY_GIB if self.memory_limit_gib is None else self.memory_limit_gib,
+            DEFAULT_TIMEOUT_S if self.timeout_s is None else self.timeout_s,
+        )
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether the user gave a limit. Then no file is read without one."""
+        return self.memory_limit_gib is not None or self.timeout_s is not None
 
     def with_source(self, source: Any) -> "ModelRequest":
         """The same request for another source."""

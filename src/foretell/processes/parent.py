@@ -15,6 +15,11 @@ from foretell.units import KIB
 _SOURCE = str(Path(__file__).parents[2])
 
 
+def source_folder() -> str:
+    """The folder from which a child can import this package."""
+    return _SOURCE
+
+
 def child_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a child that can import this package, with the variables in ``more``."""
     variables = {**os.environ, **(more or {})}

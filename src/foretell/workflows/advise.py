@@ -105,6 +105,8 @@ def advise(
     input_shape: InputShape = None,
     trust: bool = False,
     use_cache: bool = True,
+    memory_limit_gib: float | None = None,
+    timeout_s: float | None = None,
 ) -> Advice:
     """Find the device, MIG slice, batch size and instance that serve a model best.
 
@@ -127,6 +129,8 @@ def advise(
         input_shape: Shape of the input without the batch.
         trust: Allow code that comes with the model to run.
         use_cache: Store the converted graph for the next call.
+        memory_limit_gib: Memory that reading a file may take; 8 GiB by default.
+        timeout_s: Seconds that reading a file may take; 300 by default.
 
     >>> from foretell.testing import tiny_onnx
     >>> advice = advise(tiny_onnx(), slo_ms=5, devices=["h200", "l4"], mig=False)
@@ -138,6 +142,7 @@ def advise(
     return advise_serving(
         model, requirements, renting, devices=devices, dtype=dtype, mig=mig, input_shape=input_shape, trust=trust,
         use_cache=use_cache,
+        memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     )  # fmt: skip
 
 
@@ -152,6 +157,8 @@ def advise_serving(
     input_shape: InputShape = None,
     trust: bool = False,
     use_cache: bool = True,
+    memory_limit_gib: float | None = None,
+    timeout_s: float | None = None,
 ) -> Advice:
     """Like `advise`, with the requirements and the options for renting as records."""
     renting = renting or Renting()
@@ -159,7 +166,10 @@ def advise_serving(
     # Powers of two only: every batch size costs one prediction for each device and slice.
     batch_sizes = [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]
     gpus = [device for device_or_name in devices for device in devices_named(device_or_name)]
-    graph = load_graph(model, input_shape=input_shape, trust=trust, use_cache=use_cache)
+    graph = load_graph(
+        model, input_shape=input_shape, trust=trust, use_cache=use_cache, memory_limit_gib=memory_limit_gib,
+        timeout_s=timeout_s,
+    )  # fmt: skip
     targets = [Target(device, part) for device in gpus for part in (None, *(_mig_slices(device) if mig else ()))]
     points = sweep_targets(graph, targets, [parse_dtype(dtype)], batch_sizes)
     candidates = [candidate for point in points for candidate in _candidates(point)]
@@ -178,6 +188,8 @@ def advise_training(
     input_shape: InputShape = None,
     trust: bool = False,
     use_cache: bool = True,
+    memory_limit_gib: float | None = None,
+    timeout_s: float | None = None,
 ) -> TrainingAdvice:
     """Hours, dollars, energy and carbon of training on one device of each kind, cheapest first."""
     renting = renting or Renting()
@@ -187,6 +199,7 @@ def advise_training(
     for point in sweep(
         model, devices=gpus, batch_sizes=[batch_size], dtypes=[dtype], mode="training", optimizer=optimizer,
         input_shape=input_shape, trust=trust, use_cache=use_cache,
+        memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     ):  # fmt: skip
         prediction = point.prediction
         if prediction.latency_ms is None or point.fits is False:

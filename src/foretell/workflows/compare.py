@@ -68,6 +68,8 @@ def compare(
     trust: bool = False,
     allow_unknown: bool = False,
     use_cache: bool = True,
+    memory_limit_gib: float | None = None,
+    timeout_s: float | None = None,
 ) -> ModelComparison:
     """Predict two models on the same device; the arguments are those of `foretell.predict`.
 
@@ -79,5 +81,6 @@ def compare(
         "device": device, "batch_size": batch_size, "dtype": dtype, "mode": mode, "slice": slice,
         "optimizer": optimizer, "input_shape": input_shape, "context": context, "predictor": predictor, "trust": trust,
         "allow_unknown": allow_unknown, "use_cache": use_cache,
+        "memory_limit_gib": memory_limit_gib, "timeout_s": timeout_s,
     }  # fmt: skip
     return ModelComparison(predict(first, **options), predict(second, **options))

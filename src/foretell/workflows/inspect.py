@@ -121,6 +121,8 @@ def inspect(
     trust: bool = False,
     allow_unknown: bool = False,
     use_cache: bool = True,
+    memory_limit_gib: float | None = None,
+    timeout_s: float | None = None,
 ) -> Inspection:
     """Count what a model computes; the arguments are those of `foretell.predict`.
 
@@ -133,6 +135,7 @@ def inspect(
     graph = load_graph(
         model, input_shape=input_shape, batch_size=batch_size, dtype=dtype, mode=mode, context=context, trust=trust,
         allow_unknown=allow_unknown, use_cache=use_cache,
+        memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     )  # fmt: skip
     name = model if isinstance(model, str) else graph.name
     return Inspection(name, graph, graph_costs(graph), mode, optimizer)

@@ -43,6 +43,8 @@ def predict(
     trust: bool = False,
     allow_unknown: bool = False,
     use_cache: bool = True,
+    memory_limit_gib: float | None = None,
+    timeout_s: float | None = None,
     explain: bool | str = False,
     trace: str | Path | None = None,
     store: str | Path | None = None,
@@ -65,6 +67,8 @@ def predict(
         trust: Allow code that comes with the model to run.
         allow_unknown: Count operators of unknown domains by the bytes they move instead of refusing them.
         use_cache: Store the converted graph for the next call.
+        memory_limit_gib: Memory that reading a file may take; 8 GiB by default.
+        timeout_s: Seconds that reading a file may take; 300 by default.
         explain: Also predict which units of work take the time; ``kernels``: and the classes of their kernels.
         trace: A file for the timeline of the units, to view in Chrome or Perfetto.
         store: A folder of measurements; if it has this workload, they replace the prediction.
@@ -99,6 +103,8 @@ def predict(
         trust=trust,
         allow_unknown=allow_unknown,
         use_cache=use_cache,
+        memory_limit_gib=memory_limit_gib,
+        timeout_s=timeout_s,
     )
     workload = configuration.workload(graph)
     prediction = selected.predict(workload)

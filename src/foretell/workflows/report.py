@@ -62,6 +62,8 @@ def gather(
     trust: bool = False,
     allow_unknown: bool = False,
     use_cache: bool = True,
+    memory_limit_gib: float | None = None,
+    timeout_s: float | None = None,
     on_part: OnPart = lambda _: None,
 ) -> Report:
     """Make the content of a report about a model.
@@ -83,6 +85,8 @@ def gather(
         trust: Allow code that comes with the model to run.
         allow_unknown: Count operators of unknown domains by the bytes they move.
         use_cache: Store the converted graph for the next call.
+        memory_limit_gib: Memory that reading a file may take; 8 GiB by default.
+        timeout_s: Seconds that reading a file may take; 300 by default.
         on_part: Called with the name of the part that is being made.
 
     >>> from foretell.testing import tiny_onnx
@@ -99,6 +103,7 @@ def gather(
     graph = load_graph(
         model, input_shape=input_shape, batch_size=batch_size, mode=mode, context=context, trust=trust,
         allow_unknown=allow_unknown, use_cache=use_cache,
+        memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     )  # fmt: skip
     on_part(f"Predicting on {place.id}")
     # All parts below use this graph, so the model is read only once.
@@ -133,7 +138,7 @@ def gather(
         "--clouds": ",".join(renting.clouds),
         "--region": renting.region, "--country": renting.country, "--pue": renting.pue,
         "--market": renting.market if renting.market == "spot" else None, "--prices": renting.prices,
-        "--trust": trust, "--allow-unknown": allow_unknown,
+        "--trust": trust, "--allow-unknown": allow_unknown, "--memory-limit": memory_limit_gib, "--timeout": timeout_s,
     }  # fmt: skip
     command = remaking_command(name or (str(model) if isinstance(model, str | Path) else None), options)
     return Report(

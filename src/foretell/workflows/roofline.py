@@ -56,6 +56,8 @@ def roofline(
     trust: bool = False,
     allow_unknown: bool = False,
     use_cache: bool = True,
+    memory_limit_gib: float | None = None,
+    timeout_s: float | None = None,
 ) -> Roofline:
     """The roofline of a model on a device; most arguments are those of `predict`.
 
@@ -74,6 +76,8 @@ def roofline(
         trust: Allow code that comes with the model to run.
         allow_unknown: Count operators of unknown domains by the bytes they move.
         use_cache: Store the converted graph for the next call.
+        memory_limit_gib: Memory that reading a file may take; 8 GiB by default.
+        timeout_s: Seconds that reading a file may take; 300 by default.
 
     >>> from foretell.testing import tiny_onnx
     >>> result = roofline(tiny_onnx(), device="a100", batch_size=8)
@@ -89,6 +93,7 @@ def roofline(
     graph = load_graph(
         model, input_shape=input_shape, batch_size=configuration.batch_size, mode=mode, context=context, trust=trust,
         allow_unknown=allow_unknown, use_cache=use_cache,
+        memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     )  # fmt: skip
     return roofline_of(configuration.workload(graph), selected, by=by)
 

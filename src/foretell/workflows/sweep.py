@@ -104,6 +104,8 @@ def sweep(
     trust: bool = False,
     allow_unknown: bool = False,
     use_cache: bool = True,
+    memory_limit_gib: float | None = None,
+    timeout_s: float | None = None,
 ) -> Sweep:
     """Predict a model for every device and slice, dtype and batch size, in this order.
 
@@ -121,6 +123,8 @@ def sweep(
         trust: Allow code that comes with the model to run.
         allow_unknown: Count operators of unknown domains by the bytes they move.
         use_cache: Store the converted graph for the next call.
+        memory_limit_gib: Memory that reading a file may take; 8 GiB by default.
+        timeout_s: Seconds that reading a file may take; 300 by default.
 
     >>> from foretell.testing import tiny_onnx
     >>> points = sweep(tiny_onnx(), devices=["h200", "a100"], batch_sizes=[1, 8])
@@ -141,6 +145,7 @@ def sweep(
     graph = load_graph(
         model, input_shape=input_shape, mode=mode, context=context, trust=trust, allow_unknown=allow_unknown,
         use_cache=use_cache,
+        memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     )  # fmt: skip
     return Sweep(sweep_targets(graph, targets, numbers, sizes, mode, optimizer, predictor))
 

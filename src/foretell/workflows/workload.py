@@ -90,6 +90,8 @@ def read_workload(
     trust: bool = False,
     allow_unknown: bool = False,
     use_cache: bool = True,
+    memory_limit_gib: float | None = None,
+    timeout_s: float | None = None,
 ) -> Workload:
     """Check the arguments, read the model, and make the workload.
 
@@ -104,6 +106,7 @@ def read_workload(
     graph = load_graph(
         model, input_shape=input_shape, batch_size=configuration.batch_size, mode=mode, context=context, trust=trust,
         allow_unknown=allow_unknown, use_cache=use_cache,
+        memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     )  # fmt: skip
     return configuration.workload(graph)
 
@@ -119,6 +122,8 @@ def load_graph(
     trust: bool = False,
     allow_unknown: bool = False,
     use_cache: bool = True,
+    memory_limit_gib: float | None = None,
+    timeout_s: float | None = None,
 ) -> Graph:
     """Read the graph of a model at a batch size, cast to ``dtype`` if one is given.
 
@@ -133,8 +138,10 @@ def load_graph(
         raise InputError(f"The context is {context}; it must be 1 token or more.")
     target_dtype = parse_dtype(dtype) if dtype is not None else None
     request = ModelRequest(
-        model, read_input_shape(input_shape), mode=mode, context=context, trust=trust, allow_unknown=allow_unknown
-    )
+        model, read_input_shape(input_shape), mode=mode, context=context, trust=trust, allow_unknown=allow_unknown,
+        memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
+    )  # fmt: skip
+    request.check_limits()
     graph = convert(request, use_cache=use_cache).with_batch(size)
     return graph if target_dtype is None else graph.with_dtype(target_dtype)
 

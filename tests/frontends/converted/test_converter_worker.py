@@ -34,7 +34,7 @@ def test_a_refusal_and_a_crash_are_results(tmp_path: Path) -> None:
     assert work(tmp_path, **request, trust=False)["kind"] == "untrusted"
     result = work(tmp_path, **request, trust=True)
     assert result == {"kind": "model", "error": "net.py raised ValueError: two lines"}
-    crashed = work(tmp_path, worker="paddle", format="program")  # no path
+    crashed = work(tmp_path, worker="paddle", format="program", trust=False)  # no path
     assert crashed["error"] == "the converter failed: KeyError: 'path'"
 
 
@@ -68,3 +68,35 @@ def test_errors_are_one_line() -> None:
     assert one_line(ValueError("a\n\n b ")) == "a b"
     assert one_line(ValueError()) == "no reason given"
     assert Refusal("input", "why").kind == "input"
+
+
+CONFINED = """
+import runpy, sys, os, socket, subprocess
+from pathlib import Path
+folder, victim = map(Path, sys.argv[2:])
+worker = runpy.run_path(sys.argv[1])
+worker["_confine"](folder, "keras", folder / "model.keras")
+(folder / "model.onnx").write_bytes(b"x")
+attacks = {
+    "write": lambda: victim.write_text("x"), "read": victim.read_text, "remove": victim.unlink,
+    "run": lambda: subprocess.run(["true"]), "fork": os.fork, "socket": socket.socket,
+}
+for name, attack in attacks.items():
+    try:
+        attack()
+        print(name)
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the layers are those of Linux")
+def test_a_worker_reaches_only_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    victim = tmp_path / "victim"
+    victim.write_text("the user's")
+    command = [sys.executable, "-c", CONFINED, str(WORKER), str(tmp_path / "folder"), str(victim)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout == ""
+    assert victim.read_text() == "the user's"
+    assert (tmp_path / "folder" / "model.onnx").exists()

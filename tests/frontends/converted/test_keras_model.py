@@ -35,6 +35,8 @@ def test_an_archive(tmp_path: Path) -> None:
         "path": str(path),
         "inputs": [["image", [8, 8, 3], "fp16"]],
         "trust": True,
+        "memory_limit_gib": None,
+        "timeout_s": None,
     }
 
 

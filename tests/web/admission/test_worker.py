@@ -3,6 +3,7 @@
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +55,37 @@ def test_the_kernel_refuses_too_much_memory() -> None:
 def test_warming_loads_what_a_question_needs() -> None:
     worker.warm()
     assert "onnx" in sys.modules
+
+
+CONFINED = """
+import os, socket, subprocess, sys
+from pathlib import Path
+from foretell.web.admission.worker import limit
+limit(8192)
+victim = Path(sys.argv[1])
+Path("mine").write_text("x")
+attacks = {
+    "write": lambda: victim.write_text("x"), "read": Path("/etc/passwd").read_text, "remove": victim.unlink,
+    "run": lambda: subprocess.run(["true"]), "fork": os.fork, "socket": socket.socket,
+}
+for name, attack in attacks.items():
+    try:
+        attack()
+        print(name)
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the layers are those of Linux")
+def test_a_worker_writes_only_its_folder_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "uploads" / "empty").mkdir(parents=True)
+    monkeypatch.setenv("FORETELL_CACHE", str(tmp_path / "cache"))
+    victim = tmp_path / "victim"
+    victim.write_text("the server's")
+    command = [sys.executable, "-c", CONFINED, str(victim)]
+    folder = tmp_path / "uploads" / "empty"
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder, timeout=300)
+    assert done.stdout == ""
+    assert victim.read_text() == "the server's"
+    assert (folder / "mine").exists()

@@ -46,6 +46,8 @@ _EXTRAPOLATED, _RISK, _EXTRA = "≈", "!", "+"
 @click.option("--most", type=click.IntRange(min=1), default=8, help="Rows of the table.")
 @options.trust
 @options.no_cache
+@options.memory_limit
+@options.timeout
 @options.as_json
 def run(
     model: str,
@@ -71,6 +73,8 @@ def run(
     most: int,
     trust: bool,
     no_cache: bool,
+    memory_limit_gib: float | None,
+    timeout_s: float | None,
     as_json: bool,
 ) -> None:
     """Recommend where to serve or train MODEL: device, slice, batch size, instance, and what it costs."""
@@ -80,7 +84,7 @@ def run(
     renting = Renting(options.words(clouds), region, country, market, pue, prices)  # type: ignore[arg-type]
     shared: dict[str, Any] = {
         "devices": options.words(devices), "dtype": dtype, "input_shape": list(inputs) or None, "trust": trust,
-        "use_cache": not no_cache,
+        "use_cache": not no_cache, "memory_limit_gib": memory_limit_gib, "timeout_s": timeout_s,
     }  # fmt: skip
     if train:
         if any(value is not None for value in (slo_ms, rate, budget, max_batch)):

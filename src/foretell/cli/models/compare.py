@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 @options.trust
 @options.allow_unknown
 @options.no_cache
+@options.memory_limit
+@options.timeout
 @options.as_json
 def run(
     first: str,
@@ -39,6 +41,8 @@ def run(
     trust: bool,
     allow_unknown: bool,
     no_cache: bool,
+    memory_limit_gib: float | None,
+    timeout_s: float | None,
     as_json: bool,
 ) -> None:
     """Predict MODEL and OTHER on the same device, and show the ratio of OTHER to MODEL."""
@@ -57,6 +61,8 @@ def run(
             trust=trust,
             allow_unknown=allow_unknown,
             use_cache=not no_cache,
+            memory_limit_gib=memory_limit_gib,
+            timeout_s=timeout_s,
         )
     if as_json:
         click.echo(json.dumps(comparison.to_dict(), indent=1))

@@ -27,6 +27,8 @@ _SHOWN_OPERATORS = 6
 @click.option("--device", "-d", help="The device whose times the picture shows [h200; none for onnxruntime].")
 @options.trust
 @options.no_cache
+@options.memory_limit
+@options.timeout
 @options.as_json
 def run(
     model: str,
@@ -39,6 +41,8 @@ def run(
     device: str | None,
     trust: bool,
     no_cache: bool,
+    memory_limit_gib: float | None,
+    timeout_s: float | None,
     as_json: bool,
 ) -> None:
     """Predict which operators of MODEL a compiler fuses into one kernel. Nothing is compiled."""
@@ -58,6 +62,8 @@ def run(
             dtype=dtype,
             trust=trust,
             use_cache=not no_cache,
+            memory_limit_gib=memory_limit_gib,
+            timeout_s=timeout_s,
         )
         kernels = find_kernels(graph, runtime)
         if svg is not None:

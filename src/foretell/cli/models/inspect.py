@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 @options.trust
 @options.allow_unknown
 @options.no_cache
+@options.memory_limit
+@options.timeout
 @options.as_json
 @click.option("as_csv", "--csv", is_flag=True, help="Print the table as CSV.")
 def run(
@@ -47,6 +49,8 @@ def run(
     trust: bool,
     allow_unknown: bool,
     no_cache: bool,
+    memory_limit_gib: float | None,
+    timeout_s: float | None,
     as_json: bool,
     as_csv: bool,
 ) -> None:
@@ -72,6 +76,8 @@ def run(
             trust=trust,
             allow_unknown=allow_unknown,
             use_cache=not no_cache,
+            memory_limit_gib=memory_limit_gib,
+            timeout_s=timeout_s,
         )
     if as_json:
         click.echo(json.dumps(inspection.to_dict(by, depth), indent=1))

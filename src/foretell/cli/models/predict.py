@@ -67,6 +67,8 @@ def with_word(arguments: Sequence[str]) -> list[str]:
 @options.trust
 @options.allow_unknown
 @options.no_cache
+@options.memory_limit
+@options.timeout
 @options.as_json
 def run(
     model: str,
@@ -87,6 +89,8 @@ def run(
     trust: bool,
     allow_unknown: bool,
     no_cache: bool,
+    memory_limit_gib: float | None,
+    timeout_s: float | None,
     as_json: bool,
 ) -> None:
     """Predict latency, memory, energy, power and the MIG profile of MODEL on a device."""
@@ -109,6 +113,8 @@ def run(
             trust=trust,
             allow_unknown=allow_unknown,
             use_cache=not no_cache,
+            memory_limit_gib=memory_limit_gib,
+            timeout_s=timeout_s,
             explain=explain or False,
             trace=trace,
             store=store,

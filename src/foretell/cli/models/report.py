@@ -43,6 +43,8 @@ from foretell.units import size
 @options.trust
 @options.allow_unknown
 @options.no_cache
+@options.memory_limit
+@options.timeout
 def run(
     model: str,
     out: Path,
@@ -67,6 +69,8 @@ def run(
     trust: bool,
     allow_unknown: bool,
     no_cache: bool,
+    memory_limit_gib: float | None,
+    timeout_s: float | None,
 ) -> None:
     """Write all predictions for MODEL into one HTML page that needs no network."""
     from foretell.advisors.placement import Requirements
@@ -90,6 +94,8 @@ def run(
             trust=trust,
             allow_unknown=allow_unknown,
             use_cache=not no_cache,
+            memory_limit_gib=memory_limit_gib,
+            timeout_s=timeout_s,
             on_part=on_part,
         )
         page = report_page(report).encode()

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 @options.trust
 @options.allow_unknown
 @options.no_cache
+@options.memory_limit
+@options.timeout
 @options.as_json
 def run(
     model: str,
@@ -53,6 +55,8 @@ def run(
     trust: bool,
     allow_unknown: bool,
     no_cache: bool,
+    memory_limit_gib: float | None,
+    timeout_s: float | None,
     as_json: bool,
 ) -> None:
     """Show how close the operators of MODEL come to the ceilings of a device, and what limits them."""
@@ -74,6 +78,8 @@ def run(
             trust=trust,
             allow_unknown=allow_unknown,
             use_cache=not no_cache,
+            memory_limit_gib=memory_limit_gib,
+            timeout_s=timeout_s,
         )
         if out is not None:
             write_roofline(result, out, dark=dark)

@@ -35,6 +35,8 @@ WHOLE_DEVICE = "whole"
 @options.trust
 @options.allow_unknown
 @options.no_cache
+@options.memory_limit
+@options.timeout
 @options.as_json
 def run(
     model: str,
@@ -51,6 +53,8 @@ def run(
     trust: bool,
     allow_unknown: bool,
     no_cache: bool,
+    memory_limit_gib: float | None,
+    timeout_s: float | None,
     as_json: bool,
 ) -> None:
     """Predict MODEL over batch sizes, precisions, devices and slices."""
@@ -72,6 +76,8 @@ def run(
                 trust=trust,
                 allow_unknown=allow_unknown,
                 use_cache=not no_cache,
+                memory_limit_gib=memory_limit_gib,
+                timeout_s=timeout_s,
             )
         )
     if out is not None:

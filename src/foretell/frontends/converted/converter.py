@@ -2,7 +2,7 @@
 
 The child gets a private folder with its task, and writes ``model.onnx`` and ``result.json`` there. Its whole process
 group is killed when it is done, when it takes too long or too much memory, or when foretell is interrupted. Nothing
-stays behind.
+stays behind. The worker confines itself (``processes/confine.py``), unless the user trusts the model.
 """
 
 import hashlib
@@ -34,8 +34,9 @@ from foretell.frontends.normalise.pipeline import mark_buffers, normalise_conver
 from foretell.frontends.onnx.file import graph_from_proto
 from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph
+from foretell.processes.limits import DEFAULT_MEMORY_GIB, DEFAULT_TIMEOUT_S
 from foretell.processes.parent import describe_exit, end, group_bytes, last_line
-from foretell.units import bytes_from_mib
+from foretell.units import MIB, bytes_from_gib, bytes_from_mib, mib
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -43,8 +44,7 @@ if TYPE_CHECKING:
 WORKER = Path(__file__).with_name("converter_worker.py")
 TIMEOUT = "FORETELL_CONVERTER_TIMEOUT_S"
 MEMORY = "FORETELL_CONVERTER_MEMORY_MIB"
-DEFAULT_TIMEOUT_S = 300.0
-DEFAULT_MEMORY_MIB = 16384.0
+MAX_RESULT_BYTES = 512 * MIB  # what a worker writes has no weights
 _POLL_S = 0.1  # between two checks of the child's memory
 _TAIL_BYTES = 8000  # of the child's output that are kept for an error message
 _KINDS: Mapping[str, type[ForetellError]] = {
@@ -62,7 +62,7 @@ class Bounds:
     """The limits of a conversion."""
 
     timeout_s: float = DEFAULT_TIMEOUT_S
-    memory_mib: float = DEFAULT_MEMORY_MIB
+    memory_mib: float = mib(bytes_from_gib(DEFAULT_MEMORY_GIB))
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,13 @@ class Converted:
     buffers: frozenset[str] = frozenset()
 
 
-def read_bounds() -> Bounds:
-    """Read the limits from environment variables, or take the defaults."""
-    return Bounds(_number(TIMEOUT, DEFAULT_TIMEOUT_S), _number(MEMORY, DEFAULT_MEMORY_MIB))
+def read_bounds(task: Task | None = None) -> Bounds:
+    """The limits that the user gave for a task, else those of environment variables, else the defaults."""
+    timeout_s, memory_gib = (task or {}).get("timeout_s"), (task or {}).get("memory_limit_gib")
+    return Bounds(
+        _number(TIMEOUT, DEFAULT_TIMEOUT_S) if timeout_s is None else timeout_s,
+        _number(MEMORY, Bounds.memory_mib) if memory_gib is None else mib(bytes_from_gib(memory_gib)),
+    )
 
 
 def _number(variable: str, default: float) -> float:
@@ -122,7 +126,7 @@ def run_converter(
     environment = environment or need_environment(framework, purpose)
     (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
     command = (*environment.command, str(WORKER), str(folder))
-    run_bounded(command, folder, name, read_bounds(), own_home=not task.get("trust"))
+    run_bounded(command, folder, name, read_bounds(task), own_home=not task.get("trust"))
     return _collect(folder, name)
 
 
@@ -198,12 +202,12 @@ def _watch(process: "subprocess.Popen[bytes]", name: str, bounds: Bounds) -> byt
             if time.monotonic() > deadline:
                 raise ModelError(
                     f"Converting {name} took longer than {bounds.timeout_s:g} s and was stopped. "
-                    f"Allow more by setting {TIMEOUT}."
+                    f"If you trust it, give --timeout or set {TIMEOUT}."
                 )
             if group_bytes(process.pid) > bytes_from_mib(bounds.memory_mib):
                 raise ModelError(
                     f"Converting {name} took more than {bounds.memory_mib:g} MiB of memory and was stopped. "
-                    f"Allow more by setting {MEMORY}."
+                    f"If you trust it, give --memory-limit (in GiB) or set {MEMORY}."
                 )
     return (tail + (_read(process.stdout) or b""))[-_TAIL_BYTES:]
 
@@ -243,7 +247,7 @@ def _collect(folder: Path, name: str) -> Converted:
     from onnx import ModelProto
 
     try:
-        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        result = json.loads(_read_file(folder / "result.json"))
         error, buffers = result.get("error"), frozenset(map(str, result.get("buffers", ())))
     except (OSError, ValueError, AttributeError, TypeError) as problem:
         raise ModelError(f"The converter of {name} finished without a result.") from problem
@@ -251,12 +255,21 @@ def _collect(folder: Path, name: str) -> Converted:
         raise _KINDS.get(str(result.get("kind")), ModelError)(f"{name}: {error}")
     proto = ModelProto()
     try:
-        proto.ParseFromString((folder / "model.onnx").read_bytes())
+        proto.ParseFromString(_read_file(folder / "model.onnx"))
     except (OSError, DecodeError) as problem:
         raise ModelError(f"The converter of {name} wrote no ONNX model.") from problem
     if not proto.HasField("graph"):
         raise ModelError(f"The converter of {name} wrote no ONNX model.")
     return Converted(proto, buffers)
+
+
+def _read_file(path: Path) -> bytes:
+    """The content of a file that the child wrote; a link that it made is not followed, and its size is limited."""
+    with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
+        content = file.read(MAX_RESULT_BYTES + 1)
+    if len(content) > MAX_RESULT_BYTES:
+        raise OSError(f"{path.name} is too large")
+    return content
 
 
 def task_of(request: ModelRequest, worker: str, kind: str, path: Path) -> Task:
@@ -267,6 +280,8 @@ def task_of(request: ModelRequest, worker: str, kind: str, path: Path) -> Task:
         "path": str(path.resolve()),
         "inputs": [[spec.name, list(spec.shape), spec.dtype] for spec in request.inputs],
         "trust": request.trust,
+        "memory_limit_gib": request.memory_limit_gib,
+        "timeout_s": request.timeout_s,
     }
 
 

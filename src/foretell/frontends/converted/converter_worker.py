@@ -10,6 +10,7 @@ in has these files:
 """
 
 import ctypes
+import importlib
 import importlib.util
 import json
 import os
@@ -21,6 +22,7 @@ from typing import Any
 
 LARGEST_KEPT = 1024  # elements; values that decide shapes are small
 LARGEST_FILE = 1 << 33
+_FRAMEWORKS = {"keras": "tensorflow", "paddle": "paddle", "jax": "jax"}
 _EXTERNAL = 1  # onnx.TensorProto.EXTERNAL
 
 
@@ -38,6 +40,8 @@ def main(folder: Path) -> int:
     task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
     result: dict[str, Any]
     try:
+        if not task["trust"]:
+            _confine(folder, task["worker"], Path(task["path"]))
         if task["format"] == "python":
             task["built"] = _load("python_building").build(task, Refusal)
         worker = _load(f"{task['worker']}_worker")
@@ -91,9 +95,9 @@ def _strip(tensor: Any) -> None:
     entry.key, entry.value = "location", "weights"
 
 
-def _load(name: str) -> Any:
-    """Import ``<name>.py`` beside this file without a search path."""
-    spec = importlib.util.spec_from_file_location(f"foretell_{name}", Path(__file__).with_name(f"{name}.py"))
+def _load(name: str, folder: Path = Path(__file__).parent) -> Any:
+    """Import ``<name>.py`` of a folder, by default that of this file, without a search path."""
+    spec = importlib.util.spec_from_file_location(f"foretell_{name}", folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -114,6 +118,20 @@ def _limit() -> None:
         most = LARGEST_FILE if hard == resource.RLIM_INFINITY else min(LARGEST_FILE, hard)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     os.umask(0o077)
+
+
+def _confine(folder: Path, worker: str, model: Path) -> None:
+    """Keep this process from everything but its folder and the model; a Paddle program has its weights beside it.
+
+    Paddle starts programs when it is imported. Nobody may once the model is read.
+    """
+    confine = _load("confine", Path(__file__).parents[2] / "processes")
+    readable = [str(path) for path in (Path(__file__).parent, folder, model, model.with_suffix(".pdiparams"))]
+    limits = confine.Confinement(file_bytes=LARGEST_FILE, readable=readable, writable=[str(folder)])
+    confine.confine(limits, sealed=False)
+    with suppress(Exception):  # a worker says what is missing
+        importlib.import_module(_FRAMEWORKS[worker])
+    confine.seal(may_write=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from foretell.errors import ModelError
+from foretell.errors import ModelError, UntrustedModelError
 
 MAX_RATIO = 50  # PyTorch does not compress its archives: one that unpacks to much more than its size is a zip bomb
 MAX_FREE_BYTES = 2**22  # up to this size the ratio is not checked
@@ -18,6 +18,7 @@ _DAMAGE = (
     zipfile.BadZipFile, OSError, NotImplementedError, EOFError, RuntimeError, ValueError, LookupError, zlib.error,
     struct.error,
 )  # fmt: skip
+_END, _END_MAGIC = struct.Struct("<4s18x"), b"PK\x05\x06"  # the last record of an archive without a comment
 
 
 def archive_kind(path: Path) -> str:
@@ -36,6 +37,54 @@ def archive_kind(path: Path) -> str:
     if any(n.startswith("code/") for n in inner) and "constants.pkl" in inner:
         return "torchscript"
     return "pickle" if any(n.endswith("data.pkl") for n in names) else "other"
+
+
+def check_members(path: Path) -> None:
+    """Refuse an archive of PyTorch whose members two readers could understand in two ways.
+
+    PyTorch ignores the case of names and takes the first of two members with one name; Python's zipfile does neither.
+    """
+    try:
+        with _open(path) as archive, path.open("rb") as file:
+            members, comment = archive.infolist(), archive.comment
+            file.seek(-_END.size, 2)
+            is_last = _END.unpack(file.read(_END.size))[0] == _END_MAGIC
+    except ModelError:
+        raise
+    except _DAMAGE as error:
+        raise ModelError(f"{path.name} is not an archive of PyTorch, or it is damaged.") from error
+    if comment or not is_last or min((m.header_offset for m in members), default=0):
+        raise UntrustedModelError(f"{path.name} has data before or after its archive. PyTorch writes none: refused.")
+    top, seen = members[0].filename.partition("/")[0] if members else "", set[str]()
+    for member in members:
+        # as it is in the file: zipfile cuts a name at a zero byte
+        problem = _odd_name(member.orig_filename, top)
+        if problem is None and member.filename.casefold() in seen:
+            problem = "is there twice, or differs from another one only in case"
+        if problem:
+            raise UntrustedModelError(
+                f"The member {member.orig_filename[:80]!r} of {path.name} {problem}. PyTorch writes no such archive: "
+                "refused."
+            )
+        seen.add(member.filename.casefold())
+
+
+def _odd_name(name: str, top: str) -> str | None:
+    """What is wrong with the name of a member; None if nothing is."""
+    folder, _, inner = name.partition("/")
+    parts = name.removesuffix("/").split("/")
+    if "\0" in name or "\\" in name or ":" in parts[0] or not all(parts) or {".", ".."} & set(parts):
+        return "has a path that leads out of the archive"
+    if folder != top:
+        return "lies outside the folder of the others"
+    first, last = inner.partition("/")[0], parts[-1]
+    known = {"code", "constants.pkl", "constants", "data.pkl", "data", "models", "version", "extra"}
+    if first.casefold() in known and first not in known:
+        return "is written in an odd case"
+    suffix = last.rpartition(".")[2]
+    if suffix.casefold() in ("py", "pkl", "debug_pkl", "json") and not suffix.islower():
+        return "is written in an odd case"
+    return None
 
 
 def read_members(path: Path, prefix: str, suffix: str | tuple[str, ...], max_bytes: int) -> dict[str, bytes]:
@@ -63,6 +112,19 @@ def read_members(path: Path, prefix: str, suffix: str | tuple[str, ...], max_byt
     except _DAMAGE as error:
         raise ModelError(f"{path.name} is not an archive of PyTorch, or it is damaged.") from error
     return contents
+
+
+def members_size(path: Path, prefix: str, suffix: str) -> int:
+    """The unpacked size of the members below an archive's top folder with this prefix and suffix."""
+    try:
+        with _open(path) as archive:
+            members = archive.infolist()
+    except ModelError:
+        raise
+    except _DAMAGE as error:
+        raise ModelError(f"{path.name} is not an archive of PyTorch, or it is damaged.") from error
+    inner = ((m.filename.partition("/")[2], m.file_size) for m in members)
+    return sum(size for name, size in inner if name.startswith(prefix) and name.endswith(suffix))
 
 
 def check_unpacked_size(path: Path) -> None:

@@ -6,14 +6,16 @@ from typing import Any
 
 from foretell.errors import ForetellError, InputError, ModelError
 from foretell.frontends.budget import Budget, module_path, parse_json
+from foretell.frontends.caged import read_caged
 from foretell.frontends.request import MAX_ELEMENTS, ModelRequest
-from foretell.frontends.torch.archive import members_digest, read_members
+from foretell.frontends.torch.archive import check_members, members_digest, members_size, read_members
 from foretell.frontends.torch.aten import AtenProgram, assemble
 from foretell.frontends.torch.aten_operators import AtenCall, Ref
 from foretell.graph import Graph, Tensor
 from foretell.graph.ir.tensor import MAX_RANK, TensorKind
 
 MAX_JSON_BYTES = 2**28
+MAX_FAST_BYTES = 2**24  # of JSON: less than this is read at once, since it can take neither long nor much memory
 SCHEMA_MAJOR = 8
 # the numbers of torch._export.serde.schema.ScalarType
 _DTYPES = {
@@ -40,8 +42,10 @@ class Pt2Frontend:
                 f"{path.name} was exported for fixed input shapes; --input cannot change them. Export it again, or "
                 "use --batch-size."
             )
-        budget = Budget(path.name)
-        return graph_from_json(read_archive(path, budget), path.name, budget)
+        check_members(path)
+        if request.has_limits or members_size(path, "models/", ".json") > MAX_FAST_BYTES:
+            return read_caged("foretell.frontends.torch.pt2:read_program", request)
+        return read_program(request)
 
     def fingerprint(self, request: ModelRequest) -> str | None:
         """The description of the program, which is all that is read: weights are neither hashed nor opened."""
@@ -50,8 +54,16 @@ class Pt2Frontend:
         return f"{path.name} {members_digest(members)}"
 
 
+def read_program(request: ModelRequest) -> Graph:
+    """Read an archive; a large one in a cage."""
+    path = Path(request.source)
+    budget = Budget(path.name)
+    return graph_from_json(read_archive(path, budget), path.name, budget)
+
+
 def read_archive(path: Path, budget: Budget | None = None) -> dict[str, Any]:
     """Read the description of the program: ``models/*.json`` in the archive, and nothing else."""
+    check_members(path)
     texts = read_members(path, "models/", ".json", MAX_JSON_BYTES)
     if not texts:
         raise ModelError(f"{path.name} contains no exported program. Write it with torch.export.save.")

@@ -1,7 +1,7 @@
 """Frontends: reads a TorchScript archive.
 
 Its code is read as text before PyTorch loads it. An archive that could reach files, Python, other machines or the
-terminal is refused.
+terminal is refused. PyTorch then loads it in a cage, whatever that check found: a check can be wrong.
 """
 
 import re
@@ -11,8 +11,9 @@ from typing import Any
 
 from foretell.errors import InputError, ModelError, UntrustedModelError
 from foretell.frontends.budget import Budget
+from foretell.frontends.caged import read_caged
 from foretell.frontends.request import ModelRequest, match_inputs
-from foretell.frontends.torch.archive import check_unpacked_size, members_digest, read_members
+from foretell.frontends.torch.archive import check_members, check_unpacked_size, members_digest, read_members
 from foretell.frontends.torch.export import TRACE_BATCH, graph_from_exported, import_torch
 from foretell.frontends.torch.program import one_line
 from foretell.frontends.torch.script_work import check_work
@@ -49,61 +50,70 @@ class TorchScriptFrontend:
     """Modules that ``torch.jit.save`` wrote."""
 
     def load(self, request: ModelRequest) -> Graph:
-        """Check the code, load the module on the meta device, and export it."""
-        path = Path(request.source)
-        _check_code(path, request.trust)
-        torch = import_torch()
-        script = self._load(torch, path)
-        if not request.trust:
-            check_work(script, Budget(path.name))
-        _check_operators(script, path.name)
-        inputs = self._inputs(torch, script, request)
-        holder = _holder(torch, script.train(request.mode == "training"))
-        try:
-            with warnings.catch_warnings(), torch.no_grad():
-                warnings.simplefilter("ignore")
-                exported = torch.export.export(holder, inputs, strict=False)
-        except Exception as error:
-            shapes = [tuple(i.shape) for i in inputs]
-            raise ModelError(f"PyTorch could not run {path.name} with inputs {shapes}: {one_line(error)}") from error
-        # the export lifts the script's tensors as constants; those that are parameters are found by identity
-        names = {id(p): n for n, p in script.named_parameters()}
-        parameters = {key: names[id(value)] for key, value in exported.constants.items() if id(value) in names}
-        return graph_from_exported(
-            exported, name=path.name, batch_size=TRACE_BATCH, batch_axes={}, parameters=parameters
-        )
-
-    def _load(self, torch: Any, path: Path) -> Any:
-        """Load the archive on the meta device."""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return torch.jit.load(str(path), map_location="meta")
-        except Exception as error:
-            raise ModelError(
-                f"{path.name} is not a TorchScript archive that this PyTorch reads: {one_line(error)}"
-            ) from error
-
-    def _inputs(self, torch: Any, script: Any, request: ModelRequest) -> tuple[Any, ...]:
-        """The inputs of the user as tensors, in the order of the forward."""
-        # the first input of the graph is the module itself
-        names = [i.debugName().partition(".")[0] for i in script.graph.inputs()][1:]
-        if not request.inputs:
-            raise InputError(
-                f"A TorchScript file does not contain the shapes of its inputs ({', '.join(names)}). "
-                "Give them, without the batch: --input 3x224x224"
-            )
-        specs = match_inputs(request.inputs, names)
-        ordered = [specs[n] for n in names if n in specs]
-        return tuple(
-            torch.empty(TRACE_BATCH, *s.shape, device="meta", dtype=torch_dtype(torch, s.dtype)) for s in ordered
-        )
+        """Check the code here, which is fast and needs no PyTorch; then read the archive in a cage."""
+        check_code(Path(request.source), request.trust)
+        return read_caged("foretell.frontends.torch.torchscript:read_script", request)
 
     def fingerprint(self, request: ModelRequest) -> str | None:
         """The code and the structure of the module, and whether it is trusted. Weights are not hashed: none is read."""
         path = Path(request.source)
         members = read_members(path, "", (".py", ".pkl"), MAX_CODE_BYTES)
         return f"{path.name} {members_digest(members)} {request.trust}"
+
+
+def read_script(request: ModelRequest) -> Graph:
+    """In the cage: check the code once more, since the file may have changed, then load it."""
+    check_code(Path(request.source), request.trust)
+    return load_script(request)
+
+
+def load_script(request: ModelRequest) -> Graph:
+    """In the cage: load the module on the meta device, and export it. This runs the archive's own code."""
+    path = Path(request.source)
+    torch = import_torch()
+    script = _load(torch, path)
+    if not request.trust:
+        check_work(script, Budget(path.name))
+    _check_operators(script, path.name)
+    inputs = _inputs(torch, script, request)
+    holder = _holder(torch, script.train(request.mode == "training"))
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            exported = torch.export.export(holder, inputs, strict=False)
+    except Exception as error:
+        shapes = [tuple(i.shape) for i in inputs]
+        raise ModelError(f"PyTorch could not run {path.name} with inputs {shapes}: {one_line(error)}") from error
+    # the export lifts the script's tensors as constants; those that are parameters are found by identity
+    names = {id(p): n for n, p in script.named_parameters()}
+    parameters = {key: names[id(value)] for key, value in exported.constants.items() if id(value) in names}
+    return graph_from_exported(exported, name=path.name, batch_size=TRACE_BATCH, batch_axes={}, parameters=parameters)
+
+
+def _load(torch: Any, path: Path) -> Any:
+    """Load the archive on the meta device."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.jit.load(str(path), map_location="meta")
+    except Exception as error:
+        raise ModelError(
+            f"{path.name} is not a TorchScript archive that this PyTorch reads: {one_line(error)}"
+        ) from error
+
+
+def _inputs(torch: Any, script: Any, request: ModelRequest) -> tuple[Any, ...]:
+    """The inputs of the user as tensors, in the order of the forward."""
+    # the first input of the graph is the module itself
+    names = [i.debugName().partition(".")[0] for i in script.graph.inputs()][1:]
+    if not request.inputs:
+        raise InputError(
+            f"A TorchScript file does not contain the shapes of its inputs ({', '.join(names)}). "
+            "Give them, without the batch: --input 3x224x224"
+        )
+    specs = match_inputs(request.inputs, names)
+    ordered = [specs[n] for n in names if n in specs]
+    return tuple(torch.empty(TRACE_BATCH, *s.shape, device="meta", dtype=torch_dtype(torch, s.dtype)) for s in ordered)
 
 
 def torch_dtype(torch: Any, name: str | None) -> Any:
@@ -129,8 +139,9 @@ def _holder(torch: Any, script: Any) -> Any:
     return Holder()
 
 
-def _check_code(path: Path, trust: bool) -> None:
+def check_code(path: Path, trust: bool) -> None:
     """Check the archive's code as text, before loading: PyTorch runs ``__setstate__`` as soon as it loads a module."""
+    check_members(path)
     check_unpacked_size(path)
     for name, content in read_members(path, "code/", ".py", MAX_CODE_BYTES).items():
         code = content.decode(errors="replace")

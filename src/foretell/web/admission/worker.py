@@ -8,13 +8,16 @@ worker → server    {"event": "ready"}
 
 import json
 import os
-import resource
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from foretell.errors import ForetellError
+from foretell.frontends.cache import cache_folder
 from foretell.optional import available, require
 from foretell.processes.child import die_with_parent, redirect_output, short
+from foretell.processes.confine import Confinement, confine
 from foretell.units import bytes_from_mib
 from foretell.web.answers import answer
 from foretell.web.refusals import BrokenError, status_of
@@ -36,16 +39,20 @@ def main(memory_mib: float) -> None:
 
 
 def limit(memory_mib: float) -> None:
-    """Set limits that the kernel enforces, and make the files of this process private."""
-    os.umask(0o077)
-    for kind, limit_value in (
-        (resource.RLIMIT_AS, bytes_from_mib(memory_mib)),
-        (resource.RLIMIT_FSIZE, bytes_from_mib(_LARGEST_FILE_MIB)),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        hard = resource.getrlimit(kind)[1]
-        limit_value = limit_value if hard == resource.RLIM_INFINITY else min(limit_value, hard)
-        resource.setrlimit(kind, (limit_value, limit_value))
+    """Set limits that the kernel enforces: memory, files, no network, no program; models are then read in here."""
+    cache = cache_folder()
+    with suppress(OSError):
+        cache.mkdir(parents=True, exist_ok=True)
+    here = Path.cwd()  # an empty folder, beside those of the uploads
+    hub = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+    confine(
+        Confinement(
+            address_bytes=bytes_from_mib(memory_mib),
+            file_bytes=bytes_from_mib(_LARGEST_FILE_MIB),
+            readable=[str(here.parent), str(cache), str(hub)],
+            writable=[str(here), str(cache)],
+        )
+    )
 
 
 def warm() -> None:
