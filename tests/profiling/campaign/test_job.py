@@ -14,7 +14,7 @@ def test_it_keeps_a_share_of_the_time_but_not_too_much():
 
 
 def test_a_job_knows_the_elapsed_time_and_when_enough_is_measured():
-    job = Job(Plan(1, ()), Path("out"), "cpu", 100.0, time.time() - 10, limit=3)
+    job = Job(Plan(1, ()), Path("out"), "cpu", 100.0, time.monotonic() - 10, limit=3)
     assert 10 <= job.elapsed_s < 100
     assert [job.enough(count) for count in (2, 3, 4)] == [False, True, True]
     assert not Job(Plan(1, ()), Path("out"), "cpu", 100.0, 0.0).enough(1_000_000)
