@@ -11,10 +11,13 @@ def write_whole(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())  # on the disk before the rename, else a crash could leave a name with an empty file
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(handle, left) :]
+            os.fsync(handle)  # on the disk before the rename, else a crash could leave a name with an empty file
+        finally:
+            os.close(handle)
         os.chmod(partial, 0o644)  # mkstemp makes files that only their owner can read
         os.replace(partial, path)
     except BaseException:  # also on Ctrl-C: no partial file may stay

@@ -38,3 +38,11 @@ def test_shipped_files_match_their_checksums() -> None:
     others = {CHECKSUMS, *(file.name for file in TRAINED.iterdir() if file.name.startswith("unit-"))}
     assert set(known) == {file.name for file in TRAINED.iterdir()} - others
     assert all(read_shipped(name) for name in known)
+
+
+def test_an_index_that_was_edited_is_refused(tmp_path: Path) -> None:
+    write_fitted(tmp_path, "index.json", b'{"h200": {}}')
+    assert shipped.shipped_index(tmp_path) == {"h200": {}}
+    (tmp_path / "index.json").write_bytes(b'{"h100": {}}')
+    with pytest.raises(ModelError, match=r"index.json is damaged"):
+        shipped.shipped_index(tmp_path)
