@@ -1,5 +1,7 @@
 """Let one change of a scenario fail, look, resume, and look again."""
 
+import importlib
+import importlib.util
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,6 +9,11 @@ from pathlib import Path
 
 from disk_faults.scenarios import SCENARIOS, Scenario, acknowledge, acknowledged
 from disk_faults.shim import KINDS, Disk, failing, in_child
+
+# imported once for all children: that takes longer than what is tested
+for _library in ("pyarrow.parquet", "pyarrow.compute", "duckdb", "pandas"):
+    if importlib.util.find_spec(_library.partition(".")[0]):
+        importlib.import_module(_library)
 
 
 @dataclass
@@ -43,11 +50,14 @@ def count_changes(scenario: Scenario, folder: Path) -> int:
 
 
 def fresh(scenario: Scenario, folder: Path) -> None:
-    """The state before."""
+    """The state before, made once and copied."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.with_name(folder.name + ".safe").unlink(missing_ok=True)
-    code, answer = in_child(lambda: bool(scenario.prepare(folder)))
-    assert code == 0, answer
+    prepared = folder.with_name(f"prepared {scenario.name}")
+    if not prepared.exists():
+        code, answer = in_child(lambda: bool(scenario.prepare(prepared)))
+        assert code == 0, answer
+    shutil.copytree(prepared, folder)
 
 
 def run_fault(scenario: Scenario, folder: Path, kind: str, point: int) -> Outcome:

@@ -13,6 +13,7 @@ from typing import Any
 CUT, REFUSED, FULL, KILLED = "cut", "refused", "full", "killed"
 KINDS = (CUT, REFUSED, FULL, KILLED)
 _CREATING = os.O_CREAT
+_BUFFER_BYTES = 2048
 
 
 class Disk:
@@ -49,20 +50,31 @@ class _File:
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         self.closed = False
+        self._buffer = b""
+        self._size = 0
 
     def write(self, data: Any) -> int:
-        return os.write(self._handle, bytes(data))
+        self._buffer += bytes(data)
+        self._size += len(data)
+        if len(self._buffer) >= _BUFFER_BYTES:
+            self.flush()
+        return len(data)
 
     def flush(self) -> None:
-        pass
+        data, self._buffer = self._buffer, b""
+        if data:
+            os.write(self._handle, data)
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            os.close(self._handle)
+            try:
+                self.flush()
+            finally:
+                os.close(self._handle)
 
     def tell(self) -> int:
-        return os.lseek(self._handle, 0, os.SEEK_CUR)
+        return self._size
 
     def writable(self) -> bool:
         return True
@@ -74,6 +86,18 @@ class _File:
         return False
 
 
+class _Writer:
+    def __init__(self, writer: Any, file: _File) -> None:
+        self._writer, self._file = writer, file
+
+    def write_table(self, data: Any) -> None:
+        self._writer.write_table(data)
+
+    def close(self) -> None:
+        self._writer.close()
+        self._file.close()
+
+
 class _Parquet:
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -82,7 +106,8 @@ class _Parquet:
         return getattr(self._real, name)
 
     def ParquetWriter(self, path: Path, *given: Any, **named: Any) -> Any:  # noqa: N802
-        return self._real.ParquetWriter(_File(path), *given, **named)
+        file = _File(path)
+        return _Writer(self._real.ParquetWriter(file, *given, **named), file)
 
 
 @contextmanager
