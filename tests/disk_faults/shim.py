@@ -13,7 +13,7 @@ from typing import Any
 CUT, REFUSED, FULL, KILLED = "cut", "refused", "full", "killed"
 KINDS = (CUT, REFUSED, FULL, KILLED)
 _CREATING = os.O_CREAT
-_BUFFER_BYTES = 2048
+_BUFFER_BYTES = 1024
 
 
 class Disk:
