@@ -66,7 +66,7 @@ class ColocationCampaign:
         count = self._job.limit or self._plan.colocation.groups
         try:
             for number, method in enumerate(methods):
-                now = time.time()
+                now = time.monotonic()
                 # what one method leaves of its time goes to those after it
                 until = now + (self._stop_at - now) / (len(methods) - number)
                 known = self._groups.setdefault(method, {})
@@ -76,7 +76,7 @@ class ColocationCampaign:
                     self._method(method, count, until)
                 except MeasurementError as error:
                     log.warning("%s: %s", method, error)
-                log.info("%s: %.0f s, %d groups", method, time.time() - now, len(known))
+                log.info("%s: %.0f s, %d groups", method, time.monotonic() - now, len(known))
         finally:
             self._rows.close()
         if not self._rows.counts and not resumed:
@@ -125,7 +125,7 @@ class ColocationCampaign:
     def _together(self, stage: Stage, method: str, count: int, until: float) -> None:
         for group in self._groups_to_measure(stage, method, count):
             known = self._groups[method]
-            if time.time() > until or len(known) >= count:
+            if time.monotonic() > until or len(known) >= count:
                 break
             name = group_id(method, (member.workload_id for member in group))
             if name in known or not stage.has(group):

@@ -46,7 +46,7 @@ class Stage:
 
     def prepare(self, only: Sequence[frozenset[str]]) -> None:
         """Let every process capture its share of all workloads, or of the members of the groups ``only``."""
-        started = time.time()
+        started = time.monotonic()
         names_to_prepare = set[str]().union(*only)
         shares = share_out(len(self.chosen), len(self._replay_workers.alive), self._plan.seed)
         names = list(self.chosen)
@@ -65,11 +65,11 @@ class Stage:
                 self._forget(index, death)
                 work[index] = [name for name in work[index] if name != death.workload_id]
                 # the workload that killed the process is left out of its next try
-                if restarts < _MAX_RESTARTS and time.time() < stop_at:
+                if restarts < _MAX_RESTARTS and time.monotonic() < stop_at:
                     restarts += 1
                     self._replay_workers.restart(index)
                     waiting.append(index)
-        log.info("%d workloads ready after %.1f s", len(self._process_of), time.time() - started)
+        log.info("%d workloads ready after %.1f s", len(self._process_of), time.monotonic() - started)
         if len(set(self._process_of.values())) < 2:
             raise MeasurementError("Fewer than two processes got ready.")
 
@@ -80,9 +80,9 @@ class Stage:
 
     def measure_alone(self) -> None:
         """Replay every workload alone."""
-        started = time.time()
+        started = time.monotonic()
         for name, index in list(self._process_of.items()):
-            if index not in self._replay_workers.alive or time.time() > self._until:
+            if index not in self._replay_workers.alive or time.monotonic() > self._until:
                 continue
             replays = self._alone(name, index)
             if replays is not None:
@@ -91,7 +91,7 @@ class Stage:
                     "solo_median_ms": replays.median_ms,
                     "solo_cv": replays.cv,
                 }
-        log.info("%d workloads alone in %.1f s", len(self.solo), time.time() - started)
+        log.info("%d workloads alone in %.1f s", len(self.solo), time.monotonic() - started)
 
     def _alone(self, name: str, index: int) -> Together | None:
         """The try with the least variation."""
@@ -130,7 +130,7 @@ class Stage:
         for index, command in commands.items():
             self._replay_workers.send(index, command)
         deaths = self._replay_workers.wait(
-            commands, time.time() + seconds + 2 * _GRACE_S, _GRACE_S + seconds, self._handle
+            commands, time.monotonic() + seconds + 2 * _GRACE_S, _GRACE_S + seconds, self._handle
         )
         for index, death in deaths.items():
             self._forget(index, death)
@@ -144,7 +144,7 @@ class Stage:
         """Replay all members at the same time; return the replays that count for each, and why members failed."""
         seconds = window_s([candidate.solo_ms for candidate in group], usual_s)
         # a moment ahead, so that all processes have read their command and start together
-        start = time.time() + _BARRIER_S
+        start = time.monotonic() + _BARRIER_S
         commands: dict[int, Message] = {}
         for candidate in group:
             command: Message = {"do": "replay", "id": candidate.workload_id, "start": start, "seconds": seconds}

@@ -89,9 +89,9 @@ class FusionCampaign:
         return dict(self.counts)
 
     def _loop(self, pool: Pool) -> None:
-        reported, got_message = time.time(), False
-        while time.time() < self._kill_at:
-            running = time.time() < self._stop_at and not self._job.enough(self.counts["ok"])
+        reported, got_message = time.monotonic(), False
+        while time.monotonic() < self._kill_at:
+            running = time.monotonic() < self._stop_at and not self._job.enough(self.counts["ok"])
             for worker in pool.workers.values():
                 if running and worker.idle and self._waiting:
                     group = self._waiting.popleft()
@@ -112,8 +112,8 @@ class FusionCampaign:
                 log.warning("worker %d hangs and is killed", worker.index)
                 self._timed_out.add(worker.index)
                 worker.process.kill()
-            if time.time() - reported > _REPORT_S:
-                reported = time.time()
+            if time.monotonic() - reported > _REPORT_S:
+                reported = time.monotonic()
                 self.report()
 
     def _handle(self, worker: WorkerProcess, message: Message) -> None:
@@ -133,7 +133,7 @@ class FusionCampaign:
         """A worker has ended: blame the model it was working on, or queue a model again that it had not begun."""
         group, late = worker.group, worker.index in self._timed_out
         self._timed_out.discard(worker.index)
-        if group is not None and worker.current is not None and time.time() < self._stop_at:
+        if group is not None and worker.current is not None and time.monotonic() < self._stop_at:
             reason = f"silent for {self._plan.limits.timeout_s:.0f} s"
             error = reason if late else f"exit code {worker.process.returncode}"
             self._write(group, "timeout" if late else "crash", {"error": error}, None)

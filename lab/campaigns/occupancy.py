@@ -118,10 +118,10 @@ class OccupancyCampaign:
 
     def _loop(self, folder: Path) -> None:
         children: dict[int, _Child] = {}
-        started, reported = 0, time.time()
+        started, reported = 0, time.monotonic()
         try:
-            while time.time() < self._give_up_at:
-                running = time.time() < self._stop_at and not self._job.enough(self._counts["ok"])
+            while time.monotonic() < self._give_up_at:
+                running = time.monotonic() < self._stop_at and not self._job.enough(self._counts["ok"])
                 for slot in range(self._plan.occupancy.processes):
                     if running and slot not in children:
                         groups = self._next_groups((started + 1) * _MORE)
@@ -137,8 +137,8 @@ class OccupancyCampaign:
                 # without permission for hardware counters every start fails: stop early and say why
                 if self._failed_starts >= _MAX_FAILED_STARTS and not self._counts["ok"]:
                     raise MeasurementError(f"ncu counts nothing: {self._error_text or 'it printed no kernels'}")
-                if time.time() - reported > _REPORT_S:
-                    reported = time.time()
+                if time.monotonic() - reported > _REPORT_S:
+                    reported = time.monotonic()
                     self.report()
                 time.sleep(_POLL_S)
         finally:
@@ -204,7 +204,7 @@ class OccupancyCampaign:
         """
         if child.process.poll() is not None:
             return True
-        now, events = time.time(), child.read_events()
+        now, events = time.monotonic(), child.read_events()
         if now > self._give_up_at or (child.ending and now > child.killed_at + self._plan.limits.timeout_s):
             _kill(child)
             return True
@@ -246,7 +246,7 @@ class OccupancyCampaign:
             self._error_text = self._error_text or _last_line(child.folder / "output.log")
         self._error_text = error_text(lines) or error_text(_lines(child.folder / "output.log")) or self._error_text
         self._log(child, lines)
-        if begun and not finished and begun[-1] not in closed and time.time() < self._stop_at:
+        if begun and not finished and begun[-1] not in closed and time.monotonic() < self._stop_at:
             late = child.ending or child.process.returncode == -signal.SIGKILL
             reason = f"the worker ended during this workload; ncu's exit code {child.process.returncode}"
             self._write(begun[-1], "timeout" if late else "crash", error=reason)

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -10,10 +11,27 @@ def write_whole(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(handle, left) :]
+            os.fsync(handle)  # on the disk before the rename, else a crash could leave a name with an empty file
+        finally:
+            os.close(handle)
         os.chmod(partial, 0o644)  # mkstemp makes files that only their owner can read
         os.replace(partial, path)
     except BaseException:  # also on Ctrl-C: no partial file may stay
-        os.unlink(partial)
+        with suppress(OSError):
+            os.unlink(partial)
         raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force the names of a folder to the disk, where the file system can do that."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            os.fsync(handle)
+    finally:
+        os.close(handle)

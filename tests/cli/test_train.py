@@ -48,7 +48,7 @@ def test_a_fitted_predictor_is_written_and_answers(
     store: str, here: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(capsys, "train", "--store", store) == "written: out/trained/unit-network-h200.zip\n"
-    assert names(here / "out" / "trained") == ["index.json", "unit-network-h200.zip"]
+    assert names(here / "out" / "trained") == ["checksums.json", "index.json", "unit-network-h200.zip"]
     index = json.loads((here / "out" / "trained" / "index.json").read_text(encoding="utf-8"))
     assert index["h200"]["unit-network"]["workloads"] == len(WIDTHS) * len(SETTINGS)
     file = "out/trained/unit-network-h200.zip"

@@ -194,3 +194,42 @@ def test_a_full_disk_leaves_older_tables(tmp_path: Path, monkeypatch: pytest.Mon
         write_tables(tmp_path, RECORDS, TRACES)
     monkeypatch.undo()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def _cut(folder: Path) -> tuple[list[Any], list[Any]]:
+    """Tables of everything, and what is left of the journal."""
+    write_tables(folder, RECORDS, TRACES)
+    first = next(place for place, line in enumerate(RECORDS) if line["kind"] == "measurement")
+    return RECORDS[: first + 1], TRACES[:1]
+
+
+def test_a_table_is_not_replaced_by_one_with_fewer_rows(tmp_path: Path) -> None:
+    records, traces = _cut(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(DataError, match=r"\.parquet has \d rows that the journal lacks.*--allow-fewer"):
+        write_tables(tmp_path, records, traces)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    rows = len(read(tmp_path, "measurements"))
+    assert write_tables(tmp_path, records, traces, fewer="allow")["measurements"] == rows - 1
+
+
+def test_rows_that_the_journal_lacks_are_kept(tmp_path: Path) -> None:
+    records, traces = _cut(tmp_path)
+    before = {path.stem: read(tmp_path, path.stem) for path in tmp_path.iterdir()}
+    write_tables(tmp_path, records, traces, fewer="keep")
+    for table, rows in before.items():
+        assert sorted(map(str, read(tmp_path, table))) == sorted(map(str, rows))
+    # the same number of rows, but others: these are lost rows, too
+    renamed = [line | {"workload_id": "new"} if line.get("workload_id") else line for line in records]
+    with pytest.raises(DataError, match="rows that the journal lacks"):
+        write_tables(tmp_path, renamed, [])
+    write_tables(tmp_path, renamed, [], fewer="keep")
+    assert len(read(tmp_path, "measurements")) == len(before["measurements"]) + 1
+
+
+def test_a_damaged_table_is_not_replaced(tmp_path: Path) -> None:
+    write_tables(tmp_path, RECORDS, TRACES)
+    path = tmp_path / "measurements.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"measurements.parquet is damaged"):
+        write_tables(tmp_path, RECORDS, TRACES)

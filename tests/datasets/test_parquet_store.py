@@ -188,3 +188,36 @@ def test_the_committed_data_is_read() -> None:
     ).to_pylist()[0]
     assert answer["n"] == answer["named"] == answer["keys"] >= 440_138
     assert set(store.query("SELECT * FROM measurements LIMIT 1").column_names) == set(TABLES["measurements"].columns)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM read_csv('{outside}')",
+        "SELECT * FROM read_text('{outside}')",
+        "SELECT * FROM read_text('{store}/../outside.csv')",
+        "SELECT * FROM read_blob('/proc/self/environ')",
+        "SELECT * FROM '{outside}'",
+        "SELECT * FROM glob('/etc/*')",
+        "SELECT * FROM read_parquet('https://example.com/x.parquet')",
+        "SELECT * FROM sniff_csv('{outside}')",
+        "SELECT * FROM query('SELECT * FROM read_text(''{outside}'')')",
+        "COPY (SELECT 1) TO '{outside}'",
+        "ATTACH '{outside}'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET enable_external_access = true",
+        "SELECT 1; SET enable_external_access = true",
+    ],
+)
+def test_a_query_reads_nothing_outside_its_store(tmp_path, rows, monkeypatch, sql):
+    (tmp_path / "outside.csv").write_text("secret\n")
+    (tmp_path / "a[b]*").mkdir()
+    monkeypatch.chdir(tmp_path / "a[b]*")
+    store = ParquetStore(Path("store"))
+    store.append("measurements", rows("measurements"))
+    with pytest.raises(DataError):
+        store.query(sql.format(outside=tmp_path / "outside.csv", store=tmp_path / "a[b]*" / "store"))
+    assert (tmp_path / "outside.csv").read_text() == "secret\n"
+    assert store.query("SELECT count(*) AS n FROM measurements").to_pylist() == [{"n": 5}]
+    store.close()

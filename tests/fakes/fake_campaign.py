@@ -47,7 +47,7 @@ def run(
     zoo.names = tuple(names)
     schedule.load_zoo = lambda _: zoo
     places = tuple(Path(path) for path in skip)
-    job = Job(plan, Path(out), "cpu", seconds, began or time.time(), places, "", limit, again, on_progress)
+    job = Job(plan, Path(out), "cpu", seconds, began or time.monotonic(), places, "", limit, again, on_progress)
     campaign = Campaign(job, WORKER)
     campaign.run()
     return campaign, write_tables(Path(out), read_records(Path(out)), read_traces(Path(out)))

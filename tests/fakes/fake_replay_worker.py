@@ -49,7 +49,7 @@ class Fake:
         if together and "abort" in workload.spec:
             os._exit(9)
         replay_s = 0.002 if together else 0.001
-        start = message.get("start") or time.time()
+        start = message.get("start") or time.monotonic()
         moments = [start + replay_s * number for number in range(200)]
         say({"event": "replayed", "id": workload.id, "status": "ok", "moments": moments, "clock_mhz": 1980})
 

@@ -38,7 +38,7 @@ def main(arguments):
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         cluster.add_node(num_cpus=1)
         address = cluster.address
-    counts = RayCampaign(Job(PLAN, Path(out), "cpu", 1500.0, time.time()), address, WORKER).run()
+    counts = RayCampaign(Job(PLAN, Path(out), "cpu", 1500.0, time.monotonic()), address, WORKER).run()
     if nodes:
         cluster.shutdown()
     sys.stdout.write(json.dumps(counts) + "\n")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from foretell.frontends import ModelRequest, cache, convert, parse_inputs
+from foretell.graph.ir import serde
 from foretell.testing import tiny_graph, tiny_onnx
 
 
@@ -61,3 +62,28 @@ def test_the_oldest_entries_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     cache.write(tmp_path / "file" / "x.fgraph", tiny_graph())
+
+
+def test_an_entry_that_was_changed_by_hand_is_not_believed(tmp_path: Path) -> None:
+    entry, other = tmp_path / "x.fgraph", tmp_path / "y.fgraph"
+    forged = serde.to_bytes(tiny_graph().with_batch(64))
+    cache.write(entry, tiny_graph())
+    head, _, _ = entry.read_bytes().partition(b"\n")
+    # a whole graph, but another one; the same without its checksum; another model's entry under this name
+    cache.write(other, tiny_graph().with_batch(64))
+    for content in (head + b"\n" + forged, forged, other.read_bytes()):
+        entry.write_bytes(content)
+        assert cache.read(entry) is None
+        assert not entry.exists()
+    graph = cache.read(other)
+    assert graph is not None
+    assert graph.batch_size == 64
+
+
+def test_a_model_whose_cached_graph_was_changed_is_converted_again(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(tiny_onnx(size=16).SerializeToString())
+    graph = convert(ModelRequest(str(path)))
+    (entry,) = (cache.cache_folder() / "graphs").glob("*.fgraph")
+    entry.write_bytes(serde.to_bytes(tiny_graph()))
+    assert convert(ModelRequest(str(path))).hash == graph.hash

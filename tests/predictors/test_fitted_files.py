@@ -35,6 +35,14 @@ def test_a_file_without_a_checksum_is_refused(tmp_path: Path, monkeypatch: pytes
 
 def test_shipped_files_match_their_checksums() -> None:
     known = json.loads((TRAINED / CHECKSUMS).read_text(encoding="utf-8"))
-    others = {"index.json", CHECKSUMS, *(file.name for file in TRAINED.iterdir() if file.name.startswith("unit-"))}
+    others = {CHECKSUMS, *(file.name for file in TRAINED.iterdir() if file.name.startswith("unit-"))}
     assert set(known) == {file.name for file in TRAINED.iterdir()} - others
     assert all(read_shipped(name) for name in known)
+
+
+def test_an_index_that_was_edited_is_refused(tmp_path: Path) -> None:
+    write_fitted(tmp_path, "index.json", b'{"h200": {}}')
+    assert shipped.shipped_index(tmp_path) == {"h200": {}}
+    (tmp_path / "index.json").write_bytes(b'{"h100": {}}')
+    with pytest.raises(ModelError, match=r"index.json is damaged"):
+        shipped.shipped_index(tmp_path)

@@ -10,6 +10,7 @@ import pytest
 
 from foretell.datasets.splits import TEST
 from foretell.errors import DeviceError, InputError
+from foretell.predictors.fitted_files import shipped_index
 from foretell.predictors.unit.fit_model import Settings
 from foretell.predictors.unit.model import UnitModel, UnitPredictor
 from foretell.training import unit_models as workflow
@@ -53,7 +54,8 @@ def test_what_is_fitted_is_written_with_its_checksum(store: Path, cache: Path, t
     file = train(store, "h200", cache, out, predictor="unit-trees", seed=3, log=messages.append)
     assert file == tmp_path / "a" / "trained" / "unit-trees-h200.zip"
     assert "units, all" in messages
-    index = json.loads((file.parent / "index.json").read_text(encoding="utf-8"))
+    assert shipped_index(file.parent) == json.loads((file.parent / "index.json").read_text(encoding="utf-8"))
+    index = shipped_index(file.parent)
     assert [(device, list(fitted)) for device, fitted in index.items()] == [("h200", ["unit-trees"])]
     entry = index["h200"]["unit-trees"]
     assert entry["file"] == file.name
@@ -61,7 +63,11 @@ def test_what_is_fitted_is_written_with_its_checksum(store: Path, cache: Path, t
     assert entry["workloads"] == len(WIDTHS) * len(SETTINGS)
     trees = UnitModel.load(file.read_bytes())
     assert (entry["held_out"], trees.card["seed"]) == (trees.card["held_out"], 3)
-    assert sorted(path.name for path in file.parent.iterdir()) == ["index.json", "unit-trees-h200.zip"]
+    assert sorted(path.name for path in file.parent.iterdir()) == [
+        "checksums.json",
+        "index.json",
+        "unit-trees-h200.zip",
+    ]
     again = train(store, "h200", cache, tmp_path / "b", predictor="unit-trees", seed=3, log=silent)
     assert again.read_bytes() == file.read_bytes()
 

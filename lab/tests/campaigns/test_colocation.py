@@ -17,7 +17,7 @@ SMALL = Colocation(processes=3, groups=4, together_s=0.2)
 
 
 def measure(plan, out, seconds=600.0, skip=(), limit=0, command=FAKE):
-    return colocation.run(Job(plan, out, "cpu", seconds, time.time(), tuple(skip), "", limit), command)
+    return colocation.run(Job(plan, out, "cpu", seconds, time.monotonic(), tuple(skip), "", limit), command)
 
 
 def rows_of(out):

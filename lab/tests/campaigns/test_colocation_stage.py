@@ -53,7 +53,7 @@ class FakeReplayWorkers:
 
 
 def stage_of(replay_workers):
-    return Stage(replay_workers, CHOSEN, time.time() + 60, Plan(1, (PART,)))
+    return Stage(replay_workers, CHOSEN, time.monotonic() + 60, Plan(1, (PART,)))
 
 
 def test_every_process_prepares_its_share_and_is_measured_alone():

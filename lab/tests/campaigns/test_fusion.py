@@ -36,7 +36,7 @@ def campaign(tmp_path, monkeypatch):
         monkeypatch.setattr(schedule, "load_zoo", lambda _name: FakeZoo(names))
         part = Part("fake", 1.0, ("timm",), per_model=1)
         plan = Plan(1, (part,), "fusion", limits=Limits(timeout_s=silent_s), fusion=Fusion(tuple(backends), 2))
-        return FusionCampaign(Job(plan, out, "cpu", 600.0, time.time(), skip, "", limit), command).run()
+        return FusionCampaign(Job(plan, out, "cpu", 600.0, time.monotonic(), skip, "", limit), command).run()
 
     return run
 

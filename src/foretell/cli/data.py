@@ -77,14 +77,42 @@ def merge(sources: tuple[str, ...], store: str, as_json: bool) -> None:
 
 @app.command("tables")
 @click.argument("folder", type=options.PATH, metavar="FOLDER", help="The folder of a campaign, with its journal.")
+@click.option("--keep-old", is_flag=True, help="Keep rows of the old tables that the journal lacks.")
+@click.option("--allow-fewer", is_flag=True, help="Give up rows of the old tables that the journal lacks.")
 @options.as_json
-def tables(folder: Path, as_json: bool) -> None:
-    """Write the Parquet tables of a campaign from its journal."""
+def tables(folder: Path, keep_old: bool, allow_fewer: bool, as_json: bool) -> None:
+    """Write the Parquet tables of a campaign from its journal. Rows of older tables are never dropped unasked."""
+    from foretell.errors import InputError
     from foretell.workflows import data
 
+    if keep_old and allow_fewer:
+        raise InputError("Give --keep-old or --allow-fewer, not both.")
     with working(f"Reading {folder}"):
-        rows = data.write_tables(folder)
+        rows = data.write_tables(folder, fewer="keep" if keep_old else "allow" if allow_fewer else "refuse")
     _show_counts("rows", rows, as_json)
+
+
+@app.command("check")
+@click.argument("store", default="data", metavar="[STORE]", help="A folder of Parquet files, or of a campaign.")
+@options.as_json
+@click.pass_context
+def check(context: click.Context, store: str, as_json: bool) -> None:
+    """Read every record, find damaged ones and say what can be saved. Exit code 1 if something is damaged."""
+    from foretell.workflows import data_check
+
+    with working(f"Reading {store.partition('@')[2] or store}"):
+        result = data_check.check(store)
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), indent=1))
+    else:
+        _show_counts("whole", result.records, as_json=False)
+        for damage in result.damage:
+            lost = f"{damage.damaged:,} damaged, {damage.saved:,} can be saved"
+            click.echo(printable(f"{damage.file}: {damage.kind}; {lost}. {damage.advice}"))
+        aside = f"; {result.set_aside:,} damaged records were set aside earlier" if result.set_aside else ""
+        click.echo(f"{result.files} files: {'whole' if result.whole else f'{len(result.damage)} damages'}{aside}")
+    if not result.whole:
+        context.exit(1)
 
 
 @app.command("repack")

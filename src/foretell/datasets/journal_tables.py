@@ -2,17 +2,23 @@
 
 import hashlib
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from foretell.datasets.old_rows import OldTable, Records, count_records, record_key
 from foretell.datasets.parquet_files import TableWriter, arrow_table, rename
 from foretell.datasets.schema import BOOL, FLOAT32, FLOAT64, STRING, TABLES, Table, name_number
 from foretell.errors import DataError
 
+log = logging.getLogger("foretell.datasets")
+
 Line = Mapping[str, object]
+# if a table that exists has records that the journal lacks: refuse, keep them, or allow that they are lost
+Fewer = Literal["refuse", "keep", "allow"]
 
 ROWS_AT_ONCE = 200_000
 # table of traces → table of the records that they belong to
@@ -27,6 +33,8 @@ class _TableFile:
         self.table = table
         self.path = folder / f"{table.name}.parquet"
         self.rows = 0
+        self._records: Records = Counter()
+        self._record_key = record_key(table)
         self._seen: set[object] = set()
         self._columns: dict[str, list[object]] = {name: [] for name in table.columns}
         self._writer: TableWriter | None = None
@@ -56,6 +64,9 @@ class _TableFile:
                     f"A trace of {self.table.name} has {len(new_values)} values of {name} for {count} rows."
                 )
             values.extend(new_values)
+        # the rows that were just added
+        added = {name: self._columns[name][-count:] if count else [] for name in self._record_key}
+        self._records += count_records(self._record_key, added)
         self.rows += count
         if len(self._columns[self.table.key[0]]) >= ROWS_AT_ONCE:
             self.flush(stack)
@@ -67,6 +78,20 @@ class _TableFile:
         self._writer.write(arrow_table(self.table, self._columns))
         for values in self._columns.values():
             values.clear()
+
+    def compare(self, old: OldTable, fewer: Fewer, stack: ExitStack) -> None:
+        """Refuse to replace a table by one that lacks some of its records, or add them."""
+        lost = old.rows_lost(self._records)
+        if not lost:
+            return
+        missing = old.missing(self._records) if fewer == "keep" else None
+        if missing is None:
+            raise DataError(
+                f"{self.path} has {lost:,} rows that the journal lacks: the journal is damaged or cut. Nothing was "
+                "changed. foretell data tables --keep-old keeps the rows of both, --allow-fewer gives these rows up."
+            )
+        log.warning("%s: %d rows that the journal lacks are kept", self.path, lost)
+        self.extend(missing, len(missing[self.table.key[0]]), stack)
 
     def finish(self, stack: ExitStack) -> tuple[Path, Path]:
         """Write the remaining rows; return the partial file and its final path."""
@@ -209,8 +234,12 @@ class _Tables:
             row["nodes"] = len(nodes) if isinstance(nodes, list) else None
         self["graphs"].add(row, self._stack)
 
-    def finish(self) -> dict[str, int]:
+    def finish(self, fewer: Fewer) -> dict[str, int]:
         """Write everything, and only then give the files their names."""
+        if fewer != "allow":
+            for file in self._files.values():
+                if file.rows and file.path.exists():
+                    file.compare(OldTable(file.path), fewer, self._stack)
         # all files are complete before the first one gets its name
         written = [file.finish(self._stack) for file in self._files.values() if file.rows]
         for partial, path in written:
@@ -219,17 +248,20 @@ class _Tables:
         return rows | {f"not written: {kind}": count for kind, count in self.unknown.items()}
 
 
-def write_tables(folder: Path, records: Iterable[Line], traces: Iterable[Line]) -> dict[str, int]:
+def write_tables(
+    folder: Path, records: Iterable[Line], traces: Iterable[Line], *, fewer: Fewer = "refuse"
+) -> dict[str, int]:
     """Write the tables of a journal's lines into ``folder``; return the number of rows of each.
 
-    A line of an unknown kind is counted under ``not written: KIND``; the journal still has it.
+    A line of an unknown kind is counted under ``not written: KIND``; the journal still has it. ``fewer`` says what
+    happens if a table that exists has records that the journal lacks.
     """
     with ExitStack() as stack:
         tables = _Tables(folder, stack)
         for lines in (records, traces):
             for line in lines:
                 tables.add(line)
-        return tables.finish()
+        return tables.finish(fewer)
 
 
 def _is_of_other_campaign(trace: Line, record: Line) -> bool:

@@ -70,7 +70,7 @@ def table_of(path: Path) -> str | None:
 
 def find_files(folder: Path) -> list[TableFile]:
     """The files of all tables at any depth below ``folder``; refuse one that is damaged or too new."""
-    return [_look(path) for path in _paths(folder)]
+    return [look(path) for path in _paths(folder)]
 
 
 def file_signature(folder: Path) -> tuple[tuple[str, int, int], ...]:
@@ -86,7 +86,8 @@ def _paths(folder: Path) -> list[Path]:
         raise DataError(f"Cannot read the folder {folder}: {error.strerror}.") from error
 
 
-def _look(path: Path) -> TableFile:
+def look(path: Path) -> TableFile:
+    """What the footer of a file says; refuse one that is damaged or too new."""
     try:
         with _parquet().ParquetFile(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows

@@ -175,9 +175,6 @@ class ParquetStore:
                 self._stale = False
             # a cursor for each query: several results can be read at the same time
             with self._database.cursor() as cursor:
-                cursor.execute(
-                    "SET python_enable_replacements = false"
-                )  # a name in a query is a view, never a Python variable
                 yield cursor, files
         except duckdb.OutOfMemoryException as error:
             raise DataError(f"The query needs more than {MEMORY_LIMIT} of memory. Ask for less at once.") from error
@@ -196,6 +193,14 @@ class ParquetStore:
         )
         weakref.finalize(self, _dispose, database, spill)  # DuckDB complains at exit if it is still open
         database.execute("SET enable_progress_bar = false")
+        # a name in a query is a view, never a Python variable
+        database.execute("SET GLOBAL python_enable_replacements = false")
+        # a query reads the files of this store and nothing else, whatever functions it calls
+        folder = Path(os.path.abspath(self.folder))
+        allowed = ", ".join(_quoted(f"{place}/") for place in dict.fromkeys((str(folder), _literal(folder))))
+        database.execute(f"SET allowed_directories = [{allowed}]")
+        database.execute("SET enable_external_access = false")
+        database.execute("SET lock_configuration = true")
         self._stale = True
         return database
 
@@ -237,7 +242,7 @@ def _select(table: str, files: Sequence[TableFile], **replacements: str) -> str:
     selected = f"SELECT {', '.join(columns)}"
     if not files:
         return f"{selected} WHERE false"
-    paths = ", ".join(_quoted(_literal(file.path)) for file in files)
+    paths = ", ".join(_quoted(_literal(Path(os.path.abspath(file.path)))) for file in files)
     return f"{selected} FROM read_parquet([{paths}], union_by_name = true)"
 
 

@@ -1,4 +1,8 @@
-"""Frontends: caches converted graphs in the user's cache folder, keyed by the content of the model."""
+"""Frontends: caches converted graphs in the user's cache folder, keyed by the content of the model.
+
+An entry begins with a checksum of its name and its content. One that was changed, or that got the name of another
+model's entry, is not believed: it is deleted and the model is converted again.
+"""
 
 import hashlib
 import os
@@ -6,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from foretell.errors import GraphError
+from foretell.files import write_whole
 from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph
 from foretell.graph.ir import serde
@@ -42,7 +47,10 @@ def entry_path(frontend: str, fingerprint: str, request: ModelRequest) -> Path:
 def read(path: Path) -> Graph | None:
     """Return a cached graph, or None. A damaged entry is deleted."""
     try:
-        graph = serde.load(path)
+        head, _, content = path.read_bytes().partition(b"\n")
+        if head != _head(path, content):
+            raise GraphError("The cached graph was changed.")
+        graph = serde.from_bytes(content)
     except OSError:
         return None
     except GraphError:
@@ -54,10 +62,15 @@ def read(path: Path) -> Graph | None:
     return graph
 
 
+def _head(path: Path, content: bytes) -> bytes:
+    return b"foretell-cache " + hashlib.sha256(path.name.encode() + b"\n" + content).hexdigest().encode()
+
+
 def write(path: Path, graph: Graph) -> None:
     """Cache a graph. It is no error if the folder cannot be written."""
     with suppress(OSError):
-        serde.save(graph, path)
+        content = serde.to_bytes(graph)
+        write_whole(path, _head(path, content) + b"\n" + content)
         entries = sorted(path.parent.glob("*.fgraph"), key=lambda p: p.stat().st_mtime)
         for old in entries[: max(0, len(entries) - MAX_ENTRIES)]:
             old.unlink(missing_ok=True)

@@ -10,14 +10,14 @@ from typing import Any
 from foretell.errors import ModelError
 from foretell.files import write_whole
 
-CHECKSUMS = "checksums.json"
+CHECKSUMS, INDEX = "checksums.json", "index.json"
 TRAINED = resources.files(__package__) / "trained"
 ShippedIndex = dict[str, dict[str, dict[str, Any]]]
 
 
 def shipped_index(folder: Traversable = TRAINED) -> ShippedIndex:
     """The index of shipped files: by device and predictor, the file and its held-out errors."""
-    index: ShippedIndex = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    index: ShippedIndex = json.loads(_checked(folder, INDEX))
     return index
 
 
@@ -29,21 +29,28 @@ def best_fitted(device: str) -> str | None:
 
 def read_shipped(name: str) -> bytes | None:
     """The bytes of a shipped file, or None; refuse a damaged file."""
-    file = TRAINED / name
-    if not file.is_file():
-        return None
-    data = file.read_bytes()
-    if hashlib.sha256(data).hexdigest() != _checksums(TRAINED).get(name):
+    return _checked(TRAINED, name) if (TRAINED / name).is_file() else None
+
+
+def _checked(folder: Traversable, name: str) -> bytes:
+    data = (folder / name).read_bytes()
+    if hashlib.sha256(data).hexdigest() not in _checksums(folder).get(name, "").split():
         raise ModelError(f"{name} is damaged: its checksum does not match. Install foretell again.")
     return data
 
 
 def write_fitted(folder: Path, name: str, data: bytes) -> Path:
     """Write a fitted model, and its checksum into the folder's list."""
+    sums, new = _checksums(folder), hashlib.sha256(data).hexdigest()
+    # a process that is killed meanwhile leaves the old file or the new one: until both are written, both are right
+    _write_checksums(folder, {**sums, name: f"{sums[name]} {new}" if name in sums else new})
     write_whole(folder / name, data)
-    sums = {**_checksums(folder), name: hashlib.sha256(data).hexdigest()}
-    write_whole(folder / CHECKSUMS, (json.dumps(sums, indent=1, sort_keys=True) + "\n").encode())
+    _write_checksums(folder, {**sums, name: new})
     return folder / name
+
+
+def _write_checksums(folder: Path, sums: dict[str, str]) -> None:
+    write_whole(folder / CHECKSUMS, (json.dumps(sums, indent=1, sort_keys=True) + "\n").encode())
 
 
 def _checksums(folder: Traversable) -> dict[str, str]:

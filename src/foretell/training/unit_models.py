@@ -13,6 +13,7 @@ from foretell.datasets.splits import TRAIN, VALIDATION
 from foretell.devices import find_device
 from foretell.errors import InputError
 from foretell.files import write_whole
+from foretell.predictors.fitted_files import INDEX, write_fitted
 from foretell.predictors.sample import Sample
 from foretell.predictors.unit.fit_model import (
     CrossFit,
@@ -128,7 +129,7 @@ def train(
         data = fit_unit_network(samples, groups, fit, settings, log)
     file = out / f"{predictor}-{device}.zip"
     write_whole(file, data)
-    index_file = out / "index.json"
+    index_file = out / INDEX
     # entries of other devices and predictors stay
     index = json.loads(index_file.read_text(encoding="utf-8")) if index_file.exists() else {}
     card = UnitModel.load(data).card
@@ -140,7 +141,7 @@ def train(
         "held_out_by_family": card["held_out_by_family"],
     }
     # the index has the checksum that `shipped` compares
-    write_whole(index_file, (json.dumps(index, indent=1, sort_keys=True) + "\n").encode())
+    write_fitted(out, INDEX, (json.dumps(index, indent=1, sort_keys=True) + "\n").encode())
     return file
 
 

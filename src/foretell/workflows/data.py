@@ -18,11 +18,14 @@ from foretell.profiling.campaign.journal import RECORDS, read_records, read_trac
 DEFAULT_STORE = "data"
 
 
-def write_tables(folder: Path) -> dict[str, int]:
-    """Write the tables of the journal in ``folder`` next to it; return the number of rows of each."""
+def write_tables(folder: Path, *, fewer: journal_tables.Fewer = "refuse") -> dict[str, int]:
+    """Write the tables of the journal in ``folder`` next to it; return the number of rows of each.
+
+    ``fewer`` says what happens if a table that exists has records that the journal lacks: refuse, keep or allow.
+    """
     if not (folder / RECORDS).exists():
         raise DataError(f"There is no journal ({RECORDS}) in {folder}. Choose the folder of a campaign.")
-    return journal_tables.write_tables(folder, read_records(folder), read_traces(folder))
+    return journal_tables.write_tables(folder, read_records(folder), read_traces(folder), fewer=fewer)
 
 
 def open_existing(where: str) -> Store:

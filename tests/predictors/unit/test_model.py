@@ -13,6 +13,7 @@ from foretell.devices import find_device, parse_slice
 from foretell.errors import ModelError
 from foretell.features import COLUMNS, Units, extract_units
 from foretell.features.pooled import DistinctUnits, pool
+from foretell.predictors.fitted_files import write_fitted
 from foretell.predictors.roofline import CONTEXT_MIB, RooflinePredictor
 from foretell.predictors.unit.fit_model import fit_unit_trees, predict_samples
 from foretell.predictors.unit.model import (
@@ -293,7 +294,7 @@ def test_a_shipped_file_that_was_changed_is_refused(file: bytes, tmp_path: Path,
     folder = tmp_path / "trained"
     folder.mkdir()
     entry = {"file": "trees.zip", "sha256": "0" * 64}
-    (folder / "index.json").write_text(json.dumps({"h200": {"unit-trees": entry}}))
+    write_fitted(folder, "index.json", json.dumps({"h200": {"unit-trees": entry}}).encode())
     (folder / "trees.zip").write_bytes(file)
     monkeypatch.setattr("foretell.predictors.unit.model.TRAINED", folder)
     with pytest.raises(ModelError, match=r"trees.zip is damaged: its checksum does not match\. Install foretell again"):

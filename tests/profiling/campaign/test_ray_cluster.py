@@ -61,8 +61,8 @@ def test_two_machines_and_a_driver_that_is_killed(tmp_path):
     out = tmp_path / "out"
     names = tuple(f"model{number}" for number in range(30))
     process = _start(out, tmp_path, names, "--nodes", QUICK_WORKER_S="0.3")
-    until = time.time() + 600
-    while time.time() < until and (not (out / "journal.jsonl").exists() or len(_records(out)) < 5):
+    until = time.monotonic() + 600
+    while time.monotonic() < until and (not (out / "journal.jsonl").exists() or len(_records(out)) < 5):
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

@@ -24,7 +24,7 @@ def task_worker(tmp_path):
 def measure(task_worker, name, *, trace=False):
     workload = Workload(f"synthetic:{name}", 1, (4,), "fp32")
     group = Group("p", workload.spec, (workload,), 1)
-    return task_worker.measure(group, energy=False, trace=trace, stop_at=time.time() + 600)
+    return task_worker.measure(group, energy=False, trace=trace, stop_at=time.monotonic() + 600)
 
 
 def test_a_worker_outlives_its_tasks_and_its_death_ends_one(task_worker):

@@ -51,7 +51,7 @@ def _raise(error):
 
 def _run(worker, workloads=LENET, count=3, role="measure", spec=None):
     group = Group("p", spec or workloads[0].spec, tuple(workloads), count, role)
-    worker.run_group(group, set(), time.time() + 60)
+    worker.run_group(group, set(), time.monotonic() + 60)
 
 
 def _statuses(events):
@@ -120,7 +120,7 @@ def test_too_many_parameters_are_left_out(make_worker):
 
 def test_after_the_time_nothing_is_begun(make_worker):
     worker, messages = make_worker()
-    worker.run_group(Group("p", LENET[0].spec, LENET, 3), set(), time.time() - 1)
+    worker.run_group(Group("p", LENET[0].spec, LENET, 3), set(), time.monotonic() - 1)
     assert _statuses(messages) == []
 
 
@@ -171,7 +171,7 @@ def test_each_workload_has_a_fresh_process(make_fresh):
 def test_the_streams_of_a_trace_give_the_process_state(make_fresh, streams, state):
     worker, messages = make_fresh(trace=_traced_on(*streams))
     group = Group("p", LENET[0].spec, LENET[:1], 1)
-    worker.run_group(group, set(), time.time() + 60, {LENET[0].id})
+    worker.run_group(group, set(), time.monotonic() + 60, {LENET[0].id})
     *_, traced, record = messages()
     assert (traced["event"], traced["pid"]) == ("trace", record["pid"])
     assert record["values"].get("process_state") == state
@@ -188,7 +188,7 @@ def test_a_single_stream_gives_no_state_in_a_used_process(make_worker):
 
 def test_a_trace_that_fails_costs_no_measurement(make_fresh):
     worker, messages = make_fresh(trace=_raise(RuntimeError("no profiler")))
-    worker.run_group(Group("p", LENET[0].spec, LENET[:1], 1), set(), time.time() + 60, {LENET[0].id})
+    worker.run_group(Group("p", LENET[0].spec, LENET[:1], 1), set(), time.monotonic() + 60, {LENET[0].id})
     assert _statuses(messages()) == ["ok"]
 
 
@@ -237,7 +237,7 @@ def test_a_campaign_on_the_host(tmp_path, fresh):
     (tmp_path / "plan.toml").write_text(PLAN.replace("trace = 0", f"trace = 0\nfresh = {fresh}"))
     out = tmp_path / "out"
     plan = read_plan(tmp_path / "plan.toml")
-    counts = run(Job(plan, out, "cpu", 90.0, time.time()))
+    counts = run(Job(plan, out, "cpu", 90.0, time.monotonic()))
     assert counts == {"ok": 2, "traced": 2}
     records = [record for record in read_records(out) if record["kind"] == "measurement"]
     assert [record["status"] for record in records] == ["ok", "ok"]

@@ -38,7 +38,7 @@ def campaign(tmp_path, monkeypatch):
 
     def run(names, plan=PLAN, *, out=tmp_path / "out", seconds=600.0, skip=(), limit=0, command=COMMAND):
         monkeypatch.setattr(schedule, "load_zoo", lambda _name: FakeZoo(names))
-        return CompiledCampaign(Job(plan, out, "cpu", seconds, time.time(), skip, "", limit), command).run()
+        return CompiledCampaign(Job(plan, out, "cpu", seconds, time.monotonic(), skip, "", limit), command).run()
 
     return run
 

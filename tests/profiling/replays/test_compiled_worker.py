@@ -14,7 +14,7 @@ from foretell.profiling.runtimes.cuda import CaptureError
 from foretell.profiling.workload import Workload
 from small.measured import TINY
 
-SOON = {"stop_at": time.time() + 600}
+SOON = {"stop_at": time.monotonic() + 600}
 
 
 def compile_quickly(model):
@@ -106,7 +106,7 @@ def test_nothing_is_measured_after_the_time():
     replay_workers = ReplayWorkers()
     replay_workers.prepare(workload())
     replay_workers.messages.clear()
-    replay_workers.worker.execute({"do": "time", "stop_at": time.time() - 1})
+    replay_workers.worker.execute({"do": "time", "stop_at": time.monotonic() - 1})
     assert replay_workers.messages == []
 
 

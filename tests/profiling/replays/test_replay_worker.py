@@ -11,7 +11,7 @@ from foretell.profiling.replays.replay_worker import ReplayWorker
 from foretell.profiling.workload import Workload
 from small.measured import TINY
 
-SOON = {"stop_at": time.time() + 600}
+SOON = {"stop_at": time.monotonic() + 600}
 
 
 def workload(spec=TINY[0], batch=2):
@@ -59,7 +59,7 @@ def test_what_is_prepared_can_be_timed_and_replayed_until_it_is_dropped(replay_w
     assert prepared["values"]["macs"] == 2 * (16 * 16 + 16 * 8)
     worker.execute({"do": "replay", "id": workload().id})
     assert len(messages[-1]["moments"]) > 20
-    start = time.time() + 0.01
+    start = time.monotonic() + 0.01
     worker.execute({"do": "replay", "id": workload().id, "start": start, "seconds": 0.02, "replay_ms": 0.05})
     assert messages[-1]["moments"][0] >= start
     worker.execute({"do": "drop"})
@@ -73,7 +73,7 @@ def test_no_more_than_requested_is_prepared_and_nothing_after_the_deadline(repla
     prepare(worker, workload(), workload(TINY[1]), workload(TINY[2]), wanted=2)
     assert sum(message["event"] == "prepared" for message in messages) == 2
     messages.clear()
-    worker.execute({"do": "prepare", "workloads": [workload(TINY[3]).to_json()], "stop_at": time.time() - 1})
+    worker.execute({"do": "prepare", "workloads": [workload(TINY[3]).to_json()], "stop_at": time.monotonic() - 1})
     assert messages == []
 
 

@@ -22,7 +22,7 @@ def test_commands_are_executed_and_dead_or_hanging_processes_are_named(tmp_path)
     with replay_workers:
         for index, name in enumerate(("fine", "crash", "hang")):
             replay_workers.send(index, prepare(name))
-        until = time.time() + 600
+        until = time.monotonic() + 600
         deaths = replay_workers.wait([0, 1], until, 600.0, lambda index, message: heard.append((index, message["id"])))
         deaths |= replay_workers.wait([2], until, 0.5, lambda index, message: heard.append((index, message["id"])))
         assert heard == [(0, workload_id("fine"))]
@@ -41,7 +41,7 @@ def test_commands_are_executed_and_dead_or_hanging_processes_are_named(tmp_path)
 def test_all_processes_have_ended_when_the_context_ends(tmp_path):
     with ReplayWorkers(tmp_path, {}, ["10"], FAKE) as replay_workers:
         replay_workers.send(0, prepare("fine"))
-        replay_workers.wait([0], time.time() + 600, 600.0, lambda index, message: None)
+        replay_workers.wait([0], time.monotonic() + 600, 600.0, lambda index, message: None)
         (worker,) = replay_workers._pool.workers.values()
         assert worker.process.poll() is None
     assert worker.process.returncode == 0  # it went by itself
@@ -50,7 +50,7 @@ def test_all_processes_have_ended_when_the_context_ends(tmp_path):
 def test_a_command_that_takes_too_long_is_late(tmp_path):
     with ReplayWorkers(tmp_path, {}, ["10"], FAKE) as replay_workers:
         replay_workers.send(0, prepare("hang"))
-        (death,) = replay_workers.wait([0], time.time() + 0.3, 600.0, lambda index, message: None).values()
+        (death,) = replay_workers.wait([0], time.monotonic() + 0.3, 600.0, lambda index, message: None).values()
         assert death.status == "timeout"
         assert "in time" in death.error
         assert replay_workers.alive == []

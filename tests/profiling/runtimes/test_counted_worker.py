@@ -21,7 +21,7 @@ def _worker(messages, **changes):
 def _run(worker, workloads, count):
     model = worker.build(workloads, count)
     if model is not None:
-        worker.count(model, time.time() + 60)
+        worker.count(model, time.monotonic() + 60)
 
 
 def test_each_workload_is_one_range_in_order():
@@ -64,7 +64,7 @@ def test_a_broken_context_ends_the_process(monkeypatch):
 def test_the_worker_ends_when_its_time_is_over_or_its_campaign_is_gone():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    for campaign, kill_at in ((os.getpid(), time.time()), (gone.pid, time.time() + 60)):
+    for campaign, kill_at in ((os.getpid(), time.monotonic()), (gone.pid, time.monotonic() + 60)):
         script = f"from foretell.profiling.runtimes.counted_worker import _watch; _watch({campaign}, {kill_at})"
         assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 4
 
@@ -72,7 +72,7 @@ def test_the_worker_ends_when_its_time_is_over_or_its_campaign_is_gone():
 def test_one_process_at_a_time_has_the_turn_and_keeps_it_until_it_ends(tmp_path):
     script = (
         "import pathlib, sys, time; from foretell.profiling.runtimes.counted_worker import _wait_for_turn;"
-        "_wait_for_turn(pathlib.Path(sys.argv[1])); print(time.time(), flush=True); time.sleep(0.4)"
+        "_wait_for_turn(pathlib.Path(sys.argv[1])); print(time.monotonic(), flush=True); time.sleep(0.4)"
     )
     two = [subprocess.Popen([sys.executable, "-c", script, tmp_path / "turn"], stdout=subprocess.PIPE) for _ in "ab"]
     first, second = sorted(float(process.communicate()[0]) for process in two)

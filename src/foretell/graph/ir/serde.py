@@ -5,12 +5,12 @@ A file holds data only. Reading one never runs code, and everything that is read
 
 import json
 import os
-import tempfile
 import zlib
 from pathlib import Path
 from typing import Any, get_args
 
 from foretell.errors import GraphError
+from foretell.files import write_whole
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.node import Attribute, Node
 from foretell.graph.ir.tensor import Tensor, TensorKind
@@ -75,16 +75,7 @@ def from_bytes(data: bytes) -> Graph:
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write a graph file. An interrupted write leaves the old file, or none."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(to_bytes(graph))
-        os.replace(partial, target)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    write_whole(Path(path), to_bytes(graph))
 
 
 def load(path: str | os.PathLike[str]) -> Graph:

@@ -17,9 +17,10 @@ WORKER = (sys.executable, "-m", "foretell.profiling.campaign.worker")
 class Job:
     """The job, which has the same fields for all kinds of campaigns.
 
-    ``began`` is a ``time.time()``; a ``limit`` of 0 means none. ``again`` workloads that are measured in ``skip`` are
-    measured once more, to see how well they repeat. ``errors`` are the errors of a predictor by family. Campaigns that
-    know how much is left call ``on_progress``.
+    ``began`` is a ``time.monotonic()``: all processes of a machine share this clock, and nobody can set it. A ``limit``
+    of 0 means none. ``again`` workloads that are measured in ``skip`` are measured once more, to see how well they
+    repeat. ``errors`` are the errors of a predictor by family. Campaigns that know how much is left call
+    ``on_progress``.
     """
 
     plan: Plan
@@ -42,7 +43,7 @@ class Job:
     @property
     def elapsed_s(self) -> float:
         """How long the campaign has been running."""
-        return time.time() - self.began
+        return time.monotonic() - self.began
 
     def reserve_s(self, share: float, max_s: float) -> float:
         """The seconds reserved for ending the campaign: a ``share`` of its time, at most ``max_s``."""

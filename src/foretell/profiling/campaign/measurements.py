@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import MeasurementError
+from foretell.files import write_whole
 from foretell.processes.child import Message
 from foretell.processes.pool import Pool, WorkerProcess
 from foretell.profiling.campaign.done import TRIED_AGAIN, done_measurements
@@ -155,12 +156,12 @@ class Campaign:
             self._parts[workload.id] = part
 
     def _loop(self, pool: Pool) -> None:
-        reported = shown = time.time()
-        while time.time() < self._kill_at:
+        reported = shown = time.monotonic()
+        while time.monotonic() < self._kill_at:
             if pool.restarts > _MAX_RESTARTS:
                 log.warning("%d workers have died: the campaign ends early", pool.restarts)
                 break
-            running = time.time() < self._stop_at and not self._job.enough(self.counts["ok"])
+            running = time.monotonic() < self._stop_at and not self._job.enough(self.counts["ok"])
             for worker in pool.workers.values():
                 group = self._next(pool, worker) if running and worker.idle else None
                 if group is not None:
@@ -185,11 +186,11 @@ class Campaign:
                 # `listen` reports its end, and `_handle_end` then finds this reason
                 worker.process.kill()
                 self._errors[worker.current or ""] = "timeout"
-            if time.time() - reported > _REPORT_S:
-                reported = time.time()
+            if time.monotonic() - reported > _REPORT_S:
+                reported = time.monotonic()
                 self.report()
-            if time.time() - shown > _PROGRESS_S:
-                shown = time.time()
+            if time.monotonic() - shown > _PROGRESS_S:
+                shown = time.monotonic()
                 self._job.on_progress(self._progress(pool))
         self._job.on_progress(self._progress(pool))
 
@@ -298,7 +299,7 @@ class Campaign:
             blamed = worker.current
             if blamed is not None and blamed not in worker.finished:
                 worker.finished.add(blamed)
-                if group.role != "trace" and time.time() < self._stop_at:
+                if group.role != "trace" and time.monotonic() < self._stop_at:
                     status = self._errors.pop(blamed, status)
                     status = status if status == "timeout" else "crash"
                     self._write_record(blamed, status, {"error": f"exit code {worker.process.returncode}"})
@@ -332,7 +333,7 @@ class Campaign:
         summary = {"campaign_id": self.campaign_id, "elapsed_s": elapsed_s, "counts": dict(self.counts)}
         summary |= {"restarts": restarts, "used_s": dict(self._schedule.used_s), "left": len(self._schedule)}
         summary |= {"untraced": sum(len(group.workloads) for group in self._traces), "facts": facts}
-        (self._out / "campaign.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        write_whole(self._out / "campaign.json", (json.dumps(summary, indent=1) + "\n").encode())
 
 
 def choose_again(rows: Iterable[dict[str, Any]], count: int, done: set[str]) -> list[Group]:

@@ -101,9 +101,9 @@ class RayCampaign:
         task = ray.remote(**resources, max_retries=MAX_RETRIES)(measure_task)
         pending: dict[Any, Group] = {}
         slots = self._slots(ray)
-        while time.time() < self._kill_at:
+        while time.monotonic() < self._kill_at:
             # tasks in flight count as finished, so that a limit is not exceeded
-            running = time.time() < self._stop_at and not self._job.enough(self.counts["ok"] + len(pending))
+            running = time.monotonic() < self._stop_at and not self._job.enough(self.counts["ok"] + len(pending))
             while running and len(pending) < slots:
                 group = self._next()
                 if group is None:
@@ -154,7 +154,8 @@ class RayCampaign:
             "group": group_to_json(group, set()),
             "energy": chosen_for("energy", measuring.energy_share, self._plan, workload_id),
             "trace": wants_trace and workload_id not in self._traced,
-            "stop_at": self._stop_at,
+            # machines have different clocks: they are told how much time is left, not when it ends
+            "left_s": self._stop_at - time.monotonic(),
         }
 
     def _write_outcome(self, group: Group, facts: Mapping[str, Any], outcome: Mapping[str, Any]) -> None:
@@ -249,5 +250,6 @@ def measure_task(job: Message) -> Message:
         _task_workers[key] = task_worker, describe(device, str(job["commit"]))
     task_worker, facts = _task_workers[key]
     group, _ = group_from_json(job["group"])
-    outcome = task_worker.measure(group, energy=job["energy"], trace=job["trace"], stop_at=job["stop_at"])
+    stop_at = time.monotonic() + float(job["left_s"])
+    outcome = task_worker.measure(group, energy=job["energy"], trace=job["trace"], stop_at=stop_at)
     return {"facts": facts, "outcome": outcome.to_json()}

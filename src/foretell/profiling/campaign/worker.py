@@ -99,7 +99,7 @@ class Worker:
         self._cost = None
         try:
             for workload in group.workloads:
-                if left <= 0 or time.time() > stop_at:
+                if left <= 0 or time.monotonic() > stop_at:
                     break
                 if parameters > self._limits.max_parameters:
                     self._record(workload, "skipped", error=f"{parameters} parameters")

@@ -104,8 +104,8 @@ def chunk_of(replay_ms: float) -> int:
 
 
 def wait_until(moment: float) -> None:
-    """Sleep, then spin for the last part (sleep alone is too imprecise), until the wall clock shows ``moment``."""
-    while (left := moment - time.time()) > 0:
+    """Sleep, then spin for the last part (sleep alone is too imprecise), until the monotonic clock shows ``moment``."""
+    while (left := moment - time.monotonic()) > 0:
         if left > _SPIN_S:
             time.sleep(left - _SPIN_S)
 
@@ -161,12 +161,12 @@ class CudaReplays(CudaRuntime):
         return [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
 
     def replay_from(self, captured: Captured, start: float, seconds: float, replay_ms: float) -> list[float]:
-        """Replay back to back; return the wall-clock times between replays, from events of the device."""
+        """Replay back to back; return the moments of the monotonic clock between replays, from events of the device."""
         torch.cuda.synchronize()
         base = torch.cuda.Event(enable_timing=True)
         base.record()
         base.synchronize()
-        origin = time.time()
+        origin = time.monotonic()
         chunk, waiting, events = chunk_of(replay_ms), list[Any](), list[Any]()
 
         def mark() -> None:
@@ -176,7 +176,7 @@ class CudaReplays(CudaRuntime):
 
         wait_until(start)
         mark()
-        while time.time() < start + seconds:
+        while time.monotonic() < start + seconds:
             for _ in range(chunk):
                 captured.replay()
                 mark()
@@ -246,10 +246,10 @@ class CpuReplays(CpuRuntime):
     def replay_from(self, captured: Captured, start: float, seconds: float, replay_ms: float) -> list[float]:  # noqa: ARG002
         """Run back to back; return the times between runs."""
         wait_until(start)
-        moments = [time.time()]
-        while time.time() < start + seconds:
+        moments = [time.monotonic()]
+        while time.monotonic() < start + seconds:
             captured.replay()
-            moments.append(time.time())
+            moments.append(time.monotonic())
         return moments
 
     def reserved_bytes(self) -> int:

@@ -75,7 +75,7 @@ class CompiledCampaign:
         self._timed_out: dict[int, float] = {}
         self._preparing = False
         self._got_message = False
-        self._reported = time.time()
+        self._reported = time.monotonic()
 
     def run(self) -> dict[str, int]:
         """Alternate between compiling and measuring until nothing is left or the time is over."""
@@ -106,7 +106,7 @@ class CompiledCampaign:
     def _prepare(self, pool: Pool) -> bool:
         """Compile until it is time to measure or nothing is left; return whether there is anything to measure."""
         self._preparing = True
-        while time.time() < self._measuring_begins():
+        while time.monotonic() < self._measuring_begins():
             for worker in pool.workers.values():
                 if worker.idle and self._may_begin(worker, pool):
                     self._assign(pool, worker, self._waiting.popleft())
@@ -145,14 +145,14 @@ class CompiledCampaign:
     def _in_time(self) -> bool:
         """Whether a compilation that begins now will probably finish in time to be measured."""
         usual_s = statistics.median(self._took_s) if self._took_s else 0.0
-        return time.time() + _USEFUL_SHARE * usual_s < self._measuring_begins()
+        return time.monotonic() + _USEFUL_SHARE * usual_s < self._measuring_begins()
 
     def _may_begin(self, worker: WorkerProcess, pool: Pool) -> bool:
         return bool(self._waiting) and worker.index not in self._full and self._needs_more(pool) and self._in_time()
 
     def _assign(self, pool: Pool, worker: WorkerProcess, chosen: Chosen) -> None:
         self._known[chosen.workload.id] = chosen
-        self._assigned[worker.index] = chosen.workload.id, time.time()
+        self._assigned[worker.index] = chosen.workload.id, time.monotonic()
         pool.assign(worker, _BUSY, {"do": "prepare", "workload": chosen.workload.to_json()})
 
     def _measure(self, pool: Pool) -> bool:
@@ -182,8 +182,8 @@ class CompiledCampaign:
         busy = [worker for worker in pool.workers.values() if worker.group is not None]
         for worker in busy:
             _signal(worker, signal.SIGUSR1)
-        until = min(time.time() + _INTERRUPT_S, self._kill_at)
-        while time.time() < until and any(worker.group is not None for worker in busy):
+        until = min(time.monotonic() + _INTERRUPT_S, self._kill_at)
+        while time.monotonic() < until and any(worker.group is not None for worker in busy):
             self._listen(pool, math.inf)
         for worker in busy:
             if worker.group is not None and worker.process.poll() is None:
@@ -195,12 +195,12 @@ class CompiledCampaign:
 
         Timing gets half of the remaining time, so that tracing has the other half. Repeat for models that did not fit.
         """
-        while time.time() < self._stop_at:
+        while time.monotonic() < self._stop_at:
             before = self._remaining()
             working = [w for w in pool.workers.values() if which(w) and w.idle and self._compiled.get(w.index)]
             if not working:
                 return
-            half_at = time.time() + (self._stop_at - time.time()) / 2
+            half_at = time.monotonic() + (self._stop_at - time.monotonic()) / 2
             for worker in working:
                 self._command_one(pool, worker, {"do": "time", "stop_at": half_at})
             tracing = [worker for worker in working if worker.idle]
@@ -217,7 +217,7 @@ class CompiledCampaign:
 
     def _command_one(self, pool: Pool, worker: WorkerProcess, message: Message) -> None:
         """Send a command to one process and wait until it has finished."""
-        if worker.idle and time.time() < float(message["stop_at"]):
+        if worker.idle and time.monotonic() < float(message["stop_at"]):
             pool.assign(worker, _BUSY, message)
             self._wait(pool, {worker.index}, _SILENCE_S)
 
@@ -228,7 +228,7 @@ class CompiledCampaign:
             worker.last_message_at = time.monotonic()
         while any(worker.group is not None for worker in workers):
             self._listen(pool, silence_s)
-            if time.time() > self._kill_at:
+            if time.monotonic() > self._kill_at:
                 for worker in workers:
                     if worker.group is not None:
                         self._end(worker, "the campaign is over")
@@ -245,8 +245,8 @@ class CompiledCampaign:
             if worker.index not in self._timed_out and worker.index not in self._stopped:
                 self._timed_out[worker.index] = silence_s
                 self._end(worker, f"silent for {silence_s:.0f} s")
-        if time.time() - self._reported > _REPORT_S:
-            self._reported = time.time()
+        if time.monotonic() - self._reported > _REPORT_S:
+            self._reported = time.monotonic()
             self.report()
 
     def _end(self, worker: WorkerProcess, reason: str) -> None:
@@ -265,7 +265,7 @@ class CompiledCampaign:
             if message["full"]:
                 self._full.add(worker.index)
         elif event == "kept":
-            self._took_s.append(time.time() - self._assigned.pop(worker.index)[1])
+            self._took_s.append(time.monotonic() - self._assigned.pop(worker.index)[1])
             self._compiled.setdefault(worker.index, set()).add(workload_id)
             # keep the first values: a second compilation comes from a cache and is too fast
             self._facts.setdefault(workload_id, message["values"])
@@ -314,7 +314,7 @@ class CompiledCampaign:
         worker.group, worker.current, worker.ready = None, None, False
         self._full.discard(worker.index)
         self._stopped.discard(worker.index)
-        if current is not None and current not in self._timed and time.time() < self._stop_at:
+        if current is not None and current not in self._timed and time.monotonic() < self._stop_at:
             self._assigned.pop(worker.index, None)
             lost.discard(current)
             error = f"exit code {code}" if silent_s is None else f"silent for {silent_s:.0f} s"

@@ -113,7 +113,7 @@ class CompiledWorker:
         self, which: Callable[[PreparedModel], bool], do: Callable[[PreparedModel], None], stop_at: float
     ) -> None:
         for prepared in [prepared for prepared in self._models.values() if which(prepared)]:
-            if time.time() > stop_at:
+            if time.monotonic() > stop_at:
                 break
             self._send({"event": "begin", "id": prepared.workload.id})
             do(prepared)

@@ -80,7 +80,7 @@ class ReplayWorker:
             self._prepare_all([workload_from_json(values) for values in message["workloads"]], message)
         elif command == "time":
             for prepared in list(self._prepared.values()):
-                if time.time() > message["stop_at"]:
+                if time.monotonic() > message["stop_at"]:
                     break
                 self._time(prepared)
         elif command == "replay":
@@ -93,7 +93,7 @@ class ReplayWorker:
     def _prepare_all(self, workloads: Sequence[Workload], message: Message) -> None:
         left = int(message.get("wanted") or len(workloads))
         for workload in workloads:
-            if left <= 0 or time.time() > message["stop_at"]:
+            if left <= 0 or time.monotonic() > message["stop_at"]:
                 break
             # several processes share the device: each has a limit, so that all can prepare
             if self._runtime.reserved_bytes() > self._memory_bytes:
@@ -196,11 +196,11 @@ class ReplayWorker:
 
     def _alone(self, captured: Any) -> list[float]:
         # a short series gives the time of a replay, from which the length of the real series follows
-        moments = self._runtime.replay_from(captured, time.time(), 0.01, 1.0)
+        moments = self._runtime.replay_from(captured, time.monotonic(), 0.01, 1.0)
         replay_s = min(after - before for before, after in itertools.pairwise(moments))
         min_s, max_s = _SOLO_S
         seconds = min(max_s, max(min_s, (_SOLO_REPLAYS + _SETTLED) * replay_s))
-        moments = self._runtime.replay_from(captured, time.time(), seconds, ms(replay_s))
+        moments = self._runtime.replay_from(captured, time.monotonic(), seconds, ms(replay_s))
         return list(moments[_SETTLED:])
 
     def _failed(self, workload: Workload, status: str, error: str) -> None:

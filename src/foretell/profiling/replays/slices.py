@@ -62,7 +62,7 @@ class SliceCampaign:
         chosen = choose(self._plan, self._job.limit)
         self._known = {one.workload.id: one for one in chosen}
         self._rows.open(self._device, self._job.commit, len(self._plan.slices.percents))
-        started = time.time()
+        started = time.monotonic()
         try:
             for method in self._plan.slices.methods:
                 green = method == "green-context"
@@ -72,7 +72,7 @@ class SliceCampaign:
                     self._green(chosen) if green else self._mps(chosen, self._stop_at - share_s)
                 except MeasurementError as error:
                     log.warning("%s: %s", method, error)
-                log.info("%s: %.0f s, rows %s", method, time.time() - started, dict(self._rows.counts))
+                log.info("%s: %.0f s, rows %s", method, time.monotonic() - started, dict(self._rows.counts))
         finally:
             self._rows.close()
         if not self._rows.counts and not self._done:
@@ -226,16 +226,16 @@ class _Rounds:
         left = [chosen.workload.id for chosen in order if any(chosen.workload.id in queue for queue in by_id)]
         workload_s = _FIRST_ESTIMATE_S
         first = True
-        while left and time.time() < self._stop_at:
+        while left and time.monotonic() < self._stop_at:
             # after the first round the time per workload is known: prepare only as many as can still be timed
-            size = batch if first else min(batch, int((self._stop_at - time.time()) / workload_s))
+            size = batch if first else min(batch, int((self._stop_at - time.monotonic()) / workload_s))
             if size < 1:
                 break
             names, left = left[:size], left[size:]
-            started = time.time()
+            started = time.monotonic()
             self._round([[queue[name] for name in names if name in queue] for queue in by_id])
-            workload_s, first = (time.time() - started) / len(names), False
-            log.info("%s: %d workloads in %.1f s", self._writer.method, len(names), time.time() - started)
+            workload_s, first = (time.monotonic() - started) / len(names), False
+            log.info("%s: %d workloads in %.1f s", self._writer.method, len(names), time.monotonic() - started)
 
     def _round(self, work: Sequence[Sequence[Chosen]]) -> None:
         self._prepare(work)
@@ -259,7 +259,7 @@ class _Rounds:
             deaths = self._wait(waiting)
             blamed |= {(index, death.workload_id) for index, death in deaths.items() if death.workload_id is not None}
             # restarted processes prepare again, without the workloads at which they died
-            waiting = [index for index in self._handle_end(deaths, work) if time.time() < self._stop_at]
+            waiting = [index for index in self._handle_end(deaths, work) if time.monotonic() < self._stop_at]
 
     def _wait(self, indices: Sequence[int]) -> dict[int, Death]:
         return self._replay_workers.wait(
@@ -271,9 +271,9 @@ class _Rounds:
         fresh = []
         for index, death in deaths.items():
             log.warning("process %d: %s, %s, at %s", index, death.status, death.error, death.workload_id)
-            if death.workload_id is not None and time.time() < self._stop_at:
+            if death.workload_id is not None and time.monotonic() < self._stop_at:
                 self._writer.failed(index, death.workload_id, death.status, death.error)
-            if self._restarts < _MAX_RESTARTS and time.time() < self._stop_at:
+            if self._restarts < _MAX_RESTARTS and time.monotonic() < self._stop_at:
                 self._restarts += 1
                 self._replay_workers.restart(index)
                 fresh.append(index)

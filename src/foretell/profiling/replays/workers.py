@@ -96,7 +96,7 @@ class ReplayWorkers:
             for index in waiting:
                 worker = self._pool.workers[index]
                 limit = silence_s if worker.ready else max(silence_s, _SLOW_START_S)
-                late, silent = time.time() > deadline, time.monotonic() - worker.last_message_at > limit
+                late, silent = time.monotonic() > deadline, time.monotonic() - worker.last_message_at > limit
                 if (late or silent) and index not in reasons:
                     reasons[index] = "it was not done in time" if late else f"silent for {limit:.0f} s"
                     worker.process.kill()

@@ -80,7 +80,7 @@ class OccupancyWorker:
         target_count = model.target_count
         try:
             for workload in model.workloads:
-                if target_count <= 0 or time.time() > stop_at:
+                if target_count <= 0 or time.monotonic() > stop_at:
                     break
                 self._send({"event": "begin", "id": workload.id})
                 if model.parameters > self._limits.max_parameters:
@@ -240,7 +240,7 @@ class Counting:
 
 def _watch(campaign: int, kill_at: float) -> None:
     """End this process when the campaign ends or the time is over; ``ncu`` then prints what was counted."""
-    while time.time() < kill_at:
+    while time.monotonic() < kill_at:
         try:
             os.kill(campaign, 0)
         except OSError:
@@ -262,7 +262,7 @@ def main(arguments: list[str]) -> int:
     out = Path(settings["events"]).open("a", encoding="utf-8")  # noqa: SIM115 open as long as the process lives
 
     def send(message: Message) -> None:
-        out.write(json.dumps({**message, "at": round(time.time(), 3)}) + "\n")
+        out.write(json.dumps({**message, "at": round(time.monotonic(), 3)}) + "\n")
         out.flush()
 
     send({"event": "pid", "pid": os.getpid()})
@@ -281,7 +281,7 @@ def main(arguments: list[str]) -> int:
     send({"event": "turn"})
     counters.open()
     for model in models:
-        if time.time() > settings["stop_at"]:
+        if time.monotonic() > settings["stop_at"]:
             break
         worker.count(model, settings["stop_at"])
     send({"event": "done"})

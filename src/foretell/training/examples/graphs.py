@@ -161,7 +161,9 @@ def collect_graphs(
     counts: Counter[str] = Counter()
     journal = Journal(out)
     journal.open()
-    known = set(done) | {GraphKey.of(line) for line in read_records(out) if line["status"] == "ok" or not again}
+    # the graph itself counts, not its record: it may have been damaged, or written just before a kill
+    known = set(done) | {GraphKey.of(line) for line in read_traces(out) if line.get("kind") == _TABLE}
+    known |= {GraphKey.of(line) for line in read_records(out) if line["status"] != "ok" and not again}
     try:
         for number, (key, family) in enumerate(keys.items()):
             if key in known:

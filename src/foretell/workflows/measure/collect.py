@@ -89,7 +89,7 @@ def collect(
     """
     from foretell.workflows.data import write_tables  # imports numpy, which predictions do not need
 
-    began = time.time()
+    began = time.monotonic()
     campaign_plan = read_plan(Path(plan))
     if workers is not None:
         measure, trace = workers
@@ -108,7 +108,8 @@ def collect(
     job = Job(campaign_plan, folder, device, budget_s, began, places, commit, limit, again, on_progress, errors)
     with _locked_folder(folder):
         counts, interrupted = _run(job, ray)
-        rows = write_tables(folder) if (folder / RECORDS).exists() else {}
+        # what the journal has lost is not lost where the tables still have it
+        rows = write_tables(folder, fewer="keep") if (folder / RECORDS).exists() else {}
         appended = append_to(str(store), folder) if store is not None and rows else {}
     return Collected(folder, counts, rows, appended, interrupted)
 
