@@ -50,10 +50,12 @@ def test_a_smaller_slice_is_slower():
     assert times[0] > times[2]
 
 
-def test_all_sms_are_the_whole_device_and_mps_costs_something():
+def test_all_sms_are_the_whole_device_and_the_cost_of_mps_is_in_the_interval():
     full, green, mps = (foretell.predict(tiny_onnx(), batch_size=64, slice=s) for s in (None, "sms:132", "mps:100"))
     assert green.latency_ms.value == pytest.approx(full.latency_ms.value, rel=1e-5)
-    assert full.latency_ms.value < mps.latency_ms.value < 2 * full.latency_ms.value
+    assert mps.latency_ms.value == pytest.approx(full.latency_ms.value, rel=1e-5)
+    assert mps.latency_ms.high > 1.05 * full.latency_ms.high
+    assert any("MPS itself may cost" in warning for warning in mps.warnings)
     assert (green.slice, mps.slice) == ("sms:132", "mps:100")
 
 
