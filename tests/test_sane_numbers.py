@@ -15,8 +15,8 @@ RESNET = Path(__file__).parents[1] / "examples" / "resnet50.onnx"
 
 
 def graphs() -> list[Graph]:
-    models = [blocks(1, width, depth) for width, depth in ((64, 3), (512, 6), (4096, 4))]
-    return [tiny_graph(1, 8), tiny_graph(1, 64), *models]
+    models = [blocks(1, width, depth) for width, depth in ((64, 3), (4096, 4))]
+    return [tiny_graph(1, 8), *models]
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
@@ -25,11 +25,10 @@ def test_predictions_contradict_neither_each_other_nor_physics(device: str, mode
     total: Counter[str] = Counter()
     broken: dict[str, list[str]] = {}
     for graph in graphs():
-        for batch_size in (1, 64):
-            for dtype in ("fp32", "bf16"):
-                count(check_model(graph, device, batch_size, dtype, mode), total, broken)
+        for batch_size, dtype in ((1, "fp32"), (64, "bf16")):
+            count(check_model(graph, device, batch_size, dtype, mode), total, broken)
     assert not broken
-    assert total["numbers are finite and in order"] >= 400
+    assert total["numbers are finite and in order"] >= 100
 
 
 @pytest.mark.parametrize("predictor", [None, "unit-trees", "roofline"])

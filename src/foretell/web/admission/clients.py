@@ -36,7 +36,7 @@ class Shares:
 
         >>> shares = Shares(4)
         >>> shares.take("a", 2)
-        >>> shares.allows("a"), shares.allows("b"), shares.allows("b", 2)
+        >>> shares.allows("a"), shares.allows("b"), shares.allows("b", 3)
         (False, True, False)
         """
         return self._taken_by[client] + places <= self.places - self.taken
