@@ -23,6 +23,13 @@ def offsets(length: int) -> list[int]:
     return sorted({round(i * (length - 1) / 49) for i in range(50)})
 
 
+@pytest.fixture
+def without_a_cage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged file is read in a cage: here in this process, since fifty processes take long."""
+    monkeypatch.setattr("foretell.frontends.caged.confined", lambda: True)
+
+
+@pytest.mark.usefixtures("without_a_cage")
 def test_truncated_at_fifty_offsets(refuse: Refuse, place: Path) -> None:
     model = tiny_onnx()
     for i in range(20):  # long enough for fifty different cuts in all its parts
@@ -39,6 +46,7 @@ def test_truncated_at_fifty_offsets(refuse: Refuse, place: Path) -> None:
         refuse("predict", path)
 
 
+@pytest.mark.usefixtures("without_a_cage")
 def test_truncated_example_at_fifty_offsets(refuse: Refuse, place: Path) -> None:
     content = (Path(__file__).parents[2] / "examples" / "resnet50.onnx").read_bytes()
     path = place / "cut.onnx"

@@ -8,7 +8,7 @@ from fuzz.inputs import MAKERS, make_input
 from fuzz.runs import CORPUS, SHAPES, Tally, keep, run_here, run_one, run_pool
 from fuzz.whole_path import ALL, Choice, follow
 
-COUNTS = {"onnx": 400, "pt2": 120, "torchscript": 8, "config": 4}
+COUNTS = {"onnx": 300, "pt2": 120, "torchscript": 4, "config": 4}
 NEEDS = {"torchscript": "torch", "config": "transformers"}
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -19,6 +19,12 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _without_a_cage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read is shown here, in this process, which has imported torch; `tests/attacks` shows the cage."""
+    monkeypatch.setattr("foretell.frontends.caged.confined", lambda: True)
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     net = torch.nn.Sequential(
