@@ -3,10 +3,13 @@
 Each of them is a decorator that adds one parameter of that name to a command.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
+Command = TypeVar("Command", bound=Callable[..., object])
 PATH = click.Path(path_type=Path)
 
 MODELS = (
@@ -38,6 +41,16 @@ memory_limit = click.option(
 timeout = click.option(
     "timeout_s", "--timeout", type=float, metavar="S", help="Seconds that reading a file may take [300]."
 )
+
+
+def reading(command: Command) -> Command:
+    """Add the options for how a model is read: ``--trust``, ``--no-cache``, ``--memory-limit`` and ``--timeout``."""
+    # decorators apply from the last to the first, so that the help page has them in this order
+    for option in (timeout, memory_limit, no_cache, trust):
+        command = option(command)
+    return command
+
+
 as_json = click.option("as_json", "--json", is_flag=True, help="Print one JSON object.")
 
 # of the commands that fit and judge predictors

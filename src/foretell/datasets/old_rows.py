@@ -42,7 +42,7 @@ class OldTable:
         return sum(max(0, rows - known[key]) for key, rows in self.records.items())
 
     def missing(self, new: Records) -> dict[str, list[object]] | None:
-        """All columns of the records that ``new`` lacks; None where they cannot be carried over."""
+        """All columns of the records that ``new`` lacks; None where they cannot be kept."""
         known = self._reduced(new)
         if self.file.version < _WITH_CAMPAIGNS and self._table.name in ("kernels", "kernel_names"):
             return None

@@ -44,10 +44,7 @@ _EXTRAPOLATED, _RISK, _EXTRA = "≈", "!", "+"
 @click.option("--optimizer", default="sgd", help="sgd or adamw, in training.")
 @options.inputs
 @click.option("--most", type=click.IntRange(min=1), default=8, help="Rows of the table.")
-@options.trust
-@options.no_cache
-@options.memory_limit
-@options.timeout
+@options.reading
 @options.as_json
 def run(
     model: str,

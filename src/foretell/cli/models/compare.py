@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 @options.mode
 @click.option("part", "--slice", help="A part of the device: mps:30, sms:66.")
 @options.inputs
-@options.trust
+@options.reading
 @options.allow_unknown
-@options.no_cache
-@options.memory_limit
-@options.timeout
 @options.as_json
 def run(
     first: str,

@@ -25,10 +25,7 @@ _SHOWN_OPERATORS = 6
 @click.option("--most", type=click.IntRange(min=1), default=20, help="Rows of the table.")
 @click.option("--svg", type=options.PATH, help="Write a picture of the kernels to this file.")
 @click.option("--device", "-d", help="The device whose times the picture shows [h200; none for onnxruntime].")
-@options.trust
-@options.no_cache
-@options.memory_limit
-@options.timeout
+@options.reading
 @options.as_json
 def run(
     model: str,

@@ -29,11 +29,8 @@ if TYPE_CHECKING:
 @click.option("--by", help="operator, module or node [operator and module].")
 @click.option("--depth", type=int, default=2, help="How deep the tree of modules goes.")
 @options.context
-@options.trust
+@options.reading
 @options.allow_unknown
-@options.no_cache
-@options.memory_limit
-@options.timeout
 @options.as_json
 @click.option("as_csv", "--csv", is_flag=True, help="Print the table as CSV.")
 def run(

@@ -64,11 +64,8 @@ def with_word(arguments: Sequence[str]) -> list[str]:
 )
 @click.option("--trace", type=options.PATH, help="Write the units as a trace for Chrome or Perfetto.")
 @options.context
-@options.trust
+@options.reading
 @options.allow_unknown
-@options.no_cache
-@options.memory_limit
-@options.timeout
 @options.as_json
 def run(
     model: str,

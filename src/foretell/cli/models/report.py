@@ -40,11 +40,8 @@ from foretell.units import size
 @click.option("--pue", type=float, help="Energy of the data centre over that of the devices [1].")
 @click.option("--market", default="on-demand", help="on-demand or spot.")
 @click.option("--prices", type=options.PATH, help="A file of your own prices, in addition to those in the package.")
-@options.trust
+@options.reading
 @options.allow_unknown
-@options.no_cache
-@options.memory_limit
-@options.timeout
 def run(
     model: str,
     out: Path,

@@ -31,11 +31,8 @@ if TYPE_CHECKING:
 @click.option("--dark", is_flag=True, help="A dark .png. Other formats follow the settings of the viewer.")
 @click.option("--most", type=click.IntRange(min=1), default=12, help="Rows of the table.")
 @options.context
-@options.trust
+@options.reading
 @options.allow_unknown
-@options.no_cache
-@options.memory_limit
-@options.timeout
 @options.as_json
 def run(
     model: str,

@@ -32,11 +32,8 @@ WHOLE_DEVICE = "whole"
 @options.context
 @click.option("--predictor", "-p", help="A predictor's name [the best].")
 @click.option("--out", "-o", type=options.PATH, help="Write a table: FILE.csv or FILE.parquet.")
-@options.trust
+@options.reading
 @options.allow_unknown
-@options.no_cache
-@options.memory_limit
-@options.timeout
 @options.as_json
 def run(
     model: str,
