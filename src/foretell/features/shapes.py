@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 from foretell.graph import Cost, Graph
-from foretell.graph.cost.arithmetic import time_steps
+from foretell.graph.cost.arithmetic import einsum_pairs, time_steps
 from foretell.graph.ir.layout import Layout, is_contiguous
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
@@ -20,16 +20,17 @@ from foretell.graph.memory.workspaces import is_fused
 SHAPE_COLUMNS = (
     # the operands
     "inputs", "input_rank", "log_input", "log_output", "log_second", "input_last", "output_last", "batch", "channels",
-    "inner", "strided_inputs", "innermost_stride", "broadcasts", "casts", "last_alignment",
+    "inner", "strided_inputs", "innermost_stride", "broadcasts", "casts", "last_alignment", "log_third",
     # a product of matrices
     "log_m", "log_n", "log_k", "log_many", "log_tiles", "waves", "wave_fill", "n_alignment", "k_alignment",
+    "copied_operands",
     # a convolution
     "kernel", "kernel_last", "stride", "groups", "dilation", "dims", "group_inputs", "group_outputs", "side",
     # an attention
     "log_heads", "queries", "keys", "head_size", "masked", "key_alignment", "fused",
     # a recurrence
     "steps", "layers", "directions",
-    # rows that are reduced or normalised
+    # rows that are reduced, normalised, summed up, sorted, transformed, gathered or scattered
     "log_rows", "log_row", "row_inside", "window",
     # how an image is resized
     "resizing",
@@ -55,12 +56,16 @@ def describe_shapes(
     kind = lookup(node.op, node.domain).kind
     if node.op in ("Conv", "ConvTranspose", "FusedConv") and len(inputs) > 1:
         sizes |= _convolution(node, first, inputs[1], outputs[0], sms)
+    elif node.op == "Einsum" and len(inputs) > 1:
+        sizes |= _einsum(node, inputs, sms)
     elif kind == "contraction" and len(inputs) > 1 and first.shape and outputs[0].shape:
         sizes |= _product(first, inputs[1], outputs[0], cost, sms)
     elif kind == "attention" and len(first.shape) >= 3:
         sizes |= _attention(node, inputs, sms) | {"fused": float(is_fused(graph, node))}
-    elif kind in ("normalisation", "reduction"):
+    elif kind in ("normalisation", "reduction", "sort"):
         sizes |= _rows(node, first, outputs[0])
+    elif kind in ("gather", "scatter") and len(inputs) > 1:
+        sizes |= _picked(node, inputs, outputs[0])
     elif kind == "pooling":
         kernel = node.integers("kernel_shape") or (1,)
         stride = node.integers("strides") or (1,)
@@ -96,6 +101,7 @@ def _operands(inputs: list[Tensor], first: Tensor, output: Tensor, laid_out: Map
         "log_input": _log(first.elements),
         "log_output": _log(output.elements),
         "log_second": _log(inputs[1].elements) if len(inputs) > 1 else _ABSENT,
+        "log_third": _log(inputs[2].elements) if len(inputs) > 2 else _ABSENT,
         "input_last": float(shape[-1]) if shape else 1.0,
         "output_last": float(output.shape[-1]) if output.shape else 1.0,
         "batch": float(shape[0]) if shape else 1.0,
@@ -136,6 +142,18 @@ def _product(first: Tensor, second: Tensor, output: Tensor, cost: Cost, sms: int
     return _matrices(max(rows, 1.0), max(columns, 1), max(inner, 1.0), max(many, 1), sms) | {
         "k_alignment": _alignment(first.shape[-1])
     }
+
+
+def _einsum(node: Node, inputs: list[Tensor], sms: int) -> Sizes:
+    """An Einsum, described by the largest of its products: PyTorch contracts operands from left to right, in pairs.
+
+    An operand is copied first where indices that the product treats as one axis are not next to each other.
+    """
+    pairs = einsum_pairs(node, [tensor.shape for tensor in inputs])
+    if not pairs:
+        return {}
+    pair = max(pairs, key=lambda one: one.macs)
+    return _matrices(pair.m, pair.n, pair.k, pair.many, sms) | {"copied_operands": float(pair.copied)}
 
 
 def _convolution(node: Node, image: Tensor, weight: Tensor, output: Tensor, sms: int) -> Sizes:
@@ -203,10 +221,21 @@ def _rows(node: Node, first: Tensor, output: Tensor) -> Sizes:
         }
     if node.op in ("LayerNormalization", "RMSNormalization"):
         row = shape[-1]
-    elif node.op in ("Softmax", "LogSoftmax"):
+    elif node.op in ("Softmax", "LogSoftmax", "CumSum", "CumProd", "Sort", "TopK"):
         row = shape[node.integer("axis", -1) % rank]
+    elif node.op == "DFT":
+        row = math.prod(shape[axis % rank] for axis in node.integers("axes") or (-1,))
     else:
         row = max(first.elements // max(output.elements, 1), 1)
     axes = node.integers("axes") or (node.integer("axis", -1),)
     inside = any(axis % rank == rank - 1 for axis in axes)
     return {"log_rows": _log(first.elements / max(row, 1)), "log_row": _log(row), "row_inside": float(inside)}
+
+
+def _picked(node: Node, inputs: list[Tensor], output: Tensor) -> Sizes:
+    """The rows that a gather reads or a scatter writes: one for each index, except where indices pick elements."""
+    indices = inputs[1].elements
+    moved = inputs[2].elements if len(inputs) > 2 else output.elements
+    row = max(moved / max(indices, 1), 1.0)
+    axis, rank = node.integer("axis", 0), max(len(inputs[0].shape), 1)
+    return {"log_rows": _log(indices), "log_row": _log(row), "row_inside": float(axis % rank == rank - 1)}

@@ -42,7 +42,7 @@ KINDS = (
     "view", "free", "elementwise", "reduction", "movement", "generator", "normalisation", "pooling", "contraction",
     "attention", "recurrent", "gather", "scatter", "sort", "control", "unknown",
 )  # fmt: skip
-DTYPES = ("fp32", "fp16", "bf16", "fp64", "int64", "int32", "bool")
+DTYPES = ("fp32", "fp16", "bf16", "fp64", "int64", "int32", "bool", "complex64")
 _OPERATORS = tuple(sorted(OPERATORS))
 _NUMBERS = {name: number for number, name in enumerate(_OPERATORS)}
 

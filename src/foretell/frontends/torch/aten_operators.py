@@ -88,6 +88,14 @@ def references(values: Iterable[Any]) -> Iterable[str]:
 # ── refinements ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _transformed(step: Refinement) -> None:
+    """A Fourier transform without axes is over the last one, the last two (``fft2``) or all of them (``fftn``)."""
+    if "axes" not in step.attributes:
+        name, rank = step.call.target, _rank(step)
+        count = 2 if "fft2" in name else rank if "fftn" in name else 1
+        step.attributes["axes"] = tuple(range(-count, 0))
+
+
 def _rank(step: Refinement) -> int:
     source = next(iter(references(step.call.arguments.values())), "")
     return len(step.tensors[source].shape) if source in step.tensors else 0
@@ -445,6 +453,8 @@ _enter(
     "fft_fft fft_ifft fft_rfft fft_irfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_fftn fft_ifftn "
     "fft_rfftn fft_irfftn _fft_r2c _fft_c2r _fft_c2c",
     "DFT",
+    _transformed,
+    axes="dim",
 )
 _enter("stft istft", "STFT")
 # sizes, checks and host-side calls: nothing runs on the device

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from foretell.errors import GraphError
 from foretell.graph.ir.graph import Graph
@@ -83,9 +84,26 @@ def _expanded(term: str, rank: int) -> list[str]:
     return letters
 
 
-def _einsum_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
-    """Operands are multiplied from left to right, two at a time; each product costs the size of all its indices."""
-    shapes = [_shape(tensor) for tensor in inputs]
+@dataclass(frozen=True, slots=True)
+class EinsumPair:
+    """One product of an Einsum as a batch of ``many`` matrix products M × N × K.
+
+    ``copied`` operands have indices of one axis of the product that are not next to each other.
+    """
+
+    m: int
+    n: int
+    k: int
+    many: int
+    macs: int
+    copied: int
+
+
+def einsum_pairs(node: Node, shapes: list[tuple[int, ...]]) -> list[EinsumPair]:
+    """The products of an Einsum; operands are multiplied from left to right, two at a time, as in PyTorch.
+
+    An index of one operand alone that nothing needs later is summed over before the product.
+    """
     operands, result = einsum_indices(node, shapes)
     sizes: dict[str, int] = {}
     for letters, shape in zip(operands, shapes):
@@ -95,14 +113,42 @@ def _einsum_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
     needed = Counter(result)
     for operand in operands:
         needed.update(operand)
-    macs, merged = 0, set(operands[0])
+    pairs, left = [], list(dict.fromkeys(operands[0]))
     needed.subtract(operands[0])
     for operand in operands[1:]:
         needed.subtract(operand)
-        touched = merged.union(operand)
-        macs += math.prod(sizes[c] for c in touched)
-        merged = {c for c in touched if needed[c] > 0}  # the others have been summed over
-    return macs
+        right = list(dict.fromkeys(operand))
+        axes = {letter: _axis(letter in left, letter in right, needed[letter] > 0) for letter in (*left, *right)}
+        extents = Counter({axis: 1 for axis in ("m", "n", "k", "many", "summed")})
+        for letter, axis in axes.items():
+            extents[axis] *= sizes[letter]
+        copied = sum(_is_scattered([axes[c] for c in letters if sizes[c] > 1]) for letters in (left, right))
+        macs = math.prod(extents.values())
+        pairs.append(EinsumPair(extents["m"], extents["n"], extents["k"], extents["many"], macs, copied))
+        left = [letter for letter in axes if needed[letter] > 0]  # the others have been summed over
+    return pairs
+
+
+def _axis(is_left: bool, is_right: bool, is_needed: bool) -> str:
+    """The axis of a matrix product that an index belongs to; ``summed`` is summed over before the product."""
+    if is_left and is_right:
+        return "many" if is_needed else "k"
+    return "summed" if not is_needed else "m" if is_left else "n"
+
+
+def _is_scattered(axes: list[str]) -> bool:
+    """Whether the indices of one axis are apart.
+
+    >>> _is_scattered(["many", "m", "k"]), _is_scattered(["m", "k", "m"])
+    (False, True)
+    """
+    runs = [axis for position, axis in enumerate(axes) if position == 0 or axes[position - 1] != axis]
+    return len(runs) > len(set(runs))
+
+
+def _einsum_macs(node: Node, inputs: Operands, _output: Tensor) -> int:
+    """Each product costs the size of all its indices."""
+    return sum(pair.macs for pair in einsum_pairs(node, [_shape(tensor) for tensor in inputs]))
 
 
 def time_steps(node: Node, sequence: Tensor) -> int:
@@ -296,9 +342,10 @@ def _resize_flops(node: Node, inputs: list[Tensor], out: int) -> int:
     return (2 * taps - 1) * out
 
 
-def _fourier_flops(_node: Node, inputs: list[Tensor], out: int) -> int:
-    # Cooley and Tukey: 5 n log2 n operations
-    length = max(inputs[0].shape[1:2] or (2,))
+def _fourier_flops(node: Node, inputs: list[Tensor], out: int) -> int:
+    # Cooley and Tukey: 5 n log2 n operations; ONNX keeps the real and the imaginary part on the last axis
+    shape, axes = inputs[0].shape, node.integers("axes")
+    length = math.prod(shape[a % len(shape)] for a in axes) if axes and shape else max(shape[1:2] or (2,))
     return int(5 * max(inputs[0].elements, out) * math.log2(max(length, 2)))
 
 
