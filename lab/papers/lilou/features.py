@@ -13,17 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.devices import Hardware
+from foretell.features.operator_codes import CODED, operator_code
 from foretell.features.units import COLUMNS, DTYPES
 from foretell.graph import Graph, graph_costs
-from foretell.graph.ir.operators import OPERATORS
 from foretell.graph.ir.tensor import DTYPE_BITS, Tensor
 from foretell.units import GIGA, MEGA, TERA
 
 SIZES = ("log_inputs", "log_outputs", "log_parameters", "log_flops")
 DEVICE_COLUMNS = ("compute_capability", "bandwidth_gb_per_s", "l2_mib", "cores", "sms", "clock_ghz")
-UNKNOWN = len(OPERATORS)
+UNKNOWN = len(CODED)  # the code of operators without one: the last of the one-hot
 OPERATOR_CODES, DTYPE_CODES = UNKNOWN + 1, len(DTYPES) + 1
-_NUMBERS = {name: number for number, name in enumerate(sorted(OPERATORS))}
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 _BYTES = np.array(
     [*(DTYPE_BITS[name] // 8 for name in DTYPES), 4.0]
@@ -72,7 +71,8 @@ def describe_nodes(graph: Graph) -> NodeTable:
         items = graph.batch_size if any(tensor.batch_axis is not None for tensor in outputs) else 1
         parameters = sum(tensor.elements for tensor in inputs if tensor.kind not in ("activation", "input"))
         rows.append((_items(graph, activations), _items(graph, outputs), parameters, cost.flops / items))
-        operators.append(_NUMBERS.get(node.op, UNKNOWN))
+        code = operator_code(node.op)
+        operators.append(UNKNOWN if code < 0 else code)
         dtypes.append(DTYPES.index(outputs[0].dtype) if outputs and outputs[0].dtype in DTYPES else len(DTYPES))
     sizes = np.log2(1.0 + np.array(rows, np.float64).reshape(-1, len(SIZES)))
     return NodeTable(np.array(operators, np.int16), np.array(dtypes, np.int8), sizes.astype(np.float32))

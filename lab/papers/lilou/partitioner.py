@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.errors import DataError
+from foretell.features.operator_codes import operator_code
 from foretell.files import write_whole
-from foretell.graph.ir.operators import OPERATORS
 from foretell.predictors.fusion.baselines import PairFrequency, always, by_rules, never
 from foretell.predictors.fusion.edges import EDGE_COLUMNS, RUNTIMES
 from foretell.predictors.unit.fit_network import default_device
@@ -46,7 +46,6 @@ CHAINS = (
 )  # fmt: skip
 FIT_VERSION = 1  # raise it when the network, its features or its training change
 OTHERS_VERSION = 1  # raise it when trees, baselines or features of edges change
-_CODES = {name: number for number, name in enumerate(sorted(OPERATORS))}
 _ORIGIN = EDGE_COLUMNS.index("same_origin")
 
 Predictions = dict[str, Flags]
@@ -136,12 +135,12 @@ def _with_eager(edges: LabelledEdges, predictions: Mapping[str, Flags]) -> Predi
 def on_chain(operators: NDArray[np.int16], edges: Numbers, chain: Sequence[str]) -> Flags:
     """Which edges lie on a path of just these operators.
 
-    >>> codes = np.array([_CODES[name] for name in ("Conv", "Relu", "Conv", "Add")], np.int16)
+    >>> codes = np.array([operator_code(name) for name in ("Conv", "Relu", "Conv", "Add")], np.int16)
     >>> on_chain(codes, np.array([[0, 1, 2], [1, 2, 3]]), ("Conv", "Relu")).tolist()
     [True, False, False]
     """
     steps = [
-        (operators[edges[0]] == _CODES.get(before, -1)) & (operators[edges[1]] == _CODES.get(after, -1))
+        (operators[edges[0]] == operator_code(before)) & (operators[edges[1]] == operator_code(after))
         for before, after in pairwise(chain)
     ]
     for number in range(1, len(steps)):  # keep the steps that the step before leads to

@@ -12,7 +12,8 @@ its input, which decides whether it is read from cache (`foretell.features.reuse
 kernel a library picks (`foretell.features.shapes`).
 
 Sizes and times are stored as logarithms to base 2, because relative differences matter. Categories (operator, kind,
-phase, dtype) are positions in fixed lists; −1 is an unknown one. `SCHEMA` is a hash of all columns and lists: a fitted
+phase, dtype) are positions in fixed lists; −1 is an unknown one
+(`foretell.features.operator_codes` has that of operators). `SCHEMA` is a hash of all columns and lists: a fitted
 predictor refuses rows of another schema.
 
 Limits: gaps between kernels, overlap of streams and the host's own time are not visible in a row. The backward of a
@@ -28,12 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.devices import Hardware
+from foretell.features.operator_codes import FIRST_CODED, operator_code
 from foretell.features.reuse import REUSE_COLUMNS, Reuse
 from foretell.features.shapes import SHAPE_COLUMNS, describe_shapes
 from foretell.graph import Cost, Graph, graph_costs, run_groups, training_step
 from foretell.graph.ir.layout import layouts
 from foretell.graph.ir.node import Node
-from foretell.graph.ir.operators import OPERATORS, lookup
+from foretell.graph.ir.operators import lookup
 from foretell.records import Workload
 from foretell.units import bytes_per_s, flops_per_s, us
 
@@ -43,15 +45,13 @@ KINDS = (
     "attention", "recurrent", "gather", "scatter", "sort", "control", "unknown",
 )  # fmt: skip
 DTYPES = ("fp32", "fp16", "bf16", "fp64", "int64", "int32", "bool", "complex64")
-_OPERATORS = tuple(sorted(OPERATORS))
-_NUMBERS = {name: number for number, name in enumerate(_OPERATORS)}
 
 COLUMNS = (
     "operator", "kind", "phase", "dtype", "nodes", "launches", "log_flops", "log_macs", "tensor_core_share",
     "log_read_bytes", "log_written_bytes", "log_parameter_bytes", "log_compute_us", "log_memory_us", "log_bound_us",
     "log_intensity", *REUSE_COLUMNS, *SHAPE_COLUMNS,
 )  # fmt: skip
-SCHEMA = hashlib.sha256("|".join((*COLUMNS, *_OPERATORS, *KINDS, *PHASES, *DTYPES)).encode()).hexdigest()[:16]
+SCHEMA = hashlib.sha256("|".join((*COLUMNS, *FIRST_CODED, *KINDS, *PHASES, *DTYPES)).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _describe(unit: _Unit, compute_us: float, memory_us: float, bound_us: float)
     cost = unit.cost
     kind = lookup(unit.operator, unit.node.domain if unit.node else "").kind
     return (
-        float(_NUMBERS.get(unit.operator, -1)),
+        float(operator_code(unit.operator)),
         float(KINDS.index(kind)),
         float(PHASES.index(unit.phase)),
         float(DTYPES.index(unit.dtype)) if unit.dtype in DTYPES else -1.0,

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from foretell.datasets.parquet_files import TableFile, find_files, read_columns, read_graphs
 from foretell.datasets.splits import architecture_of
 from foretell.errors import DataError
+from foretell.features.operator_codes import CODED, UNKNOWN_CODE
 from foretell.files import write_whole
 from foretell.graph import Graph
-from foretell.graph.ir.operators import OPERATORS
 from foretell.predictors.fitted_files import write_fitted
 from foretell.predictors.fusion.baselines import PairFrequency, always, by_rules, never
 from foretell.predictors.fusion.edges import EDGE_COLUMNS, RUNTIMES, extract_edges
@@ -27,7 +27,7 @@ TREES = "partitioner"
 _SHOWN_PATTERNS = 12
 _COMPARED = (TREES, "rules", "pair frequency")
 _RUNTIME, _SOURCE, _TARGET = (EDGE_COLUMNS.index(name) for name in ("runtime", "source_operator", "target_operator"))
-_NAMES = dict(enumerate(sorted(OPERATORS))) | {-1: "another"}
+_NAMES = dict(enumerate(CODED)) | {UNKNOWN_CODE: "another"}
 
 Log = Callable[[str], None]
 Flags = NDArray[np.bool_]

@@ -97,3 +97,11 @@ def test_kernels_are_taught_where_they_are_known(rows: UnitRows, learns: np.ndar
 
 def test_there_is_a_device_to_fit_on() -> None:
     assert default_device() in ("cpu", "cuda")
+
+
+def test_an_operator_that_no_row_has_is_neutral(rows: UnitRows, learns: np.ndarray) -> None:
+    embedding = fit_networks(rows, learns, QUICK.network).network([0]).weights["embedding"][0]
+    seen = np.zeros(len(embedding), bool)
+    seen[encode(rows.features).operators] = True
+    assert embedding[seen].any(axis=1).all()
+    assert not embedding[~seen].any()

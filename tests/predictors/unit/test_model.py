@@ -11,8 +11,9 @@ import pytest
 
 from foretell.devices import find_device, parse_slice
 from foretell.errors import ModelError
-from foretell.features import COLUMNS, Units, extract_units
+from foretell.features import COLUMNS, Units, extract_units, operator_codes
 from foretell.features.pooled import DistinctUnits, pool
+from foretell.graph.ir import operators
 from foretell.predictors.fitted_files import write_fitted
 from foretell.predictors.roofline import CONTEXT_MIB, RooflinePredictor
 from foretell.predictors.unit.fit_model import fit_unit_trees, predict_samples
@@ -487,3 +488,15 @@ def test_nearest_counts_no_more_than_there_are_and_never_below_zero() -> None:
     large = np.full((6, 3), 1e4, dtype=np.float32) + np.arange(6, dtype=np.float32)[:, None] * 1e-3
     assert np.isfinite(nearest(large, large)).all()
     assert NEIGHBOURS == 5
+
+
+@pytest.mark.parametrize("predictor", [UnitPredictor, UnitTreesPredictor])
+def test_an_operator_newer_than_the_fit_is_predicted_like_others_of_its_kind(
+    predictor: type[UnitPredictor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(operators.OPERATORS, "Newest", operators.OPERATORS["Gelu"])
+    monkeypatch.setitem(operator_codes._CODES, "Newest", len(operator_codes.CODED))
+    shape = (64, 1024, 1024)
+    newest, gelu = (predictor().predict(Workload(one_node(op, [shape], [shape]), H200)) for op in ("Newest", "Gelu"))
+    assert newest.coverage == 1.0
+    assert newest.latency_ms.value == pytest.approx(gelu.latency_ms.value, rel=0.5)

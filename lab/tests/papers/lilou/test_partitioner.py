@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("torch")
 
+from foretell.features.operator_codes import operator_code
 from lab.papers.lilou import partitioner as lilou_partitioner
 from lab.papers.lilou.edge_network import EdgeFit
 from lab.papers.lilou.fitting import Gat, Schedule
@@ -76,7 +77,7 @@ def test_tables_compare_the_predictions(store: Path, cache: Path) -> None:
 
 
 def test_a_chain_counts_only_if_all_its_edges_are_right() -> None:
-    codes = {name: lilou_partitioner._CODES[name] for name in ("Div", "Erf", "Add", "Mul")}
+    codes = {name: operator_code(name) for name in ("Div", "Erf", "Add", "Mul")}
     operators = np.array([codes[name] for name in ("Div", "Erf", "Add", "Mul", "Div", "Add", "Mul")], np.int16)
     edges = np.array([[0, 1, 2, 4, 5], [1, 2, 3, 5, 6]])
     assert on_chain(operators, edges, ("Div", "Erf", "Add", "Mul")).tolist() == [True, True, True, False, False]

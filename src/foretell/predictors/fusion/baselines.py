@@ -9,11 +9,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.graph.ir.operators import OPERATORS
+from foretell.features.operator_codes import CODED, operator_code
 from foretell.predictors.fusion.edges import EDGE_COLUMNS
 
 _AT = {name: position for position, name in enumerate(EDGE_COLUMNS)}
-_CODES = {name: float(number) for number, name in enumerate(sorted(OPERATORS))}
 _ACTIVATIONS = ("Relu", "Clip", "HardSwish", "HardSigmoid", "LeakyRelu", "Sigmoid", "Tanh", "PRelu")
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _RULES = (
@@ -21,7 +20,7 @@ _RULES = (
     *(("BatchNormalization", after) for after in _ACTIVATIONS),
     *(("Add", after) for after in _ACTIVATIONS),
 )
-_OPERATOR_CODES = float(len(OPERATORS) + 1)  # includes −1, the code of an unknown operator
+_OPERATOR_CODES = float(len(CODED) + 1)  # includes −1, the code of an unknown operator
 
 Rows = NDArray[np.float32]
 Flags = NDArray[np.bool_]
@@ -40,7 +39,7 @@ def always(features: Rows) -> Flags:
 
 def by_rules(features: Rows) -> Flags:
     """Edges that a rule names and whose source has no other reader."""
-    rules = np.array([_pair(_CODES[before], _CODES[after]) for before, after in _RULES])
+    rules = np.array([_pair(float(operator_code(before)), float(operator_code(after))) for before, after in _RULES])
     return np.isin(_pairs(features), rules) & (features[:, _AT["only_reader"]] > 0)
 
 

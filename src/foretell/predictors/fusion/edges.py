@@ -20,17 +20,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.features.operator_codes import FIRST_CODED, operator_code
 from foretell.features.units import KINDS
 from foretell.graph import Graph
 from foretell.graph.ir.layout import Layout, is_contiguous, layouts
 from foretell.graph.ir.node import Node
-from foretell.graph.ir.operators import OPERATORS, lookup
+from foretell.graph.ir.operators import lookup
 from foretell.graph.ir.tensor import Tensor
 from foretell.predictors.fusion.lazy_compiler import Lowered, lower
 
 RUNTIMES = ("eager", "inductor", "onnxruntime")
 
-_NUMBERS = {name: number for number, name in enumerate(sorted(OPERATORS))}
 # the columns of a node: its own, and what is near it
 _NODE_COLUMNS = (
     "operator", "kind", "log_in", "log_out", "log_weight", "weight_rank", "rank", "last", "float", "returned",
@@ -66,7 +66,7 @@ CATEGORIES = tuple(
     if name in ("runtime", *_AROUND) or name.endswith(("_operator", "_kind", "next_work", "last_work"))
     if "log" not in name
 )
-EDGE_SCHEMA = hashlib.sha256("|".join((*EDGE_COLUMNS, *RUNTIMES, *_NUMBERS, *KINDS)).encode()).hexdigest()[:16]
+EDGE_SCHEMA = hashlib.sha256("|".join((*EDGE_COLUMNS, *RUNTIMES, *FIRST_CODED, *KINDS)).encode()).hexdigest()[:16]
 
 _NONE = -1
 _VIEWS = frozenset(KINDS.index(kind) for kind in ("view", "free"))
@@ -211,7 +211,7 @@ def _node_row(graph: Graph, node: Node, tensor_layouts: Mapping[str, Layout]) ->
     if isinstance(axis, tuple):
         axis = axis[-1] if axis else None
     return [
-        float(_NUMBERS.get(node.op, _NONE)),
+        float(operator_code(node.op)),
         float(KINDS.index(lookup(node.op, node.domain).kind)),
         math.log2(1 + max((_per_item(graph, tensor) for tensor in activations), default=0.0)),
         math.log2(1 + sum(_per_item(graph, tensor) for tensor in results)),

@@ -104,6 +104,9 @@ class FittedNetworks:
     def network(self, members: list[int]) -> UnitNetwork:
         """Some of the networks as the members of one."""
         weights = {name: array[members].float().cpu().numpy() for name, array in self._arrays.items()}
+        # codes of operators that no row has keep random values: 0 is neutral, and compresses well
+        seen = np.isin(np.arange(_CODES), self._data.codes.cpu().numpy())
+        weights["embedding"] = weights["embedding"] * seen[:, None].astype(np.float32)
         return UnitNetwork(weights, self._data.bins, self._data.middle, self._data.spread, self._data.most_w)
 
 
