@@ -54,4 +54,5 @@ def _save(fit: CrossFit, file: Path) -> None:
 def _load(file: Path) -> CrossFit:
     with np.load(file, allow_pickle=False) as arrays:
         power_w = arrays["power_w"].astype(np.float64) if "power_w" in arrays else None
-        return CrossFit(UnitPredictions(arrays["log_ratio"].astype(np.float64), power_w), arrays["network"].tobytes())
+        log_ratio, spread = (arrays[name].astype(np.float64) for name in ("log_ratio", "spread"))
+        return CrossFit(UnitPredictions(log_ratio, power_w, spread), arrays["network"].tobytes())

@@ -119,7 +119,7 @@ def einsum_pairs(node: Node, shapes: list[tuple[int, ...]]) -> list[EinsumPair]:
         needed.subtract(operand)
         right = list(dict.fromkeys(operand))
         axes = {letter: _axis(letter in left, letter in right, needed[letter] > 0) for letter in (*left, *right)}
-        extents = Counter({axis: 1 for axis in ("m", "n", "k", "many", "summed")})
+        extents = Counter(dict.fromkeys(("m", "n", "k", "many", "summed"), 1))
         for letter, axis in axes.items():
             extents[axis] *= sizes[letter]
         copied = sum(_is_scattered([axes[c] for c in letters if sizes[c] > 1]) for letters in (left, right))

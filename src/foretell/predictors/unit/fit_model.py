@@ -18,7 +18,7 @@ is served has seen all folds and is a little better than those that gave the sco
 Trees learn from workloads without a trace too: a first fit divides their replay time among their units.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,8 +31,20 @@ from foretell.features.pooled import POOLED_COLUMNS, POOLED_SCHEMA, pool
 from foretell.predictors.boosting import Booster, TreeFit, trees_of
 from foretell.predictors.sample import Sample
 from foretell.predictors.unit.fit_network import Classes, NetworkFit, default_device, fit_networks
-from foretell.predictors.unit.model import CORRECTED, METRICS, NETWORK, UnitModel, nearest, tree_rows, write
+from foretell.predictors.unit.model import (
+    CORRECTED,
+    DOUBTS,
+    METRICS,
+    NETWORK,
+    REACH,
+    UnitModel,
+    doubts_of,
+    nearest,
+    tree_rows,
+    write,
+)
 from foretell.predictors.unit.network import UnitPredictions
+from foretell.predictors.unit.reach import Reach
 from foretell.predictors.unit.rows import UnitRows
 from foretell.units import KILO
 
@@ -42,8 +54,6 @@ _MAX_RESCALED = 1.5  # where a guessed sum is farther off, the guess is wrong, n
 _ESTIMATED_WEIGHT = 0.5  # of a unit whose time was not traced
 _MIN_ERROR = 0.002  # smaller errors are noise, and log(0) has no value
 _UNUSUAL = 0.99  # the share of held-out workloads whose distance is called usual
-# single members miss this many times as often as their average, which is what is served
-_MISSED_BY_MEMBERS = 1.1
 _SMALL = {"feature_fraction": 0.5, "bagging_fraction": 0.8, "bagging_freq": 1}
 
 Values = NDArray[np.float64]
@@ -52,7 +62,9 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """How trees and networks are fitted; ``members`` networks are averaged, and ``miss`` is what intervals may miss.
+    """How trees and networks are fitted; ``miss`` is what intervals may miss.
+
+    ``members`` networks are averaged where they are served, and ``fold_members`` where they predict a fold.
 
     ``whole`` corrects the sum of the units; ``gentle`` corrects it where a network predicts the units.
     """
@@ -78,6 +90,7 @@ class Settings:
     )
     network: NetworkFit = field(default_factory=NetworkFit)
     members: int = 3
+    fold_members: int = 2
     device: str = ""
     folds: int = 4
     seed: int = 0
@@ -140,32 +153,38 @@ def cross_fit_networks(
     rows = _checked(UnitRows.of(samples), settings)
     learns = []
     for fold_of_sample in folds:
-        # for each cross-fit one network without each fold, then the members of the network that is served
-        learns += [(fold_of_sample >= 0) & (fold_of_sample != fold) for fold in range(settings.folds)]
+        # for each cross-fit some networks without each fold, then the members of the network that is served
+        for fold in range(settings.folds):
+            learns += [(fold_of_sample >= 0) & (fold_of_sample != fold)] * settings.fold_members
         learns += [fold_of_sample >= 0] * settings.members
     fitted = fit_networks(rows, np.stack(learns), settings.network, device or default_device(), log, classes)
     predictions, cross_fits = fitted.predictions(), list[CrossFit]()
     for number, fold_of_sample in enumerate(folds):
-        by_fold = [next(predictions) for _ in range(settings.folds)]
-        by_member = [next(predictions) for _ in range(settings.members)]
-        last = (number + 1) * (settings.folds + settings.members)
+        by_fold = [_mean(predictions, settings.fold_members) for _ in range(settings.folds)]
+        served = _mean(predictions, settings.members)
+        last = (number + 1) * (settings.folds * settings.fold_members + settings.members)
         network = fitted.network(list(range(last - settings.members, last)))
-        cross_fits.append(CrossFit(_combine(by_fold, by_member, fold_of_sample[rows.owner]), network.to_bytes()))
+        cross_fits.append(CrossFit(_combine(by_fold, served, fold_of_sample[rows.owner]), network.to_bytes()))
     return cross_fits
 
 
-def _combine(
-    by_fold: Sequence[UnitPredictions], by_member: Sequence[UnitPredictions], fold: NDArray[np.intp]
-) -> UnitPredictions:
-    """For each row the prediction of the network of its fold; where it has none, the mean of all members."""
+def _mean(predictions: Iterator[UnitPredictions], members: int) -> UnitPredictions:
+    """The mean of the next members."""
+    taken = [next(predictions) for _ in range(members)]
+    return UnitPredictions.mean_of(
+        [one.log_ratio for one in taken], [one.power_w for one in taken if one.power_w is not None]
+    )
 
-    def select(fold_values: Sequence[Values], member_values: Sequence[Values]) -> Values:
-        # fold −1 becomes choice 0, the members
-        return np.choose(fold + 1, [np.mean(member_values, axis=0), *fold_values])
 
-    log_ratio = select([network.log_ratio for network in by_fold], [network.log_ratio for network in by_member])
-    powers = [[one.power_w for one in networks if one.power_w is not None] for networks in (by_fold, by_member)]
-    return UnitPredictions(log_ratio, select(*powers) if powers[0] else None)
+def _combine(by_fold: Sequence[UnitPredictions], served: UnitPredictions, fold: NDArray[np.intp]) -> UnitPredictions:
+    """For each row the prediction of the networks of its fold; where it has none, that of the served ones."""
+
+    def select(values: Callable[[UnitPredictions], Values]) -> Values:
+        # fold −1 becomes choice 0, the served networks
+        return np.choose(fold + 1, [values(served), *map(values, by_fold)])
+
+    power_w = select(lambda one: np.asarray(one.power_w)) if served.power_w is not None else None
+    return UnitPredictions(select(lambda one: one.log_ratio), power_w, select(lambda one: one.spread))
 
 
 def fit_unit_network(
@@ -175,12 +194,7 @@ def fit_unit_network(
     folds = folds_of(groups, settings)
     unit_us = np.exp(cross_fit.predictions.log_ratio) * np.concatenate([sample.units.bound_us for sample in samples])
     models = {NETWORK: cross_fit.network}
-    # The held-out errors are those of single networks that saw a part of the folds. The network that is served saw
-    # all of them and averages its members, so it errs less: its intervals may be narrower.
-    settings = replace(settings, miss=settings.miss * _MISSED_BY_MEMBERS)
-    return fit_workload_trees(
-        samples, unit_us, folds, models, "unit-network", settings, log, cross_fit.predictions.power_w
-    )
+    return fit_workload_trees(samples, unit_us, folds, models, "unit-network", settings, log, cross_fit.predictions)
 
 
 def _checked(rows: UnitRows, settings: Settings) -> UnitRows:
@@ -224,7 +238,7 @@ def fit_workload_trees(
     name: str,
     settings: Settings,
     log: Log,
-    unit_w: Values | None = None,
+    predictions: UnitPredictions | None = None,
 ) -> bytes:
     """Fit the trees on whole workloads, and write them beside the ``models`` on units.
 
@@ -239,16 +253,21 @@ def fit_workload_trees(
     distances = _held_out_distances(scaled, folds, is_replayed)
     # distances to other folds: to its own fold each workload would look near
     far = float(np.quantile(distances[is_replayed], _UNUSUAL))
-    features = np.column_stack([pooled, distances / far]).astype(np.float32)
+    beyond = _held_out_beyond(rows, folds)
+    unit_spread = predictions.spread if predictions is not None else np.zeros(len(unit_us))
+    doubts = np.stack(
+        [doubts_of(unit_us[p] * rows.counts[p], unit_spread[p], beyond[p]) for p in map(rows.part, range(len(samples)))]
+    )
+    features = np.column_stack([pooled, distances / far, doubts]).astype(np.float32)
     base = {
         "latency_ms": sums_us / KILO,
         "memory_mib": np.array([sample.setting.memory_mib for sample in samples]),
         "power_w": np.array([sample.roofline_w for sample in samples]),
     }
     held_out: dict[str, Values] = {}
-    if unit_w is not None:
+    if predictions is not None and predictions.power_w is not None:
         # the network's power is already cross-fitted
-        held_out["power_w"] = rows.means(unit_us, unit_w)
+        held_out["power_w"] = rows.means(unit_us, predictions.power_w)
     for metric in (metric for metric in CORRECTED if metric not in held_out):
         log(metric)
         truth = _truth(samples, metric)
@@ -283,8 +302,9 @@ def fit_workload_trees(
         "workloads": int(is_replayed.sum()),
         "traced": sum(sample.unit_us is not None for sample in samples),
         "seed": settings.seed,
-        "columns": [*POOLED_COLUMNS, "distance"],
+        "columns": [*POOLED_COLUMNS, "distance", *DOUBTS],
     }
+    models[REACH] = Reach.of(rows.features).to_bytes()
     # only workloads whose whole was timed count as known: a bench of operators is not near a model
     return write(models, card, scaled[is_replayed])
 
@@ -305,6 +325,15 @@ def _held_out_distances(scaled: NDArray[np.float32], folds: NDArray[np.intp], is
         held_out = folds == fold
         distances[held_out] = nearest(scaled[held_out], scaled[~held_out & is_replayed])
     return distances
+
+
+def _held_out_beyond(rows: UnitRows, folds: NDArray[np.intp]) -> Values:
+    """How far each unit lies beyond what was measured in the other folds."""
+    beyond = np.zeros(len(rows.counts))
+    for fold in np.unique(folds):
+        held_out = folds[rows.owner] == fold
+        beyond[held_out] = Reach.of(rows.features[~held_out]).beyond(rows.features[held_out])
+    return beyond
 
 
 def _cross_fit(

@@ -32,7 +32,7 @@ from foretell.predictors.unit.bins import Bins
 from foretell.predictors.unit.network import KERNEL_LIMITS, UnitNetwork, UnitPredictions, scaled, weight_names
 from foretell.predictors.unit.rows import UnitRows
 
-FIT_VERSION = 1  # raise it when fitting changes: cached networks are then fitted again
+FIT_VERSION = 2  # raise it when fitting changes: cached networks are then fitted again
 _LONGEST_US = 2000.0  # beyond this, a longer unit weighs no more
 _UNIT_ERROR, _WHOLE_ERROR = 0.3, 0.05  # Huber loss: errors above these are linear
 _HEADROOM = 1.1  # of the largest measured power: a sigmoid never reaches its upper end
@@ -99,7 +99,7 @@ class FittedNetworks:
                     time_us, power_w, _ = _times_and_power(torch, own, data, part)
                     ratios.append(torch.log(time_us[0] / data.bound_us[part]).double().cpu().numpy())
                     powers += [power_w[0].double().cpu().numpy()] if power_w is not None else []
-            yield UnitPredictions(np.concatenate(ratios), np.concatenate(powers) if powers else None)
+            yield UnitPredictions.mean_of([np.concatenate(ratios)], [np.concatenate(powers)] if powers else [])
 
     def network(self, members: list[int]) -> UnitNetwork:
         """Some of the networks as the members of one."""

@@ -42,7 +42,9 @@ from numpy.typing import NDArray
 from foretell.errors import ModelError
 from foretell.features import COLUMNS, SCHEMA, Units, extract_units
 from foretell.features.encoded import encode
+from foretell.features.operator_codes import CODED
 from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, pool
+from foretell.features.units import PHASES
 from foretell.predictors.fitted_files import TRAINED, shipped_index
 from foretell.predictors.roofline import (
     COMPUTE_EFFICIENCY,
@@ -53,15 +55,22 @@ from foretell.predictors.roofline import (
     analytic_prediction,
 )
 from foretell.predictors.trees import Trees
-from foretell.predictors.unit.network import UnitNetwork
+from foretell.predictors.unit.network import UnitNetwork, UnitPredictions
+from foretell.predictors.unit.reach import Reach
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import ms, per_second, seconds_from_ms, seconds_from_us
 
 METRICS = ("latency_ms", "memory_mib", "power_w", "energy_j")
 CORRECTED = ("latency_ms", "memory_mib", "power_w")
-NETWORK = "network"
+NETWORK, REACH = "network", "reach"
+# what the trees for errors know beside the pooled features and the distance: how far the members of the network differ,
+# how far units lie beyond what was measured, and which share of the time such units take
+DOUBTS = ("spread", "beyond", "new_share")
 NEIGHBOURS = 5
 _LIMITS = ("compute", "memory")
+_NEW_SHARE = 0.05  # of the time in new units: below it no warning is due
+_NAMED_PARTS = 3
+_PHASE = COLUMNS.index("phase")
 _MAX_WIDTH = math.log(20.0)  # an interval never goes beyond a twentieth and twenty times the value
 # LightGBM treats a negative category as a missing value, so an operator without a code gets a number of its own
 _UNKNOWN_OPERATOR = 500.0
@@ -71,21 +80,31 @@ Row = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class WorkloadPrediction:
-    """The prediction for one workload; a ``distance`` above 1 is far from all that the model was fitted to."""
+    """The prediction for one workload; a ``distance`` above 1 is far from all that the model was fitted to.
+
+    ``beyond`` says of each distinct unit how many octaves it lies beyond what was measured.
+    """
 
     unit_us: NDArray[np.float64]
     estimates: Mapping[str, Estimate]
     distance: float
+    beyond: NDArray[np.float64]
 
 
 class UnitModel:
     """The model fitted to one device: a ``network`` or trees on units, and trees on the whole workload."""
 
     def __init__(
-        self, models: Mapping[str, Trees], card: Mapping[str, Any], known: Row, network: UnitNetwork | None = None
+        self,
+        models: Mapping[str, Trees],
+        card: Mapping[str, Any],
+        known: Row,
+        reach: Reach,
+        network: UnitNetwork | None = None,
     ) -> None:
         self.models = models
         self.network = network
+        self.reach = reach
         self.card = card
         self.known = known
         scale = card["distance"]
@@ -107,27 +126,29 @@ class UnitModel:
         if schemas != (SCHEMA, POOLED_SCHEMA):
             raise ModelError("This predictor was fitted to other features than today's; fit it again: foretell train.")
         network = UnitNetwork.load(files.pop(NETWORK)) if NETWORK in files else None
-        return cls({name: Trees.load(file) for name, file in files.items()}, card, known, network)
+        reach = Reach.load(files.pop(REACH, b""))
+        return cls({name: Trees.load(file) for name, file in files.items()}, card, known, reach, network)
 
     def times_us(self, units: DistinctUnits) -> NDArray[np.float64]:
         """The time of each distinct unit."""
-        return self.predict_units(units)[0]
+        return np.asarray(np.exp(self.predict_units(units).log_ratio) * units.bound_us)
 
-    def predict_units(self, units: DistinctUnits) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        """The time of each distinct unit, and its power where a network predicts it."""
+    def predict_units(self, units: DistinctUnits) -> UnitPredictions:
+        """The time of each distinct unit over its bound, and its power where a network predicts it."""
         if self.network is not None:
-            predicted = self.network.predict(encode(units.features), units.bound_us)
-            return np.asarray(np.exp(predicted.log_ratio) * units.bound_us), predicted.power_w
-        ratio = self.models["unit"].predict(tree_rows(units.features))
-        return np.asarray(np.exp(ratio) * units.bound_us), None
+            return self.network.predict(encode(units.features), units.bound_us)
+        return UnitPredictions.mean_of([self.models["unit"].predict(tree_rows(units.features))], [])
 
     def predict(self, units: DistinctUnits, setting: Setting, roofline_w: float) -> WorkloadPrediction:
         """Predict all metrics of one workload, with intervals."""
-        unit_us, unit_w = self.predict_units(units)
+        predictions = self.predict_units(units)
+        unit_us, unit_w = np.exp(predictions.log_ratio) * units.bound_us, predictions.power_w
         row = pool(units, unit_us, setting)
         distance = float(self.distances(row[None])[0])
-        # the distance is the last feature: trees learn that errors grow with it
-        row = np.append(row, np.float32(distance))[None]
+        beyond = self.reach.beyond(units.features)
+        # distance and doubts are the last features: trees learn that errors grow with them
+        doubts = doubts_of(unit_us * units.counts, predictions.spread, beyond)
+        row = np.concatenate([row, [distance], doubts]).astype(np.float32)[None]
         base = {
             # equal units are predicted once and counted
             "latency_ms": ms(seconds_from_us(float((unit_us * units.counts).sum()))),
@@ -138,7 +159,7 @@ class UnitModel:
         # energy has no trees of its own, so that it never contradicts power and latency; it has its own interval
         values["energy_j"] = values["power_w"] * seconds_from_ms(values["latency_ms"])
         estimates = {name: self._interval(name, value, row) for name, value in values.items()}
-        return WorkloadPrediction(unit_us, estimates, distance)
+        return WorkloadPrediction(unit_us, estimates, distance, beyond)
 
     def distances(self, rows: Row) -> NDArray[np.float64]:
         """How far each row is from the nearest measured workloads; 1 is the 99th percentile of held-out workloads."""
@@ -156,6 +177,14 @@ class UnitModel:
         expected = math.exp(float(self.models[f"{name}_error"].predict(row)[0]))
         width = min(expected * float(self.card["quantiles"][name]), _MAX_WIDTH)
         return Estimate(value, value * math.exp(-width), value * math.exp(width))
+
+
+def doubts_of(
+    spent_us: NDArray[np.float64], spread: NDArray[np.float64], beyond: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The `DOUBTS` of one workload: means over its units, weighted by their time."""
+    weight = spent_us / spent_us.sum()
+    return np.array([(weight * spread).sum(), (weight * beyond).sum(), weight[beyond > 0].sum()])
 
 
 def mean_power_w(units: DistinctUnits, unit_us: NDArray[np.float64], unit_w: NDArray[np.float64]) -> float:
@@ -270,7 +299,7 @@ class UnitPredictor:
             throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
             device_memory_mib=memory + CONTEXT_MIB,
             breakdown=operator_shares(units, prediction.unit_us[distinct.member], latency.value),
-            warnings=(*base.warnings, *_warnings(workload, prediction)),
+            warnings=(*base.warnings, *_warnings(workload, model.reach, distinct, prediction)),
         )
 
 
@@ -284,16 +313,37 @@ def _capped(estimate: Estimate, limit: float) -> Estimate:
     return Estimate(min(estimate.value, limit), min(estimate.low, limit), min(estimate.high, limit))
 
 
-def _warnings(workload: Workload, prediction: WorkloadPrediction) -> tuple[str, ...]:
+def _warnings(
+    workload: Workload, reach: Reach, units: DistinctUnits, prediction: WorkloadPrediction
+) -> tuple[str, ...]:
     warnings = []
-    if prediction.distance > 1.0:
+    spent_us = prediction.unit_us * units.counts
+    is_new = prediction.beyond > 0
+    share = float(spent_us[is_new].sum() / spent_us.sum())
+    if share >= _NEW_SHARE:
+        parts = _new_parts(reach, units, spent_us, is_new)
         warnings.append(
-            f"Unlike what was measured ({prediction.distance:.1f} times the usual distance): "
-            "intervals may be too narrow"
+            f"{share:.0%} of the time is in parts unlike anything measured, so intervals are wider: {parts}."
         )
+    elif prediction.distance > 1.0:
+        warnings.append("Every part is like one that was measured, but no measured model mixes them like this one.")
     if workload.target.slice is not None:
         warnings.append("Fitted to whole devices: on a slice the time follows from its share of the peaks.")
     return tuple(warnings)
+
+
+def _new_parts(reach: Reach, units: DistinctUnits, spent_us: NDArray[np.float64], is_new: NDArray[np.bool_]) -> str:
+    """The operators that are new, with what is new about them and their share of the time, largest first."""
+    parts: dict[str, list[int]] = {}
+    for row in np.flatnonzero(is_new)[np.argsort(-spent_us[is_new], kind="stable")].tolist():
+        code, phase = int(units.features[row, 0]), int(units.features[row, _PHASE])
+        name = CODED[code] if code >= 0 else "an unknown operator"
+        parts.setdefault(f"{name} ({PHASES[phase]})" if PHASES[phase] == "backward" else name, []).append(row)
+    texts = [
+        f"{name} ({spent_us[rows].sum() / spent_us.sum():.0%}; {reach.describe(units.features[rows[0]])})"
+        for name, rows in sorted(parts.items(), key=lambda part: -spent_us[part[1]].sum())[:_NAMED_PARTS]
+    ]
+    return ", ".join(texts) + (f" and {len(parts) - _NAMED_PARTS} more" if len(parts) > _NAMED_PARTS else "")
 
 
 def operator_shares(units: Units, unit_us: NDArray[np.float64], latency_ms: float) -> tuple[OperatorShare, ...]:

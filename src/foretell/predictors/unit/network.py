@@ -16,7 +16,7 @@ are stored as int8 with one scale a column. `foretell.predictors.unit.fit_networ
 import io
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,14 +45,28 @@ def weight_names(blocks: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class UnitPredictions:
-    """What a network predicts for each unit: log(time / bound), and the power where it was learned."""
+    """What networks predict for each unit: log(time / bound), and the power where it was learned.
+
+    ``spread`` is the standard deviation of log(time / bound) over the members: where they differ, little was measured.
+    """
 
     log_ratio: NDArray[np.float64]
     power_w: NDArray[np.float64] | None
+    spread: NDArray[np.float64]
+
+    @classmethod
+    def mean_of(
+        cls, log_ratios: Sequence[NDArray[np.float64]], powers_w: Sequence[NDArray[np.float64]]
+    ) -> "UnitPredictions":
+        """The mean of some members. Times are averaged in logarithms: their errors are ratios."""
+        stacked = np.stack(log_ratios)
+        spread = stacked.std(axis=0, ddof=1) if len(stacked) > 1 else np.zeros(stacked.shape[1])
+        return cls(stacked.mean(axis=0), np.mean(powers_w, axis=0) if len(powers_w) else None, spread)
 
     def of(self, rows: NDArray[np.intp]) -> "UnitPredictions":
         """The predictions of some rows."""
-        return UnitPredictions(self.log_ratio[rows], None if self.power_w is None else self.power_w[rows])
+        power_w = None if self.power_w is None else self.power_w[rows]
+        return UnitPredictions(self.log_ratio[rows], power_w, self.spread[rows])
 
 
 class UnitNetwork:
@@ -88,7 +102,8 @@ class UnitNetwork:
 
     def predict(self, units: Encoded, bound_us: NDArray[np.float64]) -> UnitPredictions:
         """The time of every unit over its bound, and its power."""
-        log_ratio, power_w = np.zeros(len(units)), np.zeros(len(units))
+        log_ratios = np.zeros((self.members, len(units)))
+        powers_w = np.zeros((self.members if self.most_w is not None else 0, len(units)))
         for start in range(0, len(units), _SLICE):
             part = slice(start, start + _SLICE)
             numbers = scaled(self.bins.with_positions(units.numbers[part]), self.middle, self.spread)
@@ -98,12 +113,11 @@ class UnitNetwork:
             for member in range(self.members):
                 outputs = self._forward(member, numbers, codes)
                 gap_ratio = np.logaddexp(0.0, outputs[:, 1]) * launches
-                # members are averaged in logarithms: errors of times are ratios
-                log_ratio[part] += np.log(np.exp(np.clip(outputs[:, 0], *KERNEL_LIMITS)) + gap_ratio) / self.members
+                log_ratios[member, part] = np.log(np.exp(np.clip(outputs[:, 0], *KERNEL_LIMITS)) + gap_ratio)
                 if self.most_w is not None:
                     clipped = np.clip(outputs[:, 2], -_MAX_LOGIT, _MAX_LOGIT)
-                    power_w[part] += self.most_w / (1.0 + np.exp(-clipped)) / self.members
-        return UnitPredictions(log_ratio, power_w if self.most_w is not None else None)
+                    powers_w[member, part] = self.most_w / (1.0 + np.exp(-clipped))
+        return UnitPredictions.mean_of(list(log_ratios), list(powers_w))
 
     def _forward(self, member: int, numbers: NDArray[np.float32], codes: NDArray[np.int64]) -> NDArray[np.float32]:
         own = {name: array[member] for name, array in self.weights.items()}

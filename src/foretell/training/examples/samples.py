@@ -1,4 +1,6 @@
-"""Training: samples: all measured workloads as arrays, extracted once and cached.
+"""Training: samples: all measured workloads that may teach, as arrays, extracted once and cached.
+
+Fields of the wild zoo that only judge are left out here, so that no predictor can learn from them.
 
 Extraction takes minutes, reading the cache seconds. The name of the cache file is a hash of the store's files, of the
 facts of the device, and of the version of the features, so a stale cache is never read.
@@ -21,8 +23,9 @@ from foretell.features.versions import FEATURES_VERSION
 from foretell.files import write_whole
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.sample import TRUTHS, Sample
+from foretell.profiling.zoos.wild.zoo import judges
 from foretell.records import Target
-from foretell.training.examples.workloads import Example, measured_rows, read_examples
+from foretell.training.examples.workloads import Example, Row, measured_rows, read_examples
 
 _TABLES = ("measurements", "kernels", "kernel_nodes", "graphs")
 BENCH = "synthetic-operators"
@@ -36,8 +39,8 @@ def read_samples(store: Path, device: str, cache: Path, log: Log = lambda _: Non
         return _load(file)
     failures: Counter[str] = Counter()
     samples: list[Sample] = []
-    total = len(measured_rows(store))
-    for example in read_examples(store, Target(find_device(device)), failures):
+    total = sum(map(teaches, measured_rows(store).values()))
+    for example in read_examples(store, Target(find_device(device)), failures, teaches):
         other = example.row["device_name"]
         # older measurements have no device name: they are taken to be of this device
         if other and find_device(other).id != device:
@@ -55,6 +58,11 @@ def read_samples(store: Path, device: str, cache: Path, log: Log = lambda _: Non
         raise DataError(f"{store} has no measured workload of {device}; name another folder with --store.")
     _save(samples, file)
     return samples
+
+
+def teaches(row: Row) -> bool:
+    """Whether a predictor may learn from a measured workload."""
+    return not judges(row["family"] or "")
 
 
 def sample_of(example: Example) -> Sample:

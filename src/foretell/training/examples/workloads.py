@@ -5,7 +5,7 @@ forward and backward apart.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,17 @@ class Example:
     unit_us: NDArray[np.float64] | None
 
 
-def read_examples(store: Path, target: Target, failures: Counter[str] | None = None) -> Iterator[Example]:
-    """Every measured workload below ``store`` that has a graph; one graph is in memory at a time.
+def read_examples(
+    store: Path,
+    target: Target,
+    failures: Counter[str] | None = None,
+    wanted: Callable[[Row], bool] = lambda _: True,
+) -> Iterator[Example]:
+    """Every ``wanted`` measured workload below ``store`` that has a graph; one graph is in memory at a time.
 
     Workloads whose graph cannot take their batch size are counted in ``failures``, by reason.
     """
-    rows = measured_rows(store)
+    rows = {workload_id: row for workload_id, row in measured_rows(store).items() if wanted(row)}
     traces = {trace.workload_id: trace for trace in read_traces_of(store)}
     links = _links(store)
     waiting: defaultdict[GraphKey, list[Row]] = defaultdict(list)

@@ -5,9 +5,10 @@ predicts samples. The test side is given to that function alone. Splits are by w
 (`foretell.datasets.splits`); the last two ask how well a predictor generalises. Each is repeated with several seeds,
 and tables show mean and standard deviation over them.
 
-Two rules make comparisons fair. A bench of single operators may be training data, but is never judged, because it is no
-model. A predictor that does not predict a mode at all is not judged in that mode, nor over all modes, where it would be
-compared on easier data.
+Three rules make comparisons fair. A bench of single operators may be training data, but is never judged, because it is
+no model. Networks of the wild zoo only train here: whole fields of it are kept aside and judge in a report of their own
+(`benchmarks/wild.py`). A predictor that does not predict a mode at all is not judged in that mode, nor over all modes,
+where it would be compared on easier data.
 
 Limits: seeds change the split and the fit together, so the deviation covers both; the samples of one store come from
 one device and a few campaigns. A run is saved when it ends and is not repeated, so a stopped evaluation can go on.
@@ -51,7 +52,7 @@ class Run:
 
 
 def sides(samples: Sequence[Sample], split: str, seed: int) -> dict[str, list[Sample]]:
-    """The samples of each side; benches of operators, and samples that were not replayed, only train."""
+    """The samples of each side; benches, wild networks, and samples that were not replayed, only train."""
     rule = Split(split, validation=SHARE, test=SHARE, seed=seed)
     records = {
         "workload_id": [sample.workload_id for sample in samples],
@@ -60,8 +61,10 @@ def sides(samples: Sequence[Sample], split: str, seed: int) -> dict[str, list[Sa
     }
     parts: dict[str, list[Sample]] = {TRAIN: [], VALIDATION: [], TEST: []}
     for side, sample in zip(assign(rule, records), samples, strict=True):
+        if sample.spec.startswith("wild:"):
+            parts[TRAIN].append(sample)
         # validation and test are whole, replayed models only
-        if side == TRAIN or sample.captured:
+        elif side == TRAIN or sample.captured:
             parts[side].append(sample)
     return parts
 
@@ -157,5 +160,5 @@ def _over(by_seed: Sequence[Mapping[str, float | None]], figure: str) -> Cell:
 
 
 def groups_of(samples: Sequence[Sample]) -> list[str]:
-    """The architecture of each sample."""
-    return [architecture_of(sample.spec) for sample in samples]
+    """The architecture of each sample; of a network of no zoo its whole field, as users bring fields of their own."""
+    return [s.family if s.spec.startswith("wild:") else architecture_of(s.spec) for s in samples]
