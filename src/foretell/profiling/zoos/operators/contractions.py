@@ -4,6 +4,7 @@
 
 import math
 import random
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -34,7 +35,7 @@ def _batch(draw: random.Random) -> int:
 
 def _sizes(draw: random.Random, equation: str) -> dict[str, int]:
     """A size for each letter, as large as networks have them for what the letter usually means."""
-    usual = {
+    usual: Mapping[str, Callable[[], int]] = {
         "b": lambda: _batch(draw), "h": lambda: draw.choice(_HEADS), "n": lambda: draw.choice(_TOKENS),
         "g": lambda: draw.choice((2, 4, 8, 16)), "c": lambda: draw_size(draw, 8, 256),
         "d": lambda: draw.choice((*_WIDTHS, 256, 384, 512, 768)), "r": lambda: draw.choice((4, 8, 16, 32)),

@@ -17,7 +17,7 @@ def _layer(draw: random.Random) -> Drawn:
     inputs, hidden = draw_size(draw, 4, 1024), draw_size(draw, 16, 1024)
     kind = draw.choice((nn.LSTM, nn.LSTM, nn.LSTM, nn.GRU, nn.GRU, nn.RNN))
     first = draw.random() < 0.7
-    more = {"proj_size": max(8, hidden // 4)} if kind is nn.LSTM and draw.random() < 0.05 else {}
+    more: dict[str, Any] = {"proj_size": max(8, hidden // 4)} if kind is nn.LSTM and draw.random() < 0.05 else {}
     more |= {"nonlinearity": draw.choice(("tanh", "relu"))} if kind is nn.RNN else {}
     layer = kind(inputs, hidden, layers, batch_first=first, bidirectional=both, bias=draw.random() < 0.95, **more)
     batch = draw.choice((1, 1, 1, 2, 3, 4, 4, 6, 8, 8, 12, 16, 16, 32, 64, 128))

@@ -84,9 +84,9 @@ def _modes(draw: random.Random) -> Drawn:
     """The mixing of a Fourier operator: the lowest modes of all channels times a complex matrix for each mode."""
     batch, width, modes = _batch(draw), draw.choice((16, 20, 32, 48, 64)), draw.choice((8, 12, 16, 24, 32))
     if draw.random() < 0.5:
-        equation, kept = "bix,iox->box", (modes,)
+        equation, kept = "bix,iox->box", [modes]
     else:
-        equation, kept = "bixy,ioxy->boxy", (modes, modes)
+        equation, kept = "bixy,ioxy->boxy", [modes, modes]
 
     def mix(spectrum: Any, weight: Any) -> Any:
         product = torch.einsum(equation, torch.view_as_complex(spectrum.float()), torch.view_as_complex(weight.float()))
