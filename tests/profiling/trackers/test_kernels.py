@@ -107,3 +107,20 @@ def test_without_a_model_no_hook_is_set():
     assert "aten::relu" in table.op
     assert set(table.module) == {""}
     assert hooked == [False]
+
+
+def test_kernels_belong_to_the_operators_that_a_composed_one_calls():
+    spans = [
+        _span("cpu_op", "aten::einsum", 0, 40),
+        _span("cpu_op", "aten::bmm", 5, 10),
+        _span("cuda_runtime", "cudaLaunchKernel", 6, 1, correlation=1),
+        _span("cuda_runtime", "cudaLaunchKernel", 20, 1, correlation=2),
+        _span("cpu_op", "aten::bmm", 25, 10),
+        _span("cuda_runtime", "cudaLaunchKernel", 26, 1, correlation=3),
+    ]
+    kernels = [_kernel(f"kernel{number}", 100 + 10 * number, 5.0, number) for number in (1, 2, 3)]
+    (table,) = parse_trace({"traceEvents": [*spans, *kernels]})
+    assert table.op == ["aten::bmm", "aten::einsum", "aten::bmm"]
+    assert table.op_index == [1, 0, 2]
+    (on_cpu,) = parse_trace({"traceEvents": spans})
+    assert on_cpu.name == ["aten::bmm", "aten::bmm"]  # nothing counts twice

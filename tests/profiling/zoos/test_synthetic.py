@@ -20,7 +20,9 @@ def test_the_seed_and_the_part_decide_the_random_networks():
     assert drawn != {entry.spec for entry in zoo.entries(other, seed=3)} - published
 
 
-@pytest.mark.parametrize("family", ["synthetic-operators", "synthetic-spread"])
+@pytest.mark.parametrize(
+    "family", ["synthetic-operators", "synthetic-spread", "synthetic-signals", "synthetic-norms-trained"]
+)
 def test_a_bench_of_operators_is_drawn_only_where_it_is_named(family):
     zoo = SyntheticZoo()
     networks = zoo.entries(Part("random", 1.0, ("synthetic",), models=len(FAMILIES)), seed=1)

@@ -21,6 +21,14 @@ MODULE, RUN = "module:", "run:"
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _NO_STREAM = -1
+# operators that only call others: the kernels belong to those, as if the model had called them itself
+_COMPOSED = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_transformer_encoder_layer_fwd", "_native_multi_head_attention", "einsum", "lstm_cell", "gru_cell",
+        "rnn_tanh_cell", "rnn_relu_cell",
+    )
+)  # fmt: skip
 
 
 @dataclass
@@ -75,7 +83,7 @@ def parse_trace(trace: Mapping[str, Any], runs: int = 1) -> list[KernelTable]:
     origins, tops = _origins(events)
     kernels = [event for event in events if event.get("cat") in _DEVICE_WORK]
     if not kernels:  # a trace of a CPU: its outermost operators take the place of kernels
-        kernels = [event for event in events if id(event) in tops]
+        kernels = [event for event in events if id(event) in tops and event["name"] not in _COMPOSED]
     tables = [KernelTable() for _ in range(runs)]
     # for each run the moment until which some earlier kernel was running: what lies before it is hidden time
     busy_until = [0.0] * runs
@@ -164,12 +172,16 @@ def _walk(spans: Sequence[Any], outermost: list[Any], launches: list[Any]) -> No
 
 
 def _describe(spans: Sequence[Any]) -> tuple[Any, _Origin]:
-    """The outermost operator within the innermost module, and the origin of both."""
+    """The outermost operator within the innermost module, and the origin of both.
+
+    An operator that only calls others is the outermost one only of what it launches itself.
+    """
     module, top, leaf = "", None, None
     for span in spans:
         name = span["name"]
         if span["cat"] == "cpu_op":
-            top, leaf = top or span, span
+            top = span if top is None or top["name"] in _COMPOSED else top
+            leaf = span
         elif name.startswith(MODULE):
             # a module that is called inside an operator starts again: its operators are not part of that operator
             module, top, leaf = name.removeprefix(MODULE), None, None

@@ -166,8 +166,28 @@ _DRAWS: Mapping[str, Callable[[random.Random], Drawn]] = MappingProxyType(
     }
 )
 FAMILIES = tuple(f"synthetic-{name}" for name in _DRAWS)
+# how many operators of a subject one bench has: those with many kernels each have fewer
+_SUBJECTS = MappingProxyType(
+    {
+        "signals": 120, "norms": 120, "recurrence": 30, "contractions": 120, "attention": 60, "spectra": 120,
+        "elementwise": 150, "gathers": 120, "pictures": 100,
+    }
+)  # fmt: skip
+_TRAINED = 0.6  # of the operators of a subject; their gradients take about twice as long
+
+
+def _subject(focus: str, count: int, *, trained: bool) -> Callable[[random.Random], Drawn]:
+    def make(draw: random.Random) -> Drawn:
+        arguments: dict[str, Value] = {"seed": draw.randrange(1 << 30), "count": count, "focus": focus}
+        return "operators", {**arguments, "trained": True} if trained else arguments, (1,)
+
+    return make
+
+
 _BENCHES: Mapping[str, Callable[[random.Random], Drawn]] = MappingProxyType(
     {"operators": _operators, "spread": _spread}
+    | {focus: _subject(focus, count, trained=False) for focus, count in _SUBJECTS.items()}
+    | {f"{focus}-trained": _subject(focus, int(_TRAINED * count), trained=True) for focus, count in _SUBJECTS.items()}
 )
 
 

@@ -27,7 +27,7 @@ from foretell.training.examples.samples import fingerprint
 from foretell.training.examples.workloads import Row, measured_rows, workload_of
 from foretell.training.fusion import fold_of
 
-BENCHES = ("synthetic-operators", "synthetic-spread")
+BENCH = "synthetic:operators?"
 LABELS_VERSION = 1  # raise it when a unit gets another class or layout than before
 
 Log = Callable[[str], None]
@@ -104,7 +104,7 @@ def _extract(store: Path, device: str, log: Log) -> KernelLabels:
         np.concatenate([counts for *_, counts, _ in parts]),
         np.concatenate([time_us for *_, time_us in parts]),
         repeat_for_rows([fold_of(row["spec"]) for row, *_ in parts], np.intp),  # type: ignore[arg-type]
-        repeat_for_rows([row["family"] in BENCHES for row, *_ in parts], np.bool_),  # type: ignore[arg-type]
+        repeat_for_rows([row["spec"].startswith(BENCH) for row, *_ in parts], np.bool_),  # type: ignore[arg-type]
         repeat_for_rows([row["mode"] == "training" for row, *_ in parts], np.bool_),  # type: ignore[arg-type]
         tuple(names.tolist()),
     )

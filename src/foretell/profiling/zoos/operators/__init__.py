@@ -1,0 +1,1 @@
+"""Profiling: the kinds of operators that a bench draws, one file a subject."""
