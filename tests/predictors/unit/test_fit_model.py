@@ -73,7 +73,7 @@ def test_the_card_names_the_training_data(trees: UnitModel) -> None:
     known, _ = parted()
     assert trees.card["workloads"] == sum(sample.captured for sample in known) == len(trees.known)
     assert trees.card["traced"] == sum(sample.unit_us is not None for sample in known)
-    assert trees.card["columns"] == [*POOLED_COLUMNS, "distance"]
+    assert trees.card["columns"] == [*POOLED_COLUMNS, "distance", "spread", "beyond", "new_share"]
     assert set(trees.card["quantiles"]) == set(METRICS)
     assert set(trees.models) == {"unit", *CORRECTED, *(f"{name}_error" for name in METRICS)}
 

@@ -73,8 +73,7 @@ class Reach:
         """
         (key,) = self._found(row[None])
         if key < 0:
-            dtype = int(row[_AT["dtype"]])
-            return f"never measured{f' in {DTYPES[dtype]}' if dtype >= 0 else ''} with so many axes"
+            return self._unseen(row)
         excess = self._excess(row[None])[0]
         size = int(np.argmax(excess))
         if not excess[size]:
@@ -84,6 +83,16 @@ class Reach:
         limit = self.highs[key, size] if is_above else self.lows[key, size]
         name = list(SIZES.values())[size]
         return f"{name} {_count(value)}, measured {'up to' if is_above else 'from'} {_count(float(limit))}"
+
+    def _unseen(self, row: Rows) -> str:
+        """What is new about a unit whose key was never measured: its dtype, its axes, or all of it."""
+        operator, phase, dtype, rank = _keys(row[None])[0].tolist()
+        known = {tuple(key) for key in self.keys.tolist() if key[:2] == [operator, phase]}
+        if dtype >= 0 and any(other[3] == rank for other in known):
+            return f"never measured in {DTYPES[dtype]}"
+        if any(other[2] == dtype for other in known):
+            return f"never measured with {rank} axes"
+        return "never measured"
 
     def _found(self, features: Rows) -> NDArray[np.intp]:
         """The row of each unit's key, −1 where it has none."""
