@@ -90,3 +90,13 @@ def test_what_counts_as_large():
     assert not is_large(torch.empty(LARGE))
     assert not is_large(torch.empty(8, 8))
     assert not is_large(torch.empty(64, 64, dtype=torch.int64))
+
+
+def test_weights_of_images_change_their_layout_and_come_back():
+    model = torch.nn.Sequential(torch.nn.Conv2d(8, 64, 3), torch.nn.Linear(8, 8))
+    weights = Weights(model, cast_buffers=True)
+    weights.place("cpu", torch.float32, channels_last=True)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert model[1].weight.is_contiguous()
+    weights.place("cpu", torch.float32)
+    assert model[0].weight.is_contiguous()

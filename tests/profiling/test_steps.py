@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -53,3 +55,25 @@ def test_an_output_that_is_no_table_of_scores_is_trained_towards_zero():
     step = make_step(Built(model, image_inputs), _workload("training", optimizer="sgd", shape=(3, 4)), "cpu")
     assert step.run().item() == pytest.approx(4.0)
     assert model.scale.item() < 2.0
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_images_are_laid_out_channels_last(mode):
+    model, seen = torch.nn.Conv2d(3, 4, 3), []
+    model.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
+    workload = replace(
+        _workload(mode, optimizer="sgd" if mode == "training" else "", shape=(3, 8, 8)), channels_last=True
+    )
+    make_step(Built(model, image_inputs), workload, "cpu").run()
+    assert seen[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_only_tf32_lets_matrix_products_run_in_tf32():
+    model = torch.nn.Linear(4, 4)
+    try:
+        make_step(Built(model, image_inputs), _workload(dtype="tf32"), "cpu")
+        assert torch.backends.cuda.matmul.allow_tf32
+        assert weight_dtype(_workload(dtype="tf32")) is torch.float32
+    finally:
+        make_step(Built(model, image_inputs), _workload(), "cpu")
+    assert not torch.backends.cuda.matmul.allow_tf32

@@ -47,3 +47,16 @@ def test_a_row_of_a_table_may_have_no_shape():
 def test_fractions_are_spread_evenly():
     values = [fraction("energy", 1, number) for number in range(2000)]
     assert 0.2 < sum(value < 0.25 for value in values) / 2000 < 0.3
+
+
+def test_a_layout_is_part_of_the_identity_and_older_records_have_none():
+    plain = Workload("timm:resnet50", 8, (3, 224, 224), "fp16")
+    assert plain.id == "42853dc8127b9d7f"  # as it was before there were layouts
+    other = Workload("timm:resnet50", 8, (3, 224, 224), "fp16", channels_last=True)
+    assert other.id != plain.id
+    assert workload_from_json(other.to_json()) == other
+    old = {name: value for name, value in plain.to_json().items() if name != "channels_last"}
+    assert workload_from_json(old) == plain
+    row = {**old, "input_shape": "3x224x224"}
+    assert workload_from_row(row) == plain
+    assert workload_from_row({**row, "channels_last": True}) == other

@@ -9,6 +9,9 @@ from pathlib import Path
 from foretell.errors import ForetellError
 from foretell.profiling.trackers.nvml import Nvml
 
+# PyTorch's defaults, which measurements rely on: cuDNN chooses kernels by its rules and does not try them out, and
+# convolutions and recurrent layers of fp32 run in TF32
+CUDNN_BENCHMARK, CUDNN_TF32 = False, True
 _LIBRARIES = ("torch", "timm", "torchvision", "transformers", "onnxruntime", "numpy", "foretell")
 
 
@@ -32,6 +35,7 @@ def describe(device: str, commit: str = "") -> dict[str, object]:
     }
     if device == "cpu":
         return facts | {"device_name": "cpu", "driver": ""}
+    facts |= {"cudnn_benchmark": CUDNN_BENCHMARK, "cudnn_tf32": CUDNN_TF32}
     nvml = Nvml()
     try:
         nvml.open()

@@ -16,7 +16,7 @@ from foretell.profiling.workload import Workload
 from foretell.units import GIB, TERA, ms
 
 # Rates that typical models reach on a large GPU; used only to skip workloads that would take too long.
-_RATES = {"fp32": 40 * TERA, "fp16": 200 * TERA, "bf16": 200 * TERA}
+_RATES = {"fp32": 40 * TERA, "tf32": 100 * TERA, "fp16": 200 * TERA, "bf16": 200 * TERA}
 _BYTES_PER_S = 2 * TERA
 _TRAINING_FACTOR = 3.5
 
@@ -33,7 +33,7 @@ class Cost:
     def latency_ms(self, workload: Workload, elements: int) -> float:
         """A rough latency of ``workload``."""
         scale = elements / self.elements
-        width = 4 if workload.dtype == "fp32" or workload.mode == "training" else 2
+        width = 4 if workload.dtype in ("fp32", "tf32") or workload.mode == "training" else 2
         seconds = 2 * self.macs / _RATES[workload.dtype] + 3 * width * self.outputs / _BYTES_PER_S
         return ms(scale * seconds) * (_TRAINING_FACTOR if workload.mode == "training" else 1.0)
 

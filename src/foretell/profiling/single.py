@@ -63,6 +63,7 @@ class Request:
     trust: bool = False
     builder: str = ZOO_BUILDER
     fusion_by: str = ""
+    channels_last: bool = False
     measuring: Measuring = field(default_factory=lambda: Measuring(replays=30, eager_runs=30))
 
     def to_json(self) -> str:
@@ -179,7 +180,8 @@ class SingleRun:
         shape, family = source.input_shape, source.family
         optimizer = request.optimizer if request.mode == "training" else ""
         spec = source.spec or request.model
-        workload = Workload(spec, request.batch_size, shape, request.dtype, request.mode, optimizer, family)
+        layout = request.channels_last
+        workload = Workload(spec, request.batch_size, shape, request.dtype, request.mode, optimizer, family, layout)
         result["workload"] = workload.to_json()
         self._values["build_s"] = time.perf_counter() - started
         try:
@@ -241,7 +243,9 @@ class SingleRun:
             if built is None:
                 raise InputError(f"{request.model} is an ONNX file: it runs on --runtime onnxruntime.")
             runtime.clear()
-            Weights(built.model, cast_buffers=built.cast_buffers).place(runtime.device, weight_dtype(workload))
+            Weights(built.model, cast_buffers=built.cast_buffers).place(
+                runtime.device, weight_dtype(workload), channels_last=workload.channels_last
+            )
             runtime.clear()
             self._values["parameters"] = sum(parameter.numel() for parameter in built.model.parameters())
             self._values["parameters_mib"] = runtime.parameters_mib()

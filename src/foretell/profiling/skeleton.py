@@ -78,10 +78,14 @@ class Weights:
         self._cast_buffers = cast_buffers
         self._originals: list[Any] | None = None
         self.dtype: Any = None
+        self._channels_last = False
 
-    def place(self, device: str, dtype: Any) -> None:
-        """Put all weights on ``device`` as ``dtype``; whatever was there before is released first."""
-        if self.dtype is dtype:
+    def place(self, device: str, dtype: Any, *, channels_last: bool = False) -> None:
+        """Put all weights on ``device`` as ``dtype``; whatever was there before is released first.
+
+        With ``channels_last``, weights of four axes are in that memory format, as ``model.to(memory_format=…)`` does.
+        """
+        if self.dtype is dtype and self._channels_last == channels_last:
             return
         self.release()
         originals: list[Any] = []
@@ -104,6 +108,8 @@ class Weights:
                 result = original.to(device, dtype)
             else:
                 result = original.to(device)
+            if channels_last and result.ndim == 4 and result.is_floating_point():
+                result = result.contiguous(memory_format=torch.channels_last)
             if parameter:
                 placed[id(tensor)] = original, result
             originals.append(original)
@@ -113,7 +119,7 @@ class Weights:
         with torch.no_grad():
             self._model._apply(put)
         self._originals = originals
-        self.dtype = dtype
+        self.dtype, self._channels_last = dtype, channels_last
 
     def release(self) -> None:
         """Release the device's memory; the model can be placed again with :meth:`place`."""

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from foretell.profiling.workload import Workload
-from foretell.profiling.zoos.zoo import Built
+from foretell.profiling.workload import TF32, Workload
+from foretell.profiling.zoos.zoo import Built, Inputs
 
-_TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_TORCH_DTYPES = {"fp32": torch.float32, TF32: torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_IMAGE_AXES = 4  # PyTorch's channels_last is a format of tensors with so many axes
 _LEARNING_RATE = 1e-4
 _MOMENTUM = 0.9
 
@@ -30,6 +31,8 @@ def weight_dtype(workload: Workload) -> Any:
 
 def make_step(built: Built, workload: Workload, device: str) -> Step:
     """The step of a workload whose model's weights are already on the device."""
+    # a setting of the whole process; PyTorch's default is off, and convolutions have a setting of their own
+    torch.backends.cuda.matmul.allow_tf32 = workload.dtype == TF32
     if workload.mode == "training":
         return _training(built, workload, device)
     built.model.eval()
@@ -44,8 +47,22 @@ def _nothing() -> None:
     return None
 
 
+def _make_inputs(built: Built, workload: Workload, device: str, dtype: Any) -> Inputs:
+    inputs = built.make_inputs(workload, device, dtype)
+    if not workload.channels_last:
+        return inputs
+
+    def laid_out(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.ndim == _IMAGE_AXES:
+            return value.contiguous(memory_format=torch.channels_last)
+        return value
+
+    args = tuple(laid_out(value) for value in inputs.args)
+    return Inputs(args, tuple((name, laid_out(value)) for name, value in inputs.kwargs))
+
+
 def _inference(built: Built, workload: Workload, device: str) -> Step:
-    inputs = built.make_inputs(workload, device, _TORCH_DTYPES[workload.dtype])
+    inputs = _make_inputs(built, workload, device, _TORCH_DTYPES[workload.dtype])
     kwargs = dict(inputs.kwargs)
 
     def run() -> Any:
@@ -57,7 +74,7 @@ def _inference(built: Built, workload: Workload, device: str) -> Step:
 
 def _training(built: Built, workload: Workload, device: str) -> Step:
     model = built.model.train()
-    inputs = built.make_inputs(workload, device, torch.float32)
+    inputs = _make_inputs(built, workload, device, torch.float32)
     kwargs = dict(inputs.kwargs)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if workload.optimizer == "adamw":

@@ -20,6 +20,7 @@ from foretell.errors import InputError
 Value = str | int | float | bool
 
 DTYPES = ("fp32", "fp16", "bf16")
+TF32 = "tf32"  # fp32 whose matrix products run in TF32; convolutions do so in fp32 too, as PyTorch sets it
 MODES = ("inference", "training", "prefill", "decode")
 OPTIMIZERS = ("", "sgd", "adamw")
 
@@ -69,7 +70,8 @@ class Workload:
     """What is computed: an architecture, a batch, a shape per sample, a precision and a mode.
 
     ``input_shape`` is one sample's shape without the batch: ``(3, 224, 224)``, or ``(sequence,)`` for tokens. For
-    ``decode`` it is the number of tokens already in the cache.
+    ``decode`` it is the number of tokens already in the cache. With ``channels_last``, weights and inputs of four axes
+    are in PyTorch's memory format of that name.
     """
 
     spec: str
@@ -79,11 +81,13 @@ class Workload:
     mode: str = "inference"
     optimizer: str = ""
     family: str = field(default="", compare=False)
+    channels_last: bool = False
 
     @property
     def id(self) -> str:
         """Sixteen hexadecimal digits that depend only on what is computed."""
-        parts = (self.spec, self.batch_size, shape_text(self.input_shape), self.dtype, self.mode, self.optimizer)
+        parts = [self.spec, self.batch_size, shape_text(self.input_shape), self.dtype, self.mode, self.optimizer]
+        parts += ["channels_last"] if self.channels_last else []  # all others keep the identifier that they had
         return hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, object]:
@@ -96,6 +100,7 @@ class Workload:
             "mode": self.mode,
             "optimizer": self.optimizer,
             "family": self.family,
+            "channels_last": self.channels_last,
         }
 
 
@@ -112,6 +117,7 @@ def workload_from_json(values: Mapping[str, object]) -> Workload:
         mode=str(values["mode"]),
         optimizer=str(values.get("optimizer", "")),
         family=str(values.get("family", "")),
+        channels_last=bool(values.get("channels_last", False)),
     )
 
 
@@ -119,7 +125,7 @@ def workload_from_row(row: Mapping[str, Any]) -> Workload:
     """The workload of a row of a table, in which the shape is a text."""
     shape = tuple(int(size) for size in str(row["input_shape"] or "").split("x") if size)
     fields = (row["dtype"], row["mode"], row["optimizer"] or "", row["family"] or "")
-    return Workload(row["spec"], int(row["batch_size"]), shape, *fields)
+    return Workload(row["spec"], int(row["batch_size"]), shape, *fields, bool(row.get("channels_last")))
 
 
 def shape_text(shape: tuple[int, ...]) -> str:

@@ -117,3 +117,19 @@ def test_families_that_a_predictor_misjudges_come_up_more_often():
     first = [entry.family for entry in mixed[:9]]
     assert (first.count("a"), first.count("b"), first.count("c"), first.count("d")) == (1, 3, 1, 4)
     assert sorted(entry.spec for entry in mixed) == sorted(entry.spec for entry in entries)
+
+
+def test_twins_differ_in_their_option_alone():
+    entry = Entry("synthetic:cnn?", "synthetic-cnn", (3, 32, 32))
+    part = Part("twins", 1.0, ("synthetic",), dtypes=("fp32", "bf16"), per_model=2)
+    plan = Plan(1, (part,))
+    plain = group_of(entry, part, plan)
+    group = group_of(entry, replace(part, twins=("channels_last",)), plan)
+    assert group.target_count == 2 * plain.target_count
+    pairs = list(zip(group.workloads[::2], group.workloads[1::2], strict=True))
+    assert tuple(first for first, _ in pairs) == plain.workloads
+    assert all(second == replace(first, channels_last=True) for first, second in pairs)
+    group = group_of(entry, replace(part, twins=("tf32",)), plan)
+    assert sum(workload.dtype == "tf32" for workload in group.workloads) == sum(
+        workload.dtype == "fp32" for workload in plain.workloads
+    )

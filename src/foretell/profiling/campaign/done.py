@@ -14,7 +14,7 @@ MEASUREMENTS, KERNELS = "measurements", "kernels"
 TRIED_AGAIN = ("crash", "timeout")
 _COLUMNS = (
     "workload_id", "status", "spec", "batch_size", "input_shape", "dtype", "mode", "optimizer", "family", "part",
-    "energy_j",
+    "energy_j", "channels_last",
 )  # fmt: skip
 
 

@@ -8,10 +8,11 @@ from types import MappingProxyType
 from typing import Any
 
 from foretell.errors import InputError
-from foretell.profiling.workload import DTYPES, MODES, OPTIMIZERS
+from foretell.profiling.workload import DTYPES, MODES, OPTIMIZERS, TF32
 from foretell.registry import did_you_mean
 
 ZOOS = ("timm", "torchvision", "hf", "llm", "synthetic", "wild")
+TWINS = ("channels_last", TF32)
 KINDS = ("measurements", "slices", "colocation", "occupancy", "fusion", "compiled")
 
 
@@ -143,6 +144,8 @@ class Part:
     """A part of the campaign, with a share of its time: where its models come from and how workloads are drawn.
 
     If ``captured`` is false, nothing is replayed: the latency is computed from the kernels of a few traced runs.
+    ``twins`` are options that each workload is measured with once more: ``channels_last``, and ``tf32`` for those in
+    fp32.
     """
 
     name: str
@@ -161,6 +164,7 @@ class Part:
     per_model: int = 4
     models: int = 0
     captured: bool = True
+    twins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -295,7 +299,7 @@ _TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = MappingProxyType(
 
 
 _CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"zoos": ZOOS, "modes": MODES, "dtypes": DTYPES, "optimizers": OPTIMIZERS}
+    {"zoos": ZOOS, "modes": MODES, "dtypes": (*DTYPES, TF32), "optimizers": OPTIMIZERS, "twins": TWINS}
 )
 
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from foretell.errors import InputError
 from foretell.processes.child import Message
 from foretell.profiling.campaign.plan import Limits, Measuring, Part, Plan
-from foretell.profiling.workload import Workload, fraction, workload_from_json
+from foretell.profiling.workload import TF32, Workload, fraction, workload_from_json
 from foretell.profiling.zoos.registry import load_zoo
 from foretell.profiling.zoos.zoo import Entry
 from foretell.registry import did_you_mean
@@ -169,7 +169,20 @@ def group_of(entry: Entry, part: Part, plan: Plan) -> Group:
         workload = _draw(entry, part, plan, draw, dtypes[-1 - number % len(dtypes)], part.first_batch_sizes)
         if workload.id not in chosen and len(spares) < max(1, part.per_model // 2):
             spares.setdefault(workload.id, workload)
-    return Group(part.name, entry.spec, (first, *others, *spares.values()), len(chosen))
+    wanted = _with_twins((first, *others), part)
+    return Group(part.name, entry.spec, (*wanted, *_with_twins(spares.values(), part)), len(wanted))
+
+
+def _with_twins(workloads: Iterable[Workload], part: Part) -> list[Workload]:
+    """Each workload, followed by the same one with each option of the part."""
+    every: list[Workload] = []
+    for workload in workloads:
+        every.append(workload)
+        if "channels_last" in part.twins:
+            every.append(replace(workload, channels_last=True))
+        if TF32 in part.twins and workload.dtype == "fp32":
+            every.append(replace(workload, dtype=TF32))
+    return every
 
 
 def cost(workload: Workload) -> int:

@@ -18,8 +18,9 @@ Row = Mapping[str, Any]
 _CLASSES_A_DECADE = 3
 _COLUMNS = (
     "workload_id", "spec", "family", "part", "mode", "optimizer", "dtype", "batch_size", "input_shape", "status",
-    "latency_ms", "latency_source", "noisy", "reserved_mib",
+    "latency_ms", "latency_source", "noisy", "reserved_mib", "channels_last",
 )  # fmt: skip
+_NEWER = ("channels_last",)  # columns that older tables lack
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ def _read(paths: Iterable[Path], table: str, columns: Sequence[str]) -> Iterable
         if not files:
             raise MeasurementError(f"There is no {table}.parquet below {path}. Change [selection] measured.")
         for file in files:
-            yield from read_table(file, columns).to_pylist()
+            required = [name for name in columns if name not in _NEWER]
+            yield from read_table(file, required, [name for name in columns if name in _NEWER]).to_pylist()
 
 
 def _part(rows: Sequence[Row], part: Part, plan: Plan, count: int) -> list[Chosen]:

@@ -218,7 +218,7 @@ class Worker:
         gc.collect()  # automatic collection is off; remains of the previous workload must not count as memory here
         with runtime.shared():
             runtime.clear()
-            self._weights.place(runtime.device, weight_dtype(workload))
+            self._weights.place(runtime.device, weight_dtype(workload), channels_last=workload.channels_last)
             runtime.clear()
             parameters_mib = runtime.parameters_mib()
             step = make_step(self._built, workload, runtime.device)

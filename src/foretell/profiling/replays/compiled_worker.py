@@ -157,7 +157,7 @@ class CompiledWorker:
         # automatic collection is off; free remains of earlier models before this one takes memory
         gc.collect()
         prepared = self._models[workload.id] = PreparedModel(workload, weights)
-        weights.place(runtime.device, weight_dtype(workload))
+        weights.place(runtime.device, weight_dtype(workload), channels_last=workload.channels_last)
         prepared.step = make_step(built, workload, runtime.device)
         runtime.warm_up(prepared.step, self._measuring.warmups)
         prepared.compiled = make_step(replace(built, model=self._compile(built.model)), workload, runtime.device)

@@ -139,7 +139,7 @@ class ReplayWorker:
             raise _BuildError(short(error)) from error
         gc.collect()
         prepared = self._prepared[workload.id] = Prepared(workload, weights, None)
-        weights.place(runtime.device, weight_dtype(workload))
+        weights.place(runtime.device, weight_dtype(workload), channels_last=workload.channels_last)
         prepared.step = make_step(built, workload, runtime.device)
         _, cost = runtime.warm_up(prepared.step, self._measuring.warmups)
         for sm_count in self._sm_counts:

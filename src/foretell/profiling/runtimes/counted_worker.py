@@ -123,7 +123,7 @@ class OccupancyWorker:
 
         gc.collect()
         self._counters.clear()
-        model.weights.place(self._device, weight_dtype(workload))
+        model.weights.place(self._device, weight_dtype(workload), channels_last=workload.channels_last)
         step = make_step(model.built, workload, self._device)
         calls = _calls(workload)
         with calls.running():

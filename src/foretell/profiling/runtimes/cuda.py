@@ -14,6 +14,7 @@ import torch
 from foretell.errors import MeasurementError
 from foretell.processes.device_lock import DeviceLock
 from foretell.profiling.campaign.plan import Measuring
+from foretell.profiling.environment import CUDNN_BENCHMARK, CUDNN_TF32
 from foretell.profiling.first_run import Cost, is_finite, run_first, spread
 from foretell.profiling.steps import Step
 from foretell.profiling.trackers.kernels import KernelTable, trace_kernels
@@ -58,6 +59,7 @@ class CudaRuntime:
         with self._device_lock.shared() if known else self._device_lock.alone():
             before = self._nvml.used_mib() if self._has_nvml and not known else None
             torch.cuda.init()
+            torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = CUDNN_BENCHMARK, CUDNN_TF32
             # everything runs on one side stream: unlike the default stream it can be captured, and memory has one pool
             torch.cuda.set_stream(torch.cuda.Stream())
             torch.zeros(1, device=self.device)
