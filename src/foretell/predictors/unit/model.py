@@ -44,6 +44,7 @@ from foretell.features import COLUMNS, SCHEMA, Units, extract_units
 from foretell.features.encoded import encode
 from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, pool
 from foretell.predictors.fitted_files import TRAINED, shipped_index
+from foretell.predictors.options import with_options
 from foretell.predictors.roofline import (
     COMPUTE_EFFICIENCY,
     CONTEXT_MIB,
@@ -260,7 +261,7 @@ class UnitPredictor:
         power = _capped(estimates["power_w"], workload.target.device.tdp_w)
         # both may have changed: energy stays their product
         energy_j = power.value * seconds_from_ms(latency.value)
-        return replace(
+        answer = replace(
             base,
             predictor=model.card["predictor"],
             latency_ms=latency,
@@ -272,6 +273,7 @@ class UnitPredictor:
             breakdown=operator_shares(units, prediction.unit_us[distinct.member], latency.value),
             warnings=(*base.warnings, *_warnings(workload, prediction)),
         )
+        return with_options(answer, workload, model.card.get("options", ()))
 
 
 class UnitTreesPredictor(UnitPredictor):
