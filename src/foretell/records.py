@@ -9,8 +9,11 @@ from typing import Any
 from foretell.devices import Device, Hardware, Slice, effective
 from foretell.errors import ModelError
 from foretell.graph import Graph
-from foretell.graph.ir.passes import autocast
+from foretell.graph.ir.layout import in_channels_last
+from foretell.graph.ir.passes import autocast, in_tf32
 from foretell.readable import Readable, spell
+
+TF32 = "tf32"
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,22 @@ class Target:
 
 @dataclass(frozen=True)
 class Workload:
-    """A graph at its batch size and dtype, how it is used, and where."""
+    """A graph at its batch size and dtype, how it is used, and where.
+
+    The dtype ``tf32`` means tensors of fp32 whose matrix products run in TF32.
+    """
 
     graph: Graph
     target: Target
     dtype: str = "fp32"
     mode: str = "inference"
     optimizer: str | None = None
+    channels_last: bool = False
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What is set otherwise than PyTorch's defaults: ``channels_last``, ``tf32``."""
+        return ("channels_last",) * self.channels_last + (TF32,) * (self.dtype == TF32)
 
     @property
     def batch_size(self) -> int:
@@ -50,8 +62,11 @@ class Workload:
     @cached_property
     def running_graph(self) -> Graph:
         """The graph as it runs: training in half precision means autocast, which adds casts."""
+        graph = in_channels_last(self.graph) if self.channels_last else self.graph
+        if self.dtype == TF32:
+            return in_tf32(graph)
         is_autocast = self.is_training and self.dtype in ("bf16", "fp16")
-        return autocast(self.graph, self.dtype) if is_autocast else self.graph
+        return autocast(graph, self.dtype) if is_autocast else graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +178,8 @@ def flat_metrics(record: "Prediction | Measurement") -> dict[str, float | None]:
 
 def _described(record: "Prediction | Measurement") -> str:
     where = f"{record.device} {record.slice}" if record.slice else record.device
-    return f"{record.model} on {where}, {record.mode}, batch {record.batch_size}, {record.dtype}"
+    layout = ", channels-last" if record.channels_last else ""
+    return f"{record.model} on {where}, {record.mode}, batch {record.batch_size}, {record.dtype}{layout}"
 
 
 def _metric_lines(record: "Prediction | Measurement") -> Iterator[tuple[str, str]]:
@@ -193,6 +209,7 @@ class Prediction(Readable):
     predictor: str
     source: str = "predicted"
     optimizer: str | None = None
+    channels_last: bool = False
     latency_ms: Estimate | None = None
     eager_latency_ms: Estimate | None = None
     host_latency_ms: Estimate | None = None
@@ -246,6 +263,8 @@ class Prediction(Readable):
         result: dict[str, Any] = {name: getattr(self, name) for name in head}
         if self.optimizer is not None:
             result["optimizer"] = self.optimizer
+        if self.channels_last:
+            result["channels_last"] = True
         # an absent key means unknown; a null could be read as zero
         for name in (*METRICS, "eager_latency_ms"):
             estimate = getattr(self, name)
@@ -298,6 +317,7 @@ class Measurement(Readable):
     status: str = "ok"
     error: str | None = None
     optimizer: str | None = None
+    channels_last: bool = False
     input_shape: tuple[int, ...] = ()
     latency_ms: Estimate | None = None
     host_latency_ms: Estimate | None = None
@@ -343,6 +363,8 @@ class Measurement(Readable):
             result["error"] = self.error
         if self.optimizer is not None:
             result["optimizer"] = self.optimizer
+        if self.channels_last:
+            result["channels_last"] = True
         for name in (*METRICS, "process_peak_mib"):
             estimate: Estimate | None = getattr(self, name)
             if estimate is not None:

@@ -190,3 +190,19 @@ def test_the_diagnosis_lists_what_is_installed():
     assert diagnosis.libraries["onnx"]
     assert diagnosis.frontends["ONNX"] is None
     assert diagnosis.python == sys.version.split()[0]
+
+
+def test_tf32_is_not_fp32_and_no_precision_of_a_cpu() -> None:
+    plain, other = (foretell.predict(tiny_onnx(), dtype=dtype) for dtype in ("fp32", "TF32"))
+    assert (plain.dtype, other.dtype) == ("fp32", "tf32")
+    assert any("TF32" in warning for warning in other.warnings)
+    with pytest.raises(InputError, match="TF32"):
+        foretell.predict(
+            tiny_onnx(), device=next(place.id for place in foretell.devices() if place.is_cpu), dtype="tf32"
+        )
+
+
+def test_channels_last_is_stated_in_the_answer() -> None:
+    answer = foretell.predict(tiny_onnx(), dtype="fp16", channels_last=True)
+    assert answer.to_dict()["channels_last"] is True
+    assert "channels_last" not in foretell.predict(tiny_onnx(), dtype="fp16").to_dict()

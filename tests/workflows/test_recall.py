@@ -51,13 +51,14 @@ def test_a_known_workload_is_measured(store: Path, batch: int, dtype: str, mode:
         workload(64, 17, "fp16"),
         workload(64, 16, "bf16"),
         workload(24, 16, "fp16"),
+        replace(workload(64, 16, "fp16"), channels_last=True),
         replace(workload(64, 16, "fp16"), target=Target(find_device("a100"))),
         replace(workload(64, 16, "fp16"), target=Target(H200.device, None, "eager")),
         replace(
             workload(64, 16, "fp16"), target=Target(find_device("h200"), parse_slice("mps:30", find_device("h200")))
         ),
     ],
-    ids=["batch", "precision", "model", "device", "runtime", "slice"],
+    ids=["batch", "precision", "model", "layout", "device", "runtime", "slice"],
 )
 def test_what_differs_in_anything_stays_predicted(store: Path, other: Workload) -> None:
     width = 24 if other.graph.parameter_count == tiny_graph(1, 24).parameter_count else 64

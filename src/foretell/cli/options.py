@@ -27,7 +27,12 @@ inputs = click.option(
     metavar="[NAME=]SHAPE[:DTYPE]",
     help="Shape of an input without the batch: 3x224x224, or 128 tokens. Repeat for several.",
 )
-dtype = click.option("--dtype", default="fp32", help="fp32, fp16, bf16, …; in training fp16 and bf16 mean autocast.")
+dtype = click.option(
+    "--dtype", default="fp32", help="fp32, tf32, fp16, bf16, …; in training fp16 and bf16 mean autocast."
+)
+channels_last = click.option(
+    "--channels-last", is_flag=True, help="Model and images in PyTorch's memory format channels_last."
+)
 mode = click.option("--mode", default="inference", help="inference, training, prefill or decode.")
 context = click.option("--context", type=int, help="Tokens already in the cache, when decoding.")
 trust = click.option("--trust", is_flag=True, help="Allow code that comes with the model to run (net.py:build).")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from foretell.features.units import COLUMNS, KINDS, PHASES, SCHEMA, Units
 from foretell.graph.memory.allocator import BLOCK_BYTES
-from foretell.records import Workload
+from foretell.records import TF32, Workload
 from foretell.units import mib
 
 MODES = ("inference", "training", "prefill", "decode")
@@ -74,11 +74,15 @@ class Setting:
     batch_size: int
     optimizer: str
     memory_mib: float
+    options: tuple[str, ...] = ()  # not a feature: rows of units show what they change
 
     @classmethod
     def of(cls, workload: Workload, memory_mib: float) -> "Setting":
         """Take the settings from a workload."""
-        return cls(workload.mode, workload.dtype, workload.batch_size, workload.optimizer or "", memory_mib)
+        optimizer, options = workload.optimizer or "", workload.options
+        # the tensors of tf32 are those of fp32; which products run in it the units say
+        dtype = "fp32" if workload.dtype == TF32 else workload.dtype
+        return cls(workload.mode, dtype, workload.batch_size, optimizer, memory_mib, options)
 
 
 def pool(units: DistinctUnits, unit_us: NDArray[np.float64], setting: Setting) -> NDArray[np.float32]:

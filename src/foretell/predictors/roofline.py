@@ -18,6 +18,7 @@ from foretell.graph import Cost, graph_costs, run_groups, training_step
 from foretell.graph.cost.node_costs import CostTable
 from foretell.graph.memory.liveness import cached_peak, inference_tape, live_peak
 from foretell.graph.memory.training import optimizer_states, training_tape
+from foretell.predictors.options import with_options
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import (
     bytes_from_gib,
@@ -84,7 +85,7 @@ class RooflinePredictor:
         """Latency, memory, energy and power of a workload, with a warning that nothing was measured."""
         prediction = analytic_prediction(workload)
         warnings = (uncalibrated(workload.target.device), *prediction.warnings)
-        return replace(prediction, warnings=warnings, extrapolated=True)
+        return with_options(replace(prediction, warnings=warnings, extrapolated=True), workload)
 
 
 def analytic_prediction(workload: Workload) -> Prediction:

@@ -23,6 +23,7 @@ from foretell.features import COLUMNS, Units, extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.graph import Graph
 from foretell.predictors.fitted_files import best_fitted
+from foretell.predictors.options import with_options
 from foretell.predictors.roofline import (
     BEST_COMPUTE,
     BEST_MEMORY,
@@ -42,7 +43,7 @@ _COMPUTE, _MEMORY, _LAUNCHES = (COLUMNS.index(name) for name in ("log_compute_us
 Values = NDArray[np.float64]
 # A sweep predicts one graph for many devices. By the id of a graph: a weak reference to it, which clears the entry when
 # the graph is gone, and by setting the starting and working times on the H200.
-_cache: dict[int, tuple["weakref.ref[Graph]", dict[tuple[str | None, ...], tuple[Values, Values]]]] = {}
+_cache: dict[int, tuple["weakref.ref[Graph]", dict[tuple[str | bool | None, ...], tuple[Values, Values]]]] = {}
 
 
 class TransferPredictor:
@@ -69,7 +70,7 @@ class TransferPredictor:
             base.power_w,
         )
         energy = (time_s * watts for time_s, watts in zip(seconds, (power.value, power.low, power.high), strict=True))
-        return replace(
+        answer = replace(
             base,
             predictor=self.name,
             latency_ms=latency,
@@ -79,6 +80,7 @@ class TransferPredictor:
             warnings=(extrapolated(workload.target.device), *base.warnings),
             extrapolated=True,
         )
+        return with_options(answer, workload)
 
 
 def extrapolated(device: Device) -> str:
@@ -108,7 +110,8 @@ def _overheads_us(workload: Workload, source: Device) -> tuple[Values, Values]:
 
     It is cached while the graph lives.
     """
-    graph_id, key = id(workload.graph), (workload.mode, workload.dtype, workload.optimizer, workload.target.runtime)
+    graph_id, runtime = id(workload.graph), workload.target.runtime
+    key = (workload.mode, workload.dtype, workload.optimizer, workload.channels_last, runtime)
     if graph_id not in _cache:
         _cache[graph_id] = weakref.ref(workload.graph, lambda _: _cache.pop(graph_id, None)), {}
     by_setting = _cache[graph_id][1]

@@ -11,12 +11,11 @@ from foretell.advisors.placement import Advice, Candidate, Objective, Offer, Ref
 from foretell.advisors.prices import Price, load_prices, select_prices
 from foretell.devices import Device, Slice, find_device, parse_slice
 from foretell.errors import InputError
-from foretell.graph import parse_dtype
 from foretell.readable import Readable, flat_row, spell
 from foretell.records import Prediction, Target, interval
 from foretell.registry import did_you_mean
 from foretell.workflows.sweep import ALL, Point, devices_named, sweep, sweep_targets
-from foretell.workflows.workload import InputShape, load_graph
+from foretell.workflows.workload import InputShape, check_dtype, load_graph
 
 Market = Literal["on-demand", "spot"]
 MARKETS: tuple[Market, ...] = ("on-demand", "spot")
@@ -171,7 +170,7 @@ def advise_serving(
         timeout_s=timeout_s,
     )  # fmt: skip
     targets = [Target(device, part) for device in gpus for part in (None, *(_mig_slices(device) if mig else ()))]
-    points = sweep_targets(graph, targets, [parse_dtype(dtype)], batch_sizes)
+    points = sweep_targets(graph, targets, [check_dtype(dtype)], batch_sizes)
     candidates = [candidate for point in points for candidate in _candidates(point)]
     return place(candidates, _offers(gpus, renting), requirements)
 

@@ -37,6 +37,7 @@ def predict(
     runtime: str = CUDA_GRAPH,
     slice: str | None = None,
     optimizer: str | None = None,
+    channels_last: bool = False,
     predictor: str | None = None,
     latency_limit_ms: float | None = None,
     context: int | None = None,
@@ -56,11 +57,13 @@ def predict(
         device: A name from the catalogue, in any usual spelling.
         batch_size: Items in a batch.
         input_shape: Shape of the input without the batch; a dictionary if there are several inputs.
-        dtype: fp32, fp16, bf16, …; in training fp16 and bf16 mean autocast.
+        dtype: fp32, tf32, fp16, bf16, …; in training fp16 and bf16 mean autocast. In fp32 convolutions run in TF32, as
+            PyTorch sets it, and in tf32 matrix products too.
         mode: inference, training, prefill or decode.
         runtime: What drives the device: ``cuda-graph``, ``eager``, or ``compile`` (torch.compile, inference).
         slice: A part of the device: ``mps:30``, ``mig:1g.18gb``, ``sms:66``.
         optimizer: sgd (momentum) or adamw, in training.
+        channels_last: Model and images are converted with ``.to(memory_format=torch.channels_last)``.
         predictor: The name of a predictor, or a file of ``foretell train``; the best one for the device by default.
         latency_limit_ms: The longest latency allowed; the MIG profile must meet it, and a miss gives a warning.
         context: Tokens already in the cache, when decoding.
@@ -84,8 +87,9 @@ def predict(
     if isinstance(explain, str) and explain not in EXPLAINED:
         raise InputError(f"Cannot explain {explain!r}.{did_you_mean(explain, EXPLAINED)}")
     configuration = read_configuration(
-        device=device, slice=slice, runtime=runtime, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer
-    )
+        device=device, slice=slice, runtime=runtime, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer,
+        channels_last=channels_last,
+    )  # fmt: skip
     target = configuration.target
     selected = choose_predictor(predictor, target)
     if runtime == COMPILE:

@@ -17,7 +17,8 @@ from foretell.units import per_second
 RECALLED = ("latency_ms", "memory_mib", "device_memory_mib", "power_w", "energy_j")
 # Of the workloads that were measured twice, 95 % differ by less than this share (124 pairs on an H200).
 _REPEATS = {"latency_ms": 0.023, "memory_mib": 0.002, "power_w": 0.094, "energy_j": 0.094}
-_ROW = ("status", "spec", "input_shape", "mode", "batch_size", "dtype", "optimizer", "latency_source", "device_name")
+_ROW = ("status", "spec", "input_shape", "mode", "batch_size", "dtype", "optimizer", "latency_source", "device_name",
+        "channels_last")  # fmt: skip
 
 Row = Mapping[str, Any]
 
@@ -88,6 +89,7 @@ def _fits(row: Row, workload: Workload) -> bool:
         row["latency_source"] == workload.target.runtime == "cuda-graph"
         and (row["batch_size"], row["dtype"]) == (workload.batch_size, workload.dtype)
         and (row["optimizer"] or None) == workload.optimizer
+        and bool(row.get("channels_last")) == workload.channels_last
         and bool(row["device_name"])
         and find_device(row["device_name"]).id == workload.target.device.id
     )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from foretell.advisors.placement import Choice, Requirements
 from foretell.devices import Device, find_device
 from foretell.errors import ForetellError, GraphError, InputError, ModelError
-from foretell.graph import Graph
+from foretell.graph import Graph, parse_dtype
 from foretell.graph.memory.liveness import state_bytes
 from foretell.graph.memory.training import optimizer_states
 from foretell.predictors.kernels.shares import classifier_for
@@ -219,7 +219,8 @@ def _memory(prediction: Prediction, graph: Graph) -> MemoryParts | None:
     if not capacity_mib or peak is None:
         return None
     training = prediction.mode == "training"
-    stored_graph = graph if training else graph.with_dtype(prediction.dtype)  # autocast stores the weights in fp32
+    # autocast stores the weights in fp32
+    stored_graph = graph if training else graph.with_dtype(parse_dtype(prediction.dtype))
     parts = {"weights": mib(state_bytes(stored_graph))}
     if training:
         parts["optimizer"] = mib(sum(optimizer_states(graph, prediction.optimizer or "sgd")))

@@ -11,7 +11,7 @@ from typing import Any, overload
 from foretell.devices import Device, all_devices, find_device
 from foretell.errors import InputError
 from foretell.files import write_whole
-from foretell.graph import Graph, parse_dtype
+from foretell.graph import Graph
 from foretell.optional import require
 from foretell.readable import Readable, spell
 from foretell.records import Prediction, Target, Workload, flat_metrics
@@ -19,6 +19,7 @@ from foretell.workflows.workload import (
     Configuration,
     InputShape,
     check_batch_size,
+    check_dtype,
     check_optimizer,
     choose_predictor,
     load_graph,
@@ -137,7 +138,7 @@ def sweep(
         for place in places
         for part in slices
     ]
-    numbers = [parse_dtype(dtype) for dtype in dtypes]
+    numbers = [check_dtype(dtype) for dtype in dtypes]
     sizes = [check_batch_size(batch_size) for batch_size in batch_sizes]
     count = len(targets) * len(numbers) * len(sizes)
     if not 0 < count <= MAX_POINTS:

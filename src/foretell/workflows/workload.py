@@ -14,7 +14,7 @@ from foretell.frontends import MODES, InputSpec, ModelRequest, convert, parse_in
 from foretell.graph import Graph, parse_dtype
 from foretell.graph.cost.training import find_optimizer
 from foretell.predictors import Predictor, find_predictor
-from foretell.records import Target, Workload
+from foretell.records import TF32, Target, Workload
 from foretell.registry import did_you_mean
 
 CUDA_GRAPH, EAGER, COMPILE = "cuda-graph", "eager", "compile"
@@ -33,6 +33,7 @@ class Configuration:
     dtype: str = "fp32"
     mode: str = "inference"
     optimizer: str | None = None
+    channels_last: bool = False
 
     def workload(self, graph: Graph) -> Workload:
         """The workload of a graph: at this batch size and dtype.
@@ -41,8 +42,8 @@ class Configuration:
         """
         scaled = graph if graph.batch_size == self.batch_size else graph.with_batch(self.batch_size)
         is_autocast = self.mode == "training" and self.dtype in _AUTOCAST_DTYPES
-        ready = scaled if is_autocast else scaled.with_dtype(self.dtype)
-        return Workload(ready, self.target, self.dtype, self.mode, self.optimizer)
+        ready = scaled if is_autocast else scaled.with_dtype(parse_dtype(self.dtype))
+        return Workload(ready, self.target, self.dtype, self.mode, self.optimizer, self.channels_last)
 
 
 def read_configuration(
@@ -54,6 +55,7 @@ def read_configuration(
     dtype: str = "fp32",
     mode: str = "inference",
     optimizer: str | None = None,
+    channels_last: bool = False,
 ) -> Configuration:
     """Check all arguments except the model, which is not read.
 
@@ -71,8 +73,10 @@ def read_configuration(
     part = parse_slice(slice, place) if slice else None
     # A CPU has no CUDA graphs: it runs eagerly, whatever the default runtime.
     target = Target(place, part, EAGER if place.is_cpu else runtime)
-    size, number = check_batch_size(batch_size), parse_dtype(dtype)
-    return Configuration(target, size, number, mode, check_optimizer(optimizer, mode))
+    size, number = check_batch_size(batch_size), check_dtype(dtype)
+    if number == TF32 and place.is_cpu:
+        raise InputError(f"TF32 is a precision of NVIDIA's GPUs; {place.id} is a CPU: use fp32.")
+    return Configuration(target, size, number, mode, check_optimizer(optimizer, mode), channels_last)
 
 
 def read_workload(
@@ -85,6 +89,7 @@ def read_workload(
     dtype: str = "fp32",
     mode: str = "inference",
     optimizer: str | None = None,
+    channels_last: bool = False,
     input_shape: InputShape = None,
     context: int | None = None,
     trust: bool = False,
@@ -101,8 +106,9 @@ def read_workload(
     (4, 'fp16', 'a100-sxm-40gb')
     """
     configuration = read_configuration(
-        device=device, slice=slice, runtime=runtime, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer
-    )
+        device=device, slice=slice, runtime=runtime, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer,
+        channels_last=channels_last,
+    )  # fmt: skip
     graph = load_graph(
         model, input_shape=input_shape, batch_size=configuration.batch_size, mode=mode, context=context, trust=trust,
         allow_unknown=allow_unknown, use_cache=use_cache,
@@ -167,6 +173,16 @@ def check_batch_size(batch_size: object) -> int:
     if not 1 <= size <= MAX_BATCH:
         raise InputError(f"The batch size is {batch_size}; it must be a whole number between 1 and {MAX_BATCH}.")
     return size
+
+
+def check_dtype(dtype: str) -> str:
+    """The canonical name of a precision; ``tf32`` is one, though its tensors are those of fp32.
+
+    >>> check_dtype("half"), check_dtype("TF32")
+    ('fp16', 'tf32')
+    """
+    name = dtype.strip().lower().removeprefix("torch.")
+    return TF32 if name == TF32 else parse_dtype(dtype)
 
 
 def check_mode(mode: str) -> None:

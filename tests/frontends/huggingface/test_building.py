@@ -302,3 +302,16 @@ def test_a_failed_export_is_one_line(config, capfd):
     assert str(export_error(program, caught.value)).startswith(
         f"Cannot export {program.name}: its forward pass depends"
     )
+
+
+@pytest.mark.parametrize("chosen", ["eager", "sdpa"])
+def test_a_config_chooses_between_eager_and_fused_attention(config, chosen):
+    program = build_program(config("llama", **DECODER, attn_implementation=chosen))
+    assert program.module.config._attn_implementation == chosen
+    assert not program.notes
+
+
+def test_another_implementation_of_attention_is_ignored_and_noted(config):
+    program = build_program(config("llama", **DECODER, attn_implementation="flash_attention_2"))
+    assert program.module.config._attn_implementation == "sdpa"
+    assert "flash_attention_2" in program.notes[0]

@@ -6,6 +6,7 @@ import pytest
 
 from foretell.graph import Cost, Graph, Node, Tensor, graph_costs
 from foretell.graph.cost.node_costs import _reached_share, total
+from foretell.graph.ir.passes import in_tf32
 from foretell.testing import chain, one_node, tiny_graph
 
 
@@ -356,3 +357,10 @@ def test_numbers_smaller_than_a_byte_share_one() -> None:
 def test_a_convolution_of_one_channel_that_says_nothing_of_groups_has_a_matrix() -> None:
     cost = graph_costs(one_node("Conv", [(1, 1, 4, 4), (4, 1, 1, 1)], [(1, 4, 4, 4)])).nodes[0]
     assert cost.tensor_core_macs == cost.macs > 0
+
+
+def test_products_of_fp32_run_on_tensor_cores_only_in_tf32() -> None:
+    conv, *_, fc = graph_costs(tiny_graph()).nodes
+    assert (conv.tensor_core_macs, fc.tensor_core_macs) == (conv.macs, 0)
+    conv, *_, fc = graph_costs(in_tf32(tiny_graph())).nodes
+    assert (conv.tensor_core_macs, fc.tensor_core_macs) == (conv.macs, fc.macs)

@@ -10,12 +10,13 @@ from foretell.graph.ir.layout import (
     channels_last,
     contiguous,
     distinct_elements,
+    in_channels_last,
     is_channels_last,
     is_contiguous,
     layouts,
     viewed_strides,
 )
-from foretell.testing import chain, one_node
+from foretell.testing import chain, one_node, tiny_graph
 
 
 def test_contiguous() -> None:
@@ -251,3 +252,30 @@ def test_only_fused_attention_of_four_axes_turns_its_result() -> None:
     assert layouts(one_node("Range", [], [(5,)]))["out0"] == Layout("out0", (1,))
     absent = one_node("Concat", [None, (2, 3)], [(2, 3)])
     assert layouts(absent)["out0"] == Layout("out0", (3, 1))
+
+
+def test_a_model_in_channels_last_has_its_images_and_convolutions_so() -> None:
+    graph = in_channels_last(tiny_graph())
+    found = layouts(graph)
+    for name in ("x", "conv.weight", "conv", "relu"):
+        assert found[name].strides == channels_last(graph.tensors[name].shape), name
+    assert found["fc.weight"].strides == contiguous(graph.tensors["fc.weight"].shape)
+    assert found["flat"].storage == "pool"  # one pixel: flattening it copies nothing
+    assert graph.hash == tiny_graph().hash
+    assert layouts(tiny_graph())["conv"].strides == contiguous(graph.tensors["conv"].shape)
+
+
+def test_a_convolution_comes_back_to_channels_last_behind_a_row_major_norm() -> None:
+    torch = pytest.importorskip("torch")
+    from foretell.frontends.torch.export import graph_from_program
+    from foretell.frontends.torch.program import TorchProgram
+
+    with torch.device("meta"):
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3), torch.nn.GroupNorm(2, 8), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 1)
+        )
+        program = TorchProgram("net", model, (torch.empty(11, 3, 8, 8),), {})
+        graph = in_channels_last(graph_from_program(program, batch_size=11))
+    found = layouts(graph)
+    last = [is_channels_last(graph.tensors[n.outputs[0]].shape, found[n.outputs[0]].strides) for n in graph.nodes]
+    assert last == [True, False, False, True]

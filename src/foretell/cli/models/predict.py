@@ -49,6 +49,7 @@ def with_word(arguments: Sequence[str]) -> list[str]:
 @click.option("slice_", "--slice", help="A part of the device: mps:30, mig:1g.18gb, sms:66.")
 @click.option("--runtime", default="cuda-graph", help="What drives the device: cuda-graph, eager or compile.")
 @click.option("--optimizer", help="sgd (momentum) or adamw, in training.")
+@options.channels_last
 @click.option("--predictor", help="A predictor's name [the best for the workload].")
 @click.option("--latency-limit-ms", type=float, metavar="MS", help="The longest latency allowed on the MIG profile.")
 @click.option(
@@ -77,6 +78,7 @@ def run(
     slice_: str | None,
     runtime: str,
     optimizer: str | None,
+    channels_last: bool,
     predictor: str | None,
     latency_limit_ms: float | None,
     store: Path | None,
@@ -104,6 +106,7 @@ def run(
             runtime=runtime,
             slice=slice_,
             optimizer=optimizer,
+            channels_last=channels_last,
             predictor=predictor,
             latency_limit_ms=latency_limit_ms,
             context=context,

@@ -19,9 +19,10 @@ FAILED = 2
 @click.option("--device", "-d", default="cpu", help="Run on cpu or cuda.")
 @options.batch_size
 @options.inputs
-@click.option("--dtype", default="fp32", help="fp32, fp16 or bf16; in training bf16 means autocast.")
+@click.option("--dtype", default="fp32", help="fp32, tf32, fp16 or bf16; in training bf16 means autocast.")
 @options.mode
 @click.option("--optimizer", help="sgd (momentum) or adamw, in training.")
+@options.channels_last
 @click.option(
     "--runtime", help="cuda: cuda-graph, eager, compiled; cpu: eager, compiled, onnxruntime. The first is the default."
 )
@@ -44,6 +45,7 @@ def run(
     dtype: str,
     mode: str,
     optimizer: str | None,
+    channels_last: bool,
     runtime: str | None,
     energy: bool,
     kernels: bool,
@@ -69,6 +71,7 @@ def run(
             dtype=dtype,
             mode=mode,
             optimizer=optimizer,
+            channels_last=channels_last,
             runtime=runtime,
             energy=energy,
             kernels=kernels,

@@ -5,7 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 from foretell.errors import InputError, ModelError
-from foretell.frontends.huggingface.configs import HfConfig, load_config, quiet, transformers_config
+from foretell.frontends.huggingface.configs import (
+    HfConfig,
+    chosen_attention,
+    load_config,
+    quiet,
+    transformers_config,
+)
 from foretell.frontends.huggingface.inputs import DEFAULT_PROMPT, DEFAULT_TOKENS, ModelInputs, Sizes
 from foretell.frontends.huggingface.tracing import as_if_run, bind_forward, cache_tensors, fill_cache
 from foretell.frontends.torch.program import TorchProgram, one_line
@@ -61,6 +67,10 @@ def build_program(
     kwargs, notes = makers[mode](model_inputs)
     if "quantization_config" in source.values:
         notes.append(f"quantization_config is ignored: weights count as {dtype}")
+    other = chosen_attention(source)[1]
+    if other is not None:
+        used = getattr(model.config, "_attn_implementation", None) or "eager"
+        notes.append(f"attn_implementation {other!r} is ignored: only eager and sdpa are known, and {used} is read")
     return TorchProgram(source.name, model, (), kwargs, {}, tuple(notes))
 
 
@@ -92,13 +102,19 @@ def _build(source: HfConfig, mode: str, dtype: Any, trust: bool) -> Any:
         remote = {"trust_remote_code": True} if trust and foreign else {}
         try:
             with torch.device("meta"):
-                model = make(config, dtype=dtype, **remote)
+                model = make(config, dtype=dtype, **remote, **attention_of(source))
         except Exception as error:  # a config is foreign data: anything may be wrong with it
             raise ModelError(f"The config of {source.name} does not make a model: {one_line(error)}") from error
     if getattr(config, "scale_decoder_outputs", True) is False and hasattr(model, "lm_head"):
         # T5 1.1 and Flan-T5 have a separate head, but transformers 5 ties it to the embedding without a checkpoint
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
     return model.train(mode == "training")
+
+
+def attention_of(source: HfConfig) -> dict[str, str]:
+    """The argument for the function that builds a model, if its config names an implementation of attention."""
+    chosen = chosen_attention(source)[0]
+    return {} if chosen is None else {"attn_implementation": chosen}
 
 
 def model_factory(source: HfConfig, config: Any, *, generates: bool) -> Callable[..., Any]:

@@ -31,6 +31,8 @@ MAX_WIDTH = 2**28
 
 # keys with which a config makes transformers fetch and run kernels or weights from the hub; they are removed
 _COMMANDS = re.compile(r"^_?(attn|experts)_implementation(_internal)?$|^(use_pretrained_backbone|use_kernels)$")
+ATTENTION = ("eager", "sdpa")
+_MAX_NAME = 60
 _LAYER_KEYS = re.compile(r"^(num_(hidden_|decoder_|encoder_)?layers|n_layers?|(encoder|decoder)_layers|depths?)$")
 _EXPERT_KEYS = re.compile(r"^(num_(local_)?|n_(routed_|shared_)?|moe_num_)experts$")
 # modules and labels that a model makes a list of
@@ -166,6 +168,18 @@ def _numbers(values: dict[str, Any]) -> Iterator[tuple[str, int]]:
                     raise ModelError(f"The config has {key} = {item!r}; it must be an integer")
                 if isinstance(item, int | float):
                     yield key, item  # type: ignore[misc]
+
+
+def chosen_attention(source: HfConfig) -> tuple[str | None, str | None]:
+    """The implementation of attention that a config names: one that is read as it is, and one that is not.
+
+    ``eager`` writes scores and their softmax to memory, ``sdpa`` calls PyTorch's fused attention. Others need packages
+    or kernels from the hub.
+    """
+    named = source.values.get("attn_implementation") or source.values.get("_attn_implementation")
+    if named is None:
+        return None, None
+    return (named, None) if named in ATTENTION else (None, str(named)[:_MAX_NAME])
 
 
 def _without_commands(values: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foretell.frontends.torch.aten_operators import AtenCall, Ref, Refinement, find_row, references
+from foretell.frontends.torch.composed import write_out
 from foretell.graph import Graph, Node, Tensor
 from foretell.graph.ir.batch import mark_batch_axes
 from foretell.graph.ir.node import Attribute
@@ -31,12 +32,13 @@ class AtenProgram:
 
 def assemble(program: AtenProgram) -> Graph:
     """Return the graph of a program, with batch axes marked."""
-    nodes = [node for call in program.calls if (node := _node(call, program.tensors)) is not None]
+    calls, all_tensors = write_out(program.calls, program.tensors)
+    nodes = [node for call in calls if (node := _node(call, all_tensors)) is not None]
     used = (
         {name for node in nodes for name in (*node.inputs, *node.outputs)} | set(program.inputs) | set(program.outputs)
     )
     # weights that no call reads stay: they take memory
-    tensors = {n: t for n, t in program.tensors.items() if n in used or t.kind in ("parameter", "buffer")}
+    tensors = {n: t for n, t in all_tensors.items() if n in used or t.kind in ("parameter", "buffer")}
     graph = Graph.build(
         program.name,
         nodes,

@@ -25,6 +25,7 @@ from typing import Any
 
 from foretell.frontends.torch.aten import AtenProgram, assemble
 from foretell.frontends.torch.aten_operators import AtenCall, Ref
+from foretell.frontends.torch.composed import fast_paths
 from foretell.frontends.torch.padding import nothing_padded
 from foretell.frontends.torch.program import TorchProgram, export_error
 from foretell.graph import Graph, Tensor
@@ -72,7 +73,7 @@ def _export(program: TorchProgram) -> tuple[Any, Exception | None]:
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
+        with warnings.catch_warnings(), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()), fast_paths():
             warnings.simplefilter("ignore")
             return torch.export.export(program.module, program.args, program.kwargs, strict=False), None
     except Exception as error:  # noqa: BLE001 the model's own code runs: anything may go wrong

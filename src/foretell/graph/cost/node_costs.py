@@ -15,6 +15,7 @@ from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.layout import Layout, distinct_elements, layouts
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import Operator, lookup
+from foretell.graph.ir.passes import MATMUL
 from foretell.graph.ir.tensor import DTYPE_BITS, Tensor
 
 TENSOR_CORE_DTYPES = frozenset({"fp16", "bf16", "fp8", "fp4", "int8", "uint8", "int4", "uint4"})
@@ -172,7 +173,8 @@ def node_cost(graph: Graph, node: Node, laid_out: Mapping[str, Layout], owned: I
     macs = multiply_accumulates(node, entry, operands, outputs[0])
     written = sum(t.bytes for t in outputs)
     allocated = sum(t.bytes for t in outputs if laid_out[t.name].storage == t.name)  # in-place results take no memory
-    eligible = macs if macs and _on_tensor_cores(node, inputs, outputs[0]) else 0
+    tf32 = entry.kind == "contraction" and graph.metadata.get(MATMUL) == "tf32"
+    eligible = macs if macs and _on_tensor_cores(node, inputs, outputs[0], tf32=tf32) else 0
     return Cost(
         macs=macs,
         flops=2 * macs + other_flops(node, entry, operands, outputs),
@@ -248,12 +250,12 @@ def _launches(node: Node, entry: Operator, inputs: list[Tensor]) -> int:
     return max(1, time_steps(node, inputs[0])) * node.integer("layers", 1) * directions
 
 
-def _on_tensor_cores(node: Node, inputs: list[Tensor], output: Tensor) -> bool:
-    """Whether the MACs may run on tensor cores under PyTorch's defaults: TF32 for convolutions, not for products."""
+def _on_tensor_cores(node: Node, inputs: list[Tensor], output: Tensor, *, tf32: bool) -> bool:
+    """Whether the MACs may run on tensor cores: by PyTorch's defaults TF32 for convolutions, not for products."""
     if node.op in ("Conv", "ConvTranspose", "FusedConv") and len(inputs) > 1:
         weight = inputs[1]
         if node.integer("group", 1) > 1 and len(weight.shape) > 1 and weight.shape[1] == 1:
             return False  # a depthwise convolution is no matrix product
         return output.dtype in TENSOR_CORE_DTYPES or output.dtype == "fp32"
     operands = inputs[:2] or [output]
-    return all(t.dtype in TENSOR_CORE_DTYPES for t in operands)
+    return all(t.dtype in TENSOR_CORE_DTYPES or (tf32 and t.dtype == "fp32") for t in operands)

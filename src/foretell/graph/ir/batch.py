@@ -135,14 +135,22 @@ def _reshaped_axis(shape: tuple[int, ...], axis: int, new_shape: tuple[int, ...]
 
     >>> _reshaped_axis((4, 56, 56, 96), 0, (256, 7, 7, 96), 4), _reshaped_axis((12, 4, 64), 1, (12, 1, 4, 64), 4)
     (0, 2)
+
+    An axis that is the product of the batch with an axis in front of it is split into both again.
+
+    >>> _reshaped_axis((176, 64), 0, (16, 11, 64), 11)
+    1
     """
     before = prod(shape[:axis])
+    behind = before * shape[axis]
     seen = 1
     for i, d in enumerate(new_shape):
         if seen == before and d % size == 0 and (d != 1 or shape[axis] == 1):
             return i
         if seen < before < seen * d and d % size == 0:
             return i  # merged with an axis outside it: their product still grows with the batch
+        if size > 1 and before < seen and seen * d <= behind and d % size == 0:
+            return i
         seen *= d
     return None
 

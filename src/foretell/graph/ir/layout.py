@@ -11,12 +11,15 @@ All other operators own a new storage. Element-wise operators keep the order of 
 (TensorIterator does that), convolutions and pooling keep channels-last, and fused attention writes (batch, queries,
 heads, size). Everything else is written row-major.
 
+A model in PyTorch's memory format ``channels_last`` (`in_channels_last`) has inputs and weights of four axes in that
+order, and so are the results of its convolutions, whatever their input.
+
 Limits: offsets are not tracked, so two disjoint slices of a storage look alike. Operators that are not listed are taken
 to write row-major results, even where a library chooses another layout.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from operator import mul
@@ -26,6 +29,9 @@ from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
 
 # with pooling, the operators that write channels-last if they read channels-last
+_CONVOLUTIONS = ("Conv", "ConvTranspose", "FusedConv")
+_IMAGE_AXES = 4
+_MEMORY_FORMAT, _CHANNELS_LAST = "memory_format", "channels_last"  # in the metadata of a graph
 _KEEPS_CHANNELS_LAST = ("Conv", "ConvTranspose", "FusedConv", "BatchNormalization", "Resize", "Concat", "Pad")
 
 
@@ -88,6 +94,15 @@ def viewed_strides(
     return tuple(new_strides) if position < 0 else None
 
 
+def in_channels_last(graph: Graph) -> Graph:
+    """Return the graph of ``model.to(memory_format=torch.channels_last)``, whose inputs are laid out so, too."""
+    return replace(graph, metadata={**graph.metadata, _MEMORY_FORMAT: _CHANNELS_LAST})
+
+
+def _converted(graph: Graph) -> bool:
+    return graph.metadata.get(_MEMORY_FORMAT) == _CHANNELS_LAST
+
+
 def layouts(graph: Graph) -> Mapping[str, Layout]:
     """Return the layout of every tensor of the graph. It is computed once and cached on the graph."""
     cache: dict[str, Mapping[str, Layout]] = vars(graph)  # writes past the frozen dataclass: a graph never changes
@@ -97,10 +112,13 @@ def layouts(graph: Graph) -> Mapping[str, Layout]:
 
 
 def _find_layouts(graph: Graph) -> Mapping[str, Layout]:
-    """Visit the nodes in order; everything that is no activation lies row-major in a storage of its own."""
-    known: dict[str, Layout] = {
-        n: Layout(n, contiguous(t.shape)) for n, t in graph.tensors.items() if t.kind != "activation"
-    }
+    """Visit the nodes in order; what is no activation has a storage of its own, row-major if it is not converted."""
+    converted = ("input", "parameter", "buffer") if _converted(graph) else ()
+    known: dict[str, Layout] = {}
+    for name, tensor in graph.tensors.items():
+        if tensor.kind != "activation":
+            is_image = tensor.kind in converted and len(tensor.shape) == _IMAGE_AXES
+            known[name] = Layout(name, (channels_last if is_image else contiguous)(tensor.shape))
     for node in graph.nodes:
         for output in node.outputs:
             if output:
@@ -121,6 +139,8 @@ def _output_layout(graph: Graph, node: Node, output: str, known: Mapping[str, La
             return source_layout
         elif kind == "elementwise" and (operand := _first_of_shape(graph, node, shape)):
             return Layout(output, _dense_like(shape, known[operand].strides))
+        elif node.op in _CONVOLUTIONS and len(shape) == _IMAGE_AXES and _converted(graph):
+            return Layout(output, channels_last(shape))  # a channels-last weight alone decides it
         elif _keeps_channels_last(node, kind) and _all_channels_last(graph, node, known) and len(shape) > 3:
             return Layout(output, channels_last(shape))
         elif kind == "attention" and len(shape) == 4 and len(source) == 4:

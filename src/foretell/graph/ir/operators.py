@@ -154,7 +154,8 @@ _enter(
     "Attention MultiHeadAttention GroupQueryAttention LinearAttention FlexAttention PackedAttention ContribAttention",
     "attention",
 )
-_enter("LSTM GRU RNN LSTMCell GRUCell RNNCell", "recurrent")
+_enter("LSTM GRU RNN RNNCell", "recurrent")
+_enter("LSTMCell GRUCell", "elementwise", 20)  # the gates alone: the products of a cell are nodes of their own
 # data-dependent access: only the elements that are picked or overwritten count
 _enter("Gather GatherElements GatherND EmbeddingBag", "gather", saves="nothing")
 _enter("Scatter ScatterElements ScatterND TensorScatter IndexFill", "scatter", saves="nothing")

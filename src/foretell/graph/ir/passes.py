@@ -1,4 +1,4 @@
-"""Graph: passes that rewrite a graph: identity removal, constant folding, autocast. None mutates its argument."""
+"""Graph: passes that rewrite a graph: identity removal, constant folding, autocast, TF32. None mutates its argument."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +21,7 @@ _AUTOCAST_FULL = frozenset(
         "ReduceSum", "ReduceProd", "ReduceL2", "ReduceL1", "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss",
     }
 )  # fmt: skip
+MATMUL = "matmul"  # in the metadata of a graph: the precision of its products, where it is not that of its tensors
 _AUTOCAST_DTYPES = frozenset({"fp32", "fp16", "bf16"})
 
 
@@ -119,6 +120,11 @@ def autocast(graph: Graph, dtype: str) -> Graph:
                 )
         nodes.append(replace(node, inputs=tuple(inputs)) if tuple(inputs) != node.inputs else node)
     return replace(graph, nodes=tuple(nodes), tensors=tensors)
+
+
+def in_tf32(graph: Graph) -> Graph:
+    """Return the graph as it runs with ``torch.backends.cuda.matmul.allow_tf32``: products of fp32 on tensor cores."""
+    return replace(graph, metadata={**graph.metadata, MATMUL: "tf32"})
 
 
 def _promoted(node: Node, inputs: list[Tensor], dtype: str) -> str:

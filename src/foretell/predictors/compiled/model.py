@@ -31,6 +31,7 @@ from foretell.predictors.compiled.kernels import (
     describe_compiled,
 )
 from foretell.predictors.fitted_files import read_shipped
+from foretell.predictors.options import with_options
 from foretell.predictors.protocol import Predictor
 from foretell.predictors.roofline import LEAST_LATENCY_MS
 from foretell.predictors.slices.model import UnitTimePredictor, energy_of, on_whole_device
@@ -131,7 +132,7 @@ class CompiledPredictor:
         latency = Estimate(value, value / spread, value * spread)
         latency = latency.at_least(eager.facts.get(LEAST_LATENCY_MS, 0.0))
         notes = (AS_EAGER,) if workload.target.slice is None else (AS_EAGER, ON_A_PART)
-        return replace(
+        answer = replace(
             eager,
             latency_ms=latency,
             eager_latency_ms=eager.latency_ms,
@@ -139,6 +140,11 @@ class CompiledPredictor:
             energy_j=energy_of(eager.power_w, latency),
             breakdown=_breakdown(kernels, times_us, value),
             warnings=(*eager.warnings, *notes),
+        )
+        # memory and power come from eager mode, which has widened its own; compiled times were fitted to no option
+        wide = with_options(answer, workload)
+        return replace(
+            wide, memory_mib=eager.memory_mib, device_memory_mib=eager.device_memory_mib, power_w=eager.power_w
         )
 
 

@@ -46,6 +46,7 @@ from foretell.features.operator_codes import CODED
 from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, pool
 from foretell.features.units import PHASES
 from foretell.predictors.fitted_files import TRAINED, shipped_index
+from foretell.predictors.options import with_options
 from foretell.predictors.roofline import (
     COMPUTE_EFFICIENCY,
     CONTEXT_MIB,
@@ -289,7 +290,7 @@ class UnitPredictor:
         power = _capped(estimates["power_w"], workload.target.device.tdp_w)
         # both may have changed: energy stays their product
         energy_j = power.value * seconds_from_ms(latency.value)
-        return replace(
+        answer = replace(
             base,
             predictor=model.card["predictor"],
             latency_ms=latency,
@@ -301,6 +302,7 @@ class UnitPredictor:
             breakdown=operator_shares(units, prediction.unit_us[distinct.member], latency.value),
             warnings=(*base.warnings, *_warnings(workload, model.reach, distinct, prediction)),
         )
+        return with_options(answer, workload, model.card.get("options", ()))
 
 
 class UnitTreesPredictor(UnitPredictor):

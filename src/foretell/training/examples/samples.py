@@ -126,6 +126,7 @@ def _facts(sample: Sample) -> dict[str, object]:
         "dtype": setting.dtype, "batch_size": setting.batch_size, "optimizer": setting.optimizer,
         "memory_mib": setting.memory_mib, "roofline_ms": sample.roofline_ms, "roofline_w": sample.roofline_w,
         "truth": sample.truth, "captured": sample.captured, "traced": sample.unit_us is not None,
+        "options": setting.options,
     }  # fmt: skip
 
 
@@ -136,7 +137,10 @@ def _load(file: Path) -> list[Sample]:
     samples = []
     for start, end, text in zip(ends - stored["sizes"], ends, stored["facts"].tolist(), strict=True):
         facts, part = json.loads(text), slice(int(start), int(end))
-        setting = Setting(facts["mode"], facts["dtype"], facts["batch_size"], facts["optimizer"], facts["memory_mib"])
+        setting = Setting(
+            facts["mode"], facts["dtype"], facts["batch_size"], facts["optimizer"], facts["memory_mib"],
+            tuple(facts.get("options", ())),
+        )  # fmt: skip
         # units in the cache are distinct already: each is a member of its own row
         number = np.arange(len(stored["counts"][part]))
         units = DistinctUnits(stored["features"][part], stored["counts"][part], stored["bound_us"][part], number)

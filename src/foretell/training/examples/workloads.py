@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from foretell.datasets.parquet_files import find_files, read_columns
 from foretell.errors import ForetellError
 from foretell.features import Units, extract_units
-from foretell.graph import Graph
+from foretell.graph import Graph, parse_dtype
 from foretell.records import Target, Workload
 from foretell.training.examples.calls import OPTIMIZER
 from foretell.training.examples.graphs import GraphKey, read_graphs
@@ -25,7 +25,7 @@ from foretell.training.examples.link import Trace, read_traces_of
 _COLUMNS = (
     "workload_id", "spec", "zoo", "family", "mode", "optimizer", "dtype", "batch_size", "input_shape", "status",
     "latency_ms", "latency_source", "noisy", "memory_mib", "device_memory_mib", "power_w", "energy_j",
-    "host_latency_ms", "device_name",
+    "host_latency_ms", "device_name", "channels_last",
 )  # fmt: skip
 _AUTOCAST = ("bf16", "fp16")
 
@@ -96,11 +96,12 @@ def workload_of(row: Row, graph: Graph, target: Target) -> Workload:
     sized = graph.with_batch(row["batch_size"])
     training = row["mode"] == "training"
     return Workload(
-        sized if training else sized.with_dtype(row["dtype"]),
+        sized if training else sized.with_dtype(parse_dtype(row["dtype"])),
         target,
         row["dtype"],
         row["mode"],
         (row["optimizer"] or "sgd") if training else None,
+        bool(row.get("channels_last")),  # older tables lack it: nothing was
     )
 
 

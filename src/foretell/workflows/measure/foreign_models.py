@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import InputError, ModelError
-from foretell.frontends.huggingface.building import model_factory
-from foretell.frontends.huggingface.configs import load_config, quiet, transformers_config
+from foretell.frontends.huggingface.building import attention_of, model_factory
+from foretell.frontends.huggingface.configs import chosen_attention, load_config, quiet, transformers_config
 from foretell.frontends.huggingface.frontend import read_sizes
 from foretell.frontends.huggingface.inputs import DEFAULT_PROMPT, ModelInputs, Sizes
 from foretell.frontends.request import InputSpec, parse_inputs
@@ -45,8 +45,11 @@ def build_huggingface(request: Request) -> Source:
     # Without random initialisation: it takes long for large models, and weights do not change the times.
     with quiet(), lazy_initialisation():
         config = transformers_config(source, trust=request.trust)
+        other = chosen_attention(source)[1]
+        if other is not None:
+            raise InputError(f"{source.name} names attn_implementation {other!r}; only eager and sdpa can be measured.")
         try:
-            model = model_factory(source, config, generates=generates)(config).eval()
+            model = model_factory(source, config, generates=generates)(config, **attention_of(source)).eval()
         except Exception as error:
             raise ModelError(f"The config of {source.name} does not define a valid model: {one_line(error)}") from error
     if generates:

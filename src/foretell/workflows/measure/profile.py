@@ -14,7 +14,7 @@ from foretell.optional import available
 from foretell.profiling.isolation import count_alone, measure_alone
 from foretell.profiling.replays.mps import MpsDaemon
 from foretell.profiling.single import NO_DEVICE, RUNTIMES, ZOO_BUILDER, Request
-from foretell.profiling.workload import DTYPES
+from foretell.profiling.workload import DTYPES, TF32
 from foretell.records import Estimate, KernelRun, Measurement, Prediction
 from foretell.registry import did_you_mean
 from foretell.units import per_second
@@ -45,6 +45,7 @@ def profile(
     dtype: str = "fp32",
     mode: str = "inference",
     optimizer: str | None = None,
+    channels_last: bool = False,
     runtime: str | None = None,
     energy: bool = False,
     kernels: bool = False,
@@ -66,9 +67,10 @@ def profile(
         device: cpu or cuda.
         batch_size: Items in a batch.
         input_shape: Shape of the input without the batch; the model's own by default.
-        dtype: fp32, fp16 or bf16; in training bf16 means autocast.
+        dtype: fp32, tf32 (on cuda: matrix products in TF32), fp16 or bf16; in training bf16 means autocast.
         mode: inference, training, prefill or decode.
         optimizer: sgd (momentum) or adamw, in training.
+        channels_last: Convert the model and its images with ``.to(memory_format=torch.channels_last)``.
         runtime: cuda-graph, eager or compiled on cuda; eager, compiled or onnxruntime on cpu. The first is the default.
         energy: Read the GPU's energy counter while the model runs for a second.
         kernels: Trace one run: kernels on a GPU, operators on a CPU.
@@ -98,7 +100,7 @@ def profile(
     request = make_request(
         str(model), device=device, batch_size=batch_size, input_shape=input_shape, dtype=dtype, mode=mode,
         optimizer=optimizer, runtime=runtime, energy=energy, kernels=kernels, threads=threads, context=context,
-        trust=trust, fusion=fusion,
+        trust=trust, fusion=fusion, channels_last=channels_last,
     )  # fmt: skip
     if not available("torch"):
         raise MissingExtraError("Profiling runs models with torch: pip install 'foretell[profile]'")
@@ -169,14 +171,19 @@ def make_request(
     context: int | None,
     trust: bool,
     fusion: str | None = None,
+    channels_last: bool = False,
 ) -> Request:
     """Check all arguments before any process is started."""
     if device not in DEVICES:
         raise DeviceError(f"Cannot measure on {device!r}.{did_you_mean(device, DEVICES)}")
     runtime = runtime or _default_runtime(model, device)
     check_mode(mode)
-    if dtype not in DTYPES:
-        raise InputError(f"Unknown dtype {dtype!r}.{did_you_mean(dtype, DTYPES)}")
+    if dtype not in (*DTYPES, TF32):
+        raise InputError(f"Unknown dtype {dtype!r}.{did_you_mean(dtype, (*DTYPES, TF32))}")
+    if dtype == TF32 and device == "cpu":
+        raise InputError("TF32 is a precision of NVIDIA's GPUs: use --device cuda, or --dtype fp32.")
+    if channels_last and runtime == "onnxruntime":
+        raise InputError("ONNX Runtime chooses layouts itself: leave out --channels-last, or use another --runtime.")
     if runtime not in RUNTIMES[device]:
         raise InputError(f"There is no runtime {runtime!r} on {device}.{did_you_mean(runtime, RUNTIMES[device])}")
     batch_size = check_batch_size(batch_size)
@@ -205,7 +212,7 @@ def make_request(
     return Request(
         model, device, batch_size, shape, tuple(named), dtype, mode, optimizer or "", runtime, energy, kernels,
         fusion or "", False, threads, context, trust, builder,
-        FUSION_BY if fusion else "",
+        FUSION_BY if fusion else "", channels_last,
     )  # fmt: skip
 
 
@@ -295,7 +302,8 @@ def to_measurement(
     return Measurement(
         model=request.model, device=name, slice=part, runtime=request.runtime, mode=request.mode,
         batch_size=request.batch_size, dtype=request.dtype, status=str(result["status"]), error=result.get("error"),
-        optimizer=request.optimizer or None, input_shape=shape, kernels=runs, fusion=fusion, warnings=tuple(warnings),
+        optimizer=request.optimizer or None, channels_last=request.channels_last, input_shape=shape,
+        kernels=runs, fusion=fusion, warnings=tuple(warnings),
         facts=facts | other_values | ({"threads": request.threads} if request.device == "cpu" else {}), **metrics,
     )  # fmt: skip
 
@@ -343,6 +351,7 @@ def predict_beside(measurement: Measurement, *, trust: bool = False) -> Predicti
             dtype=measurement.dtype,
             mode=measurement.mode,
             optimizer=measurement.optimizer,
+            channels_last=measurement.channels_last,
             context=measurement.input_shape[0] if decoding else None,
             trust=trust,
         )
