@@ -3,7 +3,8 @@
 Since version 2, kernels have the campaign that traced them, and the number of a kernel's name is a hash of it, the same
 everywhere. In files of version 1 both are local to a folder; such files can still be read. Since version 4, files store
 graphs as columns, in ``graph``; as a table they have a ``document`` in every version. Since version 5, measurements
-have the state of the process that took them. Since version 6, slices have power and energy.
+have the state of the process that took them. Since version 6, slices have power and energy. Since version 7, graphs
+have what the program held.
 
 >>> TABLES["slices"].key
 ('campaign_id', 'workload_id', 'method', 'percent')
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 # Arrow's names of types; a store translates them into its own.
 STRING, BOOL, INT16, INT32, INT64, FLOAT32, FLOAT64 = "string", "bool", "int16", "int32", "int64", "float32", "float64"
 

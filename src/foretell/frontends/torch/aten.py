@@ -27,11 +27,13 @@ class AtenProgram:
     batch_size: int = 1
     warnings: tuple[str, ...] = field(default=())
     metadata: Mapping[str, str] = field(default_factory=dict)
+    released: Mapping[str, int] | None = None  # tensor → the number of calls after which the program let go of it
 
 
 def assemble(program: AtenProgram) -> Graph:
     """Return the graph of a program, with batch axes marked."""
-    nodes = [node for call in program.calls if (node := _node(call, program.tensors)) is not None]
+    made = [_node(call, program.tensors) for call in program.calls]
+    nodes = [node for node in made if node is not None]
     used = (
         {name for node in nodes for name in (*node.inputs, *node.outputs)} | set(program.inputs) | set(program.outputs)
     )
@@ -46,8 +48,21 @@ def assemble(program: AtenProgram) -> Graph:
         batch_size=program.batch_size,
         warnings=program.warnings,
         metadata=program.metadata,
+        held=None if program.released is None else _held(made, program.released),
     )
     return mark_batch_axes(graph)
+
+
+def _held(made: list[Node | None], released: Mapping[str, int]) -> dict[str, str]:
+    """The tensors that outlive their last reader, and the last node that runs before the program lets go of them."""
+    last_use: dict[str, int] = {}
+    running: list[int] = []  # for each call the last one up to it that became a node
+    for position, node in enumerate(made):
+        if node is not None:
+            last_use |= dict.fromkeys((*node.inputs, *node.outputs), position)
+        running.append(position if node is not None else running[-1] if running else -1)
+    ends = {name: running[calls - 1] for name, calls in released.items() if name in last_use and calls}
+    return {name: node.name for name, end in ends.items() if end > last_use[name] and (node := made[end]) is not None}
 
 
 def canonical_operator(target: str) -> str:

@@ -161,6 +161,8 @@ def _folding_copy(graph: Graph, node: Node, name: str, laid_out: Mapping[str, La
 
 def _last_use(graph: Graph) -> dict[str, int]:
     """The position of the last node that can touch each input and activation."""
+    if graph.held is not None:
+        return _watched_last_use(graph, graph.held)
     last: dict[str, int] = {}
     end = len(graph.nodes)
     split_paths = {path: path.split(".") if path else [] for path in {node.module for node in graph.nodes}}
@@ -181,6 +183,17 @@ def _last_use(graph: Graph) -> dict[str, int]:
         last.setdefault(name, position)
     for name in (*graph.inputs, *graph.outputs):
         last[name] = end
+    return last
+
+
+def _watched_last_use(graph: Graph, held: Mapping[str, str]) -> dict[str, int]:
+    """The same where the program itself was watched: nothing is guessed."""
+    positions = {node.name: position for position, node in enumerate(graph.nodes)}
+    last = {name: readers[-1] for name, readers in graph.consumers.items()}
+    for name, position in graph.producers.items():
+        last[name] = max(last.get(name, position), positions.get(held.get(name, ""), position))
+    for name in (*graph.inputs, *graph.outputs):
+        last[name] = len(graph.nodes)
     return last
 
 
