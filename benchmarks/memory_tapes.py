@@ -1,6 +1,6 @@
 """What PyTorch's allocator hands out and takes back in one run on a GPU, allocation by allocation.
 
-python benchmarks/memory_tapes.py WORKLOADS OUT.json        WORKLOADS: a line each, `spec batch dtype mode 3x224x224 [optimizer]`
+python benchmarks/memory_tapes.py WORKLOADS OUT.json        WORKLOADS has a line each: spec batch dtype mode shape [optimizer]
 
 Each workload runs three times. The second run is recorded by the allocator itself. The third one runs under a dispatch
 mode that counts the allocations of every operator, which gives each allocation its name. The runs must allocate the
@@ -178,7 +178,7 @@ def main(workloads: str, out: str) -> None:
         row |= {"mode": workload.mode, "optimizer": workload.optimizer}
         try:
             row |= record(workload)
-        except Exception as error:  # one that fails must not cost the others
+        except Exception as error:  # noqa: BLE001 one that fails must not cost the others
             row["error"] = f"{type(error).__name__}: {error}"[:300]
         rows.append(row)
         print(

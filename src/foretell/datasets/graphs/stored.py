@@ -1,8 +1,9 @@
 """Datasets: stored graphs: the graphs of a table, as columns where these give back the same document.
 
 A row has its graph in ``graph`` (`foretell.datasets.graphs.columns`) or as JSON in ``document``. Files of schema
-versions 1 to 3 have only documents; up to version 6 nothing says what a program held. A document that columns do not give back exactly (a graph with bodies, or a text
-that is not a graph) stays a document: writing never loses anything.
+versions 1 to 3 have only documents; up to version 6 nothing says what a program held. A document that columns do not
+give back exactly (a graph with bodies, or a text that is not a graph) stays a document: writing never loses
+anything.
 """
 
 import json

@@ -2,9 +2,9 @@
 
 Idea: graphs are exported in single precision and cast later (`Graph.with_dtype`). In single precision ``x.float()``
 does nothing: it returns ``x`` itself, and no trace can tell it from ``x.to(y.dtype)``. In half precision it is a copy
-of twice the size. So a program that casts, or that makes floating-point tensors by itself (``torch.arange(…).float()``),
-is exported once more in bf16. What is still single precision there is *fixed*. The graph is handed out in single
-precision as usual, and knows its fixed tensors (`Graph.fixed`).
+of twice the size. So a program that casts, or that makes floating-point tensors by itself, is exported once more in
+bf16. What is still single precision there is *fixed*. The graph is handed out in single precision as usual, and knows
+its fixed tensors (`Graph.fixed`).
 
 Limits: all buffers are cast, which some loaders do not do. A program that cannot run in bf16 keeps the graph of its
 first export. In training, autocast decides, and no second export is made.
