@@ -1,6 +1,6 @@
 """What PyTorch's allocator hands out and takes back in one run on a GPU, allocation by allocation.
 
-python benchmarks/memory_tapes.py WORKLOADS OUT.json        WORKLOADS has a line each: spec batch dtype mode shape [optimizer]
+python benchmarks/memory_tapes.py WORKLOADS OUT.json     WORKLOADS has lines: spec batch dtype mode shape [optimizer]
 
 Each workload runs three times. The second run is recorded by the allocator itself. The third one runs under a dispatch
 mode that counts the allocations of every operator, which gives each allocation its name. The runs must allocate the
