@@ -138,6 +138,10 @@ def _cast(step: Refinement) -> str | None:
     return "Identity" if same and not step.call.arguments.get("copy") else None
 
 
+def _detached(step: Refinement) -> None:
+    step.attributes["detached"] = 1  # no gradient flows on
+
+
 def _bias_last(step: Refinement) -> None:
     """``addmm(bias, a, b)`` has its bias first; Gemm has it last."""
     step.inputs.append(step.inputs.pop(0))
@@ -215,10 +219,11 @@ _enter("select", "Select", axis="dim")
 _enter("unbind", "Select", axis="dim")
 _enter("split split_with_sizes chunk tensor_split unsafe_split unsafe_chunk hsplit vsplit", "Split", axis="dim")
 _enter(
-    "alias detach lift_fresh lift_fresh_copy view_as_real view_as_complex real imag positive conj _conj "
+    "alias lift_fresh lift_fresh_copy view_as_real view_as_complex real imag positive conj _conj "
     "resolve_conj _neg_view resolve_neg",
     "Identity",
 )
+_enter("detach", "Identity", _detached)
 _enter("unfold", "Unfold")
 _enter("diagonal diag linalg_diagonal", "Diagonal")
 # copies, casts and dropout

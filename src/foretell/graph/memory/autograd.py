@@ -17,7 +17,7 @@ trained; gradients with respect to the model's inputs are not computed.
 from collections.abc import Mapping
 
 from foretell.graph.ir.graph import Graph
-from foretell.graph.ir.layout import Layout, contiguous
+from foretell.graph.ir.layout import Layout, contiguous, layouts
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
 from foretell.graph.ir.tensor import Tensor
@@ -41,11 +41,40 @@ _RESERVED_PER_STEP = {
 
 def needing_gradients(graph: Graph) -> frozenset[str]:
     """The tensors that a gradient flows to: floating-point parameters and everything computed from them."""
-    needing = {t.name for t in graph.tensors.values() if t.kind == "parameter" and t.is_float}
+    needing = {t.name for t in graph.tensors.values() if t.kind == "parameter" and t.is_differentiable}
     for node in graph.nodes:
-        if not needing.isdisjoint(node.inputs) and lookup(node.op, node.domain).kind != "free":
-            needing.update(o for o in node.outputs if o and graph.tensors[o].is_float)
+        stops = lookup(node.op, node.domain).kind == "free" or node.integer("detached", 0)
+        if not needing.isdisjoint(node.inputs) and not stops:
+            needing.update(o for o in node.outputs if o and graph.tensors[o].is_differentiable)
+            if base := overwritten(graph, node):
+                needing.add(base)  # whoever reads it from here on reads what was written into it
     return frozenset(needing)
+
+
+def loss_output(graph: Graph, needing: frozenset[str]) -> str:
+    """The output that the loss is taken on: the first one that needs a gradient, as in measured steps; "" for none."""
+    return next((name for name in graph.outputs if name in needing), "")
+
+
+def reached_by_loss(graph: Graph, needing: frozenset[str]) -> frozenset[str]:
+    """The tensors that get a gradient: of those that need one, the ones that the loss depends on.
+
+    Heads that only other outputs read, and distances that end in an ``argmin``, have no backward.
+    """
+    reached = {loss_output(graph, needing)} - {""}
+    for node in reversed(graph.nodes):
+        is_read = not reached.isdisjoint(node.outputs) or overwritten(graph, node) in reached
+        if is_read and differentiates(node, needing):
+            reached.update(name for name in (*node.inputs, *node.outputs) if name in needing)
+    return frozenset(reached)
+
+
+def overwritten(graph: Graph, node: Node) -> str:
+    """The tensor that a node writes a part of: ``base[:, :8] = x`` copies into a view of it; "" for other nodes."""
+    if node.op != "CopyTo" or not node.outputs or not node.outputs[0]:
+        return ""
+    storage = layouts(graph)[node.outputs[0]].storage
+    return storage if storage not in node.outputs and graph.tensors[storage].kind == "activation" else ""
 
 
 def differentiates(node: Node, needing: frozenset[str]) -> bool:
