@@ -17,9 +17,10 @@ trained; gradients with respect to the model's inputs are not computed.
 from collections.abc import Mapping
 
 from foretell.graph.ir.graph import Graph
-from foretell.graph.ir.layout import Layout, contiguous, layouts
+from foretell.graph.ir.layout import Layout, layouts
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
+from foretell.graph.ir.strides import contiguous
 from foretell.graph.ir.tensor import Tensor
 from foretell.graph.memory.workspaces import is_fused, padded_mask_bytes, score_bytes
 
@@ -37,6 +38,8 @@ _RESERVED_PER_STEP = {
     "GRU": 5,
     "RNN": 2,
 }  # cuDNN's reserve, in values per hidden unit and step: gates, states
+
+_CELL_GATES = {"LSTMCell": 12, "GRUCell": 11}  # in values per hidden unit
 
 
 def needing_gradients(graph: Graph) -> frozenset[str]:
@@ -98,7 +101,17 @@ def _saved(graph: Graph, node: Node, needing: frozenset[str]) -> tuple[str, ...]
         return (*inputs[:3], *node.outputs[:1])
     if entry.kind == "recurrent":
         return (*inputs, *node.outputs)
-    if entry.kind == "contraction" and node.op not in ("MoE", "Einsum", "Bilinear"):
+    # the positions; ``gather`` also keeps what it picks from, and ``index_add`` what it adds
+    if entry.kind == "gather":
+        return inputs if node.op == "GatherElements" else inputs[1:]
+    if entry.kind == "scatter":
+        return inputs[1:3] if node.integer("rows", 0) else inputs[1:2]
+    # a mirrored or repeated edge is summed up by a kernel that reads the input again; a real transform keeps its input
+    if (node.op == "Pad" and node.text("mode") in ("reflect", "replicate")) or (
+        node.op == "DFT" and inputs and graph.tensors[inputs[0]].is_float
+    ):
+        return inputs[:1]
+    if entry.kind == "contraction" and node.op not in ("MoE", "Bilinear") and (node.op != "Einsum" or len(inputs) == 2):
         # inputs[1::-1] are the same two operands the other way round: each is saved for the gradient of its partner
         return tuple(i for i, partner in zip(inputs[:2], inputs[1::-1]) if partner in needing)
     if node.op in _PRODUCTS:
@@ -132,6 +145,8 @@ def extra_saved_blocks(graph: Graph, node: Node, needing: frozenset[str]) -> lis
     if entry.kind == "attention":
         return [out.elements // max(out.shape[-1], 1) * STATISTIC_BYTES, padded_mask_bytes(graph, node)]
     if entry.kind == "recurrent":
+        if node.op in _CELL_GATES:  # the gates of input and state, and what the fused kernel computed from them
+            return [_CELL_GATES[node.op] * out.bytes]
         return [_RESERVED_PER_STEP.get(node.op, 0) * out.bytes * node.integer("layers", 1)]
     # a mean and an inverse deviation for each row, group or channel
     if entry.kind == "normalisation" and entry.saves == "inputs":

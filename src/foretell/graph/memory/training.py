@@ -9,8 +9,8 @@ gradients of parameters stay until the optimizer has used them.
 Source: the rules of the autograd engine (a gradient that has a single user is added to in place) and of the ``foreach``
 optimizers, compared with ``torch.cuda.max_memory_allocated`` (``docs/lab/0010-memory.md``).
 
-Limits: one loss, on the first output of the graph that has a gradient; one step without gradient accumulation, and gradients that are set to None
-between steps. Gradient checkpointing and sharded optimizers are not modelled.
+Limits: one loss, on the first output of the graph that has a gradient; one step without gradient accumulation, and
+gradients that are set to None between steps. Gradient checkpointing and sharded optimizers are not modelled.
 """
 
 from collections import defaultdict
@@ -33,6 +33,7 @@ from foretell.graph.memory.autograd import (
     saved_for_backward,
 )
 from foretell.graph.memory.liveness import Peak, deaths, live_peak, working_blocks
+from foretell.graph.memory.operand_copies import einsum_between, operand_copies
 from foretell.graph.memory.workspaces import backward_blocks, keeps_mask, library_blocks
 
 
@@ -86,7 +87,8 @@ class _Walk:
         saved = saved_for_backward(self.graph, node, self.needing)
         if saved and keeps_mask(self.graph, node):
             saved += node.inputs[3:4]
-        storages = (self.laid_out[n].storage for n in saved)
+        copies = operand_copies(self.graph, node, self.laid_out)  # then the copy is saved in place of the operand
+        storages = (self.laid_out[n].storage for n in saved if n not in copies)
         return frozenset(s for s in storages if self.graph.tensors[s].kind == "activation")
 
     def forward(self) -> None:
@@ -98,11 +100,26 @@ class _Walk:
             for output in node.outputs:
                 if output and self.laid_out[output].storage == output:
                     self.numbers[output] = tape.allocate(self.size[output])
-            extra = extra_saved_blocks(self.graph, node, self.needing) if self._has_backward(node) else []
-            self.extra.append([tape.allocate(size) for size in extra])
+            self.extra.append([tape.allocate(size) for size in self._extra(node)])
             self._work(node)
             for storage in dies[position]:
                 self._drop(storage)
+
+    def _extra(self, node: Node) -> list[int]:
+        """The sizes that a node keeps besides tensors: indices, masks, copies of operands."""
+        if not self._has_backward(node):
+            return []
+        # the copy of an operand is saved for the gradient of its partner; that of a signal is saved in any case
+        copies = [
+            size
+            for name, size in operand_copies(self.graph, node, self.laid_out).items()
+            if node.op == "DFT" or any(i in self.needing for i in node.inputs[:3] if i != name)
+        ]
+        return [
+            *extra_saved_blocks(self.graph, node, self.needing),
+            *copies,
+            *einsum_between(self.graph, node, self.laid_out),
+        ]
 
     def _deaths(self) -> Mapping[int, list[str]]:
         """What dies after each node in the forward pass; what a node saves for nothing dies with its outputs."""

@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from math import prod
 
 from foretell.graph.ir.graph import Graph
-from foretell.graph.ir.layout import Layout, is_contiguous, layouts
+from foretell.graph.ir.layout import Layout, layouts
 from foretell.graph.ir.node import Node
+from foretell.graph.ir.strides import is_contiguous
 from foretell.graph.ir.tensor import Tensor
 from foretell.graph.memory.allocator import rounded
 from foretell.units import MIB
