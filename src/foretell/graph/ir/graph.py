@@ -224,12 +224,10 @@ def _recast(node: Node, before: Mapping[str, Tensor], after: Mapping[str, Tensor
     if not (after[source].is_float and after[result].is_float):
         return node
     was_cast, is_cast = before[source].dtype != before[result].dtype, after[source].dtype != after[result].dtype
-    if was_cast == is_cast:
-        return node
     attributes = {name: value for name, value in node.attributes.items() if name != "to"}
     if is_cast:
         return replace(node, op="Cast", attributes=attributes | {"to": after[result].dtype})
-    return replace(node, op="Identity", attributes=attributes)
+    return replace(node, op="Identity", attributes=attributes) if was_cast else node
 
 
 def sort_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
