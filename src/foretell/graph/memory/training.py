@@ -151,27 +151,58 @@ class _Walk:
             self.tape.free(self.numbers.pop(storage))
 
     def loss(self) -> None:
-        """The loss works in fp32 and saves a tensor of the size of its input; the model's outputs are freed with it."""
-        tape, outputs = self.tape, dict.fromkeys(self.graph.outputs)
-        tape.begin("loss")
+        """A cross-entropy on scores, a mean square on anything else; both work in fp32, and outputs go with them."""
         name = loss_output(self.graph, self.needing)
         if not name:
             return
-        fp32_bytes = self.graph.tensors[name].elements * STATE_BYTES
+        self.tape.begin("loss")
+        gradient = self._cross_entropy(name) if self._has_scores(name) else self._mean_square(name)
+        # the gradient is cast back to the dtype of the output
+        if self.graph.tensors[name].dtype != "fp32":
+            self._release(gradient)
+            gradient = self._allocate(self.size[name])
+        self._accumulate(name, gradient)
+
+    def _has_scores(self, name: str) -> bool:
+        """Whether an output is taken for scores of classes: a row for each item, or for each token of a text."""
+        rank = len(self.graph.tensors[name].shape)
+        reads_tokens = any(self.graph.tensors[i].dtype.startswith("int") for i in self.graph.inputs)
+        return rank == 2 or (rank == 3 and reads_tokens)
+
+    def _cross_entropy(self, name: str) -> int:
+        """It saves logarithms of the size of its input; returns the block of the gradient."""
+        tape, fp32_bytes = self.tape, self.graph.tensors[name].elements * STATE_BYTES
         saved = tape.allocate(fp32_bytes)
-        if self.size[name] != fp32_bytes:
+        if self.graph.tensors[name].dtype != "fp32":
             tape.allocate_briefly([fp32_bytes])
-        for output in outputs:
-            self._drop(self.laid_out[output].storage)
+        self._drop_outputs()
         temporary = tape.allocate(fp32_bytes)
         gradient = self._allocate(fp32_bytes)
         tape.free(temporary)
         tape.free(saved)
-        # the gradient is cast back to the dtype of the output
-        if self.size[name] != fp32_bytes:
-            self._release(gradient)
-            gradient = self._allocate(self.size[name])
-        self._accumulate(name, gradient)
+        return gradient
+
+    def _mean_square(self, name: str) -> int:
+        """It saves its input in fp32, and multiplies four tensors of its size in backward; returns the gradient."""
+        tape, fp32_bytes = self.tape, self.graph.tensors[name].elements * STATE_BYTES
+        is_full = self.graph.tensors[name].dtype == "fp32"
+        saved = None if is_full else tape.allocate(fp32_bytes)
+        tape.allocate_briefly([fp32_bytes])
+        if not is_full:
+            self._drop_outputs()
+        # 2 · x · (1 / n): the mean's gradient, the power's two factors, their product
+        factors = [tape.allocate(fp32_bytes) for _ in range(3)]
+        gradient = self._allocate(fp32_bytes)
+        for number in factors:
+            tape.free(number)
+        if saved is not None:
+            tape.free(saved)
+        self._drop_outputs()
+        return gradient
+
+    def _drop_outputs(self) -> None:
+        for output in dict.fromkeys(self.graph.outputs):
+            self._drop(self.laid_out[output].storage)
 
     def backward(self) -> None:
         """Visit the nodes in reverse: make the gradients of their inputs, then free what they had saved."""

@@ -156,6 +156,10 @@ def _copies(source: Tensor, weight: Tensor, out: Tensor, node: Node) -> list[int
     if node.op == "ConvTranspose":  # its weights are those of the convolution whose gradient it is
         out_channels, in_channels = in_channels, out_channels
     half, macs = source.dtype in _HALF, out.elements * prod(weight.shape[1:])
+    if node.op == "ConvTranspose":
+        macs = source.elements * prod(weight.shape[1:])
+        if not half and macs <= _MUCH_WORK:
+            return []
     alignment = 8 if half else 4
     input_padding, output_padding = (
         rounded(in_channels, alignment) / max(in_channels, 1),
