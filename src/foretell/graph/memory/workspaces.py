@@ -36,6 +36,12 @@ _WIDE_GROUP = 32  # channels; groups that are wider run one after the other
 _WIDE_OUTPUT = 180  # channels of a strided 1x1 convolution, from which on it copies
 _FEW_PIXELS = 56  # of the output; a large 1x1 convolution copies up to this many
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 5}  # output-sized buffers in the workspace, as measured
+# derivatives that are written as several calls: so many results in between are alive with the gradient itself
+BACKWARD_TEMPORARIES = {
+    "Softmax": 1,  # grad * result
+    "Sin": 1, "Abs": 1, "Sqrt": 1,  # cos x; sgn x; 2 * result
+    "Cos": 2, "Pow": 2, "Rsqrt": 2, "Reciprocal": 2, "CumSum": 2,  # -sin x; n * x**(n - 1); …; flipped twice
+}  # fmt: skip
 _STREAM_BYTES = 8 * MIB  # for each layer and direction
 
 
@@ -107,6 +113,8 @@ def _unfused_attention(graph: Graph, node: Node) -> list[int]:
 
 def backward_blocks(graph: Graph, node: Node, needing: frozenset[str]) -> list[int]:
     """The extra blocks of a node's backward: gradients that belong to no tensor of the graph."""
+    if node.op in BACKWARD_TEMPORARIES and node.inputs[0] in needing:
+        return [graph.tensors[node.outputs[0]].bytes] * BACKWARD_TEMPORARIES[node.op]
     if node.op != "Attention":
         return []
     if not is_fused(graph, node):
