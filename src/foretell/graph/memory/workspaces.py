@@ -166,7 +166,7 @@ def _copies(source: Tensor, weight: Tensor, out: Tensor, node: Node) -> list[int
     half, macs = source.dtype in _HALF, out.elements * prod(weight.shape[1:])
     if node.op == "ConvTranspose":
         macs = source.elements * prod(weight.shape[1:])
-        if not half and macs <= _MUCH_WORK:
+        if not half and macs <= 4 * _MUCH_WORK:
             return []
     alignment = 8 if half else 4
     input_padding, output_padding = (
