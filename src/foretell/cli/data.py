@@ -197,8 +197,9 @@ def _show_table(title: str, columns: Any, rows: Any, texts: Sequence[int] = (0,)
     "--journal", type=options.PATH, default=Path("out/graphs"), help="Where graphs are stored until all are done."
 )
 @click.option("--again", is_flag=True, help="Retry what failed before.")
+@click.option("--renew", is_flag=True, help="Also make graphs again that do not say what their program holds.")
 @options.as_json
-def make_graphs(store: Path, journal: Path, again: bool, as_json: bool) -> None:
+def make_graphs(store: Path, journal: Path, again: bool, renew: bool, as_json: bool) -> None:
     """Make the missing graphs of all measured models. If it is stopped, the same command continues."""
     from foretell.training.examples import graphs
 
@@ -208,9 +209,10 @@ def make_graphs(store: Path, journal: Path, again: bool, as_json: bool) -> None:
         what = f"{error}" if error else f"{key.spec} {key.mode}"
         click.echo(printable(f"{number} of {total}: {what}"), err=True)
 
-    done = graphs.stored_keys(store)
+    renewed = graphs.unwatched_keys(store) if renew else set()
+    done = graphs.stored_keys(store) - renewed
     counts = graphs.collect_graphs(keys, journal, done=done, again=again, on_progress=show_progress)
-    path = graphs.write_graphs(journal, store / _GRAPHS)
+    path = graphs.write_graphs(journal, store / _GRAPHS, renewed=renewed)
     summary = {"needed": len(keys), "made": counts["ok"], "failed": counts["build_error"], "file": str(path or "")}
     click.echo(
         json.dumps(summary, indent=1) if as_json else ", ".join(f"{key} {value}" for key, value in summary.items())

@@ -4,7 +4,8 @@ Since version 2, kernels have the campaign that traced them, and the number of a
 everywhere. In files of version 1 both are local to a folder; such files can still be read. Since version 4, files store
 graphs as columns, in ``graph``; as a table they have a ``document`` in every version. Since version 5, measurements
 have the state of the process that took them. Since version 6, slices have power and energy. Since version 7,
-measurements say whether images were laid out channels-last (older ones were not), and what cuDNN was allowed.
+measurements say whether images were laid out channels-last (older ones were not), and what cuDNN was allowed; graphs
+have what the program held.
 
 >>> TABLES["slices"].key
 ('campaign_id', 'workload_id', 'method', 'percent')

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 
 from foretell.graph import Cost, Graph
 from foretell.graph.cost.arithmetic import einsum_pairs, time_steps
-from foretell.graph.ir.layout import Layout, is_contiguous
+from foretell.graph.ir.layout import Layout
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
+from foretell.graph.ir.strides import is_contiguous
 from foretell.graph.ir.tensor import Tensor
 from foretell.graph.memory.workspaces import is_fused
 

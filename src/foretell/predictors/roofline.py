@@ -16,6 +16,7 @@ from functools import cache
 from foretell.devices import Device, Hardware, find_device
 from foretell.graph import Cost, graph_costs, run_groups, training_step
 from foretell.graph.cost.node_costs import CostTable
+from foretell.graph.memory.autograd import needing_gradients, reached_by_loss
 from foretell.graph.memory.liveness import cached_peak, inference_tape, live_peak
 from foretell.graph.memory.training import optimizer_states, training_tape
 from foretell.predictors.options import with_options
@@ -252,15 +253,14 @@ def peak_memory_mib(workload: Workload, table: CostTable) -> float:
     states = optimizer_states(graph, optimizer) if workload.is_training else []
     if not cuda:
         return mib(live_peak(graph, tape, states).bytes)
-    has_products = any(node.op in _PRODUCTS for node in graph.nodes)
+    products = [node for node in graph.nodes if node.op in _PRODUCTS]
     kind = "hopper" if workload.target.device.architecture.lower() == "hopper" else "other"
-    threads = (
-        2 if workload.is_training else 1
-    )  # the backward pass runs in a thread of its own, which has a cuBLAS handle of its own
-    workspaces = [bytes_from_mib(CUBLAS_WORKSPACE_MIB[kind])] * threads + [bytes_from_mib(CUBLASLT_WORKSPACE_MIB)]
-    # cuBLAS reserves nothing before the first product
-    if not has_products:
-        workspaces = []
+    # cuBLAS reserves nothing before the first product; the backward pass runs in a thread with a handle of its own
+    reached = reached_by_loss(graph, needing_gradients(graph)) if workload.is_training else frozenset[str]()
+    handles = bool(products) + any(not reached.isdisjoint(node.outputs) for node in products)
+    workspaces = [bytes_from_mib(CUBLAS_WORKSPACE_MIB[kind])] * handles
+    if products:
+        workspaces.append(bytes_from_mib(CUBLASLT_WORKSPACE_MIB))
     return mib(cached_peak(graph, tape, states, workspaces).bytes)
 
 

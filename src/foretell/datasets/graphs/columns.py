@@ -28,6 +28,7 @@ from foretell.graph import Graph, Node, Tensor
 from foretell.graph.ir.serde import KINDS
 
 _ABSENT = -1
+_FIXED = "!"  # after the dtype of a tensor that keeps it when the model is cast
 INTEGERS = (
     "node_operator",  # the position of each node's operator in `operators`
     "node_module",  # distance back among the distinct modules; 0: a new one
@@ -36,6 +37,7 @@ INTEGERS = (
     "inputs", "outputs",  # the same for the inputs and outputs of the graph
     "tensor_type", "tensor_template", "tensor_numbers",  # in the order of the edges
     "tensor_order",  # the tensors in the order of the graph, as differences less 1; null: sorted by name
+    "held",  # for each output of each node the number of nodes until it is let go of, 0: see the readers; null: unknown
 )  # fmt: skip
 TEXTS = ("templates", "operators", "types", "warnings")
 
@@ -70,10 +72,12 @@ def pack(graph: Graph) -> Columns:
         "warnings": list(graph.warnings), "edges": edges, "inputs": inputs, "outputs": outputs,
         "node_operator": [operators.setdefault(_operator_text(node), len(operators)) for node in graph.nodes],
         "node_module": [_distance_back(modules, node.module) for node in graph.nodes],
-        "tensor_type": [types.setdefault(_type_text(graph.tensors[name]), len(types)) for name in tensors],
+        "tensor_type": [
+            types.setdefault(_type_text(graph.tensors[name], name in graph.fixed), len(types)) for name in tensors
+        ],
         # most graphs sort their tensors by name: null takes no space
         "tensor_order": _order(list(graph.tensors), tensors),
-        "operators": list(operators), "types": list(types),
+        "operators": list(operators), "types": list(types), "held": _spans(graph),
     }  # fmt: skip
     first_outputs = [node.outputs[0] if node.outputs else "" for node in graph.nodes]
     names = {
@@ -103,6 +107,27 @@ def _order(names: list[str], numbers: Mapping[str, int]) -> list[int] | None:
     return [after - before - 1 for before, after in zip([-1, *order], order)]
 
 
+def _spans(graph: Graph) -> list[int] | None:
+    """For each output of each node how many nodes later it is let go of, if the graph says so, else 0."""
+    if graph.held is None:
+        return None
+    positions = {node.name: position for position, node in enumerate(graph.nodes)}
+    return [
+        positions[graph.held[name]] - position if name in graph.held else 0
+        for position, node in enumerate(graph.nodes)
+        for name in node.outputs
+    ]
+
+
+def _held(nodes: tuple[Node, ...], spans: Numbers | None) -> dict[str, str] | None:
+    if spans is None:
+        return None
+    made = [(name, position) for position, node in enumerate(nodes) for name in node.outputs]
+    if spans.size != len(made) or (spans < 0).any():
+        raise ValueError("The spans of what is held do not match the outputs.")
+    return {name: nodes[position + span].name for (name, position), span in zip(made, spans.tolist()) if span}
+
+
 def _operator_text(node: Node) -> str:
     attributes = {name: list(value) if isinstance(value, tuple) else value for name, value in node.attributes.items()}
     return _json([node.op, node.domain, node.origin_op, len(node.inputs), len(node.outputs), attributes])
@@ -115,14 +140,14 @@ def _operator(text: str) -> tuple[str, str, str, int, int, Mapping[str, Any]]:
     return op, domain, origin_op, inputs, outputs, values
 
 
-def _type_text(tensor: Tensor) -> str:
+def _type_text(tensor: Tensor, fixed: bool) -> str:
     axis = "-" if tensor.batch_axis is None else tensor.batch_axis
-    return f"{'x'.join(map(str, tensor.shape))} {tensor.dtype} {tensor.kind} {axis}"
+    return f"{'x'.join(map(str, tensor.shape))} {tensor.dtype}{_FIXED if fixed else ''} {tensor.kind} {axis}"
 
 
 @lru_cache(maxsize=1 << 16)
 def _type(text: str) -> tuple[tuple[int, ...], str, Any, int | None]:
-    shape, dtype, kind, axis = text.split(" ")
+    shape, dtype, kind, axis = text.replace(_FIXED, "").split(" ")
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is not a kind of tensor.")
     return tuple(map(int, shape.split("x"))) if shape else (), dtype, kind, None if axis == "-" else int(axis)
@@ -147,7 +172,7 @@ def unpack(columns: Columns) -> Graph:
 
 def _unpacked(columns: Columns) -> Graph:
     operators = [_operator(text) for text in columns["operators"]]
-    types = [_type(text) for text in columns["types"]]
+    types, is_fixed = [_type(text) for text in columns["types"]], [_FIXED in text for text in columns["types"]]
     texts = TemplateReader(columns["templates"])
 
     def names(kind: str, known: Iterable[str]) -> list[str]:
@@ -199,6 +224,8 @@ def _unpacked(columns: Columns) -> Graph:
         columns["batch_size"],
         tuple(columns["warnings"]),
         json.loads(columns["metadata"]),
+        _held(nodes, columns["held"]),
+        frozenset(t.name for t, place in zip(tensors, columns["tensor_type"].tolist()) if is_fixed[place]),
     )
 
 

@@ -1,8 +1,9 @@
 """Datasets: stored graphs: the graphs of a table, as columns where these give back the same document.
 
 A row has its graph in ``graph`` (`foretell.datasets.graphs.columns`) or as JSON in ``document``. Files of schema
-versions 1 to 3 have only documents. A document that columns do not give back exactly (a graph with bodies, or a text
-that is not a graph) stays a document: writing never loses anything.
+versions 1 to 3 have only documents; up to version 6 nothing says what a program held. A document that columns do not
+give back exactly (a graph with bodies, or a text that is not a graph) stays a document: writing never loses
+anything.
 """
 
 import json
@@ -20,6 +21,7 @@ from foretell.optional import require
 
 GRAPH, DOCUMENT = "graph", "document"
 _SINGLE = ("name", "batch_size", "metadata")
+_OPTIONAL = ("tensor_order", "held")  # null, or not in an older file
 
 
 def graph_type() -> Any:
@@ -102,8 +104,9 @@ class StoredGraphs:
             # a view into one array for all rows: no Python list for each number
             part = values[offsets[place] : offsets[place + 1]]
             columns[name] = part.to_pylist() if name in TEXTS else part
-        if not self._graphs.field("tensor_order")[place].is_valid:
-            columns["tensor_order"] = None
+        for name in _OPTIONAL:
+            if name not in self._lists or not self._graphs.field(name)[place].is_valid:
+                columns[name] = None
         return columns
 
     @cached_property
@@ -119,7 +122,8 @@ class StoredGraphs:
     def _lists(self) -> Mapping[str, tuple[Any, Any]]:
         """For each column the offsets of the rows' lists, and all values."""
         lists_by_name = {}
-        for name in (*TEXTS, *INTEGERS):
+        present = {field.name for field in self._graphs.type}
+        for name in (name for name in (*TEXTS, *INTEGERS) if name in present):
             lists = self._graphs.field(name)
             values = lists.values if name in TEXTS else lists.values.to_numpy()
             lists_by_name[name] = (lists.offsets.to_numpy(), values)

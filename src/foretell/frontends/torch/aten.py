@@ -28,12 +28,14 @@ class AtenProgram:
     batch_size: int = 1
     warnings: tuple[str, ...] = field(default=())
     metadata: Mapping[str, str] = field(default_factory=dict)
+    released: Mapping[str, int] | None = None  # tensor → the number of calls after which the program let go of it
 
 
 def assemble(program: AtenProgram) -> Graph:
     """Return the graph of a program, with batch axes marked."""
-    calls, all_tensors = write_out(program.calls, program.tensors)
-    nodes = [node for call in calls if (node := _node(call, all_tensors)) is not None]
+    steps, all_tensors = write_out(program.calls, program.tensors)
+    made = [[node for call in step if (node := _node(call, all_tensors)) is not None] for step in steps]
+    nodes = [node for step in made for node in step]
     used = (
         {name for node in nodes for name in (*node.inputs, *node.outputs)} | set(program.inputs) | set(program.outputs)
     )
@@ -48,8 +50,24 @@ def assemble(program: AtenProgram) -> Graph:
         batch_size=program.batch_size,
         warnings=program.warnings,
         metadata=program.metadata,
+        held=None if program.released is None else _held(made, program.released),
     )
     return mark_batch_axes(graph)
+
+
+def _held(made: list[list[Node]], released: Mapping[str, int]) -> dict[str, str]:
+    """The tensors that outlive their last reader, and the last node that runs before the program lets go of them.
+
+    ``made`` has the nodes of every call.
+    """
+    last_use: dict[str, int] = {}
+    running: list[int] = []  # for each call the last one up to it that became nodes
+    for position, nodes in enumerate(made):
+        for node in nodes:
+            last_use |= dict.fromkeys((*node.inputs, *node.outputs), position)
+        running.append(position if nodes else running[-1] if running else -1)
+    ends = {name: running[calls - 1] for name, calls in released.items() if name in last_use and calls}
+    return {name: made[end][-1].name for name, end in ends.items() if end > last_use[name]}
 
 
 def canonical_operator(target: str) -> str:

@@ -146,6 +146,23 @@ def _cast(step: Refinement) -> str | None:
     return "Identity" if same and not step.call.arguments.get("copy") else None
 
 
+def _padded(step: Refinement) -> None:
+    """A padding with values of the tensor itself is marked: its backward differs."""
+    name = step.call.target.split(".")[1]
+    mode = str(step.call.arguments.get("mode") or "constant")
+    mode = "reflect" if name.startswith("reflection") else "replicate" if name.startswith("replication") else mode
+    if mode != "constant":
+        step.attributes["mode"] = mode
+
+
+def _added_rows(step: Refinement) -> None:
+    step.attributes["rows"] = 1  # whole rows are added, and kept for backward
+
+
+def _detached(step: Refinement) -> None:
+    step.attributes["detached"] = 1  # no gradient flows on
+
+
 def _bias_last(step: Refinement) -> None:
     """``addmm(bias, a, b)`` has its bias first; Gemm has it last."""
     step.inputs.append(step.inputs.pop(0))
@@ -223,10 +240,11 @@ _enter("select", "Select", axis="dim")
 _enter("unbind", "Select", axis="dim")
 _enter("split split_with_sizes chunk tensor_split unsafe_split unsafe_chunk hsplit vsplit", "Split", axis="dim")
 _enter(
-    "alias detach lift_fresh lift_fresh_copy view_as_real view_as_complex real imag positive conj _conj "
+    "alias lift_fresh lift_fresh_copy view_as_real view_as_complex real imag positive conj _conj "
     "resolve_conj _neg_view resolve_neg",
     "Identity",
 )
+_enter("detach", "Identity", _detached)
 _enter("unfold", "Unfold")
 _enter("diagonal diag linalg_diagonal", "Diagonal")
 # copies, casts and dropout
@@ -412,10 +430,11 @@ _enter("gather take_along_dim", "GatherElements", axis="dim")
 _enter("index take _unsafe_index", "GatherND")
 _enter("embedding_bag _embedding_bag", "EmbeddingBag")
 _enter(
-    "scatter scatter_add scatter_reduce index_add index_copy index_put _unsafe_index_put masked_scatter put",
+    "scatter scatter_add scatter_reduce index_copy index_put _unsafe_index_put masked_scatter put",
     "ScatterElements",
     axis="dim",
 )
+_enter("index_add", "ScatterElements", _added_rows, axis="dim")
 _enter("slice_scatter select_scatter diagonal_scatter", "ScatterND")
 _enter("index_fill", "IndexFill")
 
@@ -425,6 +444,7 @@ _enter(
     "pad constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d "
     "replication_pad2d replication_pad3d",
     "Pad",
+    _padded,
 )
 _enter("roll", "Roll")
 _enter("flip fliplr flipud rot90", "Flip")

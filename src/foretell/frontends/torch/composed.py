@@ -138,18 +138,18 @@ def _encode(layer: Any, src: Any, *, masked: bool) -> Any:
 
 def write_out(
     calls: tuple[AtenCall, ...], tensors: Mapping[str, Tensor]
-) -> tuple[tuple[AtenCall, ...], dict[str, Tensor]]:
-    """Replace composed calls by what they run; return the calls, and all tensors with those in between."""
-    known, written = dict(tensors), list[AtenCall]()
+) -> tuple[list[list[AtenCall]], dict[str, Tensor]]:
+    """Replace composed calls by what they run; return that for every call, and all tensors with those in between."""
+    known, steps = dict(tensors), list[list[AtenCall]]()
     for call in calls:
         name = call.target.removeprefix("torch.ops.").removeprefix("aten.").partition(".")[0]
+        written: list[AtenCall] = []
         if name in ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell"):
-            written += _cell(call, name, known) or [call]
+            written = _cell(call, name, known)
         elif name == "einsum":
-            written += _einsum(call, known) or [call]
-        else:
-            written.append(call)
-    return tuple(written), known
+            written = _einsum(call, known)
+        steps.append(written or [call])
+    return steps, known
 
 
 def _cell(call: AtenCall, name: str, tensors: dict[str, Tensor]) -> list[AtenCall]:

@@ -27,7 +27,9 @@ from foretell.frontends.torch.aten import AtenProgram, assemble
 from foretell.frontends.torch.aten_operators import AtenCall, Ref
 from foretell.frontends.torch.composed import fast_paths
 from foretell.frontends.torch.padding import nothing_padded
+from foretell.frontends.torch.precision import in_full_precision, in_half_precision, sets_dtypes
 from foretell.frontends.torch.program import TorchProgram, export_error
+from foretell.frontends.torch.releases import Releases, watch_releases
 from foretell.graph import Graph, Tensor
 from foretell.graph.ir.tensor import TensorKind
 from foretell.optional import require
@@ -54,14 +56,34 @@ def import_torch() -> Any:
 def graph_from_program(program: TorchProgram, *, batch_size: int, training: bool = False) -> Graph:
     """Export a program whose inputs have ``batch_size`` items, and read its graph."""
     program.module.train(training)
-    exported, error = _export(program)
+    graph = _graph(program, batch_size)
+    if isinstance(graph, Exception):
+        raise export_error(program, graph) from graph
+    # an export in single precision does not see what the program casts to single precision by itself
+    if not training and sets_dtypes(graph):
+        with in_half_precision(program) as half_program:
+            half = _graph(half_program, batch_size)
+        if not isinstance(half, Exception):
+            return in_full_precision(half)
+    return graph
+
+
+def _graph(program: TorchProgram, batch_size: int) -> Graph | Exception:
+    """The graph of a program, or the error of its export."""
+    with watch_releases() as releases:
+        exported, error = _export(program)
     if error is not None:  # perhaps the model only checks whether anything is padded: answer that and try again
-        with nothing_padded():
+        with nothing_padded(), watch_releases() as releases:
             exported, second_error = _export(program)
         if second_error is not None:
-            raise export_error(program, error) from error
+            return error
     return graph_from_exported(
-        exported, name=program.name, batch_size=batch_size, batch_axes=program.batch_axes, notes=program.notes
+        exported,
+        name=program.name,
+        batch_size=batch_size,
+        batch_axes=program.batch_axes,
+        notes=program.notes,
+        releases=releases,
     )
 
 
@@ -90,12 +112,15 @@ def graph_from_exported(
     batch_axes: Mapping[str, int | None],
     notes: Iterable[str] = (),
     parameters: Mapping[str, str] | None = None,
+    releases: Releases | None = None,
 ) -> Graph:
     """Return the graph of an ``ExportedProgram``.
 
-    ``parameters`` maps those lifted constants that are parameters to their paths in the module.
+    ``parameters`` maps those lifted constants that are parameters to their paths in the module. ``releases`` is what
+    was watched while the program was exported.
     """
-    return assemble(_Reader(exported, name, batch_size, batch_axes, notes, parameters or {}).read())
+    program = _Reader(exported, name, batch_size, batch_axes, notes, parameters or {}, releases).read()
+    return assemble(program)
 
 
 class _Reader:
@@ -109,6 +134,7 @@ class _Reader:
         batch_axes: Mapping[str, int | None],
         notes: Iterable[str],
         parameters: Mapping[str, str],
+        releases: Releases | None,
     ) -> None:
         self.exported, self.name, self.batch_size, self.batch_axes, self.parameters = (
             exported,
@@ -117,6 +143,8 @@ class _Reader:
             batch_axes,
             parameters,
         )
+        self.releases = releases
+        self.traced: dict[str, tuple[str, int]] = {}  # FX node → its tensor, and the number of calls up to it
         self.tensors: dict[str, Tensor] = {}
         self.calls: list[AtenCall] = []
         self.warnings: list[str] = list(notes)
@@ -155,6 +183,7 @@ class _Reader:
             tuple(dict.fromkeys(names)),
             self.batch_size,
             tuple(dict.fromkeys(self.warnings)),
+            released=None if self.releases is None else self.releases.by_tensor(self.traced),
         )
 
     def _tied_to(self, name: str, target: str | None) -> str | None:
@@ -181,7 +210,9 @@ class _Reader:
             if node.op == "get_attr":
                 environment[node] = self._constant(graph_module, node, prefix)
             elif node.op == "call_function":
-                environment[node] = self._call(node, environment, prefix)
+                environment[node] = value = self._call(node, environment, prefix)
+                if isinstance(value, Ref):
+                    self.traced[node.name] = str(value), len(self.calls)
         return ()
 
     def _constant(self, graph_module: Any, node: Any, prefix: str) -> Any:

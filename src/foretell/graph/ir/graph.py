@@ -19,6 +19,11 @@ class Graph:
 
     Use `Graph.build`, which sorts and validates. Weights that the model owns but no node reads are among the tensors,
     too: they take memory and count as parameters.
+
+    ``held`` are the tensors that the program still names after their last reader, each with the node after which it
+    lets go of them; a tensor that is not listed is freed after its last reader. It is None where no program was watched
+    (an ONNX file): then lifetimes are guessed from module paths. ``fixed`` are the tensors whose dtype the program sets
+    by itself (``x.float()``), so that they keep it when the model is cast. The hash depends on neither.
     """
 
     name: str
@@ -29,6 +34,8 @@ class Graph:
     batch_size: int = 1
     warnings: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
+    held: Mapping[str, str] | None = None
+    fixed: frozenset[str] = frozenset()
 
     @classmethod
     def build(
@@ -42,6 +49,7 @@ class Graph:
         batch_size: int = 1,
         warnings: Iterable[str] = (),
         metadata: Mapping[str, str] | None = None,
+        held: Mapping[str, str] | None = None,
     ) -> Graph:
         """Sort the nodes topologically, validate, and return the graph."""
         ordered = sort_nodes(tuple(nodes))
@@ -54,6 +62,7 @@ class Graph:
             batch_size,
             tuple(warnings),
             dict(metadata or {}),
+            held,
         )
         graph.validate()
         return graph
@@ -182,10 +191,15 @@ class Graph:
         model_dtype = self.dtype
         if model_dtype == dtype:
             return self
-        tensors = {n: replace(t, dtype=dtype) if t.dtype == model_dtype else t for n, t in self.tensors.items()}
+        tensors = {
+            n: replace(t, dtype=dtype) if t.dtype == model_dtype and n not in self.fixed else t
+            for n, t in self.tensors.items()
+        }
         nodes = tuple(
             replace(n, bodies=tuple(b.with_dtype(dtype) for b in n.bodies)) if n.bodies else n for n in self.nodes
         )
+        if self.fixed:
+            nodes = tuple(_recast(node, self.tensors, tensors) for node in nodes)
         return replace(self, tensors=tensors, nodes=nodes)
 
     @cached_property
@@ -200,6 +214,20 @@ class Graph:
             if weight:
                 return weight.most_common(1)[0][0]
         return "fp32"
+
+
+def _recast(node: Node, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Node:
+    """A cast whose operand got the dtype of its result does nothing any more; one that did nothing may have to work."""
+    if node.op not in ("Identity", "Cast") or not node.inputs or not node.inputs[0] or not node.outputs[0]:
+        return node
+    source, result = node.inputs[0], node.outputs[0]
+    if not (after[source].is_float and after[result].is_float):
+        return node
+    was_cast, is_cast = before[source].dtype != before[result].dtype, after[source].dtype != after[result].dtype
+    attributes = {name: value for name, value in node.attributes.items() if name != "to"}
+    if is_cast:
+        return replace(node, op="Cast", attributes=attributes | {"to": after[result].dtype})
+    return replace(node, op="Identity", attributes=attributes) if was_cast else node
 
 
 def sort_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:

@@ -20,13 +20,11 @@ to write row-major results, even where a library chooses another layout.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import accumulate
-from operator import mul
 
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
+from foretell.graph.ir.strides import EinsumPlan, contiguous, is_contiguous, plan_einsum, viewed_strides
 
 # with pooling, the operators that write channels-last if they read channels-last
 _CONVOLUTIONS = ("Conv", "ConvTranspose", "FusedConv")
@@ -41,57 +39,6 @@ class Layout:
 
     storage: str
     strides: tuple[int, ...]
-
-
-@lru_cache(maxsize=4096)
-def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the row-major strides of a shape.
-
-    >>> contiguous((2, 3, 4))
-    (12, 4, 1)
-    """
-    return tuple(reversed(list(accumulate(shape[:0:-1], mul, initial=1)))) if shape else ()
-
-
-def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether a tensor lies row-major. An axis of size 1 may have any stride, and an empty tensor any layout."""
-    return all(d == 1 or s == c for d, s, c in zip(shape, strides, contiguous(shape))) or 0 in shape
-
-
-def viewed_strides(
-    shape: tuple[int, ...], strides: tuple[int, ...], new_shape: tuple[int, ...]
-) -> tuple[int, ...] | None:
-    """Return the strides of a reshaped view, or None where a copy is needed (the rule of ``torch.Tensor.view``).
-
-    Axes of the old shape form a chunk if they lie in memory as one axis would: the stride of each is the stride of the
-    next times its size. A view exists if every chunk can be cut into whole axes of the new shape. Both shapes are
-    walked from the last axis to the first.
-
-    >>> viewed_strides((2, 3, 4), (12, 4, 1), (6, 4)), viewed_strides((3, 2), (1, 3), (6,))
-    ((4, 1), None)
-    """
-    if 0 in shape or not shape:  # no element, or exactly one: any strides will do
-        return contiguous(new_shape)
-    new_strides = [0] * len(new_shape)
-    position = len(new_shape) - 1
-    chunk_stride = strides[-1]
-    chunk_size = remaining = 1
-    for axis in range(len(shape) - 1, -1, -1):
-        chunk_size *= shape[axis]
-        # an axis of size 1 never ends a chunk: its stride is never used
-        chunk_ends = axis == 0 or (shape[axis - 1] != 1 and strides[axis - 1] != chunk_size * chunk_stride)
-        if not chunk_ends:
-            continue
-        while position >= 0 and (remaining < chunk_size or new_shape[position] == 1):
-            new_strides[position] = remaining * chunk_stride
-            remaining *= new_shape[position]
-            position -= 1
-        if remaining != chunk_size:  # an axis of the new shape would span two chunks
-            return None
-        if axis > 0:
-            chunk_stride = strides[axis - 1]
-            chunk_size = remaining = 1
-    return tuple(new_strides) if position < 0 else None
 
 
 def in_channels_last(graph: Graph) -> Graph:
@@ -129,6 +76,8 @@ def _find_layouts(graph: Graph) -> Mapping[str, Layout]:
 def _output_layout(graph: Graph, node: Node, output: str, known: Mapping[str, Layout]) -> Layout:
     """The layout of one output, from the layout of the first input and the kind of the operator."""
     kind, shape = lookup(node.op, node.domain).kind, graph.tensors[output].shape
+    if node.op == "Einsum" and (plan := einsum_plan(graph, node, known)) is not None:
+        return Layout(output, plan.strides)
     if node.inputs and node.inputs[0]:
         source, source_layout = graph.tensors[node.inputs[0]].shape, known[node.inputs[0]]
         if kind == "view":
@@ -147,6 +96,14 @@ def _output_layout(graph: Graph, node: Node, output: str, known: Mapping[str, La
             _, heads, queries, size = shape  # the fused kernels write (batch, queries, heads, size)
             return Layout(output, (queries * heads * size, size, heads * size, 1))
     return Layout(output, contiguous(shape))
+
+
+def einsum_plan(graph: Graph, node: Node, known: Mapping[str, Layout]) -> EinsumPlan | None:
+    """How PyTorch carries out an ``einsum``, or None where that is not known."""
+    if not all(node.inputs) or len(node.inputs) < 2:
+        return None
+    shapes = [graph.tensors[name].shape for name in node.inputs]
+    return plan_einsum(node.text("equation"), shapes, [known[name].strides for name in node.inputs])
 
 
 def _first_of_shape(graph: Graph, node: Node, shape: tuple[int, ...]) -> str:

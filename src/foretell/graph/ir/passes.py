@@ -19,6 +19,7 @@ _AUTOCAST_FULL = frozenset(
         "Softmax", "LogSoftmax", "LayerNormalization", "GroupNormalization", "RMSNormalization", "Exp", "Log", "Pow",
         "Reciprocal", "Rsqrt", "Softplus", "Erf", "Acos", "Asin", "Cosh", "Sinh", "Tan", "CumSum", "CumProd",
         "ReduceSum", "ReduceProd", "ReduceL2", "ReduceL1", "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss",
+        "Resize", "Upsample",
     }
 )  # fmt: skip
 MATMUL = "matmul"  # in the metadata of a graph: the precision of its products, where it is not that of its tensors

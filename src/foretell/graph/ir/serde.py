@@ -110,7 +110,7 @@ def _packed(graph: Graph) -> dict[str, Any]:
         ]
         for n in graph.nodes
     ]
-    return {
+    packed = {
         "version": VERSION,
         "name": graph.name,
         "batch_size": graph.batch_size,
@@ -122,6 +122,13 @@ def _packed(graph: Graph) -> dict[str, Any]:
         "tensors": tensors,
         "nodes": nodes,
     }
+    if graph.held is not None:  # absent from older files, and from graphs of files that are not programs
+        positions = {node.name: position for position, node in enumerate(graph.nodes)}
+        pairs = [(numbers[name], positions[node]) for name, node in graph.held.items() if name in numbers]
+        packed["held"] = [[tensor, position] for tensor, position in pairs]
+    if graph.fixed:
+        packed["fixed"] = sorted(numbers[name] for name in graph.fixed if name in numbers)
+    return packed
 
 
 def _unpacked(content: dict[str, Any]) -> Graph:
@@ -168,7 +175,15 @@ def _unpacked(content: dict[str, Any]) -> Graph:
         _integer(content["batch_size"]),
         tuple(str(w) for w in content["warnings"]),
         {str(k): str(v) for k, v in content["metadata"].items()},
+        _held(content["held"], names, nodes) if "held" in content else None,
+        frozenset(named([_integer(number) for number in content.get("fixed", [])])),
     )
+
+
+def _held(pairs: list[list[int]], names: list[str], nodes: tuple[Node, ...]) -> dict[str, str]:
+    if any(_integer(number) < 0 for pair in pairs for number in pair):
+        raise IndexError(pairs)
+    return {names[tensor]: nodes[position].name for tensor, position in pairs}
 
 
 def _attribute(value: object) -> Attribute:

@@ -68,6 +68,11 @@ class Tensor:
         """Whether the dtype is a floating-point one, which ``model.to(dtype)`` would change."""
         return self.dtype in FLOAT_DTYPES
 
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether a gradient can flow to it: floating-point and complex numbers."""
+        return self.is_float or self.dtype.startswith("complex")
+
     def validate(self) -> None:
         """Raise `GraphError` if the dtype, the shape or the batch axis is impossible."""
         if self.dtype not in DTYPE_BITS:

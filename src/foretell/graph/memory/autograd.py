@@ -17,9 +17,10 @@ trained; gradients with respect to the model's inputs are not computed.
 from collections.abc import Mapping
 
 from foretell.graph.ir.graph import Graph
-from foretell.graph.ir.layout import Layout, contiguous
+from foretell.graph.ir.layout import Layout, layouts
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
+from foretell.graph.ir.strides import contiguous
 from foretell.graph.ir.tensor import Tensor
 from foretell.graph.memory.workspaces import is_fused, padded_mask_bytes, score_bytes
 
@@ -38,14 +39,45 @@ _RESERVED_PER_STEP = {
     "RNN": 2,
 }  # cuDNN's reserve, in values per hidden unit and step: gates, states
 
+_CELL_GATES = {"LSTMCell": 12, "GRUCell": 11}  # in values per hidden unit
+
 
 def needing_gradients(graph: Graph) -> frozenset[str]:
     """The tensors that a gradient flows to: floating-point parameters and everything computed from them."""
-    needing = {t.name for t in graph.tensors.values() if t.kind == "parameter" and t.is_float}
+    needing = {t.name for t in graph.tensors.values() if t.kind == "parameter" and t.is_differentiable}
     for node in graph.nodes:
-        if not needing.isdisjoint(node.inputs) and lookup(node.op, node.domain).kind != "free":
-            needing.update(o for o in node.outputs if o and graph.tensors[o].is_float)
+        stops = lookup(node.op, node.domain).kind == "free" or node.integer("detached", 0)
+        if not needing.isdisjoint(node.inputs) and not stops:
+            needing.update(o for o in node.outputs if o and graph.tensors[o].is_differentiable)
+            if base := overwritten(graph, node):
+                needing.add(base)  # whoever reads it from here on reads what was written into it
     return frozenset(needing)
+
+
+def loss_output(graph: Graph, needing: frozenset[str]) -> str:
+    """The output that the loss is taken on: the first one that needs a gradient, as in measured steps; "" for none."""
+    return next((name for name in graph.outputs if name in needing), "")
+
+
+def reached_by_loss(graph: Graph, needing: frozenset[str]) -> frozenset[str]:
+    """The tensors that get a gradient: of those that need one, the ones that the loss depends on.
+
+    Heads that only other outputs read, and distances that end in an ``argmin``, have no backward.
+    """
+    reached = {loss_output(graph, needing)} - {""}
+    for node in reversed(graph.nodes):
+        is_read = not reached.isdisjoint(node.outputs) or overwritten(graph, node) in reached
+        if is_read and differentiates(node, needing):
+            reached.update(name for name in (*node.inputs, *node.outputs) if name in needing)
+    return frozenset(reached)
+
+
+def overwritten(graph: Graph, node: Node) -> str:
+    """The tensor that a node writes a part of: ``base[:, :8] = x`` copies into a view of it; "" for other nodes."""
+    if node.op != "CopyTo" or not node.outputs or not node.outputs[0]:
+        return ""
+    storage = layouts(graph)[node.outputs[0]].storage
+    return storage if storage not in node.outputs and graph.tensors[storage].kind == "activation" else ""
 
 
 def differentiates(node: Node, needing: frozenset[str]) -> bool:
@@ -69,7 +101,17 @@ def _saved(graph: Graph, node: Node, needing: frozenset[str]) -> tuple[str, ...]
         return (*inputs[:3], *node.outputs[:1])
     if entry.kind == "recurrent":
         return (*inputs, *node.outputs)
-    if entry.kind == "contraction" and node.op not in ("MoE", "Einsum", "Bilinear"):
+    # the positions; ``gather`` also keeps what it picks from, and ``index_add`` what it adds
+    if entry.kind == "gather":
+        return inputs if node.op == "GatherElements" else inputs[1:]
+    if entry.kind == "scatter":
+        return inputs[1:3] if node.integer("rows", 0) else inputs[1:2]
+    # a mirrored or repeated edge is summed up by a kernel that reads the input again; a real transform keeps its input
+    if (node.op == "Pad" and node.text("mode") in ("reflect", "replicate")) or (
+        node.op == "DFT" and inputs and graph.tensors[inputs[0]].is_float
+    ):
+        return inputs[:1]
+    if entry.kind == "contraction" and node.op not in ("MoE", "Bilinear") and (node.op != "Einsum" or len(inputs) == 2):
         # inputs[1::-1] are the same two operands the other way round: each is saved for the gradient of its partner
         return tuple(i for i, partner in zip(inputs[:2], inputs[1::-1]) if partner in needing)
     if node.op in _PRODUCTS:
@@ -103,6 +145,8 @@ def extra_saved_blocks(graph: Graph, node: Node, needing: frozenset[str]) -> lis
     if entry.kind == "attention":
         return [out.elements // max(out.shape[-1], 1) * STATISTIC_BYTES, padded_mask_bytes(graph, node)]
     if entry.kind == "recurrent":
+        if node.op in _CELL_GATES:  # the gates of input and state, and what the fused kernel computed from them
+            return [_CELL_GATES[node.op] * out.bytes]
         return [_RESERVED_PER_STEP.get(node.op, 0) * out.bytes * node.integer("layers", 1)]
     # a mean and an inverse deviation for each row, group or channel
     if entry.kind == "normalisation" and entry.saves == "inputs":

@@ -23,12 +23,12 @@ without module paths, such as many ONNX files, are treated as one frame.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from foretell.graph.ir.graph import Graph
-from foretell.graph.ir.layout import Layout, is_contiguous, layouts, viewed_strides
+from foretell.graph.ir.layout import Layout, layouts
 from foretell.graph.ir.node import Node
 from foretell.graph.memory.allocator import CachingAllocator, Tape, rounded
+from foretell.graph.memory.operand_copies import einsum_between, operand_copies
 from foretell.graph.memory.workspaces import library_blocks
 
 INDEX_BYTES = 8
@@ -133,9 +133,8 @@ def deaths(graph: Graph, laid_out: Mapping[str, Layout]) -> Mapping[int, list[st
 def working_blocks(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> list[int]:
     """The sizes that a node needs besides its inputs and outputs while it runs: sub-graphs, copies, indices."""
     blocks = [inference_peak(body).activation_bytes for body in node.bodies]
-    if node.op in ("MatMul", "Gemm"):
-        blocks += [_folding_copy(graph, node, name, laid_out) for name in node.inputs[:2] if name]
-    elif node.op in ("MaxPool", "AdaptiveMaxPool") and len(node.outputs) == 1:
+    blocks += [*operand_copies(graph, node, laid_out).values(), *einsum_between(graph, node, laid_out)]
+    if node.op in ("MaxPool", "AdaptiveMaxPool") and len(node.outputs) == 1:
         # PyTorch's kernel always writes the indices of the maxima, too
         blocks.append(graph.tensors[node.outputs[0]].elements * INDEX_BYTES)
     elif node.op in ("LSTM", "GRU", "RNN") and node.inputs and node.outputs and node.outputs[0]:
@@ -146,21 +145,10 @@ def working_blocks(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> 
     return blocks
 
 
-def _folding_copy(graph: Graph, node: Node, name: str, laid_out: Mapping[str, Layout]) -> int:
-    """The size of the copy of an operand: a batched product folds all leading axes into one, which may need a copy."""
-    tensor, out = graph.tensors[name], graph.tensors[node.outputs[0]]
-    shape, strides = tensor.shape, laid_out[name].strides
-    if len(out.shape) < 3 or len(shape) < 3:
-        return 0
-    if node.op == "Gemm":  # a linear layer folds all rows into one matrix
-        return 0 if is_contiguous(shape, strides) else tensor.bytes
-    if viewed_strides(shape, strides, (prod(shape[:-2]), *shape[-2:])) is not None:
-        return 0
-    return tensor.bytes
-
-
 def _last_use(graph: Graph) -> dict[str, int]:
     """The position of the last node that can touch each input and activation."""
+    if graph.held is not None:
+        return _watched_last_use(graph, graph.held)
     last: dict[str, int] = {}
     end = len(graph.nodes)
     split_paths = {path: path.split(".") if path else [] for path in {node.module for node in graph.nodes}}
@@ -181,6 +169,17 @@ def _last_use(graph: Graph) -> dict[str, int]:
         last.setdefault(name, position)
     for name in (*graph.inputs, *graph.outputs):
         last[name] = end
+    return last
+
+
+def _watched_last_use(graph: Graph, held: Mapping[str, str]) -> dict[str, int]:
+    """The same where the program itself was watched: nothing is guessed."""
+    positions = {node.name: position for position, node in enumerate(graph.nodes)}
+    last = {name: readers[-1] for name, readers in graph.consumers.items()}
+    for name, position in graph.producers.items():
+        last[name] = max(last.get(name, position), positions.get(held.get(name, ""), position))
+    for name in (*graph.inputs, *graph.outputs):
+        last[name] = len(graph.nodes)
     return last
 
 

@@ -9,12 +9,12 @@ gradients of parameters stay until the optimizer has used them.
 Source: the rules of the autograd engine (a gradient that has a single user is added to in place) and of the ``foreach``
 optimizers, compared with ``torch.cuda.max_memory_allocated`` (``docs/lab/0010-memory.md``).
 
-Limits: one loss on the outputs of the graph, one step without gradient accumulation, and gradients that are set to None
-between steps. Gradient checkpointing and sharded optimizers are not modelled.
+Limits: one loss, on the first output of the graph that has a gradient; one step without gradient accumulation, and
+gradients that are set to None between steps. Gradient checkpointing and sharded optimizers are not modelled.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from foretell.graph.cost.training import STATE_BYTES, find_optimizer
 from foretell.graph.ir.graph import Graph
@@ -26,10 +26,14 @@ from foretell.graph.memory.autograd import (
     differentiates,
     extra_saved_blocks,
     gradient_passes,
+    loss_output,
     needing_gradients,
+    overwritten,
+    reached_by_loss,
     saved_for_backward,
 )
 from foretell.graph.memory.liveness import Peak, deaths, live_peak, working_blocks
+from foretell.graph.memory.operand_copies import einsum_between, operand_copies
 from foretell.graph.memory.workspaces import backward_blocks, keeps_mask, library_blocks
 
 
@@ -41,7 +45,8 @@ def training_peak(graph: Graph, optimizer: str = "sgd") -> Peak:
 def optimizer_states(graph: Graph, optimizer: str) -> list[int]:
     """The sizes of the optimizer's states, in the order in which it allocates them."""
     update = find_optimizer(optimizer)
-    sizes = [t.elements * STATE_BYTES for t in graph.tensors.values() if t.kind == "parameter"]
+    reached = reached_by_loss(graph, needing_gradients(graph))
+    sizes = [t.elements * STATE_BYTES for n, t in graph.tensors.items() if t.kind == "parameter" and n in reached]
     return [size for size in sizes for _ in range(update.states)]
 
 
@@ -61,8 +66,9 @@ class _Walk:
     def __init__(self, graph: Graph, *, cuda: bool) -> None:
         self.graph, self.tape, self.cuda = graph, Tape(), cuda
         self.laid_out, self.needing = layouts(graph), needing_gradients(graph)
+        self.reached = reached_by_loss(graph, self.needing)
         self.size = {n: t.bytes for n, t in graph.tensors.items()}
-        self.saved = [self._storages(node) for node in graph.nodes]
+        self.saved = [self._storages(node) if self._has_backward(node) else frozenset[str]() for node in graph.nodes]
         self.extra: list[list[int]] = []  # for each node the blocks that it keeps besides tensors
         self.holders: dict[str, int] = defaultdict(int)  # storage → number of backwards that still need it
         for storages in self.saved:
@@ -73,27 +79,65 @@ class _Walk:
         self.users: dict[int, int] = {}  # block of a gradient → number of gradients that lie in it
         self.parameter_gradients: dict[str, int] = {}  # parameter → the block that holds its gradient
 
+    def _has_backward(self, node: Node) -> bool:
+        return not self.reached.isdisjoint(node.outputs)
+
     def _storages(self, node: Node) -> frozenset[str]:
         """The storages that a node keeps alive until its backward has run."""
         saved = saved_for_backward(self.graph, node, self.needing)
         if saved and keeps_mask(self.graph, node):
             saved += node.inputs[3:4]
-        storages = (self.laid_out[n].storage for n in saved)
+        copies = operand_copies(self.graph, node, self.laid_out)  # then the copy is saved in place of the operand
+        storages = (self.laid_out[n].storage for n in saved if n not in copies)
         return frozenset(s for s in storages if self.graph.tensors[s].kind == "activation")
 
     def forward(self) -> None:
         """Allocate outputs and what autograd keeps besides them; free what neither a frame nor a backward needs."""
         # _drop keeps a storage that dies here if a backward still needs it; backward drops it later
-        dies, tape = deaths(self.graph, self.laid_out), self.tape
+        dies, tape = self._deaths(), self.tape
         for position, node in enumerate(self.graph.nodes):
             tape.begin(node.name)
             for output in node.outputs:
                 if output and self.laid_out[output].storage == output:
                     self.numbers[output] = tape.allocate(self.size[output])
-            self.extra.append([tape.allocate(size) for size in extra_saved_blocks(self.graph, node, self.needing)])
+            self.extra.append([tape.allocate(size) for size in self._extra(node)])
             self._work(node)
             for storage in dies[position]:
                 self._drop(storage)
+
+    def _extra(self, node: Node) -> list[int]:
+        """The sizes that a node keeps besides tensors: indices, masks, copies of operands."""
+        if not self._has_backward(node):
+            return []
+        # the copy of an operand is saved for the gradient of its partner; that of a signal is saved in any case
+        copies = [
+            size
+            for name, size in operand_copies(self.graph, node, self.laid_out).items()
+            if node.op == "DFT" or any(i in self.needing for i in node.inputs[:3] if i != name)
+        ]
+        return [
+            *extra_saved_blocks(self.graph, node, self.needing),
+            *copies,
+            *einsum_between(self.graph, node, self.laid_out),
+        ]
+
+    def _deaths(self) -> Mapping[int, list[str]]:
+        """What dies after each node in the forward pass; what a node saves for nothing dies with its outputs."""
+        ends = {s: position for position, storages in deaths(self.graph, self.laid_out).items() for s in storages}
+        until: dict[str, int] = {}  # tensor → when the last node goes that was computed from it and saves something
+        for node in reversed(self.graph.nodes):
+            if self._has_backward(node) or not differentiates(node, self.needing):
+                continue
+            outputs = [o for o in node.outputs if o]
+            end = max(max(ends.get(self.laid_out[o].storage, -1), until.get(o, -1)) for o in outputs)
+            for name in node.inputs:
+                until[name] = max(until.get(name, -1), end)
+            for storage in self._storages(node):
+                ends[storage] = max(ends.get(storage, -1), end)
+        dies: dict[int, list[str]] = defaultdict(list)
+        for storage, position in ends.items():
+            dies[position].append(storage)
+        return dies
 
     def _work(self, node: Node, more: Sequence[int] = ()) -> None:
         """Allocate what a node needs while it runs, and free it."""
@@ -107,25 +151,58 @@ class _Walk:
             self.tape.free(self.numbers.pop(storage))
 
     def loss(self) -> None:
-        """The loss works in fp32 and saves a tensor of the size of its input; the model's outputs are freed with it."""
-        tape = self.tape
-        tape.begin("loss")
-        for name in dict.fromkeys(self.graph.outputs):
-            if name in self.needing:
-                fp32_bytes = self.graph.tensors[name].elements * STATE_BYTES
-                saved = tape.allocate(fp32_bytes)
-                if self.size[name] != fp32_bytes:
-                    tape.allocate_briefly([fp32_bytes])
-                self._drop(self.laid_out[name].storage)
-                temporary = tape.allocate(fp32_bytes)
-                gradient = self._allocate(fp32_bytes)
-                tape.free(temporary)
-                tape.free(saved)
-                # the gradient is cast back to the dtype of the output
-                if self.size[name] != fp32_bytes:
-                    self._release(gradient)
-                    gradient = self._allocate(self.size[name])
-                self._accumulate(name, gradient)
+        """A cross-entropy on scores, a mean square on anything else; both work in fp32, and outputs go with them."""
+        name = loss_output(self.graph, self.needing)
+        if not name:
+            return
+        self.tape.begin("loss")
+        gradient = self._cross_entropy(name) if self._has_scores(name) else self._mean_square(name)
+        # the gradient is cast back to the dtype of the output
+        if self.graph.tensors[name].dtype != "fp32":
+            self._release(gradient)
+            gradient = self._allocate(self.size[name])
+        self._accumulate(name, gradient)
+
+    def _has_scores(self, name: str) -> bool:
+        """Whether an output is taken for scores of classes: a row for each item, or for each token of a text."""
+        rank = len(self.graph.tensors[name].shape)
+        reads_tokens = any(self.graph.tensors[i].dtype.startswith("int") for i in self.graph.inputs)
+        return rank == 2 or (rank == 3 and reads_tokens)
+
+    def _cross_entropy(self, name: str) -> int:
+        """It saves logarithms of the size of its input; returns the block of the gradient."""
+        tape, fp32_bytes = self.tape, self.graph.tensors[name].elements * STATE_BYTES
+        saved = tape.allocate(fp32_bytes)
+        if self.graph.tensors[name].dtype != "fp32":
+            tape.allocate_briefly([fp32_bytes])
+        self._drop_outputs()
+        temporary = tape.allocate(fp32_bytes)
+        gradient = self._allocate(fp32_bytes)
+        tape.free(temporary)
+        tape.free(saved)
+        return gradient
+
+    def _mean_square(self, name: str) -> int:
+        """It saves its input in fp32, and multiplies four tensors of its size in backward; returns the gradient."""
+        tape, fp32_bytes = self.tape, self.graph.tensors[name].elements * STATE_BYTES
+        is_full = self.graph.tensors[name].dtype == "fp32"
+        saved = None if is_full else tape.allocate(fp32_bytes)
+        tape.allocate_briefly([fp32_bytes])
+        if not is_full:
+            self._drop_outputs()
+        # 2 · x · (1 / n): the mean's gradient, the power's two factors, their product
+        factors = [tape.allocate(fp32_bytes) for _ in range(3)]
+        gradient = self._allocate(fp32_bytes)
+        for number in factors:
+            tape.free(number)
+        if saved is not None:
+            tape.free(saved)
+        self._drop_outputs()
+        return gradient
+
+    def _drop_outputs(self) -> None:
+        for output in dict.fromkeys(self.graph.outputs):
+            self._drop(self.laid_out[output].storage)
 
     def backward(self) -> None:
         """Visit the nodes in reverse: make the gradients of their inputs, then free what they had saved."""
@@ -133,6 +210,8 @@ class _Walk:
         for position in range(len(self.graph.nodes) - 1, -1, -1):
             node = self.graph.nodes[position]
             tape.begin(f"{node.name} (backward)")
+            if (base := overwritten(self.graph, node)) in self.gradients:
+                self._split_gradient(node, base)
             incoming = [self.gradients.pop(o) for o in node.outputs if o in self.gradients]
             if incoming and differentiates(node, self.needing):
                 self._differentiate(node, incoming)
@@ -161,7 +240,7 @@ class _Walk:
         unreduced: list[tuple[str, int]] = []  # gradients of broadcast operands, before they are summed
         broadcasts = lookup(node.op, node.domain).kind == "elementwise" and node.op not in ("Add", "Sub", "Sum", "Mean")
         largest = max(self.size[o] for o in node.outputs if o)
-        for name in dict.fromkeys(i for i in node.inputs if i in self.needing):
+        for name in dict.fromkeys(i for i in node.inputs if i in self.reached):
             is_parameter = self.graph.tensors[name].kind == "parameter"
             # an addition hands the very same gradient to both operands: one block, one more user
             if not is_parameter and len(incoming) == 1 and gradient_passes(self.graph, node, name, self.laid_out):
@@ -182,6 +261,13 @@ class _Walk:
             made.append((name, small))
         for name, gradient in made:
             self._accumulate(name, gradient)
+
+    def _split_gradient(self, node: Node, base: str) -> None:
+        """A write into a part of a tensor: backward copies the gradient of the whole, and takes the part out of it."""
+        whole = self._allocate(self.size[base])
+        self._release(self.gradients.pop(base))
+        self.gradients[base] = whole
+        self.gradients[node.outputs[0]] = self._allocate(self.size[node.outputs[0]])
 
     def _accumulate(self, name: str, gradient: int) -> None:
         """Add a gradient to what other paths have brought to the same tensor."""

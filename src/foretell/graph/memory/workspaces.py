@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from math import prod
 
 from foretell.graph.ir.graph import Graph
-from foretell.graph.ir.layout import Layout, is_contiguous, layouts
+from foretell.graph.ir.layout import Layout, is_channels_last, layouts
 from foretell.graph.ir.node import Node
+from foretell.graph.ir.strides import is_contiguous
 from foretell.graph.ir.tensor import Tensor
 from foretell.graph.memory.allocator import rounded
 from foretell.units import MIB
@@ -35,13 +36,23 @@ _WIDE_GROUP = 32  # channels; groups that are wider run one after the other
 _WIDE_OUTPUT = 180  # channels of a strided 1x1 convolution, from which on it copies
 _FEW_PIXELS = 56  # of the output; a large 1x1 convolution copies up to this many
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 5}  # output-sized buffers in the workspace, as measured
+# derivatives that are written as several calls: so many results in between are alive with the gradient itself
+BACKWARD_TEMPORARIES = {
+    "Softmax": 1,  # grad * result
+    "Sin": 1, "Abs": 1, "Sqrt": 1,  # cos x; sgn x; 2 * result
+    "Cos": 2, "Pow": 2, "Rsqrt": 2, "Reciprocal": 2, "CumSum": 2,  # -sin x; n * x**(n - 1); …; flipped twice
+}  # fmt: skip
 _STREAM_BYTES = 8 * MIB  # for each layer and direction
 
 
 def library_blocks(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> list[int]:
     """The sizes of the workspaces that a node allocates while it runs."""
-    if node.op == "Conv" and len(node.inputs) > 1 and node.outputs[0]:
-        return [_convolution(graph, node, laid_out)]
+    if node.op in ("Conv", "ConvTranspose") and len(node.inputs) > 1 and node.outputs[0]:
+        return [_dense_copy(graph, node, laid_out), _convolution(graph, node, laid_out)]
+    if node.op == "DFT" and node.inputs and node.inputs[0]:
+        # an inverse real transform destroys what it reads: PyTorch gives it a copy
+        source, out = graph.tensors[node.inputs[0]], graph.tensors[node.outputs[0]]
+        return [source.bytes] if out.is_float and not source.is_float else []
     if node.op in _GATES and node.outputs and node.outputs[0]:
         return _recurrence(graph, node)
     if node.op == "Attention":
@@ -102,6 +113,8 @@ def _unfused_attention(graph: Graph, node: Node) -> list[int]:
 
 def backward_blocks(graph: Graph, node: Node, needing: frozenset[str]) -> list[int]:
     """The extra blocks of a node's backward: gradients that belong to no tensor of the graph."""
+    if node.op in BACKWARD_TEMPORARIES and node.inputs[0] in needing:
+        return [graph.tensors[node.outputs[0]].bytes] * BACKWARD_TEMPORARIES[node.op]
     if node.op != "Attention":
         return []
     if not is_fused(graph, node):
@@ -129,7 +142,7 @@ def _convolution(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> in
     """The workspace of a convolution: the copies of its tensors in the layout that tensor cores need."""
     source, weight, out = (graph.tensors[n] for n in (node.inputs[0], node.inputs[1], node.outputs[0]))
     groups = node.integer("group", 1)
-    if len(weight.shape) < 3 or not is_contiguous(source.shape, laid_out[node.inputs[0]].strides):
+    if len(weight.shape) < 3 or is_channels_last(source.shape, laid_out[node.inputs[0]].strides):
         return 0
     if groups > 1 and weight.shape[1] == 1:
         return 0  # depthwise: PyTorch has a kernel of its own
@@ -138,10 +151,23 @@ def _convolution(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> in
     return sum(_copies(source, weight, out, node)) // loops
 
 
+def _dense_copy(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> int:
+    """The copy of an input that lies neither row-major nor channels-last, such as a transposed sequence."""
+    source, strides = graph.tensors[node.inputs[0]], laid_out[node.inputs[0]].strides
+    is_dense = is_contiguous(source.shape, strides) or is_channels_last(source.shape, strides)
+    return 0 if is_dense else source.bytes
+
+
 def _copies(source: Tensor, weight: Tensor, out: Tensor, node: Node) -> list[int]:
     """The sizes of the tensors that are copied into another layout, with their channels padded for tensor cores."""
     out_channels, in_channels, *kernel = weight.shape
+    if node.op == "ConvTranspose":  # its weights are those of the convolution whose gradient it is
+        out_channels, in_channels = in_channels, out_channels
     half, macs = source.dtype in _HALF, out.elements * prod(weight.shape[1:])
+    if node.op == "ConvTranspose":
+        macs = source.elements * prod(weight.shape[1:])
+        if not half and macs <= 4 * _MUCH_WORK:
+            return []
     alignment = 8 if half else 4
     input_padding, output_padding = (
         rounded(in_channels, alignment) / max(in_channels, 1),

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from foretell.features.operator_codes import FIRST_CODED, operator_code
 from foretell.features.units import KINDS
 from foretell.graph import Graph
-from foretell.graph.ir.layout import Layout, is_contiguous, layouts
+from foretell.graph.ir.layout import Layout, layouts
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
+from foretell.graph.ir.strides import is_contiguous
 from foretell.graph.ir.tensor import Tensor
 from foretell.predictors.fusion.lazy_compiler import Lowered, lower
 

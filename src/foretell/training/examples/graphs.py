@@ -214,6 +214,15 @@ def stored_keys(folder: Path) -> set[GraphKey]:
     return {key for _, rows in _stored(folder) for _, key, _ in rows}
 
 
+def unwatched_keys(folder: Path) -> set[GraphKey]:
+    """The keys of stored graphs that do not say what their program holds: older foretells did not watch it."""
+    keys: set[GraphKey] = set()
+    for file, rows in _stored(folder):
+        graphs = parquet_files.read_graphs(file)
+        keys |= {key for place, key, _ in rows if graphs[place].held is None}
+    return keys
+
+
 def _stored(folder: Path) -> Iterator[tuple[TableFile, list[tuple[int, GraphKey, str]]]]:
     """By file the position, key and hash of stored graphs, without those that a fusion campaign stored."""
     for file in find_files(folder):
@@ -224,17 +233,46 @@ def _stored(folder: Path) -> Iterator[tuple[TableFile, list[tuple[int, GraphKey,
             yield file, [(place, GraphKey.of(row), row["graph_hash"]) for place, row in own]
 
 
-def write_graphs(journal: Path, folder: Path) -> Path | None:
-    """Write the journal's graphs that ``folder`` lacks into one more file, similar ones next to each other."""
-    stored = stored_keys(folder)
+def write_graphs(journal: Path, folder: Path, *, renewed: Iterable[GraphKey] = ()) -> Path | None:
+    """Write the journal's graphs that ``folder`` lacks into one more file, similar ones next to each other.
+
+    Graphs of ``renewed`` keys that the journal has replace those of the folder.
+    """
+    made = {GraphKey.of(line) for line in read_traces(journal) if line.get("kind") == _TABLE}
+    replaced = made.intersection(renewed)
+    stored = stored_keys(folder) - replaced
     lines = [line for line in read_traces(journal) if line.get("kind") == _TABLE and GraphKey.of(line) not in stored]
     if not lines:
         return None
     # similar graphs next to each other compress better
     lines.sort(key=lambda line: (str(line["family"]), str(line["mode"]), GraphKey.of(line)))
     folder.mkdir(parents=True, exist_ok=True)
+    old = [file for file, rows in _stored(folder) if not replaced.isdisjoint(key for _, key, _ in rows)]
+    path = _write_rows(lines, folder)
+    # the new graphs are on disk: now the rows that they replace may go
+    for file in old:
+        remaining = _rows_without(file, replaced)
+        if remaining:
+            _write_rows(remaining, folder)
+        file.path.unlink()
+    return path
+
+
+def _rows_without(file: TableFile, keys: set[GraphKey]) -> list[dict[str, Any]]:
+    """The rows of a file whose graphs are not among ``keys``."""
+    rows = read_columns(file, [name for name in TABLES[_TABLE].columns if name != "document"]).to_pylist()
+    graphs = parquet_files.read_graphs(file)
+    return [
+        row | {"document": graphs.document(place)}
+        for place, row in enumerate(rows)
+        if row["campaign_id"] or GraphKey.of(row) not in keys
+    ]
+
+
+def _write_rows(rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
+    """Write rows of graphs into a file of their own."""
     table = TABLES[_TABLE]
-    columns = {name: [line.get(name) for line in lines] for name in table.columns}
+    columns = {name: [row.get(name) for row in rows] for name in table.columns}
     with TableWriter(folder / f".{_TABLE}.part", table) as writer:
         writer.write(arrow_table(table, columns))
         partial = writer.finish()

@@ -1,0 +1,175 @@
+"""Graph: strides, the distance from one index of an axis to the next, and what they allow: views, or only copies.
+
+A tensor can be seen in another shape if its strides allow that (`viewed_strides`); otherwise the reshape copies. An
+``einsum`` depends on it, too. PyTorch carries it out pair by pair; of three operands it multiplies those two first that
+make the fewest multiplications in all (``opt_einsum``). Axes that only one of a pair has and nobody needs any more are
+summed first. If no axis is left to sum, the pair is multiplied element by element. Otherwise
+the axes of each operand are put into the order (common, kept, summed) and each group is merged into one axis, which
+copies the operand unless its strides allow a view. The result of the batched product lies in the order (common, kept of
+the left, kept of the right).
+
+Source: ``computeStride_impl`` in ATen/TensorUtils.cpp; ``einsum`` and ``sumproduct_pair`` in ATen/native/Linear.cpp.
+Limits: no ellipsis and no repeated axis within an operand of an ``einsum``; four and more operands are multiplied from
+the left; without the package ``opt_einsum`` three are, too.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from math import prod
+from operator import mul
+
+
+@lru_cache(maxsize=4096)
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the row-major strides of a shape.
+
+    >>> contiguous((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(reversed(list(accumulate(shape[:0:-1], mul, initial=1)))) if shape else ()
+
+
+def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether a tensor lies row-major. An axis of size 1 may have any stride, and an empty tensor any layout."""
+    return all(d == 1 or s == c for d, s, c in zip(shape, strides, contiguous(shape))) or 0 in shape
+
+
+def viewed_strides(
+    shape: tuple[int, ...], strides: tuple[int, ...], new_shape: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Return the strides of a reshaped view, or None where a copy is needed (the rule of ``torch.Tensor.view``).
+
+    Axes of the old shape form a chunk if they lie in memory as one axis would: the stride of each is the stride of the
+    next times its size. A view exists if every chunk can be cut into whole axes of the new shape. Both shapes are
+    walked from the last axis to the first.
+
+    >>> viewed_strides((2, 3, 4), (12, 4, 1), (6, 4)), viewed_strides((3, 2), (1, 3), (6,))
+    ((4, 1), None)
+    """
+    if 0 in shape or not shape:  # no element, or exactly one: any strides will do
+        return contiguous(new_shape)
+    new_strides = [0] * len(new_shape)
+    position = len(new_shape) - 1
+    chunk_stride = strides[-1]
+    chunk_size = remaining = 1
+    for axis in range(len(shape) - 1, -1, -1):
+        chunk_size *= shape[axis]
+        # an axis of size 1 never ends a chunk: its stride is never used
+        chunk_ends = axis == 0 or (shape[axis - 1] != 1 and strides[axis - 1] != chunk_size * chunk_stride)
+        if not chunk_ends:
+            continue
+        while position >= 0 and (remaining < chunk_size or new_shape[position] == 1):
+            new_strides[position] = remaining * chunk_stride
+            remaining *= new_shape[position]
+            position -= 1
+        if remaining != chunk_size:  # an axis of the new shape would span two chunks
+            return None
+        if axis > 0:
+            chunk_stride = strides[axis - 1]
+            chunk_size = remaining = 1
+    return tuple(new_strides) if position < 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class EinsumPlan:
+    """What an ``einsum`` does: the operands that it copies, the results in between, and the strides of its result.
+
+    ``copied`` are the positions of operands, -1 for a result in between; sizes are in elements.
+    """
+
+    copied: tuple[int, ...]
+    copies: tuple[int, ...]
+    between: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """An operand with one size and stride for each axis of the equation; an axis that it lacks has size 1."""
+
+    position: int  # -1 for a result in between
+    sizes: dict[str, int]
+    strides: dict[str, int]
+
+    def has(self, axis: str) -> bool:
+        return self.sizes.get(axis, 1) != 1
+
+
+def plan_einsum(equation: str, shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]]) -> EinsumPlan | None:
+    """The plan of an ``einsum``, or None for an equation that is not looked into.
+
+    >>> plan = plan_einsum("bij,bkj->bki", [(2, 3, 4), (2, 5, 4)], [(12, 4, 1), (20, 4, 1)])
+    >>> plan.copied, plan.strides
+    ((), (15, 1, 5))
+    """
+    terms, arrow, result = equation.replace(" ", "").partition("->")
+    labels = terms.split(",")
+    if not arrow or "." in equation or any(len({*term}) < len(term) for term in labels):
+        return None
+    if [len(term) for term in labels] != [len(shape) for shape in shapes]:
+        return None
+    operands = [
+        _Operand(position, dict(zip(term, shape)), dict(zip(term, steps)))
+        for position, (term, shape, steps) in enumerate(zip(labels, shapes, strides, strict=True))
+    ]
+    copied: list[int] = []
+    copies: list[int] = []
+    between: list[int] = []
+    waiting = [operands[place] for place in _order(operands, result)]
+    left = waiting.pop(0)
+    while waiting:
+        right = waiting.pop(0)
+        needed = {*result} | {axis for operand in waiting for axis in operand.sizes if operand.has(axis)}
+        left, made = _multiply(*((right, left) if between else (left, right)), needed, copied, copies)
+        if waiting:
+            between.append(made)
+    final = tuple(left.strides.get(axis, 0) for axis in result)
+    return EinsumPlan(tuple(copied), tuple(copies), tuple(between), final)
+
+
+def _order(operands: list[_Operand], result: str) -> list[int]:
+    """The order in which operands are multiplied."""
+    if len(operands) != 3:
+        return list(range(len(operands)))
+    orders = [[0, 1, 2], [0, 2, 1], [1, 2, 0]]
+    return min(orders, key=lambda order: _multiplications([operands[place] for place in order], result))
+
+
+def _multiplications(operands: list[_Operand], result: str) -> int:
+    """How many multiplications three operands take in their order."""
+    first, second, third = ({axis: size for axis, size in one.sizes.items() if size != 1} for one in operands)
+    pair = first | second
+    kept = {axis: size for axis, size in pair.items() if axis in result or axis in third}
+    return prod(pair.values()) + prod((kept | third).values())
+
+
+def _multiply(
+    left: _Operand, right: _Operand, needed: set[str], copied: list[int], copies: list[int]
+) -> tuple[_Operand, int]:
+    """The product of two operands and its size; operands that are copied are added to ``copied`` and ``copies``."""
+    axes = list(dict.fromkeys((*left.sizes, *right.sizes)))
+    summed = [axis for axis in axes if left.has(axis) and right.has(axis) and axis not in needed]
+    common = [axis for axis in axes if left.has(axis) and right.has(axis) and axis in needed]
+    # what only one operand has and nobody needs is summed before, and is gone
+    kept = [[axis for axis in axes if one.has(axis) and not other.has(axis) and axis in needed]
+            for one, other in ((left, right), (right, left))]  # fmt: skip
+    order = [*common, *kept[0], *kept[1]]
+    sizes = {axis: max(left.sizes.get(axis, 1), right.sizes.get(axis, 1)) for axis in order}
+    if summed:
+        for operand, groups in ((left, (common, kept[0], summed)), (right, (common, summed, kept[1]))):
+            if not _is_view(operand, groups):
+                copied.append(operand.position)
+                copies.append(prod(operand.sizes.values()))
+    else:  # an element-wise product keeps the order in which the axes occur
+        order = [axis for axis in axes if axis in sizes]
+    strides = dict(zip(order, contiguous(tuple(sizes[axis] for axis in order))))
+    return _Operand(-1, sizes, strides), prod(sizes.values())
+
+
+def _is_view(operand: _Operand, groups: tuple[list[str], ...]) -> bool:
+    """Whether three groups of axes, permuted and each merged into one, are a view of the operand."""
+    order = [axis for group in groups for axis in group]
+    shape = tuple(operand.sizes[axis] for axis in order)
+    merged = tuple(prod(operand.sizes[axis] for axis in group) for group in groups)
+    return viewed_strides(shape, tuple(operand.strides[axis] for axis in order), merged) is not None
