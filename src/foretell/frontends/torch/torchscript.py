@@ -72,6 +72,8 @@ def load_script(request: ModelRequest) -> Graph:
     path = Path(request.source)
     torch = import_torch()
     script = _load(torch, path)
+    if not hasattr(script, "inlined_graph"):
+        raise ModelError(f"{path.name} has no method forward, so it cannot be run.")
     if not request.trust:
         check_work(script, Budget(path.name))
     _check_operators(script, path.name)
