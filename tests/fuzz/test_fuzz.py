@@ -14,7 +14,7 @@ from fuzz.inputs import MAKERS, make_input
 from fuzz.runs import CORPUS, SHAPES, Tally, keep, run_here, run_one, run_pool
 from fuzz.whole_path import ALL, Choice, follow
 
-COUNTS = {"onnx": 300, "pt2": 120, "torchscript": 60, "config": 12}
+COUNTS = {"onnx": 300, "pt2": 120, "torchscript": 60, "config": 12, "graph": 120}
 NEEDS = {"torchscript": "torch", "config": "transformers"}
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -43,7 +43,7 @@ def test_every_input_ends_as_it_should(reader: str, part: int) -> None:
     tally = run_here(reader, 0, range(part * half, (part + 1) * half))
     assert tally.failures == {}
     assert tally.count == half
-    if reader in ("onnx", "pt2"):
+    if reader in ("onnx", "pt2", "graph"):
         assert tally.ends["answered"] > half // 10, (
             "too few inputs are answered: the rules of what follows are not seen"
         )
@@ -53,7 +53,7 @@ def test_every_input_ends_as_it_should(reader: str, part: int) -> None:
 def test_what_once_fell(path: Path) -> None:
     reader = path.name.partition("-")[0]
     _skip_without(reader)
-    for choice in ALL if reader in ("onnx", "pt2") else ALL[:1]:
+    for choice in ALL if reader in ("onnx", "pt2", "graph") else ALL[:1]:
         follow(path, choice, SHAPES.get(reader, ()))
 
 

@@ -12,6 +12,7 @@ from foretell.frontends.converted.frameworks import (
     recognise_foreign_object,
     recognise_python_file,
 )
+from foretell.frontends.graph_file import load_graph_file
 from foretell.frontends.request import MAX_ELEMENTS, MODES, Frontend, ModelRequest
 from foretell.frontends.torch.archive import archive_kind
 from foretell.graph import Graph, graph_costs
@@ -61,7 +62,7 @@ def convert(request: ModelRequest, *, use_cache: bool = True) -> Graph:
             f"The mode {request.mode!r} is for language models from hf:ID or a config.json; this model is none of them."
         )
     if name == "graph":
-        return _checked(serde.load(request.source))
+        return _checked(load_graph_file(request))
     frontend: Frontend = FRONTENDS.load(name)()
     fingerprint = frontend.fingerprint(request) if use_cache else None
     path = cache.entry_path(name, fingerprint, request) if fingerprint is not None else None

@@ -39,3 +39,11 @@ def test_foreign_operators_and_bodies() -> None:
     node = Node("n", "Loop", ("x0",), ("y",), bodies=(body,))
     with pytest.raises(GraphError, match="MatMul"):
         check_operands(Graph.build("g", [node], loop.tensors, ["x0"], ["y"]))
+
+
+@pytest.mark.parametrize("name", ["directions", "group", "layers", "num_groups"])
+def test_what_is_counted_is_there_at_least_once(name: str) -> None:
+    check_operands(graph("LSTM", 1, **{name: 1}))
+    for value in (0, -3):
+        with pytest.raises(GraphError, match=f"{name} = {value}; at least 1 is needed"):
+            check_operands(graph("LSTM", 1, **{name: value}))

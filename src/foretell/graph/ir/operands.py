@@ -1,7 +1,8 @@
 """Graph: checks that every node of a known operator has the operands that the rules of its operator read.
 
 Costs, layouts and memory look an operator up by its name and then read its first inputs and its first output. A file
-may leave any of them out. Such a node is refused here, once, so that no rule has to ask.
+may leave any of them out. Such a node is refused here, once, so that no rule has to ask. The same holds for
+attributes that count something: sizes are multiplied by them.
 """
 
 from foretell.errors import GraphError
@@ -12,6 +13,7 @@ from foretell.graph.ir.operators import lookup
 # how many of the first inputs must be present, by kind of operator; 1 for all others
 _INPUTS = {"contraction": 2, "recurrent": 3, "generator": 0, "free": 0, "control": 0, "unknown": 0}
 _INPUTS_OF = {"Einsum": 1, "Where": 1, "QLinearConv": 4, "DequantizeLinear": 1}
+_COUNTS = ("directions", "group", "layers", "num_groups")
 # these may be asked for a later output alone, such as the last state
 _WITHOUT_FIRST_OUTPUT = frozenset({"recurrent", "control", "free", "unknown"})
 
@@ -37,3 +39,7 @@ def _check(node: Node) -> None:
         )
     if kind not in _WITHOUT_FIRST_OUTPUT and not (node.outputs and node.outputs[0]):
         raise GraphError(f"Node {node.name!r} ({node.op}) lacks its first output.")
+    for name in _COUNTS if kind != "unknown" else ():
+        count = node.integer(name, 1)
+        if count < 1:
+            raise GraphError(f"Node {node.name!r} ({node.op}) has {name} = {count}; at least 1 is needed.")
