@@ -1,5 +1,7 @@
 """A node of a known operator has the operands that its rules read, or is refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from foretell.errors import GraphError
@@ -47,3 +49,11 @@ def test_what_is_counted_is_there_at_least_once(name: str) -> None:
     for value in (0, -3):
         with pytest.raises(GraphError, match=f"{name} = {value}; at least 1 is needed"):
             check_operands(graph("LSTM", 1, **{name: value}))
+
+
+@pytest.mark.parametrize("flat", ["x0", "y"])
+def test_a_convolution_has_channels(flat: str) -> None:
+    whole = graph("Conv", 2)
+    check_operands(whole)
+    with pytest.raises(GraphError, match=rf"axis of channels; '{flat}' has shape \(7,\)"):
+        check_operands(replace(whole, tensors={**whole.tensors, flat: Tensor(flat, (7,))}))
