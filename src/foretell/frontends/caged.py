@@ -8,7 +8,7 @@ answers with a graph as JSON, or with an error:
 
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,26 +44,25 @@ _NO_MEMORY = (
 )
 
 
-def read_caged(reader: str, request: ModelRequest, name: str | None = None) -> Graph:
+def read_caged(reader: str, request: ModelRequest, name: str | None = None, files: Sequence[Path] = ()) -> Graph:
     """Call ``reader``, a function "module:name" of a front-end, on a request; it returns a graph.
 
     A process that is confined already, such as a worker of the server, calls it itself.
 
     Args:
         reader: The function, which gets the request.
-        request: Its source is a path, which the child may read, or a JSON object, so that it needs no file.
+        request: Its source is a path, which the child may read, or a JSON object.
         name: The model in messages; by default the name of the file.
+        files: What else the child may read.
     """
     if confined():
         return call_reader(reader, request)
-    readable: tuple[Path, ...] = ()
     if isinstance(request.source, str):
-        readable = (Path(request.source).absolute(),)
-        request = replace(request, source=str(readable[0]))
-        name = name or readable[0].name
+        path = Path(request.source).absolute()
+        request, name, files = replace(request, source=str(path)), name or path.name, (path, *files)
     assert name is not None
     task = {"reader": reader, "request": _packed(request), "name": name}
-    answer = run_caged("foretell.frontends.caged", task, name, request.limits, readable)
+    answer = run_caged("foretell.frontends.caged", task, name, request.limits, files)
     # whoever takes over the child can send anything: nothing here is believed
     try:
         reply = json.loads(answer)
