@@ -31,6 +31,9 @@ def main(arguments):
     say({"event": "stage", "stage": "building the model"})
     if model == "hang":
         time.sleep(600)
+    if model == "grow":
+        held = b"x" * (200 << 20)
+        time.sleep(600 if held else 0)
     if model == "abort":
         os.abort()
     if model == "killed":

@@ -84,14 +84,15 @@ def test_a_confined_process_reads_itself(model: Path, monkeypatch: pytest.Monkey
 
 def test_an_answer_is_a_graph_or_an_error(model: Path) -> None:
     request = {"inputs": [], "source": str(model), "mode": "inference"}
-    reply = json.loads(answer_to({"reader": READER, "request": dict(request)}))
+    task = {"reader": READER, "name": "tiny.onnx"}
+    reply = json.loads(answer_to({**task, "request": dict(request)}))
     assert serde.from_document(reply["graph"]).parameter_count == 248
     missing = {**request, "source": str(model.parent / "gone.onnx")}
-    assert json.loads(answer_to({"reader": READER, "request": missing}))["error"] == "ModelError"
-    strange = json.loads(answer_to({"reader": "foretell.frontends.request:image_shape", "request": dict(request)}))
+    assert json.loads(answer_to({**task, "request": missing}))["error"] == "ModelError"
+    strange = json.loads(answer_to({**task, "reader": "foretell.frontends.request:image_shape", "request": request}))
     assert strange["message"].startswith("tiny.onnx cannot be read: TypeError")
     with pytest.raises(AssertionError):
-        caged._call("os:system", ModelRequest(str(model)))
+        caged.call_reader("os:system", ModelRequest(str(model)))
 
 
 def test_too_little_memory_is_one_line(model: Path) -> None:

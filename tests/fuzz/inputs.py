@@ -2,12 +2,14 @@
 
 import json
 import zipfile
+import zlib
 from collections.abc import Callable
 from functools import cache
 from io import BytesIO
 from pathlib import Path
 from random import Random
 
+from foretell.graph.ir import serde
 from fuzz.config_values import make_config
 from fuzz.damage import damage, damage_json
 from fuzz.onnx_models import make_model
@@ -60,6 +62,18 @@ def _torchscript(random: Random) -> bytes:
     return _zipped(members, random)
 
 
+def _graph(random: Random) -> bytes:
+    seed = random.choice(_seeds(".fgraph"))
+    draw, text = random.random(), serde.unpack(seed)
+    if draw < 0.1:
+        return damage(seed, random, seed)
+    if draw < 0.2:
+        text = damage(text, random, text)
+    else:
+        text = json.dumps(damage_json(json.loads(text), random, depth=8)).encode()
+    return serde.MAGIC + zlib.compress(text, 1)
+
+
 def _config(random: Random) -> bytes:
     text = json.dumps(make_config(random)).encode()
     return text if random.random() < 0.8 else damage(text, random)
@@ -88,5 +102,6 @@ MAKERS: dict[str, Callable[[Random], bytes]] = {
     "pt2": _pt2,
     "torchscript": _torchscript,
     "config": _config,
+    "graph": _graph,
 }
-SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".ts", "config": ".json"}
+SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".ts", "config": ".json", "graph": ".fgraph"}

@@ -1,4 +1,10 @@
-"""Runs inputs in forked processes with little memory and time, and keeps those that did not end as they should."""
+"""Runs inputs in forked processes with little memory and time, and keeps those that did not end as they should.
+
+A process follows hundreds of inputs, because starting one takes longer than most of them. It is confined as a worker of
+the server is, so that the readers work in it and start no cage of their own. It says which input it begins: if it dies
+or hangs, that input is followed once more, in a process of its own, with a cage where the command line would use one.
+This second end counts. All others go on in a new process.
+"""
 
 import hashlib
 import os
@@ -11,17 +17,35 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 
-from fuzz.inputs import make_input
+from foretell.frontends.caged import call_reader
+from foretell.frontends.huggingface.configs import HfConfig
+from foretell.frontends.request import ModelRequest, parse_inputs
+from foretell.processes.confine import Confinement, confine
+from foretell.processes.parent import resident_bytes
+from fuzz.config_values import SMALL
+from fuzz.inputs import SEEDS, make_input
 from fuzz.whole_path import draw_choice, follow
 
 CORPUS = Path(__file__).parent / "corpus"
 LIMIT_BYTES = 4 * 2**30
 LIMIT_S = 30.0
+MOST_INPUTS = 500  # of one process; libraries keep a little of each
+MOST_GROWTH_BYTES = 2**30  # a process that holds so much more than at its start makes room for a new one
+MEMORY_FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # inputs need no disk
 SHAPES = {"torchscript": ("3x16x16",)}  # a TorchScript file does not have the shapes of its inputs
+# makes a reader import all that it needs
+FIRST_READ = {
+    "torchscript": ("foretell.frontends.torch.torchscript:read_script", str(SEEDS / "script.ts")),
+    "config": (
+        "foretell.frontends.huggingface.frontend:read_values",
+        asdict(HfConfig("bert", {"model_type": "bert", **SMALL}, "")),
+    ),
+}
 
 
 @dataclass
@@ -57,9 +81,14 @@ def run_one(reader: str, seed: int, number: int, folder: Path) -> str:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if "foretell" in f.filename]
         where = f"{Path(frames[-1].filename).name}:{frames[-1].name}" if frames else "?"
         return f"!{type(error).__name__} in {where}"
-    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > LIMIT_BYTES:
+    if _peak_bytes() > LIMIT_BYTES:
         return "!more than 4 GiB"
     return end
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process or one of its children held."""
+    return 1024 * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def run_here(reader: str, seed: int, numbers: Iterable[int]) -> Tally:
@@ -72,10 +101,10 @@ def run_here(reader: str, seed: int, numbers: Iterable[int]) -> Tally:
 
 
 class _Worker:
-    """A forked process that follows every n-th input and reports on a pipe."""
+    """A forked process that follows inputs and reports on a pipe; ``alone`` it follows one and may start a cage."""
 
-    def __init__(self, reader: str, seed: int, numbers: range) -> None:
-        self.numbers = numbers
+    def __init__(self, reader: str, seed: int, numbers: range, *, alone: bool = False) -> None:
+        self.left, self.alone = numbers, alone
         self.current: int | None = None
         self.since = time.monotonic()
         self.buffer = b""
@@ -83,8 +112,17 @@ class _Worker:
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.pipe)
-            _work(reader, seed, numbers, end)
+            _work(reader, seed, numbers, end, alone)
         os.close(end)
+
+    def note(self, line: str, tally: Tally) -> None:
+        if line.startswith("+"):
+            self.current, self.since, self.left = int(line[1:]), time.monotonic(), self.left[1:]
+        else:
+            number, seconds, result = line[1:].split(" ", 2)
+            cage = "in a cage: " if self.alone and not result.startswith("!") else ""
+            tally.add(int(number), cage + result, float(seconds))
+            self.current = None
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
@@ -94,24 +132,36 @@ class _Worker:
         return os.waitpid(self.pid, 0)[1]
 
 
-def _work(reader: str, seed: int, numbers: range, pipe: int) -> None:
+def _work(reader: str, seed: int, numbers: range, pipe: int, alone: bool) -> None:
     """The life of a worker; it never returns."""
     try:
-        # what is mapped already (libraries) does not count
-        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (mapped + LIMIT_BYTES, mapped + LIMIT_BYTES))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
-        with tempfile.TemporaryDirectory() as folder:
-            for number in numbers:
+        with tempfile.TemporaryDirectory(dir=MEMORY_FOLDER) as folder:
+            _limit(folder, alone)
+            before = resident_bytes()
+            for number in numbers[:MOST_INPUTS]:
                 os.write(pipe, f"+{number}\n".encode())
                 started = time.monotonic()
                 end = run_one(reader, seed, number, Path(folder))
                 os.write(pipe, f"-{number} {time.monotonic() - started:.3f} {end}\n".encode())
+                # the most memory that a process held does not go down again: the next input must not be blamed for it
+                if max(_peak_bytes(), resident_bytes()) - before > MOST_GROWTH_BYTES:
+                    break
     finally:
         os._exit(0)
+
+
+def _limit(folder: str, alone: bool) -> None:
+    # what is mapped already (libraries) does not count
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    most = mapped + LIMIT_BYTES
+    if alone:
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    else:
+        confine(Confinement(address_bytes=most, file_bytes=LIMIT_BYTES, readable=[folder], writable=[folder]))
 
 
 def run_pool(reader: str, seed: int, count: int, seconds: float, processes: int, start: int = 0) -> Tally:
@@ -120,21 +170,22 @@ def run_pool(reader: str, seed: int, count: int, seconds: float, processes: int,
     tally, until = Tally(), time.monotonic() + seconds
     selector = selectors.DefaultSelector()
 
-    def begin(numbers: range) -> None:
+    def begin(numbers: range, *, alone: bool = False) -> None:
         if numbers:
-            worker = _Worker(reader, seed, numbers)
+            worker = _Worker(reader, seed, numbers, alone=alone)
             selector.register(worker.pipe, selectors.EVENT_READ, worker)
 
     def end(worker: _Worker, reason: str | None) -> None:
         selector.unregister(worker.pipe)
         status = worker.close()
-        if worker.current is None or (time.monotonic() > until and reason is None):
+        if time.monotonic() > until and reason is None:
             return
-        if reason is None:
-            reason = f"!died of signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "!ended early"
-        tally.add(worker.current, reason, time.monotonic() - worker.since)
-        following = range(worker.current + worker.numbers.step, worker.numbers.stop, worker.numbers.step)
-        begin(following)
+        if worker.current is not None and not worker.alone:
+            begin(range(worker.current, worker.current + 1), alone=True)
+        elif worker.current is not None:
+            died = f"!died of signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "!ended early"
+            tally.add(worker.current, reason or died, time.monotonic() - worker.since)
+        begin(worker.left)
 
     for offset in range(processes):
         begin(range(start + offset, start + count, processes))
@@ -147,7 +198,7 @@ def run_pool(reader: str, seed: int, count: int, seconds: float, processes: int,
                 continue
             *lines, worker.buffer = (worker.buffer + data).split(b"\n")
             for line in lines:
-                _note(line.decode(), worker, tally)
+                worker.note(line.decode(), tally)
         now = time.monotonic()
         for key in list(selector.get_map().values()):
             late = key.data.current is not None and now - key.data.since > LIMIT_S
@@ -157,24 +208,15 @@ def run_pool(reader: str, seed: int, count: int, seconds: float, processes: int,
     return tally
 
 
-def _note(line: str, worker: _Worker, tally: Tally) -> None:
-    if line.startswith("+"):
-        worker.current, worker.since = int(line[1:]), time.monotonic()
-    else:
-        number, seconds, result = line[1:].split(" ", 2)
-        tally.add(int(number), result, float(seconds))
-        worker.current = None
-
-
+@cache
 def _import_all(reader: str) -> None:
     """Import what the readers need before the first fork; a first answer loads the fitted files."""
     with tempfile.TemporaryDirectory() as folder:
         for number in range(3):
             run_one("onnx", 0, number, Path(folder))
-    if reader in ("torchscript", "config"):
-        pass
-    if reader == "config":
-        import transformers  # noqa: F401
+    if reader in FIRST_READ:
+        function, source = FIRST_READ[reader]
+        call_reader(function, ModelRequest(source, parse_inputs(SHAPES.get(reader, ()))))
 
 
 def keep(reader: str, seed: int, failure: str, number: int) -> Path:

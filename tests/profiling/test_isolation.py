@@ -37,6 +37,13 @@ def test_what_happens_to_a_child_is_a_status(model, status, words):
     assert result["facts"]["host"]
 
 
+def test_a_child_that_takes_too_much_memory_is_ended():
+    result = measure_alone(Request("grow"), timeout_s=600, memory_limit_gib=0.1, command=CHILD)
+    assert result["status"] == "oom"
+    assert "more than 0.1 GiB of memory while building the model" in result["error"]
+    assert measure_alone(Request("fine"), timeout_s=600, memory_limit_gib=1, command=CHILD)["status"] == "ok"
+
+
 def test_occupancy_is_weighted_by_duration():
     result = count_alone(Request("counted"), timeout_s=600, ncu=CHILD)
     assert result["values"] == {"occupancy_mean": 40.0, "occupancy_weighted": 35.0}

@@ -8,7 +8,7 @@ answers with a graph as JSON, or with an error:
 
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,28 +44,37 @@ _NO_MEMORY = (
 )
 
 
-def read_caged(reader: str, request: ModelRequest) -> Graph:
-    """Call ``reader``, a function "module:name" of a front-end, on a request for a file; it returns a graph.
+def read_caged(reader: str, request: ModelRequest, name: str | None = None, files: Sequence[Path] = ()) -> Graph:
+    """Call ``reader``, a function "module:name" of a front-end, on a request; it returns a graph.
 
     A process that is confined already, such as a worker of the server, calls it itself.
+
+    Args:
+        reader: The function, which gets the request.
+        request: Its source is a path, which the child may read, or a JSON object.
+        name: The model in messages; by default the name of the file.
+        files: What else the child may read.
     """
-    path = Path(request.source).absolute()
     if confined():
-        return _call(reader, request)
-    task = {"reader": reader, "request": _packed(replace(request, source=str(path)))}
-    answer = run_caged("foretell.frontends.caged", task, path.name, request.limits, (path,))
+        return call_reader(reader, request)
+    if isinstance(request.source, str):
+        path = Path(request.source).absolute()
+        request, name, files = replace(request, source=str(path)), name or path.name, (path, *files)
+    assert name is not None
+    task = {"reader": reader, "request": _packed(request), "name": name}
+    answer = run_caged("foretell.frontends.caged", task, name, request.limits, files)
     # whoever takes over the child can send anything: nothing here is believed
     try:
         reply = json.loads(answer)
         kind, message, document = reply.get("error"), reply.get("message"), reply.get("graph")
     except (ValueError, AttributeError, RecursionError) as error:
-        raise ModelError(f"The process that read {path.name} gave no answer.") from error
+        raise ModelError(f"The process that read {name} gave no answer.") from error
     if kind is not None:
         raise _ERRORS.get(str(kind), ModelError)(str(message)[:_MAX_MESSAGE])
     try:
         return serde.from_document(str(document))
     except GraphError as error:
-        raise ModelError(f"The process that read {path.name} returned no graph.") from error
+        raise ModelError(f"The process that read {name} returned no graph.") from error
 
 
 def _packed(request: ModelRequest) -> Message:
@@ -80,7 +89,8 @@ def _unpacked(values: Message) -> ModelRequest:
     return ModelRequest(inputs=inputs, **values)
 
 
-def _call(reader: str, request: ModelRequest) -> Graph:
+def call_reader(reader: str, request: ModelRequest) -> Graph:
+    """Call a function "module:name" of a front-end here."""
     module, _, name = reader.partition(":")
     assert module.startswith(_ROOM)
     function: Callable[[ModelRequest], Graph] = getattr(importlib.import_module(module), name)
@@ -89,9 +99,9 @@ def _call(reader: str, request: ModelRequest) -> Graph:
 
 def answer_to(task: Message) -> bytes:
     """In the child: the answer to a task."""
-    name = Path(task["request"]["source"]).name
+    name = task["name"]
     try:
-        graph = _call(task["reader"], _unpacked(task["request"]))
+        graph = call_reader(task["reader"], _unpacked(task["request"]))
         reply = {"graph": serde.to_document(graph)}
     except MemoryError:
         end_out_of_memory()

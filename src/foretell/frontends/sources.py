@@ -1,5 +1,6 @@
 """Frontends: picks the front-end for a model by its type, name or content, and caches the converted graph."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from foretell.frontends.converted.frameworks import (
     recognise_foreign_object,
     recognise_python_file,
 )
+from foretell.frontends.graph_file import load_graph_file
 from foretell.frontends.request import MAX_ELEMENTS, MODES, Frontend, ModelRequest
 from foretell.frontends.torch.archive import archive_kind
 from foretell.graph import Graph, graph_costs
@@ -61,7 +63,7 @@ def convert(request: ModelRequest, *, use_cache: bool = True) -> Graph:
             f"The mode {request.mode!r} is for language models from hf:ID or a config.json; this model is none of them."
         )
     if name == "graph":
-        return _checked(serde.load(request.source))
+        return _checked(load_graph_file(request))
     frontend: Frontend = FRONTENDS.load(name)()
     fingerprint = frontend.fingerprint(request) if use_cache else None
     path = cache.entry_path(name, fingerprint, request) if fingerprint is not None else None
@@ -97,13 +99,26 @@ def _readable(graph: Graph) -> Graph:
     Python reads a file name that is not UTF-8, or a JSON text such as ``"\\ud800"``, as a string that no file, database
     or terminal takes.
     """
-    names = [text for n in graph.nodes for text in (n.name, n.op, n.domain, n.module)]
     try:
-        "\n".join([*graph.tensors, *names]).encode()
+        "\n".join(_texts(graph)).encode()
     except UnicodeEncodeError as error:
-        raise ModelError(f"{_text(graph.name)} is damaged: the name of a node or tensor is not valid text.") from error
+        raise ModelError(f"{_text(graph.name)} is damaged: a name or note in it is not valid text.") from error
     name = _text(graph.name)
     return graph if name == graph.name else replace(graph, name=name)
+
+
+def _texts(graph: Graph) -> Iterator[str]:
+    """All texts of a graph but its own name, also those of its bodies."""
+    yield from (*graph.tensors, *graph.warnings, *graph.metadata, *graph.metadata.values())
+    for node in graph.nodes:
+        yield from (node.name, node.op, node.domain, node.module, node.origin, node.origin_op)
+        for key, value in node.attributes.items():
+            yield key
+            if isinstance(value, str | tuple):
+                yield from (v for v in ((value,) if isinstance(value, str) else value) if isinstance(v, str))
+        for body in node.bodies:
+            yield body.name
+            yield from _texts(body)
 
 
 def _text(name: str) -> str:

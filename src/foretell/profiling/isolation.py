@@ -15,10 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from foretell.processes.parent import child_environment, describe_exit, end, last_line
+from foretell.processes.parent import child_environment, describe_exit, end, group_bytes, last_line
 from foretell.profiling.environment import describe
 from foretell.profiling.single import Request, Values
 from foretell.profiling.trackers.ncu import OPTIONS, error_text, find_ncu, read_counters, split_ranges
+from foretell.units import bytes_from_gib
 
 # not `python -m`: the package imports this module too, and Python would warn that it is loaded twice
 SINGLE = (sys.executable, "-c", "import sys; from foretell.profiling.single import main; sys.exit(main())")
@@ -30,6 +31,7 @@ def measure_alone(
     request: Request,
     *,
     timeout_s: float,
+    memory_limit_gib: float | None = None,
     environment: Mapping[str, str] | None = None,
     on_stage: Callable[[str], None] = lambda _: None,
     command: Sequence[str] = SINGLE,
@@ -37,15 +39,17 @@ def measure_alone(
 ) -> Values:
     """The result of ``request``; if the child hangs or dies, the result has a status that says so.
 
-    A profiler around the child needs time after the result; it gets ``wait_s``.
+    A profiler around the child needs time after the result; it gets ``wait_s``. A child that holds more main memory
+    than ``memory_limit_gib``, together with its own children, is killed.
     """
+    most_bytes = math.inf if memory_limit_gib is None else bytes_from_gib(memory_limit_gib)
     variables = child_environment(environment)
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=variables, process_group=0
         )
         try:
-            result, stage = _exchange(process, request, time.monotonic() + timeout_s, on_stage)
+            result, stage, too_large = _exchange(process, request, time.monotonic() + timeout_s, most_bytes, on_stage)
             timed_out = result is None and process.poll() is None
             if result is not None and wait_s:
                 with suppress(subprocess.TimeoutExpired):
@@ -55,6 +59,9 @@ def measure_alone(
         if result is not None:
             return result
         facts = describe("cpu") | {"device_name": request.device}
+        if too_large:
+            error = f"It took more than {memory_limit_gib:g} GiB of memory while {stage}. Allow more: --memory-limit."
+            return _failed("oom", error, facts)
         if timed_out:
             error = f"Nothing came back in {timeout_s:.0f} s while {stage}. Allow more with --timeout."
             return _failed("timeout", error, facts)
@@ -62,7 +69,9 @@ def measure_alone(
         return _failed(*_exit_status(process.returncode, stage, last_line(errors.read())), facts)
 
 
-def count_alone(request: Request, *, timeout_s: float, ncu: Sequence[str] = ()) -> Values:
+def count_alone(
+    request: Request, *, timeout_s: float, memory_limit_gib: float | None = None, ncu: Sequence[str] = ()
+) -> Values:
     """The achieved occupancy of one run, counted by a profiler around the child.
 
     The values are ``occupancy_mean`` and ``occupancy_weighted`` (by duration), in percent.
@@ -76,6 +85,7 @@ def count_alone(request: Request, *, timeout_s: float, ncu: Sequence[str] = ()) 
             # LC_ALL: ncu must print numbers with decimal points
             counted,
             timeout_s=timeout_s,
+            memory_limit_gib=memory_limit_gib,
             environment={"LC_ALL": "C"},
             command=command,
             wait_s=_PROFILER_S,
@@ -105,19 +115,30 @@ def _exit_status(code: int, stage: str, last: str) -> tuple[str, str]:
 
 
 def _exchange(
-    process: "subprocess.Popen[bytes]", request: Request, deadline: float, on_stage: Callable[[str], None]
-) -> tuple[Values | None, str]:
-    """Send the request and wait for the result, the child's end or the deadline; also return the last stage."""
+    process: "subprocess.Popen[bytes]",
+    request: Request,
+    deadline: float,
+    most_bytes: float,
+    on_stage: Callable[[str], None],
+) -> tuple[Values | None, str, bool]:
+    """Send the request and wait for the result, the child's end or a limit.
+
+    Returns the result, the last stage, and whether the child took too much memory.
+    """
     stage, buffer = "starting", b""
     if process.stdin is None or process.stdout is None:
-        return None, stage
+        return None, stage, False
     with suppress(BrokenPipeError):  # the child has died already; its exit code says why
         process.stdin.write(request.to_json().encode() + b"\n")
         process.stdin.flush()
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         while time.monotonic() < deadline:
-            if not selector.select(min(1.0, max(deadline - time.monotonic(), 0.0))):
+            ready = selector.select(min(1.0, max(deadline - time.monotonic(), 0.0)))
+            # not looked at without a limit: it takes a few milliseconds, which a measurement on a CPU would notice
+            if most_bytes < math.inf and group_bytes(process.pid) > most_bytes:
+                return None, stage, True
+            if not ready:
                 continue
             data = os.read(process.stdout.fileno(), 1 << 20)
             if not data:
@@ -127,7 +148,7 @@ def _exchange(
             for line in lines:
                 message: dict[str, Any] = json.loads(line)
                 if message.pop("event") == "result":
-                    return message, stage
+                    return message, stage, False
                 stage = message["stage"]
                 on_stage(stage)
-    return None, stage
+    return None, stage, False

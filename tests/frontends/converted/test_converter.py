@@ -8,14 +8,17 @@ import tempfile
 import time
 from pathlib import Path
 
+import onnx
 import pytest
 
 from command_line import run
 from converted_models import fake_environment, keras_file
 from foretell.errors import InputError, MissingExtraError, ModelError, UntrustedModelError
 from foretell.frontends import ModelRequest, convert
-from foretell.frontends.converted import environments
+from foretell.frontends.caged import read_caged
+from foretell.frontends.converted import converter, environments
 from foretell.frontends.converted.converter import digest_files, read_bounds
+from foretell.graph import Graph
 from foretell.processes.parent import group_bytes
 from foretell.testing import tiny_onnx
 from foretell.workflows.workload import load_graph
@@ -75,6 +78,31 @@ def test_what_a_converter_writes_is_read(rooms: Path, model: Path) -> None:
     assert not list((rooms / "temporary").iterdir())
 
 
+def test_what_is_not_plain_is_read_in_a_cage(rooms: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: list[str] = []
+
+    def record(reader: str, *arguments: object) -> Graph:
+        readers.append(reader)
+        return read_caged(reader, *arguments)
+
+    monkeypatch.setattr(converter, "read_caged", record)
+    converted = tiny_onnx()
+    (rooms / "good.onnx").write_bytes(converted.SerializeToString())
+    copy = f"open(folder + '/model.onnx', 'wb').write(open({str(rooms / 'good.onnx')!r}, 'rb').read())"
+    fake_environment(rooms / "environments", TALK + copy + "\nresult('{}')")
+    plain = convert(ModelRequest(str(model)), use_cache=False)
+    assert not readers
+    limited = convert(ModelRequest(str(model), timeout_s=300), use_cache=False)
+    function = onnx.helper.make_function(
+        "local", "F", ["a"], ["b"], [onnx.helper.make_node("Relu", ["a"], ["b"])], converted.opset_import
+    )
+    converted.functions.append(function)
+    (rooms / "good.onnx").write_bytes(converted.SerializeToString())
+    with_function = convert(ModelRequest(str(model)), use_cache=False)
+    assert readers == ["foretell.frontends.converted.converter:read_converted"] * 2
+    assert plain.hash == limited.hash == with_function.hash
+
+
 def test_a_hanging_converter_and_its_children_are_killed(
     rooms: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +134,10 @@ def test_a_converter_that_takes_too_much_memory_is_killed(
         (TALK + "result('nonsense')", "finished without a result"),
         (TALK + "result('{}')", "wrote no ONNX model"),
         (TALK + "open(folder + '/model.onnx', 'wb').write(b'garbage'); result('{}')", "wrote no ONNX model"),
+        (TALK + "os.symlink('/etc/passwd', folder + '/model.onnx'); result('{}')", "wrote no ONNX model"),
+        (TALK + "open(folder + '/model.onnx', 'wb').truncate(2**30); result('{}')", "a converted model has at most"),
+        ("open(folder + '/result.json', 'wb').truncate(2**30)", "finished without a result"),
+        (TALK + "result('[' * 100_000)", "finished without a result"),
         (TALK + "result(json.dumps({'error': 'no such layer', 'kind': 'model'}))", "m.keras: no such layer"),
         ("print('x' * 10_000_000, flush=True); sys.exit(3)", "exited with code 3"),
         ("subprocess.Popen(['sleep', '600']); sys.exit(4)", "exited with code 4"),

@@ -1,4 +1,6 @@
 import json
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +10,9 @@ pytest.importorskip("transformers")
 from foretell.errors import InputError
 from foretell.frontends import ModelRequest, parse_inputs
 from foretell.frontends.huggingface import frontend as under_test
-from foretell.frontends.huggingface.frontend import HuggingFaceFrontend, read_sizes
+from foretell.frontends.huggingface.configs import load_config
+from foretell.frontends.huggingface.frontend import HuggingFaceFrontend, read_sizes, read_values
+from foretell.processes.cage import TooMuchError
 
 
 def test_one_number_is_tokens_and_two_or_three_are_an_image():
@@ -39,3 +43,36 @@ def test_the_fingerprint_follows_the_values_of_the_config(tmp_path):
         prints.append(HuggingFaceFrontend().fingerprint(ModelRequest(str(path))))
     assert prints[0] == prints[2] != prints[1]
     assert "transformers " in prints[0]
+
+
+BERT = {
+    "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64,
+    "vocab_size": 99,
+}  # fmt: skip
+
+
+def test_a_config_of_somebody_is_built_in_a_cage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(BERT))
+    request = ModelRequest(str(path), parse_inputs(["8"]))
+    caged = HuggingFaceFrontend().load(request)
+    config = load_config(str(path))
+    assert caged.hash == read_values(request.with_source(asdict(config))).hash
+    assert caged.name == tmp_path.name
+    with pytest.raises(TooMuchError, match=f"{tmp_path.name} needed more than 0.01 GiB"):
+        HuggingFaceFrontend().load(replace(request, memory_limit_gib=0.01))
+
+
+def test_only_what_we_ship_or_the_user_trusts_is_built_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = []
+    monkeypatch.setattr(under_test, "read_caged", lambda *_: where.append("cage"))
+    monkeypatch.setattr(under_test, "_build", lambda *_: where.append("here"))
+    (tmp_path / "config.json").write_text(json.dumps(BERT))
+    for request in (
+        ModelRequest("hf:gpt2"),
+        ModelRequest(str(tmp_path), trust=True),
+        ModelRequest(str(tmp_path)),
+        ModelRequest("hf:gpt2", timeout_s=60),
+    ):
+        HuggingFaceFrontend().load(request)
+    assert where == ["here", "here", "cage", "cage"]

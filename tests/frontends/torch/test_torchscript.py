@@ -8,7 +8,7 @@ import pytest
 
 from foretell.errors import InputError, ModelError, UntrustedModelError
 from foretell.frontends.request import ModelRequest
-from foretell.frontends.torch.torchscript import TorchScriptFrontend
+from foretell.frontends.torch.torchscript import TorchScriptFrontend, check_pickles, load_script
 from foretell.graph import graph_costs
 from foretell.workflows.workload import load_graph
 
@@ -123,3 +123,31 @@ def test_weights_are_not_hashed(script: Path, tmp_path: Path) -> None:
     assert frontend.fingerprint(request.with_source(str(other))) == first
     changed = with_code(script, tmp_path / "net.pt2", lambda c: c + b"#").rename(other)
     assert frontend.fingerprint(request.with_source(str(changed))) != first
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\x80\x02X\xff\xff\xff\x7fabc.", "expected 2147483647 bytes"),  # a text of 2 GiB
+        (b"\x80\x02r\x00\x00\x00\x10.", "place 268435456 of a table"),  # 4 GiB of places
+        (b"\x80\x02", "pickle exhausted"),
+        (b"", "pickle exhausted"),
+    ],
+)
+def test_lengths_in_pickles_are_checked_before_pytorch_believes_them(
+    script: Path, tmp_path: Path, content: bytes, problem: str
+) -> None:
+    check_pickles(script)
+    damaged = tmp_path / "damaged.pt"
+    with zipfile.ZipFile(script) as source, zipfile.ZipFile(damaged, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, content if name.endswith("/data.pkl") else source.read(name))
+    with pytest.raises(ModelError, match=problem):
+        check_pickles(damaged)
+
+
+def test_a_script_without_forward_is_refused(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.jit.script(torch.nn.Module()).save(str(tmp_path / "empty.pt"))
+    with pytest.raises(ModelError, match="no method forward"):
+        load_script(ModelRequest(str(tmp_path / "empty.pt")))

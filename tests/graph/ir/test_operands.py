@@ -1,5 +1,7 @@
 """A node of a known operator has the operands that its rules read, or is refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from foretell.errors import GraphError
@@ -39,3 +41,19 @@ def test_foreign_operators_and_bodies() -> None:
     node = Node("n", "Loop", ("x0",), ("y",), bodies=(body,))
     with pytest.raises(GraphError, match="MatMul"):
         check_operands(Graph.build("g", [node], loop.tensors, ["x0"], ["y"]))
+
+
+@pytest.mark.parametrize("name", ["directions", "group", "layers", "num_groups"])
+def test_what_is_counted_is_there_at_least_once(name: str) -> None:
+    check_operands(graph("LSTM", 1, **{name: 1}))
+    for value in (0, -3):
+        with pytest.raises(GraphError, match=f"{name} = {value}; at least 1 is needed"):
+            check_operands(graph("LSTM", 1, **{name: value}))
+
+
+@pytest.mark.parametrize("flat", ["x0", "y"])
+def test_a_convolution_has_channels(flat: str) -> None:
+    whole = graph("Conv", 2)
+    check_operands(whole)
+    with pytest.raises(GraphError, match=rf"axis of channels; '{flat}' has shape \(7,\)"):
+        check_operands(replace(whole, tensors={**whole.tensors, flat: Tensor(flat, (7,))}))

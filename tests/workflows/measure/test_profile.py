@@ -224,3 +224,10 @@ def test_missing_torch_is_reported_before_a_process_starts(answered, monkeypatch
     with pytest.raises(MissingExtraError, match=r"pip install 'foretell\[profile\]'"):
         workflow.profile(LENET)
     assert not answered.calls
+
+
+@pytest.mark.parametrize(("name", "option"), [("memory_limit_gib", "--memory-limit"), ("timeout_s", "--timeout")])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_limits_are_numbers_above_0(name, option, value):
+    with pytest.raises(InputError, match=f"Got {option}"):
+        workflow.profile("synthetic:lenet?scale=1", **{name: value})

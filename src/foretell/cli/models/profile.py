@@ -34,7 +34,10 @@ FAILED = 2
 @click.option("--threads", type=int, default=1, help="CPU threads, with --device cpu.")
 @options.context
 @options.trust
-@click.option("timeout_s", "--timeout", type=float, default=600.0, help="Give up after so many seconds.")
+@click.option(
+    "memory_limit_gib", "--memory-limit", type=float, metavar="GIB", help="Give up when it takes more main memory."
+)
+@click.option("timeout_s", "--timeout", type=float, metavar="S", help="Give up after so many seconds [600].")
 @click.option("--store", help="Append to a folder of Parquet files, or postgresql://…")
 @options.as_json
 def run(
@@ -55,12 +58,13 @@ def run(
     threads: int,
     context: int | None,
     trust: bool,
-    timeout_s: float,
+    memory_limit_gib: float | None,
+    timeout_s: float | None,
     store: str | None,
     as_json: bool,
 ) -> None:
     """Run MODEL on this machine and measure latency, memory, energy and kernels."""
-    from foretell.workflows.measure.profile import predict_beside, profile
+    from foretell.workflows.measure.profile import TIMEOUT_S, predict_beside, profile
 
     with working(f"Measuring {model}"):
         measured = profile(
@@ -81,7 +85,8 @@ def run(
             threads=threads,
             context=context,
             trust=trust,
-            timeout_s=timeout_s,
+            memory_limit_gib=memory_limit_gib,
+            timeout_s=TIMEOUT_S if timeout_s is None else timeout_s,
             store=store,
         )
     if as_json:
@@ -95,5 +100,5 @@ def run(
         from foretell.rendering.terminal.measurement import show_measurement
 
         with working(f"Predicting {model}"):
-            predicted = predict_beside(measured, trust=trust)
+            predicted = predict_beside(measured, trust=trust, memory_limit_gib=memory_limit_gib, timeout_s=timeout_s)
         show_measurement(measured, predicted)

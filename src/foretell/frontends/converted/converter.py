@@ -28,10 +28,13 @@ from foretell.errors import (
     UnsupportedOperatorError,
     UntrustedModelError,
 )
+from foretell.frontends.budget import Budget, check_size, parse_json
 from foretell.frontends.cache import CONVERSION
+from foretell.frontends.caged import read_caged
 from foretell.frontends.converted.environments import Environment, need_environment, user_base
 from foretell.frontends.normalise.pipeline import mark_buffers, normalise_converted
 from foretell.frontends.onnx.file import graph_from_proto
+from foretell.frontends.onnx.frontend import is_plain
 from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph
 from foretell.processes.limits import DEFAULT_MEMORY_GIB, DEFAULT_TIMEOUT_S
@@ -44,7 +47,8 @@ if TYPE_CHECKING:
 WORKER = Path(__file__).with_name("converter_worker.py")
 TIMEOUT = "FORETELL_CONVERTER_TIMEOUT_S"
 MEMORY = "FORETELL_CONVERTER_MEMORY_MIB"
-MAX_RESULT_BYTES = 512 * MIB  # what a worker writes has no weights
+MAX_RESULT_BYTES = 512 * MIB  # the model that a worker writes has no weights
+MAX_REPORT_BYTES = 16 * MIB  # what it says about it
 _POLL_S = 0.1  # between two checks of the child's memory
 _TAIL_BYTES = 8000  # of the child's output that are kept for an error message
 _KINDS: Mapping[str, type[ForetellError]] = {
@@ -106,28 +110,30 @@ def run_converter(
     name: str,
     purpose: str,
     task: Task,
+    request: ModelRequest,
     *,
     folder: Path | None = None,
     environment: Environment | None = None,
-) -> Converted:
-    """Convert the model that ``task`` describes with the converter of ``framework``.
+) -> Graph:
+    """Convert the model that ``task`` describes with the converter of ``framework``; returns its graph.
 
     Args:
         framework: The framework whose environment is used.
         name: The name of the model in messages.
         purpose: What the framework is needed for, such as "Reading Keras models".
         task: The task that the worker reads; see ``converter_worker.py``.
+        request: The options for reading what it wrote.
         folder: A private folder that already contains the model.
         environment: The Python that converts, if it is not the default one of the framework.
     """
     if folder is None:
         with private_folder() as new_folder:
-            return run_converter(framework, name, purpose, task, folder=new_folder, environment=environment)
+            return run_converter(framework, name, purpose, task, request, folder=new_folder, environment=environment)
     environment = environment or need_environment(framework, purpose)
     (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
     command = (*environment.command, str(WORKER), str(folder))
     run_bounded(command, folder, name, read_bounds(task), own_home=not task.get("trust"))
-    return _collect(folder, name)
+    return _collect(folder, name, request)
 
 
 def run_bounded(command: Sequence[str], folder: Path, name: str, bounds: Bounds, *, own_home: bool = True) -> None:
@@ -241,33 +247,49 @@ def _sigterm_as_exception() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _collect(folder: Path, name: str) -> Converted:
-    """Read the result of the child; raise the error that it reports."""
-    from google.protobuf.message import DecodeError
-    from onnx import ModelProto
+def _collect(folder: Path, name: str, request: ModelRequest) -> Graph:
+    """Read the result of the child: as any ONNX file, one that is not plain in a cage. Raise the error that it reports.
 
+    Nothing that the child wrote is believed: the converter runs native parsers, and the code of trusted models.
+    """
     try:
-        result = json.loads(_read_file(folder / "result.json"))
-        error, buffers = result.get("error"), frozenset(map(str, result.get("buffers", ())))
-    except (OSError, ValueError, AttributeError, TypeError) as problem:
+        result = parse_json(_read_file(folder / "result.json"), Budget(name))
+        error, buffers = result.get("error"), sorted(map(str, result.get("buffers", ())))
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as problem:
         raise ModelError(f"The converter of {name} finished without a result.") from problem
     if error:
         raise _KINDS.get(str(result.get("kind")), ModelError)(f"{name}: {error}")
+    path = folder / "model.onnx"
+    if path.is_symlink() or not path.is_file():
+        raise ModelError(f"The converter of {name} wrote no ONNX model.")
+    check_size(path, MAX_RESULT_BYTES, "a converted model")
+    request = request.with_source({"path": str(path), "name": name, "buffers": buffers})
+    if is_plain(path) and not request.has_limits:
+        return read_converted(request)
+    return read_caged("foretell.frontends.converted.converter:read_converted", request, name, (path,))
+
+
+def read_converted(request: ModelRequest) -> Graph:
+    """Read a model that a converter wrote; in a cage if it is not plain."""
+    from google.protobuf.message import DecodeError
+    from onnx import ModelProto
+
+    path, name, buffers = (request.source[key] for key in ("path", "name", "buffers"))
     proto = ModelProto()
     try:
-        proto.ParseFromString(_read_file(folder / "model.onnx"))
+        proto.ParseFromString(Path(path).read_bytes())
     except (OSError, DecodeError) as problem:
         raise ModelError(f"The converter of {name} wrote no ONNX model.") from problem
     if not proto.HasField("graph"):
         raise ModelError(f"The converter of {name} wrote no ONNX model.")
-    return Converted(proto, buffers)
+    return graph_from_converted(Converted(proto, frozenset(buffers)), request, name)
 
 
 def _read_file(path: Path) -> bytes:
-    """The content of a file that the child wrote; a link that it made is not followed, and its size is limited."""
+    """The content of a small file that the child wrote; a link that it made is not followed."""
     with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
-        content = file.read(MAX_RESULT_BYTES + 1)
-    if len(content) > MAX_RESULT_BYTES:
+        content = file.read(MAX_REPORT_BYTES + 1)
+    if len(content) > MAX_REPORT_BYTES:
         raise OSError(f"{path.name} is too large")
     return content
 

@@ -1,7 +1,7 @@
 """Frontends: reads functions of JAX and modules of Flax. A separate process converts them with jax2onnx."""
 
 from foretell.errors import InputError, MissingExtraError, ModelError
-from foretell.frontends.converted.converter import graph_from_converted, private_folder, run_converter, task_of
+from foretell.frontends.converted.converter import private_folder, run_converter, task_of
 from foretell.frontends.converted.environments import find_environment
 from foretell.frontends.converted.jax_objects import FILE, write_object
 from foretell.frontends.converted.python_foreign import fingerprint_python, load_python
@@ -47,5 +47,4 @@ def _load_object(request: ModelRequest) -> Graph:
             ) from error
         # this is the caller's own code: it may run, and keeps its home folder
         task = task_of(request, "jax", "object", folder / FILE) | details | {"trust": True}
-        converted = run_converter("jax", name, _PURPOSE, task, folder=folder, environment=environment)
-        return graph_from_converted(converted, request, name)
+        return run_converter("jax", name, _PURPOSE, task, request, folder=folder, environment=environment)

@@ -5,7 +5,6 @@ from pathlib import Path
 from foretell.errors import ModelError
 from foretell.frontends.converted.converter import (
     digest_files,
-    graph_from_converted,
     private_folder,
     run_converter,
     task_of,
@@ -62,8 +61,7 @@ class TensorFlowFrontend:
 def _convert(request: ModelRequest, path: Path, kind: str, purpose: str, folder: Path | None = None) -> Graph:
     task = task_of(request, _ENVIRONMENT, kind, path)
     name = path.name if folder is None else type(request.source).__name__
-    converted = run_converter(_ENVIRONMENT, name, purpose, task, folder=folder)
-    return graph_from_converted(converted, request, name)
+    return run_converter(_ENVIRONMENT, name, purpose, task, request, folder=folder)
 
 
 def _load_object(request: ModelRequest) -> Graph:

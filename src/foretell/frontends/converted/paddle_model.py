@@ -7,7 +7,6 @@ from typing import Any
 from foretell.errors import InputError, ModelError
 from foretell.frontends.converted.converter import (
     digest_files,
-    graph_from_converted,
     private_folder,
     run_converter,
     task_of,
@@ -32,8 +31,7 @@ class PaddleFrontend:
         if is_python(request.source):
             return load_python(request, "paddle", _PURPOSE)
         path = _program(Path(request.source))
-        converted = run_converter("paddle", path.name, _PURPOSE, task_of(request, "paddle", "program", path))
-        return graph_from_converted(converted, request, path.name)
+        return run_converter("paddle", path.name, _PURPOSE, task_of(request, "paddle", "program", path), request)
 
     def fingerprint(self, request: ModelRequest) -> str | None:
         """The content of program and weights, and the versions of the converter."""
@@ -78,4 +76,4 @@ def _load_layer(request: ModelRequest) -> Graph:
                 layer.training = True
         program = next(p for p in (folder / "given.json", folder / "given.pdmodel") if p.is_file())
         task = task_of(request, "paddle", "program", program)
-        return graph_from_converted(run_converter("paddle", name, _PURPOSE, task, folder=folder), request, name)
+        return run_converter("paddle", name, _PURPOSE, task, request, folder=folder)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from foretell.errors import ModelError, UntrustedModelError
-from foretell.frontends.converted.converter import digest_files, graph_from_converted, run_converter, task_of
+from foretell.frontends.converted.converter import digest_files, run_converter, task_of
 from foretell.frontends.converted.environments import need_environment
 from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph
@@ -26,7 +26,7 @@ def load_python(request: ModelRequest, worker: str, purpose: str) -> Graph:
         )
     task = task_of(request, worker, "python", path) | {"function": function}
     name = f"{path.name}:{function}"
-    return graph_from_converted(run_converter(worker, name, purpose, task), request, name)
+    return run_converter(worker, name, purpose, task, request)
 
 
 def fingerprint_python(request: ModelRequest, worker: str, purpose: str) -> str | None:

@@ -8,6 +8,7 @@ from foretell.errors import InputError, ModelError
 from foretell.frontends.huggingface.configs import (
     HfConfig,
     chosen_attention,
+    first_architecture,
     load_config,
     quiet,
     transformers_config,
@@ -26,7 +27,7 @@ UNSUPPORTED_MOE = frozenset({"dbrx", "jetmoe", "longcat_flash", "nllb-moe", "swi
 
 
 def build_program(
-    spec: str,
+    spec: str | HfConfig,
     *,
     mode: str = "inference",
     batch_size: int = 1,
@@ -39,7 +40,7 @@ def build_program(
     """Build a Hugging Face model without weights, ready for ``torch.export(..., strict=False)``.
 
     Args:
-        spec: ``hf:ID``, a folder with a config.json, or a path to one.
+        spec: ``hf:ID``, a folder with a config.json, a path to one, or its values.
         mode: ``inference`` and ``training`` run the whole model once; ``prefill`` reads a prompt into a cache and
             returns the logits of its last token; ``decode`` makes one token from a cache of ``context`` tokens.
         batch_size: The number of items in the batch.
@@ -52,7 +53,7 @@ def build_program(
     _check(mode, dtype, batch_size=batch_size, sequence=sequence, context=context)
     torch = require("torch", extra="hf", purpose="Reading Hugging Face models")
     require("transformers", extra="hf", purpose="Reading Hugging Face models")
-    source = load_config(spec)
+    source = load_config(spec) if isinstance(spec, str) else spec
     repair_torchvision()
     model = _build(source, mode, getattr(torch, DTYPES[dtype]), trust)
     makers: dict[str, Callable[[ModelInputs], tuple[dict[str, Any], list[str]]]] = {
@@ -121,8 +122,8 @@ def model_factory(source: HfConfig, config: Any, *, generates: bool) -> Callable
     """Return the function that builds the model: of the class that the config names, else of one that fits its type."""
     transformers = require("transformers", extra="hf")
     auto = require("transformers.models.auto.modeling_auto", extra="hf")
-    named = source.values.get("architectures") or [None]
-    architecture: Any = getattr(transformers, named[0], None) if isinstance(named[0], str) else None
+    name = first_architecture(source.values)
+    architecture: Any = None if name is None else getattr(transformers, name, None)
     is_known = inspect.isclass(architecture) and issubclass(architecture, transformers.PreTrainedModel)
     if is_known and (architecture.can_generate() or not generates):
         return architecture._from_config  # type: ignore[no-any-return]

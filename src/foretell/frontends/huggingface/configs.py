@@ -73,6 +73,11 @@ def load_config(spec: str) -> HfConfig:
     return HfConfig(ident, known, ident) if known is not None else HfConfig(ident, _parse(_download(ident)), ident)
 
 
+def is_shipped(config: HfConfig) -> bool:
+    """Whether the values are those of the table that is shipped with foretell."""
+    return _lookup(config.name) == config.values
+
+
 def known_models() -> list[str]:
     """Return the IDs of the models whose configs are shipped with foretell.
 
@@ -190,11 +195,21 @@ def _without_commands(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _type_of_architecture(values: dict[str, Any], auto: Any) -> str | None:
-    """The model_type that belongs to the class in ``architectures``: the longest one that its name starts with."""
+def first_architecture(values: dict[str, Any]) -> str | None:
+    """The first class that a config names; None if it names none.
+
+    >>> first_architecture({"architectures": ["BertModel"]}), first_architecture({"architectures": 7})
+    ('BertModel', None)
+    """
     architectures = values.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None
-    if not isinstance(first, str):
+    return first if isinstance(first, str) else None
+
+
+def _type_of_architecture(values: dict[str, Any], auto: Any) -> str | None:
+    """The model_type that belongs to the class in ``architectures``: the longest one that its name starts with."""
+    first = first_architecture(values)
+    if first is None:
         return None
     prefixes = {name.removesuffix("Config"): kind for kind, name in auto.CONFIG_MAPPING_NAMES.items()}
     matches = [prefix for prefix in prefixes if first.startswith(prefix)]

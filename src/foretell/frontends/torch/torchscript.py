@@ -4,7 +4,9 @@ Its code is read as text before PyTorch loads it. An archive that could reach fi
 terminal is refused. PyTorch then loads it in a cage, whatever that check found: a check can be wrong.
 """
 
+import pickletools
 import re
+import struct
 import warnings
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,7 @@ class TorchScriptFrontend:
 def read_script(request: ModelRequest) -> Graph:
     """In the cage: check the code once more, since the file may have changed, then load it."""
     check_code(Path(request.source), request.trust)
+    check_pickles(Path(request.source))
     return load_script(request)
 
 
@@ -72,6 +75,8 @@ def load_script(request: ModelRequest) -> Graph:
     path = Path(request.source)
     torch = import_torch()
     script = _load(torch, path)
+    if not hasattr(script, "inlined_graph"):
+        raise ModelError(f"{path.name} has no method forward, so it cannot be run.")
     if not request.trust:
         check_work(script, Budget(path.name))
     _check_operators(script, path.name)
@@ -156,6 +161,20 @@ def check_code(path: Path, trust: bool) -> None:
                 f"{path.name} runs code of its own when it is loaded (__setstate__ in {name}). If you trust it, add "
                 "--trust."
             )
+
+
+def check_pickles(path: Path) -> None:
+    """Walk through the pickles of an archive, without loading them, and refuse lengths that their bytes cannot have.
+
+    PyTorch makes room for a text of 4 GiB, or for a table with 2^32 places, before it finds that the file ends.
+    """
+    for name, content in read_members(path, "", ".pkl", MAX_CODE_BYTES).items():
+        try:
+            for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
+                if opcode.name.endswith("PUT") and int(argument or 0) > count:  # places are numbered in a row
+                    raise ValueError(f"place {argument} of a table with {count}")
+        except (ValueError, LookupError, struct.error) as error:
+            raise ModelError(f"{path.name} is damaged: {name} cannot be read ({one_line(error)}).") from error
 
 
 def _check_operators(script: Any, name: str) -> None:

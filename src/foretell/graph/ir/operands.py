@@ -1,7 +1,8 @@
 """Graph: checks that every node of a known operator has the operands that the rules of its operator read.
 
 Costs, layouts and memory look an operator up by its name and then read its first inputs and its first output. A file
-may leave any of them out. Such a node is refused here, once, so that no rule has to ask.
+may leave any of them out. Such a node is refused here, once, so that no rule has to ask. The same holds for
+attributes that count something, since sizes are multiplied by them, and for the axis of channels of a convolution.
 """
 
 from foretell.errors import GraphError
@@ -12,6 +13,8 @@ from foretell.graph.ir.operators import lookup
 # how many of the first inputs must be present, by kind of operator; 1 for all others
 _INPUTS = {"contraction": 2, "recurrent": 3, "generator": 0, "free": 0, "control": 0, "unknown": 0}
 _INPUTS_OF = {"Einsum": 1, "Where": 1, "QLinearConv": 4, "DequantizeLinear": 1}
+_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "FusedConv"})
+_COUNTS = ("directions", "group", "layers", "num_groups")
 # these may be asked for a later output alone, such as the last state
 _WITHOUT_FIRST_OUTPUT = frozenset({"recurrent", "control", "free", "unknown"})
 
@@ -20,6 +23,7 @@ def check_operands(graph: Graph) -> None:
     """Raise `GraphError` if a node lacks an input or output that its operator must have; bodies are checked, too."""
     for node in graph.nodes:
         _check(node)
+        _check_convolution(graph, node)
         for body in node.bodies:
             check_operands(body)
 
@@ -37,3 +41,17 @@ def _check(node: Node) -> None:
         )
     if kind not in _WITHOUT_FIRST_OUTPUT and not (node.outputs and node.outputs[0]):
         raise GraphError(f"Node {node.name!r} ({node.op}) lacks its first output.")
+    for name in _COUNTS if kind != "unknown" else ():
+        count = node.integer(name, 1)
+        if count < 1:
+            raise GraphError(f"Node {node.name!r} ({node.op}) has {name} = {count}; at least 1 is needed.")
+
+
+def _check_convolution(graph: Graph, node: Node) -> None:
+    if node.op not in _CONVOLUTIONS:
+        return
+    for tensor in (graph.tensors[node.inputs[0]], graph.tensors[node.outputs[0]]):
+        if len(tensor.shape) < 2:
+            raise GraphError(
+                f"Node {node.name!r} ({node.op}) needs an axis of channels; {tensor.name!r} has shape {tensor.shape}."
+            )

@@ -14,11 +14,11 @@ from foretell.files import write_whole
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.node import Attribute, Node
 from foretell.graph.ir.tensor import Tensor, TensorKind
-from foretell.units import GIB
+from foretell.units import MIB
 
 MAGIC = b"foretell-graph\n"
 VERSION = 1
-MAX_BYTES = GIB  # of unpacked JSON: a decompression bomb is refused before it fills the memory
+MAX_BYTES = 128 * MIB  # of unpacked JSON: a decompression bomb is refused before it fills the memory
 KINDS = get_args(TensorKind)
 
 
@@ -32,23 +32,49 @@ def to_document(graph: Graph) -> str:
     return json.dumps(_packed(graph), separators=(",", ":"))
 
 
-def from_document(text: str) -> Graph:
+def from_document(text: str | bytes) -> Graph:
     """Read the text that `to_document` returned."""
-    return from_bytes(MAGIC + zlib.compress(text.encode(), 1))
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _damaged() from error
+    return from_content(content)
 
 
 def from_bytes(data: bytes) -> Graph:
     """Read the bytes that `to_bytes` returned."""
+    return from_document(unpack(data))
+
+
+def is_longer(data: bytes, max_bytes: int) -> bool:
+    """Whether a graph file has more than so many bytes of JSON; not more than these are unpacked."""
+    unpacker = zlib.decompressobj()
+    try:
+        text = unpacker.decompress(data[len(MAGIC) :], max_bytes + 1)
+    except zlib.error:
+        return False
+    return len(text) > max_bytes
+
+
+def unpack(data: bytes) -> bytes:
+    """Return the JSON of a graph file, which is not read yet; raise if it is longer than `MAX_BYTES`."""
     if not data.startswith(MAGIC):
         raise GraphError("This is not a foretell graph file: its first line is missing.")
+    unpacker = zlib.decompressobj()
     try:
-        unpacker = zlib.decompressobj()
         text = unpacker.decompress(data[len(MAGIC) :], MAX_BYTES)
-        if unpacker.unconsumed_tail:
-            raise GraphError(f"The graph file unpacks to more than {MAX_BYTES} bytes: refused.")
-        if not unpacker.eof or unpacker.unused_data:
-            raise GraphError("The graph file is truncated, or has data after its end. Convert the model again.")
-        content = json.loads(text)
+    except zlib.error as error:
+        raise _damaged() from error
+    if unpacker.unconsumed_tail:
+        raise GraphError(f"The graph file unpacks to more than {MAX_BYTES} bytes: refused.")
+    if not unpacker.eof or unpacker.unused_data:
+        raise GraphError("The graph file is truncated, or has data after its end. Convert the model again.")
+    return text
+
+
+def from_content(content: Any) -> Graph:
+    """Return the graph of parsed JSON, after all of it was checked."""
+    try:
         if content["version"] != VERSION:
             raise GraphError(
                 f"The graph file has version {content['version']}; this foretell reads version {VERSION}. "
@@ -56,21 +82,16 @@ def from_bytes(data: bytes) -> Graph:
             )
         graph = _unpacked(content)
     # a damaged or hostile file can break anywhere: all of it is one error to the user
-    except (
-        zlib.error,
-        json.JSONDecodeError,
-        UnicodeDecodeError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         if isinstance(error, GraphError):
             raise
-        raise GraphError("The graph file is damaged. Convert the model again.") from error
+        raise _damaged() from error
     graph.validate()
     return graph
+
+
+def _damaged() -> GraphError:
+    return GraphError("The graph file is damaged. Convert the model again.")
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:

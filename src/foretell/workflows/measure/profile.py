@@ -1,6 +1,7 @@
 """Workflows: run one model on this machine and measure latency, memory, energy and kernels."""
 
 import hashlib
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -55,6 +56,7 @@ def profile(
     threads: int = 1,
     context: int | None = None,
     trust: bool = False,
+    memory_limit_gib: float | None = None,
     timeout_s: float = TIMEOUT_S,
     store: str | Path | None = None,
     on_stage: Callable[[str], None] = lambda _: None,
@@ -80,6 +82,7 @@ def profile(
         threads: CPU threads, with ``device="cpu"``.
         context: Tokens already in the cache, when decoding.
         trust: Allow code that comes with the model to run.
+        memory_limit_gib: Give up when the process holds more main memory; by default there is no limit.
         timeout_s: Give up after so many seconds.
         store: A folder or a ``postgresql://…`` address to append the measurement to.
         on_stage: Called with the name of each stage.
@@ -96,6 +99,9 @@ def profile(
             f"A {type(model).__name__} cannot be profiled directly: models run in a separate process. "
             "Put a function that builds it into a file and name it: profile('net.py:build', input_shape=…, trust=True)."
         )
+    for option, limit in (("--memory-limit", memory_limit_gib), ("--timeout", timeout_s)):
+        if limit is not None and not 0 < limit < math.inf:
+            raise InputError(f"Got {option} {limit:g}; it must be a number above 0.")
     # Cheap checks come first: starting a process that imports torch takes seconds.
     request = make_request(
         str(model), device=device, batch_size=batch_size, input_shape=input_shape, dtype=dtype, mode=mode,
@@ -117,7 +123,13 @@ def profile(
 
         try_store(str(store))
     with _gpu_share(slice) as environment:
-        result = measure_alone(request, timeout_s=timeout_s, environment=environment, on_stage=on_stage)
+        result = measure_alone(
+            request,
+            timeout_s=timeout_s,
+            memory_limit_gib=memory_limit_gib,
+            environment=environment,
+            on_stage=on_stage,
+        )
     if result["status"] == NO_DEVICE:
         raise DeviceError(str(result["error"]))
     if store is not None:
@@ -125,7 +137,9 @@ def profile(
 
         store_single(store, stored_spec(request.model), request, result)
     # Occupancy is measured in a separate run: the profiler slows kernels down and would spoil the latency.
-    counted = count_alone(request, timeout_s=timeout_s) if occupancy and result["status"] == "ok" else None
+    counted = None
+    if occupancy and result["status"] == "ok":
+        counted = count_alone(request, timeout_s=timeout_s, memory_limit_gib=memory_limit_gib)
     return to_measurement(request, result, counted, slice)
 
 
@@ -334,7 +348,13 @@ def _warnings(values: Mapping[str, Any]) -> list[str]:
     return warnings
 
 
-def predict_beside(measurement: Measurement, *, trust: bool = False) -> Prediction | None:
+def predict_beside(
+    measurement: Measurement,
+    *,
+    trust: bool = False,
+    memory_limit_gib: float | None = None,
+    timeout_s: float | None = None,
+) -> Prediction | None:
     """The prediction for the same workload; None if the device is not in the catalogue or the model cannot be read."""
     try:
         device = find_device(
@@ -354,6 +374,8 @@ def predict_beside(measurement: Measurement, *, trust: bool = False) -> Predicti
             channels_last=measurement.channels_last,
             context=measurement.input_shape[0] if decoding else None,
             trust=trust,
+            memory_limit_gib=memory_limit_gib,
+            timeout_s=timeout_s,
         )
     except ForetellError:
         return None
