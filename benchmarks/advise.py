@@ -24,7 +24,7 @@ MODELS = (
 )  # fmt: skip
 BATCHES = (1, 2, 4, 8, 16)
 SAME = 1e-6  # relative: networks compute in single precision, and rows beside each other change the last digits
-PRICES = Path(foretell.__file__).parent / "facts" / "prices.toml"
+PRICES = Path(foretell.__file__).parent / "advisors" / "prices.toml"
 
 
 @dataclass(frozen=True)
