@@ -24,7 +24,7 @@ MODELS = (
 )  # fmt: skip
 BATCHES = (1, 2, 4, 8, 16)
 SAME = 1e-6  # relative: networks compute in single precision, and rows beside each other change the last digits
-PRICES = Path(foretell.__file__).parent / "facts" / "prices.toml"
+PRICES = Path(foretell.__file__).parent / "advisors" / "prices.toml"
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ def check(model: str, points: list[Point], slo_ms: float | None, by: str) -> tup
     found = advise_serving(model, Requirements(slo_ms=slo_ms, max_batch=max(BATCHES), objective=by), dtype="fp16")  # type: ignore[arg-type]
     limit = "–" if slo_ms is None else f"{slo_ms:.3g}"
     if not rows or not found.choices:
-        return not rows and not found.choices, f"| {model} | {by} | {limit} | 0 | nothing fits | | |"
+        right = not rows and not found.choices
+        return right, f"| {model} | {by} | {limit} | {len(rows)} | nothing fits | | | {'yes' if right else 'NO'} |"
     best, choice = rows[0], found.choices[0]
     told = choice.candidate
     # several instances may cost the same: any of the best will do

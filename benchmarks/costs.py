@@ -225,7 +225,7 @@ def write_report(table: dict[tuple[str, int], dict[str, float]], records: list[d
         "# Parameters and MACs against timm's published table",
         "",
         f"{len(good)} rows (model and image size) of {len({r['model'] for r in good})} architectures; "
-        f"{len(failed)} could not be read. Made by `benchmarks/costs.py`.",
+        f"{len(failed)} could not be read. Remade by `python benchmarks/costs.py TABLES`.",
         "",
         "| compared | target | within |",
         "|---|---|---|",

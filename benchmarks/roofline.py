@@ -96,7 +96,7 @@ def main() -> None:
         "# The roofline against an H200",
         "",
         f"{len(results)} measured workloads of {len(chosen)} architectures to which no constant was fitted; "
-        "predicted / measured.",
+        "predicted / measured. Remade by `python benchmarks/roofline.py data/h200 --models 150`.",
         "",
     ]
     lines += ["| quantity | group | n | median | 5–95 % | MAPE |", "|---|---|---|---|---|---|"]

@@ -41,7 +41,8 @@ def tab(page: Page, name: str) -> Any:
 
 def upload(panel: Any, file: Path, place: int = 0) -> None:
     panel.locator(".ft-drop input").nth(place).set_input_files(str(file))
-    panel.locator(".ft-drop").nth(place).get_by_text(file.name).wait_for(timeout=WAIT_MS)
+    # bold: the file is there; while it is being sent, its name stands in a note
+    panel.locator(".ft-drop").nth(place).locator("b").get_by_text(file.name).wait_for(timeout=WAIT_MS)
 
 
 def press(panel: Any, name: str, wanted: str) -> None:

@@ -31,7 +31,8 @@ WEIGHTS = (
     (4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (1024, 8192), (10240, 8192), (8192, 8192), (57344, 8192),
     (8192, 28672), (2560, 8192), (8192, 2048), (14336, 8192), (8192, 7168), (5120, 5120), (27648, 5120), (5120, 13824),
     (3072, 3072), (16384, 3072), (3072, 8192), (2048, 2048), (11008, 2048), (2048, 5632), (896, 896), (9728, 896),
-    (1536, 8960), (7168, 2048), (4096, 7168), (7168, 18432), (128256, 4096), (151936, 3584), (32000, 4096), (1280, 8192),
+    (1536, 8960), (7168, 2048), (4096, 7168), (7168, 18432), (128256, 4096), (151936, 3584), (32000, 4096),
+    (1280, 8192),
 )  # fmt: skip
 # (query heads, key-value heads, head size)
 HEADS = (
@@ -156,7 +157,8 @@ def _attention(part: Part) -> tuple[int, Callable[[], Callable[[], Any]]]:
         def tensor(count: int, length: int) -> Any:
             return torch.randn(batch, count, length, size, device="cuda", dtype=torch.bfloat16)
 
-        query, cached = tensor(heads, context if is_prompt else 1), (tensor(kv_heads, context), tensor(kv_heads, context))
+        query = tensor(heads, context if is_prompt else 1)
+        cached = tensor(kv_heads, context), tensor(kv_heads, context)
         attend = torch.nn.functional.scaled_dot_product_attention
         return lambda: attend(query, *cached, is_causal=is_prompt, enable_gqa=heads != kv_heads)
 

@@ -104,6 +104,10 @@ def test_places_without_a_price_are_refused_and_not_ranked() -> None:
         "h200": "usd: unknown for every instance with a h200",
         "t4": "price: no known offer has a t4",
     }
+    both = place([candidate(), candidate("t4")], [offer("h200", None), offer("t4", None)], Requirements())
+    assert [refusal.reason.split(":")[0] for refusal in both.refused] == ["usd", "usd"], (
+        "one offer is enough to know it"
+    )
     carbon = place(
         [candidate(energy_j=about(1.0))], [offer(g_co2e_per_kwh=300.0, pue=1.2)], Requirements(objective="carbon")
     )

@@ -153,8 +153,16 @@ def test_a_predictor_of_one_mode_is_shown_by_it(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("evaluate", "unit-tres"), "Unknown predictor 'unit-tres'. Did you mean 'unit-trees'?"),
+        (
+            ("evaluate", "unit-tres"),
+            "Cannot judge 'unit-tres'. Choose from: roofline, unit-trees, unit-network, partitioner, ",
+        ),
         (("evaluate", "roofline", "--split", "famly"), "Unknown split 'famly'. Did you mean 'family'?"),
+        (("evaluate", "transfer"), "transfer is for devices without measurements"),
+        (
+            ("train", "-p", "WRONG"),
+            "Choose from: unit-network, unit-trees, partitioner, slices, kernel-classes, compiled.",
+        ),
         (("train", "--device", "h20o"), "Unknown device 'h20o'. Did you mean 'h200'?"),
         (("train", "--threads", "0"), "Invalid value for '--threads'"),
         (("train",), "data has no measured workload of h200"),

@@ -146,8 +146,8 @@ def test_stores_without_usable_rows_are_errors(compiled_set, store, tmp_path):
 
 
 def test_a_prediction_says_what_compiling_gains():
-    prediction = predict(tiny_onnx(), device="h200", runtime="compile", batch_size=64)
-    assert prediction.runtime == "compile"
+    prediction = predict(tiny_onnx(), device="h200", runtime="compiled", batch_size=64)
+    assert prediction.runtime == "compiled"
     assert prediction.latency_ms.low < prediction.latency_ms.value < prediction.latency_ms.high
     eager = predict(tiny_onnx(), device="h200", batch_size=64)
     assert prediction.eager_latency_ms.value == pytest.approx(eager.latency_ms.value, rel=1e-5)
@@ -164,7 +164,7 @@ def test_a_prediction_says_what_compiling_gains():
 )  # fmt: skip
 def test_what_is_not_known_of_compiled_models_is_refused(options, message):
     with pytest.raises(InputError, match=message):
-        predict(tiny_onnx(), **{"device": "h200", "runtime": "compile", **options})
+        predict(tiny_onnx(), **{"device": "h200", "runtime": "compiled", **options})
 
 
 def test_a_processor_is_refused():

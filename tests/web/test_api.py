@@ -34,7 +34,7 @@ def test_two_models_are_compared(client: TestClient, left_files: None, onnx_byte
 
 def test_a_kept_file_answers_until_it_is_deleted(client: TestClient, left_files: None, onnx_bytes: bytes) -> None:
     upload = client.post("/api/uploads", files={"file": ("net.onnx", onnx_bytes)})
-    assert upload.status_code == 201
+    assert (upload.status_code, upload.json()["name"]) == (201, "net.onnx")
     model = upload.json()["model"]
     advice = client.post("/api/advise", json={"model": model, "devices": ["h200", "l4"], "mig": False})
     assert advice.json()["choices"][0]["device"] in ("h200", "l4")

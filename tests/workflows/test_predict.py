@@ -42,7 +42,7 @@ class Untouched:
             "There is no file absent.zip; give the name of a predictor, or a file that foretell train",
         ),
         ({"latency_limit_ms": 0}, "The latency limit is 0 ms; it must be a number above 0."),
-        ({"runtime": "compile", "mode": "training"}, "torch.compile was measured in inference, not in training"),
+        ({"runtime": "compiled", "mode": "training"}, "torch.compile was measured in inference, not in training"),
         ({"batch_size": 0}, "The batch size is 0; it must be a whole number between 1 and 1048576."),
         ({"batch_size": MAX_BATCH + 1}, "The batch size is 1048577; it must be a whole number between 1 and 1048576."),
         ({"context": 0}, "The context is 0; it must be 1 token or more."),
@@ -82,7 +82,7 @@ def test_the_best_predictor_of_a_device_answers_unless_another_is_named() -> Non
 def test_a_cpu_runs_eagerly_whatever_runtime_is_requested() -> None:
     assert predict_tiny(device="cpu").runtime == predict_tiny(device="cpu", runtime="cuda-graph").runtime == "eager"
     assert predict_tiny(runtime="eager").runtime == "eager"
-    assert set(RUNTIMES) == {"cuda-graph", "eager", "compile"}
+    assert set(RUNTIMES) == {"cuda-graph", "eager", "compiled"}
 
 
 @pytest.mark.parametrize(("written", "dtype"), [("float16", "fp16"), ("torch.bfloat16", "bf16"), ("FP32", "fp32")])
@@ -208,3 +208,9 @@ def test_a_missed_latency_limit_is_a_warning_and_a_met_one_is_not() -> None:
     missed = predict_tiny(device="t4", latency_limit_ms=prediction.latency_ms.value / 2)
     (late,) = set(missed.warnings) - set(prediction.warnings)
     assert late.startswith(f"Takes about {prediction.latency_ms.value:.3g} ms here, more than the limit of")
+
+
+def test_the_old_word_for_a_compiled_model_is_understood() -> None:
+    old, new = (predict(tiny_onnx(), device="h200", runtime=word, batch_size=64) for word in ("compile", "compiled"))
+    assert old == new
+    assert new.runtime == "compiled"

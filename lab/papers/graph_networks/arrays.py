@@ -12,6 +12,7 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.features.operator_codes import FIRST_CODED
 from foretell.graph import CostTable, Graph, graph_costs
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import OPERATORS as KNOWN
@@ -88,7 +89,7 @@ _WITH_PARAMETER = dict.fromkeys(_PRODUCTS, CLASSES.index("dense")) | {"Add": CLA
 _NO_CLASS = -1
 _SCHEMA = (
     *OPERATOR_COLUMNS, *CLASSES, *ATTRIBUTES, *COSTS, *WHOLE_COLUMNS, f"{AXES}", f"{DIPPM_AXES}",
-    *(f"{op}={name}" for op, name in sorted(_CLASS_OF.items())),
+    *(f"{op}={name}" for op, name in sorted(_CLASS_OF.items()) if op in FIRST_CODED),
 )  # fmt: skip
 ARRAYS_VERSION = 1  # raise it when values change under the same schema
 SCHEMA = hashlib.sha256("|".join(_SCHEMA).encode()).hexdigest()[:16]

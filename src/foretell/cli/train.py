@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ MODELS = {
     "kernel-classes": "foretell.training.kernel_classes",
     "compiled": "foretell.training.compiled",
 }
+_WHOLE = ("unit-network", "unit-trees")
 
 
 @click.command()
@@ -31,7 +33,7 @@ MODELS = {
     "--predictor",
     "-p",
     default="unit-network",
-    help="unit-network, unit-trees, partitioner, slices, kernel-classes or compiled.",
+    help=f"{', '.join((*_WHOLE, *MODELS))}.",
 )
 @options.only_networks
 def train(
@@ -42,6 +44,8 @@ def train(
         file = _module(predictor).train(store, device, cache, out, log=_log)
         click.echo(f"written: {printable(str(file))}")
         return
+    if predictor not in _WHOLE:
+        raise InputError(f"Cannot fit {predictor!r}. Choose from: {', '.join((*_WHOLE, *MODELS))}.")
     from foretell.training.unit_models import train as fit
 
     file = fit(
@@ -89,8 +93,14 @@ def evaluate(
         tables = _module(alone[0]).evaluate(store, device, cache, log=_log)
         show_tables(_module(alone[0]), tables, report=report, as_json=as_json)
         return
+    if "transfer" in predictors:
+        raise InputError(
+            "transfer is for devices without measurements, so these data cannot judge it. "
+            "benchmarks/other_gpus.py compares it with published results."
+        )
     from foretell.training import unit_models as workflow
 
+    _check_names(predictors, workflow.FITTERS)
     finished = workflow.evaluate(
         predictors or list(workflow.FITTERS), store, device, cache, runs, splits=split or workflow.SPLITS,
         seeds=range(seeds), only_networks=only_networks, log=_log,
@@ -99,6 +109,13 @@ def evaluate(
         file = workflow.write_report(workflow.finished(store, device, runs), Path("reports"))
         click.echo(f"written: {printable(str(file))}", err=as_json)
     show_runs(finished, as_json=as_json)
+
+
+def _check_names(predictors: tuple[str, ...], whole: Iterable[str]) -> None:
+    known = (*whole, *MODELS)
+    for name in predictors:
+        if name not in known:
+            raise InputError(f"Cannot judge {name!r}. Choose from: {', '.join(known)}.")
 
 
 def show_runs(runs: list[Any], *, as_json: bool) -> None:

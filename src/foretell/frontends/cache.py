@@ -15,9 +15,10 @@ from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph
 from foretell.graph.ir import serde
 
-CONVERTER_VERSION = 2  # raise it when a conversion changes: older entries are no longer found
-# raise it when a framework's worker or the normalisation changes: cached graphs of PyTorch models stay valid
-CONVERSION = 2
+# raise it when any conversion changes: no older entry is found
+CONVERTER_VERSION = 2
+# raise it when only a framework's worker or the normalisation changes: cached graphs of PyTorch models stay valid
+NORMALISER_VERSION = 2
 MAX_ENTRIES = 2000  # the least recently used ones beyond this are deleted
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import MeasurementError
+from foretell.errors import ForetellError, MeasurementError
 
 Message = dict[str, Any]  # what a parent and its child exchange: one JSON object on a line
 
@@ -62,9 +62,10 @@ def stop_garbage_collection() -> None:
 
 
 def short(error: BaseException) -> str:
-    """An error in one line.
+    """An error in one line; ours say enough without the name of their class.
 
-    >>> short(ValueError("no\\nnumber"))
-    'ValueError: no number'
+    >>> short(ValueError("no\\nnumber")), short(ForetellError("Too large."))
+    ('ValueError: no number', 'Too large.')
     """
-    return f"{type(error).__name__}: {error}".replace("\n", " ")[:_MAX_ERROR_CHARACTERS]
+    text = str(error) if isinstance(error, ForetellError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:_MAX_ERROR_CHARACTERS]

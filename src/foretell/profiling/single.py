@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import ForetellError, InputError, MeasurementError
-from foretell.processes.child import die_with_parent, redirect_output
+from foretell.processes.child import die_with_parent, redirect_output, short
 from foretell.profiling.campaign.plan import Measuring
 from foretell.profiling.environment import describe
 from foretell.profiling.source import Source
@@ -31,7 +31,6 @@ COUNTING_S = 120.0
 NO_DEVICE = "no_device"
 ZOO_BUILDER = "foretell.profiling.single:build_from_zoo"
 RUNTIMES = {"cuda": ("cuda-graph", "eager", "compiled"), "cpu": ("eager", "compiled", "onnxruntime")}
-_MAX_ERROR_CHARACTERS = 300
 _NO_MEMORY = ("out of memory", "DefaultCPUAllocator", "can't allocate memory", "bad_alloc", "Failed to allocate memory")
 
 
@@ -335,12 +334,6 @@ def _load(target: str) -> Any:
 def _status(error: BaseException, otherwise: str) -> str:
     text = f"{type(error).__name__} {error}"
     return "oom" if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY) else otherwise
-
-
-def short(error: BaseException) -> str:
-    """An error in one line."""
-    text = f"{type(error).__name__}: {error}" if not isinstance(error, ForetellError) else str(error)
-    return " ".join(text.split())[:_MAX_ERROR_CHARACTERS]
 
 
 def main() -> int:

@@ -77,12 +77,12 @@ def _partitioner() -> Partitioner:
 def check_compile_request(mode: str, device: Device, others: Mapping[str, object]) -> None:
     """Refuse what was not measured under ``torch.compile``; ``others`` are options for eager mode alone."""
     if device.is_cpu:
-        raise InputError(f"torch.compile was measured on GPUs, not on {device.id}: leave out --runtime compile.")
+        raise InputError(f"torch.compile was measured on GPUs, not on {device.id}: leave out --runtime compiled.")
     if mode != "inference":
-        raise InputError(f"torch.compile was measured in inference, not in {mode}: leave out --runtime compile.")
+        raise InputError(f"torch.compile was measured in inference, not in {mode}: leave out --runtime compiled.")
     for name, value in others.items():
         if value:
-            raise InputError(f"{name} is for eager mode only: leave it out, or leave out --runtime compile.")
+            raise InputError(f"{name} is for eager mode only: leave it out, or leave out --runtime compiled.")
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def _add_routes(app: FastAPI, queue: RequestQueue, pool: Pool, metrics: Metrics)
         with queue.admit():
             stored = await read_file(request, queue.uploads)
             queue.uploads.keep(stored)
-        return {"model": UPLOAD + stored.ident, "name": stored.path.name, "bytes": stored.size_bytes, "kept_s": KEPT_S}
+        return {"model": UPLOAD + stored.ident, "name": stored.name, "bytes": stored.size_bytes, "kept_s": KEPT_S}
 
     @app.delete("/api/uploads/{ident}", status_code=204, responses=problems(401))
     async def forget(ident: str) -> None:

@@ -50,7 +50,7 @@ class Predict(_OnDevice):
     """The options of ``foretell predict``."""
 
     slice: Word | None = Field(None, description="mps:30, mig:1g.18gb, sms:66")
-    runtime: Word = Field("cuda-graph", description="cuda-graph, eager or compile")
+    runtime: Word = Field("cuda-graph", description="cuda-graph, eager or compiled")
     optimizer: Word | None = Field(None, description="sgd or adamw, in training")
     predictor: Word | None = None
     context: Count | None = Field(None, description="Tokens already in the cache, when decoding")

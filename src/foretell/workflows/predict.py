@@ -15,12 +15,13 @@ from foretell.records import Estimate, Prediction, Workload
 from foretell.registry import did_you_mean
 from foretell.workflows.measure.calibrate import read_calibration
 from foretell.workflows.workload import (
-    COMPILE,
+    COMPILED,
     CUDA_GRAPH,
     InputShape,
     choose_predictor,
     load_graph,
     read_configuration,
+    runtime_name,
 )
 
 EXPLAINED = ("units", "kernels")
@@ -60,7 +61,7 @@ def predict(
         dtype: fp32, tf32, fp16, bf16, …; in training fp16 and bf16 mean autocast. In fp32 convolutions run in TF32, as
             PyTorch sets it, and in tf32 matrix products too.
         mode: inference, training, prefill or decode.
-        runtime: What drives the device: ``cuda-graph``, ``eager``, or ``compile`` (torch.compile, inference).
+        runtime: What drives the device: ``cuda-graph``, ``eager``, or ``compiled`` (by torch.compile, inference).
         slice: A part of the device: ``mps:30``, ``mig:1g.18gb``, ``sms:66``.
         optimizer: sgd (momentum) or adamw, in training.
         channels_last: Model and images are converted with ``.to(memory_format=torch.channels_last)``.
@@ -90,9 +91,9 @@ def predict(
         device=device, slice=slice, runtime=runtime, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer,
         channels_last=channels_last,
     )  # fmt: skip
-    target = configuration.target
+    target, is_compiled = configuration.target, runtime_name(runtime) == COMPILED
     selected = choose_predictor(predictor, target)
-    if runtime == COMPILE:
+    if is_compiled:
         # Imported late: only this runtime needs it.
         from foretell.training.compiled import check_compile_request, on_compile
 
@@ -134,7 +135,7 @@ def predict(
         warning = f"Takes about {latency.value:.3g} ms here, more than the limit of {latency_limit_ms:g} ms."
         prediction = replace(prediction, warnings=(*prediction.warnings, warning))
     # The calibration is about eager launches, which torch.compile avoids.
-    return prediction if runtime == COMPILE else with_host_latency(prediction, workload, read_calibration())
+    return prediction if is_compiled else with_host_latency(prediction, workload, read_calibration())
 
 
 def _explain(

@@ -17,8 +17,9 @@ from foretell.predictors import Predictor, find_predictor
 from foretell.records import TF32, Target, Workload
 from foretell.registry import did_you_mean
 
-CUDA_GRAPH, EAGER, COMPILE = "cuda-graph", "eager", "compile"
-RUNTIMES = (CUDA_GRAPH, EAGER, COMPILE)
+CUDA_GRAPH, EAGER, COMPILED = "cuda-graph", "eager", "compiled"
+RUNTIMES = (CUDA_GRAPH, EAGER, COMPILED)
+_OLD_NAMES = {"compile": COMPILED}  # understood, but not shown
 MAX_BATCH = 2**20
 _AUTOCAST_DTYPES = ("fp16", "bf16")
 InputShape = str | Sequence[int] | Sequence[str] | Mapping[str, Sequence[int]] | None
@@ -67,6 +68,7 @@ def read_configuration(
     foretell.errors.InputError: The batch size is 2.5; it must be a whole number between 1 and 1048576.
     """
     check_mode(mode)
+    runtime = runtime_name(runtime)
     if runtime not in RUNTIMES:
         raise InputError(f"Unknown runtime {runtime!r}.{did_you_mean(runtime, RUNTIMES)}")
     place = device if isinstance(device, Device) else find_device(device)
@@ -77,6 +79,15 @@ def read_configuration(
     if number == TF32 and place.is_cpu:
         raise InputError(f"TF32 is a precision of NVIDIA's GPUs; {place.id} is a CPU: use fp32.")
     return Configuration(target, size, number, mode, check_optimizer(optimizer, mode), channels_last)
+
+
+def runtime_name(runtime: str) -> str:
+    """Today's name of a runtime.
+
+    >>> runtime_name("compile"), runtime_name("eager")
+    ('compiled', 'eager')
+    """
+    return _OLD_NAMES.get(runtime, runtime)
 
 
 def read_workload(

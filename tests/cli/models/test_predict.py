@@ -104,10 +104,10 @@ def test_a_trace_takes_as_long_as_the_prediction(
 
 
 def test_what_compiling_gains_is_one_line(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = run(capsys, "predict", model, "--runtime", "compile", "--batch-size", "64")
+    shown = run(capsys, "predict", model, "--runtime", "compiled", "--batch-size", "64")
     (line,) = [line for line in shown.splitlines() if line.startswith("torch.compile: ")]
-    output = json.loads(run(capsys, "predict", model, "--runtime", "compile", "--batch-size", "64", "--json"))
+    output = json.loads(run(capsys, "predict", model, "--runtime", "compiled", "--batch-size", "64", "--json"))
     is_faster = output["latency_ms"]["value"] < output["eager_latency_ms"]["value"]
     assert ("faster" if is_faster else "slower") + " than eager" in line
-    assert output["runtime"] == "compile"
+    assert output["runtime"] == "compiled"
     assert "torch.compile:" not in run(capsys, "predict", model)

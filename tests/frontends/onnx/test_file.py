@@ -451,5 +451,5 @@ def test_cached_graphs_depend_on_the_normalisation(tmp_path: Path, monkeypatch: 
     onnx.save(tiny_onnx(), tmp_path / "m.onnx")
     request = ModelRequest(str(tmp_path / "m.onnx"))
     before = onnx_frontend.OnnxFrontend().fingerprint(request)
-    monkeypatch.setattr(onnx_frontend, "CONVERSION", onnx_frontend.CONVERSION + 1)
+    monkeypatch.setattr(onnx_frontend, "NORMALISER_VERSION", onnx_frontend.NORMALISER_VERSION + 1)
     assert onnx_frontend.OnnxFrontend().fingerprint(request) != before

@@ -87,6 +87,7 @@ CONTRACTIONS: list[tuple[str, list[Shape | None], Shape, tuple[int, ...], dict[s
     ("MultiHeadAttention", [(2, 9, 32), (2, 11, 4, 2, 6)], (2, 9, 32), (), {"num_heads": 4}, 2 * 4 * 99 * (8 + 6)),
     ("GroupQueryAttention", [(1, 3, 32), (1, 3, 16), (1, 3, 16), (1, 2, 20, 8)], (1, 3, 32), (), {"num_heads": 4, "kv_num_heads": 2}, 4 * 3 * 23 * 16),
     ("ContribAttention", [(2, 1, 16), (16, 48), None, None, (4, 7)], (2, 1, 16), (1,), {"num_heads": 4}, 2 * 16 * 48 + 2 * 2 * 1 * 16),
+    ("ContribAttention", [(2, 9, 16), (16, 48), None, (2,)], (2, 9, 16), (1,), {"num_heads": 4}, 18 * 16 * 48 + 2 * 18 * 9 * 16),
     ("PackedAttention", [(9, 16), (16, 48), (48,), (1, 9), (2, 2, 4, 7, 4)], (9, 16), (1,), {"num_heads": 4}, 9 * 16 * 48 + 2 * 9 * 9 * 16),
     ("LinearAttention", [(2, 4, 9, 8), (2, 4, 9, 8), (2, 4, 9, 6)], (2, 4, 9, 6), (), {}, 2 * 2 * 4 * 9 * 48),
     ("MoE", [(10, 8), (4, 16, 8)], (10, 8), (1,), {}, 10 * 128),  # experts are counted off the weights, one a token
@@ -115,6 +116,11 @@ def test_multiply_accumulates(
     cost = cost_of(op, inputs, output, weights=weights, domain=domain, **attributes)
     assert cost.macs == macs
     assert cost.flops >= 2 * macs
+
+
+@pytest.mark.parametrize("outputs", [[(2, 3), (4, 5)], [(4, 5), (2, 3)]])
+def test_element_wise_work_goes_by_the_largest_output(outputs: list[Shape]) -> None:
+    assert graph_costs(one_node("Relu", [(4, 5)], outputs)).total.flops == 20
 
 
 @pytest.mark.parametrize("kind", ["activation", "constant"])

@@ -34,7 +34,7 @@ def model(error: float = 0.2, **weights: float) -> CompiledModel:
 
 
 def workload(slice_: str | None = None) -> Workload:
-    return Workload(tiny_graph(64, 64), Target(H200, parse_slice(slice_, H200) if slice_ else None, "compile"))
+    return Workload(tiny_graph(64, 64), Target(H200, parse_slice(slice_, H200) if slice_ else None, "compiled"))
 
 
 def predictor(**weights: float) -> CompiledPredictor:
@@ -65,7 +65,7 @@ def test_the_eager_latency_is_predicted_too_and_energy_follows_the_time():
     assert prediction.energy_j.value == pytest.approx(eager.power_w.value * prediction.latency_ms.value / 1000)
     assert prediction.throughput_per_s.value == pytest.approx(64 / prediction.latency_ms.value * 1000)
     assert prediction.memory_mib == eager.memory_mib
-    assert prediction.runtime == "compile"
+    assert prediction.runtime == "compiled"
     assert AS_EAGER in prediction.warnings
 
 

@@ -34,9 +34,9 @@ def test_a_device_without_traces_is_named(only_h200: None) -> None:
     assert warning is not None
     assert "foretell train -p kernel-classes -d a100" in warning
     assert classifier_for(H200) == (shipped("h200"), None)
-    _, warning = classifier_for(replace(H200, runtime="compile"))
+    _, warning = classifier_for(replace(H200, runtime="compiled"))
     assert warning is not None
-    assert "compile generates kernels of its own" in warning
+    assert "under the runtime compiled other kernels run" in warning
 
 
 def test_every_distinct_unit_has_a_class_and_slices_change_none() -> None:

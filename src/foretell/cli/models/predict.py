@@ -47,7 +47,7 @@ def with_word(arguments: Sequence[str]) -> list[str]:
 @options.dtype
 @options.mode
 @click.option("slice_", "--slice", help="A part of the device: mps:30, mig:1g.18gb, sms:66.")
-@click.option("--runtime", default="cuda-graph", help="What drives the device: cuda-graph, eager or compile.")
+@click.option("--runtime", default="cuda-graph", help="What drives the device: cuda-graph, eager or compiled.")
 @click.option("--optimizer", help="sgd (momentum) or adamw, in training.")
 @options.channels_last
 @click.option("--predictor", help="A predictor's name [the best for the workload].")

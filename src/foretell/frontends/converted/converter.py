@@ -29,7 +29,7 @@ from foretell.errors import (
     UntrustedModelError,
 )
 from foretell.frontends.budget import Budget, check_size, parse_json
-from foretell.frontends.cache import CONVERSION
+from foretell.frontends.cache import NORMALISER_VERSION
 from foretell.frontends.caged import read_caged
 from foretell.frontends.converted.environments import Environment, need_environment, user_base
 from foretell.frontends.normalise.pipeline import mark_buffers, normalise_converted
@@ -310,7 +310,7 @@ def task_of(request: ModelRequest, worker: str, kind: str, path: Path) -> Task:
 def digest_files(path: Path, names: Iterable[Path] = ()) -> str:
     """Return a hash of the content of a file, of all files of a folder, or of the files ``names``."""
     files = sorted(names) or (sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path])
-    digest = hashlib.sha256(str(CONVERSION).encode())
+    digest = hashlib.sha256(str(NORMALISER_VERSION).encode())
     try:
         for source in files:
             digest.update(source.name.encode(errors="replace"))

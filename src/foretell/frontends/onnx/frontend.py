@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from foretell.frontends.budget import MAX_ONNX_BYTES, digest_file
-from foretell.frontends.cache import CONVERSION
+from foretell.frontends.cache import NORMALISER_VERSION
 from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph
 from foretell.units import MIB
@@ -42,7 +42,7 @@ class OnnxFrontend:
             return None
         path = Path(request.source)
         digest = digest_file(path, MAX_ONNX_BYTES, "an ONNX file")
-        return f"{path.name} {digest} onnx {metadata.version('onnx')} conversion {CONVERSION}"
+        return f"{path.name} {digest} onnx {metadata.version('onnx')} conversion {NORMALISER_VERSION}"
 
 
 def is_plain(path: Path) -> bool:

@@ -38,7 +38,7 @@ from foretell.predictors.slices.model import UnitTimePredictor, energy_of, on_wh
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import ms, per_second, seconds_from_us
 
-RUNTIME = "compile"
+RUNTIME = "compiled"
 FUSED = "generated kernels"
 AS_EAGER = "Under torch.compile only times were measured: memory and power are those of eager mode."
 ON_A_PART = "torch.compile was measured on whole devices: on a slice the gain is taken to be the same."
@@ -153,7 +153,7 @@ def compiled(predictor: Predictor, device: str, find_parts: FindParts) -> Compil
     model = shipped(device)
     if model is None:
         raise InputError(
-            f"torch.compile was not measured on {device}: use --device h200, or leave out --runtime compile."
+            f"torch.compile was not measured on {device}: use --device h200, or leave out --runtime compiled."
         )
     if not isinstance(predictor, UnitTimePredictor):
         raise InputError("Latency under torch.compile needs a predictor that predicts units: leave out --predictor.")

@@ -29,7 +29,7 @@ def classifier_for(target: Target) -> tuple[KernelClassifier | None, str | None]
     if target.runtime not in ("cuda-graph", "eager"):
         return (
             classifier,
-            f"The classes of kernels are those of eager PyTorch; {target.runtime} generates kernels of its own.",
+            f"The classes of kernels are those of eager PyTorch; under the runtime {target.runtime} other kernels run.",
         )
     return classifier, None
 

@@ -20,7 +20,14 @@ from foretell.records import Estimate, KernelRun, Measurement, Prediction
 from foretell.registry import did_you_mean
 from foretell.units import per_second
 from foretell.workflows.predict import predict
-from foretell.workflows.workload import InputShape, check_batch_size, check_mode, check_optimizer, read_input_shape
+from foretell.workflows.workload import (
+    InputShape,
+    check_batch_size,
+    check_mode,
+    check_optimizer,
+    read_input_shape,
+    runtime_name,
+)
 
 DEVICES = ("cpu", "cuda")
 FUSION_BY = "foretell.workflows.measure.fusion_worker:answer"
@@ -190,7 +197,7 @@ def make_request(
     """Check all arguments before any process is started."""
     if device not in DEVICES:
         raise DeviceError(f"Cannot measure on {device!r}.{did_you_mean(device, DEVICES)}")
-    runtime = runtime or _default_runtime(model, device)
+    runtime = runtime_name(runtime) if runtime else _default_runtime(model, device)
     check_mode(mode)
     if dtype not in (*DTYPES, TF32):
         raise InputError(f"Unknown dtype {dtype!r}.{did_you_mean(dtype, (*DTYPES, TF32))}")
