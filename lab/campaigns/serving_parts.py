@@ -110,7 +110,7 @@ def _replay_ms(graph: Any) -> float:
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end))
-    return statistics.median(times)
+    return float(statistics.median(times))
 
 
 def _product(part: Part) -> tuple[int, Callable[[], Callable[[], Any]]]:
