@@ -6,9 +6,9 @@ from foretell.graph import Graph
 
 torch = pytest.importorskip("torch")
 
-from foretell.frontends.torch.export import graph_from_program  # noqa: E402
-from foretell.frontends.torch.precision import in_half_precision  # noqa: E402
-from foretell.frontends.torch.program import TorchProgram  # noqa: E402
+from foretell.frontends.torch.export import graph_from_program
+from foretell.frontends.torch.precision import in_half_precision
+from foretell.frontends.torch.program import TorchProgram
 
 WIDTH = 8
 

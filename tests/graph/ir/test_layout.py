@@ -5,16 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretell.graph import Node
-from foretell.graph.ir.layout import (
-    Layout,
-    channels_last,
-    contiguous,
-    distinct_elements,
-    is_channels_last,
-    is_contiguous,
-    layouts,
-    viewed_strides,
-)
+from foretell.graph.ir.layout import Layout, channels_last, distinct_elements, is_channels_last, layouts
+from foretell.graph.ir.strides import contiguous, is_contiguous, viewed_strides
 from foretell.testing import chain, one_node
 
 
