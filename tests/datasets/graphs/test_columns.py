@@ -122,6 +122,15 @@ def test_equal_layers_become_equal_numbers() -> None:
     assert set(columns["module_numbers"][1:]) == {1}
 
 
+def test_what_is_held_and_fixed_comes_back() -> None:
+    nodes = [Node("a", "Relu", ("x",), ("y",)), Node("b", "Exp", ("y",), ("z",)), Node("c", "Tanh", ("z",), ("u",))]
+    tensors = {name: Tensor(name, (4,), "fp32", "input" if name == "x" else "activation") for name in "xyzu"}
+    graph = Graph("g", tuple(nodes), tensors, ("x",), ("u",), held={"y": "c"}, fixed=frozenset({"z"}))
+    assert pack(graph)["held"] == [2, 0, 0]
+    assert StoredGraphs(stored(graph), "here")[0] == graph
+    assert pack(chain())["held"] is None
+
+
 words = st.text(st.sampled_from("ab.%_#{}019ü\n"), max_size=8)
 values = st.one_of(st.integers(-(2**40), 2**40), st.floats(allow_nan=False), words, st.booleans())
 attributes = st.dictionaries(words, st.one_of(values, st.lists(st.integers(), max_size=3).map(tuple)), max_size=3)
@@ -156,7 +165,7 @@ DAMAGE: dict[str, Any] = {
     "edges": [9, 9, -1, 0, 1, 1, 0], "inputs": [-7], "outputs": [0, 0, 0, 0], "node_operator": [0, 5],
     "node_module": [0, 3], "tensor_type": [0, 1], "tensor_template": [99] * 4, "tensor_numbers": [1] * 9,
     "tensor_order": [3, 3, 3, 3], "operators": ["[]", "[]"], "types": ["4 fp32 nothing -"] * 3, "metadata": "{",
-    "templates": [], "batch_size": 0,
+    "templates": [], "batch_size": 0, "held": [9],
 }  # fmt: skip
 
 

@@ -8,14 +8,12 @@ from foretell.graph import Node
 from foretell.graph.ir.layout import (
     Layout,
     channels_last,
-    contiguous,
     distinct_elements,
     in_channels_last,
     is_channels_last,
-    is_contiguous,
     layouts,
-    viewed_strides,
 )
+from foretell.graph.ir.strides import contiguous, is_contiguous, viewed_strides
 from foretell.testing import chain, one_node, tiny_graph
 
 

@@ -25,7 +25,8 @@ def rich_graph() -> Graph:
         Node("b", "Clip", ("y", "", ""), ("z",)),
     ]
     graph = chain(nodes, dict.fromkeys(["x", "y", "z"], (2, 4)), ["x"], ["z"], batch_size=2)
-    return replace(graph, warnings=("watch out",), metadata={"key": "värde"})
+    more = {"held": {"y": "b"}, "fixed": frozenset({"z"})}
+    return replace(graph, warnings=("watch out",), metadata={"key": "värde"}, **more)
 
 
 @pytest.mark.parametrize("graph", [rich_graph(), tiny_graph()], ids=["rich", "tiny"])
@@ -141,6 +142,18 @@ def test_a_document_is_json_and_gives_the_graph_back(graph: Graph) -> None:
     text = serde.to_document(graph)
     assert json.loads(text)["name"] == graph.name
     assert serde.from_document(text) == graph
+
+
+def test_older_files_say_nothing_about_what_is_held() -> None:
+    assert "held" not in ORIGINAL
+    assert serde.from_bytes(packed(ORIGINAL)).held is None
+    assert serde.from_bytes(packed(ORIGINAL | {"held": []})).held == {}
+
+
+@pytest.mark.parametrize("held", [[[0, 99]], [[99, 0]], [[-1, 0]], [[0]], [0], {"x": 0}, [[0.5, 0]], None])
+def test_impossible_holds_are_refused(held: object) -> None:
+    with pytest.raises(GraphError):
+        serde.from_bytes(packed(ORIGINAL | {"held": held}))
 
 
 def test_a_document_that_is_no_graph_is_refused() -> None:

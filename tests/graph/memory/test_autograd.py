@@ -1,5 +1,7 @@
 """What is saved for backward, node by node."""
 
+from dataclasses import replace
+
 import pytest
 
 from foretell.graph import Graph, Node, Tensor
@@ -9,7 +11,10 @@ from foretell.graph.memory.autograd import (
     differentiates,
     extra_saved_blocks,
     gradient_passes,
+    loss_output,
     needing_gradients,
+    overwritten,
+    reached_by_loss,
     saved_for_backward,
 )
 from foretell.testing import chain, one_node
@@ -137,7 +142,13 @@ def test_gradients_that_pass_through(
     [
         ("MatMul", ("h", "g"), ("g",)),  # the other one needs no gradient
         ("MatMul", ("g", "h"), ("g",)),
-        ("Einsum", ("h", "g"), ("h", "g")),
+        ("Einsum", ("h", "g"), ("g",)),
+        ("Einsum", ("h", "g", "h"), ("h", "g")),  # three: nothing is left out
+        ("Gather", ("h", "g"), ("g",)),
+        ("GatherElements", ("h", "g"), ("h", "g")),
+        ("ScatterElements", ("h", "g", "h"), ("g",)),
+        ("DFT", ("h",), ("h",)),
+        ("Pad", ("h",), ()),
         ("Bilinear", ("h", "g", "w"), ("h", "g")),
         ("MoE", ("h", "w"), ("h",)),
         ("Addcmul", ("h", "g", "g"), ("g",)),
@@ -225,7 +236,56 @@ def test_a_normalisation_keeps_two_numbers_for_every_mean(
     assert extra_saved_blocks(graph, node, frozenset()) == []
 
 
-@pytest.mark.parametrize(("op", "numbers"), [("LSTM", 6), ("GRU", 5), ("RNN", 2), ("GRUCell", 0)])
+@pytest.mark.parametrize(("op", "numbers"), [("LSTMCell", 12), ("GRUCell", 11), ("RNNCell", 0)])
+def test_a_cell_keeps_its_gates(op: str, numbers: int) -> None:
+    graph = one_node(op, [(2, 5), (2, 3), (12, 5)], [(2, 3)], weights=[2])
+    assert extra_saved_blocks(graph, graph.nodes[0], needing_gradients(graph)) == [numbers * 2 * 3 * 4]
+
+
+def test_attributes_say_what_else_is_kept() -> None:
+    assert saved(Node("n", "Pad", ("h",), ("y",), {"mode": "reflect"})) == ("h",)
+    assert saved(Node("n", "Pad", ("h",), ("y",), {"mode": "circular"})) == ()
+    assert saved(Node("n", "ScatterElements", ("h", "g", "h"), ("y",), {"rows": 1})) == ("g", "h")
+
+
+def test_the_loss_reaches_only_what_its_output_depends_on() -> None:
+    nodes = [
+        Node("a", "Mul", ("x", "w"), ("h",)),
+        Node("b", "Mul", ("h", "wb"), ("g",)),  # a second output: no loss is taken on it
+        Node("d", "Identity", ("h",), ("k",), {"detached": 1}),
+        Node("c", "Add", ("h", "k"), ("y",)),
+    ]
+    graph = chain(nodes, dict.fromkeys(["x", "w", "wb", "h", "g", "k", "y"], (4,)), ["x"], ["y", "g"])
+    needing = needing_gradients(graph)
+    assert "k" not in needing
+    assert loss_output(graph, needing) == "y"
+    assert reached_by_loss(graph, needing) == {"y", "h", "w"}
+
+
+def test_gradients_flow_through_complex_numbers() -> None:
+    nodes = [Node("a", "Mul", ("x", "w"), ("h",)), Node("b", "DFT", ("h",), ("z",)), Node("c", "DFT", ("z",), ("y",))]
+    graph = chain(nodes, dict.fromkeys(["x", "w", "h", "z", "y"], (4,)), ["x"], ["y"])
+    graph = replace(graph, tensors={**graph.tensors, "z": replace(graph.tensors["z"], dtype="complex64")})
+    assert {"z", "y"} <= needing_gradients(graph)
+
+
+def test_a_write_into_a_part_makes_the_whole_need_a_gradient() -> None:
+    nodes = [
+        Node("z", "ConstantOfShape", (), ("base",)),
+        Node("a", "Mul", ("x", "w"), ("h",)),
+        Node("s", "Slice", ("base",), ("part",), {"axes": (0,), "steps": (1,)}),
+        Node("c", "CopyTo", ("part", "h"), ("filled",), {"inplace": 1}),
+        Node("r", "Relu", ("base",), ("y",)),
+    ]
+    shapes = dict.fromkeys(["x", "w", "h", "part", "filled"], (4,)) | {"base": (8,), "y": (8,)}
+    graph = chain(nodes, shapes, ["x"], ["y"])
+    needing = needing_gradients(graph)
+    assert overwritten(graph, nodes[3]) == "base"
+    assert {"base", "y"} <= needing
+    assert {"base", "filled", "h", "w"} <= reached_by_loss(graph, needing)
+
+
+@pytest.mark.parametrize(("op", "numbers"), [("LSTM", 6), ("GRU", 5), ("RNN", 2)])
 def test_a_recurrence_keeps_gates_and_states_of_every_layer(op: str, numbers: int) -> None:
     for layers in (1, 3):
         graph = one_node(op, [(7, 2, 5), (1, 2, 3), (12, 5)], [(7, 2, 3)], weights=[2], layers=layers)

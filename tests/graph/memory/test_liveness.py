@@ -1,5 +1,7 @@
 """Peaks of small graphs whose liveness can be read off the page. Every tensor is one block of 512 bytes or more."""
 
+from dataclasses import replace
+
 import pytest
 
 from foretell.graph import Graph, Node, Tensor, inference_peak
@@ -245,7 +247,7 @@ def test_both_operands_of_a_product_may_be_copied_and_flat_results_need_none() -
     assert working_blocks(graph, graph.nodes[3], layouts(graph)) == []
     flat = [Node("t", "Transpose", ("x",), ("t",), {"perm": (1, 0)}), Node("m", "Gemm", ("t", "w"), ("y",))]
     graph = chain(flat, {"x": (8, 4), "t": (4, 8), "w": (8, 4), "y": (4, 4)}, ["x"], ["y"])
-    assert working_blocks(graph, graph.nodes[1], layouts(graph)) == [0, 0]
+    assert working_blocks(graph, graph.nodes[1], layouts(graph)) == []
 
 
 def ends_of(nodes: list[Node], outputs: list[str]) -> dict[str, int]:
@@ -304,3 +306,29 @@ def test_modules_of_one_name_in_different_places_are_not_the_same() -> None:
         Node("d", "Relu", ("c",), ("d",), module="second"),
     ]
     assert ends_of(nodes, ["d"])["a"] == 3
+
+
+def test_what_a_program_was_seen_to_hold_is_not_guessed() -> None:
+    nodes = [
+        Node("a", "Relu", ("x",), ("a",)),
+        Node("b", "Relu", ("a",), ("b",)),
+        Node("c", "Relu", ("b",), ("c",)),
+        Node("d", "Relu", ("c",), ("d",)),
+    ]
+    graph = chain(nodes, dict.fromkeys("xabcd", ONE), ["x"], ["d"])
+    assert blocks(graph) == blocks(replace(graph, held={})) == 3
+    assert blocks(replace(graph, held={"a": "c"})) == 4
+    assert blocks(replace(graph, held={"a": "d", "b": "d"})) == 5
+    # a node that is not there any more holds nothing
+    assert blocks(replace(graph, held={"a": "gone"})) == 3
+
+
+def test_modules_hold_nothing_where_a_program_was_watched() -> None:
+    nodes = [
+        Node("a", "Relu", ("x",), ("a",)),
+        Node("b", "Relu", ("a",), ("b",), module="m"),
+        Node("c", "Relu", ("b",), ("c",), module="m"),
+    ]
+    graph = chain(nodes, dict.fromkeys("xabc", ONE), ["x"], ["c"])
+    assert deaths(graph, layouts(graph))[2] == ["a", "b"]
+    assert deaths(watched := replace(graph, held={}), layouts(watched))[1] == ["a"]

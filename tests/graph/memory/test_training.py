@@ -30,13 +30,12 @@ def perceptron() -> Graph:
 def test_by_hand() -> None:
     # held all the time: x, w1, w2 and a momentum for each weight: 5.
     # forward: `a` dies once `b` is made; `b` is saved by the ReLU and by the second product.
-    # the loss: b, what it saves, and two gradients (`c` died with it): 5 + 4 = 9; backward of c takes as much again:
-    # b, the gradients of c, b and w2
+    # the loss, a mean square: b, its input c, three factors and the gradient: 5 + 6 = 11
     graph = perceptron()
     assert training_peak(graph).state_bytes == 4 * 512
-    assert blocks(graph) == 9
+    assert blocks(graph) == 11
     assert training_peak(graph).node == "loss"
-    assert blocks(graph, "adamw") == 11
+    assert blocks(graph, "adamw") == 13
 
 
 def test_the_update_may_be_the_peak() -> None:
@@ -158,7 +157,7 @@ def test_allocations_of_a_training_step() -> None:
         "a": [1],
         "b": [1, -1],  # the ReLU saves its result
         "c": [1],
-        "loss": [1, -1, 1, 1, -1, -1],  # what it saves; the output dies; between; the gradient
+        "loss": [1, -1, 1, 1, 1, 1, -1, -1, -1, -1],  # the square; three factors, the gradient; the output dies
         "c (backward)": [1, 1, -1],
         "b (backward)": [1, -1, -1],
         "a (backward)": [1, -1],  # nobody asks for the gradient of the input
@@ -169,15 +168,15 @@ def test_allocations_of_a_training_step() -> None:
 
 def test_a_loss_works_in_full_precision() -> None:
     steps = story(training_tape(perceptron().with_dtype("fp16"), "sgd"))
-    # saved, a copy of the output that passes, the output dies, two in between, and the gradient in half precision
-    assert steps["loss"] == [1, 1, -1, -0.5, 1, 1, -1, -1, -1, 0.5]
+    # saved, its square, the output dies, three factors and their product, and the gradient in half precision
+    assert steps["loss"] == [1, 1, -1, -0.5, 1, 1, 1, 1, -1, -1, -1, -1, -1, 0.5]
     assert steps["c (backward)"] == [0.5, 0.5, -0.5]
 
 
 def test_an_output_named_twice_has_one_loss_and_one_without_gradient_none() -> None:
     nodes = [Node("a", "Mul", ("x", "w"), ("a",)), Node("b", "Relu", ("x",), ("b",))]
     graph = chain(nodes, dict.fromkeys(["x", "w", "a", "b"], ONE), ["x"], ["a", "b", "a"])
-    assert story(training_tape(graph, "sgd"))["loss"] == [1, -1, 1, 1, -1, -1]
+    assert story(training_tape(graph, "sgd"))["loss"] == [1, -1, 1, 1, 1, 1, -1, -1, -1, -1, -1]
 
 
 def test_a_weight_that_is_used_twice_keeps_one_gradient() -> None:
@@ -240,7 +239,7 @@ def test_an_in_place_input_is_cloned_and_both_halves_are_saved() -> None:
         "b": [2],
         "s": [],
         "c": [1],
-        "loss": [1, -1, 1, 1, -1, -1],
+        "loss": [1, -1, 1, 1, 1, 1, -1, -1, -1, -1],
         "c (backward)": [1, 1, -1, -2],  # the storage of both halves dies once
         "s (backward)": [2, -1, -1],
         "b (backward)": [2, -2, -2],
@@ -277,3 +276,36 @@ def test_states_are_kept_in_full_precision_for_every_weight() -> None:
     assert optimizer_states(graph, "sgd") == [512, 512]
     assert optimizer_states(graph, "adamw") == [512] * 4
     assert optimizer_states(graph.with_dtype("fp16"), "sgd") == [512, 512]
+
+
+def test_scores_have_a_cross_entropy() -> None:
+    scores = chain([Node("a", "Mul", ("x", "w"), ("y",))], dict.fromkeys(["x", "w", "y"], (4, 32)), ["x"], ["y"])
+    # what it saves; the output dies; between; the gradient
+    assert story(training_tape(scores, "sgd"))["loss"] == [1, -1, 1, 1, -1, -1]
+
+
+def test_an_output_without_a_loss_has_no_backward_and_no_states() -> None:
+    nodes = [
+        Node("a", "Mul", ("x", "w1"), ("a",)),
+        Node("b", "Mul", ("a", "w2"), ("b",)),
+        Node("c", "Exp", ("b",), ("c",)),
+    ]
+    graph = chain(nodes, dict.fromkeys(["x", "w1", "w2", "a", "b", "c"], ONE), ["x"], ["a", "c"])
+    steps = story(training_tape(graph, "sgd"))
+    assert steps["c (backward)"] == steps["b (backward)"] == []
+    assert steps["sgd update"] == [-1]
+    assert len(optimizer_states(graph, "sgd")) == 1
+
+
+def test_a_write_into_a_part_splits_the_gradient_of_the_whole() -> None:
+    nodes = [
+        Node("z", "ConstantOfShape", (), ("base",)),
+        Node("a", "Mul", ("x", "w"), ("h",)),
+        Node("s", "Slice", ("base",), ("part",), {"axes": (0,), "steps": (1,)}),
+        Node("c", "CopyTo", ("part", "h"), ("filled",), {"inplace": 1}),
+        Node("r", "Relu", ("base",), ("y",)),
+    ]
+    shapes = dict.fromkeys(["x", "w", "h", "part", "filled"], ONE) | {"base": (256,), "y": (256,)}
+    steps = story(training_tape(chain(nodes, shapes, ["x"], ["y"]), "sgd"))
+    # a copy of the whole gradient in place of the old one, and the part
+    assert steps["c (backward)"][:3] == [2, -2, 1]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from foretell.errors import ModelError
@@ -134,3 +136,18 @@ def test_graphs_that_a_compiler_was_given_are_not_taken_for_those_of_the_front_e
         rename(writer.finish(), tmp_path / "graphs.parquet")
     assert stored_keys(tmp_path) == set()
     assert list(read_graphs(tmp_path, [LENET])) == []
+
+
+def test_graphs_of_unwatched_programs_are_renewed(tmp_path, monkeypatch):
+    folder, real = tmp_path / "data", graphs.make_graph
+    monkeypatch.setattr(graphs, "make_graph", lambda key: replace(real(key), held=None))
+    collect_graphs({LENET: "lenet", MLP: "mlp"}, tmp_path / "old")
+    write_graphs(tmp_path / "old", folder)
+    assert graphs.unwatched_keys(folder) == {LENET, MLP}
+    monkeypatch.setattr(graphs, "make_graph", real)
+    collect_graphs({LENET: "lenet"}, tmp_path / "new")
+    assert write_graphs(tmp_path / "new", folder) is None
+    assert write_graphs(tmp_path / "new", folder, renewed=graphs.unwatched_keys(folder)) is not None
+    assert stored_keys(folder) == {LENET, MLP}
+    assert graphs.unwatched_keys(folder) == {MLP}
+    assert len(list(folder.iterdir())) == 2

@@ -113,7 +113,7 @@ def _spans(graph: Graph) -> list[int] | None:
         return None
     positions = {node.name: position for position, node in enumerate(graph.nodes)}
     return [
-        positions[graph.held[name]] - position if name in graph.held else 0
+        max(positions.get(graph.held.get(name, ""), position) - position, 0)
         for position, node in enumerate(graph.nodes)
         for name in node.outputs
     ]

@@ -145,8 +145,11 @@ def _packed(graph: Graph) -> dict[str, Any]:
     }
     if graph.held is not None:  # absent from older files, and from graphs of files that are not programs
         positions = {node.name: position for position, node in enumerate(graph.nodes)}
-        pairs = [(numbers[name], positions[node]) for name, node in graph.held.items() if name in numbers]
-        packed["held"] = [[tensor, position] for tensor, position in pairs]
+        packed["held"] = [
+            [numbers[name], positions[node]]
+            for name, node in graph.held.items()
+            if name in numbers and node in positions
+        ]
     if graph.fixed:
         packed["fixed"] = sorted(numbers[name] for name in graph.fixed if name in numbers)
     return packed

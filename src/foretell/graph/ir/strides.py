@@ -6,7 +6,7 @@ make the fewest multiplications in all (``opt_einsum``). Axes that only one of a
 summed first. If no axis is left to sum, the pair is multiplied element by element. Otherwise
 the axes of each operand are put into the order (common, kept, summed) and each group is merged into one axis, which
 copies the operand unless its strides allow a view. The result of the batched product lies in the order (common, kept of
-the left, kept of the right).
+the left, kept of the right), where the two change places if the result is written so.
 
 Source: ``computeStride_impl`` in ATen/TensorUtils.cpp; ``einsum`` and ``sumproduct_pair`` in ATen/native/Linear.cpp.
 Limits: no ellipsis and no repeated axis within an operand of an ``einsum``; four and more operands are multiplied from
@@ -101,7 +101,7 @@ def plan_einsum(equation: str, shapes: list[tuple[int, ...]], strides: list[tupl
 
     >>> plan = plan_einsum("bij,bkj->bki", [(2, 3, 4), (2, 5, 4)], [(12, 4, 1), (20, 4, 1)])
     >>> plan.copied, plan.strides
-    ((), (15, 1, 5))
+    ((), (15, 3, 1))
     """
     terms, arrow, result = equation.replace(" ", "").partition("->")
     labels = terms.split(",")
@@ -116,12 +116,15 @@ def plan_einsum(equation: str, shapes: list[tuple[int, ...]], strides: list[tupl
     copied: list[int] = []
     copies: list[int] = []
     between: list[int] = []
+    # axes are kept in the order of the result, the others after them by their letters
+    order = [*result, *sorted({axis for operand in operands for axis in operand.sizes} - {*result})]
     waiting = [operands[place] for place in _order(operands, result)]
     left = waiting.pop(0)
     while waiting:
         right = waiting.pop(0)
         needed = {*result} | {axis for operand in waiting for axis in operand.sizes if operand.has(axis)}
-        left, made = _multiply(*((right, left) if between else (left, right)), needed, copied, copies)
+        pair = (right, left) if between else (left, right)
+        left, made = _multiply(*pair, order, needed, copied, copies)
         if waiting:
             between.append(made)
     final = tuple(left.strides.get(axis, 0) for axis in result)
@@ -145,26 +148,27 @@ def _multiplications(operands: list[_Operand], result: str) -> int:
 
 
 def _multiply(
-    left: _Operand, right: _Operand, needed: set[str], copied: list[int], copies: list[int]
+    left: _Operand, right: _Operand, order: list[str], needed: set[str], copied: list[int], copies: list[int]
 ) -> tuple[_Operand, int]:
     """The product of two operands and its size; operands that are copied are added to ``copied`` and ``copies``."""
-    axes = list(dict.fromkeys((*left.sizes, *right.sizes)))
-    summed = [axis for axis in axes if left.has(axis) and right.has(axis) and axis not in needed]
-    common = [axis for axis in axes if left.has(axis) and right.has(axis) and axis in needed]
+    summed = [axis for axis in order if left.has(axis) and right.has(axis) and axis not in needed]
+    common = [axis for axis in order if left.has(axis) and right.has(axis) and axis in needed]
     # what only one operand has and nobody needs is summed before, and is gone
-    kept = [[axis for axis in axes if one.has(axis) and not other.has(axis) and axis in needed]
-            for one, other in ((left, right), (right, left))]  # fmt: skip
-    order = [*common, *kept[0], *kept[1]]
-    sizes = {axis: max(left.sizes.get(axis, 1), right.sizes.get(axis, 1)) for axis in order}
+    rows = [axis for axis in order if left.has(axis) and not right.has(axis) and axis in needed]
+    columns = [axis for axis in order if right.has(axis) and not left.has(axis) and axis in needed]
+    # the operands change places where that brings the axes into the order of the result
+    if rows and columns and order.index(columns[-1]) < order.index(rows[0]):
+        left, right, rows, columns = right, left, columns, rows
     if summed:
-        for operand, groups in ((left, (common, kept[0], summed)), (right, (common, summed, kept[1]))):
+        for operand, groups in ((left, (common, rows, summed)), (right, (common, summed, columns))):
             if not _is_view(operand, groups):
                 copied.append(operand.position)
                 copies.append(prod(operand.sizes.values()))
-    else:  # an element-wise product keeps the order in which the axes occur
-        order = [axis for axis in axes if axis in sizes]
-    strides = dict(zip(order, contiguous(tuple(sizes[axis] for axis in order))))
-    return _Operand(-1, sizes, strides), prod(sizes.values())
+        axes = [*common, *rows, *columns]
+    else:  # an element-wise product
+        axes = [axis for axis in order if axis in {*common, *rows, *columns}]
+    sizes = {axis: max(left.sizes.get(axis, 1), right.sizes.get(axis, 1)) for axis in axes}
+    return _Operand(-1, sizes, dict(zip(axes, contiguous(tuple(sizes.values()))))), prod(sizes.values())
 
 
 def _is_view(operand: _Operand, groups: tuple[list[str], ...]) -> bool:

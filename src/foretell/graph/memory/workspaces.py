@@ -48,7 +48,8 @@ _STREAM_BYTES = 8 * MIB  # for each layer and direction
 def library_blocks(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> list[int]:
     """The sizes of the workspaces that a node allocates while it runs."""
     if node.op in ("Conv", "ConvTranspose") and len(node.inputs) > 1 and node.outputs[0]:
-        return [_dense_copy(graph, node, laid_out), _convolution(graph, node, laid_out)]
+        copy = _dense_copy(graph, node, laid_out)
+        return [*([copy] if copy else []), _convolution(graph, node, laid_out)]
     if node.op == "DFT" and node.inputs and node.inputs[0]:
         # an inverse real transform destroys what it reads: PyTorch gives it a copy
         source, out = graph.tensors[node.inputs[0]], graph.tensors[node.outputs[0]]
