@@ -151,3 +151,14 @@ def test_graphs_of_unwatched_programs_are_renewed(tmp_path, monkeypatch):
     assert stored_keys(folder) == {LENET, MLP}
     assert graphs.unwatched_keys(folder) == {MLP}
     assert len(list(folder.iterdir())) == 2
+
+
+def test_a_network_that_is_another_one_now_keeps_its_old_graph(tmp_path, monkeypatch):
+    folder, real = tmp_path / "data", graphs.make_graph
+    monkeypatch.setattr(graphs, "make_graph", lambda key: replace(real(key), held=None))
+    collect_graphs({MLP: "mlp"}, tmp_path / "old")
+    write_graphs(tmp_path / "old", folder)
+    monkeypatch.setattr(graphs, "make_graph", lambda key: real(LENET))
+    collect_graphs({MLP: "mlp"}, tmp_path / "new")
+    assert write_graphs(tmp_path / "new", folder, renewed={MLP}) is None
+    assert graphs.unwatched_keys(folder) == {MLP}

@@ -4,7 +4,8 @@ Idea: a storage is allocated by the node that makes its tensor, and freed after 
 The list of all allocations and frees of a run is a `Tape`. The peak is the largest sum of live blocks on that tape
 (`live_peak`), or what PyTorch's caching allocator reports when the tape is replayed (`cached_peak`).
 
-Three things keep a storage alive longer than its last reader. First, views: a storage lives until the last of all
+Where the program itself was watched (`Graph.held`), the end of every tensor is known. Otherwise it is guessed, from
+three things that keep a storage alive longer than its last reader. First, views: a storage lives until the last of all
 tensors that lie in it (`foretell.graph.ir.layout`) is dead. Second, callers: eager PyTorch frees a tensor when no
 Python reference is left, and the frame that calls ``module(x)`` holds ``x`` until the module returns. So a tensor that
 is made outside a module and read inside it lives until the last node of that call. Which frame a node runs in is known
@@ -15,9 +16,9 @@ Source: the reference counts of CPython frames, compared with ``torch.cuda.max_m
 an allocator instead of adding up tensors is the idea of xMem (arXiv 2510.21048). ``docs/lab/0010-memory.md`` has the
 errors.
 
-Limits: a graph knows no variable names. ``x = up(cat([skip, x]))`` holds the old ``x`` until ``up`` returns, and
-``x = up(x)`` on a line of its own does not; both look the same here (the U-Nets in the data are 8 % off). Graphs
-without module paths, such as many ONNX files, are treated as one frame.
+Limits of guessing: ``x = up(cat([skip, x]))`` holds the old ``x`` until ``up`` returns, and ``x = up(x)`` on a line of
+its own does not; both look the same (U-Nets are 8 % off, ``docs/lab/0027-memory-interpreter.md``). Graphs without
+module paths, such as many ONNX files, are treated as one frame.
 """
 
 from collections import defaultdict

@@ -23,8 +23,8 @@ from foretell.errors import ForetellError, ModelError
 from foretell.frontends.huggingface.tracing import as_if_run, bind_forward, cache_tensors, fill_cache
 from foretell.frontends.torch.export import TRACE_BATCH, graph_from_program
 from foretell.frontends.torch.program import TorchProgram, build_without_weights, one_line
-from foretell.graph import Graph
-from foretell.graph.ir.serde import to_document
+from foretell.graph import Graph, Node
+from foretell.graph.ir.serde import from_document, to_document
 from foretell.profiling.campaign.journal import Journal, read_records, read_traces
 from foretell.profiling.workload import Workload, parse_spec, shape_text
 
@@ -236,10 +236,16 @@ def _stored(folder: Path) -> Iterator[tuple[TableFile, list[tuple[int, GraphKey,
 def write_graphs(journal: Path, folder: Path, *, renewed: Iterable[GraphKey] = ()) -> Path | None:
     """Write the journal's graphs that ``folder`` lacks into one more file, similar ones next to each other.
 
-    Graphs of ``renewed`` keys that the journal has replace those of the folder.
+    Graphs of ``renewed`` keys that the journal has replace those of the folder, if they have the same nodes: else the
+    architecture's code has changed since it was measured, and the old graph is the true one.
     """
-    made = {GraphKey.of(line) for line in read_traces(journal) if line.get("kind") == _TABLE}
-    replaced = made.intersection(renewed)
+    wanted = set(renewed)
+    made = {
+        GraphKey.of(line): from_document(str(line["document"])).nodes
+        for line in read_traces(journal)
+        if line.get("kind") == _TABLE and GraphKey.of(line) in wanted
+    }
+    replaced = {key for key, _, graph in read_graphs(folder, list(made)) if _names(graph.nodes) == _names(made[key])}
     stored = stored_keys(folder) - replaced
     lines = [line for line in read_traces(journal) if line.get("kind") == _TABLE and GraphKey.of(line) not in stored]
     if not lines:
@@ -256,6 +262,10 @@ def write_graphs(journal: Path, folder: Path, *, renewed: Iterable[GraphKey] = (
             _write_rows(remaining, folder)
         file.path.unlink()
     return path
+
+
+def _names(nodes: Iterable[Node]) -> list[tuple[str, str]]:
+    return [(node.name, node.op) for node in nodes]
 
 
 def _rows_without(file: TableFile, keys: set[GraphKey]) -> list[dict[str, Any]]:
