@@ -15,7 +15,7 @@ from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph
 from foretell.graph.ir import serde
 
-CONVERTER_VERSION = 2  # raise it when a conversion changes: older entries are no longer found
+CONVERTER_VERSION = 3  # raise it when a conversion changes: older entries are no longer found
 # raise it when a framework's worker or the normalisation changes: cached graphs of PyTorch models stay valid
 CONVERSION = 2
 MAX_ENTRIES = 2000  # the least recently used ones beyond this are deleted

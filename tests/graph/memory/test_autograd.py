@@ -225,7 +225,7 @@ def test_a_normalisation_keeps_two_numbers_for_every_mean(
     assert extra_saved_blocks(graph, node, frozenset()) == []
 
 
-@pytest.mark.parametrize(("op", "numbers"), [("LSTM", 6), ("GRU", 5), ("RNN", 2), ("GRUCell", 0)])
+@pytest.mark.parametrize(("op", "numbers"), [("LSTM", 6), ("GRU", 5), ("RNN", 2), ("RNNCell", 0)])
 def test_a_recurrence_keeps_gates_and_states_of_every_layer(op: str, numbers: int) -> None:
     for layers in (1, 3):
         graph = one_node(op, [(7, 2, 5), (1, 2, 3), (12, 5)], [(7, 2, 3)], weights=[2], layers=layers)
