@@ -7,4 +7,5 @@ moving code must not discard hours of fitting.
 # Raise it when a change of code changes any value of a sample: the costs of nodes, the units and their shapes, the
 # pooled columns, the roofline's bounds, or which node a traced kernel belongs to.
 # 2: a recurrent cell runs once, not once for each item of the batch.
-FEATURES_VERSION = 2
+# 3: the products of recurrent cells are units of their own; a bag of embeddings reads a row for each index.
+FEATURES_VERSION = 3
