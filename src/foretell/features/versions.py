@@ -8,4 +8,5 @@ moving code must not discard hours of fitting.
 # pooled columns, the roofline's bounds, or which node a traced kernel belongs to.
 # 2: a recurrent cell runs once, not once for each item of the batch.
 # 3: sizes of Einsum, gathers, scatters, sorts and Fourier transforms.
-FEATURES_VERSION = 3
+# 4: the products of recurrent cells are units of their own; a bag of embeddings reads a row for each index.
+FEATURES_VERSION = 4

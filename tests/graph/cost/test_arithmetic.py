@@ -51,7 +51,7 @@ CONTRACTIONS: list[tuple[str, list[Shape | None], Shape, tuple[int, ...], dict[s
     # recurrence, PyTorch: the sequence, the states, then each layer's matrices and biases
     ("LSTM", [(2, 7, 5), (2, 2, 3), (2, 2, 3), (12, 5), (12, 3), (12,), (12,), (12, 3), (12, 3), (12,), (12,)], (2, 7, 3), tuple(range(3, 11)), {"layers": 2, "batch_first": 1}, 14 * (60 + 36 + 36 + 36)),
     ("GRU", [(7, 2, 5), (2, 2, 3), (9, 5), (9, 3), (9, 5), (9, 3)], (7, 2, 6), (2, 3, 4, 5), {"layers": 1, "directions": 2}, 14 * 2 * (45 + 27)),
-    ("LSTMCell", [(2, 5), (2, 3), (2, 3), (12, 5), (12, 3), (12,), (12,)], (2, 3), (3, 4, 5, 6), {}, 2 * (60 + 36)),
+    ("RNNCell", [(2, 5), (2, 3), (3, 5), (3, 3), (3,), (3,)], (2, 3), (2, 3, 4, 5), {}, 2 * (15 + 9)),
     # attention: batch · heads · queries · keys · (size + value size)
     ("Attention", [(2, 4, 9, 8), (2, 4, 11, 8), (2, 4, 11, 6)], (2, 4, 9, 6), (), {}, 2 * 4 * 9 * 11 * 14),
     ("Attention", [(2, 9, 32), (2, 11, 16), (2, 11, 16)], (2, 9, 32), (), {"q_num_heads": 4, "kv_num_heads": 2}, 2 * 4 * 9 * 11 * 16),
@@ -273,7 +273,7 @@ def test_the_first_layer_of_one_layer_is_its_first_matrix() -> None:
     assert first_layer_macs(both, both.nodes[0]) == 14 * 2 * 60
 
 
-@pytest.mark.parametrize("op", ["LSTMCell", "GRUCell"])
+@pytest.mark.parametrize("op", ["RNNCell", "GRUCell"])
 def test_a_cell_runs_once_whatever_the_batch(op: str) -> None:
     """The first axis of its input is the batch, not time: 64 molecules were predicted to take a hundred times as long."""
     cell, layer = (one_node(name, [(64, 32), (64, 32), (96, 32), (96, 32)], [(64, 32)]) for name in (op, "GRU"))

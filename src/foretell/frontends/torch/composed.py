@@ -10,7 +10,8 @@ has what runs, because units of work are what a device launches:
 * ``gru_cell`` and ``lstm_cell`` are two products and one kernel for all gates; ``rnn_tanh_cell`` adds and applies the
   function apart.
 * ``einsum`` of three or more operands contracts two at a time, from left to right (PyTorch looks for a better order
-  only where the package opt_einsum is installed).
+  only where the package opt_einsum is installed). Two operands of which no axis is summed are multiplied element by
+  element.
 
 Limits: a key padding mask makes ``nn.TransformerEncoder`` use nested tensors; such a model is read as its code shows.
 """
@@ -183,31 +184,75 @@ def _cell(call: AtenCall, name: str, tensors: dict[str, Tensor]) -> list[AtenCal
 
 
 def _einsum(call: AtenCall, tensors: dict[str, Tensor]) -> list[AtenCall]:
-    """Two operands at a time, from left to right: what neither a later operand nor the result names is summed."""
+    """Two operands at a time, from left to right: what neither a later operand nor the result names is summed.
+
+    Where nothing is summed, PyTorch multiplies element by element. A contraction of two operands stays as it is.
+    """
     equation, operands = call.arguments.get("equation"), call.arguments.get("tensors")
-    if not isinstance(equation, str) or not isinstance(operands, list | tuple) or len(operands) < 3:
+    if not isinstance(equation, str) or not isinstance(operands, list | tuple) or len(operands) < 2:
         return []
     terms, arrow, result = equation.replace(" ", "").partition("->")
     names = terms.split(",")
-    if not arrow or "." in equation or len(names) != len(operands) or not all(o in tensors for o in operands):
+    repeated = any(len(set(name)) < len(name) for name in names)
+    if (
+        not arrow
+        or "." in equation
+        or repeated
+        or len(names) != len(operands)
+        or not all(o in tensors for o in operands)
+    ):
         return []
     axes: dict[str, int] = {}
     for letters, operand in zip(names, operands, strict=True):
-        axes |= dict(zip(letters, tensors[operand].shape))
-    calls, first, letters = [], operands[0], names[0]
+        for letter, size in zip(letters, tensors[operand].shape):
+            axes[letter] = max(size, axes.get(letter, 1))
+    calls, first, letters = list[AtenCall](), str(operands[0]), names[0]
     for position in range(1, len(operands)):
+        second, last = str(operands[position]), position == len(operands) - 1
         later = set(result).union(*names[position + 1 :])
-        last = position == len(operands) - 1
         kept = result if last else "".join(dict.fromkeys(c for c in letters + names[position] if c in later))
-        step = replace(call, arguments={"equation": f"{letters},{names[position]}->{kept}",
-                                        "tensors": [first, operands[position]]})  # fmt: skip
-        if not last:
+        if last:
+            step = call
+        else:
             shape = tuple(axes[letter] for letter in kept)
             made = _between(call, f"step_{position}", replace(tensors[first], shape=shape, kind="activation"), tensors)
-            step = replace(step, name=made, outputs=(made,))
-            first, letters = Ref(made), kept
+            step = replace(call, name=made, outputs=(made,))
+        if set(letters + names[position]) == set(kept):
+            pair = []
+            for side, (operand, own) in enumerate(((first, letters), (second, names[position]))):
+                views, view = _aligned(step, f"side_{side}", operand, own, kept, tensors)
+                calls += views
+                pair.append(view)
+            step = replace(step, target="aten.mul.Tensor", arguments={"self": pair[0], "other": pair[1]})
+        else:
+            arguments = {"equation": f"{letters},{names[position]}->{kept}", "tensors": [Ref(first), Ref(second)]}
+            step = replace(step, arguments=arguments)
         calls.append(step)
+        first, letters = step.outputs[0], kept
     return calls
+
+
+def _aligned(
+    call: AtenCall, suffix: str, operand: str, letters: str, kept: str, tensors: dict[str, Tensor]
+) -> tuple[list[AtenCall], Ref]:
+    """Views of an operand whose axes are those of ``kept``, in this order; an axis that it lacks has the size 1."""
+    calls = list[AtenCall]()
+    order = [letters.index(letter) for letter in kept if letter in letters]
+    tensor = tensors[operand]
+    if order != sorted(order):
+        shape = tuple(tensor.shape[axis] for axis in order)
+        name = _between(call, f"{suffix}_turned", replace(tensor, shape=shape, kind="activation"), tensors)
+        turned = {"self": Ref(operand), "dims": order}
+        calls.append(replace(call, name=name, target="aten.permute.default", arguments=turned, outputs=(name,)))
+        operand, tensor = name, tensors[name]
+    if len(order) < len(kept):
+        sizes = iter(tensor.shape)
+        shape = tuple(next(sizes) if letter in letters else 1 for letter in kept)
+        name = _between(call, suffix, replace(tensor, shape=shape, kind="activation"), tensors)
+        arguments = {"self": Ref(operand), "size": list(shape)}
+        calls.append(replace(call, name=name, target="aten.view.default", arguments=arguments, outputs=(name,)))
+        operand = name
+    return calls, Ref(operand)
 
 
 def _between(call: AtenCall, suffix: str, like: Tensor, tensors: dict[str, Tensor]) -> str:

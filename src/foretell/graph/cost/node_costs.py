@@ -209,6 +209,10 @@ def _bytes_read(
     sizes = [distinct_elements(t.shape, laid_out[t.name].strides) * DTYPE_BITS[t.dtype] // 8 for t in distinct]
     if entry.kind == "generator":
         return 0
+    if node.op == "EmbeddingBag" and len(inputs) > 1:
+        # a row for each index, although the result has only one for each bag
+        width = inputs[0].shape[-1] if inputs[0].shape else 1
+        return inputs[1].elements * width * DTYPE_BITS[inputs[0].dtype] // 8 + sum(sizes[1:])
     if entry.kind == "gather":
         # the rows that are picked, not the whole table; the indices in full
         return min(outputs[0].bytes, sizes[0]) + sum(sizes[1:])

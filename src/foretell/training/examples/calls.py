@@ -92,7 +92,9 @@ _PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
         "ReduceVariance": _names("var_mean std_mean var std"),
         "ReduceL2": _names("linalg_vector_norm norm"),
         "DropoutMask": _names("native_dropout bernoulli mul div empty_like"),
-        "Mul": _names("matmul"),  # an outer product: rotary embeddings are spelled either way
+        "Mul": _names("matmul einsum"),  # an outer product: rotary embeddings are spelled either way
+        "LSTMCell": _names("lstm_cell thnn_fused_lstm_cell"),
+        "GRUCell": _names("gru_cell thnn_fused_gru_cell"),
         "Copy": _MOVES,
         "Contiguous": _MOVES,
         "Reshape": _MOVES,

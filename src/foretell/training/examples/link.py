@@ -33,6 +33,8 @@ _TRACE = ("workload_id", "campaign_id", "op_index", "op", "module", "name_id", "
 # cuDNN may run the groups of a convolution and the layers of a recurrent network on several streams
 _SPREAD = re.compile(r"conv|lstm|gru|rnn", re.IGNORECASE)
 _SPREAD_KERNELS = 4  # so many kernels of one name in a call are a sign of streams; changes of layout take up to three
+# in older traces all kernels of these calls have one number; their parts are nodes of their own
+_COMPOSED = frozenset({"_transformer_encoder_layer_fwd", "_native_multi_head_attention", "lstm_cell", "gru_cell"})
 LINK_KINDS = ("node", "loss", "optimizer", "untied", "no graph")
 
 
@@ -176,7 +178,9 @@ class _Launched:
         self.hidden_us = None if hidden_us is None or self.hidden_us is None else self.hidden_us + hidden_us
 
     def busy_us(self) -> float:
-        """The time in which at least one kernel ran; NaN where it is not known."""
+        """The time in which at least one kernel ran; NaN where it is not known, or not of one node alone."""
+        if self.call.op.removeprefix("aten::") in _COMPOSED:
+            return math.nan
         if self.hidden_us is not None:
             return self.duration_us - self.hidden_us
         # the name of the call and many kernels of one name: together a sign of streams
