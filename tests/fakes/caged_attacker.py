@@ -27,12 +27,6 @@ def forever(_: str) -> str:
     return "unharmed"
 
 
-def silently(_: str) -> str:
-    """Close all pipes to the parent and go on."""
-    os.closerange(0, 200)
-    return forever("")
-
-
 def share(size: str) -> str:
     """Take memory that other processes could see, which the kernel does not count as this process's data."""
     with mmap.mmap(-1, int(size)) as memory:
@@ -95,7 +89,6 @@ ATTACKS: dict[str, Callable[[str], Any]] = {
     "descriptors": descriptors,
     "folder": lambda _: os.getcwd(),
     "forever": forever,
-    "silently": silently,
     "share": share,
     "allocate": allocate,
     "long": lambda size: "x" * int(size),
