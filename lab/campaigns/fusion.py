@@ -16,7 +16,7 @@ from pathlib import Path
 from foretell.errors import MeasurementError
 from foretell.processes.child import Message
 from foretell.processes.pool import Pool, WorkerProcess
-from foretell.profiling.campaign.done import done_keys
+from foretell.profiling.campaign.done import Trace, done_keys
 from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import Journal, now_text
 from foretell.profiling.campaign.plan import Plan
@@ -75,7 +75,8 @@ class FusionCampaign:
                 header: dict[str, object] = {"kind": "campaign", "campaign_id": self.campaign_id}
                 header |= {"runtime": "+".join(self._plan.fusion.backends), "workers": len(roles)}
                 self._journal.append(header | self._facts)
-                done = {str(key) for (key,) in done_keys(self._job.folders, _TABLE, ("fusion_id",))}
+                known = done_keys(self._job.folders, _TABLE, ("fusion_id",), trace=Trace("fusion_nodes", "nodes"))
+                done = {str(key) for (key,) in known}
                 self._waiting.extend(lay_out(self._plan, done))
                 log.info("%d models to compile, %d are known", len(self._waiting), len(done))
                 self._loop(pool)

@@ -22,7 +22,7 @@ from typing import Any
 
 from foretell.errors import MeasurementError
 from foretell.processes.parent import child_environment, kill_group
-from foretell.profiling.campaign.done import done_keys
+from foretell.profiling.campaign.done import Trace, done_keys
 from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.rows import CampaignRows
 from foretell.profiling.campaign.schedule import Group, Schedule, make_schedule
@@ -89,7 +89,8 @@ class OccupancyCampaign:
         processes, options = self._plan.occupancy.processes, " ".join(OPTIONS)
         self._rows.open(self._device, self._job.commit, processes, runtime="ncu", ncu=options)
         try:
-            self._done = {str(key) for (key,) in done_keys(self._job.folders, _TABLE, ("workload_id",))}
+            done = done_keys(self._job.folders, _TABLE, ("workload_id",), trace=Trace("occupancy_kernels", "kernels"))
+            self._done = {str(key) for (key,) in done}
             self._schedule = self._lay_out()
             log.info("%d models to count, %d workloads known", len(self._schedule), len(self._done))
             with tempfile.TemporaryDirectory(prefix="foretell-occupancy-") as folder:

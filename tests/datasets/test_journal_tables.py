@@ -121,6 +121,14 @@ def test_kernels_of_a_campaign_that_never_wrote_the_row_are_left_out(tmp_path: P
     assert {row["campaign_id"] for row in read(tmp_path, "compiled_kernels")} == {"c"}
 
 
+def test_kernels_that_were_traced_again_belong_to_the_second_campaign(tmp_path: Path) -> None:
+    trace = {"kind": "compiled_kernels", "campaign_id": "again", "workload_id": "w", "kernels": KERNELS}
+    again = CAMPAIGN | {"campaign_id": "again"}
+    rows = [CAMPAIGN, WORK | {"kind": "compiled"}, again, WORK | {"kind": "compiled", "campaign_id": "again"}]
+    assert write_tables(tmp_path, rows, [trace])["compiled_kernels"] == 3
+    assert {row["campaign_id"] for row in read(tmp_path, "compiled_kernels")} == {"again"}
+
+
 def test_graphs_and_fusions_belong_together(folder: Path) -> None:
     [graph] = read(folder, "graphs")
     assert (graph["graph_hash"], graph["spec"], graph["nodes"]) == ("h1", WORK["spec"], 2)

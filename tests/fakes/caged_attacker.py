@@ -1,5 +1,6 @@
 """A child in a cage that does what its task says, as somebody would who has taken it over."""
 
+import mmap
 import os
 import socket
 import subprocess
@@ -21,8 +22,17 @@ def limits(_: str) -> str:
 
 
 def forever(_: str) -> str:
-    while True:
-        time.sleep(1)
+    """Work longer than any test waits, but not for ever: a limit that does not hold must fail a test, not hang it."""
+    time.sleep(200)
+    return "unharmed"
+
+
+def share(size: str) -> str:
+    """Take memory that other processes could see, which the kernel does not count as this process's data."""
+    with mmap.mmap(-1, int(size)) as memory:
+        for place in range(0, int(size), mmap.PAGESIZE):
+            memory[place] = 1
+        return forever("")
 
 
 def allocate(size: str) -> str:
@@ -79,6 +89,7 @@ ATTACKS: dict[str, Callable[[str], Any]] = {
     "descriptors": descriptors,
     "folder": lambda _: os.getcwd(),
     "forever": forever,
+    "share": share,
     "allocate": allocate,
     "long": lambda size: "x" * int(size),
     "die": lambda _: os.abort(),

@@ -33,7 +33,8 @@ from fuzz.whole_path import draw_choice, follow
 
 CORPUS = Path(__file__).parent / "corpus"
 LIMIT_BYTES = 4 * 2**30
-LIMIT_S = 30.0
+LIMIT_S = 30.0  # of processor time: on a busy machine, the clock says little
+IDLE_LIMIT_S = 600.0  # on the clock, for an input that waits for something
 MOST_INPUTS = 500  # of one process; libraries keep a little of each
 MOST_GROWTH_BYTES = 2**30  # a process that holds so much more than at its start makes room for a new one
 MEMORY_FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # inputs need no disk
@@ -106,7 +107,7 @@ class _Worker:
     def __init__(self, reader: str, seed: int, numbers: range, *, alone: bool = False) -> None:
         self.left, self.alone = numbers, alone
         self.current: int | None = None
-        self.since = time.monotonic()
+        self.since, self.used_s = time.monotonic(), 0.0
         self.buffer = b""
         self.pipe, end = os.pipe()
         self.pid = os.fork()
@@ -117,12 +118,22 @@ class _Worker:
 
     def note(self, line: str, tally: Tally) -> None:
         if line.startswith("+"):
-            self.current, self.since, self.left = int(line[1:]), time.monotonic(), self.left[1:]
+            self.current, self.left = int(line[1:]), self.left[1:]
+            self.since, self.used_s = time.monotonic(), _processor_s(self.pid)
         else:
             number, seconds, result = line[1:].split(" ", 2)
             cage = "in a cage: " if self.alone and not result.startswith("!") else ""
             tally.add(int(number), cage + result, float(seconds))
             self.current = None
+
+    def late(self) -> str | None:
+        """Why the current input takes too long; None if it does not."""
+        waited_s = 0.0 if self.current is None else time.monotonic() - self.since
+        if waited_s > IDLE_LIMIT_S:
+            return f"!took more than {IDLE_LIMIT_S:.0f} s on the clock"
+        if waited_s > LIMIT_S and _processor_s(self.pid) - self.used_s > LIMIT_S:
+            return f"!took more than {LIMIT_S:.0f} s"
+        return None
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
@@ -130,6 +141,16 @@ class _Worker:
     def close(self) -> int:
         os.close(self.pipe)
         return os.waitpid(self.pid, 0)[1]
+
+
+def _processor_s(pid: int) -> float:
+    """The processor time that a process and its children, such as a cage, have used; 0 if it has ended."""
+    try:
+        ticks = sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0.0
+    return ticks / os.sysconf("SC_CLK_TCK") + sum(_processor_s(int(child)) for child in children)
 
 
 def _work(reader: str, seed: int, numbers: range, pipe: int, alone: bool) -> None:
@@ -201,10 +222,10 @@ def run_pool(reader: str, seed: int, count: int, seconds: float, processes: int,
                 worker.note(line.decode(), tally)
         now = time.monotonic()
         for key in list(selector.get_map().values()):
-            late = key.data.current is not None and now - key.data.since > LIMIT_S
+            late = key.data.late()
             if late or now > until:
                 key.data.kill()
-                end(key.data, f"!took more than {LIMIT_S:.0f} s" if late else None)
+                end(key.data, late)
     return tally
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -108,8 +108,9 @@ class _Tables:
         self._stack = stack
         self._files: dict[str, _TableFile] = {}
         self._campaigns: dict[str, dict[str, object]] = {}
-        self._fusions: dict[object, Line] = {}
-        self._recorded: dict[tuple[str, object], Line] = {}
+        # a record that lost its trace is measured again, in another campaign: both are here
+        self._fusions: dict[object, list[Line]] = {}
+        self._recorded: dict[tuple[str, object], list[Line]] = {}
         self.unknown: Counter[str] = Counter()
 
     def __getitem__(self, name: str) -> _TableFile:
@@ -170,8 +171,8 @@ class _Tables:
         file, workload_id, kernels = self[name], line["workload_id"], line["kernels"]
         if not isinstance(kernels, dict):
             raise DataError(f"A trace of {workload_id} has no kernels: {str(kernels)[:80]}")
-        record = self._recorded.get((_RECORDS_OF.get(name, ""), workload_id), {})
-        if _is_of_other_campaign(line, record) or not file.is_new(workload_id):
+        records = self._recorded.get((_RECORDS_OF.get(name, ""), workload_id), [])
+        if _record_of(line, records) is None or not file.is_new(workload_id):
             return
         columns: dict[str, list[object]] = dict(kernels)
         names = columns["name"]
@@ -196,18 +197,18 @@ class _Tables:
 
     def _add_recorded(self, name: str, line: Line) -> None:
         row = self._with_campaign(line)
-        self._recorded.setdefault((name, row["workload_id"]), row)
+        self._recorded.setdefault((name, row["workload_id"]), []).append(row)
         self[name].add(row, self._stack)
 
     def _add_fusion_graphs(self, line: Line) -> None:
         row = self._with_campaign(line)
         row.setdefault("host", self._campaigns.get(str(row["campaign_id"]), {}).get("host"))
-        self._fusions.setdefault(row["fusion_id"], row)
+        self._fusions.setdefault(row["fusion_id"], []).append(row)
         self["fusion_graphs"].add(row, self._stack)
 
     def _add_fusion_nodes(self, line: Line) -> None:
-        fusion: Line = self._fusions.get(line["fusion_id"], {})
-        if _is_of_other_campaign(line, fusion):
+        fusion = _record_of(line, self._fusions.get(line["fusion_id"], []))
+        if fusion is None:
             return
         ends = {name: self._with_campaign(line)[name] for name in ("fusion_id", "campaign_id")}
         ends["campaign_id"] = fusion.get("campaign_id") or ends["campaign_id"]
@@ -264,12 +265,13 @@ def write_tables(
         return tables.finish(fewer)
 
 
-def _is_of_other_campaign(trace: Line, record: Line) -> bool:
-    """Whether a trace and a record come from different campaigns.
+def _record_of(trace: Line, records: Sequence[Line]) -> Line | None:
+    """The record that a trace belongs to: empty where there is none; None where all come from other campaigns.
 
     A campaign that was killed may have written the trace but not the record, which a later campaign then wrote.
     """
-    return bool(record) and trace.get("campaign_id") not in (None, record.get("campaign_id"))
+    own = (record for record in records if trace.get("campaign_id") in (None, record.get("campaign_id")))
+    return next(own, None if records else {})
 
 
 def _typed(value: object, kind: str, name: str) -> object:

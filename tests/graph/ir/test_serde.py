@@ -159,3 +159,13 @@ def test_impossible_holds_are_refused(held: object) -> None:
 def test_a_document_that_is_no_graph_is_refused() -> None:
     with pytest.raises(GraphError):
         serde.from_document('{"version": 1}')
+
+
+def test_bodies_are_validated() -> None:
+    graph, body = tiny_graph(), tiny_graph()
+    name = next(iter(body.tensors))
+    odd = replace(body, tensors={**body.tensors, name: replace(body.tensors[name], dtype="Abs")})
+    for inner in (odd, replace(body, batch_size=0)):
+        whole = replace(graph, nodes=(replace(graph.nodes[0], bodies=(inner,)), *graph.nodes[1:]))
+        with pytest.raises(GraphError):
+            serde.from_bytes(serde.to_bytes(whole))

@@ -1,8 +1,8 @@
 import pytest
 
 from foretell.errors import MeasurementError
-from foretell.profiling.campaign.done import done_keys, done_measurements
-from foretell.profiling.campaign.journal import Journal
+from foretell.profiling.campaign.done import Trace, done_keys, done_measurements
+from foretell.profiling.campaign.journal import TRACES, Journal
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -77,3 +77,30 @@ def test_damaged_measurements_are_named_and_left_alone(tmp_path):
     assert torn.read_bytes() == b"PAR1 not parquet"
     with pytest.raises(MeasurementError, match="nothing at"):
         done_measurements(tmp_path / "absent")
+
+
+def test_a_record_whose_trace_is_damaged_is_not_done(tmp_path):
+    journal = Journal(tmp_path / "running")
+    journal.open()
+    ends = []
+    for key in "abc":
+        journal.append_trace({"kind": "compiled_kernels", "workload_id": key, "kernels": {"name": ["k"]}})
+        ends.append((tmp_path / "running" / TRACES).stat().st_size)
+        journal.append({"kind": "compiled", "workload_id": key, "status": "ok", "kernels": 1})
+    journal.append({"kind": "compiled", "workload_id": "failed", "status": "oom"})
+    journal.append({"kind": "compiled", "workload_id": "untraced", "status": "ok", "kernels": None})
+    journal.close()
+    data = bytearray((tmp_path / "running" / TRACES).read_bytes())
+    data[(ends[0] + ends[1]) // 2] ^= 0xFF
+    (tmp_path / "running" / TRACES).write_bytes(data)
+    journal.open()  # sets the damaged trace aside
+    journal.close()
+
+    def done() -> set[str]:
+        trace = Trace("compiled_kernels", "kernels")
+        return {key for (key,) in done_keys([tmp_path / "running"], "compiled", ("workload_id",), trace=trace)}
+
+    assert done() == {"a", "c", "failed", "untraced"}
+    # a table that was made before the damage has the trace
+    parquet.write_table(arrow.table({"workload_id": ["b"]}), tmp_path / "running" / "compiled_kernels.parquet")
+    assert done() == {"a", "b", "c", "failed", "untraced"}

@@ -86,8 +86,16 @@ def from_content(content: Any) -> Graph:
         if isinstance(error, GraphError):
             raise
         raise _damaged() from error
-    graph.validate()
+    _validate(graph)
     return graph
+
+
+def _validate(graph: Graph) -> None:
+    """Validate a graph and all bodies in it."""
+    graph.validate()
+    for node in graph.nodes:
+        for body in node.bodies:
+            _validate(body)
 
 
 def _damaged() -> GraphError:

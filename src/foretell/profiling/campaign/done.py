@@ -1,6 +1,7 @@
 """Profiling: what earlier campaigns have finished, so that nothing is measured twice."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,39 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def done_keys(folders: Iterable[Path], table: str, columns: Sequence[str]) -> set[tuple[object, ...]]:
-    """The values of ``columns`` in all records of ``table``, in the journals and the Parquet files of ``folders``."""
+@dataclass(frozen=True)
+class Trace:
+    """The traces that belong to a table: the kind of their lines, and the column of a record that says it has one."""
+
+    kind: str
+    column: str
+
+    def lost(self, folder: Path, lines: Iterable[Mapping[str, object]], key: str) -> set[object]:
+        """The keys of the records in a journal that had a trace which is gone."""
+        found = {line.get(key) for line in read_traces(folder) if line.get("kind") == self.kind}
+        for path in find_tables(folder, self.kind):
+            found |= set(read_table(path, (key,)).column(0).unique().to_pylist())
+        return {line[key] for line in lines if line.get("status") == "ok" and line.get(self.column)} - found
+
+
+def done_keys(
+    folders: Iterable[Path], table: str, columns: Sequence[str], *, trace: Trace | None = None
+) -> set[tuple[object, ...]]:
+    """The values of ``columns`` in all records of ``table``, in the journals and the Parquet files of ``folders``.
+
+    With ``trace``, a record that had a trace is done only if a journal or a table of the folder still has it: a damaged
+    one was set aside, and is measured again.
+    """
     keys: set[tuple[object, ...]] = set()
     for folder in folders:
         if not folder.exists():
             raise MeasurementError(f"There is nothing at {folder} to skip.")
-        keys |= {tuple(line[name] for name in columns) for line in read_records(folder) if line.get("kind") == table}
+        lines = [line for line in read_records(folder) if line.get("kind") == table]
+        lost = trace.lost(folder, lines, columns[0]) if trace else set()
+        keys |= {tuple(line[name] for name in columns) for line in lines if line[columns[0]] not in lost}
         for path in find_tables(folder, table):
             rows = read_table(path, columns).to_pydict()
-            keys |= set(zip(*(rows[name] for name in columns), strict=True))
+            keys |= {key for key in zip(*(rows[name] for name in columns), strict=True) if key[0] not in lost}
     return keys
 
 

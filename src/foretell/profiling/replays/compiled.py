@@ -22,7 +22,7 @@ from pathlib import Path
 from foretell.errors import MeasurementError
 from foretell.processes.child import Message
 from foretell.processes.pool import Pool, WorkerProcess
-from foretell.profiling.campaign.done import done_keys
+from foretell.profiling.campaign.done import Trace, done_keys
 from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.plan import Plan
 from foretell.profiling.campaign.rows import CampaignRows
@@ -89,7 +89,8 @@ class CompiledCampaign:
             pool = Pool(Path(folder), settings, roles, self._command)
             try:
                 pool.start()  # start first: the workers import their libraries while we make the schedule
-                done = {str(key) for (key,) in done_keys(job.folders, TABLE, ("workload_id",))}
+                known = done_keys(job.folders, TABLE, ("workload_id",), trace=Trace(KERNELS, "kernels"))
+                done = {str(key) for (key,) in known}
                 self._waiting.extend(lay_out(plan, done))
                 log.info("%d models to compile, %d are known", len(self._waiting), len(done))
                 while self._prepare(pool) and self._measure(pool):
