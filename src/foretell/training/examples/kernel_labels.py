@@ -23,7 +23,7 @@ from foretell.predictors.kernels.classes import kernel_class
 from foretell.records import Target, Workload
 from foretell.training.examples.calls import OPTIMIZER, Call
 from foretell.training.examples.graphs import GraphKey, read_graphs
-from foretell.training.examples.samples import fingerprint
+from foretell.training.examples.samples import fingerprint, teaches
 from foretell.training.examples.workloads import Row, measured_rows, workload_of
 from foretell.training.fusion import fold_of
 
@@ -70,7 +70,8 @@ def _extract(store: Path, device: str, log: Log) -> KernelLabels:
     traced = _traced_calls(store)
     waiting: defaultdict[GraphKey, list[Row]] = defaultdict(list)
     for row in measured_rows(store).values():
-        if row["workload_id"] in traced and (not row["device_name"] or find_device(row["device_name"]).id == device):
+        is_own = not row["device_name"] or find_device(row["device_name"]).id == device
+        if row["workload_id"] in traced and is_own and teaches(row):
             waiting[GraphKey.of(row)].append(row)
     total, done, parts = sum(map(len, waiting.values())), 0, []
     target = Target(find_device(device))
