@@ -165,7 +165,7 @@ class ParquetStore:
     @contextmanager
     def _connected(self) -> Iterator[tuple[Any, list[TableFile]]]:
         """A database in memory with limits, whose views show the files as they are now."""
-        duckdb = require("duckdb", extra="data", purpose="Asking a folder of Parquet files")
+        duckdb = _duckdb()
         files = self._files()
         try:
             if self._database is None:
@@ -205,6 +205,10 @@ class ParquetStore:
         return database
 
 
+def _duckdb() -> Any:
+    return require("duckdb", extra="data", purpose="Asking a folder of Parquet files")
+
+
 def _dispose(database: Any, spill: str) -> None:
     database.close()
     shutil.rmtree(spill, ignore_errors=True)
@@ -237,7 +241,9 @@ def _select(table: str, files: Sequence[TableFile], **replacements: str) -> str:
     for name, kind in TABLES[table].columns.items():
         value = replacements.get(name) or (f'"{name}"' if name in present else "NULL")
         if name == DOCUMENT and GRAPH in present:
-            value = f'coalesce("{DOCUMENT}", {_DOCUMENT}("{GRAPH}"))'
+            # the cast adds fields that files of older versions lack
+            graph = f'CAST("{GRAPH}" AS {graph_sql(_duckdb())})'
+            value = f'coalesce("{DOCUMENT}", {_DOCUMENT}({graph}))'
         columns.append(f'CAST({value} AS {_SQL_TYPES[kind]}) AS "{name}"')
     selected = f"SELECT {', '.join(columns)}"
     if not files:

@@ -249,3 +249,20 @@ def test_an_index_out_of_range_names_its_file(tmp_path: Path) -> None:
         DataError, match=r"Row 0 of data/graphs\.parquet is not a graph: The columns of the graph 'chain'"
     ):
         StoredGraphs(data, "data/graphs.parquet")[0]
+
+
+def test_files_of_before_and_after_version_7_are_one_table(tmp_path: Path) -> None:
+    held = replace(chain(), held={})
+    write(tmp_path / "graphs-0000000000000001.parquet", row(held, "new"))
+    write(tmp_path / "graphs.parquet", row(chain(), "old"))
+    data = parquet.read_table(tmp_path / "graphs.parquet")
+    graph = data.column("graph").combine_chunks()
+    kept = [field.name for field in graph.type if field.name != "held"]
+    older = pa.StructArray.from_arrays([graph.field(name) for name in kept], names=kept)
+    data = data.set_column(data.column_names.index("graph"), "graph", older)
+    parquet.write_table(data.replace_schema_metadata({"schema_version": "6"}), tmp_path / "graphs.parquet")
+    files = {file.path.stem: read_graphs(file)[0] for file in find_files(tmp_path)}
+    assert files["graphs"].held is None
+    assert files["graphs-0000000000000001"].held == {}
+    rows = ParquetStore(tmp_path).query("SELECT spec, document FROM graphs ORDER BY spec").to_pylist()
+    assert [json.loads(record["document"]).get("held") for record in rows] == [[], None]

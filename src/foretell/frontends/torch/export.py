@@ -11,7 +11,7 @@ the batch only as a number. With batch 1 that axis cannot be distinguished from 
 or 8 it looks like a number of channels, heads or steps. 11 is small, prime, and hardly any layer has it as a factor. So
 11, 22 or 33 in the shape of a tensor that is made from nothing comes from the batch.
 
-Limits: a forward pass that branches on values cannot be exported (`foretell.frontends.torch.padding` helps with the
+Limits: a forward pass that branches on values cannot be exported (`nothing_padded` helps with the
 most frequent case). Sizes that depend on data count as 1, with a warning. A tensor that is made from nothing and has a
 multiple of 11 by itself, say 88, may get a wrong batch axis.
 """
@@ -26,10 +26,10 @@ from typing import Any
 from foretell.frontends.torch.aten import AtenProgram, assemble
 from foretell.frontends.torch.aten_operators import AtenCall, Ref
 from foretell.frontends.torch.composed import fast_paths
-from foretell.frontends.torch.padding import nothing_padded
-from foretell.frontends.torch.precision import in_full_precision, in_half_precision, sets_dtypes
 from foretell.frontends.torch.program import TorchProgram, export_error
-from foretell.frontends.torch.releases import Releases, watch_releases
+from foretell.frontends.torch.tracing.padding import nothing_padded
+from foretell.frontends.torch.tracing.precision import in_full_precision, in_half_precision, sets_dtypes
+from foretell.frontends.torch.tracing.releases import Releases, watch_releases
 from foretell.graph import Graph, Tensor
 from foretell.graph.ir.tensor import TensorKind
 from foretell.optional import require

@@ -7,9 +7,9 @@ from foretell.graph.memory.liveness import inference_tape
 
 torch = pytest.importorskip("torch")
 
-from foretell.frontends.torch import releases
 from foretell.frontends.torch.export import graph_from_program
 from foretell.frontends.torch.program import TorchProgram
+from foretell.frontends.torch.tracing import releases
 
 WIDTH = 8
 

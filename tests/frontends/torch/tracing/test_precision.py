@@ -7,8 +7,8 @@ from foretell.graph import Graph
 torch = pytest.importorskip("torch")
 
 from foretell.frontends.torch.export import graph_from_program
-from foretell.frontends.torch.precision import in_half_precision
 from foretell.frontends.torch.program import TorchProgram
+from foretell.frontends.torch.tracing.precision import in_half_precision
 
 WIDTH = 8
 

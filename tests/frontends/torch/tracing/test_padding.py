@@ -2,8 +2,8 @@ import pytest
 
 from foretell.errors import ModelError
 from foretell.frontends.torch.export import graph_from_program
-from foretell.frontends.torch.padding import nothing_padded
 from foretell.frontends.torch.program import TorchProgram
+from foretell.frontends.torch.tracing.padding import nothing_padded
 
 torch = pytest.importorskip("torch")
 

@@ -1,0 +1,1 @@
+"""Frontends: tracing: what an export is told, asked twice, and watched for."""
