@@ -42,7 +42,7 @@ def test_kernels_are_added_up_by_call(store):
         ("ConvolutionBackward0", [1, 1, 1, 1, 1], None, float("nan")),
         ("aten::lstm", [1, 1, 1, 1, 1], None, float("nan")),
         ("aten::linear", [1, 1, 1, 1, 1], None, 50.0),
-        ("aten::gru_cell", [1, 1, 2], [0.0, 0.0, 0.0], float("nan")),  # two products and the gates: three nodes
+        ("aten::gru_cell", [1, 1, 2, 2, 3], [0.0] * 5, float("nan")),  # two products and the gates: three nodes
     ],
 )
 def test_overlapping_kernels_count_only_if_the_trace_shows_them(tmp_path, op, names, hidden_us, busy_us):
