@@ -2,7 +2,8 @@
 
 Costs, layouts and memory look an operator up by its name and then read its first inputs and its first output. A file
 may leave any of them out. Such a node is refused here, once, so that no rule has to ask. The same holds for
-attributes that count something, since sizes are multiplied by them, and for the axis of channels of a convolution or an attention.
+attributes that count something, since sizes are multiplied by them, and for the axis of channels of a convolution or
+an attention.
 """
 
 from foretell.errors import GraphError
