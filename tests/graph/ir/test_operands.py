@@ -57,3 +57,10 @@ def test_a_convolution_has_channels(flat: str) -> None:
     check_operands(whole)
     with pytest.raises(GraphError, match=rf"axis of channels; '{flat}' has shape \(7,\)"):
         check_operands(replace(whole, tensors={**whole.tensors, flat: Tensor(flat, (7,))}))
+
+
+def test_an_attention_has_channels() -> None:
+    whole = graph("Attention", 3)
+    check_operands(whole)
+    with pytest.raises(GraphError, match=r"axis of channels; 'y' has shape \(\)"):
+        check_operands(replace(whole, tensors={**whole.tensors, "y": Tensor("y", ())}))

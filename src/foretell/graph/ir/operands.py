@@ -2,7 +2,8 @@
 
 Costs, layouts and memory look an operator up by its name and then read its first inputs and its first output. A file
 may leave any of them out. Such a node is refused here, once, so that no rule has to ask. The same holds for
-attributes that count something, since sizes are multiplied by them, and for the axis of channels of a convolution.
+attributes that count something, since sizes are multiplied by them, and for the axis of channels of a convolution or
+an attention.
 """
 
 from foretell.errors import GraphError
@@ -23,7 +24,7 @@ def check_operands(graph: Graph) -> None:
     """Raise `GraphError` if a node lacks an input or output that its operator must have; bodies are checked, too."""
     for node in graph.nodes:
         _check(node)
-        _check_convolution(graph, node)
+        _check_axes(graph, node)
         for body in node.bodies:
             check_operands(body)
 
@@ -47,11 +48,10 @@ def _check(node: Node) -> None:
             raise GraphError(f"Node {node.name!r} ({node.op}) has {name} = {count}; at least 1 is needed.")
 
 
-def _check_convolution(graph: Graph, node: Node) -> None:
-    if node.op not in _CONVOLUTIONS:
-        return
-    for tensor in (graph.tensors[node.inputs[0]], graph.tensors[node.outputs[0]]):
-        if len(tensor.shape) < 2:
+def _check_axes(graph: Graph, node: Node) -> None:
+    least = 2 if node.op in _CONVOLUTIONS else 1 if node.op == "Attention" else 0
+    for tensor in (graph.tensors[node.inputs[0]], graph.tensors[node.outputs[0]]) if least else ():
+        if len(tensor.shape) < least:
             raise GraphError(
                 f"Node {node.name!r} ({node.op}) needs an axis of channels; {tensor.name!r} has shape {tensor.shape}."
             )
