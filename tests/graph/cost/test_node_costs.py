@@ -219,6 +219,8 @@ def test_zero_experts_and_zero_rows_are_allowed() -> None:
     assert _reached_share(0, 5) == 1.0
     empty = one_node("GroupedMatMul", [(0, 8), (4, 8, 16)], [(0, 16)], weights=[1])
     assert graph_costs(empty).nodes[0].bytes_read == 0
+    narrow = one_node("GroupedMatMul", [(5, 0), (4, 8, 16)], [(5, 16)], weights=[1])
+    assert graph_costs(narrow).nodes[0].bytes_read == 0
 
 
 def test_the_mean_share_of_a_mixture_is_that_of_its_tokens() -> None:
