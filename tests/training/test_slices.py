@@ -49,7 +49,8 @@ def cache(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     units = sum(len(sample.units) for sample in read_samples(store, "h200", folder))
     for name, rows in (("networks-h200-0", units), ("networks-h200-1", 5)):
         (folder / name).mkdir()
-        fit = {"log_ratio": np.full(rows, np.log(2.0), np.float32), "network": np.zeros(1, np.uint8)}
+        log_ratio, spread = np.full(rows, np.log(2.0), np.float32), np.zeros(rows, np.float32)
+        fit = {"log_ratio": log_ratio, "spread": spread, "network": np.zeros(1, np.uint8)}
         np.savez(folder / name / "all-0.npz", **fit)
     return folder
 

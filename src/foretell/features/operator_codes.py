@@ -56,3 +56,12 @@ def operator_code(name: str) -> int:
     (0, -1)
     """
     return _CODES.get(name, UNKNOWN_CODE)
+
+
+def operator_name(code: int) -> str:
+    """Return the operator of a code; empty if no operator has it.
+
+    >>> operator_name(0), operator_name(-1)
+    ('Abs', '')
+    """
+    return next((name for name, known in _CODES.items() if known == code), "")

@@ -146,7 +146,7 @@ def _product(first: Tensor, second: Tensor, output: Tensor, cost: Cost, sms: int
 
 
 def _einsum(node: Node, inputs: list[Tensor], sms: int) -> Sizes:
-    """An Einsum, described by the largest of its products: PyTorch contracts operands from left to right, in pairs.
+    """An Einsum, described by the largest of its products: PyTorch contracts operands in pairs.
 
     An operand is copied first where indices that the product treats as one axis are not next to each other.
     """

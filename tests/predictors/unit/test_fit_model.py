@@ -42,14 +42,13 @@ def test_unseen_architectures_are_predicted(trees: UnitModel) -> None:
     _, held_out = parted()
     assert len(held_out) == 15
     predicted = predict_samples(trees, held_out)
-    for metric, most in (("latency_ms", 0.08), ("memory_mib", 0.03), ("power_w", 0.06), ("energy_j", 0.10)):
+    for metric, most in (("latency_ms", 0.08), ("power_w", 0.06), ("energy_j", 0.10)):
         errors = np.abs(predicted[metric] / truth(held_out, metric) - 1)
         assert errors.mean() < most, metric
         assert trees.card["held_out"][metric] < 2 * most, metric
-    base = np.array([sample.setting.memory_mib for sample in held_out])
-    assert np.abs(base / truth(held_out, "memory_mib") - 1).min() > 0.15, (
-        "the count alone must be off, or nothing is shown"
-    )
+    # memory is counted: what was counted wrong is not learned away, but makes the interval wide
+    counted = np.array([sample.setting.memory_mib for sample in held_out])
+    np.testing.assert_array_equal(predicted["memory_mib"], counted)
 
 
 def test_units_are_predicted_by_their_kind(trees: UnitModel) -> None:

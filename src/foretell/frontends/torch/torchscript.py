@@ -75,7 +75,8 @@ def load_script(request: ModelRequest) -> Graph:
     path = Path(request.source)
     torch = import_torch()
     script = _load(torch, path)
-    if not hasattr(script, "inlined_graph"):
+    # `hasattr(script, "forward")` is true for every module, and `inlined_graph` expands all calls
+    if not script._c._has_method("forward"):
         raise ModelError(f"{path.name} has no method forward, so it cannot be run.")
     if not request.trust:
         check_work(script, Budget(path.name))

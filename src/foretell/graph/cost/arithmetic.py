@@ -9,6 +9,7 @@ from foretell.errors import GraphError
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import Operator
+from foretell.graph.ir.strides import einsum_order
 from foretell.graph.ir.tensor import Tensor
 
 Operands = list[Tensor | None]
@@ -100,7 +101,7 @@ class EinsumPair:
 
 
 def einsum_pairs(node: Node, shapes: list[tuple[int, ...]]) -> list[EinsumPair]:
-    """The products of an Einsum; operands are multiplied from left to right, two at a time, as in PyTorch.
+    """The products of an Einsum; operands are multiplied two at a time, in PyTorch's order.
 
     An index of one operand alone that nothing needs later is summed over before the product.
     """
@@ -109,6 +110,8 @@ def einsum_pairs(node: Node, shapes: list[tuple[int, ...]]) -> list[EinsumPair]:
     for letters, shape in zip(operands, shapes):
         for letter, size in zip(letters, shape):
             sizes[letter] = max(size, sizes.get(letter, 1))
+    order = einsum_order([dict(zip(letters, shape)) for letters, shape in zip(operands, shapes)], "".join(result))
+    operands = [operands[place] for place in order]
     # how often each letter is still to come: in the operands that are left, and in the result
     needed = Counter(result)
     for operand in operands:

@@ -13,6 +13,7 @@ Limits: no ellipsis and no repeated axis within an operand of an ``einsum``; fou
 the left; without the package ``opt_einsum`` three are, too.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -118,7 +119,7 @@ def plan_einsum(equation: str, shapes: list[tuple[int, ...]], strides: list[tupl
     between: list[int] = []
     # axes are kept in the order of the result, the others after them by their letters
     order = [*result, *sorted({axis for operand in operands for axis in operand.sizes} - {*result})]
-    waiting = [operands[place] for place in _order(operands, result)]
+    waiting = [operands[place] for place in einsum_order([operand.sizes for operand in operands], result)]
     left = waiting.pop(0)
     while waiting:
         right = waiting.pop(0)
@@ -131,17 +132,23 @@ def plan_einsum(equation: str, shapes: list[tuple[int, ...]], strides: list[tupl
     return EinsumPlan(tuple(copied), tuple(copies), tuple(between), final)
 
 
-def _order(operands: list[_Operand], result: str) -> list[int]:
-    """The order in which operands are multiplied."""
+def einsum_order(operands: Sequence[Mapping[str, int]], result: str) -> list[int]:
+    """The order in which PyTorch multiplies the operands of an ``einsum``, which are sizes by axis.
+
+    >>> einsum_order([{"b": 8, "i": 64}, {"i": 64, "j": 64}, {"b": 8, "j": 64}], "b")
+    [0, 1, 2]
+    >>> einsum_order([{"i": 64}, {"j": 64}, {"i": 64}], "j")
+    [0, 2, 1]
+    """
     if len(operands) != 3:
         return list(range(len(operands)))
     orders = [[0, 1, 2], [0, 2, 1], [1, 2, 0]]
     return min(orders, key=lambda order: _multiplications([operands[place] for place in order], result))
 
 
-def _multiplications(operands: list[_Operand], result: str) -> int:
+def _multiplications(operands: Sequence[Mapping[str, int]], result: str) -> int:
     """How many multiplications three operands take in their order."""
-    first, second, third = ({axis: size for axis, size in one.sizes.items() if size != 1} for one in operands)
+    first, second, third = ({axis: size for axis, size in sizes.items() if size != 1} for sizes in operands)
     pair = first | second
     kept = {axis: size for axis, size in pair.items() if axis in result or axis in third}
     return prod(pair.values()) + prod((kept | third).values())

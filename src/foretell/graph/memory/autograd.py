@@ -39,7 +39,7 @@ _RESERVED_PER_STEP = {
     "RNN": 2,
 }  # cuDNN's reserve, in values per hidden unit and step: gates, states
 
-_CELL_GATES = {"LSTMCell": 12, "GRUCell": 11}  # in values per hidden unit
+_CELL_WORKSPACES = {"LSTMCell": 4, "GRUCell": 5}  # what the kernel of the gates computed, in values per hidden unit
 
 
 def needing_gradients(graph: Graph) -> frozenset[str]:
@@ -144,9 +144,9 @@ def extra_saved_blocks(graph: Graph, node: Node, needing: frozenset[str]) -> lis
         return [score_bytes(graph, node), *operands]  # in half precision it multiplies, and keeps, copies in fp32
     if entry.kind == "attention":
         return [out.elements // max(out.shape[-1], 1) * STATISTIC_BYTES, padded_mask_bytes(graph, node)]
+    if node.op in _CELL_WORKSPACES:
+        return [_CELL_WORKSPACES[node.op] * out.bytes]
     if entry.kind == "recurrent":
-        if node.op in _CELL_GATES:  # the gates of input and state, and what the fused kernel computed from them
-            return [_CELL_GATES[node.op] * out.bytes]
         return [_RESERVED_PER_STEP.get(node.op, 0) * out.bytes * node.integer("layers", 1)]
     # a mean and an inverse deviation for each row, group or channel
     if entry.kind == "normalisation" and entry.saves == "inputs":

@@ -1,7 +1,7 @@
 """Predictors: fitting of unit models: traces give the times of units, replays the whole, held-out errors the intervals.
 
 Three stages are fitted one after the other. (1) A model on units learns log(time / bound) from kernel traces. (2) Trees
-on pooled features learn what the measured latency, memory and power are over the prediction that the units give. (3)
+on pooled features learn what the measured latency and power are over the prediction that the units give. (3)
 Trees learn the logarithm of the absolute error of the second stage, and a conformal quantile scales their prediction to
 an interval (`foretell.predictors.unit.model` says how).
 
@@ -264,7 +264,8 @@ def fit_workload_trees(
         "memory_mib": np.array([sample.setting.memory_mib for sample in samples]),
         "power_w": np.array([sample.roofline_w for sample in samples]),
     }
-    held_out: dict[str, Values] = {}
+    # the peak is counted, and no correction of it that was tried held on fields that were left out
+    held_out: dict[str, Values] = {"memory_mib": base["memory_mib"]}
     if predictions is not None and predictions.power_w is not None:
         # the network's power is already cross-fitted
         held_out["power_w"] = rows.means(unit_us, predictions.power_w)

@@ -4,9 +4,9 @@ Idea. A unit of work is an operator with what runs as part of it. Its analytic b
 it at the peaks of the datasheet. A network (or trees) predicts the logarithm of its time over this bound. The bound
 already knows sizes and the device, so the ratio stays within a narrow range, and one model serves kernels of 1 µs and
 of 100 ms. The times of the units are added up. Small trees on pooled features of the whole workload then correct the
-sum, because a sum does not know gaps, overlap and clocks. Memory is the peak that the allocator's replay counts, and
-power is the roofline's; each is multiplied by a predicted ratio. Where a network predicts the power of units, their
-mean is the power instead. Energy is power times latency.
+sum, because a sum does not know gaps, overlap and clocks. Memory is the peak that the allocator's replay counts. Power
+is the roofline's times a predicted ratio; where a network predicts the power of units, their mean is the power instead.
+Energy is power times latency.
 
 Intervals follow split conformal prediction: H. Papadopoulos et al., Inductive Confidence Machines for Regression, ECML
 2002; J. Lei et al., Distribution-Free Predictive Inference for Regression, JASA 113, 2018. More trees predict how large
@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from foretell.errors import ModelError
 from foretell.features import COLUMNS, SCHEMA, Units, extract_units
 from foretell.features.encoded import encode
-from foretell.features.operator_codes import CODED
+from foretell.features.operator_codes import operator_name
 from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, pool
 from foretell.features.units import PHASES
 from foretell.predictors.fitted_files import TRAINED, shipped_index
@@ -62,7 +62,7 @@ from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import ms, per_second, seconds_from_ms, seconds_from_us
 
 METRICS = ("latency_ms", "memory_mib", "power_w", "energy_j")
-CORRECTED = ("latency_ms", "memory_mib", "power_w")
+CORRECTED = ("latency_ms", "power_w")
 NETWORK, REACH = "network", "reach"
 # what the trees for errors know beside the pooled features and the distance: how far the members of the network differ,
 # how far units lie beyond what was measured, and which share of the time such units take
@@ -156,7 +156,7 @@ class UnitModel:
             "memory_mib": setting.memory_mib,
             "power_w": roofline_w if unit_w is None else mean_power_w(units, unit_us, unit_w),
         }
-        values = {name: base[name] * math.exp(self._ratio(name, row)) for name in CORRECTED}
+        values = {name: base[name] * math.exp(self._ratio(name, row)) for name in base}
         # energy has no trees of its own, so that it never contradicts power and latency; it has its own interval
         values["energy_j"] = values["power_w"] * seconds_from_ms(values["latency_ms"])
         estimates = {name: self._interval(name, value, row) for name, value in values.items()}
@@ -339,7 +339,7 @@ def _new_parts(reach: Reach, units: DistinctUnits, spent_us: NDArray[np.float64]
     parts: dict[str, list[int]] = {}
     for row in np.flatnonzero(is_new)[np.argsort(-spent_us[is_new], kind="stable")].tolist():
         code, phase = int(units.features[row, 0]), int(units.features[row, _PHASE])
-        name = CODED[code] if code >= 0 else "an unknown operator"
+        name = operator_name(code) or "an unknown operator"
         parts.setdefault(f"{name} ({PHASES[phase]})" if PHASES[phase] == "backward" else name, []).append(row)
     texts = [
         f"{name} ({spent_us[rows].sum() / spent_us.sum():.0%}; {reach.describe(units.features[rows[0]])})"

@@ -54,7 +54,7 @@ def _einsum(draw: random.Random, equations: tuple[str, ...]) -> Drawn:
     sizes = _sizes(draw, equation)
     operands, _, result = equation.partition("->")
     shapes = [tuple(sizes[letter] for letter in operand) for operand in operands.split(",")]
-    # PyTorch contracts from left to right: what the later operands or the result name is kept
+    # as if PyTorch contracted from left to right: what the later operands or the result name is kept
     first, *later = operands.split(",")
     macs = written = 0
     while later:
