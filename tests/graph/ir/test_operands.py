@@ -51,6 +51,12 @@ def test_what_is_counted_is_there_at_least_once(name: str) -> None:
             check_operands(graph("LSTM", 1, **{name: value}))
 
 
+def test_a_loop_runs_no_fewer_times_than_never() -> None:
+    check_operands(graph("Loop", 1, trips=0))
+    with pytest.raises(GraphError, match="trips = -1; at least 0 is needed"):
+        check_operands(graph("Loop", 1, trips=-1))
+
+
 @pytest.mark.parametrize("flat", ["x0", "y"])
 def test_a_convolution_has_channels(flat: str) -> None:
     whole = graph("Conv", 2)

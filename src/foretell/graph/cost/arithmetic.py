@@ -179,7 +179,8 @@ def first_layer_macs(graph: Graph, node: Node) -> int:
     # PyTorch lists the matrices by layer and direction, the input weights of each first
     directions = node.integer("directions", 1)
     per_layer = len(matrices) // max(node.integer("layers", 1) * directions, 1)
-    return rows * sum(matrices[i * per_layer].elements for i in range(directions))
+    firsts = [matrices[i * per_layer] for i in range(directions) if i * per_layer < len(matrices)]
+    return rows * sum(matrix.elements for matrix in firsts)
 
 
 def _matrices(node: Node, inputs: Operands) -> list[Tensor]:

@@ -15,7 +15,7 @@ from foretell.graph.ir.operators import lookup
 _INPUTS = {"contraction": 2, "recurrent": 3, "generator": 0, "free": 0, "control": 0, "unknown": 0}
 _INPUTS_OF = {"Einsum": 1, "Where": 1, "QLinearConv": 4, "DequantizeLinear": 1}
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "FusedConv"})
-_COUNTS = ("directions", "group", "layers", "num_groups")
+_COUNTS = {"directions": 1, "group": 1, "layers": 1, "num_groups": 1, "trips": 0}  # and the least that each may be
 # these may be asked for a later output alone, such as the last state
 _WITHOUT_FIRST_OUTPUT = frozenset({"recurrent", "control", "free", "unknown"})
 
@@ -42,10 +42,10 @@ def _check(node: Node) -> None:
         )
     if kind not in _WITHOUT_FIRST_OUTPUT and not (node.outputs and node.outputs[0]):
         raise GraphError(f"Node {node.name!r} ({node.op}) lacks its first output.")
-    for name in _COUNTS if kind != "unknown" else ():
+    for name, least in _COUNTS.items() if kind != "unknown" else ():
         count = node.integer(name, 1)
-        if count < 1:
-            raise GraphError(f"Node {node.name!r} ({node.op}) has {name} = {count}; at least 1 is needed.")
+        if count < least:
+            raise GraphError(f"Node {node.name!r} ({node.op}) has {name} = {count}; at least {least} is needed.")
 
 
 def _check_axes(graph: Graph, node: Node) -> None:
