@@ -101,7 +101,8 @@ def _readable(graph: Graph) -> Graph:
     """
     try:
         "\n".join(_texts(graph)).encode()
-    except UnicodeEncodeError as error:
+    # protobuf hands out bytes where a text of the file is not UTF-8
+    except (UnicodeEncodeError, TypeError) as error:
         raise ModelError(f"{_text(graph.name)} is damaged: a name or note in it is not valid text.") from error
     name = _text(graph.name)
     return graph if name == graph.name else replace(graph, name=name)
