@@ -8,7 +8,7 @@ from foretell.devices import all_devices, find_device
 from foretell.errors import ModelError, UnknownNameError
 from foretell.predictors import PREDICTORS, best_predictor, find_predictor
 from foretell.predictors.roofline import RooflinePredictor
-from foretell.predictors.unit.model import UnitPredictor
+from foretell.predictors.unit.predictor import UnitPredictor
 from foretell.records import Target, Workload
 from foretell.testing import tiny_graph
 

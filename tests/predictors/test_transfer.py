@@ -13,7 +13,7 @@ from foretell.features.pooled import DistinctUnits
 from foretell.predictors import best_predictor, find_predictor, transfer
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.transfer import LATENCY_HIGH, LATENCY_LOW, TransferPredictor
-from foretell.predictors.unit.model import shipped
+from foretell.predictors.unit.predictor import shipped
 from foretell.records import Target, Workload
 from small.small_samples import blocks
 

@@ -12,7 +12,8 @@ from foretell.datasets.splits import TEST
 from foretell.errors import DeviceError, InputError
 from foretell.predictors.fitted_files import shipped_index
 from foretell.predictors.unit.fit_model import Settings
-from foretell.predictors.unit.model import UnitModel, UnitPredictor
+from foretell.predictors.unit.model import UnitModel
+from foretell.predictors.unit.predictor import UnitPredictor
 from foretell.training import unit_models as workflow
 from foretell.training.examples.samples import fingerprint, read_samples
 from foretell.training.judging.protocol import Run, sides

@@ -14,8 +14,8 @@ PREDICTORS = Registry(
     {
         "roofline": "foretell.predictors.roofline:RooflinePredictor",
         "transfer": "foretell.predictors.transfer:TransferPredictor",
-        "unit-network": "foretell.predictors.unit.model:UnitPredictor",
-        "unit-trees": "foretell.predictors.unit.model:UnitTreesPredictor",
+        "unit-network": "foretell.predictors.unit.predictor:UnitPredictor",
+        "unit-trees": "foretell.predictors.unit.predictor:UnitTreesPredictor",
     },
 )
 
@@ -23,7 +23,7 @@ PREDICTORS = Registry(
 _FILES = Registry(
     "fitted file",
     {
-        ".zip": "foretell.predictors.unit.model:UnitPredictor",
+        ".zip": "foretell.predictors.unit.predictor:UnitPredictor",
     },
 )
 

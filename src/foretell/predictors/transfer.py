@@ -32,7 +32,7 @@ from foretell.predictors.roofline import (
     RooflinePredictor,
     analytic_prediction,
 )
-from foretell.predictors.unit.model import operator_shares, shipped
+from foretell.predictors.unit.predictor import operator_shares, shipped
 from foretell.records import Estimate, Prediction, Target, Workload
 from foretell.units import ms, per_second, seconds_from_ms, seconds_from_us
 

@@ -26,7 +26,7 @@ from foretell.predictors.sample import Sample
 from foretell.predictors.slices.fit import MeasuredSlices, fit_floor_w, fit_slices
 from foretell.predictors.slices.model import METHODS, SliceModel, file_name, write
 from foretell.predictors.unit.fit_model import Settings, conformal_quantile, folds_of, predict_samples
-from foretell.predictors.unit.model import shipped as shipped_units
+from foretell.predictors.unit.predictor import shipped as shipped_units
 from foretell.predictors.unit.rows import UnitRows
 from foretell.records import Target
 from foretell.training.cross_fits import cross_fits

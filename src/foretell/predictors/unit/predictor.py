@@ -1,0 +1,191 @@
+"""Predictors: the default: serves fitted unit models as predictions of a workload, with shares, warnings and limits.
+
+`foretell.predictors.unit.model` has the model itself. Here its answer is brought within what is physically possible
+(the least time of arithmetic, the power limit of the device), divided among operators, and its doubts are put into
+words: which parts of the workload are unlike anything measured, and how much of the time they take.
+"""
+
+import hashlib
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.errors import ModelError
+from foretell.features import COLUMNS, Units, extract_units
+from foretell.features.operator_codes import operator_name
+from foretell.features.pooled import DistinctUnits, Setting
+from foretell.features.units import PHASES
+from foretell.predictors.fitted_files import TRAINED, shipped_index
+from foretell.predictors.options import with_options
+from foretell.predictors.roofline import (
+    COMPUTE_EFFICIENCY,
+    CONTEXT_MIB,
+    LEAST_LATENCY_MS,
+    MEMORY_EFFICIENCY,
+    RooflinePredictor,
+    analytic_prediction,
+)
+from foretell.predictors.unit.model import UnitModel, WorkloadPrediction
+from foretell.predictors.unit.reach import Reach
+from foretell.records import Estimate, OperatorShare, Prediction, Workload
+from foretell.units import per_second, seconds_from_ms
+
+_LIMITS = ("compute", "memory")
+_NEW_SHARE = 0.05  # of the time in new units: below it no warning is due
+_NAMED_PARTS = 3
+_PHASE = COLUMNS.index("phase")
+
+
+@cache
+def shipped(device: str, name: str) -> UnitModel:
+    """The model that the package ships for a device; refuse a damaged file."""
+    index = shipped_index(TRAINED)
+    entry = index.get(device, {}).get(name)
+    if entry is None:
+        raise ModelError(
+            f"No {name} is fitted to {device}, only to {', '.join(sorted(index))}. Use --predictor roofline."
+        )
+    file = TRAINED / entry["file"]
+    if not file.is_file():
+        raise ModelError(f"The package lacks {entry['file']}: install foretell again, or use --predictor roofline.")
+    data = file.read_bytes()
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise ModelError(f"{entry['file']} is damaged: its checksum does not match. Install foretell again.")
+    return UnitModel.load(data)
+
+
+class UnitPredictor:
+    """Predicts for devices that have a fitted model."""
+
+    name = "unit-network"
+
+    def __init__(self, model: UnitModel | None = None) -> None:
+        self._model = model
+
+    @classmethod
+    def from_file(cls, path: Path) -> "UnitPredictor":
+        """The predictor in a file that ``foretell train`` wrote."""
+        if not path.is_file():
+            raise ModelError(
+                f"There is no file {path}; give the name of a predictor, or a file that foretell train wrote."
+            )
+        return cls(UnitModel.load(path.read_bytes()))
+
+    def _fitted_to(self, workload: Workload) -> UnitModel:
+        device = workload.target.device.id
+        model = self._model or shipped(device, self.name)
+        # files of older versions have no device, or an empty one: they are accepted
+        if model.card.get("device", device) not in ("", device):
+            raise ModelError(
+                f"This predictor was fitted to {model.card['device']}, not to {device}; "
+                f"use --predictor roofline, or measure {device} and run foretell train."
+            )
+        return model
+
+    def unit_times_us(self, workload: Workload, units: DistinctUnits) -> NDArray[np.float64]:
+        """The time of each distinct unit of a workload."""
+        return self._fitted_to(workload).times_us(units)
+
+    def predict(self, workload: Workload) -> Prediction:
+        """Latency, memory, energy and power of a workload, with intervals."""
+        model = self._fitted_to(workload)
+        base = analytic_prediction(workload)
+        units = extract_units(workload)
+        # a graph of views alone launches nothing: there is no unit to predict
+        if not len(units) or base.memory_mib is None or base.power_w is None:
+            return RooflinePredictor().predict(workload)
+        distinct = DistinctUnits.of(units)
+        setting = Setting.of(workload, base.memory_mib.value)
+        prediction = model.predict(distinct, setting, base.power_w.value)
+        estimates = prediction.estimates
+        latency, memory = estimates["latency_ms"].at_least(base.facts[LEAST_LATENCY_MS]), estimates["memory_mib"]
+        # a device does not draw more than its TDP, whatever the correction says
+        power = _capped(estimates["power_w"], workload.target.device.tdp_w)
+        # both may have changed: energy stays their product
+        energy_j = power.value * seconds_from_ms(latency.value)
+        answer = replace(
+            base,
+            predictor=model.card["predictor"],
+            latency_ms=latency,
+            memory_mib=memory,
+            energy_j=estimates["energy_j"].scaled(energy_j / estimates["energy_j"].value),
+            power_w=power,
+            throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
+            device_memory_mib=memory + CONTEXT_MIB,
+            breakdown=operator_shares(units, prediction.unit_us[distinct.member], latency.value),
+            warnings=(*base.warnings, *_warnings(workload, model.reach, distinct, prediction)),
+        )
+        return with_options(answer, workload, model.card.get("options", ()))
+
+
+class UnitTreesPredictor(UnitPredictor):
+    """The same with trees on units: they are fitted in minutes on a CPU."""
+
+    name = "unit-trees"
+
+
+def _capped(estimate: Estimate, limit: float) -> Estimate:
+    return Estimate(min(estimate.value, limit), min(estimate.low, limit), min(estimate.high, limit))
+
+
+def _warnings(
+    workload: Workload, reach: Reach, units: DistinctUnits, prediction: WorkloadPrediction
+) -> tuple[str, ...]:
+    warnings = []
+    spent_us = prediction.unit_us * units.counts
+    is_new = prediction.beyond > 0
+    share = float(spent_us[is_new].sum() / spent_us.sum())
+    if share >= _NEW_SHARE:
+        parts = _new_parts(reach, units, spent_us, is_new)
+        warnings.append(
+            f"{share:.0%} of the time is in parts unlike anything measured, so intervals are wider: {parts}."
+        )
+    elif prediction.distance > 1.0:
+        warnings.append("Every part is like one that was measured, but no measured model mixes them like this one.")
+    if workload.target.slice is not None:
+        warnings.append("Fitted to whole devices: on a slice the time follows from its share of the peaks.")
+    return tuple(warnings)
+
+
+def _new_parts(reach: Reach, units: DistinctUnits, spent_us: NDArray[np.float64], is_new: NDArray[np.bool_]) -> str:
+    """The operators that are new, with what is new about them and their share of the time, largest first."""
+    parts: dict[str, list[int]] = {}
+    for row in np.flatnonzero(is_new)[np.argsort(-spent_us[is_new], kind="stable")].tolist():
+        code, phase = int(units.features[row, 0]), int(units.features[row, _PHASE])
+        name = operator_name(code) or "an unknown operator"
+        parts.setdefault(f"{name} ({PHASES[phase]})" if PHASES[phase] == "backward" else name, []).append(row)
+    texts = [
+        f"{name} ({spent_us[rows].sum() / spent_us.sum():.0%}; {reach.describe(units.features[rows[0]])})"
+        for name, rows in sorted(parts.items(), key=lambda part: -spent_us[part[1]].sum())[:_NAMED_PARTS]
+    ]
+    return ", ".join(texts) + (f" and {len(parts) - _NAMED_PARTS} more" if len(parts) > _NAMED_PARTS else "")
+
+
+def operator_shares(units: Units, unit_us: NDArray[np.float64], latency_ms: float) -> tuple[OperatorShare, ...]:
+    """The predicted time by operator, longest first; units are scaled so that they add up to the latency."""
+    total_us = float(unit_us.sum())
+    members: dict[str, list[int]] = {}
+    for position, (operator, phase) in enumerate(zip(units.operators, units.phases, strict=True)):
+        members.setdefault(f"{operator} (backward)" if phase == "backward" else operator, []).append(position)
+    rows = []
+    for name, positions in members.items():
+        share = float(unit_us[positions].sum()) / total_us
+        rows.append(OperatorShare(name, len(positions), latency_ms * share, share, _bound(units, positions)))
+    return tuple(sorted(rows, key=lambda row: -row.latency_ms))
+
+
+def _bound(units: Units, positions: list[int]) -> str:
+    """What limits most of the time of some units: compute, memory or launches."""
+    compute, memory = (np.exp2(units.features[positions, COLUMNS.index(f"log_{name}_us")]) for name in _LIMITS)
+    # a bound is max(compute, memory) + launches: what is left is the launches
+    launch_us = float(units.bound_us[positions].sum() - np.maximum(compute, memory).sum())
+    spent_us = {
+        # kernels reach a larger share of the peak of compute than of bandwidth: compare at what they reach
+        "compute": float(compute.sum()) / COMPUTE_EFFICIENCY,
+        "memory": float(memory.sum()) / MEMORY_EFFICIENCY,
+        "launch": launch_us,
+    }
+    return max(spent_us, key=lambda name: spent_us[name])
