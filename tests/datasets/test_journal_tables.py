@@ -57,6 +57,8 @@ TRACES: list[dict[str, Any]] = [
     {"kind": "compiled_kernels", "campaign_id": "c", "workload_id": "w",
      "kernels": {"hidden_us": [0.0, 0.5, 0.0]} | {n: KERNELS[n] for n in ("name", "duration_us", "grid", "block")}},
     {"kind": "compiled_kernels", "campaign_id": "c", "workload_id": "w", "kernels": KERNELS},
+    {"kind": "compiled_calls", "campaign_id": "c", "workload_id": "w", "call": [0, 1], "library": [False, True],
+     "name": ["triton_0", "aten.mm"], "kernels": [1, 2], "duration_us": [0.5, 1.5], "reduced": [1, 1]},
     {"kind": "fusion_nodes", "fusion_id": "f", "nodes": NODES, "edges": EDGES,
      "graph": {"version": 1, "nodes": [1, 2]}},
     {"kind": "kernel_nodes", "workload_id": "w", "graph_hash": "h1", "op_index": [0, 1, 2], "node": [0, -1, 1]},
@@ -78,10 +80,10 @@ def test_every_kind_is_written_and_counted(tmp_path: Path) -> None:
     assert write_tables(tmp_path, RECORDS, TRACES) == {
         "campaigns": 2, "measurements": 2, "slices": 2, "colocation": 2, "occupancy": 1, "compiled": 1,
         "fusion_graphs": 1, "kernels": 6, "kernel_names": 2, "occupancy_kernels": 3, "compiled_kernels": 3,
-        "fusion_nodes": 2, "fusion_edges": 1, "graphs": 1, "kernel_nodes": 3, "not written: note": 1,
+        "compiled_calls": 2, "fusion_nodes": 2, "fusion_edges": 1, "graphs": 1, "kernel_nodes": 3, "not written: note": 1,
     }  # fmt: skip
     assert {path.suffix for path in tmp_path.iterdir()} == {".parquet"}, "no partial file stays"
-    assert len(list(tmp_path.iterdir())) == 15
+    assert len(list(tmp_path.iterdir())) == 16
 
 
 def test_measurements_have_the_facts_of_their_campaign(folder: Path) -> None:
@@ -109,6 +111,10 @@ def test_compiled_runs_have_both_times_and_their_kernels(folder: Path) -> None:
     kernels = read(folder, "compiled_kernels")
     assert [(kernel["sequence"], kernel["name"], kernel["hidden_us"], kernel["grid_x"]) for kernel in kernels] == [
         (0, "gemm", 0.0, 4), (1, "relu", 0.5, 1), (2, "gemm", 0.0, 0),
+    ]  # fmt: skip
+    calls = read(folder, "compiled_calls")
+    assert [(call["call"], call["library"], call["name"], call["kernels"]) for call in calls] == [
+        (0, False, "triton_0", 1), (1, True, "aten.mm", 2),
     ]  # fmt: skip
 
 

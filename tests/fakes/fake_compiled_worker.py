@@ -97,7 +97,8 @@ class Fake:
                 os.abort()
             kernels = {"name": ["triton_poi_0", "gemm"], "duration_us": [300.0, 600.0], "hidden_us": [0.0, 0.0]}
             kernels |= {"grid": [[4, 1, 1], [8, 1, 1]], "block": [[128, 1, 1], [256, 1, 1]]}
-            say({"event": "traced", "id": workload_id, "kernels": kernels, "error": None})
+            calls = {"call": [0, 1], "library": [False, True], "kernels": [1, 1], "duration_us": [300.0, 600.0]}
+            say({"event": "traced", "id": workload_id, "kernels": kernels, "calls": calls, "error": None})
             del self.prepared[workload_id]
         self.timed.clear()
         self.traced.touch()

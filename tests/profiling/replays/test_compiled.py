@@ -84,8 +84,11 @@ def test_every_model_is_timed_twice_and_traced(campaign, tmp_path):
     assert (row["eager_ms"], row["compiled_ms"], row["compile_s"], row["graph_breaks"]) == (2.0, 1.0, 1.5, None)
     assert (row["kernels"], row["kernel_ms"], row["part"], row["error"]) == (2, pytest.approx(0.9), "fake", None)
     traces = list(read_traces(tmp_path / "out"))
-    assert {trace["kind"] for trace in traces} == {"compiled_kernels"}
-    assert Counter(trace["workload_id"] for trace in traces) == Counter(row["workload_id"] for row in rows)
+    for kind in ("compiled_kernels", "compiled_calls"):
+        own = [trace for trace in traces if trace["kind"] == kind]
+        assert Counter(trace["workload_id"] for trace in own) == Counter(row["workload_id"] for row in rows)
+        assert {trace["campaign_id"] for trace in own} == {header["campaign_id"]}
+    assert traces[1]["duration_us"] == [300.0, 600.0]
 
 
 def test_crashes_hangs_and_refusals_are_recorded_and_lost_models_are_compiled_again(campaign, tmp_path):

@@ -83,6 +83,7 @@ def test_what_is_compiled_is_kept_until_it_is_timed_and_traced():
     assert timed[0]["values"]["compiled_ms"] > 0
     kernels = traced[0]["kernels"]
     assert {len(column) for column in kernels.values()} == {len(kernels["name"])}
+    assert traced[0]["calls"]["call"] == []  # this compiler generates no code
     assert _graphs() == graphs  # neither timing nor tracing compiles again
     replay_workers.messages.clear()
     replay_workers.worker.execute({"do": "time", **SOON})

@@ -44,6 +44,12 @@ class CampaignRows:
             {"kind": kind, "campaign_id": self.campaign_id, "workload_id": workload_id, "kernels": kernels}
         )
 
+    def write_rows(self, kind: str, workload_id: str, columns: Mapping[str, object]) -> None:
+        """Write the rows of another table that belong to a row, in columns."""
+        self._journal.append_trace(
+            {"kind": kind, "campaign_id": self.campaign_id, "workload_id": workload_id, **columns}
+        )
+
     def close(self) -> None:
         """Close the journal and log what could not be measured."""
         self._journal.close()

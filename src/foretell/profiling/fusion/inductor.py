@@ -13,7 +13,7 @@ import contextlib
 import importlib
 import io
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -129,13 +129,7 @@ def read_kernels(scheduled: Iterable[Any], names: Mapping[str, str]) -> Compiled
     """
     scheduled = list(scheduled)
     order = _fx_order(scheduled)
-    results = {
-        output.get_name(): last
-        for kernel in scheduled
-        for part in _parts(kernel)
-        if (last := _last(part, order)) is not None
-        for output in part.get_outputs()
-    }
+    computed = find_computed(scheduled)
     kernels: list[str] = []
     shares_of: dict[str, dict[int, _Share]] = {}
     for kernel in scheduled:
@@ -143,13 +137,27 @@ def read_kernels(scheduled: Iterable[Any], names: Mapping[str, str]) -> Compiled
         if not parts:
             continue
         for part in parts:
-            for node in _computed(part, order, results):
+            for node in computed(part):
                 share = _Share(not _is_view(node), _is_external(part), order[node])
                 for name in source_names(node, names):
                     places = shares_of.setdefault(name, {})
                     places[len(kernels)] = max(share, places.get(len(kernels), share))
         kernels.append(_describe(kernel, parts))
     return Compiled(tuple(kernels), {name: _main_kernels(places) for name, places in shares_of.items()})
+
+
+def find_computed(scheduled: Iterable[Any]) -> Callable[[Any], set[Any]]:
+    """A function that gives the FX nodes that the code of one buffer of these kernels evaluates."""
+    scheduled = list(scheduled)
+    order = _fx_order(scheduled)
+    results = {
+        output.get_name(): last
+        for kernel in scheduled
+        for part in _parts(kernel)
+        if (last := _last(part, order)) is not None
+        for output in part.get_outputs()
+    }
+    return lambda part: _computed(part, order, results)
 
 
 class _Share(NamedTuple):

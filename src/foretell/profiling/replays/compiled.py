@@ -33,7 +33,7 @@ from foretell.units import ms, seconds_from_us
 log = logging.getLogger("foretell.profiling")
 
 WORKER = (sys.executable, "-m", "foretell.profiling.replays.compiled_worker")
-TABLE, KERNELS = "compiled", "compiled_kernels"
+TABLE, KERNELS, CALLS = "compiled", "compiled_kernels", "compiled_calls"
 _LISTEN_S = 0.05
 _REPORT_S = 20.0
 _MAX_RESTARTS = 40
@@ -276,7 +276,7 @@ class CompiledCampaign:
             if message["error"]:
                 log.warning("no trace of %s: %s", self._known[workload_id].workload.spec, message["error"])
             self._compiled[worker.index].discard(workload_id)
-            self._write(workload_id, message["kernels"])
+            self._write(workload_id, message["kernels"], message.get("calls"))
         elif event == "failed":
             self._assigned.pop(worker.index, None)
             self._compiled.get(worker.index, set()).discard(workload_id)
@@ -288,13 +288,15 @@ class CompiledCampaign:
         facts = self._facts.get(workload_id, {})
         self._rows.write(self._known[workload_id], status, facts | values)
 
-    def _write(self, workload_id: str, kernels: Message | None) -> None:
-        """Write the row of a workload, and the kernels of its compiled run if they are known."""
+    def _write(self, workload_id: str, kernels: Message | None, calls: Message | None = None) -> None:
+        """Write the row of a workload, and the kernels and calls of its compiled run if they are known."""
         values = self._facts[workload_id] | self._timed.pop(workload_id)
         if kernels and kernels["name"]:
             total_us = math.fsum(kernels["duration_us"])
             values |= {"kernels": len(kernels["name"]), "kernel_ms": ms(seconds_from_us(total_us))}
             self._rows.write_trace(KERNELS, workload_id, kernels)
+            if calls and calls["call"]:
+                self._rows.write_rows(CALLS, workload_id, calls)
         self._rows.write(self._known[workload_id], "ok", values)
 
     def _requeue(self, worker: WorkerProcess) -> None:

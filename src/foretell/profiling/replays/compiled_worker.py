@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from foretell.processes.child import (
 from foretell.processes.parent import resident_bytes
 from foretell.profiling.campaign.plan import Compiled, Limits, Measuring
 from foretell.profiling.campaign.schedule import settings_from_json
+from foretell.profiling.replays.calls import Call, recorded_calls, tie, to_columns
 from foretell.profiling.workload import Workload, workload_from_json
 from foretell.profiling.zoos.registry import preload
 from foretell.units import GIB, bytes_from_gib
@@ -59,6 +60,7 @@ class PreparedModel:
     step: Any = None
     compiled: Any = None
     timed: bool = False
+    calls: list[Call] = field(default_factory=list)
 
     def close(self) -> None:
         """Release the device's memory."""
@@ -162,7 +164,8 @@ class CompiledWorker:
         runtime.warm_up(prepared.step, self._measuring.warmups)
         prepared.compiled = make_step(replace(built, model=self._compile(built.model)), workload, runtime.device)
         graphs, started = _graphs(), time.perf_counter()
-        self._run(prepared.compiled)
+        with recorded_calls() as prepared.calls:
+            self._run(prepared.compiled)
         compile_s, graphs = time.perf_counter() - started, _graphs() - graphs
         for _ in range(_WARMUPS - 1):
             self._run(prepared.compiled)
@@ -215,11 +218,14 @@ class CompiledWorker:
             self._tracer_loaded = True
 
     def _trace(self, prepared: PreparedModel) -> None:
-        answer: Message = {"event": "traced", "id": prepared.workload.id, "kernels": None, "error": None}
+        answer: Message = {"event": "traced", "id": prepared.workload.id, "kernels": None, "calls": None, "error": None}
         try:
-            columns = self._runtime.trace(prepared.compiled, None, 1)[0].to_json()
-            names = ("name", "duration_us", "hidden_us", "grid", "block")
+            table = self._runtime.trace(prepared.compiled, None, 1)[0]
+            columns = table.to_json()
+            names = ("name", "duration_us", "hidden_us", "grid", "block", "op", "op_index")
             answer["kernels"] = {name: columns[name] for name in names}
+            owner = tie(prepared.calls, table.name, table.op, table.op_index)
+            answer["calls"] = to_columns(prepared.calls, owner, table.duration_us)
         except Exception as failure:  # noqa: BLE001 its timings are known and stay valid
             answer["error"] = short(failure)
         self._send(answer)

@@ -29,6 +29,8 @@ _COMPOSED = frozenset(
         "rnn_tanh_cell", "rnn_relu_cell",
     )
 )  # fmt: skip
+# spans around all that a compiled model runs
+_COMPILED_REGIONS = ("Torch-Compiled Region", "## Call CompiledFxGraph")
 
 
 @dataclass
@@ -83,7 +85,7 @@ def parse_trace(trace: Mapping[str, Any], runs: int = 1) -> list[KernelTable]:
     origins, tops = _origins(events)
     kernels = [event for event in events if event.get("cat") in _DEVICE_WORK]
     if not kernels:  # a trace of a CPU: its outermost operators take the place of kernels
-        kernels = [event for event in events if id(event) in tops and event["name"] not in _COMPOSED]
+        kernels = [event for event in events if id(event) in tops and not _only_calls(event["name"])]
     tables = [KernelTable() for _ in range(runs)]
     # for each run the moment until which some earlier kernel was running: what lies before it is hidden time
     busy_until = [0.0] * runs
@@ -180,13 +182,17 @@ def _describe(spans: Sequence[Any]) -> tuple[Any, _Origin]:
     for span in spans:
         name = span["name"]
         if span["cat"] == "cpu_op":
-            top = span if top is None or top["name"] in _COMPOSED else top
+            top = span if top is None or _only_calls(top["name"]) else top
             leaf = span
         elif name.startswith(MODULE):
             # a module that is called inside an operator starts again: its operators are not part of that operator
             module, top, leaf = name.removeprefix(MODULE), None, None
     op, leaf_op = (top["name"] if top else ""), (leaf["name"] if leaf else "")
     return top, _Origin(0, -1, op, leaf_op, module)
+
+
+def _only_calls(name: str) -> bool:
+    return name in _COMPOSED or name.startswith(_COMPILED_REGIONS)
 
 
 @contextmanager
