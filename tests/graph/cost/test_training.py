@@ -1,5 +1,6 @@
 """A training step: backward by hand, the optimizer, and torch's own counter where it is installed."""
 
+import math
 from typing import Any
 
 import pytest
@@ -213,6 +214,41 @@ def test_views_that_copy_are_copied_back() -> None:
     step = training_step(chain(nodes, {"x": (4, 8), "w": (4, 8), "h": (4, 8), "t": (8, 4), "y": (32,)}, ["x"], ["y"]))
     assert step.backward[1] == Cost()
     assert step.backward[2] == Cost(bytes_read=128, bytes_written=128, launches=1)
+
+
+def test_the_gradient_of_a_part_is_as_large_as_the_whole() -> None:
+    """Zeros of the whole and a copy of the part: 128 and 32 bytes; and an addition where others read the whole, too."""
+    shapes = {"x": (4, 8), "w": (4, 8), "h": (4, 8), "y": (1, 8), "z": (4, 8)}
+    first, part = Node("a", "Mul", ("x", "w"), ("h",)), Node("s", "Slice", ("h",), ("y",))
+    alone = training_step(chain([first, part], shapes, ["x"], ["y"]))
+    assert alone.backward[1] == Cost(bytes_read=32, bytes_written=128 + 32, launches=2)
+    both = training_step(chain([first, part, Node("m", "Mul", ("h", "y"), ("z",))], shapes, ["x"], ["z"]))
+    assert both.backward[1] == Cost(flops=32, bytes_read=32 + 256, bytes_written=128 + 32 + 128, launches=3)
+
+
+def test_the_gradients_of_the_parts_of_a_split_are_concatenated() -> None:
+    for operator, part in (("Split", (4, 4)), ("Select", (8,))):
+        whole = (4, 8) if operator == "Split" else (2, 8)
+        shapes = {"x": whole, "w": whole, "h": whole, "y": part, "z": part, "s": part}
+        nodes = [Node("a", "Mul", ("x", "w"), ("h",)), Node("p", operator, ("h",), ("y", "z"))]
+        step = training_step(chain([*nodes, Node("s", "Add", ("y", "z"), ("s",))], shapes, ["x"], ["s"]))
+        moved = 4 * math.prod(whole)
+        assert step.backward[1] == Cost(bytes_read=moved, bytes_written=moved, launches=1)
+
+
+def test_the_gradient_of_what_was_repeated_is_summed() -> None:
+    shapes = {"x": (1, 8), "w": (1, 8), "h": (1, 8), "y": (4, 8)}
+    nodes = [Node("a", "Mul", ("x", "w"), ("h",)), Node("e", "Expand", ("h",), ("y",))]
+    step = training_step(chain(nodes, shapes, ["x"], ["y"]))
+    assert step.backward[1] == Cost(flops=32, bytes_read=128, bytes_written=32, launches=1)
+
+
+def test_what_the_loss_does_not_reach_has_no_backward() -> None:
+    nodes = [Node("a", "Mul", ("x", "w"), ("y",)), Node("b", "Mul", ("x", "w2"), ("z",))]
+    shapes = dict.fromkeys(("x", "w", "w2", "y", "z"), (4, 8))
+    step = training_step(chain(nodes, shapes, ["x"], ["y", "z"]))
+    assert step.backward[0].launches == 1
+    assert step.backward[1] == Cost()
 
 
 def test_a_loop_takes_its_body_twice_more() -> None:

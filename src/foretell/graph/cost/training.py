@@ -9,6 +9,8 @@ Source: the formulas of ``torch.utils.flop_counter``; a test compares the counts
 Limits: the backward of control flow is taken to cost twice its forward, and gradient checkpointing is not counted.
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,7 +20,7 @@ from foretell.graph.cost.node_costs import Cost, CostTable, graph_costs, total
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
-from foretell.graph.memory.autograd import differentiates, needing_gradients, saved_for_backward
+from foretell.graph.memory.autograd import differentiates, needing_gradients, reached_by_loss, saved_for_backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ OPTIMIZERS = {
     "sgd": Optimizer(flops=4, states=1, reads=3, writes=2, temporaries=0),  # with momentum
     "adamw": Optimizer(flops=14, states=2, reads=4, writes=3, temporaries=1),
 }
+_PARTS = ("Slice", "Select", "Diagonal")
 STATE_BYTES = 4  # optimizer states and the parameters they belong to are fp32
 
 
@@ -71,8 +74,11 @@ class TrainingStep:
 def training_step(graph: Graph, optimizer: str = "sgd") -> TrainingStep:
     """Return the cost of one training step of a graph."""
     forward = graph_costs(graph)
-    needing = needing_gradients(graph)
-    backward = tuple(_backward_cost(graph, node, cost, needing) for node, cost in zip(graph.nodes, forward.nodes))
+    needing = reached_by_loss(graph, needing_gradients(graph))
+    readers = Counter(name for node in graph.nodes for name in dict.fromkeys(node.inputs) if name in needing)
+    backward = tuple(
+        _backward_cost(graph, node, cost, needing, readers) for node, cost in zip(graph.nodes, forward.nodes)
+    )
     update, count = find_optimizer(optimizer), graph.parameter_count
     moved = count * STATE_BYTES
     # a multi-tensor update handles many parameters in one launch
@@ -85,14 +91,15 @@ def training_step(graph: Graph, optimizer: str = "sgd") -> TrainingStep:
     return TrainingStep(forward, backward, cost)
 
 
-def _backward_cost(graph: Graph, node: Node, forward: Cost, needing: frozenset[str]) -> Cost:
+def _backward_cost(
+    graph: Graph, node: Node, forward: Cost, needing: frozenset[str], readers: Mapping[str, int]
+) -> Cost:
     """The cost of the backward of one node, from the cost of its forward."""
     if not differentiates(node, needing):
         return Cost()
     kind = lookup(node.op, node.domain).kind
     if kind == "view":
-        # a view costs nothing in either direction; where the forward had to copy, the backward copies, too
-        return Cost(bytes_read=forward.bytes_read, bytes_written=forward.bytes_written, launches=forward.launches)
+        return _backward_of_view(graph, node, forward, readers)
     if kind == "control":
         doubled = forward * 2  # the usual ratio of backward to forward; the body is not looked into
         return replace(doubled, parameters=0, parameter_bytes=0, activation_bytes=0)
@@ -123,6 +130,30 @@ def _backward_cost(graph: Graph, node: Node, forward: Cost, needing: frozenset[s
             launches=2,
         )
     return Cost(flops=2 * forward.flops, bytes_read=incoming + saved, bytes_written=outgoing, launches=forward.launches)
+
+
+def _backward_of_view(graph: Graph, node: Node, forward: Cost, readers: Mapping[str, int]) -> Cost:
+    """The cost of the backward of a view, which is no view where the view has left something out or repeated it.
+
+    The gradient of a part is as large as the whole: zeros, into which the gradient of the part is copied. If others
+    read the whole, too, their gradients are added to it. The parts of a split are concatenated. What was repeated is
+    summed. Any other view is a view in backward, and where the forward had to copy, the backward copies, too.
+    """
+    whole = graph.tensors[node.inputs[0]].bytes
+    parts = sum(graph.tensors[name].bytes for name in node.outputs if name)
+    if node.op == "Expand" and parts > whole:
+        return Cost(flops=parts // 4, bytes_read=parts, bytes_written=whole, launches=1)
+    if node.op == "Split" or len(node.outputs) > 1:
+        return Cost(bytes_read=parts, bytes_written=whole, launches=1)
+    if node.op in _PARTS and (parts < whole or node.op == "Select"):
+        added = readers[node.inputs[0]] > 1
+        return Cost(
+            flops=whole // 4 if added else 0,
+            bytes_read=parts + 2 * whole * added,
+            bytes_written=whole + parts + whole * added,
+            launches=2 + added,
+        )
+    return Cost(bytes_read=forward.bytes_read, bytes_written=forward.bytes_written, launches=forward.launches)
 
 
 def _backward_macs(graph: Graph, node: Node, forward: Cost, needing: frozenset[str]) -> tuple[int, int]:

@@ -72,6 +72,27 @@ def viewed_strides(
     return tuple(new_strides) if position < 0 else None
 
 
+def merged_axes(shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the sizes of the axes that an element-wise kernel walks over, from the outermost to the innermost.
+
+    TensorIterator sorts the axes by the strides of the first operand, drops those of size 1, and merges two that lie
+    one after the other in memory in every operand. One axis is left where all operands are dense and alike, and only
+    then the kernel reads and writes vectors. An axis along which an operand is broadcast has stride 0.
+
+    >>> merged_axes((8, 3, 4), [(12, 4, 1), (12, 4, 1)]), merged_axes((8, 3, 4), [(12, 4, 1), (0, 4, 1)])
+    ((96,), (8, 12))
+    """
+    axes = [(size, steps) for size, *steps in zip(shape, *strides) if size != 1]
+    axes.sort(key=lambda axis: -axis[1][0])
+    merged: list[tuple[int, list[int]]] = []
+    for size, steps in axes:
+        if merged and all(outer == size * inner for outer, inner in zip(merged[-1][1], steps)):
+            merged[-1] = (merged[-1][0] * size, steps)
+        else:
+            merged.append((size, steps))
+    return tuple(size for size, _ in merged) or (1,)
+
+
 @dataclass(frozen=True, slots=True)
 class EinsumPlan:
     """What an ``einsum`` does: the operands that it copies, the results in between, and the strides of its result.
