@@ -69,3 +69,36 @@ def test_an_attention_has_a_column_for_fusion():
     assert sizes(one_node("Attention", operands, [(2, 4, 64, 32)]))["fused"] == 1
     folded = [(2, 4, 1, 64, 32)] * 3
     assert sizes(one_node("Attention", folded, [(2, 4, 1, 64, 32)]))["fused"] == 0
+
+
+def length(column):
+    return round(2**column - 1)
+
+
+def test_dense_operands_are_walked_over_as_one_axis():
+    result = sizes(one_node("Add", [(2, 8, 5, 5), (2, 8, 5, 5)], [(2, 8, 5, 5)]))
+    assert (result["merged_axes"], result["vectorised"], length(result["log_run"])) == (1, 1, 400)
+    scaled = sizes(one_node("Mul", [(2, 8, 5, 5), ()], [(2, 8, 5, 5)]))
+    assert (scaled["merged_axes"], scaled["scalars"], scaled["broadcasts"]) == (1, 1, 1)
+
+
+def test_an_operand_that_is_broadcast_keeps_axes_apart():
+    by_channel = sizes(one_node("Mul", [(2, 8, 5, 5), (1, 8, 1, 1)], [(2, 8, 5, 5)]))
+    assert (by_channel["merged_axes"], by_channel["vectorised"], length(by_channel["log_run"])) == (3, 0, 25)
+    by_feature = sizes(one_node("Add", [(2, 50, 16), (16,)], [(2, 50, 16)]))
+    assert (by_feature["merged_axes"], length(by_feature["log_run"]), by_feature["run_alignment"]) == (2, 16, 4)
+
+
+def test_a_chunk_of_a_concatenation_and_what_lies_inside_a_reduced_axis():
+    joined = sizes(one_node("Concat", [(4, 6, 7), (4, 2, 7)], [(4, 8, 7)], axis=1))
+    assert (length(joined["log_run"]), length(joined["log_inside"]), joined["run_alignment"]) == (42, 7, 1)
+    across = sizes(one_node("Softmax", [(4, 6, 7)], [(4, 6, 7)], axis=1))
+    assert (length(across["log_row"]), length(across["log_inside"]), across["row_inside"]) == (6, 7, 0)
+
+
+def test_a_backward_counts_the_operands_that_get_a_gradient():
+    graph = one_node("Mul", [(4, 8), (4, 8)], [(4, 8)])
+    cost = graph_costs(graph).nodes[0]
+    for needing, gradients in ((None, -1), (frozenset(), 0), (frozenset(graph.nodes[0].inputs), 2)):
+        values = describe_shapes(graph, graph.nodes[0], cost, layouts(graph), 132, needing)
+        assert dict(zip(SHAPE_COLUMNS, values, strict=True))["gradients"] == gradients

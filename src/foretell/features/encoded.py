@@ -22,6 +22,9 @@ _UNCHANGED = (
     "k_alignment",
     "key_alignment",
     "fused",
+    "run_alignment",
+    "vectorised",
+    "second_stride",
 )
 _PLAIN = tuple(name for name in COLUMNS if name.startswith("log_") or name in _UNCHANGED)
 _COUNTS = tuple(name for name in COLUMNS if name not in _PLAIN and name != "operator" and name not in _CODED)
@@ -33,7 +36,7 @@ _TILED = ("log_m", "log_n", "log_k")
 _TILE_SIZES = (8, 16, 32, 64, 128, 256)
 _TILES = ((64, 64), (128, 64), (64, 128), (128, 256), (256, 128), (32, 32))
 # a unit that has no such size has −1 there; each of these columns gets a flag that says whether it is present
-_PRESENT = ("log_second", "log_m", "kernel", "queries", "steps", "log_rows", "window")
+_PRESENT = ("log_second", "log_m", "kernel", "queries", "steps", "log_rows", "window", "log_run", "gradients")
 MEASURED_WIDTH = len(_PLAIN) + len(_COUNTS)  # the first columns are sizes; those after them are shares and flags
 ENCODED_WIDTH = (
     len(_PLAIN) + len(_COUNTS) + len(_DIVIDED) * len(_DIVISORS) + len(_TILED) * len(_TILE_SIZES) + 2 * len(_TILES)

@@ -4,6 +4,8 @@ Everything that is a matrix product (linear layers, convolutions, attention) is 
 ``many`` times, with the number of 128 × 128 tiles that cover the result and the waves in which the SMs run them. Other
 columns describe convolution windows, attention heads, rows that are reduced, and so on. A column that does not apply to
 a unit is −1.
+
+Element-wise kernels and copies are described as TensorIterator sees them: by the axes that are left after merging.
 """
 
 import math
@@ -14,7 +16,7 @@ from foretell.graph.cost.arithmetic import einsum_pairs, time_steps
 from foretell.graph.ir.layout import Layout
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
-from foretell.graph.ir.strides import is_contiguous
+from foretell.graph.ir.strides import contiguous, is_contiguous, merged_axes
 from foretell.graph.ir.tensor import Tensor
 from foretell.graph.memory.workspaces import is_fused
 
@@ -35,6 +37,10 @@ SHAPE_COLUMNS = (
     "log_rows", "log_row", "row_inside", "window",
     # how an image is resized
     "resizing",
+    # the axes that an element-wise kernel, a copy or a concatenation walks over
+    "scalars", "merged_axes", "log_run", "run_alignment", "vectorised", "second_stride", "log_inside",
+    # of a backward: the operands that get a gradient
+    "gradients",
 )  # fmt: skip
 _TILE = 128  # rows and columns of the result that one thread block typically computes
 _RESIZING = {"nearest": 0, "linear": 1, "cubic": 2}
@@ -43,9 +49,17 @@ Sizes = dict[str, float]
 
 
 def describe_shapes(
-    graph: Graph, node: Node | None, cost: Cost, laid_out: Mapping[str, Layout], sms: int
+    graph: Graph,
+    node: Node | None,
+    cost: Cost,
+    laid_out: Mapping[str, Layout],
+    sms: int,
+    needing: frozenset[str] | None = None,
 ) -> tuple[float, ...]:
-    """Return the sizes of a unit's main node, in the order of `SHAPE_COLUMNS`."""
+    """Return the sizes of a unit's main node, in the order of `SHAPE_COLUMNS`.
+
+    Of a backward, ``needing`` are the tensors that get a gradient.
+    """
     if node is None:
         return (_ABSENT,) * len(SHAPE_COLUMNS)
     inputs = [graph.tensors[name] for name in node.inputs if name]
@@ -73,6 +87,13 @@ def describe_shapes(
         sizes |= {"window": float(math.prod(kernel)), "kernel": float(kernel[0]), "stride": float(stride[0])}
     elif kind == "recurrent":
         sizes |= _recurrence(node, first, outputs[0])
+    if kind in ("elementwise", "view", "free", "generator", "unknown"):
+        sizes |= _walked(inputs, outputs[0], laid_out)
+    elif node.op == "Concat":
+        axis = node.integer("axis", 0) % max(len(first.shape), 1)
+        sizes |= _run(math.prod(first.shape[axis:])) | {"log_inside": _log(math.prod(first.shape[axis + 1 :]))}
+    if needing is not None:
+        sizes["gradients"] = float(len({name for name in node.inputs if name in needing}))
     if node.op == "Resize":
         sizes["resizing"] = float(_RESIZING.get(node.text("mode") or "nearest", len(_RESIZING)))
     return tuple(sizes.get(name, _ABSENT) for name in SHAPE_COLUMNS)
@@ -113,7 +134,46 @@ def _operands(inputs: list[Tensor], first: Tensor, output: Tensor, laid_out: Map
         "broadcasts": float(sum(tensor.elements != output.elements for tensor in inputs)),
         "casts": float(sum(tensor.dtype != output.dtype for tensor in inputs)),
         "last_alignment": _alignment(shape[-1]) if shape else 0.0,
+        "scalars": float(sum(tensor.elements == 1 for tensor in inputs)),
+        "second_stride": _innermost(inputs[1], laid_out) if len(inputs) > 1 else _ABSENT,
     }
+
+
+def _innermost(tensor: Tensor, laid_out: Mapping[str, Layout]) -> float:
+    strides = laid_out[tensor.name].strides
+    return _log(strides[-1]) if strides else 0.0
+
+
+def _run(length: int) -> Sizes:
+    """The length of the innermost axis that a kernel walks over."""
+    return {"log_run": _log(length), "run_alignment": _alignment(length)}
+
+
+def _walked(inputs: list[Tensor], output: Tensor, laid_out: Mapping[str, Layout]) -> Sizes:
+    """The axes of an element-wise kernel or of a copy, with operands broadcast to the shape of the result.
+
+    A copy that also reshapes walks over the axes of its input.
+    """
+    operands = [tensor for tensor in inputs if tensor.elements > 1]
+    is_copy = len(operands) == 1 and operands[0].elements == output.elements
+    shape = operands[0].shape if is_copy else output.shape
+    written = laid_out[output.name].strides if output.shape == shape else contiguous(shape)
+    read = [steps for steps in (_broadcast(tensor, laid_out, shape) for tensor in operands) if steps is not None]
+    merged = merged_axes(shape, [written, *read])
+    casts = any(tensor.dtype != output.dtype for tensor in operands)
+    return _run(merged[-1]) | {
+        "merged_axes": float(len(merged)),
+        "vectorised": float(len(merged) == 1 and not casts),
+    }
+
+
+def _broadcast(tensor: Tensor, laid_out: Mapping[str, Layout], shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The strides of an operand along the axes of a shape; None where it does not fit the shape."""
+    missing = len(shape) - len(tensor.shape)
+    if missing < 0 or any(have not in (1, want) for have, want in zip(tensor.shape, shape[missing:])):
+        return None
+    own = zip(tensor.shape, laid_out[tensor.name].strides)
+    return (0,) * missing + tuple(0 if size == 1 else stride for size, stride in own)
 
 
 def _matrices(m: float, n: float, k: float, many: float, sms: int) -> Sizes:
@@ -229,8 +289,13 @@ def _rows(node: Node, first: Tensor, output: Tensor) -> Sizes:
     else:
         row = max(first.elements // max(output.elements, 1), 1)
     axes = node.integers("axes") or (node.integer("axis", -1),)
-    inside = any(axis % rank == rank - 1 for axis in axes)
-    return {"log_rows": _log(first.elements / max(row, 1)), "log_row": _log(row), "row_inside": float(inside)}
+    last = max(axis % rank for axis in axes)
+    return {
+        "log_rows": _log(first.elements / max(row, 1)),
+        "log_row": _log(row),
+        "row_inside": float(last == rank - 1),
+        "log_inside": _log(math.prod(shape[last + 1 :])),
+    }
 
 
 def _picked(node: Node, inputs: list[Tensor], output: Tensor) -> Sizes:

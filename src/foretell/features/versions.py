@@ -9,4 +9,5 @@ moving code must not discard hours of fitting.
 # 2: a recurrent cell runs once, not once for each item of the batch.
 # 3: sizes of Einsum, gathers, scatters, sorts and Fourier transforms.
 # 4: the products of recurrent cells are units of their own; a bag of embeddings reads a row for each index.
-FEATURES_VERSION = 4
+# 5: the axes that element-wise kernels walk over; gradients of parts and of what was repeated.
+FEATURES_VERSION = 5
