@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -56,8 +56,13 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree_of(path)))
+
+
+def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -70,10 +75,10 @@ def imported(tree: ast.AST) -> Iterator[str]:
 NAMED_MODULE = re.compile(r"(?<![\w.])(?:foretell|lab)(?:\.[a-z_]+)+(?![\w.])")
 
 
-def named(tree: ast.AST) -> Iterator[str]:
+def named(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """The modules that strings name: entries of registries, arguments of importlib, ``-m`` commands, resources."""
-    documented = {id(node.body[0].value) for node in ast.walk(tree) if _has_docstring(node)}  # type: ignore[attr-defined]
-    for node in ast.walk(tree):
+    documented = {id(node.body[0].value) for node in nodes if _has_docstring(node)}  # type: ignore[attr-defined]
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
             yield from (match.group(0) for match in NAMED_MODULE.finditer(node.value) if is_module(match.group(0)))
 
@@ -96,21 +101,21 @@ def module_of(path: Path) -> str:
 
 def modules_used(path: Path) -> set[str]:
     """All modules of ours that a file imports, now or when a function runs, or names in a string."""
-    tree = tree_of(path)
+    nodes = nodes_of(path)
     for_types = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for inner in ast.walk(node)
     }
     used = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module and id(node) not in for_types:
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
             used |= {name if is_module(name) else node.module for name in inner}
         elif isinstance(node, ast.Import):
             used |= {alias.name for alias in node.names}
-    return {name for name in used | set(named(tree)) if is_module(name)} - {module_of(path)}
+    return {name for name in used | set(named(nodes)) if is_module(name)} - {module_of(path)}
 
 
 def at_import(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -135,10 +140,29 @@ def test_there_is_something_to_check() -> None:
     assert {room_of(f) for f in FILES} <= set(FLOOR) | OUTSIDE
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_go_down_only(path: Path) -> None:
+def check_every_file(room: str, check: Callable[[Path], None]) -> None:
+    """All files of a room are checked, and all that fail are named."""
+    failed = []
+    for path in FILES:
+        if room_of(path) == room:
+            try:
+                check(path)
+            except AssertionError as error:
+                failed.append(f"{path.relative_to(PACKAGE)}: {error}")
+    assert not failed, "\n".join(failed)
+
+
+every_room = pytest.mark.parametrize("room", sorted({room_of(path) for path in FILES}))
+
+
+@every_room
+def test_imports_go_down_only(room: str) -> None:
+    check_every_file(room, imports_go_down)
+
+
+def imports_go_down(path: Path) -> None:
     room = room_of(path)
-    names = {*imported(tree_of(path)), *named(tree_of(path))}
+    names = {*imported(nodes_of(path)), *named(nodes_of(path))}
     assert not {name for name in names if name.split(".")[0] == "lab"}, "the product knows no laboratory"
     targets = {name.split(".")[1] for name in names if name.startswith("foretell.")}
     targets -= {"__future__", room}
@@ -146,7 +170,7 @@ def test_imports_go_down_only(path: Path) -> None:
         assert "testing" not in targets, "only tests import foretell.testing"
     if room in OUTSIDE:
         return
-    assert "foretell" not in set(imported(tree_of(path))), "import from the room, not from the public routes"
+    assert "foretell" not in set(imported(nodes_of(path))), "import from the room, not from the public routes"
     for target in targets:
         assert FLOOR[target] > FLOOR[room] or target in ROOTS.get(room, ()), f"{room} must not import {target}"
 
@@ -168,26 +192,38 @@ def test_a_folder_is_taken_in_at_a_glance(folder: Path) -> None:
     assert len(files) <= MOST_FILES, files
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_heavy_libraries_stay_in_their_rooms(path: Path) -> None:
-    heavy = {name for name in imported(tree_of(path)) if name.split(".")[0] in HEAVY}
-    assert not heavy or room_of(path) in HEAVY_ROOMS
+@every_room
+def test_heavy_libraries_stay_in_their_rooms(room: str) -> None:
+    check_every_file(room, heavy_libraries_stay)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_source_files_follow_the_code_rules(path: Path) -> None:
+def heavy_libraries_stay(path: Path) -> None:
+    heavy = {name for name in imported(nodes_of(path)) if name.split(".")[0] in HEAVY}
+    assert not heavy or room_of(path) in HEAVY_ROOMS, heavy
+
+
+@every_room
+def test_source_files_follow_the_code_rules(room: str) -> None:
+    check_every_file(room, follows_the_code_rules)
+
+
+def follows_the_code_rules(path: Path) -> None:
     tree = tree_of(path)
     assert ast.get_docstring(tree), "a module says what it is for"
     assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
     assert path.stem not in BANNED_NAMES
     assert not any(part in BANNED_NAMES for part in path.relative_to(PACKAGE).parts)
     if room_of(path) not in ("cli", "web") and path.parent.name != "terminal":
-        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+        calls = [n for n in nodes_of(path) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
         assert not [c.lineno for c in calls if c.func.id == "print"], "printing belongs to cli/"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_every_public_function_has_a_docstring(path: Path) -> None:
+@every_room
+def test_every_public_function_has_a_docstring(room: str) -> None:
+    check_every_file(room, public_functions_have_docstrings)
+
+
+def public_functions_have_docstrings(path: Path) -> None:
     if room_of(path) == "cli":
         return  # a command's docstring is its help text, checked where commands are tested
     bare = []
@@ -196,12 +232,12 @@ def test_every_public_function_has_a_docstring(path: Path) -> None:
         for member in (statement, *members):
             if isinstance(member, ast.FunctionDef | ast.ClassDef) and not member.name.startswith("_"):
                 bare += [] if ast.get_docstring(member) else [member.name]
-    assert not bare
+    assert not bare, bare
 
 
-def conversion_factors(tree: ast.AST) -> Iterator[str]:
+def conversion_factors(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Powers of ten written as 1e3, powers of two as 2**20, and multiplication or division by 1024 and the like."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and type(node.value) is float and node.value in (1e3, 1e6, 1e9, 1e12):
             yield repr(node.value)
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
@@ -214,12 +250,16 @@ def conversion_factors(tree: ast.AST) -> Iterator[str]:
                     yield repr(side.value)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_units_are_converted_in_one_place(path: Path) -> None:
+@every_room
+def test_units_are_converted_in_one_place(room: str) -> None:
+    check_every_file(room, units_are_converted_in_one_place)
+
+
+def units_are_converted_in_one_place(path: Path) -> None:
     if path.name == "units.py":
         return
     allowed = LITERALS_ALLOWED.get(path.relative_to(PACKAGE).as_posix(), set())
-    assert set(conversion_factors(tree_of(path))) <= allowed
+    assert set(conversion_factors(nodes_of(path))) <= allowed
 
 
 WITHOUT_TORCH = """
@@ -259,7 +299,7 @@ def test_what_import_loads_names_no_heavy_library_at_its_top(loaded_by_import: s
         module = ".".join(("foretell", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
         if module in loaded_by_import:
             tops = [s for s in at_import(tree_of(path)) if isinstance(s, ast.Import | ast.ImportFrom)]
-            names = {name.split(".")[0] for s in tops for name in imported(s)}
+            names = {name.split(".")[0] for s in tops for name in imported(ast.walk(s))}
             assert not names & HEAVY, module
 
 
@@ -277,5 +317,7 @@ finally:
 """
     model = ROOT / "examples" / "resnet50.onnx"
     done = subprocess.run([sys.executable, "-c", code, str(model)], capture_output=True, text=True, check=True)
-    assert core == [name for name in core if name in done.stderr.split()]
+    loaded = done.stderr.split()
+    assert core == [name for name in core if name in loaded]
+    assert not {"asyncio", "unittest"} & set(loaded), "they take as long to import as numpy"
     assert not NOT_CORE & set(done.stderr.split())

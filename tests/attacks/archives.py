@@ -52,7 +52,7 @@ class Hostile:
 
 def write_zip(path: Path, members: Members, compression: int = zipfile.ZIP_STORED) -> Path:
     """Write members in this order, under any name, also twice."""
-    with warnings.catch_warnings(), zipfile.ZipFile(path, "w", compression) as archive:
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w", compression, compresslevel=1) as archive:
         warnings.simplefilter("ignore")  # about names that are there twice
         for name, content in members:
             info = zipfile.ZipInfo("x")
@@ -230,8 +230,8 @@ def bombs(members: Members) -> Iterator[tuple[str, Members]]:
     yield "pickle", [("net/data.pkl", zeros), ("net/code/x.py", b"x"), ("net/constants.pkl", zeros)]
 
 
-def make_all(folder: Path, bait: Bait) -> list[Hostile]:
-    """Write all archives below a folder."""
+def make_all(folder: Path, bait: Bait, *, with_bombs: bool = True) -> list[Hostile]:
+    """Write all archives below a folder; bombs take seconds."""
     folder.mkdir(parents=True, exist_ok=True)
     members, made = scripted(folder), list[Hostile]()
 
@@ -265,7 +265,7 @@ def make_all(folder: Path, bait: Bait) -> list[Hostile]:
                 add("script", f"{name}-{place}", ".pt", replaced, loadable=True)
             debug = [(n, content if n.endswith("debug_pkl") else c) for n, c in members]
             add("script", f"{name}-debug", ".pt", debug, loadable=True)
-    for name, archive in bombs(members):
+    for name, archive in bombs(members) if with_bombs else ():
         add("bomb", name, ".pt2" if name == "model" else ".pt", archive, compression=zipfile.ZIP_DEFLATED)
     whole = write_zip(folder / "whole.pt", with_payload(members, payloads(bait)["save"])).read_bytes()
     harmless = write_zip(folder / "harmless.pt", members).read_bytes()

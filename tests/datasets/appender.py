@@ -50,10 +50,17 @@ def append_for_ever(where: str, log: Path) -> None:
         os.write(handle, f"{number}\n".encode())
 
 
-def kill(where: str, times: int, log: Path) -> None:
-    import duckdb  # noqa: F401 imported once for all children: a start would take longer than what is tested
+def import_once() -> None:
+    """Import what appending needs before the children are forked: a start takes longer than what is tested."""
+    import duckdb  # noqa: F401
+    import pyarrow.compute
     import pyarrow.parquet  # noqa: F401
 
+    rows(0)  # pyarrow imports pandas with its first array
+
+
+def kill(where: str, times: int, log: Path) -> None:
+    import_once()
     chance = random.Random(3)
     log.touch()
     for turn in range(times):
@@ -66,7 +73,7 @@ def kill(where: str, times: int, log: Path) -> None:
         while turn % 3 == 1 and log.stat().st_size == before and time.monotonic() < until:
             time.sleep(0.002)
         while turn % 3 == 2 and not any(Path(where).glob(".append-*.part")) and time.monotonic() < until:
-            pass
+            time.sleep(0.0002)
         time.sleep(chance.uniform(0.0, 0.08 if turn % 3 < 2 else 0.01))
         os.kill(process, signal.SIGKILL)
         _, status = os.waitpid(process, 0)
@@ -100,6 +107,7 @@ def die_at(step: str) -> None:
 
 
 def die(where: str) -> None:
+    import_once()
     for step in STEPS:
         process = os.fork()
         if process == 0:

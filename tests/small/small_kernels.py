@@ -14,8 +14,8 @@ from small.small_samples import BATCHES, WIDTHS, workload
 CLASSES = ("cublas product 128x128 tn", "cublas product 64x64 tn", "pytorch pointwise-vectors", "pytorch reduce")
 _LARGE = 64 * 1024
 QUICK = {
-    "products": KernelFit(width=24, blocks=1, embedding=4, epochs=30, batch=16, rate=1e-2, dropped=0.0, members=2),
-    "others": KernelFit(width=12, blocks=1, embedding=4, epochs=15, batch=16, rate=1e-2, dropped=0.0),
+    "products": KernelFit(width=24, blocks=1, embedding=4, epochs=30, batch=64, rate=2e-2, dropped=0.0, members=2),
+    "others": KernelFit(width=12, blocks=1, embedding=4, epochs=15, batch=64, rate=2e-2, dropped=0.0),
 }
 
 

@@ -27,7 +27,7 @@ QUICK = Settings(
     unit=TreeFit(rounds=20, leaves=15, learning_rate=0.3, least_in_leaf=3),
     whole=TreeFit(rounds=20, leaves=7, learning_rate=0.3, least_in_leaf=4),
     error=TreeFit(rounds=10, leaves=4, learning_rate=0.1, least_in_leaf=10),
-    network=NetworkFit(width=32, blocks=1, embedding=4, epochs=40, batch=16, rate=1e-2),
+    network=NetworkFit(width=32, blocks=1, embedding=4, epochs=40, batch=64, rate=2e-2),
     members=2,
     folds=3,
 )

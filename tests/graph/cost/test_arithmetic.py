@@ -8,7 +8,7 @@ import pytest
 
 from foretell.errors import GraphError
 from foretell.graph import Cost, Graph, Node, Tensor, graph_costs
-from foretell.graph.cost.arithmetic import first_layer_macs, time_steps
+from foretell.graph.cost.arithmetic import EinsumPair, einsum_pairs, first_layer_macs, mixture, time_steps
 from foretell.graph.ir.node import Attribute
 from foretell.testing import Shape, one_node
 
@@ -43,6 +43,8 @@ CONTRACTIONS: list[tuple[str, list[Shape | None], Shape, tuple[int, ...], dict[s
     ("Einsum", [(3, 4), (4, 5)], (3, 5), (), {"equation": "ij, jk"}, 3 * 4 * 5),
     # left to right: a·i·j, then a·j·k
     ("Einsum", [(2, 3), (3, 4), (4, 5)], (2, 5), (), {"equation": "ai,ij,jk->ak"}, 2 * 3 * 4 + 2 * 4 * 5),
+    # the last two first, because that is less: i·j·k, then a·i·k
+    ("Einsum", [(90, 3), (3, 40), (40, 2)], (90, 2), (), {"equation": "ai,ij,jk->ak"}, 3 * 40 * 2 + 90 * 3 * 2),
     ("Einsum", [(3, 4)], (4, 3), (), {"equation": "ij->ji"}, 0),
     # recurrence, ONNX: W (directions, gates·hidden, input), R (directions, gates·hidden, hidden)
     ("LSTM", [(7, 2, 5), (1, 12, 5), (1, 12, 3)], (7, 1, 2, 3), (1, 2), {"hidden_size": 3}, 14 * (60 + 36)),
@@ -116,6 +118,16 @@ def test_multiply_accumulates(
     cost = cost_of(op, inputs, output, weights=weights, domain=domain, **attributes)
     assert cost.macs == macs
     assert cost.flops >= 2 * macs
+
+
+def test_an_einsum_is_a_batch_of_matrix_products() -> None:
+    node = one_node("Einsum", [(2, 3, 4), (2, 4, 5)], [(2, 3, 5)], equation="bij,bjk->bik").nodes[0]
+    assert einsum_pairs(node, [(2, 3, 4), (2, 4, 5)]) == [EinsumPair(m=3, n=5, k=4, many=2, macs=120, copied=0)]
+
+
+def test_a_mixture_without_stacked_weights_has_one_expert() -> None:
+    graph = one_node("MoE", [(10, 8), (16, 8)], [(10, 8)])
+    assert mixture(graph.nodes[0], [graph.tensors["in0"], graph.tensors["in1"]]) == (1, 1)
 
 
 @pytest.mark.parametrize("outputs", [[(2, 3), (4, 5)], [(4, 5), (2, 3)]])

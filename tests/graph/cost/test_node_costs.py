@@ -44,6 +44,11 @@ def test_a_gather_reads_rows_and_a_generator_nothing() -> None:
     assert graph_costs(one_node("Range", [], [(9,)])).nodes[0].bytes_read == 0
 
 
+def test_an_embedding_bag_reads_a_row_for_each_index() -> None:
+    bag = graph_costs(one_node("EmbeddingBag", [(1000, 16), (12,), (3,)], [(3, 16)], weights=[0])).nodes[0]
+    assert bag.bytes_read == 12 * 16 * 4 + 12 * 4 + 3 * 4
+
+
 def test_an_expanded_tensor_is_read_as_it_is_stored() -> None:
     nodes = [Node("e", "Expand", ("x",), ("y",)), Node("a", "Relu", ("y",), ("z",))]
     table = graph_costs(chain(nodes, {"x": (1, 8), "y": (64, 8), "z": (64, 8)}, ["x"], ["z"]))

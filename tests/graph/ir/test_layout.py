@@ -115,6 +115,21 @@ def test_views_share_storage_and_others_own_theirs() -> None:
     assert result["h1"].storage == result["h2"].storage == "r"
 
 
+@pytest.mark.parametrize("op", ["Reshape", "Flatten"])
+def test_axes_that_are_apart_are_merged_by_a_copy(op: str) -> None:
+    nodes = [
+        Node("t", "Transpose", ("x",), ("t",), {"perm": (0, 2, 1)}),
+        Node("f", op, ("t",), ("f",)),
+    ]
+    result = layouts(chain(nodes, {"x": (2, 3, 4), "t": (2, 4, 3), "f": (2, 12)}, ["x"], ["f"]))
+    assert result["f"] == Layout("f", (12, 1))
+
+
+def test_an_einsum_whose_operand_is_absent_lies_row_major() -> None:
+    graph = one_node("Einsum", [None, (4, 5)], [(4, 5)], equation="ij,jk->ik")
+    assert layouts(graph)["out0"] == Layout("out0", (5, 1))
+
+
 def test_fused_attention_writes_heads_last() -> None:
     graph = one_node("Attention", [(2, 3, 5, 4)] * 3, [(2, 3, 5, 4)])
     assert layouts(graph)["out0"].strides == (60, 4, 12, 1)

@@ -156,6 +156,7 @@ def test_gradients_that_pass_through(
         ("Div", ("h",), ()),  # by a number
         ("Where", ("h", "h", "g"), ()),  # what it chooses by is no boolean here: nothing is kept
         ("LSTM", ("h", "g"), ("h", "g", "y")),
+        ("Attention", ("h", "h", "h", "g"), ("h", "y")),  # whether it keeps its mask is decided elsewhere
         ("RMSNormalization", ("h", "wb"), ("h",)),
         ("LogSoftmax", ("h",), ("y",)),
         ("Max", ("h", "g"), ("h", "g")),
@@ -242,6 +243,11 @@ def test_the_gates_of_a_cell_keep_a_workspace(op: str, numbers: int) -> None:
     assert extra_saved_blocks(graph, graph.nodes[0], needing_gradients(graph)) == [numbers * 2 * 3 * 4]
 
 
+def test_a_plain_cell_keeps_no_workspace() -> None:
+    graph = one_node("RNNCell", [(2, 5), (2, 3), (3, 5), (3, 3)], [(2, 3)], weights=[2, 3])
+    assert extra_saved_blocks(graph, graph.nodes[0], needing_gradients(graph)) == [0]
+
+
 def test_attributes_say_what_else_is_kept() -> None:
     assert saved(Node("n", "Pad", ("h",), ("y",), {"mode": "reflect"})) == ("h",)
     assert saved(Node("n", "Pad", ("h",), ("y",), {"mode": "circular"})) == ()
@@ -305,6 +311,8 @@ def test_a_pool_that_gives_its_indices_keeps_no_others() -> None:
 def test_a_fused_attention_keeps_a_number_a_row_and_a_padded_mask() -> None:
     graph = one_node("Attention", [(2, 4, 19, 8)] * 3 + [(1, 4, 19, 19)], [(2, 4, 19, 8)], weights=[0])
     assert extra_saved_blocks(graph, graph.nodes[0], needing_gradients(graph)) == [2 * 4 * 19 * 4, 4 * 19 * 24 * 4]
+    narrow = one_node("Attention", [(2, 4, 19, 1)] * 3, [(2, 4, 19, 1)], weights=[0])
+    assert extra_saved_blocks(narrow, narrow.nodes[0], needing_gradients(narrow)) == [2 * 4 * 19 * 4, 0]
 
 
 @pytest.mark.parametrize(

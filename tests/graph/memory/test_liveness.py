@@ -273,6 +273,8 @@ def test_a_tensor_made_in_the_frame_that_concatenates_it_dies_there() -> None:
     at_the_top = [Node(n.name, n.op, n.inputs, n.outputs, module=n.module.removeprefix("net").lstrip("."))
                   for n in made_before]  # fmt: skip
     assert ends_of(at_the_top, ["e"])["a"] == len(at_the_top)  # until the program ends
+    deeper = [Node(n.name, n.op, n.inputs, n.outputs, module=f"model.{n.module}".rstrip(".")) for n in made_before]
+    assert ends_of([*deeper, Node("f", "Relu", ("e",), ("f",))], ["f"])["a"] == 4  # `net` again, not the model
 
 
 def test_read_once_a_concatenated_tensor_is_no_local_variable() -> None:

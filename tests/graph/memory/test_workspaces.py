@@ -58,6 +58,31 @@ def test_a_tensor_that_lies_so_already_is_not_copied() -> None:
     assert blocks(chain(nodes, shapes, ["x"], ["y"])) == [0]
 
 
+def test_a_transposed_sequence_is_copied_first() -> None:
+    nodes = [Node("t", "Transpose", ("x",), ("t",), {"perm": (0, 2, 1)}), Node("c", "Conv", ("t", "w"), ("y",))]
+    shapes = {"x": (8, 100, 64), "t": (8, 64, 100), "w": (64, 64, 3), "y": (8, 64, 98)}
+    copy, _ = blocks(chain(nodes, shapes, ["x"], ["y"]))
+    assert copy == 8 * 64 * 100 * 4
+
+
+@pytest.mark.parametrize(("images", "is_copied"), [(16, False), (17, True)])
+def test_a_transposed_convolution_in_full_precision_is_copied_above_2_30_products(images: int, is_copied: bool) -> None:
+    node = Node("c", "ConvTranspose", ("x", "w"), ("y",))
+    shapes = {"x": (images, 64, 32, 32), "w": (64, 64, 4, 4), "y": (images, 64, 35, 35)}
+    assert (sum(blocks(chain([node], shapes, ["x"], ["y"]))) > 0) == is_copied
+
+
+@pytest.mark.parametrize(
+    ("op", "count"),
+    [("Softmax", 1), ("Sin", 1), ("Abs", 1), ("Sqrt", 1), ("Cos", 2), ("Pow", 2), ("Rsqrt", 2), ("Reciprocal", 2),
+     ("CumSum", 2), ("Relu", 0)],
+)  # fmt: skip
+def test_a_derivative_of_several_calls_has_results_in_between(op: str, count: int) -> None:
+    graph = one_node(op, [(4, 8)], [(4, 8)])
+    assert backward_blocks(graph, graph.nodes[0], frozenset({"in0"})) == [4 * 8 * 4] * count
+    assert backward_blocks(graph, graph.nodes[0], frozenset()) == []
+
+
 def test_wide_groups_follow_each_other_in_one_workspace() -> None:
     source, out = (8, 256, 28, 28), (8, 256, 28, 28)
     moved = 2 * (2 * 8 * 256 * 28 * 28 + 256 * 64 * 9)
@@ -162,6 +187,7 @@ def test_which_products_of_single_pixels_are_copied(
     [
         # few channels: by how many numbers are under the window and how much there is to do
         ((64, 1, 136, 64), (64, 1, 73, 1), (64, 64, 64, 64), "fp16", []),  # 73 numbers
+        ((64, 1, 137, 64), (64, 1, 74, 1), (64, 64, 64, 64), "fp16", [(64, 8, 137, 64), (64, 8, 74, 1), (64, 64, 64, 64)]),  # noqa: E501
         ((64, 2, 100, 64), (64, 2, 37, 1), (64, 64, 64, 64), "fp16", [(64, 8, 100, 64), (64, 8, 37, 1), (64, 64, 64, 64)]),  # noqa: E501
         ((8, 8, 79, 64), (64, 8, 16, 1), (8, 64, 64, 64), "fp16", []),  # 2^28 products: not more
         ((9, 8, 79, 64), (64, 8, 16, 1), (9, 64, 64, 64), "fp16", [(9, 8, 79, 64), (64, 8, 16, 1), (9, 64, 64, 64)]),
@@ -169,6 +195,7 @@ def test_which_products_of_single_pixels_are_copied(
         ((64, 3, 106, 64), (64, 3, 43, 1), (64, 64, 64, 64), "fp32", [(64, 4, 106, 64), (64, 4, 43, 1), (64, 64, 64, 64)]),  # noqa: E501
         ((16, 3, 106, 64), (64, 3, 43, 1), (16, 64, 64, 64), "fp32", []),
         ((16, 8, 95, 64), (64, 8, 32, 1), (16, 64, 64, 64), "fp32", []),  # 2^30 products: not more
+        ((17, 8, 95, 64), (64, 8, 32, 1), (17, 64, 64, 64), "fp32", [(17, 8, 95, 64), (64, 8, 32, 1), (17, 64, 64, 64)]),  # noqa: E501
         # more channels: always in half precision
         ((1, 15, 6, 6), (8, 15, 3, 3), (1, 8, 4, 4), "fp16", []),
         ((1, 16, 6, 6), (8, 16, 3, 3), (1, 8, 4, 4), "bf16", [(1, 16, 6, 6), (8, 16, 3, 3), (1, 8, 4, 4)]),

@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("gradio")
-pytestmark = pytest.mark.slow  # Gradio alone takes seconds to load
+from foretell.optional import available
+
+pytestmark = [
+    pytest.mark.slow,  # Gradio alone takes seconds to load
+    pytest.mark.skipif(not available("gradio"), reason="Gradio is an extra: pip install 'foretell[web]'"),
+]
 
 LOOK = """
 import json

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 from foretell.frontends.torch.aten_operators import AtenCall, Ref
 from foretell.graph import Tensor
@@ -35,6 +34,8 @@ _ALIGNED_HEAD = 8  # fused attention takes heads whose size is a multiple of thi
 @contextmanager
 def fast_paths() -> Iterator[None]:
     """Within this context, modules with a fast path call the operators that it runs on a GPU without gradients."""
+    from unittest import mock  # here: it imports asyncio, and who reads an ONNX file needs neither
+
     torch = require("torch", extra="torch", purpose="Reading PyTorch models")
     nn = torch.nn
     layer_forward, attention_forward = nn.TransformerEncoderLayer.forward, nn.MultiheadAttention.forward

@@ -52,6 +52,7 @@ NETWORK, REACH = "network", "reach"
 # what the trees for errors know beside the pooled features and the distance: how far the members of the network differ,
 # how far units lie beyond what was measured, and which share of the time such units take
 DOUBTS = ("spread", "beyond", "new_share")
+_STORED = ("known.npy", f"{NETWORK}.npz")  # weights hardly shrink, and unpacking them delays every start
 NEIGHBOURS = 5
 _MAX_WIDTH = math.log(20.0)  # an interval never goes beyond a twentieth and twenty times the value
 # LightGBM treats a negative category as a missing value, so an operator without a code gets a number of its own
@@ -197,8 +198,9 @@ def write(models: Mapping[str, bytes], card: Mapping[str, Any], known: Row) -> b
     np.save(numbers, known.astype(np.float16))
     parts = {"card.json": json.dumps(card, indent=1, sort_keys=True).encode(), "known.npy": numbers.getvalue()}
     parts |= {f"{name}.npz": data for name, data in models.items()}
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with zipfile.ZipFile(file, "w") as archive:
         for name in sorted(parts):
             # a `ZipInfo` without a date, so that the bytes do not depend on the time of writing
-            archive.writestr(zipfile.ZipInfo(name), parts[name], zipfile.ZIP_DEFLATED, 9)
+            method = zipfile.ZIP_STORED if name in _STORED else zipfile.ZIP_DEFLATED
+            archive.writestr(zipfile.ZipInfo(name), parts[name], method, 9)
     return file.getvalue()
