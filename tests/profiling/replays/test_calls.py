@@ -91,10 +91,8 @@ def inductor(monkeypatch):
     monkeypatch.setattr(scheduler.Scheduler, "codegen_extern_call", lambda _self, node: f"called {node.node.name}")
     monkeypatch.setattr(triton.TritonScheduling, "define_kernel", lambda _self, _source, _nodes, _kernel: "triton_0")
     tensors = {"image": Buffer(2, 3, 8, 8), "made": Buffer(2, 4, 8, 8, strides=(256, 1, 32, 4)), "scale": Buffer(4)}
-    monkeypatch.setattr(
-        virtualized, "V", SimpleNamespace(graph=SimpleNamespace(get_buffer=lambda name: tensors[name]))
-    )
-    return SimpleNamespace(scheduler=scheduler.Scheduler, backend=triton.TritonScheduling)
+    with virtualized.V.set_graph_handler(SimpleNamespace(get_buffer=lambda name: tensors[name])):
+        yield SimpleNamespace(scheduler=scheduler.Scheduler, backend=triton.TritonScheduling)
 
 
 def test_library_calls_are_recorded_with_their_tensors(inductor):
