@@ -1,9 +1,9 @@
-"""Profiling: the calls of a model that TorchInductor compiled, tied to the nodes they compute and the kernels they launch.
+"""Profiling: the calls of a model that TorchInductor compiled, tied to nodes and to the kernels that they launch.
 
 While Inductor generates code, every call that it writes is recorded in order: a generated kernel, or a function of a
 library. The record has the nodes that the call computes, with their operators and modules, how many elements it has,
-and what it reads and writes. A trace has the kernels of one run in order. `tie` finds the kernels of each call: those of
-generated kernels by their name, and between two of these the ones of libraries by the operator that launched them.
+and what it reads and writes. A trace has the kernels of one run in order. `tie` finds the kernels of each call: a
+generated kernel by its name, those of a library by the operator that launched them.
 
 Limits: private interfaces of torch are used (the scheduler and its nodes). A call whose details a version of torch does
 not show is recorded without them; a model that comes from Inductor's cache has no calls.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from difflib import SequenceMatcher
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 # where a backend of Inductor defines a generated kernel
@@ -30,7 +30,7 @@ class Call:
     """One call of compiled code: the name of a generated kernel or of a library's operator, and what it computes.
 
     ``sizes`` are the loops of a generated kernel: sizes of the axes that run in parallel, and ``reduced`` the number of
-    elements that each of them reduces. ``nodes`` are the nodes of Inductor's graph. A tensor is ``dtype shape strides``.
+    elements that each of them reduces. ``nodes`` are those of Inductor's graph. A tensor is ``dtype shape strides``.
     """
 
     library: bool
@@ -214,7 +214,7 @@ def tie(calls: Sequence[Call], names: Sequence[str], operators: Sequence[str], n
     generated = {call.name for call in calls if not call.library}
     launches = _in_groups(names, operators, numbers, generated)
     ends = [(-1, -1), *_common(calls, launches), (len(calls), len(launches))]
-    for (call_before, before), (call_after, after) in zip(ends, ends[1:], strict=False):
+    for (call_before, before), (call_after, after) in pairwise(ends):
         between = [group for group in launches[before + 1 : after] if group.library]
         waiting = [position for position in range(call_before + 1, call_after) if calls[position].library]
         # libraries name some operators otherwise than the trace: a single call has all that is launched in between
