@@ -53,7 +53,7 @@ def test_a_library_call_is_tied_to_the_unit_of_its_module(graph):
     modules = library_modules(graph, units)
     assert len(modules) > 1
     calls = [
-        call(modules=("L['self'].views", f"L['self'].{modules[1]}"), operators=("aten.view.default", "aten.mm.default")),
+        call("aten.mm", ("aten.view.default", "aten.mm.default"), ("L['self'].views", f"L['self'].{modules[1]}")),
         generated(),
         call(modules=(f"L['self'].{modules[0]}",), kernels=0),
     ]
@@ -77,7 +77,8 @@ def test_the_traffic_of_a_generated_kernel_is_what_its_call_moves():
 
 
 @pytest.mark.parametrize(
-    "row", [call(), generated(kernels=0), generated(read_bytes=0, written_bytes=0), generated(("aten.embedding.default",))]
+    "row",
+    [call(), generated(kernels=0), generated(read_bytes=0, written_bytes=0), generated(("aten.embedding.default",))],
 )
 def test_a_call_that_tells_too_little_has_no_traffic(row):
     assert traffic_of(row) is None

@@ -49,24 +49,27 @@ class Call:
     arguments: str = ""
 
 
+_Wrap = Callable[[Callable[..., Any], list[Call]], Callable[..., Any]]
+
+
 @contextmanager
 def recorded_calls() -> Iterator[list[Call]]:
     """Within this context, the calls of everything that Inductor compiles are recorded, in the order of its code."""
     calls: list[Call] = []
-    scheduler = _inductor("scheduler").Scheduler
-    places = [(scheduler, "codegen_extern_call", lambda real: _with_library_call(real, calls))]
+    places: list[tuple[Any, str, _Wrap]] = [
+        (_inductor("scheduler").Scheduler, "codegen_extern_call", _with_library_call)
+    ]
     for module, name in _BACKENDS:
         with suppress(ImportError, AttributeError):
-            backend = getattr(_inductor(module), name)
-            places.append((backend, "define_kernel", lambda real: _with_generated_kernel(real, calls)))
-    places = [place for place in places if hasattr(place[0], place[1])]
-    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
-    for (owner, name, wrap), (_, _, real) in zip(places, originals, strict=True):
-        setattr(owner, name, wrap(real))
+            places.append((getattr(_inductor(module), name), "define_kernel", _with_generated_kernel))
+    # a version of torch without one of these places records fewer calls
+    originals = [(owner, name, getattr(owner, name), wrap) for owner, name, wrap in places if hasattr(owner, name)]
+    for owner, name, real, wrap in originals:
+        setattr(owner, name, wrap(real, calls))
     try:
         yield calls
     finally:
-        for owner, name, real in originals:
+        for owner, name, real, _ in originals:
             setattr(owner, name, real)
 
 
@@ -95,7 +98,7 @@ def _with_generated_kernel(real: Callable[..., Any], calls: list[Call]) -> Calla
         _describe(call, [node for node in nodes if hasattr(node, "read_writes")])
         with suppress(Exception):
             call.loads, call.stores = str(source).count("tl.load("), str(source).count("tl.store(")
-        kernel = args[0] if args else kwargs.get("kernel")
+        kernel: Any = args[0] if args else kwargs.get("kernel")
         with suppress(Exception):
             _describe_loops(call, kernel.numels)
         return name
