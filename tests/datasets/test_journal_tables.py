@@ -80,7 +80,8 @@ def test_every_kind_is_written_and_counted(tmp_path: Path) -> None:
     assert write_tables(tmp_path, RECORDS, TRACES) == {
         "campaigns": 2, "measurements": 2, "slices": 2, "colocation": 2, "occupancy": 1, "compiled": 1,
         "fusion_graphs": 1, "kernels": 6, "kernel_names": 2, "occupancy_kernels": 3, "compiled_kernels": 3,
-        "compiled_calls": 2, "fusion_nodes": 2, "fusion_edges": 1, "graphs": 1, "kernel_nodes": 3, "not written: note": 1,
+        "compiled_calls": 2, "fusion_nodes": 2, "fusion_edges": 1,
+        "graphs": 1, "kernel_nodes": 3, "not written: note": 1,
     }  # fmt: skip
     assert {path.suffix for path in tmp_path.iterdir()} == {".parquet"}, "no partial file stays"
     assert len(list(tmp_path.iterdir())) == 16

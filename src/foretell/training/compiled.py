@@ -7,7 +7,7 @@ settings; the report has separate rows for these and for the others.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from foretell.predictors.fusion.partitioner import Partitioner
 from foretell.predictors.slices.model import UnitTimePredictor
 from foretell.predictors.unit.fit_model import Settings, conformal_quantile
 from foretell.records import Target
+from foretell.training.compiled_calls import measured_calls, read_calls
 from foretell.training.examples.graphs import GraphKey, collect_graphs, read_graphs, write_graphs
 from foretell.training.examples.workloads import measured_rows, workload_of
 from foretell.training.fusion import FOLDS, fold_of
@@ -87,13 +88,17 @@ def check_compile_request(mode: str, device: Device, others: Mapping[str, object
 
 @dataclass(frozen=True)
 class CompiledSet:
-    """Compiled workloads: the measurements, the predicted eager latency, and which architectures were seen."""
+    """Compiled workloads: the measurements, the predicted eager latency, and which architectures were seen.
+
+    ``calls`` are the calls of each workload whose times were measured one by one; most have none.
+    """
 
     device: str
     rows: Sequence[Mapping[str, Any]]
     measured: Sequence[Measured]
     predicted_eager_ms: Values
     seen: NDArray[np.bool_]
+    calls: Sequence[Sequence[Measured]] = ()
 
     @property
     def eager_ms(self) -> Values:
@@ -109,6 +114,14 @@ class CompiledSet:
     def fold(self) -> NDArray[np.intp]:
         """The fold of each row: that of its architecture."""
         return np.array([fold_of(row["spec"]) for row in self.rows], np.intp)
+
+    @cached_property
+    def held_out_models(self) -> Mapping[int, CompiledModel]:
+        """For each fold a model that has not seen it."""
+        fold = self.fold
+        if len(np.unique(fold)) == 1:
+            raise DataError("All compiled workloads belong to one fold; measure more architectures.")
+        return {number: self.fit(np.flatnonzero(fold != number)) for number in np.unique(fold).tolist()}
 
     def fit(self, rows: NDArray[np.intp]) -> CompiledModel:
         """A model fitted to these rows."""
@@ -132,9 +145,10 @@ def read_compiled(
         raise DataError(
             f"No compiled workload was measured below {store}; measure some with a plan of the kind compiled."
         )
-    traces, partitioner = _traces(store), Partitioner.shipped()
+    traces, all_calls, partitioner = _traces(store), read_calls(store), Partitioner.shipped()
     known = {architecture_of(row["spec"]) for row in measured_rows(store).values()}
     used_rows, measured, eager_ms = list[Mapping[str, Any]](), list[Measured](), list[float]()
+    calls = list[Sequence[Measured]]()
     for row, graph in _with_graphs(store, cache, rows, log):
         workload = workload_of(row, graph, Target(target_device))
         latency = eager.predict(workload).latency_ms
@@ -146,13 +160,14 @@ def read_compiled(
         used_rows.append(row)
         eager_ms.append(latency.value)
         measured.append(Measured(kernels, latency_us, *_by_kind(traces.get(row["workload_id"], ()), latency_us)))
+        calls.append(measured_calls(workload, kernels, all_calls.get(row["workload_id"], ())))
         if len(used_rows) % 40 == 0:
             log(f"{len(used_rows)} of {len(rows)} compiled workloads read")
     if not used_rows:
         raise DataError(f"None of {len(rows)} compiled workloads has a graph; make them: foretell data graphs.")
     # the eager predictor was fitted to all measured workloads, whatever their setting
     seen = np.array([architecture_of(row["spec"]) in known for row in used_rows], bool)
-    return CompiledSet(target_device.id, used_rows, measured, np.array(eager_ms), seen)
+    return CompiledSet(target_device.id, used_rows, measured, np.array(eager_ms), seen, calls)
 
 
 def _measured(store: Path) -> list[Mapping[str, Any]]:
@@ -219,15 +234,42 @@ def judge(compiled_set: CompiledSet, log: Log = lambda _: None) -> dict[str, Val
         MEAN: np.full(len(fold), np.nan),
         EAGER: compiled_set.predicted_eager_ms,
     }
-    for number in np.unique(fold).tolist():
+    for number, model in compiled_set.held_out_models.items():
         log(f"fold {number + 1} of {FOLDS}")
         training, held_out = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        if not len(training):
-            raise DataError("All compiled workloads belong to one fold; measure more architectures.")
-        predictions[MODEL][held_out] = compiled_set.latencies_ms(compiled_set.fit(training), held_out)
+        predictions[MODEL][held_out] = compiled_set.latencies_ms(model, held_out)
         # the geometric mean of the gain: gains are ratios
         predictions[MEAN][held_out] = compiled_set.predicted_eager_ms[held_out] * np.exp(np.log(gains[training]).mean())
     return predictions
+
+
+def judge_calls(compiled_set: CompiledSet) -> Comparison | None:
+    """How well single calls are predicted, by operator, by models that have not seen their architecture; None without.
+
+    Errors are weighted by time: the mean of |predicted − measured| over the mean measured time.
+    """
+    found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for number, own in zip(compiled_set.fold.tolist(), compiled_set.calls, strict=False):
+        model = compiled_set.held_out_models[number]
+        total_us = sum(call.latency_us for call in own)
+        for call in own:
+            predicted_us = float(model.times_us(call.kernels).sum())
+            # every workload counts the same, however long it takes
+            found[call.kernels.operators[0]].append((predicted_us / total_us, call.latency_us / total_us))
+    if not found:
+        return None
+    workloads = sum(bool(own) for own in compiled_set.calls)
+    rows: dict[str, dict[str, Cell]] = {}
+    for name, pairs in sorted(found.items(), key=lambda item: -sum(time for _, time in item[1])):
+        predicted, measured = np.array(pairs).T
+        rows[name] = {
+            "count": len(pairs),
+            "share": float(measured.sum() / workloads),
+            "error": float(np.abs(predicted - measured).sum() / measured.sum()),
+            "sum": float(predicted.sum() / measured.sum()),
+        }
+    title = f"Single calls of {workloads} workloads, held out, by operator"
+    return Comparison(title, rows, ranked=False, shares=frozenset(("share", "error", "sum")), head="")
 
 
 def is_sign_right(compiled_set: CompiledSet, latency_ms: Values) -> NDArray[np.bool_]:
@@ -290,7 +332,10 @@ def _table(title: str, rows: Mapping[str, Mapping[str, Cell]], head: str) -> Com
 def evaluate(store: Path, device: str, cache: Path, log: Log = lambda _: None) -> list[Comparison]:
     """Held-out tables."""
     compiled_set = read_compiled(store, device, cache, log=log)
-    return compare(compiled_set, judge(compiled_set, log))
+    tables = compare(compiled_set, judge(compiled_set, log))
+    calls = judge_calls(compiled_set)
+    # the long table by family stays the last
+    return tables if calls is None else [*tables[:-1], calls, tables[-1]]
 
 
 def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
@@ -301,7 +346,8 @@ def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
         "`sign`: whether compiling makes it faster, both latencies predicted; `sign_of_gains`: the same where it makes "
         f"more than {GAIN:.0%} of difference, `slower_found` where it makes it slower by more than that. `eager_mape` "
         "is the error of the latency in eager mode, predicted by the shipped predictor, which has seen some of the "
-        "architectures, mostly in other settings."
+        "architectures, mostly in other settings.\n\n"
+        "Single calls: `share` of the time of their workloads, `error` weighted by time, `sum` predicted over measured."
     )
     write_whole(folder / "compiled.md", page(text, tables))
     return folder / "compiled.md"

@@ -124,3 +124,21 @@ def test_kernels_belong_to_the_operators_that_a_composed_one_calls():
     assert table.op_index == [1, 0, 2]
     (on_cpu,) = parse_trace({"traceEvents": spans})
     assert on_cpu.name == ["aten::bmm", "aten::bmm"]  # nothing counts twice
+
+
+def test_kernels_of_a_compiled_model_belong_to_the_operators_inside_its_region():
+    spans = [
+        _span("cpu_op", "Torch-Compiled Region: 0/0", 0, 40),
+        _span("cpu_op", "## Call CompiledFxGraph abc ##", 1, 38),
+        _span("cpu_op", "aten::convolution", 5, 10),
+        _span("cpu_op", "aten::cudnn_convolution", 6, 8),
+        _span("cuda_runtime", "cudaLaunchKernel", 7, 1, correlation=1),
+        _span("cpu_op", "aten::mm", 25, 10),
+        _span("cuda_runtime", "cudaLaunchKernel", 26, 1, correlation=2),
+    ]
+    kernels = [_kernel(f"kernel{number}", 100 + 10 * number, 5.0, number) for number in (1, 2)]
+    (table,) = parse_trace({"traceEvents": [*spans, *kernels]})
+    assert table.op == ["aten::convolution", "aten::mm"]
+    assert len(set(table.op_index)) == 2
+    (on_cpu,) = parse_trace({"traceEvents": spans})
+    assert on_cpu.name == ["aten::convolution", "aten::mm"]

@@ -74,6 +74,15 @@ class _Problem:
             penalty * np.sqrt(len(measured)) * np.array(pulls),
         )
 
+    def _sums(self, values: Values, rows: NDArray[np.bool_]) -> Values:
+        """The sums of some rows, by workload; the rows of a workload lie together."""
+        sums = np.zeros((len(self.labels_us), values.shape[1]))
+        owner = self.owner[rows]
+        if len(owner):
+            first = np.flatnonzero(np.diff(owner, prepend=-1))
+            sums[owner[first]] = np.add.reduceat(values[rows], first)
+        return sums
+
     def errors(self, parameters: Values) -> tuple[Values, Values]:
         """The errors log(predicted / measured) of all sums, then the penalties; and the Jacobian of both."""
         times_us = self.base_us * factors(self.columns, parameters)
@@ -82,8 +91,7 @@ class _Problem:
         all_rows = np.ones(len(times_us), bool)
         for number, rows in enumerate((all_rows, self.library, ~self.library)):
             sums_us = np.bincount(self.owner[rows], times_us[rows], len(self.labels_us))
-            by_owner = np.zeros((len(sums_us), len(parameters)))
-            np.add.at(by_owner, self.owner[rows], slopes_us[rows])
+            by_owner = self._sums(slopes_us, rows)
             # a workload may have no generated kernel at all
             is_known = (self.weights[:, number] > 0) & (sums_us > 0)
             weights = self.weights[is_known, number]

@@ -91,23 +91,44 @@ def describe_compiled(
     half, channels_last = workload.dtype != "fp32", is_channels_last(workload.graph)
     base_us, rows, operators = list[float](), list[Mapping[str, float]](), list[str]()
     for position, nodes in enumerate(units.nodes):
-        node = next((lowered.nodes[member] for member in nodes if _kind(lowered.nodes[member]) in LIBRARY_KINDS), None)
+        node = library_node(lowered, nodes)
         if node is not None:
             time_us = float(unit_us[position])
             base_us.append(time_us)
             rows.append(_library(node, units.features[position], time_us, half=half, channels_last=channels_last))
             operators.append(units.operators[position])
+    library = CompiledKernels(np.array(base_us), _matrix(rows), tuple(operators))
     bandwidth = bytes_per_s(workload.target.hardware.bandwidth_gb_per_s)
-    for kernel in generated(workload.graph, parts, channels_last=channels_last):
+    traffic = generated(workload.graph, parts, channels_last=channels_last)
+    own = describe_generated(traffic, half=half, bandwidth=bandwidth)
+    return CompiledKernels(
+        np.concatenate([library.base_us, own.base_us]),
+        np.concatenate([library.columns, own.columns]),
+        (*library.operators, *own.operators),
+    )
+
+
+def library_node(graph: Graph, nodes: Sequence[int]) -> Node | None:
+    """The node of a unit that a library computes, or None."""
+    return next((graph.nodes[member] for member in nodes if _kind(graph.nodes[member]) in LIBRARY_KINDS), None)
+
+
+def describe_generated(kernels: Sequence[Traffic], *, half: bool, bandwidth: float) -> CompiledKernels:
+    """Generated kernels, two rows each; ``bandwidth`` is in bytes a second."""
+    base_us, rows = list[float](), list[Mapping[str, float]]()
+    for kernel in kernels:
         # the launch has the base time 1 µs: its fitted factor is the cost in microseconds
         base_us += [max(us(kernel.bytes / bandwidth), _MIN_US), 1.0]
         rows += [_generated(kernel, half=half), {"launch": 1.0}]
-        operators += [GENERATED, GENERATED]
+    return CompiledKernels(np.array(base_us), _matrix(rows), (GENERATED,) * len(rows))
+
+
+def _matrix(rows: Sequence[Mapping[str, float]]) -> Values:
     columns = np.zeros((len(rows), len(COMPILED_COLUMNS)))
     for position, row in enumerate(rows):
         for name, value in row.items():
             columns[position, _PLACE[name]] = value
-    return CompiledKernels(np.array(base_us), columns, tuple(operators))
+    return columns
 
 
 def _kind(node: Node) -> str:

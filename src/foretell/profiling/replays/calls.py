@@ -1,9 +1,9 @@
-"""Profiling: the calls of a model that TorchInductor compiled, tied to the nodes they compute and the kernels they launch.
+"""Profiling: the calls of a model that TorchInductor compiled, tied to nodes and to the kernels that they launch.
 
 While Inductor generates code, every call that it writes is recorded in order: a generated kernel, or a function of a
 library. The record has the nodes that the call computes, with their operators and modules, how many elements it has,
-and what it reads and writes. A trace has the kernels of one run in order. `tie` finds the kernels of each call: those of
-generated kernels by their name, and between two of these the ones of libraries by the operator that launched them.
+and what it reads and writes. A trace has the kernels of one run in order. `tie` finds the kernels of each call: a
+generated kernel by its name, those of a library by the operator that launched them.
 
 Limits: private interfaces of torch are used (the scheduler and its nodes). A call whose details a version of torch does
 not show is recorded without them; a model that comes from Inductor's cache has no calls.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from difflib import SequenceMatcher
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 # where a backend of Inductor defines a generated kernel
@@ -30,7 +30,7 @@ class Call:
     """One call of compiled code: the name of a generated kernel or of a library's operator, and what it computes.
 
     ``sizes`` are the loops of a generated kernel: sizes of the axes that run in parallel, and ``reduced`` the number of
-    elements that each of them reduces. ``nodes`` are the nodes of Inductor's graph. A tensor is ``dtype shape strides``.
+    elements that each of them reduces. ``nodes`` are those of Inductor's graph. A tensor is ``dtype shape strides``.
     """
 
     library: bool
@@ -49,24 +49,27 @@ class Call:
     arguments: str = ""
 
 
+_Wrap = Callable[[Callable[..., Any], list[Call]], Callable[..., Any]]
+
+
 @contextmanager
 def recorded_calls() -> Iterator[list[Call]]:
     """Within this context, the calls of everything that Inductor compiles are recorded, in the order of its code."""
     calls: list[Call] = []
-    scheduler = _inductor("scheduler").Scheduler
-    places = [(scheduler, "codegen_extern_call", lambda real: _with_library_call(real, calls))]
+    places: list[tuple[Any, str, _Wrap]] = [
+        (_inductor("scheduler").Scheduler, "codegen_extern_call", _with_library_call)
+    ]
     for module, name in _BACKENDS:
         with suppress(ImportError, AttributeError):
-            backend = getattr(_inductor(module), name)
-            places.append((backend, "define_kernel", lambda real: _with_generated_kernel(real, calls)))
-    places = [place for place in places if hasattr(place[0], place[1])]
-    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
-    for (owner, name, wrap), (_, _, real) in zip(places, originals, strict=True):
-        setattr(owner, name, wrap(real))
+            places.append((getattr(_inductor(module), name), "define_kernel", _with_generated_kernel))
+    # a version of torch without one of these places records fewer calls
+    originals = [(owner, name, getattr(owner, name), wrap) for owner, name, wrap in places if hasattr(owner, name)]
+    for owner, name, real, wrap in originals:
+        setattr(owner, name, wrap(real, calls))
     try:
         yield calls
     finally:
-        for owner, name, real in originals:
+        for owner, name, real, _ in originals:
             setattr(owner, name, real)
 
 
@@ -95,7 +98,7 @@ def _with_generated_kernel(real: Callable[..., Any], calls: list[Call]) -> Calla
         _describe(call, [node for node in nodes if hasattr(node, "read_writes")])
         with suppress(Exception):
             call.loads, call.stores = str(source).count("tl.load("), str(source).count("tl.store(")
-        kernel = args[0] if args else kwargs.get("kernel")
+        kernel: Any = args[0] if args else kwargs.get("kernel")
         with suppress(Exception):
             _describe_loops(call, kernel.numels)
         return name
@@ -214,7 +217,7 @@ def tie(calls: Sequence[Call], names: Sequence[str], operators: Sequence[str], n
     generated = {call.name for call in calls if not call.library}
     launches = _in_groups(names, operators, numbers, generated)
     ends = [(-1, -1), *_common(calls, launches), (len(calls), len(launches))]
-    for (call_before, before), (call_after, after) in zip(ends, ends[1:], strict=False):
+    for (call_before, before), (call_after, after) in pairwise(ends):
         between = [group for group in launches[before + 1 : after] if group.library]
         waiting = [position for position in range(call_before + 1, call_after) if calls[position].library]
         # libraries name some operators otherwise than the trace: a single call has all that is launched in between
