@@ -26,8 +26,8 @@ def one(store, sql):
     return store.query(sql).column(0).to_pylist()[0]
 
 
-def test_it_stays_below_twenty_megabytes():
-    assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 20_000_000
+def test_it_stays_below_thirty_megabytes():
+    assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 30_000_000
 
 
 @pytest.mark.parametrize("table", ["measurements", "slices", "colocation", "fusion_graphs", "fusion_nodes", "graphs"])
