@@ -1,5 +1,6 @@
 """Files: found by name, checked, whole or absent."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from foretell.datasets.parquet_files import (
     check_pages,
     find_files,
     fitted,
+    look,
     read_columns,
     rename,
     table_of,
@@ -85,6 +87,18 @@ def test_a_damaged_page_is_found(tmp_path: Path, rows: Any) -> None:
     [file] = find_files(tmp_path)
     with pytest.raises(DataError, match=r"slices\.parquet is damaged"):
         check_pages([file])
+
+
+def test_any_flipped_bit_of_a_footer_is_an_error_of_ours_or_none(tmp_path: Path, rows: Any) -> None:
+    path = write(tmp_path / "kernels.parquet", rows("kernels", 3), "kernels")
+    content = path.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    for place in range(footer, len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        with suppress(DataError):
+            check_pages([look(path)])
 
 
 def test_newer_files_are_refused_and_older_ones_read(tmp_path: Path, rows: Any) -> None:

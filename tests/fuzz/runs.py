@@ -17,17 +17,19 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from random import Random
 
+from foretell.errors import ForetellError
 from foretell.frontends.caged import call_reader
 from foretell.frontends.huggingface.configs import HfConfig
 from foretell.frontends.request import ModelRequest, parse_inputs
 from foretell.processes.confine import Confinement, confine
 from foretell.processes.parent import resident_bytes
-from fuzz.config_values import SMALL
+from fuzz.config_values import SMALL, TYPES
 from fuzz.inputs import SEEDS, make_input
 from fuzz.whole_path import draw_choice, follow
 
@@ -39,13 +41,17 @@ MOST_INPUTS = 500  # of one process; libraries keep a little of each
 MOST_GROWTH_BYTES = 2**30  # a process that holds so much more than at its start makes room for a new one
 MEMORY_FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # inputs need no disk
 SHAPES = {"torchscript": ("3x16x16",)}  # a TorchScript file does not have the shapes of its inputs
-# makes a reader import all that it needs
-FIRST_READ = {
-    "torchscript": ("foretell.frontends.torch.torchscript:read_script", str(SEEDS / "script.ts")),
-    "config": (
-        "foretell.frontends.huggingface.frontend:read_values",
-        asdict(HfConfig("bert", {"model_type": "bert", **SMALL}, "")),
-    ),
+# what makes a reader import all that it needs: transformers has a module for every kind of model
+FIRST_READS = {
+    "torchscript": [("foretell.frontends.torch.torchscript:read_script", str(SEEDS / "script.ts"))],
+    "config": [
+        (
+            "foretell.frontends.huggingface.frontend:read_values",
+            asdict(HfConfig(kind, {"model_type": kind, **SMALL}, "")),
+        )
+        for kind in TYPES
+        if isinstance(kind, str)
+    ],
 }
 
 
@@ -110,10 +116,11 @@ class _Worker:
         self.since, self.used_s = time.monotonic(), 0.0
         self.buffer = b""
         self.pipe, end = os.pipe()
+        self.folder = tempfile.TemporaryDirectory(dir=MEMORY_FOLDER)  # a confined process cannot remove its own
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.pipe)
-            _work(reader, seed, numbers, end, alone)
+            _work(reader, seed, numbers, end, self.folder.name, alone)
         os.close(end)
 
     def note(self, line: str, tally: Tally) -> None:
@@ -140,7 +147,9 @@ class _Worker:
 
     def close(self) -> int:
         os.close(self.pipe)
-        return os.waitpid(self.pid, 0)[1]
+        status = os.waitpid(self.pid, 0)[1]
+        self.folder.cleanup()
+        return status
 
 
 def _processor_s(pid: int) -> float:
@@ -153,23 +162,22 @@ def _processor_s(pid: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK") + sum(_processor_s(int(child)) for child in children)
 
 
-def _work(reader: str, seed: int, numbers: range, pipe: int, alone: bool) -> None:
+def _work(reader: str, seed: int, numbers: range, pipe: int, folder: str, alone: bool) -> None:
     """The life of a worker; it never returns."""
     try:
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
-        with tempfile.TemporaryDirectory(dir=MEMORY_FOLDER) as folder:
-            _limit(folder, alone)
-            before = resident_bytes()
-            for number in numbers[:MOST_INPUTS]:
-                os.write(pipe, f"+{number}\n".encode())
-                started = time.monotonic()
-                end = run_one(reader, seed, number, Path(folder))
-                os.write(pipe, f"-{number} {time.monotonic() - started:.3f} {end}\n".encode())
-                # the most memory that a process held does not go down again: the next input must not be blamed for it
-                if max(_peak_bytes(), resident_bytes()) - before > MOST_GROWTH_BYTES:
-                    break
+        _limit(folder, alone)
+        before = resident_bytes()
+        for number in numbers[:MOST_INPUTS]:
+            os.write(pipe, f"+{number}\n".encode())
+            started = time.monotonic()
+            end = run_one(reader, seed, number, Path(folder))
+            os.write(pipe, f"-{number} {time.monotonic() - started:.3f} {end}\n".encode())
+            # the most memory that a process held does not go down again: the next input must not be blamed for it
+            if max(_peak_bytes(), resident_bytes()) - before > MOST_GROWTH_BYTES:
+                break
     finally:
         os._exit(0)
 
@@ -235,9 +243,9 @@ def _import_all(reader: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(3):
             run_one("onnx", 0, number, Path(folder))
-    if reader in FIRST_READ:
-        function, source = FIRST_READ[reader]
-        call_reader(function, ModelRequest(source, parse_inputs(SHAPES.get(reader, ()))))
+    for function, source in FIRST_READS.get(reader, ()):
+        with suppress(ForetellError):
+            call_reader(function, ModelRequest(source, parse_inputs(SHAPES.get(reader, ()))))
 
 
 def keep(reader: str, seed: int, failure: str, number: int) -> Path:

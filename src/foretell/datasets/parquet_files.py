@@ -17,6 +17,7 @@ from typing import Any
 from foretell.datasets.graphs.columns import INTEGERS
 from foretell.datasets.graphs.stored import DOCUMENT, GRAPH, StoredGraphs, graph_type, with_columns
 from foretell.datasets.schema import SCHEMA_VERSION, TABLES, Table
+from foretell.datasets.seals import seal
 from foretell.errors import DataError
 from foretell.optional import require
 from foretell.units import MIB
@@ -43,6 +44,11 @@ def open_parquet(path: Path) -> Any:
 
 def _parquet() -> Any:
     return require("pyarrow.parquet", extra="data", purpose="Reading and writing Parquet")
+
+
+def unreadable() -> tuple[type[Exception], ...]:
+    """What pyarrow raises about a damaged file."""
+    return OSError, ValueError, pyarrow().ArrowException
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ def look(path: Path) -> TableFile:
     try:
         with _parquet().ParquetFile(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
-    except (OSError, ValueError) as error:
+    except unreadable() as error:
         raise DataError(f"{path} is damaged or cannot be read ({_first_line(error)}). {_REMEDY}") from error
     # files of version 1 have no mark
     text = (schema.metadata or {}).get(_VERSION, b"1").decode(errors="replace")
@@ -109,7 +115,7 @@ def check_pages(files: Iterable[TableFile]) -> None:
             with _parquet().ParquetFile(file.path, page_checksum_verification=True) as opened:
                 for _ in opened.iter_batches():
                     pass
-        except (OSError, ValueError) as error:
+        except unreadable() as error:
             raise DataError(f"{file.path} is damaged ({_first_line(error)}). {_REMEDY}") from error
 
 
@@ -117,7 +123,7 @@ def read_columns(file: TableFile, columns: Sequence[str]) -> Any:
     """Some columns of a file as an Arrow table; columns that the file lacks are left out."""
     try:
         return _parquet().read_table(file.path, columns=[name for name in columns if name in file.columns])
-    except (OSError, ValueError) as error:
+    except unreadable() as error:
         raise DataError(f"{file.path} is damaged ({_first_line(error)}). {_REMEDY}") from error
 
 
@@ -206,9 +212,10 @@ class TableWriter:
             raise unwritable(self._partial.parent, error) from error
 
     def finish(self) -> Path:
-        """Close the partial file and force it to disk; `rename` then gives it its name."""
+        """Close the partial file, seal it and force it to disk; `rename` then gives it its name."""
         try:
             self._writer.close()
+            seal(self._partial)
             # on the disk before the rename, else a crash could leave a name with an empty file
             handle = os.open(self._partial, os.O_RDONLY)
             try:

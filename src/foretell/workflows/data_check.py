@@ -10,7 +10,8 @@ from typing import Any
 
 from foretell.datasets import journal_tables
 from foretell.datasets.old_rows import OldTable
-from foretell.datasets.parquet_files import check_pages, look, open_parquet, table_of
+from foretell.datasets.parquet_files import check_pages, look, open_parquet, table_of, unreadable
+from foretell.datasets.seals import seal_matches
 from foretell.errors import DataError
 from foretell.profiling.campaign.checked import TORN
 from foretell.profiling.campaign.journal import DAMAGED, HEADERS, RECORDS, TRACES, pieces, read_records, read_traces
@@ -94,7 +95,7 @@ def _check_journal(path: Path, records: Counter[str]) -> Iterator[Damage]:
 
 
 def _check_table(path: Path, records: Counter[str]) -> Damage | None:
-    """Read every value of a table; its pages and, where its name has one, the whole file have a checksum."""
+    """Read every value of a table; its pages and the whole file have checksums: in its seal, or in its name."""
     advice = _COPY
     if (path.parent / RECORDS).exists():
         advice = "Move it away, and make it again from the journal beside it: foretell data tables."
@@ -105,6 +106,8 @@ def _check_table(path: Path, records: Counter[str]) -> Damage | None:
         # the reason stands in parentheses
         why = str(error).partition("(")[2].partition("). ")[0] or str(error)
         return Damage(str(path), f"cannot be read: {why}", *_readable_rows(path), advice)
+    if not seal_matches(path):
+        return Damage(str(path), "the content does not match its seal", 0, file.rows, advice)
     digest = path.stem.partition("-")[2]
     if digest and not hashlib.sha256(path.read_bytes()).hexdigest().startswith(digest):
         return Damage(str(path), "the content does not match the checksum in its name", 0, file.rows, advice)
@@ -121,11 +124,11 @@ def _readable_rows(path: Path) -> tuple[int, int]:
                 rows = opened.metadata.row_group(group).num_rows
                 try:
                     opened.read_row_group(group)
-                except (OSError, ValueError):
+                except unreadable():
                     lost += rows
                 else:
                     saved += rows
-    except (OSError, ValueError):
+    except unreadable():
         return 0, 0
     return lost, saved
 

@@ -226,6 +226,7 @@ def test_every_known_config_resolves_by_name_and_alias_in_any_case():
         ('{"model_type": "llama", "num_hidden_layers": 1000000000}', "num_hidden_layers"),
         ('{"model_type": "bert", "hidden_size": 65, "num_attention_heads": 4}', "does not make a model"),
         ('{"model_type": "bert", "hidden_act": "no_such"}', "does not make a model"),
+        ('{"model_type": "whisper", "auto_map": 7}', "does not make a model"),
         ('{"model_type": ["bert"]}', "Unknown model_type"),
         ("[" * 100_000, "as JSON"),
         ("\xff\xfe", "as JSON"),

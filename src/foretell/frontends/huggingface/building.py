@@ -9,6 +9,7 @@ from foretell.frontends.huggingface.configs import (
     HfConfig,
     chosen_attention,
     first_architecture,
+    foreign_values,
     load_config,
     quiet,
     transformers_config,
@@ -55,17 +56,20 @@ def build_program(
     require("transformers", extra="hf", purpose="Reading Hugging Face models")
     source = load_config(spec) if isinstance(spec, str) else spec
     repair_torchvision()
-    model = _build(source, mode, getattr(torch, DTYPES[dtype]), trust)
     makers: dict[str, Callable[[ModelInputs], tuple[dict[str, Any], list[str]]]] = {
         "inference": _single_run,
         "training": _single_run,
         "prefill": _prefill,
         "decode": _decode,
     }
-    model_inputs = ModelInputs(model, Sizes(batch_size, sequence, context, image), getattr(torch, DTYPES[dtype]))
-    if mode in ("prefill", "decode") and not model.can_generate():
-        raise InputError(f"Mode {mode!r} needs a model that generates; {type(model).__name__} does not. Use inference")
-    kwargs, notes = makers[mode](model_inputs)
+    with foreign_values(source):
+        model = _build(source, mode, getattr(torch, DTYPES[dtype]), trust)
+        model_inputs = ModelInputs(model, Sizes(batch_size, sequence, context, image), getattr(torch, DTYPES[dtype]))
+        if mode in ("prefill", "decode") and not model.can_generate():
+            raise InputError(
+                f"Mode {mode!r} needs a model that generates; {type(model).__name__} does not. Use inference"
+            )
+        kwargs, notes = makers[mode](model_inputs)
     if "quantization_config" in source.values:
         notes.append(f"quantization_config is ignored: weights count as {dtype}")
     other = chosen_attention(source)[1]
@@ -101,11 +105,8 @@ def _build(source: HfConfig, mode: str, dtype: Any, trust: bool) -> Any:
         make = model_factory(source, config, generates=mode in ("prefill", "decode"))
         foreign = not type(config).__module__.startswith("transformers.")
         remote = {"trust_remote_code": True} if trust and foreign else {}
-        try:
-            with torch.device("meta"):
-                model = make(config, dtype=dtype, **remote, **attention_of(source))
-        except Exception as error:  # a config is foreign data: anything may be wrong with it
-            raise ModelError(f"The config of {source.name} does not make a model: {one_line(error)}") from error
+        with torch.device("meta"):
+            model = make(config, dtype=dtype, **remote, **attention_of(source))
     if getattr(config, "scale_decoder_outputs", True) is False and hasattr(model, "lm_head"):
         # T5 1.1 and Flan-T5 have a separate head, but transformers 5 ties it to the embedding without a checkpoint
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))

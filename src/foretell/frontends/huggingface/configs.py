@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import ModelError, UntrustedModelError
+from foretell.errors import ForetellError, ModelError, UntrustedModelError
 from foretell.frontends.budget import Budget, parse_json
 from foretell.frontends.torch.program import one_line
 from foretell.optional import require
@@ -93,10 +93,8 @@ def transformers_config(source: HfConfig, *, trust: bool) -> Any:
     values = source.values
     model_type = values.get("model_type") or _type_of_architecture(values, auto)
     if isinstance(model_type, str) and model_type in auto.CONFIG_MAPPING:
-        try:
+        with foreign_values(source):
             return auto.CONFIG_MAPPING[model_type].from_dict(_without_commands({**values, "model_type": model_type}))
-        except Exception as error:  # a config is foreign data: anything may be wrong with it
-            raise ModelError(f"The config of {source.name} does not make a model: {one_line(error)}") from error
     if values.get("auto_map"):
         if not trust:
             raise UntrustedModelError(
@@ -108,6 +106,17 @@ def transformers_config(source: HfConfig, *, trust: bool) -> Any:
         raise ModelError(f"{source.name} has neither model_type nor architectures: not a transformers config")
     hint = did_you_mean(str(model_type), auto.CONFIG_MAPPING.keys())
     raise ModelError(f"Unknown model_type {model_type!r} in {source.name}.{hint}")
+
+
+@contextmanager
+def foreign_values(source: HfConfig) -> Iterator[None]:
+    """Within this context, what fails is said of the config: it is foreign data, and anything may be wrong with it."""
+    try:
+        yield
+    except ForetellError:
+        raise
+    except Exception as error:
+        raise ModelError(f"The config of {source.name} does not make a model: {one_line(error)}") from error
 
 
 def _trusted_config(source: HfConfig) -> Any:
