@@ -57,11 +57,11 @@ def test_a_recurrence_has_columns_for_steps_and_sizes():
 
 def test_a_resize_has_a_column_for_its_mode():
     result = [
-        sizes(one_node("Resize", [(1, 3, 8, 8)], [(1, 3, 16, 16)], **attributes))["resizing"]
+        sizes(one_node("Resize", [(1, 3, 8, 8)], [(1, 3, 16, 16)], **attributes))["variant"]
         for attributes in ({}, {"mode": "nearest"}, {"mode": "linear"}, {"mode": "cubic"}, {"mode": "area"})
     ]
     assert result == [0, 0, 1, 2, 3]
-    assert sizes(one_node("Relu", [(4,)], [(4,)]))["resizing"] == -1
+    assert sizes(one_node("Relu", [(4,)], [(4,)]))["variant"] == -1
 
 
 def test_an_attention_has_a_column_for_fusion():
@@ -102,3 +102,23 @@ def test_a_backward_counts_the_operands_that_get_a_gradient():
     for needing, gradients in ((None, -1), (frozenset(), 0), (frozenset(graph.nodes[0].inputs), 2)):
         values = describe_shapes(graph, graph.nodes[0], cost, layouts(graph), 132, needing)
         assert dict(zip(SHAPE_COLUMNS, values, strict=True))["gradients"] == gradients
+
+
+def test_a_variant_where_sizes_do_not_tell_the_kernel():
+    def variant(op, outputs=1, **attributes):
+        return sizes(one_node(op, [(4, 6)], [(4, 6)] * outputs, **attributes))["variant"]
+
+    assert [variant("Pad", mode=mode) for mode in ("constant", "reflect", "replicate", "circular")] == [0, 1, 2, 3]
+    assert (variant("Pad"), variant("Pad", mode="odd")) == (0, 4)
+    assert (variant("ReduceMax"), variant("ReduceMax", outputs=2)) == (0, 1)
+    assert (variant("ScatterElements"), variant("ScatterElements", rows=1)) == (0, 1)
+    assert variant("Relu") == -1
+
+
+def test_an_einsum_copies_what_does_not_lie_as_the_product_needs_it():
+    plain = sizes(one_node("Einsum", [(2, 3, 4), (2, 4, 5)], [(2, 3, 5)], equation="bij,bjk->bik"))
+    apart = sizes(one_node("Einsum", [(3, 2, 4), (2, 4, 5)], [(2, 3, 5)], equation="ibj,bjk->bik"))
+    odd = sizes(one_node("Einsum", [(2, 3, 4, 6), (2, 4, 5)], [(2, 3, 6, 5)], equation="bijl,bjk->bilk"))
+    assert (plain["copied_operands"], plain["log_copied"]) == (0, 0)
+    assert apart["copied_operands"] == 0
+    assert (odd["copied_operands"], length(odd["log_copied"])) == (1, 144)

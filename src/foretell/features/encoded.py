@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from foretell.features.units import COLUMNS, DTYPES, KINDS, PHASES
 
 _AT = {name: position for position, name in enumerate(COLUMNS)}
-_CODED = {"kind": len(KINDS), "phase": len(PHASES), "dtype": len(DTYPES), "resizing": 3}
+_CODED = {"kind": len(KINDS), "phase": len(PHASES), "dtype": len(DTYPES), "variant": 5}
 _UNCHANGED = (
     "tensor_core_share",
     "wave_fill",

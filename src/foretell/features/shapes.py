@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from foretell.graph import Cost, Graph
 from foretell.graph.cost.arithmetic import einsum_pairs, time_steps
-from foretell.graph.ir.layout import Layout
+from foretell.graph.ir.layout import Layout, einsum_plan
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
 from foretell.graph.ir.strides import contiguous, is_contiguous, merged_axes
@@ -26,7 +26,7 @@ SHAPE_COLUMNS = (
     "inner", "strided_inputs", "innermost_stride", "broadcasts", "casts", "last_alignment", "log_third",
     # a product of matrices
     "log_m", "log_n", "log_k", "log_many", "log_tiles", "waves", "wave_fill", "n_alignment", "k_alignment",
-    "copied_operands",
+    "copied_operands", "log_copied",
     # a convolution
     "kernel", "kernel_last", "stride", "groups", "dilation", "dims", "group_inputs", "group_outputs", "side",
     # an attention
@@ -35,15 +35,18 @@ SHAPE_COLUMNS = (
     "steps", "layers", "directions",
     # rows that are reduced, normalised, summed up, sorted, transformed, gathered or scattered
     "log_rows", "log_row", "row_inside", "window",
-    # how an image is resized
-    "resizing",
+    # which kernel of its operator: how an image is resized, a border is filled; indices beside a maximum
+    "variant",
     # the axes that an element-wise kernel, a copy or a concatenation walks over
     "scalars", "merged_axes", "log_run", "run_alignment", "vectorised", "second_stride", "log_inside",
     # of a backward: the operands that get a gradient
     "gradients",
 )  # fmt: skip
 _TILE = 128  # rows and columns of the result that one thread block typically computes
-_RESIZING = {"nearest": 0, "linear": 1, "cubic": 2}
+_MODES = {
+    "Resize": ("nearest", "linear", "cubic"),
+    "Pad": ("constant", "reflect", "replicate", "circular"),
+}
 _ABSENT = -1.0
 Sizes = dict[str, float]
 
@@ -72,7 +75,7 @@ def describe_shapes(
     if node.op in ("Conv", "ConvTranspose", "FusedConv") and len(inputs) > 1:
         sizes |= _convolution(node, first, inputs[1], outputs[0], sms)
     elif node.op == "Einsum" and len(inputs) > 1:
-        sizes |= _einsum(node, inputs, sms)
+        sizes |= _einsum(graph, node, inputs, laid_out, sms)
     elif kind == "contraction" and len(inputs) > 1 and first.shape and outputs[0].shape:
         sizes |= _product(first, inputs[1], outputs[0], cost, sms)
     elif kind == "attention" and len(first.shape) >= 3:
@@ -94,9 +97,20 @@ def describe_shapes(
         sizes |= _run(math.prod(first.shape[axis:])) | {"log_inside": _log(math.prod(first.shape[axis + 1 :]))}
     if needing is not None:
         sizes["gradients"] = float(len({name for name in node.inputs if name in needing}))
-    if node.op == "Resize":
-        sizes["resizing"] = float(_RESIZING.get(node.text("mode") or "nearest", len(_RESIZING)))
+    sizes["variant"] = _variant(node)
     return tuple(sizes.get(name, _ABSENT) for name in SHAPE_COLUMNS)
+
+
+def _variant(node: Node) -> float:
+    """Which kernel of its operator a node runs, where sizes do not tell it."""
+    if modes := _MODES.get(node.op):
+        mode = node.text("mode") or modes[0]
+        return float(modes.index(mode) if mode in modes else len(modes))
+    if node.op in ("ReduceMax", "ReduceMin"):  # a maximum along an axis comes with its indices, by a kernel of its own
+        return float(len(node.outputs) > 1)
+    if node.op == "ScatterElements":
+        return float(node.integer("rows", 0))
+    return _ABSENT
 
 
 def _log(value: float) -> float:
@@ -205,16 +219,20 @@ def _product(first: Tensor, second: Tensor, output: Tensor, cost: Cost, sms: int
     }
 
 
-def _einsum(node: Node, inputs: list[Tensor], sms: int) -> Sizes:
+def _einsum(graph: Graph, node: Node, inputs: list[Tensor], laid_out: Mapping[str, Layout], sms: int) -> Sizes:
     """An Einsum, described by the largest of its products: PyTorch contracts operands in pairs.
 
-    An operand is copied first where indices that the product treats as one axis are not next to each other.
+    An operand is copied first where axes that the product treats as one do not lie so in memory.
     """
     pairs = einsum_pairs(node, [tensor.shape for tensor in inputs])
     if not pairs:
         return {}
     pair = max(pairs, key=lambda one: one.macs)
-    return _matrices(pair.m, pair.n, pair.k, pair.many, sms) | {"copied_operands": float(pair.copied)}
+    plan = einsum_plan(graph, node, laid_out)
+    return _matrices(pair.m, pair.n, pair.k, pair.many, sms) | {
+        "copied_operands": float(pair.copied if plan is None else len(plan.copied)),
+        "log_copied": _ABSENT if plan is None else _log(sum(plan.copies)),
+    }
 
 
 def _convolution(node: Node, image: Tensor, weight: Tensor, output: Tensor, sms: int) -> Sizes:

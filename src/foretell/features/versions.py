@@ -10,4 +10,5 @@ moving code must not discard hours of fitting.
 # 3: sizes of Einsum, gathers, scatters, sorts and Fourier transforms.
 # 4: the products of recurrent cells are units of their own; a bag of embeddings reads a row for each index.
 # 5: the axes that element-wise kernels walk over; gradients of parts and of what was repeated.
-FEATURES_VERSION = 5
+# 6: the variant of an operator; what an Einsum really copies.
+FEATURES_VERSION = 6
