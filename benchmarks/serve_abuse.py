@@ -272,6 +272,10 @@ def abused(schemathesis: str | None) -> list[str]:
                 checks = (
                     "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
                 )
+                # busy and too slow are answers here, too
+                allowed = ["2xx", "3xx", "4xx", *map(str, sorted(ALLOWED))]
+                configuration = Path(name) / "schemathesis.toml"
+                configuration.write_text(f"[checks.not_a_server_error]\nexpected-statuses = {allowed}\n")
                 command = [schemathesis, "run", f"{url}/openapi.json", "--checks", checks, "--max-examples", "60"]
                 command += ["--request-timeout", "30", "--seed", "1"]
                 done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=name)

@@ -62,6 +62,7 @@ def test_memory_is_checked_at_its_upper_end_and_latency_at_its_value() -> None:
 
     (choice,) = place([candidate(ms=9.5)], [offer()], Requirements(slo_ms=10)).choices
     assert choice.at_risk  # up to 10.45 ms
+    assert choice.summary == "h200-1: 9.5 (8.55 – 10.5) ms, 10.6 (9.5 – 11.6) $ a million, at risk"
     late = place([candidate(ms=10.5), candidate(batch=2, ms=12)], [offer()], Requirements(slo_ms=10))
     assert late.refused[0].reason == "latency: 10.5 ms at batch 1; the limit is 10 ms"
     (equal,) = place([candidate(ms=10)], [offer()], Requirements(slo_ms=10)).choices

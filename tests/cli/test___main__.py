@@ -2,6 +2,8 @@ import subprocess
 import sys
 from importlib.metadata import version
 
+import pytest
+
 
 def _run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False)
@@ -24,3 +26,12 @@ def test_an_unknown_command_ends_with_an_error_and_no_traceback():
     assert done.returncode == 2
     assert "predikt" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_nothing_is_said_after_the_answer(tmp_path):
+    """DuckDB looks for leaks when its process ends; foretell leaves none to be found."""
+    pytest.importorskip("duckdb")
+    pytest.importorskip("pyarrow")
+    done = _run("foretell", "data", "query", "SELECT 7", "--store", str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "7" in done.stdout

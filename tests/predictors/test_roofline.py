@@ -212,6 +212,7 @@ def test_intervals_have_the_published_widths() -> None:
     [
         (3.0, 2.0, 1.0, 4.0, "compute"),
         (2.0, 3.0, 1.0, 4.0, "memory"),
+        (3.0, 3.0, 1.0, 4.0, "memory"),
         (2.0, 3.0, 3.0, 6.0, "memory"),
         (1.0, 2.0, 3.0, 5.0, "launch"),
         (0.0, 0.0, 1.0, 1.0, "launch"),

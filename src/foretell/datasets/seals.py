@@ -9,6 +9,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from foretell.units import MIB
+
 _MARK = b"foretell-sha256:"
 _SEAL_BYTES = len(_MARK) + hashlib.sha256().digest_size
 _TAIL_BYTES = 8  # the length of the footer, and four letters
@@ -43,7 +45,7 @@ def seal_matches(path: Path) -> bool:
         footer = file.read()
         file.seek(0)
         digest, left = hashlib.sha256(), start
-        while left > 0 and (block := file.read(min(left, 2**20))):
+        while left > 0 and (block := file.read(min(left, MIB))):
             digest.update(block)
             left -= len(block)
     digest.update(footer)
