@@ -111,7 +111,8 @@ def test_a_variant_where_sizes_do_not_tell_the_kernel():
     assert [variant("Pad", mode=mode) for mode in ("constant", "reflect", "replicate", "circular")] == [0, 1, 2, 3]
     assert (variant("Pad"), variant("Pad", mode="odd")) == (0, 4)
     assert (variant("ReduceMax"), variant("ReduceMax", outputs=2)) == (0, 1)
-    assert (variant("ScatterElements"), variant("ScatterElements", rows=1)) == (0, 1)
+    scattered = [{}, {"reduction": "none"}, {"reduction": "add"}, {"rows": 1}, {"indexed": 1}]
+    assert [variant("ScatterElements", **attributes) for attributes in scattered] == [0, 0, 1, 2, 3]
     assert variant("Relu") == -1
 
 

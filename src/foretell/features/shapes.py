@@ -109,7 +109,8 @@ def _variant(node: Node) -> float:
     if node.op in ("ReduceMax", "ReduceMin"):  # a maximum along an axis comes with its indices, by a kernel of its own
         return float(len(node.outputs) > 1)
     if node.op == "ScatterElements":
-        return float(node.integer("rows", 0))
+        adds = (node.text("reduction") or "none") != "none"
+        return 3.0 if node.integer("indexed", 0) else 2.0 if node.integer("rows", 0) else float(adds)
     return _ABSENT
 
 

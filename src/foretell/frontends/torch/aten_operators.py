@@ -159,6 +159,14 @@ def _added_rows(step: Refinement) -> None:
     step.attributes["rows"] = 1  # whole rows are added, and kept for backward
 
 
+def _added(step: Refinement) -> None:
+    step.attributes["reduction"] = "add"  # values that meet are added, by atomic operations
+
+
+def _put(step: Refinement) -> None:
+    step.attributes["indexed"] = 1  # ``x[i, j] = y``: a list of indices, one for each axis
+
+
 def _detached(step: Refinement) -> None:
     step.attributes["detached"] = 1  # no gradient flows on
 
@@ -429,11 +437,9 @@ _enter("index_select", "Gather", axis="dim")
 _enter("gather take_along_dim", "GatherElements", axis="dim")
 _enter("index take _unsafe_index", "GatherND")
 _enter("embedding_bag _embedding_bag", "EmbeddingBag")
-_enter(
-    "scatter scatter_add scatter_reduce index_copy index_put _unsafe_index_put masked_scatter put",
-    "ScatterElements",
-    axis="dim",
-)
+_enter("scatter index_copy masked_scatter put", "ScatterElements", axis="dim")
+_enter("scatter_add scatter_reduce", "ScatterElements", _added, axis="dim")
+_enter("index_put _unsafe_index_put", "ScatterElements", _put)
 _enter("index_add", "ScatterElements", _added_rows, axis="dim")
 _enter("slice_scatter select_scatter diagonal_scatter", "ScatterND")
 _enter("index_fill", "IndexFill")
