@@ -45,6 +45,16 @@ def upload(panel: Any, file: Path, place: int = 0) -> None:
     panel.locator(".ft-drop").nth(place).locator("b").get_by_text(file.name).wait_for(timeout=WAIT_MS)
 
 
+def choose_devices(page: Page, panel: Any, *devices: str) -> None:
+    """Add devices to the list of a tab, then close its list of options."""
+    for device in devices:
+        box = panel.get_by_label("Devices")
+        box.click()
+        box.press_sequentially(device)
+        page.get_by_role("option").filter(has_text=device).first.click()
+    page.keyboard.press("Escape")
+
+
 def press(panel: Any, name: str, wanted: str) -> None:
     panel.get_by_role("button", name=name, exact=True).click()
     panel.locator(wanted).first.wait_for(timeout=WAIT_MS)
@@ -71,12 +81,7 @@ def walk(page: Page, url: str, folder: Path, mark: str) -> None:
     press(panel, "Predict", ".ft-problem")
     picture(page, folder, f"error-{mark}")
     upload(panel, MODEL)
-    for device in ("A100", "L4"):
-        box = panel.get_by_label("Devices")
-        box.click()
-        box.press_sequentially(device)
-        page.get_by_role("option").filter(has_text=device).first.click()
-    page.keyboard.press("Escape")
+    choose_devices(page, panel, "A100", "L4")
     press(panel, "Predict", ".ft-card")
     shown = panel.locator(".ft").first.inner_text()
     assert "resnet50.onnx" in shown, shown

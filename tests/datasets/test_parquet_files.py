@@ -90,7 +90,7 @@ def test_a_damaged_page_is_found(tmp_path: Path, rows: Any) -> None:
 
 
 def test_any_flipped_bit_of_a_footer_is_an_error_of_ours_or_none(tmp_path: Path, rows: Any) -> None:
-    path = write(tmp_path / "kernels.parquet", rows("kernels", 3), "kernels")
+    path = write(tmp_path / "kernel_names.parquet", rows("kernel_names", 3), "kernel_names")
     content = path.read_bytes()
     footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     for place in range(footer, len(content)):

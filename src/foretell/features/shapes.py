@@ -57,11 +57,11 @@ def describe_shapes(
     cost: Cost,
     laid_out: Mapping[str, Layout],
     sms: int,
-    needing: frozenset[str] | None = None,
+    reached: frozenset[str] | None = None,
 ) -> tuple[float, ...]:
     """Return the sizes of a unit's main node, in the order of `SHAPE_COLUMNS`.
 
-    Of a backward, ``needing`` are the tensors that get a gradient.
+    Of a backward, ``reached`` are the tensors that get a gradient.
     """
     if node is None:
         return (_ABSENT,) * len(SHAPE_COLUMNS)
@@ -95,8 +95,8 @@ def describe_shapes(
     elif node.op == "Concat":
         axis = node.integer("axis", 0) % max(len(first.shape), 1)
         sizes |= _run(math.prod(first.shape[axis:])) | {"log_inside": _log(math.prod(first.shape[axis + 1 :]))}
-    if needing is not None:
-        sizes["gradients"] = float(len({name for name in node.inputs if name in needing}))
+    if reached is not None:
+        sizes["gradients"] = float(len(reached.intersection(node.inputs)))
     sizes["variant"] = _variant(node)
     return tuple(sizes.get(name, _ABSENT) for name in SHAPE_COLUMNS)
 
@@ -129,7 +129,6 @@ def _alignment(size: int) -> float:
 
 def _operands(inputs: list[Tensor], first: Tensor, output: Tensor, laid_out: Mapping[str, Layout]) -> Sizes:
     """The columns that every unit has: sizes, layouts and dtypes of its operands."""
-    strides = laid_out[first.name].strides
     strided = sum(not is_contiguous(tensor.shape, laid_out[tensor.name].strides) for tensor in inputs)
     shape = first.shape
     return {
@@ -145,7 +144,7 @@ def _operands(inputs: list[Tensor], first: Tensor, output: Tensor, laid_out: Map
         "channels": float(shape[1]) if len(shape) > 1 else 1.0,
         "inner": float(math.prod(shape[2:])),
         "strided_inputs": float(strided),
-        "innermost_stride": _log(strides[-1]) if strides else 0.0,
+        "innermost_stride": _innermost(first, laid_out),
         "broadcasts": float(sum(tensor.elements != output.elements for tensor in inputs)),
         "casts": float(sum(tensor.dtype != output.dtype for tensor in inputs)),
         "last_alignment": _alignment(shape[-1]) if shape else 0.0,

@@ -36,7 +36,6 @@ from foretell.graph import Cost, Graph, graph_costs, run_groups, training_step
 from foretell.graph.ir.layout import layouts
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
-from foretell.graph.memory.autograd import needing_gradients, reached_by_loss
 from foretell.records import Workload
 from foretell.units import bytes_per_s, flops_per_s, us
 
@@ -80,6 +79,7 @@ class _Unit:
     node: Node | None
     dtype: str
     parameters: int = 0  # the number of parameter tensors that an optimizer updates at once
+    reached: frozenset[str] | None = None  # of a backward: the tensors that get a gradient
 
 
 def extract_units(workload: Workload) -> Units:
@@ -99,13 +99,11 @@ def extract_units(workload: Workload) -> Units:
     rows, bounds = [], []
     # reuse distances depend on the order of units, so units are described and run one by one
     running = (position for unit in units for position in unit.nodes)
-    needing = reached_by_loss(graph, needing_gradients(graph)) if workload.is_training else frozenset[str]()
     reuse = Reuse(graph, running, sum(unit.cost.bytes for unit in units))
     for unit in units:
         compute_us, memory_us = _minimum_us(unit, hardware)
         bound_us = max(compute_us, memory_us) + unit.cost.launches * hardware.device.launch_overhead_us
-        gradients = needing if unit.phase == "backward" else None
-        shapes = describe_shapes(graph, unit.node, unit.cost, laid_out, hardware.sms, gradients)
+        shapes = describe_shapes(graph, unit.node, unit.cost, laid_out, hardware.sms, unit.reached)
         rows.append((*_describe(unit, compute_us, memory_us, bound_us), *reuse.describe(unit.nodes), *shapes))
         reuse.run(unit.nodes, unit.cost.bytes)
         bounds.append(bound_us)
@@ -131,7 +129,8 @@ def _units(workload: Workload, graph: Graph) -> Iterator[_Unit]:
         for position in range(len(step.backward) - 1, -1, -1):
             if step.backward[position].launches:
                 node = graph.nodes[position]
-                yield _Unit(node.op, "backward", (position,), step.backward[position], node, _dtype(graph, node))
+                dtype, cost = _dtype(graph, node), step.backward[position]
+                yield _Unit(node.op, "backward", (position,), cost, node, dtype, reached=step.reached)
         if step.optimizer.launches:
             yield _Unit("optimizer", "optimizer", (), step.optimizer, None, "fp32", _parameters(graph))
 

@@ -107,7 +107,7 @@ def test_library_calls_are_recorded_with_their_tensors(inductor):
         assert inductor.scheduler.codegen_extern_call(None, part) == "called conv"
         assert inductor.scheduler.codegen_extern_call(None, result) == "called output"
     assert [call.name for call in calls] == ["convolution"]
-    assert calls[0].library
+    assert [call.library for call in calls] == [True]
     assert calls[0].reads == ["float16 2x3x8x8 192x64x8x1"]
     assert calls[0].writes == ["float16 2x4x8x8 256x1x32x4"]
     assert (calls[0].read_bytes, calls[0].written_bytes) == (2 * 2 * 192, 2 * 2 * 256)

@@ -59,11 +59,15 @@ def find_optimizer(name: str) -> Optimizer:
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """The costs of the forward pass, of the backward of each forward node, and of the optimizer."""
+    """The costs of the forward pass, of the backward of each forward node, and of the optimizer.
+
+    ``reached`` are the tensors that get a gradient.
+    """
 
     forward: CostTable
     backward: tuple[Cost, ...]
     optimizer: Cost
+    reached: frozenset[str]
 
     @cached_property
     def total(self) -> Cost:
@@ -74,10 +78,10 @@ class TrainingStep:
 def training_step(graph: Graph, optimizer: str = "sgd") -> TrainingStep:
     """Return the cost of one training step of a graph."""
     forward = graph_costs(graph)
-    needing = reached_by_loss(graph, needing_gradients(graph))
-    readers = Counter(name for node in graph.nodes for name in dict.fromkeys(node.inputs) if name in needing)
+    reached = reached_by_loss(graph, needing_gradients(graph))
+    readers = Counter(name for node in graph.nodes for name in dict.fromkeys(node.inputs) if name in reached)
     backward = tuple(
-        _backward_cost(graph, node, cost, needing, readers) for node, cost in zip(graph.nodes, forward.nodes)
+        _backward_cost(graph, node, cost, reached, readers) for node, cost in zip(graph.nodes, forward.nodes)
     )
     update, count = find_optimizer(optimizer), graph.parameter_count
     moved = count * STATE_BYTES
@@ -88,7 +92,7 @@ def training_step(graph: Graph, optimizer: str = "sgd") -> TrainingStep:
         bytes_written=moved * update.writes,
         launches=1 if count else 0,
     )
-    return TrainingStep(forward, backward, cost)
+    return TrainingStep(forward, backward, cost, reached)
 
 
 def _backward_cost(

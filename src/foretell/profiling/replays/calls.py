@@ -219,13 +219,14 @@ def tie(calls: Sequence[Call], names: Sequence[str], operators: Sequence[str], n
     ends = [(-1, -1), *_common(calls, launches), (len(calls), len(launches))]
     for (call_before, before), (call_after, after) in pairwise(ends):
         between = [group for group in launches[before + 1 : after] if group.library]
-        waiting = [position for position in range(call_before + 1, call_after) if calls[position].library]
+        skipped = enumerate(calls[call_before + 1 : call_after], start=call_before + 1)
+        waiting = [position for position, call in skipped if call.library]
         # libraries name some operators otherwise than the trace: a single call has all that is launched in between
         pairs = [(waiting[0], group) for group in between] if len(waiting) == 1 else []
         pairs += [(call_after, launches[after])] if after < len(launches) else []
-        for call, group in pairs:
+        for caller, group in pairs:
             for position in group.positions:
-                owner[position] = call
+                owner[position] = caller
     return owner
 
 
