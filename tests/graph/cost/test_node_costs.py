@@ -4,6 +4,7 @@ from dataclasses import fields
 
 import pytest
 
+from foretell.errors import GraphError
 from foretell.graph import Cost, Graph, Node, Tensor, graph_costs
 from foretell.graph.cost.node_costs import _reached_share, total
 from foretell.graph.ir.passes import in_tf32
@@ -371,3 +372,9 @@ def test_products_of_fp32_run_on_tensor_cores_only_in_tf32() -> None:
     assert (conv.tensor_core_macs, fc.tensor_core_macs) == (conv.macs, 0)
     conv, *_, fc = graph_costs(in_tf32(tiny_graph())).nodes
     assert (conv.tensor_core_macs, fc.tensor_core_macs) == (conv.macs, fc.macs)
+
+
+def test_an_attribute_below_zero_is_refused() -> None:
+    graph = one_node("ContribAttention", [(2, 8, 24)], [(2, 8, 8)], num_heads=-2)
+    with pytest.raises(GraphError, match=r"would be negative.*num_heads"):
+        graph_costs(graph)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from operator import add, attrgetter
 
+from foretell.errors import GraphError
 from foretell.graph.cost.arithmetic import mixture, multiply_accumulates, other_flops, time_steps
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.layout import Layout, distinct_elements, layouts
@@ -129,8 +130,12 @@ def graph_costs(graph: Graph) -> CostTable:
     cache: dict[str, CostTable] = vars(graph)  # writes past the frozen dataclass: a graph never changes
     if "_costs" not in cache:
         laid_out, owned = layouts(graph), _first_readers(graph)
-        costs = (node_cost(graph, node, laid_out, owned.get(i, ())) for i, node in enumerate(graph.nodes))
-        cache["_costs"] = CostTable(graph, tuple(costs))
+        costs = tuple(node_cost(graph, node, laid_out, owned.get(i, ())) for i, node in enumerate(graph.nodes))
+        for node, cost in zip(graph.nodes, costs, strict=True):
+            if min(_values(cost)) < 0:  # an attribute that counts something, such as num_heads, is below zero
+                below = {name: value for name, value in node.attributes.items() if isinstance(value, int) and value < 0}
+                raise GraphError(f"The cost of node {node.name!r} ({node.op}) would be negative; check {below}.")
+        cache["_costs"] = CostTable(graph, costs)
     return cache["_costs"]
 
 
