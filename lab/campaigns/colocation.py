@@ -1,8 +1,9 @@
 """Lab: co-location: captured steps of different processes replayed at the same time, under MPS and time-slicing.
 
 Every process prepares its workloads once; each workload is replayed alone; then groups are replayed one after the
-other. Both methods see the same groups. ``together_ms`` and ``solo_ms`` are means: under time-slicing, most replays are
-either not interrupted at all or by whole slices of another process, and throughput follows the mean.
+other. Both methods see the same groups. Under MPS a plan may limit processes to a percentage of the multiprocessors;
+``solo_ms`` is then the time alone under that limit. ``together_ms`` and ``solo_ms`` are means: under time-slicing, most
+replays are either not interrupted at all or by whole slices of another process, and throughput follows the mean.
 """
 
 import logging
@@ -19,9 +20,9 @@ from foretell.profiling.campaign.done import done_keys
 from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.rows import CampaignRows
 from foretell.profiling.campaign.selection import Chosen, choose
-from foretell.profiling.replays.mps import MpsDaemon
+from foretell.profiling.replays.mps import PERCENTAGE, MpsDaemon
 from foretell.profiling.replays.workers import WORKER, ReplayWorkers
-from lab.campaigns.colocation_groups import Candidate, Together, draw_groups, group_id
+from lab.campaigns.colocation_groups import WHOLE, Candidate, Together, draw_groups, equal_groups, group_id
 from lab.campaigns.colocation_stage import Stage
 
 log = logging.getLogger("foretell.profiling")
@@ -50,15 +51,16 @@ class ColocationCampaign:
         self._command = command
         self._rows = CampaignRows(job.out, TABLE)
         self._chosen: list[Chosen] = []
-        self._groups: dict[str, dict[str, frozenset[str]]] = {}
+        # method → name of a group → its workloads
+        self._groups: dict[str, dict[str, tuple[str, ...]]] = {}
 
     def run(self) -> dict[str, int]:
         """Run all methods, each with its share of the time."""
         self._out.mkdir(parents=True, exist_ok=True)
-        columns = ("method", "group_id", "workload_id")
-        for method, group, workload_id in done_keys(self._job.folders, TABLE, columns):
+        columns = ("method", "group_id", "member", "workload_id")
+        for method, group, _, workload_id in done_keys(self._job.folders, TABLE, columns):
             members = self._groups.setdefault(str(method), {})
-            members[str(group)] = members.get(str(group), frozenset()) | {str(workload_id)}
+            members[str(group)] = tuple(sorted((*members.get(str(group), ()), str(workload_id))))
         resumed = any(self._groups.values())
         self._chosen = choose(self._plan)
         self._rows.open(self._device, self._job.commit, self._plan.colocation.processes)
@@ -91,10 +93,12 @@ class ColocationCampaign:
         ):
             settings: Message = {"device": self._device, "measuring": asdict(self._plan.measuring)}
             settings |= {"memory_gib": self._plan.colocation.memory_gib, "environment": more}
-            replay_workers = ReplayWorkers(
-                Path(folder), settings, ["member"] * self._plan.colocation.processes, self._command
-            )
-            stage = Stage(replay_workers, self._chosen, until, self._plan)
+            percentages = (self._plan.colocation.percentages if method == "mps" else ()) or (WHOLE,)
+            settings["environments"] = {f"{p:g}": {PERCENTAGE: f"{p:g}"} for p in percentages if p < WHOLE}
+            processes = range(self._plan.colocation.processes)
+            roles = [f"{percentages[process % len(percentages)]:g}" for process in processes]
+            replay_workers = ReplayWorkers(Path(folder), settings, roles, self._command)
+            stage = Stage(replay_workers, self._chosen, until, self._plan, percentages)
             try:
                 with replay_workers:
                     stage.prepare(self._partners(method, count))
@@ -111,40 +115,41 @@ class ColocationCampaign:
         with MpsDaemon(Path(folder) / "mps") as daemon:
             yield daemon.environment
 
-    def _partners(self, method: str, count: int) -> list[frozenset[str]]:
+    def _partners(self, method: str, count: int) -> list[tuple[str, ...]]:
         """Groups that another method has measured and this one has not."""
-        groups_of_others: dict[frozenset[str], None] = {}
+        groups_of_others: dict[tuple[str, ...], None] = {}
         for other, groups in self._groups.items():
             if other != method:
                 groups_of_others |= dict.fromkeys(groups.values())
         known = self._groups[method]
-        return [group for group in groups_of_others if group_id(method, group) not in known][
-            : max(0, count - len(known))
-        ]
+        measured = set(known.values())
+        return [group for group in groups_of_others if group not in measured][: max(0, count - len(known))]
 
     def _together(self, stage: Stage, method: str, count: int, until: float) -> None:
         for group in self._groups_to_measure(stage, method, count):
             known = self._groups[method]
             if time.monotonic() > until or len(known) >= count:
                 break
-            name = group_id(method, (member.workload_id for member in group))
+            name = group_id(method, (member.name for member in group))
             if name in known or not stage.has(group):
                 continue
             self._write(method, name, group, stage, *stage.replay(group, self._plan.colocation.together_s))
-            known[name] = frozenset(member.workload_id for member in group)
+            known[name] = tuple(sorted(member.workload_id for member in group))
             if len(known) % _REPORT_EVERY == 0:
                 log.info("%s: %d groups, rows %s", method, len(known), dict(self._rows.counts))
 
     def _groups_to_measure(self, stage: Stage, method: str, count: int) -> list[tuple[Candidate, ...]]:
-        ready = {candidate.workload_id: candidate for candidate in stage.candidates}
-        partners = [
-            tuple(ready[workload_id] for workload_id in sorted(group))
-            for group in self._partners(method, count)
-            if all(workload_id in ready for workload_id in group)
-        ]
+        sizes = self._plan.colocation.group_sizes
+        ready: dict[str, list[Candidate]] = {}
+        for candidate in stage.candidates:
+            ready.setdefault(candidate.workload_id, []).append(candidate)
+        partners = []
+        for group in self._partners(method, count):
+            if all(group.count(name) <= len(ready.get(name, ())) for name in group):
+                partners.append(tuple(ready[name][group[:at].count(name)] for at, name in enumerate(group)))
         # twice as many as needed: some groups lose a member before their turn
-        drawn = draw_groups(stage.candidates, self._plan.colocation.group_sizes, 2 * count, self._plan.seed)
-        return partners + drawn
+        drawn = draw_groups(stage.candidates, sizes, 2 * count, self._plan.seed)
+        return partners + equal_groups(stage.candidates, sizes) + drawn
 
     def _write(
         self,
@@ -157,7 +162,7 @@ class ColocationCampaign:
     ) -> None:
         for member, candidate in enumerate(group):
             values: Message = {"group_id": name, "method": method, "members": len(group), "member": member}
-            values |= stage.solo[candidate.workload_id]
+            values |= {"percentage": candidate.percentage, **stage.solo[candidate.place]}
             status, error = failed.get(member, ("skipped", "another member failed") if failed else ("ok", None))
             together = replays.get(member)
             if together is not None and status == "ok":
@@ -166,5 +171,5 @@ class ColocationCampaign:
             repeats = 0 if together is None else together.repeats
             if status == "ok" and repeats < _MIN_REPEATS:
                 status, error = "run_error", f"{repeats} replays beside the others, {_MIN_REPEATS} are needed"
-            values["clock_mhz"] = stage.clocks.get(candidate.workload_id)
+            values["clock_mhz"] = stage.clocks.get(candidate.place)
             self._rows.write(stage.chosen[candidate.workload_id], status, values | {"error": error})

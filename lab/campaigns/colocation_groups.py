@@ -23,21 +23,42 @@ _WARM_UP_S = 0.01
 _MAX_DRAWS = 60
 _MIN_REPLAYS, _GOOD_REPLAYS = 10, 20
 _SHORTEST_S, _LONGEST_S = 0.15, 1.5
+WHOLE = 100.0  # the percentage of a process without a limit
+COPIES = 3  # processes that prepare a workload that also meets itself
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A workload that a process has ready, and its replay time alone."""
+    """A workload that a process has ready, and its replay time alone; ``percentage`` limits the process under MPS."""
 
     workload_id: str
     process: int
     solo_ms: float
     intensity: float
+    percentage: float = WHOLE
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The workload and its process."""
+        return self.workload_id, self.process
+
+    @property
+    def name(self) -> str:
+        """The workload, with its limit where it has one."""
+        return self.workload_id if self.percentage >= WHOLE else f"{self.workload_id}@{self.percentage:g}"
 
 
-def group_id(method: str, workload_ids: Iterable[str]) -> str:
-    """The identity of a group: its method and its members, in any order."""
-    return hashlib.sha256("|".join((method, *sorted(workload_ids))).encode()).hexdigest()[:16]
+def group_id(method: str, names: Iterable[str]) -> str:
+    """The identity of a group: its method and the names of its members, in any order."""
+    return hashlib.sha256("|".join((method, *sorted(names))).encode()).hexdigest()[:16]
+
+
+def equal_groups(candidates: Sequence[Candidate], sizes: Sequence[int]) -> list[tuple[Candidate, ...]]:
+    """Groups of one workload with itself, where several processes have it ready."""
+    places: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        places.setdefault(candidate.workload_id, []).append(candidate)
+    return [tuple(same[:size]) for same in places.values() for size in sizes if len(same) >= size]
 
 
 def strata(candidates: Sequence[Candidate]) -> dict[tuple[int, bool], list[Candidate]]:
@@ -61,7 +82,7 @@ def draw_groups(
     classes = strata(candidates)
     turns = {size: _shuffled(itertools.combinations_with_replacement(sorted(classes), size), rng) for size in sizes}
     used: Counter[str] = Counter()
-    groups: dict[frozenset[str], tuple[Candidate, ...]] = {}
+    groups: dict[tuple[str, ...], tuple[Candidate, ...]] = {}
     # larger groups take more processes: draw them less often
     weights = [1.0 / size for size in sizes]
     for number in range(count * _MAX_DRAWS):
@@ -79,10 +100,10 @@ def draw_groups(
             if free:
                 # prefer workloads that were used less, with some chance
                 members.append(min(free, key=lambda candidate: used[candidate.workload_id] + 2 * rng.random()))
-        key = frozenset(candidate.workload_id for candidate in members)
+        key = tuple(sorted(candidate.name for candidate in members))
         if len(members) == size and key not in groups:
             groups[key] = tuple(members)
-            used.update(key)
+            used.update(candidate.workload_id for candidate in members)
     return list(groups.values())
 
 

@@ -9,7 +9,7 @@ from foretell.processes.child import Message
 from foretell.profiling.campaign.plan import Plan
 from foretell.profiling.campaign.selection import Chosen
 from foretell.profiling.replays.workers import Death, ReplayWorkers
-from lab.campaigns.colocation_groups import Candidate, Together, intensity, overlap, share_out, window_s
+from lab.campaigns.colocation_groups import COPIES, WHOLE, Candidate, Together, intensity, overlap, share_out, window_s
 
 log = logging.getLogger("foretell.profiling")
 
@@ -20,29 +20,42 @@ _GRACE_S = 8.0
 _MAX_RESTARTS = 6
 
 
-class Stage:
-    """The processes of one method, and the workloads that they have ready."""
+Place = tuple[str, int]  # a workload and the process that has it ready
 
-    def __init__(self, replay_workers: ReplayWorkers, chosen: Sequence[Chosen], until: float, plan: Plan) -> None:
+
+class Stage:
+    """The processes of one method, and the workloads that they have ready.
+
+    ``percentages`` are the processes' limits under MPS, in turn.
+    """
+
+    def __init__(
+        self,
+        replay_workers: ReplayWorkers,
+        chosen: Sequence[Chosen],
+        until: float,
+        plan: Plan,
+        percentages: Sequence[float] = (WHOLE,),
+    ) -> None:
         self._replay_workers = replay_workers
         self._until = until
         self._plan = plan
-        self._values: dict[str, Message] = {}
-        self._process_of: dict[str, int] = {}
-        self._answers: dict[str, Message] = {}
-        self._failures: dict[str, str] = {}
+        self._percentages = percentages
+        self._ready: dict[Place, Message] = {}
+        self._answers: dict[Place, Message] = {}
         self.chosen = {one.workload.id: one for one in chosen}
-        self.solo: dict[str, Message] = {}
-        self.clocks: dict[str, int | None] = {}
+        self.solo: dict[Place, Message] = {}
+        self.clocks: dict[Place, int | None] = {}
 
     def _handle(self, index: int, message: Message) -> None:
+        place = message["id"], index
         if message["event"] == "replayed":
-            self._answers[message["id"]] = message
+            self._answers[place] = message
         elif message["event"] == "prepared" and message["status"] == "ok":
-            self._values[message["id"]], self._process_of[message["id"]] = message["values"], index
+            self._ready[place] = message["values"]
         elif message["event"] == "prepared":
-            self._failures[message["id"]] = f"{message['status']}: {message['values']['error']}"
-            log.info("%s: %s", self.chosen[message["id"]].workload.spec, self._failures[message["id"]][:160])
+            failure = f"{message['status']}: {message['values']['error']}"
+            log.info("%s: %s", self.chosen[message["id"]].workload.spec, failure[:160])
 
     def prepare(self, only: Sequence[frozenset[str]]) -> None:
         """Let every process capture its share of all workloads, or of the members of the groups ``only``."""
@@ -51,6 +64,11 @@ class Stage:
         shares = share_out(len(self.chosen), len(self._replay_workers.alive), self._plan.seed)
         names = list(self.chosen)
         work = [[names[position] for position in share] for share in shares]
+        copied = names[: self._plan.colocation.copies]
+        for index, share in enumerate(list(map(tuple, work))):
+            for name in (name for name in share if name in copied):
+                for distance in range(1, min(COPIES, len(work))):
+                    work[(index + distance) % len(work)].insert(0, name)
         if names_to_prepare:
             work = [[name for name in share if name in names_to_prepare] for share in work]
         stop_at = started + _PREPARE_SHARE * (self._until - started)
@@ -69,35 +87,35 @@ class Stage:
                     restarts += 1
                     self._replay_workers.restart(index)
                     waiting.append(index)
-        log.info("%d workloads ready after %.1f s", len(self._process_of), time.monotonic() - started)
-        if len(set(self._process_of.values())) < 2:
+        log.info("%d workloads ready after %.1f s", len(self._ready), time.monotonic() - started)
+        if len({process for _, process in self._ready}) < 2:
             raise MeasurementError("Fewer than two processes got ready.")
 
     def _forget(self, index: int, death: Death) -> None:
         log.warning("process %d: %s, %s, at %s", index, death.status, death.error, death.workload_id)
-        for name in [name for name, process in self._process_of.items() if process == index]:
-            del self._process_of[name]
+        for place in [place for place in self._ready if place[1] == index]:
+            del self._ready[place]
 
     def measure_alone(self) -> None:
         """Replay every workload alone."""
         started = time.monotonic()
-        for name, index in list(self._process_of.items()):
-            if index not in self._replay_workers.alive or time.monotonic() > self._until:
+        for place in list(self._ready):
+            if place[1] not in self._replay_workers.alive or time.monotonic() > self._until:
                 continue
-            replays = self._alone(name, index)
+            replays = self._alone(place)
             if replays is not None:
-                self.solo[name] = {
+                self.solo[place] = {
                     "solo_ms": replays.mean_ms,
                     "solo_median_ms": replays.median_ms,
                     "solo_cv": replays.cv,
                 }
         log.info("%d workloads alone in %.1f s", len(self.solo), time.monotonic() - started)
 
-    def _alone(self, name: str, index: int) -> Together | None:
+    def _alone(self, place: Place) -> Together | None:
         """The try with the least variation."""
         best: Together | None = None
         for _ in range(self._plan.measuring.tries):
-            answer = self._call({index: {"do": "replay", "id": name}}, 0.0).get(name)
+            answer = self._call({place[1]: {"do": "replay", "id": place[0]}}, 0.0).get(place)
             replays = overlap({0: answer["moments"]})[0] if answer and answer["status"] == "ok" else None
             if replays is None:
                 break
@@ -109,23 +127,24 @@ class Stage:
     @property
     def candidates(self) -> list[Candidate]:
         """The workloads that can be replayed now, in the order of the plan."""
+        order = {name: position for position, name in enumerate(self.chosen)}
         return [
             Candidate(
                 name,
-                self._process_of[name],
-                float(self.solo[name]["solo_ms"]),
-                intensity(self._values[name], self.chosen[name].workload.dtype),
+                process,
+                float(self.solo[name, process]["solo_ms"]),
+                intensity(self._ready[name, process], self.chosen[name].workload.dtype),
+                self._percentages[process % len(self._percentages)],
             )
-            for name in self.chosen
-            if name in self._process_of and name in self.solo
+            for name, process in sorted(self._ready, key=lambda place: (order[place[0]], place[1]))
+            if (name, process) in self.solo
         ]
 
     def has(self, group: Sequence[Candidate]) -> bool:
-        """Whether all members are still ready, each in a process of its own."""
-        places = [self._process_of.get(member.workload_id) for member in group]
-        return None not in places and len(set(places)) == len(group)
+        """Whether all members are still ready."""
+        return all(member.place in self._ready for member in group)
 
-    def _call(self, commands: Mapping[int, Message], seconds: float) -> dict[str, Message]:
+    def _call(self, commands: Mapping[int, Message], seconds: float) -> dict[Place, Message]:
         self._answers.clear()
         for index, command in commands.items():
             self._replay_workers.send(index, command)
@@ -135,7 +154,7 @@ class Stage:
         for index, death in deaths.items():
             self._forget(index, death)
             if death.workload_id is not None:
-                self._answers[death.workload_id] = {"status": death.status, "error": death.error, "moments": []}
+                self._answers[death.workload_id, index] = {"status": death.status, "error": death.error, "moments": []}
         return dict(self._answers)
 
     def replay(
@@ -153,8 +172,8 @@ class Stage:
         moments: dict[int, list[float]] = {}
         failed: dict[int, tuple[str, str]] = {}
         for member, candidate in enumerate(group):
-            answer = answers.get(candidate.workload_id, {"status": "crash", "error": "no answer", "moments": []})
-            self.clocks[candidate.workload_id] = answer.get("clock_mhz")
+            answer = answers.get(candidate.place, {"status": "crash", "error": "no answer", "moments": []})
+            self.clocks[candidate.place] = answer.get("clock_mhz")
             if answer["status"] == "ok" and answer["moments"]:
                 moments[member] = answer["moments"]
             else:

@@ -107,3 +107,22 @@ def test_real_processes_replay_real_steps_side_by_side(tmp_path):
         assert row["together_ms"] > 0
         assert row["repeats"] >= 5
         assert 0 < row["overlap_s"] <= 1.5
+
+
+def test_processes_are_limited_under_mps_only_and_workloads_meet_themselves(tmp_path):
+    some = Colocation(processes=4, groups=12, together_s=0.2, percentages=(100.0, 50.0), copies=1)
+    plan = plan_of(tmp_path / "earlier", colocation=some)
+    measure(plan, tmp_path / "out")
+    rows = rows_of(tmp_path / "out")
+    assert {row["percentage"] for row in rows if row["method"] == "mps"} == {50.0, 100.0}
+    assert {row["percentage"] for row in rows if row["method"] == "time-slicing"} == {100.0}
+    groups = groups_of(rows)
+    for method in ("mps", "time-slicing"):
+        equal = [g for (m, _), g in groups.items() if m == method and len({row["workload_id"] for row in g}) == 1]
+        assert {len(group) for group in equal} == {2, 3}
+    for (method, name), group in groups.items():
+        limited = [f"@{row['percentage']:g}" if row["percentage"] < 100 else "" for row in group]
+        assert name == group_id(method, (row["workload_id"] + limit for row, limit in zip(group, limited, strict=True)))
+    # a second run measures none of them again
+    measure(plan, tmp_path / "out")
+    assert rows_of(tmp_path / "out") == rows

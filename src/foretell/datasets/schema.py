@@ -158,6 +158,7 @@ _COLOCATION = {
     "members": INT32,
     "member": INT32,
     **_WORKLOAD,
+    "percentage": FLOAT32,  # of the multiprocessors, under MPS; absent in older rows, which had no limits
     "solo_ms": FLOAT64,
     "solo_median_ms": FLOAT64,
     "solo_cv": FLOAT32,

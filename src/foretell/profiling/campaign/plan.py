@@ -93,6 +93,7 @@ class Colocation:
     """A ``colocation`` campaign: groups of processes that replay their steps at the same time.
 
     ``groups`` are drawn for every method. ``together_s`` is the usual window; slow steps get a longer one.
+    ``percentages`` limit the processes under MPS, in turn. The first ``copies`` workloads also meet themselves.
     """
 
     methods: tuple[str, ...] = ("mps", "time-slicing")
@@ -101,6 +102,8 @@ class Colocation:
     processes: int = 16
     together_s: float = 0.3
     memory_gib: float = 6.0
+    percentages: tuple[float, ...] = ()
+    copies: int = 0
 
 
 @dataclass(frozen=True)
