@@ -106,3 +106,22 @@ def test_unused_parameters_stay_in_the_graph():
     )
     assert graph.parameter_count == 5
     assert graph_costs(graph).total.parameters == 5
+
+
+@pytest.mark.parametrize(
+    ("target", "attributes"),
+    [
+        ("aten.scatter.src", {}),
+        ("aten.scatter_add.default", {"reduction": "add"}),
+        ("aten.scatter_reduce.two", {"reduction": "add"}),
+        ("aten.index_add.default", {"rows": 1}),
+        ("aten.index_put.default", {"indexed": 1}),
+    ],
+)
+def test_a_scatter_says_how_it_combines_values(target, attributes):
+    others = (Tensor("i", (2, 8), dtype="int64", kind="input"), Tensor("z", (2, 8), kind="input"))
+    node = one(target, {"dim": 0, "index": Ref("i"), "src": Ref("z")}, (2, 8), (2, 8), *others).nodes[0]
+    assert node.op == "ScatterElements"
+    assert {name: node.attributes[name] for name in ("reduction", "rows", "indexed") if name in node.attributes} == (
+        attributes
+    )
