@@ -309,3 +309,43 @@ def test_a_write_into_a_part_splits_the_gradient_of_the_whole() -> None:
     steps = story(training_tape(chain(nodes, shapes, ["x"], ["y"]), "sgd"))
     # a copy of the whole gradient in place of the old one, and the part
     assert steps["c (backward)"][:3] == [2, -2, 1]
+
+
+# ── branches without a loss ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def end_of_h(*branch: Node) -> str:
+    """After which node ``h`` is freed, which a sine saves, in a branch that the loss does not depend on."""
+    nodes = [
+        Node("h", "Mul", ("x", "w1"), ("h",)),
+        Node("s", "Sin", ("h",), ("s",)),
+        *branch,
+        Node("y", "Mul", ("x", "w2"), ("y",)),
+    ]
+    shapes = dict.fromkeys(["x", "w1", "w2", *(o for node in nodes for o in node.outputs)], ONE) | {"h": (3 * 128,)}
+    (end,) = (
+        node for node, sizes in story(training_tape(chain(nodes, shapes, ["x"], ["y"]), "sgd")).items() if -3 in sizes
+    )
+    return end
+
+
+def test_what_is_saved_for_nothing_dies_with_what_was_computed_from_it() -> None:
+    # nobody differentiates an arg-max: the sine, and what it saved, go as soon as it has run
+    assert end_of_h() == "s"
+    assert end_of_h(Node("k", "ArgMax", ("s",), ("k",))) == "k"
+    # the tail of what was computed from the sine holds it, though nothing reads the sine any more
+    tail = [Node("n", "Neg", ("s",), ("n",)), Node("k", "ArgMax", ("n",), ("k",))]
+    assert end_of_h(*tail) == "k"
+    # and so does the longest of two tails, in whichever order they come
+    short = [Node("m", "Neg", ("s",), ("m",)), Node("l", "ArgMax", ("m",), ("l",))]
+    assert end_of_h(*short, *tail) == "k"
+    assert end_of_h(*tail, *short) == "l"
+    # a frame may hold a tensor for longer than the backward that nobody runs
+    assert end_of_h(*tail, Node("late", "ArgMax", ("h",), ("late",))) == "late"
+
+
+def test_a_node_with_two_outputs_lives_as_long_as_the_later_one() -> None:
+    halves = Node("c", "Split", ("s",), ("left", "right"))
+    early = Node("e", "ArgMax", ("left",), ("e",))
+    late = [Node("n", "Neg", ("right",), ("n",)), Node("k", "ArgMax", ("n",), ("k",))]
+    assert end_of_h(halves, early, *late) == "k"
