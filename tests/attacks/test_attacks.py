@@ -14,7 +14,9 @@ from foretell.frontends.torch import torchscript
 from foretell.workflows.workload import load_graph
 
 pytest.importorskip("torch")
-RUN_BY_PYTORCH = ("case-CODE-PY", "pair-same-save-evil-first", "plain-read", "plain-write-shared")
+# a cage knows nothing of how an archive hides its code, only of what the code does
+PLAIN = ("plain-read", "plain-write-shared")
+RUN_BY_PYTORCH = ("case-CODE-PY", "pair-same-save-evil-first", *PLAIN)
 
 
 def pick(archives: list[Hostile], *names: str) -> list[Hostile]:
@@ -41,7 +43,7 @@ def test_the_cage_holds_where_the_check_does_not(tmp_path: Path) -> None:
     with Watch(tmp_path / "bait") as watch:
         archives = make_all(tmp_path / "archives", watch.bait, with_bombs=False)
         watch.seen()
-        for archive in pick(archives, *RUN_BY_PYTORCH):
+        for archive in pick(archives, *PLAIN):
             with pytest.raises(ForetellError):
                 read_caged("foretell.frontends.torch.torchscript:load_script", ModelRequest(str(archive.path)))
             assert not watch.seen(), archive.name

@@ -11,7 +11,7 @@ from disk_faults.scenarios import SCENARIOS, Scenario, acknowledge, acknowledged
 from disk_faults.shim import KINDS, Disk, failing, in_child
 
 # imported once for all children: that takes longer than what is tested
-for _library in ("pyarrow.parquet", "pyarrow.compute", "duckdb", "pandas"):
+for _library in ("pyarrow.parquet", "pyarrow.compute", "pyarrow.dataset", "pyarrow.pandas_compat", "duckdb", "pandas"):
     if importlib.util.find_spec(_library.partition(".")[0]):
         importlib.import_module(_library)
 

@@ -132,7 +132,9 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*TorchScript.*:DeprecationWarning")
-def test_a_good_model_is_read_and_kept(name: str, tmp_path: Path) -> None:
+def test_a_good_model_is_read_and_kept(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "hf":  # transformers takes seconds to import in a cage; huggingface/test_frontend.py does it once
+        monkeypatch.setattr("foretell.frontends.caged.confined", lambda: True)
     request = good(name, tmp_path)
     graph = convert(request)
     assert graph_costs(graph).total.macs > 0

@@ -16,6 +16,7 @@ from foretell.predictors.roofline import (
     MEMORY_POWER_SLOPE,
     RooflinePredictor,
     Slot,
+    least_latency_ms,
     mean_power_w,
     peak_memory_mib,
     reached,
@@ -25,6 +26,7 @@ from foretell.predictors.roofline import (
 )
 from foretell.records import Prediction, Target, Workload
 from foretell.testing import chain, one_node, tiny_graph
+from foretell.units import bytes_from_mib
 
 
 def predict(graph: Graph, device: str = "h200", slice: str | None = None, **options: str) -> Prediction:
@@ -169,6 +171,23 @@ def test_power_follows_how_much_of_the_peaks_is_in_use() -> None:
     assert drawn_w(1.0, 1.0, 10.0) == pytest.approx(rest_w + a_tenth_of_compute + a_tenth_of_memory)
     assert drawn_w(2.0, 0.0, 10.0) - rest_w == pytest.approx(2 * a_tenth_of_compute)
     assert drawn_w(10.0, 10.0, 10.0) == pytest.approx(tdp_w)
+    # the published slopes: all of compute draws 1.9 times what is left, of bandwidth 1.6 times, if the TDP allows it
+    assert a_tenth_of_compute == pytest.approx((tdp_w - rest_w) * 0.19 * of_compute)
+    assert a_tenth_of_memory == pytest.approx((tdp_w - rest_w) * 0.16 * of_memory)
+
+
+def test_only_weights_beyond_the_cache_must_be_read() -> None:
+    hardware = effective(find_device("h200"), None)
+    cached_bytes = bytes_from_mib(hardware.l2_mib)
+
+    def least(width: int) -> float:
+        graph = one_node("MatMul", [(1, width), (width, width)], [(1, width)], weights=(1,))
+        return least_latency_ms([], graph_costs(graph), hardware)
+
+    assert least(int((cached_bytes / 4) ** 0.5)) == 0
+    width = 8192
+    beyond = width * width * 4 - cached_bytes
+    assert least(width) == pytest.approx(beyond / (hardware.bandwidth_gb_per_s * 1e9) * 1e3)
 
 
 def test_a_slice_draws_for_its_own_sms_and_bandwidth() -> None:

@@ -1,5 +1,5 @@
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,6 @@ from foretell.frontends import ModelRequest, parse_inputs
 from foretell.frontends.huggingface import frontend as under_test
 from foretell.frontends.huggingface.configs import load_config
 from foretell.frontends.huggingface.frontend import HuggingFaceFrontend, read_sizes, read_values
-from foretell.processes.cage import TooMuchError
 
 
 def test_one_number_is_tokens_and_two_or_three_are_an_image():
@@ -59,8 +58,16 @@ def test_a_config_of_somebody_is_built_in_a_cage(tmp_path: Path, monkeypatch: py
     config = load_config(str(path))
     assert caged.hash == read_values(request.with_source(asdict(config))).hash
     assert caged.name == tmp_path.name
-    with pytest.raises(TooMuchError, match=f"{tmp_path.name} needed more than 0.01 GiB"):
-        HuggingFaceFrontend().load(replace(request, memory_limit_gib=0.01))
+
+
+def test_the_limits_of_a_request_are_those_of_its_cage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(under_test, "read_caged", lambda _, request, name: asked.append((name, request.limits)))
+    (tmp_path / "config.json").write_text(json.dumps(BERT))
+    request = ModelRequest(str(tmp_path), memory_limit_gib=0.01, timeout_s=60)
+    HuggingFaceFrontend().load(request)
+    assert asked == [(tmp_path.name, request.limits)]
+    assert request.limits != ModelRequest(str(tmp_path)).limits
 
 
 def test_only_what_we_ship_or_the_user_trusts_is_built_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ CONTRACTIONS: list[tuple[str, list[Shape | None], Shape, tuple[int, ...], dict[s
     ("MatMul", [(2, 4, 6), (6,)], (2, 4), (), {}, 48),
     ("MatMulInteger", [(4, 6), (6, 5)], (4, 5), (), {}, 120),
     ("Bilinear", [(2, 4), (2, 5), (3, 4, 5)], (2, 3), (2,), {}, 2 * 3 * 4 * 5),
+    ("Bilinear", [(2, 7, 4), (2, 7, 5), (3, 4, 5)], (2, 7, 3), (2,), {}, 2 * 7 * 3 * 4 * 5),
     ("Einsum", [(2, 3, 4), (2, 4, 5)], (2, 3, 5), (), {"equation": "bij,bjk->bik"}, 2 * 3 * 4 * 5),
     ("Einsum", [(2, 3, 4), (4, 5)], (2, 3, 5), (), {"equation": "...j,jk->...k"}, 2 * 3 * 4 * 5),
     ("Einsum", [(7, 2, 3), (2, 3)], (7, 2), (), {"equation": "...j,...j->..."}, 7 * 2 * 3),
@@ -123,6 +124,16 @@ def test_multiply_accumulates(
 def test_an_einsum_is_a_batch_of_matrix_products() -> None:
     node = one_node("Einsum", [(2, 3, 4), (2, 4, 5)], [(2, 3, 5)], equation="bij,bjk->bik").nodes[0]
     assert einsum_pairs(node, [(2, 3, 4), (2, 4, 5)]) == [EinsumPair(m=3, n=5, k=4, many=2, macs=120, copied=0)]
+
+
+def test_an_operand_whose_indices_of_one_axis_lie_apart_is_copied() -> None:
+    shapes = [(3, 4, 5), (4, 6)]
+    node = one_node("Einsum", shapes, [(3, 5, 6)], equation="ikj,kn->ijn").nodes[0]
+    assert einsum_pairs(node, shapes) == [EinsumPair(m=15, n=6, k=4, many=1, macs=360, copied=1)]
+
+
+def test_a_recurrence_without_weights_multiplies_nothing() -> None:
+    assert cost_of("GRU", [(7, 2, 5)], (7, 2, 3)).macs == 0
 
 
 def test_a_mixture_without_stacked_weights_has_one_expert() -> None:

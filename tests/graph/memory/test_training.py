@@ -1,6 +1,7 @@
 """Peaks of a training step, in blocks of 512 bytes, and against live tensors counted in torch."""
 
 import weakref
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -211,6 +212,16 @@ def test_the_gradient_of_a_broadcast_operand_is_large_until_it_is_summed() -> No
 
     assert gradient_sizes("Mul") == [4, 4, 1, -4, -4, -4]
     assert gradient_sizes("Add") == [1]  # summed at once; the other operand's gradient is the one that came in
+    assert gradient_sizes("Mean") == [4, 1, -4]
+
+
+def test_an_operand_of_a_shorter_type_is_not_broadcast() -> None:
+    nodes = [Node("a", "Mul", ("x", "w1"), ("a",)), Node("b", "Mul", ("a", "w2"), ("b",))]
+    graph = chain(nodes, dict.fromkeys(["x", "w1", "a", "w2", "b"], (256,)), ["x"], ["b"])
+    shorter = {"w2": replace(graph.tensors["w2"], dtype="bf16")}
+    steps = story(training_tape(replace(graph, tensors={**graph.tensors, **shorter}), "sgd"))
+    assert steps["b (backward)"][:2] == [2, 1]  # at once as large as it stays
+    assert -2 not in steps["b (backward)"][:2]
 
 
 def test_indices_and_views() -> None:
@@ -309,3 +320,47 @@ def test_a_write_into_a_part_splits_the_gradient_of_the_whole() -> None:
     steps = story(training_tape(chain(nodes, shapes, ["x"], ["y"]), "sgd"))
     # a copy of the whole gradient in place of the old one, and the part
     assert steps["c (backward)"][:3] == [2, -2, 1]
+
+
+# ── branches without a loss ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def end_of_h(*branch: Node) -> str:
+    """After which node ``h`` is freed, which a sine saves, in a branch that the loss does not depend on."""
+    nodes = [
+        Node("h", "Mul", ("x", "w1"), ("h",)),
+        Node("s", "Sin", ("h",), ("s",)),
+        *branch,
+        Node("y", "Mul", ("x", "w2"), ("y",)),
+    ]
+    shapes = dict.fromkeys(["x", "w1", "w2", *(o for node in nodes for o in node.outputs)], ONE) | {"h": (3 * 128,)}
+    graph = chain(nodes, shapes, ["x"], ["y"])
+    positions = {
+        o: replace(graph.tensors[o], dtype="int64") for node in nodes if node.op == "ArgMax" for o in node.outputs
+    }
+    steps = story(training_tape(replace(graph, tensors={**graph.tensors, **positions}), "sgd"))
+    (end,) = (node for node, sizes in steps.items() if -3 in sizes)
+    return end
+
+
+def test_what_is_saved_for_nothing_dies_with_what_was_computed_from_it() -> None:
+    # nobody differentiates an arg-max: the sine, and what it saved, go as soon as it has run
+    assert end_of_h() == "s"
+    assert end_of_h(Node("k", "ArgMax", ("s",), ("k",))) == "k"
+    assert end_of_h(Node("k", "ArgMax", ("s",), ("k",)), Node("l", "Identity", ("k",), ("l",))) == "k"
+    # the tail of what was computed from the sine holds it, though nothing reads the sine any more
+    tail = [Node("n", "Neg", ("s",), ("n",)), Node("k", "ArgMax", ("n",), ("k",))]
+    assert end_of_h(*tail) == "k"
+    # and so does the longest of two tails, in whichever order they come
+    short = [Node("m", "Neg", ("s",), ("m",)), Node("l", "ArgMax", ("m",), ("l",))]
+    assert end_of_h(*short, *tail) == "k"
+    assert end_of_h(*tail, *short) == "l"
+    # a frame may hold a tensor for longer than the backward that nobody runs
+    assert end_of_h(*tail, Node("late", "ArgMax", ("h",), ("late",))) == "late"
+
+
+def test_a_node_with_two_outputs_lives_as_long_as_the_later_one() -> None:
+    halves = Node("c", "Split", ("s",), ("left", "right"))
+    early = Node("e", "ArgMax", ("left",), ("e",))
+    late = [Node("n", "Neg", ("right",), ("n",)), Node("k", "ArgMax", ("n",), ("k",))]
+    assert end_of_h(halves, early, *late) == "k"

@@ -36,7 +36,9 @@ def _records(out):
     return [line for line in read_records(out) if line["kind"] == "measurement"]
 
 
+# starting a cluster takes ten to forty seconds: scripts/test runs it after the others
 @needs_ray
+@pytest.mark.slow
 def test_two_workers_measure_a_plan_and_what_dies_is_run_again(tmp_path):
     out = tmp_path / "out"
     names = ("fine1", "die1", "crash1", "fallback1", "fails1")

@@ -10,7 +10,7 @@ from foretell.profiling.zoos.operator_bench import FOCUSES, OperatorBench
 from foretell.profiling.zoos.registry import build, load_zoo
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_all_operators_fit_their_operands(seed):
     with torch.device("meta"):
         bench = OperatorBench(seed, 60)
@@ -58,7 +58,7 @@ def test_the_first_benches_stay_what_was_measured(focus, digest):
 
 @pytest.mark.parametrize("focus", FOCUSES)
 def test_operators_of_a_subject_fit_their_operands(focus, monkeypatch):
-    monkeypatch.setattr(operator_bench, "_FOCUS_MAX_MACS", 1e8)
+    monkeypatch.setattr(operator_bench, "_FOCUS_MAX_MACS", 1e7)
     with torch.device("meta"):
         bench = OperatorBench(1, 20, focus).eval()
         results = bench(torch.empty(1, 1))

@@ -23,6 +23,7 @@ from foretell.registry import did_you_mean
 from foretell.units import MIB
 
 MAX_CONFIG_BYTES = 8 * MIB
+_NO_CONFIG = "{} has neither model_type nor architectures: not a transformers config"
 MAX_LAYERS = 256  # of one part, and MAX_ALL_LAYERS of all together; an export takes about 0.1 s for each
 MAX_ALL_LAYERS = 512
 MAX_EXPERTS = 1024
@@ -103,7 +104,7 @@ def transformers_config(source: HfConfig, *, trust: bool) -> Any:
             )
         return _trusted_config(source)
     if model_type is None:
-        raise ModelError(f"{source.name} has neither model_type nor architectures: not a transformers config")
+        raise ModelError(_NO_CONFIG.format(source.name))
     hint = did_you_mean(str(model_type), auto.CONFIG_MAPPING.keys())
     raise ModelError(f"Unknown model_type {model_type!r} in {source.name}.{hint}")
 
@@ -133,7 +134,12 @@ def _from_path(path: Path) -> HfConfig:
         what = "no config.json in it" if path.is_dir() else "no such file; write hf:ID for a model of the hub"
         raise ModelError(f"Cannot read {path}: {what}")
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
-    return HfConfig(name, _parse(file), str(file.parent))
+    values = _parse(file)
+    if not any(
+        values.get(key) for key in ("model_type", "architectures", "auto_map")
+    ):  # before transformers is imported
+        raise ModelError(_NO_CONFIG.format(name))
+    return HfConfig(name, values, str(file.parent))
 
 
 def _parse(file: Path) -> dict[str, Any]:

@@ -97,9 +97,11 @@ def merged_axes(shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> t
 class EinsumPlan:
     """What an ``einsum`` does: the operands that it copies, the results in between, and the strides of its result.
 
-    ``copied`` are the positions of operands, -1 for a result in between; sizes are in elements.
+    ``order`` has the positions of the operands in the order in which they are multiplied. ``copied`` are positions of
+    operands, -1 for a result in between; sizes are in elements.
     """
 
+    order: tuple[int, ...]
     copied: tuple[int, ...]
     copies: tuple[int, ...]
     between: tuple[int, ...]
@@ -139,18 +141,19 @@ def plan_einsum(equation: str, shapes: list[tuple[int, ...]], strides: list[tupl
     copies: list[int] = []
     between: list[int] = []
     # axes are kept in the order of the result, the others after them by their letters
-    order = [*result, *sorted({axis for operand in operands for axis in operand.sizes} - {*result})]
-    waiting = [operands[place] for place in einsum_order([operand.sizes for operand in operands], result)]
+    axes = [*result, *sorted({axis for operand in operands for axis in operand.sizes} - {*result})]
+    order = einsum_order([operand.sizes for operand in operands], result)
+    waiting = [operands[place] for place in order]
     left = waiting.pop(0)
     while waiting:
         right = waiting.pop(0)
         needed = {*result} | {axis for operand in waiting for axis in operand.sizes if operand.has(axis)}
         pair = (right, left) if between else (left, right)
-        left, made = _multiply(*pair, order, needed, copied, copies)
+        left, made = _multiply(*pair, axes, needed, copied, copies)
         if waiting:
             between.append(made)
     final = tuple(left.strides.get(axis, 0) for axis in result)
-    return EinsumPlan(tuple(copied), tuple(copies), tuple(between), final)
+    return EinsumPlan(tuple(order), tuple(copied), tuple(copies), tuple(between), final)
 
 
 def einsum_order(operands: Sequence[Mapping[str, int]], result: str) -> list[int]:

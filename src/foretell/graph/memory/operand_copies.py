@@ -7,6 +7,7 @@ inference the copy lives while the product runs. In training it is the copy that
 Source: ``matmul``, ``linear`` and ``einsum`` in ATen/native of PyTorch.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from math import prod
 
@@ -29,6 +30,23 @@ def operand_copies(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> 
         return {}
     names = [node.inputs[position] for position in plan.copied if position >= 0]
     return {name: graph.tensors[name].bytes for name in names}
+
+
+def kept_copies(graph: Graph, node: Node, laid_out: Mapping[str, Layout], needing: frozenset[str]) -> list[int]:
+    """The bytes of those copies that are saved for backward: a copy serves the gradient of what it is multiplied with.
+
+    A bias is not multiplied, and asks for no copy. An ``einsum`` multiplies its operands one after the other, so that
+    an operand meets all those before it, and the first one meets the second.
+    """
+    copies = operand_copies(graph, node, laid_out)
+    if node.op == "DFT":  # the signal is saved in any case
+        return list(copies.values())
+    plan = einsum_plan(graph, node, laid_out) if copies and node.op == "Einsum" else None
+    order = plan.order if plan else (0, 1)
+    partners: dict[str, list[str]] = defaultdict(list)
+    for place, position in enumerate(order if copies else ()):
+        partners[node.inputs[position]] += [node.inputs[other] for other in order[:place] or order[1:2]]
+    return [size for name, size in copies.items() if not needing.isdisjoint(partners[name])]
 
 
 def einsum_between(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> list[int]:

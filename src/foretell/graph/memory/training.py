@@ -33,7 +33,7 @@ from foretell.graph.memory.autograd import (
     saved_for_backward,
 )
 from foretell.graph.memory.liveness import Peak, deaths, live_peak, working_blocks
-from foretell.graph.memory.operand_copies import einsum_between, operand_copies
+from foretell.graph.memory.operand_copies import einsum_between, kept_copies, operand_copies
 from foretell.graph.memory.workspaces import backward_blocks, keeps_mask, library_blocks
 
 
@@ -109,15 +109,9 @@ class _Walk:
         """The sizes that a node keeps besides tensors: indices, masks, copies of operands."""
         if not self._has_backward(node):
             return []
-        # the copy of an operand is saved for the gradient of its partner; that of a signal is saved in any case
-        copies = [
-            size
-            for name, size in operand_copies(self.graph, node, self.laid_out).items()
-            if node.op == "DFT" or any(i in self.needing for i in node.inputs[:3] if i != name)
-        ]
         return [
             *extra_saved_blocks(self.graph, node, self.needing),
-            *copies,
+            *kept_copies(self.graph, node, self.laid_out, self.needing),
             *einsum_between(self.graph, node, self.laid_out),
         ]
 
@@ -129,11 +123,11 @@ class _Walk:
             if self._has_backward(node) or not differentiates(node, self.needing):
                 continue
             outputs = [o for o in node.outputs if o]
-            end = max(max(ends.get(self.laid_out[o].storage, -1), until.get(o, -1)) for o in outputs)
+            end = max(max(ends[s], until.get(o, ends[s])) for o in outputs for s in [self.laid_out[o].storage])
             for name in node.inputs:
-                until[name] = max(until.get(name, -1), end)
+                until[name] = max(until.get(name, end), end)
             for storage in self._storages(node):
-                ends[storage] = max(ends.get(storage, -1), end)
+                ends[storage] = max(ends[storage], end)
         dies: dict[int, list[str]] = defaultdict(list)
         for storage, position in ends.items():
             dies[position].append(storage)
@@ -201,6 +195,7 @@ class _Walk:
         return gradient
 
     def _drop_outputs(self) -> None:
+        # what was saved for an output without a loss stays until the end of the step, as measured (wild:atoms)
         for output in dict.fromkeys(self.graph.outputs):
             self._drop(self.laid_out[output].storage)
 
