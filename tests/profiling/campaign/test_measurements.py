@@ -177,3 +177,14 @@ def test_parts_that_are_not_captured_are_traced_only(tmp_path):
     assert lines
     assert {line["latency_source"] for line in lines} == {"fallback"}
     assert campaign.counts["ok"] == len(lines)
+
+
+def test_what_other_plans_measured_is_not_traced(tmp_path):
+    names, untraced = ["fine1", "fine2", "fine3"], replace(fake_campaign.PLAN.measuring, trace_share=0.0)
+    fake_campaign.run(tmp_path / "first", names, plan=replace(fake_campaign.PLAN, measuring=untraced))
+    all_traced = replace(fake_campaign.PLAN, measuring=replace(untraced, trace_share=1.0))
+    foreign = replace(all_traced, parts=(replace(fake_campaign.PLAN.parts[0], name="another"),))
+    for plan, count in ((all_traced, len(_measured(tmp_path / "first"))), (foreign, 0)):
+        out = tmp_path / plan.parts[0].name
+        fake_campaign.run(out, names, skip=[tmp_path / "first"], plan=plan)
+        assert len({trace["workload_id"] for trace in read_traces(out)}) == count

@@ -115,7 +115,8 @@ class Campaign:
     def _resume(self) -> list[Group]:
         """Read which workloads are done, in this folder and in those to skip; return the groups to measure once more.
 
-        Workloads that are done but should have a trace and have none are added to the traces to record.
+        Workloads of this plan's parts that are done but should have a trace and have none are added to the traces to
+        record.
         """
         rows: list[dict[str, Any]] = []
         for path in self._job.skip:
@@ -128,6 +129,7 @@ class Campaign:
         rows += own
         self._traced |= traced
         untraced: dict[str, list[Workload]] = {}
+        parts = {part.name for part in self._plan.parts}
         for row in rows:
             self._seen.add((row["part"] or "", row["spec"]))
             # a crash or timeout in another campaign is tried again, one in this campaign's own folder is not
@@ -135,7 +137,7 @@ class Campaign:
                 continue
             known = row["workload_id"] in self._done
             self._done.add(row["workload_id"])
-            if not known and row["status"] == "ok" and self._wants_trace(row["workload_id"]):
+            if not known and row["status"] == "ok" and row["part"] in parts and self._wants_trace(row["workload_id"]):
                 workload = workload_from_row(row)
                 untraced.setdefault(row["spec"], []).append(workload)
                 self._register(row["part"] or "", [workload])
