@@ -106,9 +106,10 @@ class Simulation:
         # the one that ends next was put on the heap; rounding may leave it some work, and others may end with it
         first = min(state.members, key=_rest)
         limit_s = max(_rest(first), _TOLERANCE * first.demand.alone_ms)
+        released: list[Job] = []
         for member in [member for member in state.members if _rest(member) <= limit_s]:
             state.remove(member)
-            self._finish(state, member)
+            released += self._finish(state, member)
         self._policy.changed(state)
         while self._waiting.jobs and len(state.members) < state.kind.max_jobs:
             profile = self._policy.choose(state, self._waiting.heads())
@@ -117,17 +118,17 @@ class Simulation:
             state.add(Member(self._waiting.take(profile), state.kind.name, self._now))
             self._policy.changed(state)
         self._plan(state)
+        for job in released:
+            self._arrive(job)
 
-    def _finish(self, state: PlaceState, member: Member) -> None:
+    def _finish(self, state: PlaceState, member: Member) -> Iterable[Job]:
         job, demand = member.job, member.demand
         alone_s = job.alone_s(demand)
         slowdown = (self._now - member.start_s) / alone_s if alone_s else 1.0
         kept = slowdown <= job.profile.allowed_slowdown(demand) * (1 + _TOLERANCE) + _TOLERANCE
         run = Run(job, state.number, member.start_s, self._now, slowdown * demand.slice_slowdown, kept)
         self.totals.add(run)
-        if self._on_done is not None:
-            for released in self._on_done(run):
-                self._arrive(released)
+        return self._on_done(run) if self._on_done is not None else ()
 
     def _advance(self, state: PlaceState) -> None:
         """Subtract the work that was done since the last change."""
