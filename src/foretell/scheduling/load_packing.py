@@ -48,6 +48,9 @@ class LoadPacking(ABC):
         self._loads[state.number] = after
         insort(places, (after, state.number))
 
+    def observed(self, state: PlaceState) -> None:  # noqa: B027
+        """See `Policy`. Loads do not depend on what is observed."""
+
     def find(self, profile: Profile) -> PlaceState | None:
         """See `Policy`."""
         for kind in sorted(profile.demands, key=lambda name: profile.demands[name].alone_ms):

@@ -40,6 +40,9 @@ class Policy(Protocol):
     def changed(self, state: PlaceState) -> None:
         """A job has started or ended at this place."""
 
+    def observed(self, state: PlaceState) -> None:
+        """The members of this place ran together for a while; their true slowdowns are seen."""
+
     def find(self, profile: Profile) -> PlaceState | None:
         """The place where a job that arrives starts at once; None if it has to wait."""
 

@@ -140,6 +140,8 @@ class Simulation:
             self.totals.active_s += passed_s * state.activity
             self.totals.busy_s += passed_s * state.busy
             self.totals.work_s += passed_s * state.work
+            if len(state.members) > 1:
+                self._policy.observed(state)
 
     def _plan(self, state: PlaceState) -> None:
         """Set the rates, and put the next end at this place on the heap."""

@@ -5,6 +5,9 @@ the error of the prediction, and where the place as a whole becomes faster by at
 places, a job that arrives takes the one that gains most, which is an idle one of the fastest kind as long as there is
 any; of the jobs that wait, a place takes the one with which it gains most, the oldest among equals.
 
+What is predicted once is observed later: when jobs have run together, their speeds are known, and the next decision
+about equal jobs uses these, without a margin. A prediction is needed for what has never run together.
+
 Places with equal members are one group, and a decision is made once for a group and a profile, and remembered. So the
 effort grows with the number of different groups, not with the number of GPUs. Groups of two and more members may be as
 many as GPUs: of each size, the 64 that opened last are looked at.
@@ -22,6 +25,7 @@ from foretell.scheduling.waiting import Head
 
 _MOST_GROUPS = 20_000
 _MOST_LOOKED_AT = 64
+_MOST_SEEN = 100_000
 Key = tuple[str, tuple[int, ...]]
 """The kind of a place, and the sorted numbers of the profiles that run there."""
 
@@ -43,11 +47,21 @@ class Group:
 class SlowdownPacking:
     """Starts a job where it gains most, if all members keep their limits."""
 
-    def __init__(self, predicted: Slowdowns, apart: Apart = (), *, margin: float = 0.1, min_gain: float = 0.05) -> None:
+    def __init__(
+        self,
+        predicted: Slowdowns,
+        apart: Apart = (),
+        *,
+        margin: float = 0.15,
+        min_gain: float = 0.05,
+        learns: bool = True,
+    ) -> None:
         self._predicted = predicted
         self._apart = apart
         self._margin = margin
         self._min_gain = min_gain
+        self._learns = learns
+        self._seen: dict[Key, dict[int, float]] = {}
         self._states: Sequence[PlaceState] = ()
         self._groups: dict[Key, Group] = {}
         self._open: list[dict[Key, Group]] = []  # by number of members
@@ -56,7 +70,7 @@ class SlowdownPacking:
     def watch(self, states: Sequence[PlaceState]) -> None:
         """See `Policy`."""
         self._states = states
-        self._groups = {}
+        self._groups, self._seen = {}, {}
         self._open = [{} for _ in range(max(state.kind.max_jobs for state in states))]
         self._group_of = [(state.kind.name, ()) for state in states]
         for state in states:
@@ -73,6 +87,24 @@ class SlowdownPacking:
         key = (state.kind.name, tuple(sorted([profile.number for profile in state.profiles])))
         self._group_of[state.number] = key
         self._put(state, key)
+
+    def observed(self, state: PlaceState) -> None:
+        """See `Policy`. What was decided with the prediction is forgotten."""
+        key = self._group_of[state.number]
+        if not self._learns or key in self._seen or len(self._seen) >= _MOST_SEEN:
+            return
+        numbers = [profile.number for profile in state.profiles]
+        self._seen[key] = dict(zip(numbers, state.slowdowns, strict=True))
+        group = self._groups.get(key)
+        if group is not None:
+            group.gains.clear()
+            group.speed = self._speed(group.kind, group.profiles)
+        for number in set(numbers):
+            rest = list(key[1])
+            rest.remove(number)
+            smaller = self._groups.get((key[0], tuple(rest)))
+            if smaller is not None:
+                smaller.gains.pop(number, None)
 
     def _put(self, state: PlaceState, key: Key) -> None:
         group = self._group(state, key)
@@ -130,9 +162,10 @@ class SlowdownPacking:
         if not group.profiles:
             return self._alone(kind, profile)
         together = (*group.profiles, profile)
-        slowdowns = self._predicted(kind, together)
+        slowdowns, is_known = self._expected(kind, together)
+        factor = 1.0 if is_known else 1 + self._margin
         for member, slowdown in zip(together, slowdowns, strict=True):
-            if slowdown * (1 + self._margin) > member.allowed_slowdown(member.demands[kind.name]):
+            if slowdown * factor > member.allowed_slowdown(member.demands[kind.name]):
                 return None
         gain = _total_speed(kind, together, slowdowns) - group.speed
         return gain if gain >= self._min_gain else None
@@ -143,14 +176,21 @@ class SlowdownPacking:
         return profile.best_ms / profile.demands[kind.name].alone_ms if not keeps or kind.name in keeps else None
 
     def _speed(self, kind: PlaceKind, profiles: tuple[Profile, ...]) -> float:
-        return _total_speed(kind, profiles, self._predicted(kind, profiles)) if profiles else 0.0
+        return _total_speed(kind, profiles, self._expected(kind, profiles)[0]) if profiles else 0.0
+
+    def _expected(self, kind: PlaceKind, profiles: tuple[Profile, ...]) -> tuple[Sequence[float], bool]:
+        """The slowdowns of a group, and whether they were observed."""
+        seen = self._seen.get((kind.name, tuple(sorted([profile.number for profile in profiles]))))
+        if seen is None:
+            return self._predicted(kind, profiles), False
+        return [seen[profile.number] for profile in profiles], True
 
 
 class OraclePacking(SlowdownPacking):
     """The same with true slowdowns and without a margin."""
 
     def __init__(self, true: Slowdowns, apart: Apart = ()) -> None:
-        super().__init__(true, apart, margin=0.0)
+        super().__init__(true, apart, margin=0.0, learns=False)
 
 
 def _total_speed(kind: PlaceKind, profiles: Sequence[Profile], slowdowns: Sequence[float]) -> float:

@@ -24,8 +24,8 @@ class PlaceState:
     """The members of one place. Policies read it; only the simulation changes it."""
 
     __slots__ = (
-        "activity", "busy", "kind", "members", "memory_mib", "number", "profiles", "updated_s", "used_mib", "version",
-        "weight", "work",
+        "activity", "busy", "kind", "members", "memory_mib", "number", "profiles", "slowdowns", "updated_s", "used_mib",
+        "version", "weight", "work",
     )  # fmt: skip
 
     def __init__(self, place: Place) -> None:
@@ -35,6 +35,7 @@ class PlaceState:
         self.memory_mib = place.kind.memory_mib
         self.members: list[Member] = []
         self.profiles: tuple[Profile, ...] = ()
+        self.slowdowns: Sequence[float] = ()
         self.used_mib = 0.0
         self.updated_s = 0.0
         self.version = 0
@@ -56,6 +57,7 @@ class PlaceState:
 
     def set_rates(self, slowdowns: Sequence[float]) -> None:
         """Give every member its rate; ``activity``, ``busy`` and ``work`` are what this place does in a second."""
+        self.slowdowns = slowdowns
         activity, idle, work = 0.0, 1.0, 0.0
         for member, slowdown in zip(self.members, slowdowns, strict=True):
             member.rate = 1.0 / slowdown if slowdown > 0 and not math.isinf(slowdown) else 0.0

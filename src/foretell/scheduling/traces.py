@@ -33,7 +33,7 @@ class Arrival:
 
 def read_philly(path: Path | str) -> list[Arrival]:
     """The jobs of one GPU of Philly's trace."""
-    rows = _columns(path, "timestamp", "duration", "num_gpus")
+    rows = read_columns(path, "timestamp", "duration", "num_gpus")
     return _sorted(
         path,
         (
@@ -46,7 +46,7 @@ def read_philly(path: Path | str) -> list[Arrival]:
 
 def read_alibaba(path: Path | str) -> list[Arrival]:
     """The pods with one GPU, or a part of one, that ran and ended."""
-    rows = _columns(path, "creation_time", "scheduled_time", "deletion_time", "num_gpu")
+    rows = read_columns(path, "creation_time", "scheduled_time", "deletion_time", "num_gpu")
     return _sorted(
         path,
         (
@@ -101,7 +101,8 @@ def at_load(arrivals: Sequence[Arrival], load: float, gpus: int, max_s: float = 
     return [Arrival(entry.arrival_s * factor, entry.duration_s) for entry in cut]
 
 
-def _columns(path: Path | str, *names: str) -> Iterator[tuple[Any, ...]]:
+def read_columns(path: Path | str, *names: str) -> Iterator[tuple[Any, ...]]:
+    """The rows of some columns of a Parquet file of the user."""
     parquet = require("pyarrow.parquet", extra="data", purpose="Reading a trace")
     try:
         file = parquet.ParquetFile(path)
