@@ -19,8 +19,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from packing_worlds import World, gavel, h200
-
 from foretell.devices import find_device
 from foretell.scheduling import (
     Contention,
@@ -38,6 +36,7 @@ from foretell.scheduling import (
 from foretell.scheduling.slowdown_packing import SlowdownPacking
 from foretell.scheduling.traces import Arrival, at_load, poisson, read_alibaba, read_philly, window
 from foretell.units import ms
+from packing_worlds import World, gavel, h200
 
 GPUS, JOBS, LOAD, LIMIT, LONGEST_S = 16, 1600, 3.0, 2.0, 4 * 3600.0
 T_95 = {9: 2.262, 4: 2.776, 1: 12.706}  # Student's t, two-sided
@@ -140,10 +139,8 @@ def large(gpus: int, jobs: int, load: float, policy: str) -> str:
     )
     seconds = time.process_time() - began
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return (
-        f"| {policy} | {load:g} | {jobs:,} | {gpus:,} | {seconds / 60:.1f} | {seconds / jobs * 1e6:.0f} | {after:.0f} | "
-        f"{after - before:.0f} | {totals.work_rate:.2f} |"
-    )
+    cells = (policy, f"{load:g}", f"{jobs:,}", f"{gpus:,}", f"{seconds / 60:.1f}", f"{seconds / jobs * 1e6:.0f}")
+    return f"| {' | '.join(cells)} | {after:.0f} | {after - before:.0f} | {totals.work_rate:.2f} |"
 
 
 def against_simpy(jobs: int = 20_000, gpus: int = 64) -> str:
@@ -202,7 +199,8 @@ def against_simpy(jobs: int = 20_000, gpus: int = 64) -> str:
     worst = max(abs(ends[run.job.name] - run.end_s) / run.end_s for run in runs)
     return (
         f"{jobs:,} jobs on {gpus} GPUs, pairs: our loop {ours_s / jobs * 1e6:.0f} µs a job with its decisions, SimPy "
-        f"{simpy_s / jobs * 1e6:.0f} µs without any, {simpy_s / ours_s:.1f} times as long; ends differ by at most {worst:.0e}."
+        f"{simpy_s / jobs * 1e6:.0f} µs without any, {simpy_s / ours_s:.1f} times as long; "
+        f"ends differ by at most {worst:.0e}."
     )
 
 
@@ -258,11 +256,13 @@ def main() -> None:
     say("\n" + against_simpy())
     if given.report:
         head = [
-            "# Packing", "", "`python benchmarks/packing.py --philly … --alibaba … --gavel … --report reports/packing.md`", "",
-            f"{GPUS} GPUs, {JOBS:,} jobs of one GPU, {given.seeds} seeds, paired; load {LOAD:g} (a backlog, as in the paper), "
-            f"every job may be slowed down {LIMIT:g} times in the mean, durations cut at {LONGEST_S / 3600:g} h. ± is half of a "
-            "95 % interval. Work is conserved, so that work a GPU second rises as the makespan falls.",
-        ]  # fmt: skip
+            "# Packing\n",
+            "`python benchmarks/packing.py --philly … --alibaba … --gavel … --report reports/packing.md`\n",
+            f"{GPUS} GPUs, {JOBS:,} jobs of one GPU, {given.seeds} seeds, paired; load {LOAD:g} (a backlog, as in the "
+            f"paper), every job may be slowed down {LIMIT:g} times in the mean, durations cut at {LONGEST_S / 3600:g} h. "
+            "± is half of a 95 % interval. Work is conserved, so that work a GPU second rises as the makespan falls. "
+            "The margin of our policy was chosen on other seeds.",
+        ]
         given.report.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")
 
 

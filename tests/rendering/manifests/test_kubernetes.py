@@ -17,7 +17,7 @@ WHOLE = PlaceKind("h200", H200, None, "exclusive", 1)
 SLICED = PlaceKind("h200 mig:3g.71gb", H200, parse_slice("mig:3g.71gb", H200), "exclusive", 1)
 CLUSTER = build_cluster([(SHARED,), (WHOLE,), (SLICED, SLICED)])
 
-# io.k8s.api.batch.v1.Job and io.k8s.api.core.v1.ConfigMap of the OpenAPI document of Kubernetes 1.31, cut to our fields;
+# io.k8s.api.batch.v1.Job and io.k8s.api.core.v1.ConfigMap of the OpenAPI document of Kubernetes, cut to our fields;
 # quantities of extended resources are whole numbers, and names are those of RFC 1123
 NAME = {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
 TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}

@@ -123,5 +123,5 @@ def test_a_bad_policy_and_a_bad_option_come_before_any_model_is_read(pack) -> No
         pack(absent + 'dtype = "fp99"\n')
     with pytest.raises(InputError, match="Job 'a': dtype is 16"):
         pack(absent + "dtype = 16\n")
-    with pytest.raises(foretell.ForetellError, match="absent.onnx"):
+    with pytest.raises(foretell.ForetellError, match=r"absent\.onnx"):
         pack(absent)
