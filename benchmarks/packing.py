@@ -259,8 +259,8 @@ def main() -> None:
             "# Packing\n",
             "`python benchmarks/packing.py --philly … --alibaba … --gavel … --report reports/packing.md`\n",
             f"{GPUS} GPUs, {JOBS:,} jobs of one GPU, {given.seeds} seeds, paired; load {LOAD:g} (a backlog, as in the "
-            f"paper), every job may be slowed down {LIMIT:g} times in the mean, durations cut at {LONGEST_S / 3600:g} h. "
-            "± is half of a 95 % interval. Work is conserved, so that work a GPU second rises as the makespan falls. "
+            f"paper), every job may be slowed down {LIMIT:g} times in the mean, durations cut at {LONGEST_S / 3600:g} "
+            "h. ± is half of a 95 % interval. Work is conserved, so that work a GPU second rises as the makespan falls. "
             "The margin of our policy was chosen on other seeds.",
         ]
         given.report.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")

@@ -137,10 +137,10 @@ def test_what_ran_together_is_known_the_next_time() -> None:
 
 
 def test_a_job_that_goes_with_everybody_is_not_wasted_on_its_like(monkeypatch: pytest.MonkeyPatch) -> None:
-    # light jobs slow nobody down, heavy ones each other
+    # two light jobs gain most, but then the heavy ones, which halve each other, have no partner
     def rule(kind: PlaceKind, members: Sequence[Profile]) -> list[float]:
         heavy = sum(member.number < 3 for member in members)
-        return [2.0 if member.number < 3 and heavy > 1 else 1.0 if heavy < 2 else 1.2 for member in members]
+        return [(1.25 if heavy < 2 else 2.0) if member.number < 3 and len(members) > 1 else 1.0 for member in members]
 
     pair = PlaceKind(KIND.name, H200, None, "mps", 2)
     heavy, light = [profile(number) for number in range(3)], [profile(number) for number in range(3, 6)]
