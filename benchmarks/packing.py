@@ -33,8 +33,8 @@ from foretell.scheduling import (
     make_policy,
     simulate,
 )
-from foretell.scheduling.slowdown_packing import SlowdownPacking
-from foretell.scheduling.traces import Arrival, at_load, poisson, read_alibaba, read_philly, window
+from foretell.scheduling.inputs.traces import Arrival, at_load, poisson, read_alibaba, read_philly, window
+from foretell.scheduling.policies.slowdown_packing import SlowdownPacking
 from foretell.units import ms
 from packing_worlds import World, gavel, h200
 
@@ -260,7 +260,7 @@ def main() -> None:
             "`python benchmarks/packing.py --philly … --alibaba … --gavel … --report reports/packing.md`\n",
             f"{GPUS} GPUs, {JOBS:,} jobs of one GPU, {given.seeds} seeds, paired; load {LOAD:g} (a backlog, as in the "
             f"paper), every job may be slowed down {LIMIT:g} times in the mean, durations cut at {LONGEST_S / 3600:g} "
-            "h. ± is half of a 95 % interval. Work is conserved, so that work a GPU second rises as the makespan falls. "
+            "h. ± is half of a 95 % interval. Work is conserved: work a GPU second rises as the makespan falls. "
             "The margin of our policy was chosen on other seeds.",
         ]
         given.report.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")

@@ -22,7 +22,7 @@ import numpy
 from foretell.datasets.opening import open_store
 from foretell.devices import find_device
 from foretell.scheduling import Demand, PlaceKind, Profile, Slowdowns
-from foretell.scheduling.measured_pairs import read_gavel
+from foretell.scheduling.inputs.measured_pairs import read_gavel
 
 FOLDS = 10
 # waves: how many times the blocks of a kernel fill the GPU; block_us: how long others wait for a place on an SM

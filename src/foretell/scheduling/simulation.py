@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from foretell.errors import InputError
 from foretell.scheduling.cluster import Cluster
 from foretell.scheduling.jobs import Job, Profile, Run
-from foretell.scheduling.policies import Policy
+from foretell.scheduling.policies.policy import Policy
 from foretell.scheduling.slowdowns import Slowdowns, remembered
 from foretell.scheduling.state import Member, PlaceState
 from foretell.scheduling.totals import Totals

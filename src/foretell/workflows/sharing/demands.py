@@ -9,7 +9,7 @@ from foretell.errors import DataError, ForetellError, InputError
 from foretell.graph import graph_costs
 from foretell.records import Prediction
 from foretell.scheduling.cluster import PlaceKind
-from foretell.scheduling.job_file import JobSpec
+from foretell.scheduling.inputs.job_file import JobSpec
 from foretell.scheduling.jobs import Demand, Profile
 from foretell.units import bytes_per_s, seconds_from_ms
 from foretell.workflows.workload import Configuration, choose_predictor, load_graph, read_configuration

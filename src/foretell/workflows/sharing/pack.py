@@ -10,14 +10,14 @@ from typing import Any
 from foretell.errors import InputError
 from foretell.readable import Readable
 from foretell.scheduling.cluster import Cluster
-from foretell.scheduling.cluster_file import read_cluster
-from foretell.scheduling.job_file import Arrivals, JobFile, JobSpec, read_jobs
+from foretell.scheduling.inputs.cluster_file import read_cluster
+from foretell.scheduling.inputs.job_file import Arrivals, JobFile, JobSpec, read_jobs
+from foretell.scheduling.inputs.traces import READERS, at_load, poisson, window
 from foretell.scheduling.jobs import Job, Profile, Run
-from foretell.scheduling.policies import POLICIES, make_policy
+from foretell.scheduling.policies.choice import POLICIES, make_policy
 from foretell.scheduling.simulation import simulate
 from foretell.scheduling.slowdowns import Contention, MeasuredSlowdowns
 from foretell.scheduling.totals import Totals
-from foretell.scheduling.traces import READERS, at_load, poisson, window
 from foretell.units import ms
 from foretell.workflows.sharing.demands import read_profiles
 

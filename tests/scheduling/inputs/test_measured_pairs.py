@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from foretell.errors import DataError
-from foretell.scheduling.measured_pairs import read_gavel
+from foretell.scheduling.inputs.measured_pairs import read_gavel
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from foretell.errors import DataError
 from foretell.scheduling.cluster import MPS
-from foretell.scheduling.traces import read_columns
+from foretell.scheduling.inputs.traces import read_columns
 
 _ONE_GPU = ", 1)"
 

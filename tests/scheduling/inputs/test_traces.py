@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from foretell.errors import DataError
-from foretell.scheduling.traces import Arrival, at_load, poisson, read_alibaba, read_philly, window
+from foretell.scheduling.inputs.traces import Arrival, at_load, poisson, read_alibaba, read_philly, window
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

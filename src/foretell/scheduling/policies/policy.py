@@ -1,31 +1,16 @@
-"""Scheduling: the policies: who starts where, and when. A policy is one class and one line of `POLICIES`.
+"""Scheduling: what a policy is: it decides who starts where, and when.
 
-All of them see the same: a job that arrives gets a place, or waits; when a job ends, its place may take jobs that wait.
+All of them see the same: a job that arrives gets a place, or waits; when a job ends, its place may take those waiting.
 They differ in what they count. None may start a job that lacks memory, or more jobs than the place allows.
 """
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from foretell.registry import Registry
 from foretell.scheduling.cluster import PlaceKind
 from foretell.scheduling.jobs import Profile
-from foretell.scheduling.slowdowns import Slowdowns
 from foretell.scheduling.state import PlaceState
 from foretell.scheduling.waiting import Head
-
-POLICIES = Registry(
-    "policy",
-    {
-        "slowdown": "foretell.scheduling.slowdown_packing:SlowdownPacking",
-        "exclusive": "foretell.scheduling.load_packing:ExclusivePacking",
-        "slots": "foretell.scheduling.load_packing:SlotPacking",
-        "utilisation": "foretell.scheduling.load_packing:UtilisationPacking",
-        "occupancy": "foretell.scheduling.load_packing:OccupancyPacking",
-        # knows the true slowdowns, as nobody does before the jobs have run: how far the others are from it
-        "oracle": "foretell.scheduling.slowdown_packing:OraclePacking",
-    },
-)
 
 Apart = Collection[tuple[int, int]]
 """Pairs of numbers of profiles whose jobs cannot run together for reasons beyond memory, both ways round."""
@@ -48,20 +33,6 @@ class Policy(Protocol):
 
     def choose(self, state: PlaceState, heads: Sequence[Head]) -> Profile | None:
         """Which of the jobs that wait starts at this place, where one has ended; None if none should."""
-
-
-def make_policy(name: str, predicted: Slowdowns, true: Slowdowns, apart: Apart = ()) -> Policy:
-    """The policy of a name. Only the oracle gets the true slowdowns.
-
-    >>> from foretell.scheduling.slowdowns import Contention
-    >>> make_policy("best", Contention(), Contention())
-    Traceback (most recent call last):
-    ...
-    foretell.errors.UnknownNameError: Unknown policy 'best'. Choose from: exclusive, occupancy, oracle, slots, \
-slowdown, utilisation.
-    """
-    policy: Policy = POLICIES.load(name)(true if name == "oracle" else predicted, apart)
-    return policy
 
 
 def has_room(kind: PlaceKind, present: Sequence[Profile], used_mib: float, profile: Profile, apart: Apart) -> bool:

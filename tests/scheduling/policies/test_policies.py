@@ -20,7 +20,7 @@ from foretell.scheduling import (
     make_policy,
     simulate,
 )
-from foretell.scheduling.slowdown_packing import SlowdownPacking
+from foretell.scheduling.policies.slowdown_packing import SlowdownPacking
 from scheduling.worlds import H200, KIND, cluster, profile
 
 
@@ -123,7 +123,7 @@ def test_forgotten_groups_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("foretell.scheduling.slowdowns._MOST_REMEMBERED", 3)
     monkeypatch.setattr("foretell.scheduling.simulation._VOID_PER_PLACE", 1)
     assert makespan() == before
-    monkeypatch.setattr("foretell.scheduling.slowdown_packing._MOST_GROUPS", 3)
+    monkeypatch.setattr("foretell.scheduling.policies.slowdown_packing._MOST_GROUPS", 3)
     assert makespan() == pytest.approx(before, rel=0.2)  # pairs that are judged twice count twice for what is usual
 
 
@@ -146,7 +146,7 @@ def test_a_job_that_goes_with_everybody_is_not_wasted_on_its_like(monkeypatch: p
     heavy, light = [profile(number) for number in range(3)], [profile(number) for number in range(3, 6)]
     work = [Job(f"j{number}", one, 0.0, 10.0) for number, one in enumerate([*light, *heavy] * 4)]
     thrifty = simulate(work, cluster(2, pair), SlowdownPacking(rule), rule)
-    monkeypatch.setattr("foretell.scheduling.slowdown_packing._FEWEST_PAIRS", math.inf)
+    monkeypatch.setattr("foretell.scheduling.policies.slowdown_packing._FEWEST_PAIRS", math.inf)
     greedy = simulate(work, cluster(2, pair), SlowdownPacking(rule), rule)
     assert thrifty.makespan_s < greedy.makespan_s
 

@@ -20,7 +20,7 @@ from itertools import islice
 
 from foretell.scheduling.cluster import PlaceKind
 from foretell.scheduling.jobs import Profile
-from foretell.scheduling.policies import Apart, has_room
+from foretell.scheduling.policies.policy import Apart, has_room
 from foretell.scheduling.slowdowns import Slowdowns
 from foretell.scheduling.state import PlaceState
 from foretell.scheduling.waiting import Head

@@ -37,7 +37,7 @@ from pathlib import Path
 from foretell.errors import DataError
 from foretell.registry import did_you_mean
 from foretell.scheduling.cluster import METHODS, MPS
-from foretell.scheduling.traces import TRACES
+from foretell.scheduling.inputs.traces import TRACES
 from foretell.toml_rows import Row, read_own
 
 _SHARES = ("occupancy", "utilisation", "sm_share", "bandwidth_share")

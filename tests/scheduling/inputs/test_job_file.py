@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from foretell.errors import DataError
-from foretell.scheduling.cluster_file import read_cluster
-from foretell.scheduling.job_file import read_jobs
+from foretell.scheduling.inputs.cluster_file import read_cluster
+from foretell.scheduling.inputs.job_file import read_jobs
 
 JOB = '[[job]]\nname = "a"\nalone_ms = 5\nsteps = 10\n'
 
