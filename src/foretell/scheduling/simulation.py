@@ -6,8 +6,8 @@ the slowdowns are looked up anew, and the next end at this place is put on the h
 a version number tells. So every job causes a few events, whatever the number of GPUs, and arrivals are read one by one:
 memory holds the places, the jobs that run or wait, and sums.
 
-The loop is written by hand. With SimPy, where each job is a process that is interrupted when its rate changes, the same
-simulation takes several times as long (`benchmarks/packing.py` measures both); tests compare the two.
+The loop is a heap and a while, written by hand: SimPy as the clock of the same simulation takes longer, keeps void
+events until they are due, and would be a dependency (`benchmarks/packing.py` measures both). Tests compare the two.
 """
 
 import heapq
@@ -154,7 +154,10 @@ class Simulation:
         if not math.isfinite(soonest_s):
             names = ", ".join(member.job.name for member in state.members)
             raise InputError(f"The slowdowns of {names} at {state.kind.name} are not finite: they never end.")
-        heapq.heappush(self._ends, (self._now + max(soonest_s, 0.0), state.number, state.version))
+        self._expect(state, self._now + max(soonest_s, 0.0))
+
+    def _expect(self, state: PlaceState, end_s: float) -> None:
+        heapq.heappush(self._ends, (end_s, state.number, state.version))
         if len(self._ends) > _VOID_PER_PLACE * len(self.states):
             self._ends = [entry for entry in self._ends if entry[2] == self.states[entry[1]].version]
             heapq.heapify(self._ends)
