@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foretell.workflows.inspect import Inspection, inspect
     from foretell.workflows.measure.collect import collect
     from foretell.workflows.measure.profile import profile
+    from foretell.workflows.sharing.pack import Packing, pack
     from foretell.workflows.sweep import Sweep, sweep
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Inspection",
     "Measurement",
     "ModelComparison",
+    "Packing",
     "Prediction",
     "Sweep",
     "Target",
@@ -37,6 +39,7 @@ __all__ = [
     "devices",
     "inspect",
     "load_graph",
+    "pack",
     "predict",
     "profile",
     "sweep",
@@ -47,11 +50,13 @@ _LATER = {
     "Advice": "foretell.advisors.placement",
     "Inspection": "foretell.workflows.inspect",
     "ModelComparison": "foretell.workflows.compare",
+    "Packing": "foretell.workflows.sharing.pack",
     "Sweep": "foretell.workflows.sweep",
     "advise": "foretell.workflows.advise",
     "collect": "foretell.workflows.measure.collect",
     "compare": "foretell.workflows.compare",
     "inspect": "foretell.workflows.inspect",
+    "pack": "foretell.workflows.sharing.pack",
     "profile": "foretell.workflows.measure.profile",
     "sweep": "foretell.workflows.sweep",
 }

@@ -42,6 +42,27 @@ class Row:
             tables[key] = Row(f"{self.where}, {name}.{key}", fields)
         return tables
 
+    def row(self, name: str) -> "Row":
+        """The table ``name``, which must be present."""
+        inner = self.fields.get(name)
+        if not isinstance(inner, dict):
+            raise DataError(f"{self.where}: {name} is {_shown(inner)}; it must be a table, such as [{name}]")
+        return Row(f"{self.where}, {name}", inner)
+
+    def list_of_rows(self, name: str) -> list["Row"]:
+        """The tables of the list ``name``, as [[name]] writes them; empty if it is absent."""
+        inner = self.fields.get(name, [])
+        if not isinstance(inner, list) or not all(isinstance(fields, dict) for fields in inner):
+            raise DataError(f"{self.where}: {name} is {_shown(inner)}; it must be a list of tables, such as [[{name}]]")
+        return [Row(f"{self.where}, {name} {number}", fields) for number, fields in enumerate(inner, 1)]
+
+    def texts(self, name: str) -> list[str]:
+        """A list of strings; empty if it is absent."""
+        value = self.fields.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(entry, str) and entry.strip() for entry in value):
+            raise DataError(f"{self.where}: {name} is {_shown(value)}; it must be a list of texts in quotes")
+        return list(value)
+
     def text(self, name: str) -> str:
         """A string that must be present and not empty."""
         value = self.fields.get(name)
@@ -108,16 +129,14 @@ def read_shipped(package: str, name: str) -> Row:
     return Row(name, tomllib.loads(files(package).joinpath(name).read_text(encoding="utf-8")))
 
 
-def read_own(path: Path | str) -> Row:
-    """Read a TOML file of the user."""
+def read_own(path: Path | str, page: str = "docs/costs.md") -> Row:
+    """Read a TOML file of the user; ``page`` shows an example of it."""
     try:
         return Row(str(path), tomllib.loads(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
-        raise DataError(
-            f"Cannot read {path}: {error.strerror}. Give a TOML file; docs/costs.md shows an example"
-        ) from error
+        raise DataError(f"Cannot read {path}: {error.strerror}. Give a TOML file; {page} shows an example") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not TOML: {error}. docs/costs.md shows an example") from error
+        raise DataError(f"{path} is not TOML: {error}. {page} shows an example") from error
 
 
 def sources_of(file: Row) -> dict[str, object]:

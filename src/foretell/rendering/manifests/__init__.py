@@ -1,0 +1,1 @@
+"""A schedule as files for those who run it."""

@@ -1,0 +1,1 @@
+"""Files of jobs and clusters, traces, and tables of measured pairs."""

@@ -1,0 +1,1 @@
+"""Policies: who starts where, and when."""

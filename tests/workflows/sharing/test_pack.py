@@ -1,0 +1,127 @@
+"""From two files to a schedule."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import foretell
+from foretell.errors import InputError, UnknownNameError
+from foretell.testing import tiny_onnx
+
+CLUSTER = '[[gpu]]\ndevice = "h200"\ncount = 2\nshare = "mps"\n'
+SMALL = '[[job]]\nname = "small"\nalone_ms = 10\nsteps = 1000\nsm_share = 0.4\nmemory_mib = 1000\n'
+LARGE = '[[job]]\nname = "large"\nalone_ms = 10\nsteps = 1000\nmemory_mib = 100000\n'
+
+
+@pytest.fixture
+def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FORETELL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(jobs: str, cluster: str = CLUSTER, **options) -> foretell.Packing:
+        Path("jobs.toml").write_text(jobs)
+        Path("cluster.toml").write_text(cluster)
+        return foretell.pack("jobs.toml", cluster="cluster.toml", **options)
+
+    return run
+
+
+def test_jobs_of_numbers(pack) -> None:
+    packing = pack(SMALL + "count = 4\n")
+    assert packing.totals.makespan_s == pytest.approx(10.0)  # 0.4 + 0.4 of the SMs: two on each GPU, none slowed down
+    assert [row["gpu"] for row in packing.rows()] == [0, 0, 1, 1]
+    assert pack(SMALL + "count = 4\n", policy="exclusive").totals.makespan_s == pytest.approx(20.0)
+
+
+def test_the_record_can_be_read_and_written(pack) -> None:
+    packing = pack(SMALL + "count = 3\nmax_slowdown = 1.5\n" + LARGE)
+    text = repr(packing)
+    assert packing.heading() in text
+    assert 3 <= len(text.splitlines()) <= 30
+    document = json.loads(json.dumps(packing.to_dict(), allow_nan=False))
+    assert document["jobs"] == len(document["schedule"]) == 4
+    assert document["limits"] == {"jobs": 3, "broken": 0, "share": 0.0}
+    assert {row["job"]: row.get("keeps_limit") for row in document["schedule"]} == {
+        "small-1": True, "small-2": True, "small-3": True, "large": None,
+    }  # fmt: skip
+    assert all("slice" not in row for row in document["schedule"])
+    assert packing._repr_html_().count("<tr>") == len(list(packing.lines()))
+    pandas = pytest.importorskip("pandas")
+    frame = packing.to_frame()
+    assert isinstance(frame, pandas.DataFrame)
+    assert len(frame) == 4
+
+
+def test_a_model_is_predicted_for_every_kind_of_place(pack, tmp_path: Path) -> None:
+    (tmp_path / "tiny.onnx").write_bytes(tiny_onnx().SerializeToString())
+    job = '[[job]]\nname = "tiny"\nmodel = "tiny.onnx"\nbatch_size = 4\ndtype = "fp16"\nsteps = 100000\ncount = 3\n'
+    packing = pack(job, '[[gpu]]\ndevice = "h200"\n[[gpu]]\ndevice = "h200"\nmig = ["3g.71gb", "1g.18gb"]\n')
+    demands = packing.runs[0].job.profile.demands
+    alone_ms = foretell.predict("tiny.onnx", batch_size=4, dtype="fp16").latency_ms
+    assert demands["h200"].alone_ms == pytest.approx(alone_ms.value)
+    assert demands["h200 mig:1g.18gb"].slice_slowdown >= 1
+    assert 0.25 <= demands["h200"].sm_share <= 1
+    assert demands["h200"].memory_mib > 100
+    assert {run.place for run in packing.runs} == {0, 1, 2}
+    assert any("extrapolated" in warning for warning in packing.warnings)
+
+
+def test_numbers_on_a_slice_follow_what_the_slice_lacks(pack) -> None:
+    packing = pack(LARGE.replace("100000", "5000"), '[[gpu]]\ndevice = "h200"\nmig = ["1g.18gb"]\n')
+    demand = packing.runs[0].job.profile.demands["h200 mig:1g.18gb"]
+    assert demand.slice_slowdown == pytest.approx(132 / 16)  # all SMs before, 16 of 132 here
+    assert packing.runs[0].slowdown == pytest.approx(132 / 16)
+
+
+def test_seconds_are_those_alone_on_the_fastest_place(pack) -> None:
+    packing = pack(SMALL.replace("steps = 1000", "seconds = 42"))
+    assert packing.totals.makespan_s == pytest.approx(42.0)
+
+
+def test_a_job_comes_after_others(pack) -> None:
+    packing = pack(SMALL + "count = 3\n" + LARGE + 'after = ["small"]\n')
+    ends = {run.job.profile.name: run for run in packing.runs}
+    assert ends["large"].start_s == pytest.approx(max(r.end_s for r in packing.runs if r.job.profile.name == "small"))
+    assert ends["large"].waiting_s == 0
+
+
+def test_measured_slowdowns_are_true_and_the_oracle_knows_them(pack) -> None:
+    jobs = SMALL + "max_slowdown = 1.5\n" + SMALL.replace('"small"', '"other"') + "max_slowdown = 1.5\n"
+    jobs += '[[together]]\njobs = ["small", "other"]\nslowdowns = [3, 3]\n'
+    cluster = CLUSTER.replace("count = 2", "count = 1")
+    assert pack(jobs, cluster).totals.broken == 2
+    assert pack(jobs, cluster, policy="oracle").totals.broken == 0
+
+
+def test_poisson_arrivals(pack) -> None:
+    arrivals = '[arrivals]\ntrace = "poisson"\njobs = 200\nload = 2\nmean_s = 30\nseed = 3\n'
+    kinds = SMALL.replace("steps = 1000\n", "") + LARGE.replace("steps = 1000\n", "")
+    one, two = (pack(arrivals + kinds, policy=policy) for policy in ("slowdown", "slowdown"))
+    assert one.totals.jobs == 200
+    assert one.to_dict() == two.to_dict()
+    assert {run.job.profile.name for run in one.runs} == {"small", "large"}
+
+
+def test_only_the_first_jobs_are_kept(pack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretell.workflows.sharing.pack.MOST_RUNS", 5)
+    packing = pack(SMALL + "count = 9\n")
+    assert (packing.totals.jobs, len(packing.runs)) == (9, 5)
+    assert "the first 5 of 9" in packing.warnings[-1]
+
+
+def test_a_job_that_fits_nowhere_says_how_much_it_needs(pack) -> None:
+    with pytest.raises(InputError, match=r"'large' fits nowhere: it needs 200,000 MiB, and the largest place has 14"):
+        pack(LARGE.replace("100000", "200000"))
+
+
+def test_a_bad_policy_and_a_bad_option_come_before_any_model_is_read(pack) -> None:
+    absent = '[[job]]\nname = "a"\nmodel = "absent.onnx"\nsteps = 1\n'
+    with pytest.raises(UnknownNameError, match="Did you mean 'slots'"):
+        pack(absent, policy="slot")
+    with pytest.raises(InputError, match="Job 'a': Unknown dtype 'fp99'"):
+        pack(absent + 'dtype = "fp99"\n')
+    with pytest.raises(InputError, match="Job 'a': dtype is 16"):
+        pack(absent + "dtype = 16\n")
+    with pytest.raises(foretell.ForetellError, match=r"absent\.onnx"):
+        pack(absent)
