@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from foretell.errors import MeasurementError
 from foretell.processes.child import Message
@@ -57,7 +57,7 @@ class Stage:
             failure = f"{message['status']}: {message['values']['error']}"
             log.info("%s: %s", self.chosen[message["id"]].workload.spec, failure[:160])
 
-    def prepare(self, only: Sequence[frozenset[str]]) -> None:
+    def prepare(self, only: Sequence[Iterable[str]]) -> None:
         """Let every process capture its share of all workloads, or of the members of the groups ``only``."""
         started = time.monotonic()
         names_to_prepare = set[str]().union(*only)
