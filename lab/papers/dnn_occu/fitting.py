@@ -17,6 +17,7 @@ from lab.papers.dnn_occu.networks import NETWORKS, Batch, torch
 
 _LEAST_SPREAD = 0.05
 _LEAST_SHARE = 1e-3
+_MOST_PAIRS = 4_000_000  # of nodes in a batch: a gigabyte of attention
 
 Values = NDArray[np.float64]
 Log = Callable[[str], None]
@@ -65,7 +66,7 @@ def make_batch(
     most = max(map(len, graphs))
     nodes = np.zeros((len(graphs), most, len(middle)), np.float32)
     is_node, links = np.zeros((len(graphs), most), bool), np.zeros((len(graphs), most), np.int64)
-    steps = np.zeros((len(graphs), most, most), np.int64)
+    steps = np.zeros((len(graphs), most, most), np.int32)
     edges, features = list[Any](), list[Any]()
     for place, graph in enumerate(graphs):
         count = len(graph)
@@ -79,11 +80,22 @@ def make_batch(
 
 
 def _parts(graphs: Sequence[OccupancyGraph], size: int, order: NDArray[np.intp] | None = None) -> list[Any]:
-    """Places of graphs of similar size, so that little is padded; ``order`` shuffles what is of one size."""
+    """Places of graphs of similar size, so that little is padded; ``order`` shuffles what is of one size.
+
+    A part has at most ``size`` graphs, and fewer where they are large: attention takes their nodes squared.
+    """
     shuffled = np.arange(len(graphs)) if order is None else order
     lengths = np.array([len(graphs[place]) for place in shuffled])
-    by_size = shuffled[np.argsort(np.log2(lengths).round(), kind="stable")]
-    return [by_size[start : start + size] for start in range(0, len(by_size), size)]
+    by_size = shuffled[np.argsort((2 * np.log2(lengths)).round(), kind="stable")]
+    parts, part, most = list[Any](), list[int](), 0
+    for place in by_size.tolist():
+        longest = max(most, len(graphs[place]))
+        if part and (len(part) == size or (len(part) + 1) * longest**2 > _MOST_PAIRS):
+            parts.append(np.array(part))
+            part, longest = [], len(graphs[place])
+        part.append(place)
+        most = longest
+    return [*parts, np.array(part)]
 
 
 def fit_network(

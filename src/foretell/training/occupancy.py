@@ -95,10 +95,8 @@ class OccupancySet:
         kernels = self.launches
         known = samples[self.rows.owner[self.row]] & np.isfinite(kernels.occupancy_pct)
         occupancy_pct = np.where(known, kernels.occupancy_pct, model.occupancy_pct(kernels.launches))
-        time_us = kernels.launches.time_us
-        time_us = (
-            np.where(known, kernels.counted_us, model.counted_us(time_us, np.ones(len(time_us)))) * kernels.kernels
-        )
+        one_us = np.where(known, kernels.counted_us, model.counted_us(kernels.launches.time_us))
+        time_us = one_us * kernels.kernels
         size = len(self.rows.counts)
         spent_us = np.bincount(self.row, time_us, size)
         full = np.bincount(self.row, time_us * occupancy_pct, size)
@@ -157,9 +155,7 @@ def read_occupancy(store: Path, device: str, cache: Path, log: Log = lambda _: N
     )  # fmt: skip
 
 
-def judge(
-    data: OccupancySet, files: Sequence[Path], fit: NetworkFit = _FIT, log: Log = lambda _: None
-) -> Judged:  # fmt: skip
+def judge(data: OccupancySet, files: Sequence[Path], fit: NetworkFit = _FIT, log: Log = lambda _: None) -> Judged:
     """What is predicted for every counted workload without its architecture; ``files`` cache the networks of folds."""
     rows, size = data.rows, len(data.rows.counts)
     occupancy_pct, time_us, label_pct, label_us = (np.zeros(size) for _ in range(4))
@@ -243,6 +239,7 @@ def train(store: Path, device: str, cache: Path, out: Path, fit: NetworkFit = _F
         "device": data.device,
         "workloads": len(judged.truth),
         "architectures": len({architecture_of(sample.spec) for sample in judged.samples}),
+        "modes": sorted({sample.setting.mode for sample in judged.samples}),
         "traced": len(data.launches.workload_ids),
         "held_out": mape(judged.truth, judged.predicted),
         "times": data.source,

@@ -21,6 +21,7 @@ from foretell.testing import tiny_graph
 
 pytest.importorskip("torch")
 COUNT = 300
+CARD = {"width": 0.1, "modes": ["inference"]}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_units_that_differ_in_reuse_alone_count_once(units: LabelledUnits) -> No
 
 
 def test_a_workload_is_the_mean_of_its_units_by_time(network: UnitNetwork, units: LabelledUnits) -> None:
-    model = OccupancyModel.load(write(network, {"width": 0.1}))
+    model = OccupancyModel.load(write(network, CARD))
     two = DistinctUnits(units.features[:2], np.array([1.0, 3.0]), np.ones(2), np.array([0, 1, 1, 1]))
     (first, second), (long, short) = model.units(two.features)
     estimate = model.predict(two, np.array([10.0, 20.0]))
@@ -67,15 +68,17 @@ def test_a_workload_is_the_mean_of_its_units_by_time(network: UnitNetwork, units
     assert estimate.value == pytest.approx(expected)
     assert estimate.low == pytest.approx(expected / np.exp(0.1))
     assert estimate.low < estimate.value < estimate.high <= 100
+    # training steps were not counted: twice the width
+    assert model.predict(two, np.array([10.0, 20.0]), "training").low == pytest.approx(expected / np.exp(0.2))
 
 
 def test_a_file_of_other_features_or_damaged_is_refused(network: UnitNetwork) -> None:
-    data = write(network, {"width": 0.1})
+    data = write(network, CARD)
     with pytest.raises(ModelError, match="not a fitted model of occupancy"):
         OccupancyModel.load(data[:-60])
     buffer = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(buffer, "w") as new:
-        new.writestr("card.json", json.dumps({"schema": "another", "width": 0.1}))
+        new.writestr("card.json", json.dumps({**CARD, "schema": "another"}))
         new.writestr("network.npz", old.read("network.npz"))
     with pytest.raises(ModelError, match="fit it again: foretell train -p occupancy"):
         OccupancyModel.load(buffer.getvalue())
@@ -84,7 +87,7 @@ def test_a_file_of_other_features_or_damaged_is_refused(network: UnitNetwork) ->
 def test_only_whole_devices_that_were_counted_have_an_occupancy(
     network: UnitNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = OccupancyModel.load(write(network, {"width": 0.1}))
+    model = OccupancyModel.load(write(network, CARD))
     monkeypatch.setattr(occupancy, "shipped", lambda device: model if device == "h200" else None)
     h200 = find_device("h200")
     workload = Workload(tiny_graph(), Target(h200))

@@ -7,6 +7,7 @@ from lab.papers.dnn_occu.graphs import OccupancyGraph, steps_between
 
 pytest.importorskip("torch")
 
+from lab.papers.dnn_occu import fitting
 from lab.papers.dnn_occu.fitting import Fit, fit_network, make_batch
 from lab.papers.dnn_occu.networks import NETWORKS, torch
 
@@ -59,3 +60,10 @@ def test_a_fit_ends_where_it_no_longer_improves() -> None:
     )
     assert fitted.converged
     assert len(fitted.losses) < 200
+
+
+def test_large_graphs_share_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "_MOST_PAIRS", 60)
+    parts = fitting._parts([chain(length, 0.0) for length in (3, 7, 3, 7, 3, 20)], 2)
+    assert sorted(place for part in parts for place in part.tolist()) == list(range(6))
+    assert [part.tolist() for part in parts] == [[0, 2], [4], [1], [3], [5]]

@@ -13,7 +13,6 @@ Limits: fitted to one device. The sizes of allocations (256 registers, 128 bytes
 the system) are those of compute capability 8.0 and later.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +29,6 @@ _REGISTER_UNIT = 256  # registers are given to a warp in such portions
 _PARTITIONS = 4  # of an SM: each has a quarter of the registers
 _SHARED_UNIT, _SHARED_SYSTEM = 128, KIB
 _LEAST_PCT = 0.5  # counters round to 0.01; below this the logarithm would be noise
-_CLASS = 12  # the column of the class
 _FIT = TreeFit(
     rounds=150, leaves=63, learning_rate=0.1, least_in_leaf=20,
     others={"feature_fraction": 0.8, "bagging_fraction": 0.8, "bagging_freq": 1},
@@ -87,7 +85,7 @@ def full_occupancy(launches: Launches, device: Device) -> tuple[Values, Values]:
 
 
 def describe_launches(launches: Launches, device: Device) -> NDArray[np.float32]:
-    """The features of each kernel, for trees."""
+    """The features of each kernel, for trees; the last one is the code of its algorithm."""
     assert device.limits is not None
     held = resident_blocks(launches, device.limits)
     large, _ = full_occupancy(launches, device)
@@ -117,17 +115,17 @@ class LaunchModel:
         share = np.exp(np.asarray(self.trees.predict(describe_launches(launches, self.device))))
         return np.asarray(np.minimum(share * full, large))
 
-    def counted_us(self, time_us: Values, kernels: Values) -> Values:
-        """How long kernels take under a counter that take this long in a replay."""
-        return time_us + self.added_us * kernels
+    def counted_us(self, time_us: Values) -> Values:
+        """How long each kernel takes under a counter that takes this long in a replay."""
+        return time_us + self.added_us
 
 
 def fit_launches(
-    launches: Launches, occupancy_pct: Values, counted_us: Values, device: Device, fits: Sequence[TreeFit] = (_FIT,)
+    launches: Launches, occupancy_pct: Values, counted_us: Values, device: Device, fit: TreeFit = _FIT
 ) -> LaunchModel:
     """Learn from counted kernels; ``counted_us`` is how long each took while it was counted."""
     _, full = full_occupancy(launches, device)
     target = np.log(np.maximum(occupancy_pct, _LEAST_PCT) / full)
     rows = describe_launches(launches, device)
-    trees = fits[0].fit(rows, target, np.sqrt(counted_us), categorical=(_CLASS,))
+    trees = fit.fit(rows, target, np.sqrt(counted_us), categorical=(rows.shape[1] - 1,))
     return LaunchModel(trees, device, float(np.median(counted_us - launches.time_us)))

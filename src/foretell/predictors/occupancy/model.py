@@ -7,8 +7,8 @@ is the occupancy of the workload: what Nsight Compute shows as achieved occupanc
 Why another time: a counter runs kernels one by one and adds about a microsecond to each. Kernels that a library runs
 side by side (the groups of a convolution) count one after the other.
 
-Intervals are conformal. The scores are errors on architectures that were left out, as logarithms; the widths of classes
-of workloads that are hard to tell (many new units) differ.
+Intervals are conformal: their width comes from errors on architectures that were left out, as logarithms. In a mode
+that nobody counted they are twice as wide.
 
 Limits: fitted to whole devices and to PyTorch in eager mode. On a slice, under ``torch.compile`` and on devices whose
 kernels nobody counted there is no occupancy: other kernels run there, or other numbers of blocks lie on an SM.
@@ -38,6 +38,7 @@ from foretell.records import Estimate, Workload
 MOST_PCT = 101.0  # the upper end of the logit: a counter can show 100
 _MAX_LOGIT = 30.0
 _MAX_LOG_TIME = 5.0
+_UNCOUNTED = 2.0  # times the width: an assumption
 
 Values = NDArray[np.float64]
 
@@ -55,7 +56,7 @@ class OccupancyModel:
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 card, network = json.loads(archive.read("card.json")), archive.read("network.npz")
-            schema, width = card["schema"], float(card["width"])
+            schema, width, _ = card["schema"], float(card["width"]), list(card["modes"])
         except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise ModelError(f"These {len(data)} bytes are not a fitted model of occupancy: {error}.") from error
         if schema != SCHEMA or not 0.0 < width < math.inf:
@@ -69,11 +70,12 @@ class OccupancyModel:
         """For each unit its occupancy in per cent, and its time under a counter over its predicted time."""
         return predict_units(self.network, features)
 
-    def predict(self, units: DistinctUnits, unit_us: Values) -> Estimate:
+    def predict(self, units: DistinctUnits, unit_us: Values, mode: str = "inference") -> Estimate:
         """The occupancy of a workload with these units and times, in per cent."""
         occupancy_pct, ratio = self.units(units.features)
         value = weighted_mean(occupancy_pct, unit_us * ratio * units.counts)
-        width = math.exp(float(self.card["width"]))
+        # in a mode that was traced but not counted nothing could be compared
+        width = math.exp(float(self.card["width"]) * (1.0 if mode in self.card["modes"] else _UNCOUNTED))
         return Estimate(value, value / width, min(value * width, 100.0))
 
 
@@ -125,4 +127,4 @@ def shipped(device: str) -> OccupancyModel | None:
 def occupancy_of(workload: Workload, units: DistinctUnits, unit_us: Values) -> Estimate | None:
     """The occupancy of a workload whose units take these times; None where kernels were not counted like this."""
     model = shipped(workload.target.device.id) if workload.target.slice is None else None
-    return None if model is None else model.predict(units, unit_us)
+    return None if model is None else model.predict(units, unit_us, workload.mode)
