@@ -51,6 +51,14 @@ def test_equal_seeds_give_equal_networks(units: LabelledUnits) -> None:
     assert fit_network(units, fit).to_bytes() == fit_network(units, fit).to_bytes()
 
 
+def test_members_are_averaged(units: LabelledUnits) -> None:
+    fit = NetworkFit(width=64, epochs=1, batch=64)
+    first, second = (predict_units(fit_network(units, replace(fit, seed=seed)), units.features) for seed in (0, 1))
+    both = predict_units(fit_network(units, replace(fit, members=2)), units.features)
+    assert np.log(both[1]) == pytest.approx((np.log(first[1]) + np.log(second[1])) / 2, abs=1e-5)
+    assert not np.allclose(first[0], second[0])
+
+
 def test_units_that_differ_in_reuse_alone_count_once(units: LabelledUnits) -> None:
     twice = LabelledUnits(**{name: np.concatenate([values] * 2) for name, values in vars(units).items()})
     twice.features[COUNT:, COLUMNS.index("log_moved_since")] += 1

@@ -55,6 +55,7 @@ class NetworkFit:
     average: float = 0.995
     time: float = 0.5
     seed: int = 0
+    members: int = 1  # networks that are averaged; each adds about 200 kB to the file
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def logit(occupancy_pct: Values) -> Values:
 
 
 def fit_network(units: LabelledUnits, fit: NetworkFit, device: str = "cpu", log: Log = lambda _: None) -> UnitNetwork:
-    """Fit a network to labelled units; equal data and seed give equal weights on a CPU."""
+    """Fit the members of a network to labelled units; equal data and seed give equal weights on a CPU."""
     torch = require("torch", extra="train", purpose="Fitting a network")
     units = units.distinct()
     encoded = encode(units.features)
@@ -96,15 +97,20 @@ def fit_network(units: LabelledUnits, fit: NetworkFit, device: str = "cpu", log:
     spread = np.maximum(numbers.std(axis=0), _LEAST_SPREAD)
     targets = np.stack([logit(units.occupancy_pct), units.log_time], axis=1).astype(np.float32)
     weight = (np.sqrt(units.weight) + _LEAST_WEIGHT).astype(np.float32)
-    generator = torch.Generator().manual_seed(fit.seed)
     rows = [
         torch.from_numpy(np.ascontiguousarray(array)).to(device)
         for array in (scaled(numbers, middle, spread), np.minimum(encoded.operators, _CODES - 1), targets, weight)
     ]
-    weights = _start(torch, fit, numbers.shape[1], targets.mean(axis=0), generator, device)
-    averaged = _train(torch, rows, weights, fit, generator, log)
+    members = []
+    for member in range(fit.members):
+        generator = torch.Generator().manual_seed(fit.seed + member)
+        weights = _start(torch, fit, numbers.shape[1], targets.mean(axis=0), generator, device)
+        members.append(_train(torch, rows, weights, fit, generator, log))
     # the first axis is the member; vectors are rows, as `UnitNetwork` stores them
-    arrays = {name: array.reshape(1, -1, array.shape[-1]).float().cpu().numpy() for name, array in averaged.items()}
+    arrays = {
+        name: np.stack([one[name].reshape(-1, one[name].shape[-1]).float().cpu().numpy() for one in members])
+        for name in members[0]
+    }
     # codes of operators that no row has keep random values: 0 is neutral, and compresses well
     seen = np.isin(np.arange(_CODES), encoded.operators)
     arrays["embedding"] = arrays["embedding"] * seen[:, None].astype(np.float32)
@@ -154,7 +160,7 @@ def _train(
     )
     averaged = {name: array.detach().clone() for name, array in weights.items()}
     importance = torch.tensor([1.0, fit.time], device=numbers.device)
-    torch.manual_seed(fit.seed)  # of the dropout
+    torch.manual_seed(generator.initial_seed())  # of the dropout
     for epoch in range(fit.epochs):
         order, total = torch.randperm(len(numbers), generator=generator).to(numbers.device), 0.0
         for start in range(0, steps * fit.batch, fit.batch):

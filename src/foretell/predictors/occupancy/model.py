@@ -84,7 +84,8 @@ def predict_units(network: UnitNetwork, features: NDArray[np.float32]) -> tuple[
     encoded = encode(features)
     numbers = scaled(network.bins.with_positions(encoded.numbers), network.middle, network.spread)
     codes = np.minimum(encoded.operators, network.operators - 1)
-    outputs = network.forward(0, numbers, codes).astype(np.float64)
+    members = [network.forward(member, numbers, codes) for member in range(network.members)]
+    outputs = np.asarray(np.mean(members, axis=0, dtype=np.float64))
     occupancy_pct = MOST_PCT / (1.0 + np.exp(-np.clip(outputs[:, 0], -_MAX_LOGIT, _MAX_LOGIT)))
     return np.minimum(occupancy_pct, 100.0), np.exp(np.clip(outputs[:, 1], -_MAX_LOG_TIME, _MAX_LOG_TIME))
 
