@@ -14,7 +14,12 @@ from foretell.rendering.terminal.printable import printable
 from foretell.workflows.measure.collect import CAMPAIGNS
 
 KINDS = ("colocation", "occupancy", "fusion")
-LILOU = {"lilou-partitioner": "lab.papers.lilou.partitioner", "lilou-analyser": "lab.papers.lilou.analyser"}
+# predictors of papers with tables of their own
+ALONE = {
+    "lilou-partitioner": "lab.papers.lilou.partitioner",
+    "lilou-analyser": "lab.papers.lilou.analyser",
+    "dnn-occu": "lab.papers.dnn_occu.study",
+}
 
 
 @click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -86,7 +91,7 @@ def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, devi
     required=True,
     metavar="PREDICTOR…",
     help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
-    "alone: lilou-partitioner, lilou-analyser.",
+    "alone: lilou-partitioner, lilou-analyser, dnn-occu.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")
@@ -120,10 +125,10 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Judge predictors of papers beside the product's, on workloads that none has seen."""
-    if any(name in LILOU for name in predictors):
+    if any(name in ALONE for name in predictors):
         if len(predictors) > 1:
-            raise InputError("LILOU's parts have tables of their own: name one of them, and nothing else.")
-        module: Any = importlib.import_module(LILOU[predictors[0]])
+            raise InputError(f"{', '.join(ALONE)} have tables of their own: name one of them, and nothing else.")
+        module: Any = importlib.import_module(ALONE[predictors[0]])
         tables = module.evaluate(
             store, device, cache, only_networks=only_networks, fit_seconds=fit_seconds, processes=processes, log=_log
         )

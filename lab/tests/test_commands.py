@@ -10,7 +10,7 @@ import pytest
 from foretell.errors import InputError
 from foretell.training.judging.table import Comparison
 from foretell.workflows.measure.collect import CAMPAIGNS
-from lab.commands import KINDS, LILOU, main, read_shares
+from lab.commands import ALONE, KINDS, main, read_shares
 from lab.judging import comparison
 
 ROOT = Path(__file__).parents[2]
@@ -53,8 +53,11 @@ def test_limits_and_shares_of_labels_reach_the_workflow(
     assert not list(here.iterdir())
 
 
-@pytest.mark.parametrize("model", LILOU)
-def test_parts_of_lilou_are_fitted_on_one_machine_and_judged_on_another(
+REPORTS = {"dnn-occu": "dnn-occu"}
+
+
+@pytest.mark.parametrize("model", ALONE)
+def test_papers_with_tables_of_their_own_are_fitted_on_one_machine_and_judged_on_another(
     model: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
@@ -64,11 +67,13 @@ def test_parts_of_lilou_are_fitted_on_one_machine_and_judged_on_another(
         calls.append(options)
         return [] if options["only_networks"] else [Comparison("all of them", {model: {"mape": 0.05}})]
 
-    monkeypatch.setattr(importlib.import_module(LILOU[model]), "evaluate", record)
+    monkeypatch.setattr(importlib.import_module(ALONE[model]), "evaluate", record)
     arguments = ("--only-networks", "--fit-seconds", "9", "--processes", "5", "--cache", "kept")
     assert run(capsys, "evaluate", model, *arguments) == "networks are cached in kept\n"
     assert calls == [{"only_networks": True, "fit_seconds": 9.0, "processes": 5}]
-    assert run(capsys, "evaluate", model, "--report").startswith("written: reports/lilou.md\n### all of them")
+    assert run(capsys, "evaluate", model, "--report").startswith(
+        f"written: reports/{REPORTS.get(model, 'lilou')}.md\n### all of them"
+    )
     assert "name one of them, and nothing else" in run(capsys, "evaluate", model, "linear", code=2)
 
 

@@ -31,9 +31,17 @@ def test_json_has_the_documented_keys_and_no_absent_metric():
     head = ["model", "device", "slice", "runtime", "mode", "batch_size", "dtype", "source"]
     assert list(prediction)[: len(head)] == head
     assert prediction["source"] == "predicted"
-    assert "occupancy" not in prediction
+    assert (
+        0 < prediction["occupancy"]["low"] < prediction["occupancy"]["value"] < prediction["occupancy"]["high"] <= 100
+    )
+    assert "host_latency_ms" not in prediction
     assert set(prediction) - set(head) >= {"latency_ms", "memory_mib", "coverage", "predictor", "warnings"}
     assert all(set(prediction[m]) == {"value", "low", "high"} for m in METRICS if m in prediction)
+
+
+@pytest.mark.parametrize("elsewhere", [{"device": "l4"}, {"slice": "mps:50"}, {"predictor": "roofline"}])
+def test_occupancy_is_absent_where_no_kernel_was_counted(elsewhere):
+    assert foretell.predict(tiny_onnx(), **elsewhere).occupancy is None
 
 
 def test_more_items_take_more_time_and_memory():

@@ -12,6 +12,7 @@ from typing import Any
 from foretell.records import Estimate, Prediction, Workload
 
 _FACTORS = {"latency_ms": 2.0, "throughput_per_s": 2.0, "energy_j": 2.0, "power_w": 1.3, "memory_mib": 1.25}
+_FACTORS["occupancy"] = 1.5
 _FACTORS["device_memory_mib"] = _FACTORS["memory_mib"]
 _NAMES = {"channels_last": "images laid out channels-last", "tf32": "matrix products in TF32"}
 
@@ -30,6 +31,8 @@ def with_options(prediction: Prediction, workload: Workload, fitted: Container[s
     if "power_w" in wider:
         limit_w = max(workload.target.device.tdp_w, wider["power_w"].value)
         wider["power_w"] = replace(wider["power_w"], high=min(wider["power_w"].high, limit_w))
+    if "occupancy" in wider:
+        wider["occupancy"] = replace(wider["occupancy"], high=min(wider["occupancy"].high, 100.0))
     named = " and ".join(_NAMES[option] for option in missing)
     warning = f"Not fitted to {named}: the intervals are wide."
     warnings = tuple(other for other in prediction.warnings if other != warning)  # a predictor inside may have said it

@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from foretell.files import write_whole
 from foretell.predictors.sample import Sample
-from foretell.predictors.unit.fit_model import CrossFit, Settings, cross_fit_networks
+from foretell.predictors.unit.fit_model import CrossFit, Settings, cross_fit_networks, folds_of
 from foretell.predictors.unit.fit_network import Classes, default_device
 from foretell.predictors.unit.network import UnitPredictions
+from foretell.training.judging.protocol import groups_of
 
+ALL_DATA = "all-0"  # the cached networks of ``foretell train``: one for each fold over all data
 _FITS_AT_ONCE = {"cuda": 8, "cpu": 1}  # cross-fits that fit into the memory of a device together
 
 Log = Callable[[str], None]
@@ -42,6 +44,21 @@ def cross_fits(
                 _save(fit, files[name])
     # also fresh fits are read back: a first run and a cached one give the same float32 numbers
     return {name: _load(files[name]) for name in folds}
+
+
+def held_out_units(samples: Sequence[Sample], device: str, cache: Path) -> UnitPredictions | None:
+    """What networks that ``foretell train`` cached predict for units of architectures that they have not seen.
+
+    None where there are none, or where they belong to another state of the data.
+    """
+    folds, rows = folds_of(groups_of(samples), Settings()), sum(len(sample.units) for sample in samples)
+    # the newest networks first
+    for file in sorted(cache.glob(f"networks-{device}-*/{ALL_DATA}.npz"), key=lambda file: -file.stat().st_mtime):
+        (fit,) = cross_fits(samples, {ALL_DATA: folds}, Settings(), {ALL_DATA: file}).values()
+        # networks of another state of the data have another number of rows
+        if len(fit.predictions.log_ratio) == rows:
+            return fit.predictions
+    return None
 
 
 def _save(fit: CrossFit, file: Path) -> None:

@@ -178,8 +178,8 @@ def test_occupancy_and_fusion_are_added_or_reported_missing(answered, monkeypatc
     answered.result = answer(fusion={"backend": "inductor", "status": "ok", "nodes": 3})
     measurement = profile(LENET, device="cuda", occupancy=True, fusion="inductor")
     assert (measurement.occupancy.value, measurement.facts["occupancy_mean"], measurement.fusion["nodes"]) == (
-        0.35,
-        0.4,
+        35.0,
+        40.0,
         3,
     )
     monkeypatch.setattr(workflow, "count_alone", lambda *_, **__: {"status": "run_error", "error": "no permission"})

@@ -138,6 +138,7 @@ class CompiledPredictor:
             eager_latency_ms=eager.latency_ms,
             throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
             energy_j=energy_of(eager.power_w, latency),
+            occupancy=None,  # other kernels run, and nobody counted them
             breakdown=_breakdown(kernels, times_us, value),
             warnings=(*eager.warnings, *notes),
         )

@@ -111,7 +111,7 @@ class UnitNetwork:
             codes = np.minimum(units.operators[part], self.operators - 1)
             launches = units.launches[part] / bound_us[part]
             for member in range(self.members):
-                outputs = self._forward(member, numbers, codes)
+                outputs = self.forward(member, numbers, codes)
                 gap_ratio = np.logaddexp(0.0, outputs[:, 1]) * launches
                 log_ratios[member, part] = np.log(np.exp(np.clip(outputs[:, 0], *KERNEL_LIMITS)) + gap_ratio)
                 if self.most_w is not None:
@@ -119,7 +119,8 @@ class UnitNetwork:
                     powers_w[member, part] = self.most_w / (1.0 + np.exp(-clipped))
         return UnitPredictions.mean_of(list(log_ratios), list(powers_w))
 
-    def _forward(self, member: int, numbers: NDArray[np.float32], codes: NDArray[np.int64]) -> NDArray[np.float32]:
+    def forward(self, member: int, numbers: NDArray[np.float32], codes: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The outputs of one member for scaled numbers with their bins."""
         own = {name: array[member] for name, array in self.weights.items()}
         state = numbers @ own["enter"] + own["embedding"][codes] @ own["enter_code"] + own["enter_bias"]
         for block in range(self.blocks):

@@ -19,6 +19,7 @@ from foretell.features.operator_codes import operator_name
 from foretell.features.pooled import DistinctUnits, Setting
 from foretell.features.units import PHASES
 from foretell.predictors.fitted_files import TRAINED, shipped_index
+from foretell.predictors.occupancy.model import occupancy_of
 from foretell.predictors.options import with_options
 from foretell.predictors.roofline import (
     COMPUTE_EFFICIENCY,
@@ -114,6 +115,7 @@ class UnitPredictor:
             energy_j=estimates["energy_j"].scaled(energy_j / estimates["energy_j"].value),
             power_w=power,
             throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
+            occupancy=occupancy_of(workload, distinct, prediction.unit_us),
             device_memory_mib=memory + CONTEXT_MIB,
             breakdown=operator_shares(units, prediction.unit_us[distinct.member], latency.value),
             warnings=(*base.warnings, *_warnings(workload, model.reach, distinct, prediction)),

@@ -65,6 +65,7 @@ def _summary(report: Report) -> str:
         ("Memory", prediction.device_memory_mib or prediction.memory_mib, "MiB", ""),
         ("Energy", prediction.energy_j, "J", item),
         ("Power", prediction.power_w, "W", ""),
+        ("Occupancy", prediction.occupancy, "%", ""),
     )
     shown = "".join(
         figure(label, estimate, unit, text) for label, estimate, unit, text in figures if estimate is not None

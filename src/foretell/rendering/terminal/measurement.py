@@ -24,7 +24,7 @@ _ROWS = {
     "process_peak_mib": ("peak memory of the process", "MiB"),
     "energy_j": ("energy", "J"),
     "power_w": ("power", "W"),
-    "occupancy": ("occupancy", ""),
+    "occupancy": ("occupancy", "%"),
 }
 _MAX_ROWS = 10
 

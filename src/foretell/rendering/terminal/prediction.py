@@ -25,7 +25,7 @@ _NAMES = {
     "device_memory_mib": ("memory as nvidia-smi shows it", "MiB"),
     "energy_j": ("energy", "J"),
     "power_w": ("power", "W"),
-    "occupancy": ("occupancy", ""),
+    "occupancy": ("occupancy", "%"),
 }
 
 

@@ -123,7 +123,7 @@ def _traced_calls(store: Path) -> dict[str, Calls]:
     by_workload: dict[str, Calls] = {}
     for file in files:
         if file.table == "kernels":
-            names = _names(files, file.path.parent)
+            names = kernel_names(files, file.path.parent)
             own: dict[tuple[str, str], Calls] = {}
             for workload_id, campaign, number, op, name, time_us in _kernels(file):
                 node = nodes[workload_id].get(number) if workload_id in nodes else None
@@ -150,7 +150,8 @@ def _kernels(file: TableFile) -> Iterator[tuple[str, str, int, str, int, float]]
     yield from zip(columns["workload_id"], campaigns, *rest, strict=True)
 
 
-def _names(files: Sequence[TableFile], folder: Path) -> dict[int, str]:
+def kernel_names(files: Sequence[TableFile], folder: Path) -> dict[int, str]:
+    """The names of kernels in one folder, by their number."""
     names: dict[int, str] = {}
     for file in files:
         if file.table == "kernel_names" and file.path.parent == folder:

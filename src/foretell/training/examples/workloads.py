@@ -121,7 +121,7 @@ def unit_times(workload: Workload, units: Units, trace: Trace, nodes: Mapping[in
     for call, busy_us in zip(trace.calls, trace.busy_us, strict=True):
         node = nodes[call.op_index]
         spent["optimizer" if node == OPTIMIZER else call.phase, node] += busy_us  # type: ignore[assignment]
-    positions = _positions(workload)
+    positions = running_positions(workload)
     times = np.zeros(len(units))
     for number, (phase, members) in enumerate(zip(units.phases, units.nodes, strict=True)):
         # the update of the parameters is one unit without nodes
@@ -130,7 +130,7 @@ def unit_times(workload: Workload, units: Units, trace: Trace, nodes: Mapping[in
     return times
 
 
-def _positions(workload: Workload) -> list[int]:
+def running_positions(workload: Workload) -> list[int]:
     """For each node of the graph that runs its position in the graph that was traced."""
     graph = workload.graph
     if workload.running_graph is graph:

@@ -15,12 +15,12 @@ UNITS = {
     "device_memory_mib": ("device memory", "MiB"),
     "energy_j": ("energy", "J"),
     "power_w": ("power", "W"),
-    "occupancy": ("occupancy", ""),
+    "occupancy": ("occupancy", "%"),
 }
 FACTS = {"parameters": "parameters", "macs": "MACs", "flops": "FLOPs"}
 ABSENT = "–"
-_FIGURES = ("latency_ms", "throughput_per_s", "device_memory_mib", "memory_mib", "energy_j", "power_w")
-_MAX_FIGURES = 5
+_FIGURES = ("latency_ms", "throughput_per_s", "device_memory_mib", "memory_mib", "energy_j", "power_w", "occupancy")
+_MAX_FIGURES = 6
 _MAX_OPERATORS = 8
 _MAX_CHOICES = 8
 _MAX_REASONS = 5

@@ -303,9 +303,8 @@ def to_measurement(
         metrics["host_latency_ms"] = _exact(float(values["host_latency_ms"]))
     warnings = _warnings(values)
     if counted is not None and counted["status"] == "ok":
-        # The profiler reports percent.
-        metrics["occupancy"] = _exact(float(counted["values"]["occupancy_weighted"]) / 100)
-        facts["occupancy_mean"] = float(counted["values"]["occupancy_mean"]) / 100
+        metrics["occupancy"] = _exact(float(counted["values"]["occupancy_weighted"]))
+        facts["occupancy_mean"] = float(counted["values"]["occupancy_mean"])
     elif counted is not None:
         warnings.append(f"Occupancy could not be counted: {counted['error']}")
     fusion = dict(result.get("fusion") or {})

@@ -1,0 +1,1 @@
+"""Predictors: occupancy: how full the SMs are, from the units of a workload."""
