@@ -166,7 +166,7 @@ class _Walk:
         self._accumulate(name, gradient)
 
     def _has_scores(self, name: str) -> bool:
-        """Whether a measured step takes an output for scores of classes: a row for each item, or ``logits`` by token."""
+        """Whether a step takes an output for scores of classes: a row for each item, or the ``logits`` of tokens."""
         rank = len(self.graph.tensors[name].shape)
         head = self.graph.nodes[self.graph.producers[name]].module if name in self.graph.producers else ""
         return rank == 2 or (rank == 3 and not _TEXT_HEADS.isdisjoint(head.split(".")))
