@@ -396,6 +396,27 @@ def test_a_largest_value_without_its_place_is_looked_for_again(op: str) -> None:
     assert steps["b (backward)"] == [64, -1, -1]
 
 
+def test_a_softmax_copies_a_gradient_that_is_not_row_major() -> None:
+    def gradient_of_scores(equation: str, between: list[Node]) -> list[float]:
+        nodes = [
+            Node("a", "Mul", ("x", "w"), ("a",)),
+            Node("s", "Softmax", ("a",), ("s",), {"axis": 2}),
+            *between,
+            Node("y", "Einsum", (between[-1].outputs[0] if between else "s", "x2"), ("y",), {"equation": equation}),
+        ]
+        shape = (2, 8, 8, 8)
+        names = ["x", "w", "x2", "y", *(o for node in nodes for o in node.outputs)]
+        graph = chain(nodes, dict.fromkeys(names, shape), ["x", "x2"], ["y"])
+        return story(training_tape(graph, "sgd", cuda=True))["s (backward)"]
+
+    # the gradient and the product with the result; with heads in the middle of the equation also a copy
+    assert gradient_of_scores("bhij,bhjd->bhid", []) == [8, 8, -8, -8, -8]
+    assert gradient_of_scores("bijh,bjhd->bihd", []) == [8, 8, 8, -8, -8, -8, -8]
+    # an element-wise operator hands the order on
+    exponential = [Node("n", "Neg", ("s",), ("n",))]
+    assert gradient_of_scores("bijh,bjhd->bihd", exponential) == [8, 8, 8, -8, -8, -8, -8]
+
+
 def test_what_is_kept_of_a_nodes_work_is_allocated_once() -> None:
     shape, lying = (4, 8, 16), {"perm": (1, 0, 2)}
     nodes = [

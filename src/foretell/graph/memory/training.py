@@ -80,6 +80,7 @@ class _Walk:
         self.numbers: dict[str, int] = {}  # storage → its block
         self.gradients: dict[str, int] = {}  # tensor → the block that holds its gradient
         self.users: dict[int, int] = {}  # block of a gradient → number of gradients that lie in it
+        self.reordered: set[int] = set()  # blocks of gradients whose axes lie in another order than row-major
         self.parameter_gradients: dict[str, int] = {}  # parameter → the block that holds its gradient
 
     def _has_backward(self, node: Node) -> bool:
@@ -259,13 +260,26 @@ class _Walk:
                 unreduced.append((name, self._allocate(largest)))  # as large as the output until it is summed
             else:
                 made.append((name, self._allocate(self.size[name])))
-        self._work(node, self._extra(node), backward_blocks(self.graph, node, self.needing))
+        self._reorder(node, incoming, made)
+        self._work(node, self._extra(node), self._backward_blocks(node, incoming))
         for name, large in unreduced:
             small = self._allocate(self.size[name])
             self._release(large)
             made.append((name, small))
         for name, gradient in made:
             self._accumulate(name, gradient)
+
+    def _reorder(self, node: Node, incoming: list[int], made: list[tuple[str, int]]) -> None:
+        """Note which gradients are not row-major: an operand that ``einsum`` copied gets its gradient in that order."""
+        copied = operand_copies(self.graph, node, self.laid_out) if node.op == "Einsum" else {}
+        follows = lookup(node.op, node.domain).kind == "elementwise" and not self.reordered.isdisjoint(incoming)
+        self.reordered.update(block for name, block in made if name in copied or follows)
+
+    def _backward_blocks(self, node: Node, incoming: list[int]) -> list[int]:
+        """The extra blocks of a node's backward; a softmax copies a gradient that is not row-major."""
+        copies = [self.size[node.outputs[0]]] if node.op == "Softmax" else []
+        extra = backward_blocks(self.graph, node, self.needing)
+        return extra if self.reordered.isdisjoint(incoming) else [*extra, *copies]
 
     def _split_gradient(self, node: Node, base: str) -> None:
         """A write into a part of a tensor: backward copies the gradient of the whole, and takes the part out of it."""

@@ -132,8 +132,8 @@ def backward_blocks(graph: Graph, node: Node, needing: frozenset[str]) -> list[i
 def early_blocks(graph: Graph, node: Node) -> list[int]:
     """The blocks that a backward frees before it makes a gradient.
 
-    A largest value without its place (``amax``) may lie in several: their mask is added up, and for that it is copied to
-    integers of 8 bytes.
+    A largest value without its place (``amax``) may lie in several: their mask is added up, and for that it is copied
+    to integers of 8 bytes.
     """
     if not _shares_maxima(node):
         return []
