@@ -22,10 +22,9 @@ from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
 from foretell.graph.ir.strides import contiguous
 from foretell.graph.ir.tensor import Tensor
-from foretell.graph.memory.workspaces import is_fused, padded_mask_bytes, score_bytes
+from foretell.graph.memory.workspaces import INDEX_BYTES, is_fused, padded_mask_bytes, score_bytes
 
 STATISTIC_BYTES = 4  # means, inverse deviations and log-sum-exps are fp32
-INDEX_BYTES = 8
 # the derivatives of these are written in terms of the result, so that their in-place form needs no clone
 _INPLACE_SAVES_RESULT = frozenset(
     {"Relu", "Clip", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Sigmoid", "Tanh", "Exp", "Sqrt", "Rsqrt"}
@@ -104,6 +103,9 @@ def _saved(graph: Graph, node: Node, needing: frozenset[str]) -> tuple[str, ...]
     # the positions; ``gather`` also keeps what it picks from, and ``index_add`` what it adds
     if entry.kind == "gather":
         return inputs if node.op == "GatherElements" else inputs[1:]
+    # the places of the largest values; without them, the values and where they were looked for
+    if node.op in ("ReduceMax", "ReduceMin"):
+        return tuple(node.outputs[1:]) or (*inputs[:1], *node.outputs)
     if entry.kind == "scatter":
         return inputs[1:3] if node.integer("rows", 0) else inputs[1:2]
     # a mirrored or repeated edge is summed up by a kernel that reads the input again; a real transform keeps its input

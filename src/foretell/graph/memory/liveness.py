@@ -30,9 +30,8 @@ from foretell.graph.ir.layout import Layout, layouts
 from foretell.graph.ir.node import Node
 from foretell.graph.memory.allocator import CachingAllocator, Tape, rounded
 from foretell.graph.memory.operand_copies import einsum_between, operand_copies
-from foretell.graph.memory.workspaces import library_blocks
+from foretell.graph.memory.workspaces import INDEX_BYTES, library_blocks
 
-INDEX_BYTES = 8
 _STATE = ("parameter", "buffer", "constant")
 
 

@@ -34,7 +34,10 @@ from foretell.graph.memory.autograd import (
 )
 from foretell.graph.memory.liveness import Peak, deaths, live_peak, working_blocks
 from foretell.graph.memory.operand_copies import einsum_between, kept_copies, operand_copies
-from foretell.graph.memory.workspaces import backward_blocks, keeps_mask, library_blocks
+from foretell.graph.memory.workspaces import backward_blocks, early_blocks, keeps_mask, library_blocks
+
+# the modules that make ``logits`` in Transformers, whose models a measured step trains with a cross-entropy
+_TEXT_HEADS = frozenset({"lm_head", "embed_out", "cls", "classifier", "score", "qa_outputs", "predictions"})
 
 
 def training_peak(graph: Graph, optimizer: str = "sgd") -> Peak:
@@ -77,6 +80,7 @@ class _Walk:
         self.numbers: dict[str, int] = {}  # storage → its block
         self.gradients: dict[str, int] = {}  # tensor → the block that holds its gradient
         self.users: dict[int, int] = {}  # block of a gradient → number of gradients that lie in it
+        self.reordered: set[int] = set()  # blocks of gradients whose axes lie in another order than row-major
         self.parameter_gradients: dict[str, int] = {}  # parameter → the block that holds its gradient
 
     def _has_backward(self, node: Node) -> bool:
@@ -100,8 +104,9 @@ class _Walk:
             for output in node.outputs:
                 if output and self.laid_out[output].storage == output:
                     self.numbers[output] = tape.allocate(self.size[output])
-            self.extra.append([tape.allocate(size) for size in self._extra(node)])
-            self._work(node)
+            kept = self._extra(node)
+            self.extra.append([tape.allocate(size) for size in kept])
+            self._work(node, kept)
             for storage in dies[position]:
                 self._drop(storage)
 
@@ -133,9 +138,13 @@ class _Walk:
             dies[position].append(storage)
         return dies
 
-    def _work(self, node: Node, more: Sequence[int] = ()) -> None:
-        """Allocate what a node needs while it runs, and free it."""
-        self.tape.allocate_briefly(working_blocks(self.graph, node, self.laid_out))
+    def _work(self, node: Node, kept: Sequence[int] = (), more: Sequence[int] = ()) -> None:
+        """Allocate what a node needs while it runs, and free it; what backward keeps of it is allocated already."""
+        blocks = working_blocks(self.graph, node, self.laid_out)
+        for size in kept:
+            if size in blocks:
+                blocks.remove(size)
+        self.tape.allocate_briefly(blocks)
         if self.cuda:
             self.tape.allocate_briefly([*library_blocks(self.graph, node, self.laid_out), *more])
 
@@ -158,10 +167,10 @@ class _Walk:
         self._accumulate(name, gradient)
 
     def _has_scores(self, name: str) -> bool:
-        """Whether an output is taken for scores of classes: a row for each item, or for each token of a text."""
+        """Whether a step takes an output for scores of classes: a row for each item, or the ``logits`` of tokens."""
         rank = len(self.graph.tensors[name].shape)
-        reads_tokens = any(self.graph.tensors[i].dtype.startswith("int") for i in self.graph.inputs)
-        return rank == 2 or (rank == 3 and reads_tokens)
+        head = self.graph.nodes[self.graph.producers[name]].module if name in self.graph.producers else ""
+        return rank == 2 or (rank == 3 and not _TEXT_HEADS.isdisjoint(head.split(".")))
 
     def _cross_entropy(self, name: str) -> int:
         """It saves logarithms of the size of its input; returns the block of the gradient."""
@@ -182,8 +191,7 @@ class _Walk:
         is_full = self.graph.tensors[name].dtype == "fp32"
         saved = None if is_full else tape.allocate(fp32_bytes)
         tape.allocate_briefly([fp32_bytes])
-        if not is_full:
-            self._drop_outputs()
+        self._drop_outputs(self.laid_out[name].storage if is_full else "")
         # 2 · x · (1 / n): the mean's gradient, the power's two factors, their product
         factors = [tape.allocate(fp32_bytes) for _ in range(3)]
         gradient = self._allocate(fp32_bytes)
@@ -194,10 +202,12 @@ class _Walk:
         self._drop_outputs()
         return gradient
 
-    def _drop_outputs(self) -> None:
+    def _drop_outputs(self, kept: str = "") -> None:
+        """Free the outputs, whose names are gone when backward begins, but for the one that the loss has saved."""
         # what was saved for an output without a loss stays until the end of the step, as measured (wild:atoms)
-        for output in dict.fromkeys(self.graph.outputs):
-            self._drop(self.laid_out[output].storage)
+        for storage in dict.fromkeys(self.laid_out[output].storage for output in self.graph.outputs):
+            if storage != kept:
+                self._drop(storage)
 
     def backward(self) -> None:
         """Visit the nodes in reverse: make the gradients of their inputs, then free what they had saved."""
@@ -231,6 +241,7 @@ class _Walk:
 
     def _differentiate(self, node: Node, incoming: list[int]) -> None:
         """Make the gradients of a node's inputs while the gradients of its outputs are still alive."""
+        self.tape.allocate_briefly(early_blocks(self.graph, node))
         made: list[tuple[str, int]] = []
         unreduced: list[tuple[str, int]] = []  # gradients of broadcast operands, before they are summed
         broadcasts = lookup(node.op, node.domain).kind == "elementwise" and node.op not in ("Add", "Sub", "Sum", "Mean")
@@ -249,13 +260,26 @@ class _Walk:
                 unreduced.append((name, self._allocate(largest)))  # as large as the output until it is summed
             else:
                 made.append((name, self._allocate(self.size[name])))
-        self._work(node, backward_blocks(self.graph, node, self.needing))
+        self._reorder(node, incoming, made)
+        self._work(node, self._extra(node), self._backward_blocks(node, incoming))
         for name, large in unreduced:
             small = self._allocate(self.size[name])
             self._release(large)
             made.append((name, small))
         for name, gradient in made:
             self._accumulate(name, gradient)
+
+    def _reorder(self, node: Node, incoming: list[int], made: list[tuple[str, int]]) -> None:
+        """Note which gradients are not row-major: an operand that ``einsum`` copied gets its gradient in that order."""
+        copied = operand_copies(self.graph, node, self.laid_out) if node.op == "Einsum" else {}
+        follows = lookup(node.op, node.domain).kind == "elementwise" and not self.reordered.isdisjoint(incoming)
+        self.reordered.update(block for name, block in made if name in copied or follows)
+
+    def _backward_blocks(self, node: Node, incoming: list[int]) -> list[int]:
+        """The extra blocks of a node's backward; a softmax copies a gradient that is not row-major."""
+        copies = [self.size[node.outputs[0]]] if node.op == "Softmax" else []
+        extra = backward_blocks(self.graph, node, self.needing)
+        return extra if self.reordered.isdisjoint(incoming) else [*extra, *copies]
 
     def _split_gradient(self, node: Node, base: str) -> None:
         """A write into a part of a tensor: backward copies the gradient of the whole, and takes the part out of it."""

@@ -27,6 +27,7 @@ from foretell.units import MIB
 
 _HALF = ("fp16", "bf16")
 FULL_BYTES = 4  # of an fp32 number
+INDEX_BYTES = 8
 MASK_ALIGNMENT = 8  # fused attention reads masks whose rows are a multiple of this
 _FEW_CHANNELS = 16  # fewer are not copied, unless the window (channels × kernel) is large
 _LARGE_WINDOW_HALF, _LARGE_WINDOW_FULL = 73, 128
@@ -116,6 +117,9 @@ def backward_blocks(graph: Graph, node: Node, needing: frozenset[str]) -> list[i
     """The extra blocks of a node's backward: gradients that belong to no tensor of the graph."""
     if node.op in BACKWARD_TEMPORARIES and node.inputs[0] in needing:
         return [graph.tensors[node.outputs[0]].bytes] * BACKWARD_TEMPORARIES[node.op]
+    if _shares_maxima(node):  # the mask, the count, and the gradient over the count
+        reduced = graph.tensors[node.outputs[0]]
+        return [graph.tensors[node.inputs[0]].elements, reduced.elements * INDEX_BYTES, reduced.bytes]
     if node.op != "Attention":
         return []
     if not is_fused(graph, node):
@@ -123,6 +127,23 @@ def backward_blocks(graph: Graph, node: Node, needing: frozenset[str]) -> list[i
     if len(node.inputs) > 3 and node.inputs[3] in needing:  # the gradient of the mask, unreduced over the batch
         return [score_bytes(graph, node) // FULL_BYTES * _item_bytes(graph.tensors[node.inputs[3]])]
     return []
+
+
+def early_blocks(graph: Graph, node: Node) -> list[int]:
+    """The blocks that a backward frees before it makes a gradient.
+
+    A largest value without its place (``amax``) may lie in several: their mask is added up, and for that it is copied
+    to integers of 8 bytes.
+    """
+    if not _shares_maxima(node):
+        return []
+    whole, reduced = graph.tensors[node.inputs[0]].elements, graph.tensors[node.outputs[0]].elements
+    return [whole, whole * INDEX_BYTES, reduced * INDEX_BYTES]
+
+
+def _shares_maxima(node: Node) -> bool:
+    """Whether a maximum hands its gradient to all elements that are equal to it: it does not know a place."""
+    return node.op in ("ReduceMax", "ReduceMin") and len(node.outputs) == 1
 
 
 def _recurrence(graph: Graph, node: Node) -> list[int]:
