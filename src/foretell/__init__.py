@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foretell.workflows.inspect import Inspection, inspect
     from foretell.workflows.measure.collect import collect
     from foretell.workflows.measure.profile import profile
+    from foretell.workflows.share import Sharing, share
     from foretell.workflows.sweep import Sweep, sweep
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Measurement",
     "ModelComparison",
     "Prediction",
+    "Sharing",
     "Sweep",
     "Target",
     "Workload",
@@ -39,6 +41,7 @@ __all__ = [
     "load_graph",
     "predict",
     "profile",
+    "share",
     "sweep",
 ]
 
@@ -47,12 +50,14 @@ _LATER = {
     "Advice": "foretell.advisors.placement",
     "Inspection": "foretell.workflows.inspect",
     "ModelComparison": "foretell.workflows.compare",
+    "Sharing": "foretell.workflows.share",
     "Sweep": "foretell.workflows.sweep",
     "advise": "foretell.workflows.advise",
     "collect": "foretell.workflows.measure.collect",
     "compare": "foretell.workflows.compare",
     "inspect": "foretell.workflows.inspect",
     "profile": "foretell.workflows.measure.profile",
+    "share": "foretell.workflows.share",
     "sweep": "foretell.workflows.sweep",
 }
 

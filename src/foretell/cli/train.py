@@ -18,6 +18,7 @@ MODELS = {
     "slices": "foretell.training.slices",
     "kernel-classes": "foretell.training.kernel_classes",
     "compiled": "foretell.training.compiled",
+    "sharing": "foretell.training.sharing",
 }
 _WHOLE = ("unit-network", "unit-trees")
 
@@ -60,7 +61,7 @@ def train(
     "predictors",
     nargs=-1,
     metavar="PREDICTOR…",
-    help="roofline, unit-trees, unit-network [all]; or one of: partitioner, slices, kernel-classes, compiled.",
+    help="roofline, unit-trees, unit-network [all]; or one of: partitioner, slices, kernel-classes, compiled, sharing.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")

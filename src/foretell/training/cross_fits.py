@@ -12,7 +12,9 @@ from foretell.predictors.sample import Sample
 from foretell.predictors.unit.fit_model import CrossFit, Settings, cross_fit_networks
 from foretell.predictors.unit.fit_network import Classes, default_device
 from foretell.predictors.unit.network import UnitPredictions
+from foretell.predictors.unit.rows import UnitRows
 
+WHOLE = "all-0"  # the cached networks of ``foretell train``: one for each fold over all data
 _FITS_AT_ONCE = {"cuda": 8, "cpu": 1}  # cross-fits that fit into the memory of a device together
 
 Log = Callable[[str], None]
@@ -42,6 +44,18 @@ def cross_fits(
                 _save(fit, files[name])
     # also fresh fits are read back: a first run and a cached one give the same float32 numbers
     return {name: _load(files[name]) for name in folds}
+
+
+def held_out_unit_us(rows: UnitRows, device: str, cache: Path) -> NDArray[np.float64] | None:
+    """The time of every unit by cached networks that have not seen its architecture; None without such networks."""
+    # the newest networks first
+    files = sorted(cache.glob(f"networks-{device}-*/{WHOLE}.npz"), key=lambda file: -file.stat().st_mtime)
+    for file in files:
+        log_ratio = _load(file).predictions.log_ratio
+        # networks of another state of the data have another number of rows
+        if len(log_ratio) == len(rows.counts):
+            return np.asarray(np.exp(log_ratio) * rows.bound_us)
+    return None
 
 
 def _save(fit: CrossFit, file: Path) -> None:

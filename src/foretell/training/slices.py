@@ -29,7 +29,7 @@ from foretell.predictors.unit.fit_model import Settings, conformal_quantile, fol
 from foretell.predictors.unit.predictor import shipped as shipped_units
 from foretell.predictors.unit.rows import UnitRows
 from foretell.records import Target
-from foretell.training.cross_fits import cross_fits
+from foretell.training.cross_fits import held_out_unit_us
 from foretell.training.examples.graphs import GraphKey, read_graphs
 from foretell.training.examples.samples import read_samples
 from foretell.training.examples.workloads import measured_rows, workload_of
@@ -42,7 +42,6 @@ from foretell.units import KILO
 SLICES, BOUNDS, EVENLY, WHOLE_DEVICE = "slices", "bounds of the slice", "by share of SMs", "whole device"
 HELD_OUT = "by networks that have not seen the architecture"
 SEEN = "by the shipped predictor, which has seen these architectures"
-_NETWORKS = "all-0"  # the cached networks of ``foretell train``: one for each fold over all data
 _COLUMNS = ("workload_id", "spec", "method", "percent", "sm_count", "latency_ms", "power_w", "status")
 _SHARES = frozenset(
     (
@@ -229,16 +228,11 @@ def _predict_whole_device(
 ) -> WholeDevice:
     """Held-out predictions of cached networks; without any, those of the shipped predictor."""
     rows = UnitRows.of(all_samples)
-    # the newest networks first
-    cached_files = sorted(cache.glob(f"networks-{device}-*/{_NETWORKS}.npz"), key=lambda file: -file.stat().st_mtime)
     folds = folds_of(groups_of(all_samples), Settings())
-    for file in cached_files:
-        (fit,) = cross_fits(all_samples, {_NETWORKS: folds}, Settings(), {_NETWORKS: file}).values()
-        # networks of another state of the data have another number of rows
-        if len(fit.predictions.log_ratio) == len(rows.counts):
-            unit_us = np.exp(fit.predictions.log_ratio) * rows.bound_us
-            latency_ms = _corrected_ms(all_samples, rows, unit_us, folds)
-            return WholeDevice([unit_us[rows.part(place)] for place in chosen], latency_ms[chosen], HELD_OUT)
+    unit_us = held_out_unit_us(rows, device, cache)
+    if unit_us is not None:
+        latency_ms = _corrected_ms(all_samples, rows, unit_us, folds)
+        return WholeDevice([unit_us[rows.part(place)] for place in chosen], latency_ms[chosen], HELD_OUT)
     model = shipped_units(device, best_predictor(device))
     samples = [all_samples[place] for place in chosen]
     times = [model.times_us(sample.units) for sample in samples]
