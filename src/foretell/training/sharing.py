@@ -8,6 +8,7 @@ have not seen the architecture either.
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from numpy.typing import NDArray
 from foretell.datasets.parquet_files import find_files, read_columns
 from foretell.devices import find_device
 from foretell.errors import DataError
+from foretell.files import write_whole
 from foretell.predictors import best_predictor
 from foretell.predictors.fitted_files import write_fitted
 from foretell.predictors.sample import Sample
 from foretell.predictors.sharing.features import describe_groups
 from foretell.predictors.sharing.fit import fit_correction
 from foretell.predictors.sharing.jobs import Job, describe_job
-from foretell.predictors.sharing.launches import LaunchModel, fit_launches
+from foretell.predictors.sharing.launches import FIT_VERSION, LAUNCH_SCHEMA, LaunchModel, fit_launches
 from foretell.predictors.sharing.model import (
     METHODS,
     MPS,
@@ -40,7 +42,7 @@ from foretell.predictors.unit.fit_model import Settings, conformal_quantile
 from foretell.predictors.unit.predictor import shipped as shipped_units
 from foretell.predictors.unit.rows import UnitRows
 from foretell.training.cross_fits import held_out_unit_us
-from foretell.training.examples.launches import Launches, read_launches
+from foretell.training.examples.launches import Launches, cache_file, read_launches
 from foretell.training.examples.samples import read_samples
 from foretell.training.fusion import FOLDS, fold_of
 from foretell.training.judging.sharing import Judged, baselines, tables_of
@@ -85,20 +87,27 @@ class GroupSet:
     groups: Sequence[Sequence[Member]]
     source: str
     launches: Launches
+    cache_file: Path
 
     def of(self, method: str) -> list[Sequence[Member]]:
         """The groups of one method."""
         return [group for group in self.groups if group[0].row["method"] == method]
 
     def fit_launches(self, without: int | None = None) -> LaunchModel:
-        """The model of launches, fitted to all folds but one."""
+        """The model of launches, fitted to all folds but one; from the cache where there is one."""
         found = self.launches
+        name = "all" if without is None else str(without)
+        file = self.cache_file.with_name(f"{self.cache_file.stem}-trees-{LAUNCH_SCHEMA}-{FIT_VERSION}-{name}.npz")
+        if file.exists():
+            return LaunchModel.load(file.read_bytes())
         rows = np.flatnonzero(found.fold != (-1 if without is None else without))
         if not len(rows):
             raise DataError("All traced launches belong to one fold; trace more architectures.")
-        return fit_launches(
+        model = fit_launches(
             found.features[rows], found.fill[rows], found.spread[rows], found.longest[rows], found.time_us[rows]
         )
+        write_whole(file, model.to_bytes())
+        return model
 
 
 def read_groups(store: Path, device: str, cache: Path, log: Log = lambda _: None) -> GroupSet:
@@ -126,7 +135,8 @@ def read_groups(store: Path, device: str, cache: Path, log: Log = lambda _: None
     log(f"{len(groups)} of {len(rows)} groups, {len(known)} workloads")
     if not groups:
         raise DataError(f"No member of a group was measured alone on {device} below {store}; collect it too.")
-    return GroupSet(device, groups, source, read_launches(store, device, cache, log))
+    launches = read_launches(store, device, cache, log)
+    return GroupSet(device, groups, source, launches, cache_file(store, device, cache))
 
 
 def _measured_groups(store: Path) -> list[list[Mapping[str, Any]]]:
@@ -142,9 +152,7 @@ def _measured_groups(store: Path) -> list[list[Mapping[str, Any]]]:
     ]
 
 
-def _jobs(
-    group_set: GroupSet, groups: Sequence[Sequence[Member]], models: Mapping[int, LaunchModel]
-) -> list[list[Job]]:
+def _jobs(groups: Sequence[Sequence[Member]], models: Mapping[int, LaunchModel]) -> list[list[Job]]:
     """The groups as jobs; ``models`` are by fold those that have not seen it."""
     known: dict[tuple[str, float], Job] = {}
     for group in groups:
@@ -157,16 +165,35 @@ def _jobs(
     return [[known[member.sample.workload_id, member.share] for member in group] for group in groups]
 
 
-def judge(group_set: GroupSet, log: Log = lambda _: None) -> list[Judged]:
-    """Every member of every group, predicted by models that have not seen at least one architecture of the group."""
-    return [*_judge_mps(group_set, log), *_judge_time_slicing(group_set)]
+@dataclass(frozen=True)
+class Described:
+    """Groups as jobs, each described by a model of launches that has not seen its architecture."""
+
+    groups: Sequence[Sequence[Member]]
+    jobs: Sequence[Sequence[Job]]
+
+    @property
+    def logs(self) -> Values:
+        """The measured log slowdowns."""
+        return np.array([member.log_slowdown for group in self.groups for member in group])
 
 
-def _judge_mps(group_set: GroupSet, log: Log) -> list[Judged]:
+def describe(group_set: GroupSet, log: Log = lambda _: None) -> Described:
+    """The groups under MPS as jobs."""
+    log("fitting launches")
     groups = group_set.of(MPS)
+    return Described(groups, _jobs(groups, {fold: group_set.fit_launches(fold) for fold in range(FOLDS)}))
+
+
+def judge(group_set: GroupSet, described: Described, log: Log = lambda _: None) -> list[Judged]:
+    """Every member of every group, predicted by models that have not seen at least one architecture of the group."""
+    return [*_judge_mps(described, log), *_judge_time_slicing(group_set)]
+
+
+def _judge_mps(described: Described, log: Log) -> list[Judged]:
+    groups, jobs = described.groups, described.jobs
     if not groups:
         return []
-    jobs = _jobs(group_set, groups, {fold: group_set.fit_launches(fold) for fold in range(FOLDS)})
     log("simulating groups")
     inside = [groups_inside(group) for group in jobs]
     asked = [[group[one] for one in members] for group, found in zip(jobs, inside, strict=True) for members in found]
@@ -192,11 +219,11 @@ def _judge_mps(group_set: GroupSet, log: Log) -> list[Judged]:
         for number in held_out:
             for one, member in enumerate(groups[number]):
                 row = int(own[number][one])
+                simpler = {name: float(values[row]) for name, values in others.items()}
                 result.append(
                     Judged(
                         member.row, len(groups[number]), folds[number].count(fold), truth[number][one],
-                        predicted[number][one],
-                        {"simulation alone": max(float(base[row]), 0.0)} | {name: float(values[row]) for name, values in others.items()},
+                        predicted[number][one], {"simulation alone": max(float(base[row]), 0.0)} | simpler,
                         tuple(other.row["spec"] for other in groups[number] if other is not member),
                     )
                 )  # fmt: skip
@@ -238,7 +265,7 @@ def widths_of(judged: Sequence[Judged]) -> Widths:
     errors = np.abs(logs - [one.truth for one in judged])
     edges = [*np.log(_WIDTH_AT), np.inf]
     result = []
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in pairwise(edges):
         within = (logs >= low) & (logs < high)
         if within.sum() >= 10:
             result.append((float(np.median(logs[within])), conformal_quantile(errors[within], Settings().miss)))
@@ -248,7 +275,7 @@ def widths_of(judged: Sequence[Judged]) -> Widths:
 def evaluate(store: Path, device: str, cache: Path, log: Log = lambda _: None) -> list[Comparison]:
     """Held-out tables: MPS and time-slicing, pairs and trios, some or all members unseen."""
     group_set = read_groups(store, device, cache, log)
-    return tables_of(judge(group_set, log), group_set.source)
+    return tables_of(judge(group_set, describe(group_set, log), log), group_set.source)
 
 
 def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
@@ -261,17 +288,15 @@ def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
 def train(store: Path, device: str, cache: Path, out: Path, log: Log = lambda _: None) -> Path:
     """Fit a model to all groups, and write it with its held-out errors."""
     group_set = read_groups(store, device, cache, log)
-    judged = judge(group_set, log)
+    described = describe(group_set, log)
+    judged = judge(group_set, described, log)
     mps = [one for one in judged if one.row["method"] == MPS]
     sliced = [one for one in judged if one.row["method"] == TIME_SLICING]
     if not mps or not sliced:
         raise DataError("Both MPS and time-slicing must be measured to fit a model of sharing; collect the other.")
-    groups = group_set.of(MPS)
-    launches = group_set.fit_launches()
-    # the jobs as they were judged: described by models that have not seen them, like those of users
-    jobs = _jobs(group_set, groups, {fold: group_set.fit_launches(fold) for fold in range(FOLDS)})
-    rows, base = describe_groups(jobs)
-    correction = fit_correction(rows, base, np.array([member.log_slowdown for group in groups for member in group]))
+    # jobs are described as those of users will be: by models that have not seen them
+    rows, base = describe_groups(described.jobs)
+    correction = fit_correction(rows, base, described.logs)
     errors = {
         n: conformal_quantile(
             np.array([abs(one.truth - one.predicted) for one in sliced if one.members == n]), Settings().miss
@@ -279,7 +304,7 @@ def train(store: Path, device: str, cache: Path, out: Path, log: Log = lambda _:
         for n in {one.members for one in sliced}
     }
     slices = tuple(_time_slices(group_set.of(TIME_SLICING), errors).values())
-    model = SharingModel(group_set.device, launches, correction, widths_of(mps), slices)
+    model = SharingModel(group_set.device, group_set.fit_launches(), correction, widths_of(mps), slices)
     card = {
         "groups": len(group_set.groups),
         "held_out": {

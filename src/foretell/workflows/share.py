@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from foretell.devices import Device
 from foretell.errors import DeviceError, InputError
@@ -30,8 +30,6 @@ COUNTS = (2, 3)
 _MEASURED_ON = "h200"  # other GPUs are predicted as if they shared like this one
 _OTHER_DEVICE_WIDTH = 0.3  # log slowdown: sharing was not measured on other devices, so their intervals are wider
 _SATURATED = "Each job is taken to run without a pause; one that waits for requests disturbs less."
-
-Option = TypeVar("Option")
 
 
 @dataclass(frozen=True)
@@ -182,9 +180,7 @@ def share(
     sizes, numbers = for_each(batch_sizes, count, "batch sizes"), for_each(dtypes, count, "dtypes")
     limits = [_check_limit(limit) for limit in for_each(limits_ms, count, "limits")]
     parts = [_check_percentage(part) for part in for_each(percentages, count, "percentages")]
-    shapes = list(input_shapes) if _is_list_of_shapes(input_shapes) else [input_shapes] * count  # type: ignore[arg-type]
-    if len(shapes) != count:
-        raise InputError(f"Got {len(shapes)} input shapes for {count} models; give one for all, or one for each.")
+    shapes = _shapes_of(input_shapes, count)
     configurations = [
         read_configuration(
             device=device, slice=None if part is None or part == 100 else f"mps:{part:g}", batch_size=size,
@@ -217,14 +213,14 @@ def share(
     memory, capacity_mib = _memory(alone), place.memory_mib or mib(bytes_from_gib(place.memory_gib))
     if memory is not None and memory.value > capacity_mib:
         warnings.append(
-            f"Together they need about {memory.value:,.0f} MiB, and {place.id} has {capacity_mib:,.0f}: they do not fit."
+            f"They do not fit: they need about {memory.value:,.0f} MiB, and {place.id} has {capacity_mib:,.0f}."
         )
         return Sharing(place.id, method, False, tuple(jobs), memory, warnings=tuple(warnings))
     if memory is not None and memory.high > capacity_mib:
         warnings.append(f"They may need {memory.high:,.0f} MiB, more than the {capacity_mib:,.0f} that {place.id} has.")
     if memory is None:
         warnings.append("The predictor does not know the memory, so nothing says whether they fit.")
-    slowdowns = model.slowdowns(_described(model, predictor, workloads, configurations, parts, method), method)
+    slowdowns = model.slowdowns(_described(model, predictor, workloads, configurations, parts), method)
     if not is_measured:
         slowdowns = tuple(_widened(slowdown, _OTHER_DEVICE_WIDTH) for slowdown in slowdowns)
         warnings.append(f"Sharing was measured on {_MEASURED_ON}, not on {place.id}: the intervals are wider.")
@@ -233,21 +229,22 @@ def share(
     return Sharing(place.id, method, True, shared, memory, _gain(whole, shared), extrapolated, (*warnings, _SATURATED))
 
 
-def for_each(values: Option | Sequence[Option], count: int, what: str) -> list[Option]:
+def for_each(values: Any, count: int, what: str) -> list[Any]:
     """An option for each model: one value serves all.
 
     >>> for_each(8, 2, "batch sizes"), for_each([1, 8], 2, "batch sizes"), for_each("fp16", 2, "dtypes")
     ([8, 8], [1, 8], ['fp16', 'fp16'])
     """
-    listed: list[Any] = list(values) if isinstance(values, (list, tuple)) else [values]
+    listed = list(values) if isinstance(values, (list, tuple)) else [values]
     if len(listed) not in (1, count):
         raise InputError(f"Got {len(listed)} {what} for {count} models; give one for all, or one for each.")
     return listed * count if len(listed) == 1 else listed
 
 
-def _is_list_of_shapes(shapes: object) -> bool:
-    """Whether each model has its own shape; a list of numbers is one shape."""
-    return isinstance(shapes, (list, tuple)) and not all(isinstance(size, int) for size in shapes)
+def _shapes_of(shapes: Any, count: int) -> list[InputShape]:
+    """A shape for each model; a list of numbers is one shape for all."""
+    is_list = isinstance(shapes, (list, tuple)) and not all(isinstance(size, int) for size in shapes)
+    return for_each(shapes, count, "input shapes") if is_list else [shapes] * count
 
 
 def _check_limit(limit_ms: float | None) -> float | None:
@@ -283,7 +280,6 @@ def _described(
     workloads: Sequence[Workload],
     configurations: Sequence[Configuration],
     percentages: Sequence[float | None],
-    method: str,
 ) -> "list[Job]":
     """The workloads as jobs."""
     from foretell.features import extract_units

@@ -26,11 +26,11 @@ Group = Sequence[Job]
 
 @dataclass(frozen=True)
 class Rules:
-    """What a kernel gets when nothing is left, and how much bandwidth there is."""
+    """What a kernel gets when nothing is left, how much bandwidth there is, and how SMs are shared."""
 
     least: float = 0.03
     bandwidth: float = 1.0
-    hold: float = 1.0  # how much of what it fills a kernel keeps from others
+    crowding: float = 0.0  # how much slower a kernel runs on SMs that others fill
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,14 @@ class _Launches:
                 row[: len(values)] = values
             return rows
 
-        names = ("work_us", "gap_us", "fill", "spread", "traffic")
-        return cls(*(padded(name) for name in names), np.array([len(job.work_us) for job in jobs], np.intp))
+        return cls(
+            padded("work_us"),
+            padded("gap_us"),
+            padded("fill"),
+            padded("spread"),
+            padded("traffic"),
+            np.array([len(job.work_us) for job in jobs], np.intp),
+        )
 
 
 def simulate(groups: Sequence[Group], rules: Rules, *, steps: int = 1200, starts: int = 8) -> Values:
@@ -105,17 +111,19 @@ def _run(
             values[job, at]
             for values in (launches.work_us, launches.gap_us, launches.fill, launches.spread, launches.traffic)
         )
-        rate = np.ones(member.shape)
+        rate, taken = np.ones(member.shape), np.zeros(member.shape)
         free = np.ones(len(member))
         order = np.argsort(np.where(there, since, _NEVER), axis=1)
         for one in order.T:
             own_share, runs = share[rows, one], working[rows, one] & there[rows, one]
             got = np.maximum(np.minimum(free, own_share), rules.least * own_share)
             rate[rows, one] = np.where(runs, 1.0 / (1.0 + spread[rows, one] * (1.0 / got - 1.0)), 1.0)
-            held = np.minimum(got, rules.hold * fill[rows, one] * own_share)
-            free = np.maximum(free - np.where(runs, held, 0.0), 0.0)
+            taken[rows, one] = np.where(runs, np.minimum(got, fill[rows, one] * own_share), 0.0)
+            free = np.maximum(free - taken[rows, one], 0.0)
+        by_others = taken.sum(1, keepdims=True) - taken
+        rate = np.where(working, rate / (1.0 + rules.crowding * spread * by_others), rate)
         asked = (rate * traffic * (working & there)).sum(1, keepdims=True) / rules.bandwidth
-        rate = np.where(working & (asked > 1.0), rate / (1.0 + traffic * (asked - 1.0)), rate)
+        rate = np.where(working & (asked > 1.0), rate / np.maximum(1.0 + traffic * (asked - 1.0), _DONE), rate)
         phase_us = np.where(working, work_us, gap_us)
         until_us = np.where(there, left * phase_us / rate, _NEVER).min(1)
         lasted_us += until_us

@@ -12,7 +12,11 @@ from foretell.predictors.sharing.launches import LAUNCH_SCHEMA
 
 SHARING_VERSION = 1  # raise it when jobs, rules or columns get other values than before
 # the first is what the slowdown is measured against; the others show how sure it is
-RULES = (Rules(least=0.02), Rules(least=0.06), Rules(least=0.02, hold=0.7), Rules(least=0.02, bandwidth=0.7))
+RULES = (
+    Rules(least=0.02),
+    Rules(least=0.06),
+    Rules(least=0.02, crowding=0.3),
+)
 _SIZES = ("log_time_us", "log_launches", "log_kernel_us", "log_longest_us")
 _SHARES = ("fill", "spread", "traffic", "compute", "gaps", "full", "blocking")
 _OWN = (*_SIZES, *_SHARES)
@@ -23,10 +27,8 @@ COLUMNS = (
     *(f"least_{name}" for name in _SIZES),
     *(f"sum_{name}" for name in _SHARES),
     "members", "own_limit", "sum_limits", "least_limit", "time_ratio", "kernel_ratio",
-    *_SIMULATED, "largest_pair", "sum_of_pairs", "largest_simulated",
+    *_SIMULATED, "largest_pair", "sum_of_pairs",
 )  # fmt: skip
-# more of these never makes a job faster: more room for the others, and a larger simulated slowdown
-RISING = ("sum_limits", *_SIMULATED, "largest_pair", "sum_of_pairs")
 SHARING_SCHEMA = hashlib.sha256(
     "|".join((LAUNCH_SCHEMA, str(SHARING_VERSION), *COLUMNS, repr(RULES))).encode()
 ).hexdigest()[:16]
@@ -61,7 +63,7 @@ def describe_groups(
     for number, group in enumerate(groups):
         logs = np.stack([values[number] for values in simulated])
         for one in range(len(group)):
-            tail = [*logs[:, one], largest_pair[number, one], sum_of_pairs[number, one], logs[0, : len(group)].max()]
+            tail = [*logs[:, one], largest_pair[number, one], sum_of_pairs[number, one]]
             rows.append([*_beside(group, one), *tail])
             base.append(logs[0, one])
     return np.array(rows, np.float32).reshape(-1, len(COLUMNS)), np.array(base)

@@ -6,6 +6,7 @@ of every kernel, from which the first two follow; trees learn them, so that mode
 """
 
 import hashlib
+import io
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ from foretell.predictors.trees import Trees
 
 SHARES = ("fill", "spread", "longest")
 LAUNCH_SCHEMA = hashlib.sha256("|".join((SCHEMA, *SLICE_COLUMNS, *SHARES)).encode()).hexdigest()[:16]
+FIT_VERSION = 1  # raise it when the trees are fitted in another way
 _LEAST = 1.0 / 256  # no kernel holds nothing: one block on one of the SMs
 _MOST_ROWS = 60_000
 _FIT = TreeFit(rounds=120, leaves=31, least_in_leaf=30, objective="regression", others={"feature_fraction": 0.5})
@@ -39,6 +41,21 @@ class LaunchModel:
     """Trees for each of `SHARES`."""
 
     trees: tuple[Trees, Trees, Trees]
+
+    @classmethod
+    def load(cls, data: bytes) -> "LaunchModel":
+        """Read what `to_bytes` wrote."""
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            fill, spread, longest = (Trees.load(arrays[name].tobytes()) for name in SHARES)
+        return cls((fill, spread, longest))
+
+    def to_bytes(self) -> bytes:
+        """The trees as one .npz file."""
+        data = io.BytesIO()
+        named = zip(SHARES, self.trees, strict=True)
+        arrays = {name: np.frombuffer(trees.to_bytes(), np.uint8) for name, trees in named}
+        np.savez_compressed(data, allow_pickle=False, **arrays)
+        return data.getvalue()
 
     def predict(self, features: NDArray[np.float32]) -> UnitLaunches:
         """The shares of each unit."""

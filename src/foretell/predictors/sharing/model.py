@@ -5,8 +5,8 @@ launch by launch, and trees learn what it leaves out (L2, block turnover, launch
 each process the whole device in turn: of n saturated processes each gets 1/n of the time, less what switching costs,
 whatever they compute. That is one measured number for each n.
 
-Consequences: a slowdown is at least 1, jobs that are equal are slowed down equally, the order of jobs does not count, and
-a third job never makes anybody faster.
+Consequences: a slowdown is at least 1, equal jobs are slowed down equally, the order of jobs does not count, and a
+third job never makes anybody faster.
 
 Limits: measured with jobs that always have work (back-to-back replays of CUDA graphs). A job that waits for requests
 disturbs less than this.
@@ -18,7 +18,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from typing import Any
@@ -31,7 +31,7 @@ from foretell.predictors.fitted_files import read_shipped
 from foretell.predictors.sharing.contention import Group
 from foretell.predictors.sharing.features import COLUMNS, SHARING_SCHEMA, describe_groups
 from foretell.predictors.sharing.jobs import Job, describe_job
-from foretell.predictors.sharing.launches import LaunchModel
+from foretell.predictors.sharing.launches import SHARES, LaunchModel
 from foretell.predictors.trees import Trees
 from foretell.records import Estimate
 
@@ -67,7 +67,7 @@ class SharingModel:
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 card = json.loads(arrays["card"].tobytes())
-                trees = [Trees.load(arrays[name].tobytes()) for name in ("fill", "spread", "longest", "correction")]
+                trees = [Trees.load(arrays[name].tobytes()) for name in (*SHARES, "correction")]
             schema, fitted = card["schema"], card["fitted"]
             widths = tuple((float(size), float(width)) for size, width in fitted["widths"])
             slices = tuple(TimeSlices(int(n), float(value), float(width)) for n, value, width in fitted["time_slices"])
@@ -89,7 +89,12 @@ class SharingModel:
         if method == TIME_SLICING:
             (known,) = [one for one in self.time_slices if one.members == len(jobs)]
             return (_interval(math.log(known.slowdown), known.width),) * len(jobs)
-        logs = self.mps_logs([jobs])[0]
+        asked = [jobs, *(_unlimited_beside(jobs, one) for one in range(len(jobs)) if _has_limits_beside(jobs, one))]
+        logs, *without_limits = self.mps_logs(asked)
+        for one in reversed(range(len(jobs))):
+            # less room for the others never slows a job down
+            if _has_limits_beside(jobs, one):
+                logs[one] = min(logs[one], without_limits.pop()[one])
         return tuple(_interval(log, self.width(log)) for log in logs)
 
     def mps_logs(self, groups: Sequence[Group]) -> list[list[float]]:
@@ -129,6 +134,14 @@ def largest_inside(inside: Sequence[Sequence[tuple[int, ...]]], logs: Values) ->
     return result
 
 
+def _has_limits_beside(jobs: Group, one: int) -> bool:
+    return any(job.share < 1.0 for place, job in enumerate(jobs) if place != one)
+
+
+def _unlimited_beside(jobs: Group, one: int) -> list[Job]:
+    return [job if place == one else replace(job, share=1.0) for place, job in enumerate(jobs)]
+
+
 def _interval(log: float, width: float) -> Estimate:
     return Estimate(math.exp(log), math.exp(max(log - width, 0.0)), math.exp(log + width))
 
@@ -141,9 +154,7 @@ def write(model: SharingModel, card: dict[str, Any]) -> bytes:
         "time_slices": [(one.members, one.slowdown, one.width) for one in model.time_slices],
     }
     content = json.dumps({**card, "schema": SHARING_SCHEMA, "columns": COLUMNS, "fitted": fitted}, sort_keys=True)
-    named = dict(
-        zip(("fill", "spread", "longest", "correction"), (*model.launches.trees, model.correction), strict=True)
-    )
+    named = dict(zip((*SHARES, "correction"), (*model.launches.trees, model.correction), strict=True))
     arrays = {name: np.frombuffer(trees.to_bytes(), np.uint8) for name, trees in named.items()}
     data = io.BytesIO()
     np.savez_compressed(data, allow_pickle=False, card=np.frombuffer(content.encode(), np.uint8), **arrays)

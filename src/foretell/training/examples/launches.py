@@ -55,13 +55,18 @@ class Launches:
 def read_launches(store: Path, device: str, cache: Path, log: Log = lambda _: None) -> Launches:
     """The launches of a device's traced units, from the cache where there is one."""
     device = find_device(device).id
-    file = cache / f"launches-{device}-{fingerprint(store, device, launches=LAUNCHES_VERSION)}.npz"
+    file = cache_file(store, device, cache)
     if not file.exists():
         data = io.BytesIO()
         np.savez_compressed(data, allow_pickle=False, **vars(_extract(store, device, log)))
         write_whole(file, data.getvalue())
     with np.load(file, allow_pickle=False) as stored:
         return Launches(**{name: stored[name] for name in stored.files})
+
+
+def cache_file(store: Path, device: str, cache: Path) -> Path:
+    """Where the launches of a store are cached; other records or versions have another name."""
+    return cache / f"launches-{device}-{fingerprint(store, device, launches=LAUNCHES_VERSION)}.npz"
 
 
 def held_by(columns: Mapping[str, NDArray[Any]], sms: int) -> tuple[Values, Values]:

@@ -105,13 +105,10 @@ def tables_of(judged: Sequence[Judged], source: str) -> list[Comparison]:
 def _figures(judged: Sequence[Judged], name: str) -> dict[str, Cell]:
     cells: dict[str, Cell] = {}
     for members, word in ((2, "pairs"), (3, "trios")):
-        for unseen, chosen in (
-            ("some unseen", lambda one: one.unseen < one.members),
-            ("all unseen", lambda one: one.unseen == one.members),
-        ):
-            found = [one for one in judged if one.members == members and chosen(one)]
+        for word_unseen, is_all in (("some unseen", False), ("all unseen", True)):
+            found = [one for one in judged if one.members == members and (one.unseen == members) == is_all]
             if found:
-                cells[f"{word}, {unseen}"] = float(np.mean([one.error_of(name) for one in found]))
+                cells[f"{word}, {word_unseen}"] = float(np.mean([one.error_of(name) for one in found]))
     cells["all"] = float(np.mean([one.error_of(name) for one in judged]))
     cells["limits right"] = float(np.mean([one.limits_right(name) for one in judged]))
     return cells
@@ -134,7 +131,8 @@ def _parts(judged: Sequence[Judged], title: str, head: str, key: Callable[[Judge
 def _worst(judged: Sequence[Judged]) -> Comparison:
     rows: dict[str, dict[str, Cell]] = {}
     for one in sorted(judged, key=lambda one: -one.error)[:_WORST]:
-        name = f"{len(rows) + 1}. {_short(one.row['spec'])} ({one.row['mode']}) beside {', '.join(map(_short, one.beside))}"
+        beside = ", ".join(map(_short, one.beside))
+        name = f"{len(rows) + 1}. {_short(one.row['spec'])} ({one.row['mode']}) beside {beside}"
         rows[name] = {
             "alone ms": float(one.row["solo_ms"]),
             "measured": float(np.exp(one.truth)),
@@ -153,8 +151,8 @@ def write_page(tables: Sequence[Comparison], folder: Path) -> Path:
         "# Models that share a GPU\n\n"
         "Mean error of the slowdown. A group is held out as soon as one of its architectures is: *some unseen*, or "
         "*all unseen*; five folds. Remade by `foretell evaluate sharing --report`.\n\n"
-        f"`limits right`: how often it says rightly whether a job keeps a limit of {', '.join(f'{one:g}' for one in LIMITS)} "
-        "times its latency alone."
+        "`limits right`: how often it says rightly whether a job keeps a limit of "
+        f"{', '.join(f'{one:g}' for one in LIMITS)} times its latency alone."
     )
     write_whole(folder / "sharing.md", page(text, tables))
     return folder / "sharing.md"
