@@ -144,7 +144,8 @@ def _traced_calls(store: Path, sms: int) -> dict[str, dict[tuple[str, int], Sums
 
 
 def _calls(table: Any, sms: int) -> Any:
-    """The sums over the kernels of each call."""
+    """The sums over the kernels of each call; kernels whose grid was not traced are left out."""
+    table = table.filter(table["grid_x"].is_valid())
     numbers = {name: table[name].to_numpy() for name in (*_GRID, *_BLOCK, "registers", "shared_bytes", "duration_us")}
     fill, spread = held_by(numbers, sms)
     time_us = numbers["duration_us"].astype(np.float64)

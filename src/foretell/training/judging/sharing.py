@@ -1,7 +1,7 @@
 """Training: judging: the tables of sharing: pairs and trios, some or all members unseen, and where the errors are."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +95,9 @@ def tables_of(judged: Sequence[Judged], source: str) -> list[Comparison]:
             "dtype": lambda one: str(one.row["dtype"]),
             "mode": lambda one: str(one.row["mode"]),
             "limit of SMs": lambda one: "limited" if (one.row.get("percentage") or 100) < 100 else "none",
-            "family": lambda one: str(one.row["family"]),
         }
         tables += [_parts(mps, f"mps, by {name}", name, key) for name, key in by.items()]
+        tables.append(_worst_families(mps))
         tables.append(_worst(mps))
     return tables
 
@@ -112,6 +112,12 @@ def _figures(judged: Sequence[Judged], name: str) -> dict[str, Cell]:
     cells["all"] = float(np.mean([one.error_of(name) for one in judged]))
     cells["limits right"] = float(np.mean([one.limits_right(name) for one in judged]))
     return cells
+
+
+def _worst_families(judged: Sequence[Judged]) -> Comparison:
+    table = _parts(judged, f"mps, the {_WORST} worst families", "family", lambda one: str(one.row["family"]))
+    worst = sorted(table.rows.items(), key=lambda row: -float(row[1]["mape"] or 0.0))  # type: ignore[arg-type]
+    return replace(table, rows=dict(worst[:_WORST]))
 
 
 def _parts(judged: Sequence[Judged], title: str, head: str, key: Callable[[Judged], str]) -> Comparison:
@@ -130,7 +136,11 @@ def _parts(judged: Sequence[Judged], title: str, head: str, key: Callable[[Judge
 
 def _worst(judged: Sequence[Judged]) -> Comparison:
     rows: dict[str, dict[str, Cell]] = {}
-    for one in sorted(judged, key=lambda one: -one.error)[:_WORST]:
+    # a job is judged once for each fold that its group has members in: the worst counts
+    by_job = {
+        (one.row["campaign_id"], one.row["group_id"], one.row["member"]): one for one in sorted(judged, key=_error)
+    }
+    for one in sorted(by_job.values(), key=_error, reverse=True)[:_WORST]:
         beside = ", ".join(map(_short, one.beside))
         name = f"{len(rows) + 1}. {_short(one.row['spec'])} ({one.row['mode']}) beside {beside}"
         rows[name] = {
@@ -139,6 +149,10 @@ def _worst(judged: Sequence[Judged]) -> Comparison:
             "predicted": float(np.exp(one.predicted)),
         }
     return Comparison("mps, the worst twenty", rows, ranked=False, shares=frozenset(), head="job")
+
+
+def _error(one: Judged) -> float:
+    return one.error
 
 
 def _short(spec: str) -> str:
