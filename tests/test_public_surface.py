@@ -32,6 +32,7 @@ def records() -> list[foretell.Prediction | foretell.Sweep | foretell.ModelCompa
         foretell.sweep(tiny_onnx(), batch_sizes=[1, 8]),
         foretell.compare(tiny_onnx(), tiny_onnx()),
         foretell.inspect(tiny_onnx()),
+        foretell.share([tiny_onnx(), tiny_onnx()], method="time-slicing"),
         foretell.advise(tiny_onnx(), devices=["h200", "l4"], mig=False, max_batch=4),
     ]
 

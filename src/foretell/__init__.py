@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foretell.workflows.inspect import Inspection, inspect
     from foretell.workflows.measure.collect import collect
     from foretell.workflows.measure.profile import profile
+    from foretell.workflows.share import Sharing, share
     from foretell.workflows.sharing.pack import Packing, pack
     from foretell.workflows.sweep import Sweep, sweep
 
@@ -30,6 +31,7 @@ __all__ = [
     "ModelComparison",
     "Packing",
     "Prediction",
+    "Sharing",
     "Sweep",
     "Target",
     "Workload",
@@ -42,6 +44,7 @@ __all__ = [
     "pack",
     "predict",
     "profile",
+    "share",
     "sweep",
 ]
 
@@ -51,6 +54,7 @@ _LATER = {
     "Inspection": "foretell.workflows.inspect",
     "ModelComparison": "foretell.workflows.compare",
     "Packing": "foretell.workflows.sharing.pack",
+    "Sharing": "foretell.workflows.share",
     "Sweep": "foretell.workflows.sweep",
     "advise": "foretell.workflows.advise",
     "collect": "foretell.workflows.measure.collect",
@@ -58,6 +62,7 @@ _LATER = {
     "inspect": "foretell.workflows.inspect",
     "pack": "foretell.workflows.sharing.pack",
     "profile": "foretell.workflows.measure.profile",
+    "share": "foretell.workflows.share",
     "sweep": "foretell.workflows.sweep",
 }
 

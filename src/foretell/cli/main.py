@@ -18,6 +18,7 @@ COMMANDS = Registry(
         "pack": "foretell.cli.models.pack:run",
         "compare": "foretell.cli.models.compare:run",
         "sweep": "foretell.cli.models.sweep:run",
+        "share": "foretell.cli.models.share:run",
         "report": "foretell.cli.models.report:run",
         "serve": "foretell.cli.serve:run",
         "inspect": "foretell.cli.models.inspect:run",

@@ -19,6 +19,7 @@ MODELS = {
     "kernel-classes": "foretell.training.kernel_classes",
     "compiled": "foretell.training.compiled",
     "occupancy": "foretell.training.occupancy",
+    "sharing": "foretell.training.sharing",
 }
 _WHOLE = ("unit-network", "unit-trees")
 
@@ -62,7 +63,7 @@ def train(
     nargs=-1,
     metavar="PREDICTOR…",
     help="roofline, unit-trees, unit-network [all]; "
-    "or one of: partitioner, slices, kernel-classes, compiled, occupancy.",
+    "or one of: partitioner, slices, kernel-classes, compiled, occupancy, sharing.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")

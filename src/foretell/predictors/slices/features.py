@@ -61,6 +61,11 @@ def traffic_shares(features: NDArray[np.float32], unit_us: Values) -> Values:
     return np.asarray(np.minimum(np.exp2(features[:, _AT["log_memory_us"]].astype(np.float64)) / unit_us, 1.0))
 
 
+def compute_shares(features: NDArray[np.float32], unit_us: Values) -> Values:
+    """The share of each unit's time that its arithmetic needs at the peak rate, at most 1."""
+    return np.asarray(np.minimum(np.exp2(features[:, _AT["log_compute_us"]].astype(np.float64)) / unit_us, 1.0))
+
+
 def launches_of(features: NDArray[np.float32]) -> Values:
     """How many kernels each unit launches."""
     return np.asarray(np.exp2(features[:, _AT["launches"]].astype(np.float64)) - 1.0)

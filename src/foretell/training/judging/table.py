@@ -12,7 +12,7 @@ PERCENT = frozenset(
     ("mape", "median_ape", "p95_ape", "within_10_percent", "coverage", "median_relative_width", "warned", "accuracy",
      "precision", "recall", "fused")
 )  # fmt: skip
-LARGER_IS_BETTER = frozenset({"within_10_percent", "kendall_tau", "accuracy", "precision", "recall"})
+LARGER_IS_BETTER = frozenset({"within_10_percent", "kendall_tau", "accuracy", "precision", "recall", "limits right"})
 UNRANKED = frozenset({"count", "coverage", "warned", "edges", "fused"})  # more of these is not better by itself
 _ABSENT = "–"
 _COUNTS = ("count", "edges")

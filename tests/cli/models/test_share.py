@@ -1,0 +1,43 @@
+"""``foretell share``: the command prints what the function returns."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import run
+from foretell.testing import tiny_onnx
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    (tmp_path / "small.onnx").write_bytes(tiny_onnx().SerializeToString())
+    return str(tmp_path / "small.onnx")
+
+
+def test_json_is_one_object_and_lists_go_to_their_models(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--batch-sizes", "1,8", "--dtypes", "fp16,fp32", "--limits-ms", "5,20", "--json")
+    output = json.loads(run(capsys, "share", model, model, *options))
+    assert [(job["batch_size"], job["dtype"]) for job in output["jobs"]] == [(1, "fp16"), (8, "fp32")]
+    assert [job["keeps_limit"] for job in output["jobs"]] == [True, True]
+
+
+def test_the_table_has_a_row_for_each_model(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = run(capsys, "share", model, model, model, "--method", "time-slicing", "--limits-ms", "1000")
+    assert "h200 · time-slicing" in shown
+    assert shown.count("1000 kept") == 3
+    assert "throughput gain" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--batch-sizes", "1,x"), "batch size 'x' is no whole number"),
+        (("--limits-ms", ","), "Got no limit"),
+        (("--method", "msp"), "Did you mean 'mps'"),
+    ],
+)
+def test_mistakes_are_one_line(
+    model: str, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in run(capsys, "share", model, model, *options, code=2)

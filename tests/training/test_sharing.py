@@ -1,0 +1,115 @@
+"""Groups are read, judged on architectures that were not seen, and fitted."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from foretell.errors import DataError
+from foretell.predictors.sharing.model import SharingModel
+from foretell.training import sharing
+from foretell.training.examples.fills import read_launches
+from foretell.training.examples.samples import read_samples
+from foretell.training.examples.workloads import measured_rows
+from foretell.training.fusion import fold_of
+from small.small_store import write_store, write_table
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("lightgbm")
+
+WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+SLOWDOWN = {"mps": {2: 1.5, 3: 2.0}, "time-slicing": {2: 2.2, 3: 3.3}}
+GRID = {"grid_x": 264, "grid_y": 1, "grid_z": 1, "block_x": 256, "block_y": 1, "block_z": 1}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pairs and trios of neighbouring workloads; one group lacks a member, one workload was never measured alone."""
+    folder = write_store(tmp_path_factory.mktemp("store"), WIDTHS)
+    known = [row for row in measured_rows(folder).values() if row["mode"] == "inference"]
+    rows = []
+    for number in range(len(known)):
+        for method, slowdowns in SLOWDOWN.items():
+            for members, slowdown in slowdowns.items():
+                for member in range(members):
+                    row = known[(number + 7 * member) % len(known)]
+                    facts = {name: row[name] for name in ("workload_id", "spec", "family", "mode", "dtype")}
+                    own = {"campaign_id": "c", "group_id": f"{number}-{members}", "method": method, "member": member}
+                    times = {"solo_ms": row["latency_ms"], "together_ms": slowdown * row["latency_ms"]}
+                    rows.append({**facts, **own, **times, "members": members, "status": "ok"})
+    lacking = {**rows[0], "group_id": "lacking"}
+    unknown = [{**row, "group_id": "unknown", "workload_id": "unknown"} for row in rows[:2]]
+    write_table(folder / "two", "colocation", [*rows, lacking, *unknown])
+    kernels = []
+    for row in known:
+        if row["workload_id"].endswith("-1-fp32-inference"):
+            call = {"campaign_id": "d", "workload_id": row["workload_id"], "op": "aten::x", "module": "", "name_id": 1}
+            held = {**GRID, "registers": 32, "shared_bytes": 0}
+            kernels += [{**call, **held, "op_index": n, "sequence": n, "duration_us": 5.0} for n in range(3)]
+    write_table(folder / "three", "kernels", kernels)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cache(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with networks that tell that every unit takes twice its bound."""
+    folder = tmp_path_factory.mktemp("cache")
+    units = sum(len(sample.units) for sample in read_samples(store, "h200", folder))
+    (folder / "networks-h200-0").mkdir()
+    fit = {"log_ratio": np.full(units, np.log(2.0), np.float32), "spread": np.zeros(units, np.float32)}
+    np.savez(folder / "networks-h200-0" / "all-0.npz", **fit, network=np.zeros(1, np.uint8))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def group_set(store: Path, cache: Path) -> sharing.GroupSet:
+    return sharing.read_groups(store, "h200", cache)
+
+
+def test_complete_groups_of_known_workloads_are_read(group_set: sharing.GroupSet) -> None:
+    assert len(group_set.groups) == 4 * len(WIDTHS) * 6
+    assert group_set.source == sharing.HELD_OUT
+    assert {len(group) for group in group_set.of("mps")} == {2, 3}
+    member = group_set.of("mps")[0][0]
+    assert np.exp(member.log_slowdown) == pytest.approx(SLOWDOWN["mps"][len(group_set.of("mps")[0])])
+    assert member.unit_us == pytest.approx(2 * member.sample.units.bound_us, rel=1e-5)
+
+
+def test_launches_have_what_kernels_hold(store: Path, cache: Path) -> None:
+    launches = read_launches(store, "h200", cache)
+    # 264 blocks of 8 warps: two on each of 132 SMs, where eight have a place
+    assert launches.fill == pytest.approx(0.25)
+    assert launches.spread == pytest.approx(1.0)
+    assert launches.longest == pytest.approx(1.0)
+
+
+def test_no_architecture_is_on_both_sides_and_constants_are_found(group_set: sharing.GroupSet) -> None:
+    judged = sharing.judge(group_set, sharing.describe(group_set))
+    for one in judged:
+        assert 1 <= one.unseen <= one.members
+        if one.row["method"] == "time-slicing":
+            assert np.exp(one.predicted) == pytest.approx(SLOWDOWN["time-slicing"][one.members])
+    # the simulation knows nothing of these constants: the trees have to learn them
+    mps = [one for one in judged if one.row["method"] == "mps"]
+    assert np.mean([one.error for one in mps]) < 0.05 < np.mean([one.error_of("simulation alone") for one in mps])
+    folds = {fold_of(member.sample.spec) for member in group_set.groups[0]}
+    first = group_set.groups[0][0].row
+    assert sum(one.row is first for one in judged) == len(folds)
+
+
+def test_train_writes_a_model_that_can_be_read(store: Path, cache: Path, tmp_path: Path) -> None:
+    file = sharing.train(store, "h200", cache, tmp_path)
+    model = SharingModel.load(file.read_bytes())
+    assert sorted(one.members for one in model.time_slices) == [2, 3]
+    assert {round(one.slowdown, 3) for one in model.time_slices} == {2.2, 3.3}
+
+
+def test_the_report_has_both_methods_and_the_baselines(store: Path, cache: Path, tmp_path: Path) -> None:
+    text = sharing.write_report(sharing.evaluate(store, "h200", cache), tmp_path).read_text()
+    for word in ("mps: slowdown", "time-slicing: slowdown", "linear regression", "constant", "limits right"):
+        assert word in text
+
+
+def test_a_store_without_groups_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="No group was measured"):
+        sharing.read_groups(write_store(tmp_path, (8,)), "h200", tmp_path)
