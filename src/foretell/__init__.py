@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from foretell.workflows.inspect import Inspection, inspect
     from foretell.workflows.measure.collect import collect
     from foretell.workflows.measure.profile import profile
-    from foretell.workflows.share import Sharing, share
     from foretell.workflows.sharing.pack import Packing, pack
+    from foretell.workflows.sharing.share import Sharing, share
     from foretell.workflows.sweep import Sweep, sweep
 
 __all__ = [
@@ -54,7 +54,7 @@ _LATER = {
     "Inspection": "foretell.workflows.inspect",
     "ModelComparison": "foretell.workflows.compare",
     "Packing": "foretell.workflows.sharing.pack",
-    "Sharing": "foretell.workflows.share",
+    "Sharing": "foretell.workflows.sharing.share",
     "Sweep": "foretell.workflows.sweep",
     "advise": "foretell.workflows.advise",
     "collect": "foretell.workflows.measure.collect",
@@ -62,7 +62,7 @@ _LATER = {
     "inspect": "foretell.workflows.inspect",
     "pack": "foretell.workflows.sharing.pack",
     "profile": "foretell.workflows.measure.profile",
-    "share": "foretell.workflows.share",
+    "share": "foretell.workflows.sharing.share",
     "sweep": "foretell.workflows.sweep",
 }
 

@@ -12,7 +12,7 @@ from foretell.rendering.terminal.printable import printable
 from foretell.rendering.terminal.progress import working
 
 if TYPE_CHECKING:
-    from foretell.workflows.share import Sharing
+    from foretell.workflows.sharing.share import Sharing
 
 
 @click.command()
@@ -54,7 +54,7 @@ def run(
     as_json: bool,
 ) -> None:
     """Predict how two or three models slow each other down on one GPU. One value of an option serves all of them."""
-    from foretell.workflows.share import share
+    from foretell.workflows.sharing.share import share
 
     sizes = [int(size) for size in _numbers(batch_sizes, "batch size", whole=True)]
     limits = None if limits_ms is None else _numbers(limits_ms, "limit")

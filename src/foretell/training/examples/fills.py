@@ -5,7 +5,6 @@ blocks fit on an SM at a time, and so which part of the device it holds while it
 """
 
 import io
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +20,9 @@ from foretell.features import Units, extract_units
 from foretell.files import write_whole
 from foretell.records import Target, Workload
 from foretell.training.examples.calls import OPTIMIZER, Call
-from foretell.training.examples.graphs import GraphKey, read_graphs
-from foretell.training.examples.samples import fingerprint, teaches
-from foretell.training.examples.workloads import Row, measured_rows, workload_of
+from foretell.training.examples.graphs import read_graphs
+from foretell.training.examples.samples import fingerprint, teaching_rows
+from foretell.training.examples.workloads import call_nodes, workload_of
 from foretell.training.fusion import fold_of
 
 FILLS_VERSION = 1  # raise it when a unit gets other figures than before
@@ -94,11 +93,7 @@ def held_by(columns: Mapping[str, NDArray[Any]], sms: int) -> tuple[Values, Valu
 def _extract(store: Path, device: str, log: Log) -> Launches:
     place = find_device(device)
     traced = _traced_calls(store, place.sms)
-    waiting: defaultdict[GraphKey, list[Row]] = defaultdict(list)
-    for row in measured_rows(store).values():
-        is_own = not row["device_name"] or find_device(row["device_name"]).id == device
-        if row["workload_id"] in traced and is_own and teaches(row):
-            waiting[GraphKey.of(row)].append(row)
+    waiting = teaching_rows(store, device, traced)
     parts, done = [], 0
     for key, _, graph in read_graphs(store, list(waiting)):
         for row in waiting[key][:_PER_GRAPH]:
@@ -121,19 +116,13 @@ def _extract(store: Path, device: str, log: Log) -> Launches:
 
 def _traced_calls(store: Path, sms: int) -> dict[str, dict[tuple[str, int], Sums]]:
     """By workload, and by phase and node, the sums over kernels; of a workload traced twice, the first trace."""
-    files = find_files(store)
-    nodes: defaultdict[str, dict[int, int]] = defaultdict(dict)
-    for file in files:
-        if file.table == "kernel_nodes":
-            columns = read_columns(file, ("workload_id", "op_index", "node")).to_pydict()
-            for workload_id, number, node in zip(*columns.values(), strict=True):
-                nodes[workload_id][number] = node
+    files, nodes = find_files(store), call_nodes(store)
     by_workload: dict[str, dict[tuple[str, int], Sums]] = {}
     for file in files:
         if file.table == "kernels":
             own: dict[tuple[str, str], dict[tuple[str, int], Sums]] = {}
             for workload_id, campaign, number, op, sums in _calls(read_columns(file, _COLUMNS), sms):
-                node = nodes[workload_id].get(number) if workload_id in nodes else None
+                node = nodes.get(workload_id, {}).get(number)
                 if node is not None and (node >= 0 or node == OPTIMIZER):
                     phase = "optimizer" if node == OPTIMIZER else Call(number, op, "").phase
                     calls = own.setdefault((workload_id, campaign), {})

@@ -5,7 +5,7 @@ have the same class are one row with a count.
 """
 
 import io
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +22,9 @@ from foretell.files import write_whole
 from foretell.predictors.kernels.classes import kernel_class
 from foretell.records import Target, Workload
 from foretell.training.examples.calls import OPTIMIZER, Call
-from foretell.training.examples.graphs import GraphKey, read_graphs
-from foretell.training.examples.samples import fingerprint, teaches
-from foretell.training.examples.workloads import Row, measured_rows, workload_of
+from foretell.training.examples.graphs import read_graphs
+from foretell.training.examples.samples import fingerprint, teaching_rows
+from foretell.training.examples.workloads import call_nodes, workload_of
 from foretell.training.fusion import fold_of
 
 BENCH = "synthetic:operators?"
@@ -68,11 +68,7 @@ def read_labels(store: Path, device: str, cache: Path, log: Log = lambda _: None
 
 def _extract(store: Path, device: str, log: Log) -> KernelLabels:
     traced = _traced_calls(store)
-    waiting: defaultdict[GraphKey, list[Row]] = defaultdict(list)
-    for row in measured_rows(store).values():
-        is_own = not row["device_name"] or find_device(row["device_name"]).id == device
-        if row["workload_id"] in traced and is_own and teaches(row):
-            waiting[GraphKey.of(row)].append(row)
+    waiting = teaching_rows(store, device, traced)
     total, done, parts = sum(map(len, waiting.values())), 0, []
     target = Target(find_device(device))
     for key, _, graph in read_graphs(store, list(waiting)):
@@ -113,20 +109,14 @@ def _extract(store: Path, device: str, log: Log) -> KernelLabels:
 
 def _traced_calls(store: Path) -> dict[str, Calls]:
     """By workload the kernel time by phase, node and kernel name; of a workload traced twice, the first trace."""
-    files = find_files(store)
-    nodes: defaultdict[str, dict[int, int]] = defaultdict(dict)
-    for file in files:
-        if file.table == "kernel_nodes":
-            columns = read_columns(file, ("workload_id", "op_index", "node")).to_pydict()
-            for workload_id, number, node in zip(*columns.values(), strict=True):
-                nodes[workload_id][number] = node
+    files, nodes = find_files(store), call_nodes(store)
     by_workload: dict[str, Calls] = {}
     for file in files:
         if file.table == "kernels":
             names = kernel_names(files, file.path.parent)
             own: dict[tuple[str, str], Calls] = {}
             for workload_id, campaign, number, op, name, time_us in _kernels(file):
-                node = nodes[workload_id].get(number) if workload_id in nodes else None
+                node = nodes.get(workload_id, {}).get(number)
                 if name not in names:
                     raise DataError(f"{file.path} has kernels without a name; restore kernel_names.parquet beside it.")
                 if node is not None and (node >= 0 or node == OPTIMIZER):

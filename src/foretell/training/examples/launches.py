@@ -29,10 +29,10 @@ from foretell.predictors.kernels.classes import kernel_class
 from foretell.predictors.occupancy.launches import WARP, Launches
 from foretell.records import Target, Workload
 from foretell.training.examples.calls import OPTIMIZER, Call
-from foretell.training.examples.graphs import GraphKey, read_graphs
+from foretell.training.examples.graphs import read_graphs
 from foretell.training.examples.kernel_labels import kernel_names
-from foretell.training.examples.samples import fingerprint, teaches
-from foretell.training.examples.workloads import Row, measured_rows, running_positions, workload_of
+from foretell.training.examples.samples import fingerprint, teaching_rows
+from foretell.training.examples.workloads import Row, call_nodes, running_positions, workload_of
 
 LAUNCHES_VERSION = 1  # raise it when a kernel gets another unit, class or counter than before
 _GRID = ("grid_x", "grid_y", "grid_z")
@@ -101,11 +101,7 @@ def read_counted(store: Path) -> dict[str, Row]:
 
 def _extract(store: Path, device: str, log: Log) -> UnitLaunches:
     traced = _traced(store, log)
-    waiting: defaultdict[GraphKey, list[Row]] = defaultdict(list)
-    for row in measured_rows(store).values():
-        is_own = not row["device_name"] or find_device(row["device_name"]).id == device
-        if row["workload_id"] in traced and is_own and teaches(row):
-            waiting[GraphKey.of(row)].append(row)
+    waiting = teaching_rows(store, device, traced)
     total, done, target = sum(map(len, waiting.values())), 0, Target(find_device(device))
     ids, parts = list[str](), list[tuple[int, int, Key, Sums]]()
     for key, _, graph in read_graphs(store, list(waiting)):
@@ -157,13 +153,7 @@ def unit_launches(workload: Workload, calls: Calls) -> dict[tuple[int, Key], Sum
 
 def _traced(store: Path, log: Log) -> dict[str, Calls]:
     """By workload and call the kernels of its first trace, with their counters."""
-    files, counted = find_files(store), _counted(store)
-    nodes: defaultdict[str, dict[int, int]] = defaultdict(dict)
-    for file in files:
-        if file.table == "kernel_nodes":
-            columns = read_columns(file, ("workload_id", "op_index", "node")).to_pydict()
-            for workload_id, number, node in zip(*columns.values(), strict=True):
-                nodes[workload_id][number] = node
+    files, nodes, counted = find_files(store), call_nodes(store), _counted(store)
     by_workload: dict[str, Calls] = {}
     matched = known = 0
     for file in files:

@@ -9,8 +9,8 @@ facts of the device, and of the version of the features, so a stale cache is nev
 import hashlib
 import io
 import json
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.sample import TRUTHS, Sample
 from foretell.profiling.zoos.wild.zoo import judges
 from foretell.records import Target
+from foretell.training.examples.graphs import GraphKey
 from foretell.training.examples.workloads import Example, Row, measured_rows, read_examples
 
 _TABLES = ("measurements", "kernels", "kernel_nodes", "graphs")
@@ -63,6 +64,16 @@ def read_samples(store: Path, device: str, cache: Path, log: Log = lambda _: Non
 def teaches(row: Row) -> bool:
     """Whether a predictor may learn from a measured workload."""
     return not judges(row["family"] or "")
+
+
+def teaching_rows(store: Path, device: str, workload_ids: Container[str]) -> dict[GraphKey, list[Row]]:
+    """By graph the measured workloads of a device that teach and are among ``workload_ids``."""
+    rows: defaultdict[GraphKey, list[Row]] = defaultdict(list)
+    for row in measured_rows(store).values():
+        is_own = not row["device_name"] or find_device(row["device_name"]).id == device
+        if row["workload_id"] in workload_ids and is_own and teaches(row):
+            rows[GraphKey.of(row)].append(row)
+    return dict(rows)
 
 
 def sample_of(example: Example) -> Sample:

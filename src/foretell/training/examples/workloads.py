@@ -54,7 +54,7 @@ def read_examples(
     """
     rows = {workload_id: row for workload_id, row in measured_rows(store).items() if wanted(row)}
     traces = {trace.workload_id: trace for trace in read_traces_of(store)}
-    links = _links(store)
+    links = call_nodes(store)
     waiting: defaultdict[GraphKey, list[Row]] = defaultdict(list)
     for row in rows.values():
         waiting[GraphKey.of(row)].append(row)
@@ -80,7 +80,7 @@ def measured_rows(store: Path) -> dict[str, Row]:
     return rows
 
 
-def _links(store: Path) -> dict[str, dict[int, int]]:
+def call_nodes(store: Path) -> dict[str, dict[int, int]]:
     """By workload the node of every traced call."""
     links: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for file in find_files(store):

@@ -8,7 +8,7 @@ import pytest
 import foretell
 from foretell.errors import DeviceError, InputError
 from foretell.testing import tiny_onnx
-from foretell.workflows.share import share
+from foretell.workflows.sharing.share import share
 
 
 def test_two_models_under_mps_have_everything_that_the_contract_names() -> None:
