@@ -24,6 +24,8 @@ from foretell.profiling.replays.mps import PERCENTAGE, MpsDaemon
 from foretell.profiling.replays.workers import WORKER, ReplayWorkers
 from lab.campaigns.colocation_groups import WHOLE, Candidate, Together, draw_groups, equal_groups, group_id
 from lab.campaigns.colocation_stage import Stage
+from lab.campaigns.mixes import TABLE as MIXES
+from lab.campaigns.mixes import draw_mixes, run_mix
 
 log = logging.getLogger("foretell.profiling")
 
@@ -103,6 +105,7 @@ class ColocationCampaign:
                 with replay_workers:
                     stage.prepare(self._partners(method, count))
                     stage.measure_alone()
+                    self._mixes(stage, method, until)
                     self._together(stage, method, count, until)
             finally:
                 replay_workers.save_log(self._out)
@@ -124,6 +127,26 @@ class ColocationCampaign:
         known = self._groups[method]
         measured = set(known.values())
         return [group for group in groups_of_others if group not in measured][: max(0, count - len(known))]
+
+    def _mixes(self, stage: Stage, method: str, until: float) -> None:
+        plan = self._plan
+        drawn = draw_mixes(stage.candidates, plan.colocation.mixes, plan.colocation.group_sizes, plan.seed)
+        for number, mix in enumerate(drawn, start=1):
+            if time.monotonic() > until:
+                break
+            if not stage.has([job.candidate for job in mix.jobs]):
+                continue
+            spans, failed = run_mix(stage, mix)
+            shared = {"mix_id": mix.name(method), "method": method, "max_jobs": mix.max_jobs, "jobs": len(mix.jobs)}
+            for place, job in enumerate(mix.jobs):
+                values: Message = shared | {"job": place, "steps": job.steps, "arrival_s": job.arrival_s}
+                values |= {"percentage": job.candidate.percentage, "solo_ms": job.candidate.solo_ms}
+                status, error = failed.get(place, ("skipped", "another job failed") if failed else ("ok", None))
+                if place in spans:
+                    values["start_s"], values["end_s"] = spans[place]
+                chosen = stage.chosen[job.candidate.workload_id]
+                self._rows.write(chosen, status, values | {"error": error}, MIXES)
+            log.info("%s: mix %d of %d: %d jobs, %.2f s", method, number, len(drawn), len(mix.jobs), _makespan(spans))
 
     def _together(self, stage: Stage, method: str, count: int, until: float) -> None:
         for group in self._groups_to_measure(stage, method, count):
@@ -173,3 +196,7 @@ class ColocationCampaign:
                 status, error = "run_error", f"{repeats} replays beside the others, {_MIN_REPEATS} are needed"
             values["clock_mhz"] = stage.clocks.get(candidate.place)
             self._rows.write(stage.chosen[candidate.workload_id], status, values | {"error": error})
+
+
+def _makespan(spans: Mapping[int, tuple[float, float]]) -> float:
+    return max((end_s for _, end_s in spans.values()), default=0.0)

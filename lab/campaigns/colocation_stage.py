@@ -157,6 +157,27 @@ class Stage:
                 self._answers[death.workload_id, index] = {"status": death.status, "error": death.error, "moments": []}
         return dict(self._answers)
 
+    def send(self, place: Place, command: Message) -> None:
+        """Send a command to the process of a workload."""
+        self._answers.pop(place, None)
+        self._replay_workers.send(place[1], command)
+
+    def next_answers(self, places: Iterable[Place], deadline: float) -> dict[Place, Message]:
+        """Wait until one of the ``places`` or more have finished; return what they answered."""
+        by_process = {process: (name, process) for name, process in places}
+        deaths = self._replay_workers.wait(
+            by_process, deadline, max(_GRACE_S, deadline - time.monotonic()), self._handle, until_one=True
+        )
+        for index, death in deaths.items():
+            self._forget(index, death)
+            self._answers[by_process[index]] = {"status": death.status, "error": death.error, "moments": []}
+        idle = set(self._replay_workers.idle)
+        return {
+            place: self._answers.get(place, {"status": "crash", "error": "no answer", "moments": []})
+            for place in by_process.values()
+            if place[1] in deaths or place[1] in idle
+        }
+
     def replay(
         self, group: Sequence[Candidate], usual_s: float
     ) -> tuple[dict[int, Together | None], dict[int, tuple[str, str]]]:

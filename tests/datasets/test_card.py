@@ -13,8 +13,8 @@ from foretell.datasets.schema import TABLES
 from foretell.datasets.store import Store
 
 KEYS = (
-    "measurements", "architectures", "energy", "kernel_traces", "training", "llm", "slices", "colocation", "occupancy",
-    "compiled", "fusion_inductor", "fusion_onnxruntime",
+    "measurements", "architectures", "energy", "kernel_traces", "training", "llm", "slices", "colocation", "mixes",
+    "occupancy", "compiled", "fusion_inductor", "fusion_onnxruntime",
 )  # fmt: skip
 
 
@@ -66,6 +66,13 @@ def fill(store: Store) -> None:
         group | {"group_id": "g2", "member": 0}, group | {"group_id": "g2", "member": 1, "status": "timeout"},
         group | {"group_id": "g3", "member": 0},
     )  # fmt: skip
+    mix = {"campaign_id": "c1", "jobs": 2, "status": "ok"}
+    add(
+        store, "mixes",
+        mix | {"mix_id": "m1", "job": 0}, mix | {"mix_id": "m1", "job": 1},
+        mix | {"mix_id": "m2", "job": 0}, mix | {"mix_id": "m2", "job": 1, "status": "crash"},
+        mix | {"mix_id": "m3", "job": 0}, mix | {"mix_id": "m4", "job": 0}, mix | {"mix_id": "m4", "job": 1},
+    )  # fmt: skip
     add(store, "occupancy", {"campaign_id": "c1", "workload_id": "a1", "status": "ok"})
     compiled = {"workload_id": "a1", "status": "ok"}
     add(store, "compiled", compiled | {"campaign_id": "c1"}, compiled | {"campaign_id": "c2"})
@@ -81,7 +88,7 @@ def fill(store: Store) -> None:
 def test_distinct_good_records_are_counted(store: Store) -> None:
     fill(store)
     card = make_card(store)
-    assert dict(zip(KEYS, (4, 2, 1, 1, 1, 2, 2, 1, 1, 1, 1, 1), strict=True)) == card.counts
+    assert dict(zip(KEYS, (4, 2, 1, 1, 1, 2, 2, 1, 2, 1, 1, 1, 1), strict=True)) == card.counts
     assert card.kernel_time["share"] == pytest.approx(0.6)
     assert card.kernel_time["share_tied_to_calls"] == pytest.approx(1.0)
     again = card.repeatability

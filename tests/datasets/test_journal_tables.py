@@ -43,6 +43,7 @@ RECORDS: list[dict[str, Any]] = [
     WORK | {"kind": "slices", "method": "mps", "percent": 20, "sm_count": 26, "latency_ms": 2.5},
     WORK | {"kind": "colocation", "group_id": "g", "method": "mps", "members": 2, "member": 0, "solo_ms": 1.0},
     WORK | {"kind": "colocation", "group_id": "g", "method": "mps", "members": 2, "member": 1, "solo_ms": 1.0},
+    WORK | {"kind": "mixes", "mix_id": "m", "method": "mps", "jobs": 1, "job": 0, "solo_ms": 1.0, "end_s": 2.0},
     WORK | {"kind": "occupancy", "kernels": 2, "kernel_ms": 0.1, "occupancy_mean": 50.0},
     WORK | {"kind": "compiled", "eager_ms": 2.0, "compiled_ms": 1.0, "kernels": 3, "graph_breaks": None},
     WORK | {"kind": "fusion_graphs", "fusion_id": "f", "backend": "onnxruntime", "graph_hash": "h1", "nodes": 2},
@@ -78,13 +79,13 @@ def read(folder: Path, table: str) -> list[dict[str, Any]]:
 
 def test_every_kind_is_written_and_counted(tmp_path: Path) -> None:
     assert write_tables(tmp_path, RECORDS, TRACES) == {
-        "campaigns": 2, "measurements": 2, "slices": 2, "colocation": 2, "occupancy": 1, "compiled": 1,
+        "campaigns": 2, "measurements": 2, "slices": 2, "colocation": 2, "mixes": 1, "occupancy": 1, "compiled": 1,
         "fusion_graphs": 1, "kernels": 6, "kernel_names": 2, "occupancy_kernels": 3, "compiled_kernels": 3,
         "compiled_calls": 2, "fusion_nodes": 2, "fusion_edges": 1,
         "graphs": 1, "kernel_nodes": 3, "not written: note": 1,
     }  # fmt: skip
     assert {path.suffix for path in tmp_path.iterdir()} == {".parquet"}, "no partial file stays"
-    assert len(list(tmp_path.iterdir())) == 16
+    assert len(list(tmp_path.iterdir())) == 17
 
 
 def test_measurements_have_the_facts_of_their_campaign(folder: Path) -> None:

@@ -50,7 +50,7 @@ class Fake:
             os._exit(9)
         replay_s = 0.002 if together else 0.001
         start = message.get("start") or time.monotonic()
-        moments = [start + replay_s * number for number in range(200)]
+        moments = [start + replay_s * number for number in range(message.get("repeats", 199) + 1)]
         say({"event": "replayed", "id": workload.id, "status": "ok", "moments": moments, "clock_mhz": 1980})
 
     def drop(self, message):

@@ -32,6 +32,8 @@ _COUNTS: Mapping[str, str] = {
     "colocation": "SELECT count(DISTINCT group_id) FROM "
     "(SELECT group_id FROM colocation GROUP BY campaign_id, group_id "
     "HAVING min(CASE WHEN status = 'ok' THEN 1 ELSE 0 END) = 1 AND count(*) = max(members)) g",
+    "mixes": "SELECT count(DISTINCT mix_id) FROM (SELECT mix_id FROM mixes GROUP BY campaign_id, mix_id "
+    "HAVING min(CASE WHEN status = 'ok' THEN 1 ELSE 0 END) = 1 AND count(*) = max(jobs)) x",
     "occupancy": "SELECT count(DISTINCT workload_id) FROM occupancy WHERE status = 'ok'",
     "compiled": "SELECT count(DISTINCT workload_id) FROM compiled WHERE status = 'ok'",
     "fusion_inductor": "SELECT count(DISTINCT spec) FROM fusion_graphs WHERE status = 'ok' AND backend = 'inductor'",
@@ -40,7 +42,7 @@ _COUNTS: Mapping[str, str] = {
 }
 _RANGES = ("batch_size", "latency_ms", "memory_mib", "energy_j", "power_w", "parameters")
 _GROUPS = ("zoo", "family", "mode", "dtype", "device_name", "latency_source")
-_STATUS_TABLES = ("measurements", "slices", "colocation", "occupancy", "compiled", "fusion_graphs")
+_STATUS_TABLES = ("measurements", "slices", "colocation", "mixes", "occupancy", "compiled", "fusion_graphs")
 _MAX_REASONS = 10
 _REASON_CHARACTERS = 60
 

@@ -18,6 +18,7 @@ _COUNTED: Mapping[str, str] = {
     "llm": "workloads that are prefill or decode",
     "slices": "workloads on a share of a device, by share",
     "colocation": "groups that ran together",
+    "mixes": "queues of jobs that ran a few at a time",
     "occupancy": "workloads with hardware counters",
     "compiled": "workloads as they are and compiled",
     "fusion_inductor": "models fused by Inductor",

@@ -170,6 +170,22 @@ _COLOCATION = {
     "clock_mhz": INT32,
     **_OUTCOME,
 }
+_MIXES = {
+    "campaign_id": STRING,
+    "mix_id": STRING,
+    "method": STRING,
+    "max_jobs": INT32,
+    "jobs": INT32,
+    "job": INT32,
+    **_WORKLOAD,
+    "percentage": FLOAT32,
+    "solo_ms": FLOAT64,
+    "steps": INT32,
+    "arrival_s": FLOAT64,
+    "start_s": FLOAT64,
+    "end_s": FLOAT64,
+    **_OUTCOME,
+}
 _OCCUPANCY = {
     "campaign_id": STRING,
     **_WORKLOAD,
@@ -292,6 +308,7 @@ TABLES: Mapping[str, Table] = _tables(
     Table("kernel_nodes", ("workload_id", "op_index"), _KERNEL_NODES),
     Table("slices", ("campaign_id", "workload_id", "method", "percent"), _SLICES),
     Table("colocation", ("campaign_id", "group_id", "member"), _COLOCATION),
+    Table("mixes", ("campaign_id", "mix_id", "job"), _MIXES),
     Table("occupancy", ("campaign_id", "workload_id"), _OCCUPANCY),
     Table("occupancy_kernels", ("campaign_id", "workload_id", "sequence"), _OCCUPANCY_KERNELS),
     Table("compiled", ("campaign_id", "workload_id"), _COMPILED),

@@ -94,6 +94,7 @@ class Colocation:
 
     ``groups`` are drawn for every method. ``together_s`` is the usual window; slow steps get a longer one.
     ``percentages`` limit the processes under MPS, in turn. The first ``copies`` workloads also meet themselves.
+    ``mixes`` are queues of jobs, measured before the groups.
     """
 
     methods: tuple[str, ...] = ("mps", "time-slicing")
@@ -104,6 +105,7 @@ class Colocation:
     memory_gib: float = 6.0
     percentages: tuple[float, ...] = ()
     copies: int = 0
+    mixes: int = 0
 
 
 @dataclass(frozen=True)

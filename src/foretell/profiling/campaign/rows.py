@@ -30,9 +30,9 @@ class CampaignRows:
         header = {"kind": "campaign", "campaign_id": self.campaign_id, "runtime": runtime, "workers": workers}
         self._journal.append(header | more | describe(device, commit))
 
-    def write(self, chosen: Chosen, status: str, values: Mapping[str, object]) -> None:
-        """Write one row."""
-        line = record_of(self._table, self.campaign_id, chosen.workload, chosen.part, status) | {"error": None}
+    def write(self, chosen: Chosen, status: str, values: Mapping[str, object], table: str = "") -> None:
+        """Write one row, of the campaign's table or of another."""
+        line = record_of(table or self._table, self.campaign_id, chosen.workload, chosen.part, status) | {"error": None}
         self._journal.append(line | dict(values))
         self.counts[status] += 1
         if status != "ok":

@@ -6,6 +6,7 @@ workspaces of cuBLAS, which all graphs of a process share.
 
 import itertools
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -160,8 +161,13 @@ class CudaReplays(CudaRuntime):
         torch.cuda.synchronize()
         return [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
 
-    def replay_from(self, captured: Captured, start: float, seconds: float, replay_ms: float) -> list[float]:
-        """Replay back to back; return the moments of the monotonic clock between replays, from events of the device."""
+    def replay_from(
+        self, captured: Captured, start: float, seconds: float, replay_ms: float, repeats: int | None = None
+    ) -> list[float]:
+        """Replay back to back; return the moments of the monotonic clock between replays, from events of the device.
+
+        It ends after some ``seconds``, or earlier after so many ``repeats``.
+        """
         torch.cuda.synchronize()
         base = torch.cuda.Event(enable_timing=True)
         base.record()
@@ -176,8 +182,11 @@ class CudaReplays(CudaRuntime):
 
         wait_until(start)
         mark()
-        while time.monotonic() < start + seconds:
-            for _ in range(chunk):
+        left = repeats if repeats is not None else sys.maxsize
+        while left > 0 and time.monotonic() < start + seconds:
+            count = min(chunk, left)
+            left -= count
+            for _ in range(count):
                 captured.replay()
                 mark()
             waiting.append(events[-1])
@@ -243,11 +252,18 @@ class CpuReplays(CpuRuntime):
         record = time_replays(times_ms, self._measuring)
         return record | {"clock_mhz": None, "alone_s": time.perf_counter() - started}
 
-    def replay_from(self, captured: Captured, start: float, seconds: float, replay_ms: float) -> list[float]:  # noqa: ARG002
+    def replay_from(
+        self,
+        captured: Captured,
+        start: float,
+        seconds: float,
+        replay_ms: float,  # noqa: ARG002 every run is timed
+        repeats: int | None = None,
+    ) -> list[float]:
         """Run back to back; return the times between runs."""
         wait_until(start)
         moments = [time.monotonic()]
-        while time.monotonic() < start + seconds:
+        while len(moments) <= (repeats or sys.maxsize) and time.monotonic() < start + seconds:
             captured.replay()
             moments.append(time.monotonic())
         return moments

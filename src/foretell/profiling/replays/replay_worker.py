@@ -186,7 +186,7 @@ class ReplayWorker:
                 answer["moments"] = self._alone(captured)
             else:
                 span = message["start"], message["seconds"], message["replay_ms"]
-                answer["moments"] = self._runtime.replay_from(captured, *span)
+                answer["moments"] = self._runtime.replay_from(captured, *span, repeats=message.get("repeats"))
             answer["clock_mhz"] = self._runtime.clock_mhz()
         except RuntimeError as error:
             answer |= {"status": "run_error", "error": short(error), "moments": []}

@@ -2,7 +2,8 @@
 
     prepare    build, warm up and capture these workloads     → one ``prepared`` for each workload
     time       time replays of all prepared workloads         → one ``timed`` for each workload and slice
-    replay     replay one workload from a given moment on     → ``replayed`` with the boundaries of its replays
+    replay     replay one workload from a given moment on,
+               for some time or a number of times             → ``replayed`` with the boundaries of its replays
     drop       drop all prepared workloads
 
 Every command ends with ``done``. The campaign must send ``time`` to only one process at a time.
@@ -70,6 +71,11 @@ class ReplayWorkers:
         """The indices of the processes that can take commands."""
         return [index for index in range(len(self._roles)) if index not in self._dead]
 
+    @property
+    def idle(self) -> list[int]:
+        """The indices of the processes that have finished their command."""
+        return [index for index in self.alive if self._pool.workers[index].group is None]
+
     def send(self, index: int, message: Message) -> None:
         """Send a command to an idle process."""
         self._pool.assign(self._pool.workers[index], _BUSY, message)
@@ -80,13 +86,23 @@ class ReplayWorkers:
         self._pool.restart(self._pool.workers[index])
 
     def wait(
-        self, indices: Iterable[int], deadline: float, silence_s: float, on_message: OnMessage
+        self,
+        indices: Iterable[int],
+        deadline: float,
+        silence_s: float,
+        on_message: OnMessage,
+        *,
+        until_one: bool = False,
     ) -> dict[int, Death]:
-        """Wait until ``indices`` have finished; kill processes that hang or are late; return those that have died."""
+        """Wait until ``indices`` have finished; kill processes that hang or are late; return those that have died.
+
+        With ``until_one``, wait only until one of them has finished or died.
+        """
         waiting = {index for index in indices if index not in self._dead}
+        asked = len(waiting)
         deaths: dict[int, Death] = {}
         reasons: dict[int, str] = {}
-        while waiting:
+        while waiting and not (until_one and len(waiting) < asked):
             for worker, message in self._pool.listen(0.02):
                 if message is None:
                     waiting.discard(worker.index)
