@@ -16,7 +16,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +105,16 @@ class OccupancyCampaign:
         return self._rows.counts
 
     def _lay_out(self) -> Schedule:
+        """Parts that name their models are counted as they are, others choose from what was measured."""
         if not self._plan.selection.measured:
             return make_schedule(self._plan, self._done)
+        named = tuple(part for part in self._plan.parts if part.specs)
+        others = tuple(part for part in self._plan.parts if not part.specs)
         specs: dict[tuple[str, str], list[Workload]] = {}
-        for chosen in choose(self._plan):
+        for chosen in choose(replace(self._plan, parts=others)) if others else ():
             specs.setdefault((chosen.part, chosen.workload.spec), []).append(chosen.workload)
-        groups: dict[str, deque[Group]] = {part.name: deque() for part in self._plan.parts}
+        groups: dict[str, deque[Group]] = {part.name: deque() for part in others}
+        groups |= make_schedule(replace(self._plan, parts=named), self._done).groups
         for (part, spec), workloads in specs.items():
             remaining = Group(part, spec, tuple(workloads), len(workloads)).without(self._done)
             if remaining.workloads:

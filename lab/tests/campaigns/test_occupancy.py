@@ -10,9 +10,10 @@ import pytest
 from foretell.errors import MeasurementError
 from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import read_records, read_traces
-from foretell.profiling.campaign.plan import Limits, Occupancy, Part, Plan, read_plan
+from foretell.profiling.campaign.plan import Limits, Occupancy, Part, Plan, Selection, read_plan
 from foretell.profiling.campaign.schedule import make_schedule
 from lab.campaigns import occupancy
+from small.measured import row, write
 
 pytest.importorskip("torch")
 
@@ -141,7 +142,33 @@ def test_the_real_worker_uses_the_same_protocol(fakes, tmp_path):
     assert _run(tmp_path / "out", plan=plan)["ok"] == len(make_schedule(plan)) > 1
 
 
-def test_the_plan_of_the_repository_can_be_read():
-    plan = read_plan(Path(__file__).parents[3] / "plans" / "h200-occupancy.toml")
+def test_training_steps_are_counted_without_repeated_calls(fakes, tmp_path):
+    fakes.setattr(occupancy, "WORKER", ("-m", "foretell.profiling.runtimes.counted_worker"))
+    part = replace(PART, models=1, modes=("training",), optimizers=("sgd",))
+    plan = replace(PLAN, parts=(part,), occupancy=replace(PLAN.occupancy, processes=1))
+    assert _run(tmp_path / "out", plan=plan)["ok"] == len(make_schedule(plan))
+
+
+def test_named_models_are_counted_beside_measured_ones(tmp_path):
+    specs = [group.spec for group in make_schedule(PLAN).groups["tiny"]]
+    write(tmp_path / "measured", [row(specs[0], part="tiny"), row(specs[1], part="tiny")])
+    named = replace(PART, name="named", specs=(specs[2],))
+    plan = replace(PLAN, parts=(PART, named), selection=Selection((str(tmp_path / "measured"),)))
+    campaign = occupancy.OccupancyCampaign(Job(plan, tmp_path / "out", "cpu", 60.0, time.monotonic()))
+    groups = campaign._lay_out().groups
+    assert {group.spec for group in groups["tiny"]} == set(specs[:2])
+    assert [(group.spec, group.target_count) for group in groups["named"]] == [(specs[2], 2)]
+
+
+@pytest.mark.parametrize("name", ["h200-occupancy", "h200-occupancy-2"])
+def test_the_plans_of_the_repository_can_be_read(name):
+    plan = read_plan(Path(__file__).parents[3] / "plans" / f"{name}.toml")
     assert plan.kind == "occupancy"
     assert plan.occupancy.processes > 1
+
+
+def test_what_the_second_plan_names_is_measured_and_traced_by_its_companion():
+    plans = [read_plan(Path(__file__).parents[3] / "plans" / f"h200-occupancy-2{end}.toml") for end in ("", "-traces")]
+    counted, traced = (tuple(part for part in plan.parts if part.specs) for plan in plans)
+    assert [replace(part, share=1.0) for part in counted] == [replace(part, share=1.0) for part in traced]
+    assert plans[1].measuring.trace_share == 1.0

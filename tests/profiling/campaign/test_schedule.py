@@ -6,7 +6,16 @@ import pytest
 
 from foretell.errors import InputError
 from foretell.profiling.campaign.plan import Part, Plan
-from foretell.profiling.campaign.schedule import Group, Schedule, chosen_for, cost, group_of, interleave, make_schedule
+from foretell.profiling.campaign.schedule import (
+    Group,
+    Schedule,
+    chosen_for,
+    cost,
+    every_workload,
+    group_of,
+    interleave,
+    make_schedule,
+)
 from foretell.profiling.zoos.zoo import Entry
 
 pytest.importorskip("torch")
@@ -133,3 +142,23 @@ def test_twins_differ_in_their_option_alone():
     assert sum(workload.dtype == "tf32" for workload in group.workloads) == sum(
         workload.dtype == "fp32" for workload in plain.workloads
     )
+
+
+def test_a_part_that_names_its_models_takes_them_with_every_setting():
+    known = _groups(Plan(1, (PART,)))[5].spec
+    named = replace(PART, specs=(known,), dtypes=("fp32", "fp16"), batch_sizes=(4, 2))
+    (group,) = _groups(Plan(1, (named,)))
+    assert [(workload.dtype, workload.batch_size) for workload in group.workloads] == [
+        ("fp32", 4), ("fp32", 2), ("fp16", 4), ("fp16", 2),
+    ]  # fmt: skip
+    assert group.target_count == 4
+    with pytest.raises(InputError, match="which its zoos lack"):
+        make_schedule(Plan(1, (replace(named, specs=("synthetic:lennet",)),)))
+
+
+def test_a_named_model_without_a_shape_takes_every_sequence():
+    part = replace(PART, modes=("prefill", "decode"), sequences=(32, 64), batch_sizes=(1,), dtypes=("bf16",))
+    group = every_workload(Entry("hf:gpt2", "llm-gpt2", ()), part)
+    assert [(workload.mode, workload.input_shape) for workload in group.workloads] == [
+        ("prefill", (32,)), ("prefill", (64,)), ("decode", (32,)), ("decode", (64,)),
+    ]  # fmt: skip

@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 
 from foretell.profiling.trackers.distinct_calls import DistinctCalls, expand
@@ -71,10 +73,49 @@ def test_without_skipping_every_call_is_made():
     assert _ran(lambda: (matrix.relu(), matrix.relu()), skip=False).sequence == [0, 1]
 
 
-def test_a_whole_training_step_can_be_followed():
-    model = torch.nn.Linear(3, 1)
-    calls = DistinctCalls(skip=False)
-    with calls.running():
+class _Named(DistinctCalls):
+    """Remembers what was called, made or not."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.names = []
+
+    def _call(self, func, *rest):
+        self.names.append(str(func))
+        return super()._call(func, *rest)
+
+
+def test_a_training_step_without_repeated_calls_makes_the_same_calls_as_a_whole_one():
+    block = [torch.nn.Linear(8, 8), torch.nn.ReLU(inplace=True), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.1)]
+    model = torch.nn.Sequential(*block, torch.nn.Linear(8, 8), *block[1:], torch.nn.Linear(8, 8), torch.nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step():
+        optimizer.zero_grad()
+        hidden = model(torch.ones(2, 8))
+        (hidden + hidden.sigmoid()).sum().backward()
+        optimizer.step()
+
+    step()
+    whole, short = _Named(skip=False), _Named()
+    for calls in (whole, short):
+        with calls.running():
+            step()
+    assert whole.names == short.names
+    assert len(set(whole.sequence)) == len(whole.sequence) == len(short.sequence)
+    assert len(set(short.sequence)) < len(short.sequence)
+    # what was left out in the backward pass counts, too
+    backward = short.names.index("aten.ones_like.default")
+    left_out = [number for number, made in enumerate(short.sequence) if made != number]
+    assert [number for number in left_out if number > backward]
+    assert [number for number in left_out if number < backward]
+
+
+def test_a_backward_pass_runs_on_the_thread_of_the_ranges():
+    threads, model = set(), torch.nn.Linear(3, 1)
+    with DistinctCalls().running(lambda _: threads.add(threading.get_ident())):
+        assert not torch.autograd.is_multithreading_enabled()
         model(torch.ones(2, 3)).sum().backward()
-    assert len(calls.sequence) == len(set(calls.sequence)) > 3
+    assert threads == {threading.get_ident()}
+    assert torch.autograd.is_multithreading_enabled()
     assert model.weight.grad is not None

@@ -4,6 +4,8 @@ pytest.importorskip("torch")
 
 from foretell.optional import available
 from foretell.profiling.campaign.plan import Part
+from foretell.profiling.skeleton import Weights
+from foretell.profiling.workload import Workload
 from foretell.profiling.zoos.huggingface import CausalZoo, EncoderZoo
 from foretell.profiling.zoos.registry import build
 
@@ -40,3 +42,28 @@ def test_the_estimate_counts_the_weights_of_a_model_with_untied_embeddings():
     counted = sum(parameter.numel() for parameter in built.model.parameters())
     assert counted == pytest.approx(smallest.parameters, rel=0.05)
     assert not built.cast_buffers
+
+
+def test_a_plan_may_name_any_configuration():
+    spec = "hf:clip?image_size=64&patch_size=32"
+    part = Part("clip", 1.0, ("hf",), specs=(spec, "timm:resnet50_clip"))
+    entry = next(entry for entry in EncoderZoo().entries(part, seed=1) if entry.spec == spec)
+    assert (entry.family, entry.input_shape) == ("hf-clip", (3, 64, 64))
+    assert not any(entry.spec.startswith("timm") for entry in EncoderZoo().entries(part, seed=1))
+
+
+@pytest.mark.parametrize("vision", ["patch_size=32", "vision=resnet18"])
+def test_both_towers_of_clip_run_as_one_model(vision):
+    import torch
+
+    workload = Workload(f"hf:clip?image_size=64&{vision}", 3, (3, 64, 64), "fp32")
+    if "resnet" in vision and not available("timm"):
+        pytest.skip("timm is an extra: pip install 'foretell[vision]'")
+    built = build(workload.spec)
+    inputs = dict(built.make_inputs(workload, "cpu", torch.float32).kwargs)
+    assert {name: tuple(value.shape) for name, value in inputs.items()} == {
+        "pixel_values": (3, 3, 64, 64), "input_ids": (3, 77),
+    }  # fmt: skip
+    Weights(built.model, cast_buffers=built.cast_buffers).place("cpu", torch.float32)
+    output = built.model(**inputs)
+    assert getattr(output, "logits_per_text", output).shape == (3, 3)

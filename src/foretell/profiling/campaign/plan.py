@@ -150,7 +150,8 @@ class Part:
 
     If ``captured`` is false, nothing is replayed: the latency is computed from the kernels of a few traced runs.
     ``twins`` are options that each workload is measured with once more: ``channels_last``, and ``tf32`` for those in
-    fp32.
+    fp32. With ``specs`` nothing is drawn: these models of the zoos are taken in this order, each with every mode,
+    optimizer, precision, batch and sequence of the part.
     """
 
     name: str
@@ -170,6 +171,7 @@ class Part:
     models: int = 0
     captured: bool = True
     twins: tuple[str, ...] = ()
+    specs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

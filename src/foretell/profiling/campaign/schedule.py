@@ -4,6 +4,7 @@ Models are taken round-robin from their families, workloads of one model share o
 turns so that each gets its share of the time. The order depends only on the plan and its seed.
 """
 
+import itertools
 import math
 import random
 import statistics
@@ -98,9 +99,13 @@ def make_schedule(
         entries = [entry for zoo in part.zoos for entry in load_zoo(zoo).entries(part, plan.seed)]
         _check_families(part, plan, {entry.family for entry in entries})
         entries = [entry for entry in entries if not any(word in entry.spec for word in part.exclude)]
+        if part.specs:
+            every = [every_workload(entry, part) for entry in _named(entries, part)]
+        else:
+            every = [group_of(entry, part, plan) for entry in interleave(entries, f"{plan.seed}/{part.name}", errors)]
         queue: deque[Group] = deque()
-        for entry in interleave(entries, f"{plan.seed}/{part.name}", errors):
-            left = group_of(entry, part, plan).without(known)
+        for group in every:
+            left = group.without(known)
             if left.workloads and left.target_count > 0:
                 queue.append(left)
         groups[part.name] = deque(sorted(queue, key=lambda group: (group.part, group.spec) in seen))
@@ -117,6 +122,26 @@ def _check_families(part: Part, plan: Plan, present: Container[str]) -> None:
                 f"Part {part.name!r} finds no model of the family {family!r} in {', '.join(part.zoos)}."
                 f"{did_you_mean(family, known)}"
             )
+
+
+def _named(entries: Iterable[Entry], part: Part) -> list[Entry]:
+    """The models that a part names."""
+    by_spec = {entry.spec: entry for entry in entries}
+    for spec in part.specs:
+        if spec not in by_spec:
+            raise InputError(f"Part {part.name!r} names {spec!r}, which its zoos lack.{did_you_mean(spec, by_spec)}")
+    return [by_spec[spec] for spec in part.specs]
+
+
+def every_workload(entry: Entry, part: Part) -> Group:
+    """All workloads of one model that a part allows, by precision and then by size."""
+    shapes = [entry.input_shape] if entry.input_shape else [(length,) for length in part.sequences or (128,)]
+    settings = itertools.product(part.dtypes, part.modes, part.optimizers, shapes, part.batch_sizes)
+    workloads = [
+        Workload(entry.spec, batch, shape, dtype, mode, optimizer, entry.family)
+        for dtype, mode, optimizer, shape, batch in settings
+    ]
+    return Group(part.name, entry.spec, tuple(workloads), len(workloads))
 
 
 def interleave(entries: Sequence[Entry], seed: str, errors: Mapping[str, float] = MappingProxyType({})) -> list[Entry]:

@@ -39,8 +39,7 @@ def choose(plan: Plan, limit: int = 0) -> list[Chosen]:
         return _drawn(plan, target_count)
     rows: Sequence[Row] = list(_read(map(Path, plan.selection.measured), "measurements", _COLUMNS))
     if plan.selection.max_kernels:
-        traced = _read(map(Path, plan.selection.measured), "kernels", ("workload_id",))
-        kernels = Counter(str(row["workload_id"]) for row in traced)
+        kernels = _count_kernels(map(Path, plan.selection.measured))
         rows = [row for row in rows if 0 < kernels[row["workload_id"]] <= plan.selection.max_kernels]
     total = math.fsum(part.share for part in plan.parts)
     queues = [(part, _part(rows, part, plan, math.ceil(target_count * part.share / total))) for part in plan.parts]
@@ -64,14 +63,27 @@ def _drawn(plan: Plan, target_count: int) -> list[Chosen]:
     return list(chosen.values())
 
 
-def _read(paths: Iterable[Path], table: str, columns: Sequence[str]) -> Iterable[Row]:
+def _files(paths: Iterable[Path], table: str) -> Iterable[Path]:
     for path in paths:
         files = find_tables(path, table)
         if not files:
             raise MeasurementError(f"There is no {table}.parquet below {path}. Change [selection] measured.")
-        for file in files:
-            required = [name for name in columns if name not in _NEWER]
-            yield from read_table(file, required, [name for name in columns if name in _NEWER]).to_pylist()
+        yield from files
+
+
+def _read(paths: Iterable[Path], table: str, columns: Sequence[str]) -> Iterable[Row]:
+    required = [name for name in columns if name not in _NEWER]
+    for file in _files(paths, table):
+        yield from read_table(file, required, [name for name in columns if name in _NEWER]).to_pylist()
+
+
+def _count_kernels(paths: Iterable[Path]) -> Counter[str]:
+    """How many kernels were traced of each workload."""
+    kernels: Counter[str] = Counter()
+    for file in _files(paths, "kernels"):
+        counts = read_table(file, ("workload_id",)).column(0).value_counts().to_pylist()
+        kernels.update({str(entry["values"]): int(entry["counts"]) for entry in counts})
+    return kernels
 
 
 def _part(rows: Sequence[Row], part: Part, plan: Plan, count: int) -> list[Chosen]:

@@ -125,20 +125,20 @@ class OccupancyWorker:
         self._counters.clear()
         model.weights.place(self._device, weight_dtype(workload), channels_last=workload.channels_last)
         step = make_step(model.built, workload, self._device)
-        calls = _calls(workload)
+        calls = DistinctCalls()
         with calls.running():
             step.run()
             self._counters.wait()
         for _ in range(_WARMUPS - 1):
             if calls.launches <= self._kernels_max:
-                with _calls(workload).running():
+                with DistinctCalls().running():
                     step.run()
                     self._counters.wait()
         return step, calls.launches
 
     def _count(self, step: Any, workload: Workload) -> bool:
         """Run inside a counted range; return whether all kernels were counted in time."""
-        calls = _calls(workload)
+        calls = DistinctCalls()
         self._send({"event": "open", "id": workload.id})
         started = time.perf_counter()
         with (
@@ -154,11 +154,6 @@ class OccupancyWorker:
 
     def _record(self, workload: Workload, status: str, error: str) -> None:
         self._send({"event": "record", "id": workload.id, "status": status, "error": error})
-
-
-def _calls(workload: Workload) -> DistinctCalls:
-    # a backward pass needs what every call has saved: no call may be skipped
-    return DistinctCalls(skip=workload.mode != "training")
 
 
 class Counting:

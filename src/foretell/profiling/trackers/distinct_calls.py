@@ -1,8 +1,8 @@
 """Profiling: distinct calls: run a model once, without operator calls that repeat an earlier one.
 
 A counted kernel costs milliseconds, and most calls of a network repeat one whose arguments differ only in their values:
-the same kernels would run again. Such a call is not made; the tensor of the first call is returned instead. The omitted
-calls are recorded, so that the kernels of the whole run can be restored.
+the same kernels would run again. Such a call is not made; the result of the first call is returned instead. The omitted
+calls are recorded, so that the kernels of the whole run can be restored. This holds for training steps, too.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +33,7 @@ class DistinctCalls:
     @contextmanager
     def running(self, enter: Range | None = None, leave: Callable[[], Any] | None = None) -> Iterator[None]:
         """Make only distinct calls inside; ``enter`` gets the number of each call before it, ``leave`` follows it."""
+        from torch.autograd import set_multithreading_enabled
         from torch.utils._python_dispatch import TorchDispatchMode
 
         calls = self
@@ -41,7 +42,8 @@ class DistinctCalls:
             def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 return calls._call(func, args, kwargs or {}, enter, leave)
 
-        with Mode():
+        # a backward pass on this thread: ranges that ``enter`` opens belong to a thread
+        with set_multithreading_enabled(False), Mode():
             yield
         self._first.clear()
 
@@ -55,7 +57,7 @@ class DistinctCalls:
             # values differ from a real run, but kernels and their times depend on shapes and not on values
             made, output = self._first[signature]
             self.sequence.append(made)
-            return args[0] if in_place else output
+            return args[0] if in_place else _again(output)
         self.sequence.append(number)
         self.launches += _launches(func, args)
         if enter is not None:
@@ -67,7 +69,8 @@ class DistinctCalls:
                 leave()
         # an in-place call returns its argument, so there is no result to keep
         if signature is not None and _is_float(output):
-            self._first[signature] = number, None if in_place else output
+            # a gradient of which somebody else has a hold would be copied
+            self._first[signature] = number, None if in_place else _again(output)
         return output
 
 
@@ -94,6 +97,15 @@ def _is_float(output: Any) -> bool:
 
     first = output[0] if isinstance(output, tuple | list) else output
     return isinstance(first, torch.Tensor) and first.is_floating_point()
+
+
+def _again(output: Any) -> Any:
+    """The same memory as another tensor: a backward pass gives every result a history and a version of its own."""
+    import torch
+
+    if isinstance(output, tuple | list):
+        return type(output)(map(_again, output))
+    return output.data if isinstance(output, torch.Tensor) else output
 
 
 def _launches(func: Any, args: Any) -> int:

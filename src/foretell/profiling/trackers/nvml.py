@@ -73,6 +73,11 @@ class Nvml:
         value = self._query("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
         return None if value is None else int(value)
 
+    def utilisation_pct(self) -> int | None:
+        """The share of the driver's last period, a sixth of a second to a second, in which any kernel ran."""
+        rates = self._query("nvmlDeviceGetUtilizationRates")
+        return None if rates is None else int(rates.gpu)
+
     def facts(self) -> dict[str, object]:
         """Facts that stay the same during a campaign."""
         nvml = self._nvml

@@ -2,7 +2,7 @@
 
 import importlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from foretell.optional import available, repair_torchvision, require
@@ -13,6 +13,7 @@ from foretell.profiling.zoos.zoo import Built, Entry, Inputs, image_inputs
 
 _AUDIO_SAMPLES = 16000
 _MEL_FRAMES = 3000
+_CLIP_TOKENS, _CLIP_VOCABULARY = 77, 49408
 
 
 def _transformers() -> Any:
@@ -49,6 +50,8 @@ def _build(spec: str) -> Built:
     transformers = _transformers()
     parsed = parse_spec(spec)
     arguments = {key: None if value == "none" else value for key, value in parsed.arguments.items()}
+    if parsed.name == "clip":
+        return Built(_two_towers(transformers, arguments).eval(), _picture_and_text, cast_buffers=False)
     config = transformers.AutoConfig.for_model(parsed.name, **arguments)
     if parsed.name in architectures.CAUSAL:
         model = transformers.AutoModelForCausalLM.from_config(config)
@@ -56,6 +59,8 @@ def _build(spec: str) -> Built:
         model = transformers.T5EncoderModel(config)
     elif parsed.name == "clip_vision_model":
         model = transformers.CLIPVisionModel(config)
+    elif parsed.name == "clip_text_model":
+        model = transformers.CLIPTextModel(config)
     elif parsed.name == "whisper":
         from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
@@ -66,6 +71,39 @@ def _build(spec: str) -> Built:
     if not vocab and model.main_input_name == "input_ids":
         vocab = int(config.vocab_size)
     return Built(model.eval(), _token_inputs(vocab) if vocab else image_inputs, cast_buffers=False)
+
+
+def _two_towers(transformers: Any, arguments: dict[str, Any]) -> Any:
+    """CLIP with a transformer over pictures, or with timm's network that ``vision`` names."""
+    name = arguments.pop("vision", None)
+    if name is None:
+        return transformers.CLIPModel(transformers.CLIPConfig(vision_config=arguments))
+    import torch
+
+    timm = require("timm", extra="vision", purpose="Profiling timm's models")
+    text = transformers.CLIPTextModelWithProjection(transformers.CLIPTextConfig())
+
+    class TwoTowers(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.vision = timm.create_model(name, pretrained=False, num_classes=text.config.projection_dim)
+            self.text = text
+            self.scale = torch.nn.Parameter(torch.tensor(2.6592))
+
+        def forward(self, pixel_values: Any, input_ids: Any) -> Any:
+            normal = torch.nn.functional.normalize
+            pictures, texts = normal(self.vision(pixel_values)), normal(self.text(input_ids=input_ids).text_embeds)
+            return self.scale.exp() * texts @ pictures.t()
+
+    return TwoTowers()
+
+
+def _picture_and_text(workload: Workload, device: str, dtype: Any) -> Inputs:
+    import torch
+
+    tokens = torch.randint(0, _CLIP_VOCABULARY, (workload.batch_size, _CLIP_TOKENS), device=device)
+    pictures = image_inputs(workload, device, dtype).args[0]
+    return Inputs(kwargs=(("pixel_values", pictures), ("input_ids", tokens)))
 
 
 def _token_inputs(vocab: int) -> Any:
@@ -99,7 +137,7 @@ class EncoderZoo(_HfZoo):
     def entries(self, part: Part, seed: int) -> Sequence[Entry]:
         """Published encoders, and ``part.models`` random ones."""
         draw = random.Random(f"{seed}/{part.name}/hf")
-        specs = [*architectures.known_encoders()]
+        specs = [*architectures.known_encoders(), *_of_this_zoo(part.specs)]
         specs += [architectures.random_encoder(draw) for _ in range(part.models)]
         entries_found = {
             str(spec): Entry(str(spec), f"hf-{spec.name}", _shape(spec), max_sequence=_limit(spec)) for spec in specs
@@ -113,7 +151,7 @@ class CausalZoo(_HfZoo):
     def entries(self, part: Part, seed: int) -> Sequence[Entry]:
         """Published language models, and ``part.models`` random ones."""
         draw = random.Random(f"{seed}/{part.name}/llm")
-        specs = [*architectures.known_causal()]
+        specs = [*architectures.known_causal(), *_of_this_zoo(part.specs)]
         specs += [architectures.random_causal(draw) for _ in range(part.models)]
         entries_found = {}
         for spec in specs:
@@ -122,6 +160,11 @@ class CausalZoo(_HfZoo):
             entry = Entry(str(spec), f"llm-{spec.name}", (), False, parameters, cache, limit)
             entries_found[entry.spec] = entry
         return [entry for entry in entries_found.values() if not part.families or entry.family in part.families]
+
+
+def _of_this_zoo(specs: Iterable[str]) -> list[Spec]:
+    """Those of the specs that a plan names which are configurations; any configuration can be built."""
+    return [spec for spec in map(parse_spec, specs) if spec.zoo == "hf"]
 
 
 def _shape(spec: Spec) -> tuple[int, ...]:
