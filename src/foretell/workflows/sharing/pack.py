@@ -9,25 +9,27 @@ from typing import Any
 
 from foretell.errors import InputError
 from foretell.readable import Readable
-from foretell.scheduling.cluster import MPS, Cluster
+from foretell.scheduling.cluster import Cluster
 from foretell.scheduling.inputs.cluster_file import read_cluster
 from foretell.scheduling.inputs.job_file import Arrivals, JobFile, JobSpec, read_jobs
 from foretell.scheduling.inputs.traces import READERS, at_load, poisson, window
 from foretell.scheduling.jobs import Job, Profile, Run
 from foretell.scheduling.policies.choice import POLICIES, make_policy
 from foretell.scheduling.simulation import simulate
-from foretell.scheduling.slowdowns import Contention, MeasuredSlowdowns
+from foretell.scheduling.slowdowns import Contention, MeasuredSlowdowns, Slowdowns
 from foretell.scheduling.totals import Totals
 from foretell.units import ms
-from foretell.workflows.sharing.demands import read_profiles
+from foretell.workflows.sharing.demands import named, read_profiles
+from foretell.workflows.sharing.group_slowdowns import GroupSlowdowns
 
 MOST_RUNS = 10_000
 SUMS = 6  # of the lines of a packing
 _MAX_LINES = 8
 _RULE = (
-    "Slowdowns under MPS that are not in [[together]] follow a rule of thumb, "
-    "which was 33 % off on measured pairs, mostly too low."
+    "Slowdowns under MPS of {} follow a rule of thumb, which was 33 % off on measured pairs, mostly too low: they are "
+    "predicted for models on whole GPUs whose sharing was measured; [[together]] takes your own."
 )
+_SUMMED = "Some groups of three and more jobs were put together from what their pairs do to each other."
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,11 +138,10 @@ def pack(
     reading = {
         "trust": trust, "use_cache": use_cache, "memory_limit_gib": memory_limit_gib, "timeout_s": timeout_s,
     }  # fmt: skip
-    profiles, warnings = read_profiles(file.jobs, places.kinds, reading)
-    predicted = Contention()
-    true = MeasuredSlowdowns(file.together, predicted) if file.together else predicted
-    if any(kind.method == MPS and kind.max_jobs > 1 for kind in places.kinds):
-        warnings.append(_RULE)
+    read = read_profiles(file.jobs, places.kinds, reading)
+    profiles, warnings = read.profiles, read.warnings
+    predicted = GroupSlowdowns(read.devices, Contention())
+    true: Slowdowns = MeasuredSlowdowns(file.together, predicted) if file.together else predicted
     runs: list[Run] = []
     released = _Dependents(file, profiles)
 
@@ -150,7 +151,12 @@ def pack(
         return released.by(run)
 
     arriving = _from_trace(file.arrivals, profiles, places) if file.arrivals else released.free()
-    totals = simulate(arriving, places, make_policy(policy, predicted, true), true, done)
+    deciding = make_policy(policy, predicted, true, margin=predicted.margins)
+    totals = simulate(arriving, places, deciding, true, done)
+    if predicted.by_rule:
+        warnings.append(_RULE.format(named(list(predicted.by_rule))))
+    if predicted.summed:
+        warnings.append(_SUMMED)
     if totals.jobs > MOST_RUNS:
         warnings.append(f"The schedule has the first {MOST_RUNS:,} of {totals.jobs:,} jobs that ended.")
     runs.sort(key=lambda run: (run.start_s, run.place))
