@@ -35,7 +35,8 @@ class Profile:
     """What equal jobs have in common. ``number`` identifies it: policies and caches work with numbers.
 
     ``demands`` is by the name of a kind of place; a kind that is absent cannot run the job. ``percentage`` is the
-    limit of the SMs under MPS.
+    limit of the SMs under MPS. A job of several ``gpus`` runs on that many whole ones of one kind, all at once, and
+    shares none of them; its demand is that on each of them.
     """
 
     number: int
@@ -44,6 +45,7 @@ class Profile:
     max_slowdown: float | None = None
     limit_ms: float | None = None
     percentage: float | None = None
+    gpus: int = 1
     best_ms: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +94,12 @@ class Run:
     end_s: float
     slowdown: float
     kept: bool
+    others: tuple[int, ...] = ()
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """All places of the job; those beyond ``place`` are ``others``."""
+        return (self.place, *self.others)
 
     @property
     def waiting_s(self) -> float:

@@ -211,3 +211,31 @@ def test_predicted_occupancy_decides_where_none_is_given(pack, model: str) -> No
     assert together == (2 * predicted <= 1)
     given = pack(model + f"occupancy = {0.9 if together else 0.1}\ncount = 2\n", ONE_GPU, policy="occupancy")
     assert (given.runs[1].start_s < given.runs[0].end_s) != together
+
+
+def test_a_job_of_several_gpus_runs_on_all_of_them(pack) -> None:
+    packing = pack(SMALL + "count = 2\n" + LARGE + "gpus = 2\n")
+    (wide,) = [row for row in packing.rows() if row["job"] == "large"]
+    assert (wide["gpus"], wide["start_s"]) == ([0, 1], pytest.approx(10.0))
+    assert ("large", "gpus 0, 1, 10 to 20 s") in list(packing.lines())
+    assert [row["gpus"] for row in packing.rows() if row["job"] != "large"] == [None, None]
+    assert "gpus" not in packing.to_dict()["schedule"][0]
+    with pytest.raises(InputError, match="'large' needs 3 whole GPUs of one kind, and the cluster has 2 for it"):
+        pack(LARGE + "gpus = 3\n")
+    with pytest.raises(InputError, match="'large' needs 2 whole GPUs, and the cluster has slices only"):
+        pack(LARGE + "gpus = 2\n", '[[gpu]]\ndevice = "h200"\nmig = ["3g.71gb", "3g.71gb"]\n')
+
+
+def test_a_model_on_several_gpus_is_warned_of(pack, model: str) -> None:
+    packing = pack(model + "gpus = 2\n")
+    assert packing.runs[0].places == (0, 1)
+    assert any("transfers are not predicted" in warning for warning in packing.warnings)
+
+
+def test_the_load_of_a_trace_counts_all_gpus_of_a_job(pack) -> None:
+    arrivals = '[arrivals]\ntrace = "poisson"\njobs = 50\nload = 1\n'
+    one, two = (
+        pack(arrivals + LARGE.replace("steps = 1000\n", "") + f"gpus = {gpus}\n").runs[-1].job.arrival_s
+        for gpus in (1, 2)
+    )
+    assert two == pytest.approx(2 * one)

@@ -54,5 +54,7 @@ def _line(row: dict[str, object]) -> Line:
     part = f" {row['slice']}" if row["slice"] else ""
     kept = {True: "kept", False: "broken", None: ""}[row["keeps_limit"]]  # type: ignore[index]
     values = [number(float(str(row[name]))) for name in ("start_s", "end_s", "waiting_s", "slowdown")]
-    where = f"{row['device']}{part}, gpu {row['gpu']}"
+    gpus = row.get("gpus")
+    numbers = f"gpus {', '.join(map(str, gpus))}" if isinstance(gpus, list) else f"gpu {row['gpu']}"
+    where = f"{row['device']}{part}, {numbers}"
     return Line([brief(str(row["job"])), safe(where), *values, kept], "own" if kept == "broken" else "")

@@ -161,7 +161,7 @@ class SlowdownPacking:
             return group.gains[profile.number]
         except KeyError:
             gain = group.gains[profile.number] = self._judge(group, profile)
-            if len(group.profiles) == 1:
+            if len(group.profiles) == 1 and group.profiles[0].gpus == 1:
                 for one in (profile, group.profiles[0]):
                     total, count = self._usual.get(one.number, (0.0, 0))
                     self._usual[one.number] = (total + (gain or 0.0), count + 1)

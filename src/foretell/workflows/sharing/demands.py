@@ -40,6 +40,8 @@ def read_profiles(specs: Sequence[JobSpec], kinds: Sequence[PlaceKind], reading:
     for spec in specs:
         if spec.percentage is not None and any(kind.slice and kind.method == MPS for kind in kinds):
             raise InputError(f"Job {spec.name!r} has a percentage: this works on whole GPUs, not on slices with MPS.")
+        if spec.gpus > 1 and all(kind.slice for kind in kinds):
+            raise InputError(f"Job {spec.name!r} needs {spec.gpus:,} whole GPUs, and the cluster has slices only.")
         if spec.model is not None:
             for kind in kinds:
                 _configuration(spec, kind.device, _part(spec, kind))
@@ -51,14 +53,21 @@ def read_profiles(specs: Sequence[JobSpec], kinds: Sequence[PlaceKind], reading:
             demands = _given(spec, kinds)
         else:
             demands = _PredictedJob(number, spec, reading, read).demands(kinds)
-        fitting = {kind.name: demands[kind.name] for kind in kinds if _fits(demands[kind.name], kind)}
+        usable = [kind for kind in kinds if spec.gpus == 1 or kind.slice is None]
+        fitting = {kind.name: demands[kind.name] for kind in usable if _fits(demands[kind.name], kind)}
         if not fitting:
             least = min(demand.memory_mib for demand in demands.values())
             most = max(kind.memory_mib for kind in kinds)
             raise InputError(
                 f"Job {spec.name!r} fits nowhere: it needs {least:,.0f} MiB, and the largest place has {most:,.0f}."
             )
-        read.profiles.append(Profile(number, spec.name, fitting, spec.max_slowdown, spec.limit_ms, spec.percentage))
+        if spec.model is not None and spec.gpus > 1:
+            read.warnings.append(
+                "A step on several GPUs is taken to last as long as on one: transfers are not predicted."
+            )
+        read.profiles.append(
+            Profile(number, spec.name, fitting, spec.max_slowdown, spec.limit_ms, spec.percentage, spec.gpus)
+        )
     weightless = [spec.name for spec in specs if spec.model is None and "memory_mib" not in spec.numbers]
     if shared and weightless:
         read.warnings.append(f"Without memory_mib a job counts as if it took no memory: {named(weightless)}.")
@@ -141,7 +150,7 @@ class _PredictedJob:
     def _demand(self, kind: PlaceKind) -> Demand:
         part = _part(self._spec, kind)
         whole = self._whole(kind.device)
-        measured = self._read.devices.get(kind.device.id)
+        measured = self._read.devices.get(kind.device.id) if self._spec.gpus == 1 else None
         if measured is not None and kind.slice is None and kind.method == MPS and kind.max_jobs > 1:
             job = describe_launches(measured.model, self._workload(kind.device, None), self._spec.percentage)
             measured.launches[kind.name, self._number] = job

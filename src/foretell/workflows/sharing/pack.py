@@ -56,14 +56,20 @@ class Packing(Readable):
         yield "slowdown", f"{totals.mean_slowdown:.3g} times in the mean"
         yield "limits broken", f"{totals.broken} of {totals.limited}"
         for run in self.runs[:_MAX_LINES]:
-            yield run.job.name, f"{self.place_name(run)}, {run.start_s:,.4g} to {run.end_s:,.4g} s"
+            yield run.job.name, f"{self.where(run)}, {run.start_s:,.4g} to {run.end_s:,.4g} s"
         yield from (("warning", warning) for warning in self.warnings)
 
-    def place_name(self, run: Run) -> str:
-        """Where a job ran, such as ``gpu 3`` or ``gpu 3 mig:3g.71gb``."""
-        place = self.cluster.places[run.place]
+    def place_name(self, number: int) -> str:
+        """The name of a place, such as ``gpu 3`` or ``gpu 3 mig:3g.71gb``."""
+        place = self.cluster.places[number]
         part = f" {place.kind.slice.text}" if place.kind.slice else ""
         return f"gpu {place.gpu}{part}"
+
+    def where(self, run: Run) -> str:
+        """Where a job ran: a place, or several GPUs, such as ``gpus 0, 1``."""
+        if not run.others:
+            return self.place_name(run.place)
+        return f"gpus {', '.join(str(self.cluster.places[number].gpu) for number in run.places)}"
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each job."""
@@ -73,7 +79,9 @@ class Packing(Readable):
             limited = profile.max_slowdown is not None or profile.limit_ms is not None
             rows.append(
                 {
-                    "job": run.job.name, "profile": profile.name, "gpu": place.gpu, "place": place.number,
+                    "job": run.job.name, "profile": profile.name, "gpu": place.gpu,
+                    "gpus": [self.cluster.places[one].gpu for one in run.places] if run.others else None,
+                    "place": place.number,
                     "device": place.kind.device.id, "slice": place.kind.slice.text if place.kind.slice else None,
                     "share": place.kind.method, "arrival_s": run.job.arrival_s, "start_s": run.start_s,
                     "end_s": run.end_s, "waiting_s": run.waiting_s, "slowdown": run.slowdown,
@@ -208,7 +216,7 @@ def _from_trace(arrivals: Arrivals, profiles: Sequence[Profile], cluster: Cluste
         if arrivals.file is None:
             raise InputError(f"The trace {arrivals.trace} needs a file.")
         entries = window(READERS[arrivals.trace](arrivals.file), arrivals.jobs, rng)
-    entries = at_load(entries, arrivals.load, cluster.gpus, arrivals.max_s)
-    for number, entry in enumerate(entries, 1):
-        profile = rng.choice(profiles)
+    drawn = [rng.choice(profiles) for _ in entries]
+    entries = at_load(entries, arrivals.load, cluster.gpus, arrivals.max_s, [profile.gpus for profile in drawn])
+    for number, (entry, profile) in enumerate(zip(entries, drawn, strict=True), 1):
         yield Job(f"{profile.name}-{number}", profile, entry.arrival_s, ms(entry.duration_s) / profile.best_ms)
