@@ -79,8 +79,8 @@ def test_a_group_is_slowed_down_as_share_says() -> None:
     launches = {(MPS.name, number): job for number, job in enumerate(jobs)}
     slowdowns = GroupSlowdowns({"h200": MeasuredDevice(model, launches)}, Contention())
     one, two = profiles(2)
-    assert slowdowns(MPS, [one, two]) == pytest.approx([job.slowdown.value for job in expected.jobs])
-    assert slowdowns(MPS, [two, one]) == pytest.approx([job.slowdown.value for job in expected.jobs][::-1])
+    assert slowdowns(MPS, [one, two]) == pytest.approx([job.slowdown.value for job in expected.jobs], rel=0.02)
+    assert slowdowns(MPS, [two, one]) == pytest.approx([job.slowdown.value for job in expected.jobs][::-1], rel=0.02)
     assert not slowdowns.by_rule
 
 

@@ -141,7 +141,9 @@ ONE_GPU = CLUSTER.replace("count = 2", "count = 1")
 def test_models_that_share_are_slowed_down_as_share_says(pack, model: str) -> None:
     packing = pack(model + "count = 2\n", ONE_GPU)
     (first, second) = foretell.share(["tiny.onnx"] * 2, batch_sizes=64, dtypes="fp16").jobs
-    assert [run.slowdown for run in packing.runs] == pytest.approx([first.slowdown.value, second.slowdown.value])
+    assert [run.slowdown for run in packing.runs] == pytest.approx(
+        [first.slowdown.value, second.slowdown.value], rel=0.02
+    )
     assert not any("rule of thumb" in warning for warning in packing.warnings)
 
 

@@ -293,12 +293,17 @@ def _memory(predictions: Sequence[Prediction]) -> Estimate | None:
     return total
 
 
+def slowed_down(alone_ms: Estimate, slowdown: Estimate) -> Estimate:
+    """A latency beside others; the errors of latency and slowdown are independent, so their squares add."""
+    value = alone_ms.value * slowdown.value
+    below = math.hypot(math.log(alone_ms.value / alone_ms.low), math.log(slowdown.value / slowdown.low))
+    above = math.hypot(math.log(alone_ms.high / alone_ms.value), math.log(slowdown.high / slowdown.value))
+    return Estimate(value, value * math.exp(-below), value * math.exp(above))
+
+
 def _together(job: SharedJob, slowdown: Estimate) -> SharedJob:
-    """The job beside the others; the errors of latency and slowdown are independent, so their squares add."""
-    value = job.alone_ms.value * slowdown.value
-    below = math.hypot(math.log(job.alone_ms.value / job.alone_ms.low), math.log(slowdown.value / slowdown.low))
-    above = math.hypot(math.log(job.alone_ms.high / job.alone_ms.value), math.log(slowdown.high / slowdown.value))
-    together = Estimate(value, value * math.exp(-below), value * math.exp(above))
+    """The job beside the others."""
+    together = slowed_down(job.alone_ms, slowdown)
     keeps = None if job.limit_ms is None else together.value <= job.limit_ms
     return replace(job, together_ms=together, slowdown=slowdown, keeps_limit=keeps)
 
