@@ -91,9 +91,11 @@ def _files(
     if report is not None:
         from foretell.rendering.html.packing_page import packing_page
         from foretell.rendering.svg.gantt import draw_gantt
+        from foretell.workflows.sharing.pack import SUMS
 
         gantt = draw_gantt(*_tasks(packing), title="Which job runs where")
-        page = packing_page(packing.heading(), list(packing.lines()), gantt, packing.rows())
+        sums = [*list(packing.lines())[:SUMS], *(("warning", warning) for warning in packing.warnings)]
+        page = packing_page(packing.heading(), sums, gantt, packing.rows())
         files[report] = gantt if report.suffix == ".svg" else page
     return files, found
 
