@@ -171,6 +171,9 @@ def test_a_percentage_limits_the_sms_where_there_is_mps(pack, model: str) -> Non
     assert demands["h200, mps"].sm_share <= 0.25
     numbers = pack(SMALL.replace("0.4", "0.8") + "percentage = 40\n", ONE_GPU)
     assert numbers.runs[0].slowdown == pytest.approx(2.0)  # 80 % of the SMs before, 40 % now
+    unshared = pack(SMALL + "percentage = 40\n", '[[gpu]]\ndevice = "h200"\n')
+    assert unshared.runs[0].slowdown == 1
+    assert "a percentage does nothing: small." in unshared.warnings[0]
     with pytest.raises(InputError, match="not on slices with MPS"):
         pack(model + "percentage = 25\n", '[[gpu]]\ndevice = "h200"\nmig = ["1g.18gb"]\nshare = "mps"\n')
 
@@ -241,3 +244,16 @@ def test_the_load_of_a_trace_counts_all_gpus_of_a_job(pack) -> None:
         for gpus in (1, 2)
     )
     assert two == pytest.approx(2 * one)
+
+
+def test_a_limit_that_no_place_keeps_is_warned_of(pack) -> None:
+    assert any("'small' breaks its limit on every place" in w for w in pack(SMALL + "limit_ms = 9\n").warnings)
+    assert not any("breaks its limit" in warning for warning in pack(SMALL + "limit_ms = 11\n").warnings)
+    # an idle slice breaks the limit, a whole GPU keeps it
+    slices = CLUSTER + '[[gpu]]\ndevice = "h200"\nmig = ["1g.18gb"]\n'
+    assert not any("breaks its limit" in warning for warning in pack(SMALL + "limit_ms = 11\n", slices).warnings)
+
+
+def test_long_times_are_written_out(pack) -> None:
+    packing = pack(SMALL.replace("steps = 1000", "seconds = 294312.5"))
+    assert dict(packing.lines())["makespan"] == "294,312 s"

@@ -65,9 +65,13 @@ def read_profiles(specs: Sequence[JobSpec], kinds: Sequence[PlaceKind], reading:
             read.warnings.append(
                 "A step on several GPUs is taken to last as long as on one: transfers are not predicted."
             )
-        read.profiles.append(
-            Profile(number, spec.name, fitting, spec.max_slowdown, spec.limit_ms, spec.percentage, spec.gpus)
-        )
+        profile = Profile(number, spec.name, fitting, spec.max_slowdown, spec.limit_ms, spec.percentage, spec.gpus)
+        if all(profile.allowed_slowdown(demand) < 1 for demand in fitting.values()):
+            read.warnings.append(f"Job {spec.name!r} breaks its limit on every place, even alone.")
+        read.profiles.append(profile)
+    limited = [spec.name for spec in specs if spec.percentage is not None]
+    if limited and not any(kind.method == MPS for kind in kinds):
+        read.warnings.append(f"No GPU is shared by MPS, so a percentage does nothing: {named(limited)}.")
     weightless = [spec.name for spec in specs if spec.model is None and "memory_mib" not in spec.numbers]
     if shared and weightless:
         read.warnings.append(f"Without memory_mib a job counts as if it took no memory: {named(weightless)}.")

@@ -49,14 +49,17 @@ class Packing(Readable):
     def lines(self) -> Iterator[tuple[str, str]]:
         """The sums, then the first jobs."""
         totals = self.totals
-        yield "makespan", f"{totals.makespan_s:,.4g} s"
-        yield "waiting", f"{totals.mean_waiting_s:,.4g} s in the mean, 95 % at most {totals.p95_waiting_s:,.4g} s"
+        yield "makespan", f"{_seconds(totals.makespan_s)} s"
+        yield (
+            "waiting",
+            f"{_seconds(totals.mean_waiting_s)} s in the mean, 95 % at most {_seconds(totals.p95_waiting_s)} s",
+        )
         yield "utilisation", f"{totals.utilisation:.1%}, {totals.sm_activity:.1%} of the SMs"
         yield "work done", f"{totals.work_rate:.3g} s a GPU and second"
         yield "slowdown", f"{totals.mean_slowdown:.3g} times in the mean"
         yield "limits broken", f"{totals.broken} of {totals.limited}"
         for run in self.runs[:_MAX_LINES]:
-            yield run.job.name, f"{self.where(run)}, {run.start_s:,.4g} to {run.end_s:,.4g} s"
+            yield run.job.name, f"{self.where(run)}, {_seconds(run.start_s)} to {_seconds(run.end_s)} s"
         yield from (("warning", warning) for warning in self.warnings)
 
     def place_name(self, number: int) -> str:
@@ -169,6 +172,15 @@ def pack(
         warnings.append(f"The schedule has the first {MOST_RUNS:,} of {totals.jobs:,} jobs that ended.")
     runs.sort(key=lambda run: (run.start_s, run.place))
     return Packing(policy, places, totals, tuple(runs), tuple(warnings))
+
+
+def _seconds(number: float) -> str:
+    """A time with four digits, or all of them where it has more.
+
+    >>> _seconds(12.3456), _seconds(294312.5)
+    ('12.35', '294,312')
+    """
+    return f"{number:,.4g}" if abs(number) < 1e4 else f"{number:,.0f}"
 
 
 def _jobs_of(spec: JobSpec, profile: Profile) -> Iterator[Job]:
