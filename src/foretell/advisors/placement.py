@@ -114,7 +114,7 @@ class Choice:
         """Everything about the choice, quantities with their intervals; None where one is not known."""
         candidate, cost = self.candidate, self.cost
         return {
-            "device": candidate.device, "slice": candidate.slice, "dtype": candidate.dtype,
+            "place": candidate.place, "device": candidate.device, "slice": candidate.slice, "dtype": candidate.dtype,
             "batch_size": candidate.batch_size, "instance": self.offer.name, "devices": self.offer.devices,
             "copies": candidate.copies, "shared_by": candidate.shared_by,
             "items_per_s": interval(candidate.items_per_s), "usd_per_h": self.offer.usd_per_h, "note": self.offer.note,
