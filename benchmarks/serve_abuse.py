@@ -167,7 +167,7 @@ class Abuse:
             "\ud800",
             1e308,
         ]
-        for kind in ("predict", "compare", "sweep", "advise", "report"):
+        for kind in ("predict", "compare", "share", "sweep", "advise", "report"):
             for value in values:
                 for field in (
                     "model",

@@ -25,7 +25,7 @@ def model(tmp_path: Path, onnx_bytes: bytes, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def ask(kind: str, model: str, **values: Any) -> str:
-    files = {"model": model} | ({"other": model} if kind == "compare" else {})
+    files = {"model": model} | ({"other": model} if kind in ("compare", "share") else {})
     question = read_question(kind, {**dict.fromkeys(files, "upload:x"), **values})
     return answer(kind, question.model_dump(), files)
 
@@ -37,6 +37,11 @@ def ask(kind: str, model: str, **values: Any) -> str:
          {"device": "a100", "batch_size": 8, "dtype": "fp16"}),
         ("predict", ["--slice", "mps:30", "-i", "3x16x16"], {"slice": "mps:30", "input_shape": ["3x16x16"]}),
         ("compare", ["--device", "l4"], {"device": "l4"}),
+        ("share", ["-b", "8", "--dtypes", "fp16", "-i", "3x16x16"],
+         {"batch_size": 8, "dtype": "fp16", "input_shape": ["3x16x16"]}),
+        ("share", ["--method", "time-slicing", "-d", "a100"], {"method": "time-slicing", "device": "a100"}),
+        ("advise", ["-d", "h200", "--max-batch", "2", "--shared"],
+         {"devices": ["h200"], "max_batch": 2, "shared": True}),
         ("sweep", ["-d", "h200,l4", "-b", "1,4", "--slices", "whole,mps:50"],
          {"devices": ["h200", "l4"], "batch_sizes": [1, 4], "slices": ["whole", "mps:50"]}),
         ("advise", ["-d", "h200,l4", "--slo-ms", "5", "--rate", "100", "--max-batch", "4"],
@@ -48,7 +53,7 @@ def ask(kind: str, model: str, **values: Any) -> str:
 def test_the_same_as_the_command_prints(
     kind: str, argv: list[str], values: dict[str, Any], model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    models = [model, model] if kind == "compare" else [model]
+    models = [model, model] if kind in ("compare", "share") else [model]
     printed = json.loads(run(capsys, kind, *models, *argv, "--json"))
     if kind == "predict":
         printed["model"] = "tiny.onnx"  # where an upload lies is no one's business

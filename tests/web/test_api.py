@@ -32,6 +32,17 @@ def test_two_models_are_compared(client: TestClient, left_files: None, onnx_byte
     assert [row["model"] for row in answer.json()["models"]] == ["a.onnx", "b.onnx"]
 
 
+def test_two_models_share_a_gpu(client: TestClient, left_files: None, onnx_bytes: bytes) -> None:
+    files = {"model": ("a.onnx", onnx_bytes), "other": ("b.onnx", onnx_bytes)}
+    answer = client.post("/api/share", files=files, data={"batch_size": "8", "method": "time-slicing"}).json()
+    assert [(job["model"], job["batch_size"]) for job in answer["jobs"]] == [("a.onnx", 8), ("b.onnx", 8)]
+    assert all(2 < job["slowdown"]["value"] < 2.5 for job in answer["jobs"])
+    refused = client.post(
+        "/api/share", files={"model": files["model"], "other": files["other"]}, data={"device": "cpu"}
+    )
+    assert refused.status_code == 422
+
+
 def test_a_kept_file_answers_until_it_is_deleted(client: TestClient, left_files: None, onnx_bytes: bytes) -> None:
     upload = client.post("/api/uploads", files={"file": ("net.onnx", onnx_bytes)})
     assert (upload.status_code, upload.json()["name"]) == (201, "net.onnx")
@@ -70,13 +81,13 @@ def test_what_is_no_model_is_refused_and_deleted(
         assert (answer.status_code, message in answer.json()["error"]) == (status, True), answer.text
 
 
-@pytest.mark.parametrize("kind", ["predict", "compare", "sweep", "advise", "report"])
+@pytest.mark.parametrize("kind", ["predict", "compare", "share", "sweep", "advise", "report"])
 def test_no_file_of_the_server_is_read(client: TestClient, tmp_path: Path, onnx_bytes: bytes, kind: str) -> None:
     secret = tmp_path / "secret.onnx"
     secret.write_bytes(onnx_bytes)
     for spec in (str(secret), f"../../..{secret}", f"hf:{tmp_path}", "net.py:build"):
         answer = client.post(
-            f"/api/{kind}", json={"model": spec, "other": spec} if kind == "compare" else {"model": spec}
+            f"/api/{kind}", json={"model": spec} | ({"other": spec} if kind in ("compare", "share") else {})
         )
         assert answer.status_code == 422
         assert "No file of the server is opened" in answer.json()["error"]

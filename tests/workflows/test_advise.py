@@ -7,8 +7,9 @@ import pytest
 from foretell.advisors.placement import Requirements
 from foretell.errors import InputError
 from foretell.testing import tiny_onnx
-from foretell.workflows.advise import NOT_RENTED, Renting, advise_serving, advise_training
+from foretell.workflows.advise import NOT_RENTED, Renting, advise, advise_serving, advise_training
 from foretell.workflows.predict import predict
+from foretell.workflows.sharing.share import share
 
 MINE = """
 [[price]]
@@ -90,3 +91,48 @@ def test_a_training_takes_its_steps_and_the_price_of_the_instance() -> None:
     huge = advise_training(tiny_onnx(), 1, devices=["p4"], batch_size=2**19)
     assert not huge.choices
     assert "memory: a step needs" in huge.refused[0].reason
+
+
+def test_copies_under_mps_are_as_fast_as_share_says() -> None:
+    advice = advise(tiny_onnx(), devices=["h200"], max_batch=2, mig=False, shared=True)
+    by_place = {choice.candidate.place: choice.candidate for choice in advice.choices}
+    assert set(by_place) == {"h200", "h200, 2 by MPS", "h200, 3 by MPS"}
+    for count in (2, 3):
+        copy = by_place[f"h200, {count} by MPS"]
+        together = share([tiny_onnx()] * count, batch_sizes=copy.batch_size, dtypes="fp16")
+        assert copy.latency_ms.value == pytest.approx(
+            together.jobs[0].together_ms.value, rel=0.02
+        )  # starts are drawn anew
+        assert copy.latency_ms.high == pytest.approx(together.jobs[0].together_ms.high, rel=0.02)
+        assert copy.need_mib.value == pytest.approx(together.memory_mib.value)
+        assert copy.items_per_s.value == pytest.approx(count * copy.batch_size / copy.latency_ms.value * 1000)
+        assert copy.energy_j is None
+    choice = next(choice for choice in advice.choices if choice.candidate.copies == 3)
+    assert choice.to_dict()["shared_by"] == "mps"
+    hours = 1e6 / choice.candidate.items_per_s.value / 3600
+    assert choice.cost.usd_per_million.value == pytest.approx(hours * choice.offer.usd_per_h / choice.offer.devices)
+
+
+def test_copies_that_break_the_limit_are_refused_however_cheap() -> None:
+    alone = predict(tiny_onnx(), batch_size=1, dtype="fp16").latency_ms.value
+    advice = advise(tiny_onnx(), devices=["h200"], max_batch=1, mig=False, shared=True, slo_ms=alone * 1.001)
+    assert {choice.candidate.place for choice in advice.choices} == {"h200"}
+    reasons = {refused.place: refused.reason for refused in advice.refused}
+    assert set(reasons) == {"h200, 2 by MPS", "h200, 3 by MPS"}
+    assert all(reason.startswith("latency: ") for reason in reasons.values())
+
+
+def test_only_gpus_whose_sharing_was_measured_are_shared() -> None:
+    advice = advise(tiny_onnx(), devices=["l4", "h200"], max_batch=1, shared=True)
+    assert {choice.candidate.device for choice in advice.choices if choice.candidate.shared_by} == {"h200"}
+    (refused,) = [one for one in advice.refused if "sharing" in one.reason]
+    assert refused.place == "l4 by MPS"
+    assert not [choice for choice in advise(tiny_onnx(), max_batch=1).choices if choice.candidate.shared_by]
+
+
+def test_the_batch_at_which_occupancy_saturates_is_noted() -> None:
+    advice = advise(tiny_onnx(), devices=["h200", "l4"], max_batch=8)
+    (note,) = advice.notes
+    assert note.startswith("On h200 at fp16 occupancy")
+    assert advice.to_dict()["notes"] == [note]
+    assert ("note", note) in list(advice.lines())

@@ -40,6 +40,17 @@ def test_the_report_has_the_numbers_of_the_other_commands() -> None:
     assert sum(1 + row.others for row in report.advice.rows) == len(placement.choices)
 
 
+def test_occupancy_and_where_it_saturates_are_shown_where_they_are_known() -> None:
+    report = gather(tiny_onnx(), device="h200", batch_size=4, dtype="fp16", devices=["h200"])
+    assert report.saturation.startswith("On h200 at fp16 occupancy")
+    page = report_page(report)
+    assert report.saturation in page
+    assert "occupancy, %" in page
+    other = gather(tiny_onnx(), device="a100", batch_size=4, dtype="fp16", devices=["a100"])
+    assert not other.saturation
+    assert "occupancy, %" not in report_page(other)
+
+
 def test_the_model_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from foretell.frontends.onnx.frontend import OnnxFrontend
 

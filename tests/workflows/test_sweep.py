@@ -87,3 +87,10 @@ def test_a_table_may_be_parquet(tmp_path: Path) -> None:
     points = list(sweep(tiny_onnx(), batch_sizes=[1, 2]))
     write_points(points, tmp_path / "points.parquet")
     assert parquet.read_table(tmp_path / "points.parquet").to_pylist() == [point.to_row() for point in points]
+
+
+def test_occupancy_is_in_the_table_and_its_saturation_in_a_sentence() -> None:
+    points = sweep(tiny_onnx(), devices=["h200", "l4"], batch_sizes=[1, 256])
+    assert [row["occupancy"] is None for row in points.rows()] == [False, False, True, True]
+    (line,) = [text for name, text in points.lines() if name == "batch"]
+    assert line.startswith("On h200 at fp32 occupancy")

@@ -14,6 +14,7 @@ from foretell.advisors.costs import Fleet, InferenceCost, fleet_for_rate, infere
 from foretell.errors import InputError
 from foretell.readable import Readable, flat_row, spell
 from foretell.records import Estimate, interval
+from foretell.units import seconds_from_ms
 
 Objective = Literal["usd", "energy", "carbon"]
 OBJECTIVES: tuple[Objective, ...] = ("usd", "energy", "carbon")
@@ -27,7 +28,10 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model on a device or a slice of it; so many ``copies`` of the slice fit on one device."""
+    """A model on a device or a slice of it; so many ``copies`` of the slice fit on one device.
+
+    With ``shared_by`` (``mps``) the copies share one device, and the latency is that of each beside the others.
+    """
 
     device: str
     slice: str | None
@@ -40,11 +44,19 @@ class Candidate:
     power_w: Estimate | None = None
     copies: int = 1
     calibrated: bool = True
+    shared_by: str | None = None
 
     @property
     def place(self) -> str:
         """Where the model runs, as text."""
+        if self.shared_by is not None:
+            return f"{self.device}, {self.copies} by {self.shared_by.upper()}"
         return f"{self.device} {self.slice}" if self.slice else self.device
+
+    @property
+    def items_per_s(self) -> Estimate:
+        """What all copies on one device do."""
+        return self.latency_ms.scaled(seconds_from_ms(1)).inverted(self.batch_size * self.copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +114,10 @@ class Choice:
         """Everything about the choice, quantities with their intervals; None where one is not known."""
         candidate, cost = self.candidate, self.cost
         return {
-            "device": candidate.device, "slice": candidate.slice, "dtype": candidate.dtype,
+            "place": candidate.place, "device": candidate.device, "slice": candidate.slice, "dtype": candidate.dtype,
             "batch_size": candidate.batch_size, "instance": self.offer.name, "devices": self.offer.devices,
-            "copies": candidate.copies, "usd_per_h": self.offer.usd_per_h, "note": self.offer.note,
+            "copies": candidate.copies, "shared_by": candidate.shared_by,
+            "items_per_s": interval(candidate.items_per_s), "usd_per_h": self.offer.usd_per_h, "note": self.offer.note,
             "latency_ms": interval(candidate.latency_ms), "usd_per_million": interval(cost.usd_per_million),
             "kwh_per_million": interval(cost.kwh_per_million),
             "kg_co2e_per_million": interval(cost.kg_co2e_per_million),
@@ -127,11 +140,12 @@ class Refused:
 
 @dataclass(frozen=True, repr=False)
 class Advice(Readable):
-    """The choices, best first; the refused places; and the Pareto front of latency and value."""
+    """The choices, best first; the refused places; the Pareto front of latency and value; and what else to know."""
 
     choices: tuple[Choice, ...]
     refused: tuple[Refused, ...]
     front: tuple[Choice, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     def heading(self) -> str:
         """How many choices there are."""
@@ -142,6 +156,7 @@ class Advice(Readable):
         for choice in self.choices[:_SHOWN]:
             yield f"{choice.candidate.place}, batch {choice.candidate.batch_size}", choice.summary
         yield from ((refused.place, f"refused: {refused.reason}") for refused in self.refused[:_SHOWN])
+        yield from (("note", note) for note in self.notes)
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row a choice, the best first."""
@@ -153,6 +168,7 @@ class Advice(Readable):
             "choices": [choice.to_dict() for choice in self.choices],
             "front": [choice.to_dict() for choice in self.front],
             "refused": [{"place": refused.place, "reason": refused.reason} for refused in self.refused],
+            "notes": list(self.notes),
         }
 
 

@@ -17,7 +17,8 @@ class Demand:
         utilisation: The share of the time in which a kernel runs, as NVML shows it.
         sm_share: The share of the SMs that its kernels keep busy, over time.
         bandwidth_share: The share of the memory bandwidth that it draws, over time.
-        slice_slowdown: ``alone_ms`` over that of the whole device; 1 unless the place is a MIG slice.
+        slice_slowdown: ``alone_ms`` over that of the whole device; 1 unless the place is a MIG slice, or the job has a
+            limit of the SMs.
     """
 
     alone_ms: float
@@ -33,7 +34,9 @@ class Demand:
 class Profile:
     """What equal jobs have in common. ``number`` identifies it: policies and caches work with numbers.
 
-    ``demands`` is by the name of a kind of place; a kind that is absent cannot run the job.
+    ``demands`` is by the name of a kind of place; a kind that is absent cannot run the job. ``percentage`` is the
+    limit of the SMs under MPS. A job of several ``gpus`` runs on that many whole ones of one kind, all at once, and
+    shares none of them; its demand is that on each of them.
     """
 
     number: int
@@ -41,6 +44,8 @@ class Profile:
     demands: Mapping[str, Demand]
     max_slowdown: float | None = None
     limit_ms: float | None = None
+    percentage: float | None = None
+    gpus: int = 1
     best_ms: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,6 +94,12 @@ class Run:
     end_s: float
     slowdown: float
     kept: bool
+    others: tuple[int, ...] = ()
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """All places of the job; those beyond ``place`` are ``others``."""
+        return (self.place, *self.others)
 
     @property
     def waiting_s(self) -> float:

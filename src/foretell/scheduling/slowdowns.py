@@ -23,6 +23,10 @@ class Slowdowns(Protocol):
         """One number for each profile, in their order: time together over time alone at this place, at least 1."""
 
 
+Margins = Callable[[PlaceKind, Sequence[Profile]], Sequence[float]]
+"""How much larger than predicted each slowdown may well be, as a share of it: what a policy leaves for errors."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contention:
     """Slowdowns by what the jobs demand: a rule of thumb where nothing was measured or fitted.

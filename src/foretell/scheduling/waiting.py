@@ -18,6 +18,7 @@ class Waiting:
         self._arrived = 0
         self._overtaken = 0
         self.jobs = 0
+        self.gangs = 0  # those of several GPUs
 
     def __contains__(self, profile: Profile) -> bool:
         return profile.number in self._lines
@@ -27,6 +28,7 @@ class Waiting:
         self._lines.setdefault(job.profile.number, deque()).append((self._arrived, job))
         self._arrived += 1
         self.jobs += 1
+        self.gangs += job.profile.gpus > 1
 
     @property
     def is_patient(self) -> bool:
@@ -49,6 +51,7 @@ class Waiting:
         number, job = line.popleft()
         self._overtaken = 0 if number == oldest else self._overtaken + 1
         self.jobs -= 1
+        self.gangs -= profile.gpus > 1
         if not line:
             del self._lines[profile.number]
         return job

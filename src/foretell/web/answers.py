@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from foretell.workflows.advise import Renting, advise_serving, advise_training
 from foretell.workflows.compare import ModelComparison
 from foretell.workflows.predict import predict
 from foretell.workflows.report import gather
+from foretell.workflows.sharing.share import share
 from foretell.workflows.sweep import sweep
 
 UPLOADED_KINDS = ("onnx", "pt2")
@@ -59,6 +61,17 @@ def _compare(values: Fields) -> str:
     return _json(ModelComparison(first, second).to_dict())
 
 
+def _share(values: Fields) -> str:
+    models = [values.pop("model"), values.pop("other")]
+    options = {name: values[name] for name in ("device", "method", "allow_unknown", "use_cache")}
+    sharing = share(
+        models, batch_sizes=values["batch_size"], dtypes=values["dtype"], modes=values["mode"],
+        input_shapes=values["input_shape"] and [values["input_shape"]] * len(models), **options,
+    )  # fmt: skip
+    jobs = [replace(job, model=_name(model)) for job, model in zip(sharing.jobs, models, strict=True)]
+    return _json(replace(sharing, jobs=tuple(jobs)).to_dict())
+
+
 def _sweep(values: Fields) -> str:
     del values["dtype"]  # every question has one, but a sweep has a list of dtypes
     values["slices"] = [None if part == _WHOLE_DEVICE else part for part in values["slices"]]
@@ -68,12 +81,14 @@ def _sweep(values: Fields) -> str:
 def _advise(values: Fields) -> str:
     model, steps = values["model"], values["steps"]
     renting = Renting(*(values[name] for name in ("clouds", "region", "country", "market", "pue")))
-    shared = {name: values[name] for name in ("devices", "dtype", "input_shape", "use_cache")}
+    common = {name: values[name] for name in ("devices", "dtype", "input_shape", "use_cache")}
     if values["train"]:
         training_options = {name: values[name] for name in ("batch_size", "optimizer")}
-        return _json(advise_training(model, steps, renting, **shared, **training_options).to_dict())
+        return _json(advise_training(model, steps, renting, **common, **training_options).to_dict())
     requirements = _requirements(values, objective=values["by"], max_batch=values["max_batch"])
-    return _json(advise_serving(model, requirements, renting, mig=values["mig"], **shared).to_dict())
+    return _json(
+        advise_serving(model, requirements, renting, mig=values["mig"], shared=values["shared"], **common).to_dict()
+    )
 
 
 def _requirements(values: Fields, **others: Any) -> Requirements:
@@ -100,5 +115,5 @@ def _json(values: Any) -> str:
 
 
 _ANSWERS: dict[str, Callable[[Fields], str]] = {
-    "predict": _predict, "compare": _compare, "sweep": _sweep, "advise": _advise, "report": _report,
+    "predict": _predict, "compare": _compare, "share": _share, "sweep": _sweep, "advise": _advise, "report": _report,
 }  # fmt: skip

@@ -65,7 +65,7 @@ async def _read_form(request: Request, kind: str, uploads: Uploads, uploaded: di
             if isinstance(value, UploadFile):
                 if name not in ("model", "other") or name in uploaded:
                     raise InputError(
-                        f"Got a file as {name[:80]!r}; files go into the field model and, to compare, other."
+                        f"Got a file as {name[:80]!r}; files go into the field model and, for two models, other."
                     )
                 uploaded[name] = await uploads.take(value.file, value.filename or "")
                 values[name] = UPLOAD + uploaded[name].ident

@@ -64,6 +64,13 @@ class Compare(_OnDevice):
     slice: Word | None = None
 
 
+class Share(_OnDevice):
+    """Two models on one GPU at the same time, with the options of ``foretell share``; both run in the same way."""
+
+    other: Model
+    method: Word = Field("mps", description="mps or time-slicing")
+
+
 class Sweep(Question):
     """The options of ``foretell sweep``."""
 
@@ -94,6 +101,7 @@ class Advise(Question):
     market: Word = "on-demand"
     pue: Annotated[float, Field(ge=1, le=10)] | None = None
     mig: bool = True
+    shared: bool = Field(False, description="Try two and three copies on one GPU under MPS too")
     train: bool = False
     steps: Annotated[int, Field(ge=1, le=10**12)] = 100_000
     batch_size: Count = 32
@@ -111,7 +119,7 @@ class Report(_OnDevice):
 
 
 QUESTIONS: dict[str, type[Question]] = {
-    "predict": Predict, "compare": Compare, "sweep": Sweep, "advise": Advise, "report": Report,
+    "predict": Predict, "compare": Compare, "share": Share, "sweep": Sweep, "advise": Advise, "report": Report,
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ _OBJECTS: Schema = {"type": "array", "items": {"type": "object"}}
 ANSWERS: dict[str, Schema] = {
     "predict": {"type": "object", "required": ["model", "device", "batch_size", "dtype", "predictor", "warnings"]},
     "compare": {"type": "object", "required": ["models", "times"], "properties": {"models": _OBJECTS}},
+    "share": {"type": "object", "required": ["device", "method", "fits", "jobs"], "properties": {"jobs": _OBJECTS}},
     "sweep": _OBJECTS,
     "advise": {"type": "object", "required": ["choices", "refused"], "properties": {"choices": _OBJECTS}},
 }

@@ -1,10 +1,11 @@
 """Workflows: advise where to serve or train a model, from predictions for all devices, prices and carbon data."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from foretell.advisors.batch import saturations
 from foretell.advisors.carbon import CarbonFacts, load_carbon
 from foretell.advisors.costs import TrainingCost, training_cost
 from foretell.advisors.placement import Advice, Candidate, Objective, Offer, Refused, Requirements, place
@@ -14,6 +15,7 @@ from foretell.errors import InputError
 from foretell.readable import Readable, flat_row, spell
 from foretell.records import Prediction, Target, interval
 from foretell.registry import did_you_mean
+from foretell.workflows.sharing.copies import is_measured, shared_candidates
 from foretell.workflows.sweep import ALL, Point, devices_named, sweep, sweep_targets
 from foretell.workflows.workload import InputShape, check_dtype, load_graph
 
@@ -101,6 +103,7 @@ def advise(
     devices: Sequence[str | Device] = (ALL,),
     dtype: str = "fp16",
     mig: bool = True,
+    shared: bool = False,
     input_shape: InputShape = None,
     trust: bool = False,
     use_cache: bool = True,
@@ -125,6 +128,7 @@ def advise(
         devices: Names from the catalogue; ``all`` means every GPU in it.
         dtype: fp32, fp16, bf16, …
         mig: Try MIG slices too.
+        shared: Try two and three copies of the model on one GPU under MPS too, where that was measured.
         input_shape: Shape of the input without the batch.
         trust: Allow code that comes with the model to run.
         use_cache: Store the converted graph for the next call.
@@ -139,8 +143,8 @@ def advise(
     requirements = Requirements(slo_ms, rate, budget, max_batch, objective=by)
     renting = Renting(clouds, region, country, market, pue, prices)
     return advise_serving(
-        model, requirements, renting, devices=devices, dtype=dtype, mig=mig, input_shape=input_shape, trust=trust,
-        use_cache=use_cache,
+        model, requirements, renting, devices=devices, dtype=dtype, mig=mig, shared=shared, input_shape=input_shape,
+        trust=trust, use_cache=use_cache,
         memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     )  # fmt: skip
 
@@ -153,6 +157,7 @@ def advise_serving(
     devices: Sequence[str | Device] = (ALL,),
     dtype: str = "fp16",
     mig: bool = True,
+    shared: bool = False,
     input_shape: InputShape = None,
     trust: bool = False,
     use_cache: bool = True,
@@ -170,9 +175,18 @@ def advise_serving(
         timeout_s=timeout_s,
     )  # fmt: skip
     targets = [Target(device, part) for device in gpus for part in (None, *(_mig_slices(device) if mig else ()))]
-    points = sweep_targets(graph, targets, [check_dtype(dtype)], batch_sizes)
+    points = list(sweep_targets(graph, targets, [check_dtype(dtype)], batch_sizes))
     candidates = [candidate for point in points for candidate in _candidates(point)]
-    return place(candidates, _offers(gpus, renting), requirements)
+    apart: list[Refused] = []
+    if shared:
+        for device in gpus:
+            whole = [one for one in candidates if one.device == device.id and one.slice is None]
+            candidates += shared_candidates(graph, device, whole)
+            if not is_measured(device):
+                apart.append(Refused(f"{device.id} by MPS", "sharing: nobody measured how this GPU is shared"))
+    advice = place(candidates, _offers(gpus, renting), requirements)
+    notes = tuple(found.sentence for found in saturations(point.prediction for point in points))
+    return replace(advice, refused=(*advice.refused, *apart), notes=notes)
 
 
 def advise_training(

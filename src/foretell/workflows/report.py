@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from foretell.advisors.batch import saturations
 from foretell.advisors.placement import Choice, Requirements
 from foretell.devices import Device, find_device
 from foretell.errors import ForetellError, GraphError, InputError, ModelError
@@ -152,6 +153,7 @@ def gather(
         advice=advice,
         roofline=roofs,
         missing=missing,
+        saturation=" ".join(found.sentence for found in saturations(row.prediction for row in batches)),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
+from foretell.advisors.batch import saturations
 from foretell.devices import Device, all_devices, find_device
 from foretell.errors import InputError
 from foretell.files import write_whole
@@ -29,7 +30,7 @@ from foretell.workflows.workload import (
 ALL = "all"
 MAX_POINTS = 20_000
 _MAX_LINES = 20
-_METRICS = ("latency_ms", "throughput_per_s", "memory_mib", "device_memory_mib", "energy_j", "power_w")
+_METRICS = ("latency_ms", "throughput_per_s", "memory_mib", "device_memory_mib", "energy_j", "power_w", "occupancy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Sweep(Readable, Sequence[Point]):
             yield f"{place}, batch {prediction.batch_size}, {prediction.dtype}", latency + fits
         if len(self) > _MAX_LINES:
             yield "…", f"{len(self) - _MAX_LINES} more"
+        yield from (("batch", found.sentence) for found in saturations(point.prediction for point in self))
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row for each point."""

@@ -25,6 +25,15 @@ def test_the_best_places_and_why_others_fell_out(model: str, capsys: pytest.Capt
     assert "latency against cost:" in shown
 
 
+def test_copies_that_share_a_gpu(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("advise", model, "--devices", "h200,l4", "--no-mig", "--max-batch", "2", "--shared", "--most", "100")
+    shown = run(capsys, *arguments)
+    assert "h200, 2 by MPS" in shown
+    assert "not l4 by MPS: sharing: nobody measured how this GPU is shared" in shown
+    assert "On h200 at fp16 occupancy" in shown
+    assert "--shared is for serving" in run(capsys, "advise", model, "--train", "--shared", code=2)
+
+
 def test_no_place_is_advised_if_the_limit_is_too_tight(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = run(capsys, "advise", model, "--devices", "h200", "--slo-ms", "0.0001", "--max-batch", "2")
     assert "no place meets the requirements" in shown

@@ -28,6 +28,13 @@ def test_a_schedule_on_a_terminal(files: list[str], capsys: pytest.CaptureFixtur
     assert "gpu 1" in shown
 
 
+def test_a_job_of_several_gpus_has_a_bar_on_each(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("jobs.toml").write_text(JOBS.replace("count = 5", "gpus = 2"))
+    shown = run(capsys, *files, "--report", "page.html")
+    assert [line.split()[:2] for line in shown.splitlines() if "aaaa" in line] == [["gpu", "0"], ["gpu", "1"]]
+    assert "gpus 0, 1" in Path("page.html").read_text()
+
+
 def test_json_has_finite_numbers_only(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
@@ -55,6 +62,9 @@ def test_all_files_are_written(files: list[str], capsys: pytest.CaptureFixture[s
         ([], "", GPU, "there is no job"),
         ([], JOBS + "arrival_s = -3\n", GPU, "arrival_s is -3"),
         ([], JOBS.replace("= 100\n", "= 999999\n"), GPU, "fits nowhere"),
+        ([], JOBS + "gpus = 3\n", GPU, "needs 3 whole GPUs of one kind, and the cluster has 2"),
+        ([], JOBS + "gpus = 2\n", GPU, "gives parts of GPUs where they are shared"),
+        ([], JOBS + "gpus = 2\n", GPU.replace('share = "mps"', ""), "needs 2: leave out --ray"),
         ([], JOBS, "", "there is no GPU"),
         (["--cluster", "absent.toml"], JOBS, GPU, "Cannot read absent.toml"),
         ([], '[arrivals]\ntrace = "philly"\nfile = "absent"\n[[job]]\nname = "a"\nalone_ms = 1\n', GPU, "absent"),

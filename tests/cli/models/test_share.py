@@ -29,6 +29,23 @@ def test_the_table_has_a_row_for_each_model(model: str, capsys: pytest.CaptureFi
     assert "throughput gain" in shown
 
 
+def test_a_page_and_a_chart_are_written(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, chart = tmp_path / "share.html", tmp_path / "share.svg"
+    options = ("--batch-sizes", "1,64", "--limits-ms", "1000", "--percentages", "30,70")
+    shown = run(capsys, "share", model, model, *options, "--report", str(page))
+    assert f"written: {page}" in shown
+    text = page.read_text()
+    for expected in ("batch 64, fp32, 70 % of the SMs", "1000 ms kept", "together", "memory, MiB"):
+        assert expected in text
+    output = json.loads(run(capsys, "share", model, model, *options, "--report", str(chart), "--json"))
+    assert len(output["jobs"]) == 2
+    assert chart.read_text().startswith("<svg")
+    before = sorted(tmp_path.iterdir())
+    assert "must end in .html or .svg" in run(capsys, "share", model, model, "--report", "a.pdf", code=2)
+    assert "Cannot write" in run(capsys, "share", model, model, "--report", str(page / "under.html"), code=2)
+    assert sorted(tmp_path.iterdir()) == before
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -23,7 +23,8 @@ def test_one_line_per_point_is_printed_and_a_file_is_written(
     shown = run(
         capsys, "sweep", model, "--devices", "h200, a100", "-b", "1,8", "--slices", "whole,mps:50", "-o", str(out)
     )
-    lines = [line.split() for line in shown.splitlines() if "fp32" in line]
+    *lines, sentence = [line.split() for line in shown.splitlines() if "fp32" in line]
+    assert sentence[:2] == ["On", "h200"]
     assert [line[0] for line in lines] == ["h200"] * 4 + ["a100-sxm-40gb"] * 4
     assert [line[1] for line in lines if line[1] == "mps:50"] == ["mps:50"] * 4
     assert len(out.read_text(encoding="utf-8").splitlines()) == 9

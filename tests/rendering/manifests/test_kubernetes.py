@@ -1,6 +1,7 @@
 """Manifests against the parts of the public schemas of Kubernetes that they use, and the names of the device plugin."""
 
 import json
+from dataclasses import replace
 
 import jsonschema
 import pytest
@@ -39,7 +40,9 @@ LIMITS = {
     "additionalProperties": {"type": "integer", "minimum": 1},
 }
 CONTAINER = strict(["name", "image"], name=NAME, image={"type": "string", "minLength": 1},
-                   resources=strict(["limits"], limits=LIMITS))  # fmt: skip
+                   resources=strict(["limits"], limits=LIMITS),
+                   env={"type": "array", "items": strict(["name", "value"], name={"type": "string"},
+                                                         value={"type": "string"})})  # fmt: skip
 POD = strict(
     ["containers", "restartPolicy"],
     restartPolicy={"enum": ["Never", "OnFailure"]},
@@ -148,3 +151,24 @@ def test_ray_bundles_never_add_up_to_more_than_the_gpu() -> None:
     for job in jobs:
         bundle = document["placement_groups"][job["placement_group"]]["bundles"][job["bundle_index"]]
         assert job["num_gpus"] == bundle["GPU"]
+
+
+def test_a_job_of_several_gpus_asks_for_them_where_they_are_whole() -> None:
+    two = build_cluster([(WHOLE,), (WHOLE,), (SHARED,), (SHARED,)])
+    document = json.loads(kubernetes_files(two, [replace(run_of("wide", 0), others=(1,))])["jobs.json"])
+    jsonschema.validate(document, JOBS)
+    (job,) = document["items"]
+    assert job["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 2}
+    assert job["metadata"]["annotations"]["foretell/gpu"] == "0,1"
+    with pytest.raises(InputError, match=r"gives parts of GPUs .*h200, mps.* 'wide', which needs 2 whole ones"):
+        kubernetes_files(two, [replace(run_of("wide", 2), others=(3,))])
+    with pytest.raises(InputError, match=r"'wide' needs 2: leave out --ray"):
+        ray_placement(two, [replace(run_of("wide", 0), others=(1,))])
+
+
+def test_a_percentage_is_set_where_there_is_mps() -> None:
+    limited = [replace(one, job=replace(one.job, profile=replace(one.job.profile, percentage=30.0))) for one in RUNS]
+    document = json.loads(kubernetes_files(CLUSTER, limited)["jobs.json"])
+    jsonschema.validate(document, JOBS)
+    variables = [job["spec"]["template"]["spec"]["containers"][0].get("env") for job in document["items"]]
+    assert variables == [[{"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "30"}]] * 2 + [None] * 3

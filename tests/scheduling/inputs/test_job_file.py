@@ -25,6 +25,7 @@ def test_a_job_of_numbers_and_one_of_a_model(tmp_path: Path) -> None:
     assert (one.steps, one.seconds, one.count, one.every_s, one.max_slowdown) == (10, None, 3, 2.5, 1.5)
     assert dict(one.numbers) == {"alone_ms": 5.0, "sm_share": 0.5}
     assert (two.model, two.seconds, dict(two.options), two.after) == ("x.onnx", 60, {"batch_size": 8}, ("a",))
+    assert (one.gpus, one.percentage) == (1, None)
     assert found.together == {("mps", ("a", "b")): (2.0, 1.2)}
 
 
@@ -60,6 +61,11 @@ BAD_JOBS = {
     "unknown trace": ('[arrivals]\ntrace = "phily"\n[[job]]\nname = "a"\nalone_ms = 5', "Did you mean 'philly'"),
     "a trace without a file": ('[arrivals]\ntrace = "philly"\n[[job]]\nname = "a"\nalone_ms = 5', "need file"),
     "steps and a trace": ('[arrivals]\ntrace = "poisson"\n' + JOB, "unknown key 'steps'"),
+    "no GPU": (JOB + "gpus = 0", "gpus is 0; it must be an integer of at least 1"),
+    "half a GPU": (JOB + "gpus = 0.5", "it must be an integer of at least 1"),
+    "a percentage above 100": (JOB + "percentage = 120", "percentage is 120; it must be above 0 and at most 100"),
+    "a percentage of 0": (JOB + "percentage = 0", "above 0"),
+    "a percentage of several GPUs": (JOB + "gpus = 2\npercentage = 50", "leave out percentage"),
     "no load": ('[arrivals]\ntrace = "poisson"\nload = 0\n[[job]]\nname = "a"\nalone_ms = 5', "above 0"),
 }  # fmt: skip
 

@@ -90,6 +90,7 @@ def test_size_is_counted_on_arrival_whatever_the_header_says() -> None:
     status, _, _ = ask(admission, chunks=(b"never read",), headers={"content-length": "3200000"})
     assert status == 413
     assert ask(admission, "/api/compare", much[:4])[0] == 200  # two files
+    assert ask(admission, "/api/share", much[:4])[0] == 200
 
 
 def test_bodies_for_the_page_are_limited() -> None:

@@ -18,7 +18,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory, onnx_bytes: bytes) -> dict
     path.write_bytes(onnx_bytes)
 
     def ask(kind: str, **values: Any) -> Any:
-        files = {"model": str(path)} | ({"other": str(path)} if kind == "compare" else {})
+        files = {"model": str(path)} | ({"other": str(path)} if kind in ("compare", "share") else {})
         question = read_question(kind, {**dict.fromkeys(files, "upload:x"), **values})
         return json.loads(answer(kind, question.model_dump(), files))
 
@@ -26,6 +26,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory, onnx_bytes: bytes) -> dict
         "predict": ask("predict"),
         "sweep": ask("sweep", devices=["h200", "l4"], batch_sizes=[1, 8]),
         "compare": ask("compare"),
+        "share": ask("share", dtype="fp16"),
         "advise": ask("advise", devices=["h200", "l4"], slo_ms=100, max_batch=4, mig=False),
     }
 
@@ -53,6 +54,22 @@ def test_a_comparison_says_how_many_times(answers: dict[str, Any]) -> None:
     page = show.show_comparison(answers["compare"])
     assert "tiny.onnx (second) takes 1 times as long as tiny.onnx (first)" in page
     assert "1 times the parameters" in page
+
+
+def test_sharing_has_a_bar_alone_and_one_together(answers: dict[str, Any]) -> None:
+    sharing = answers["share"]
+    page = show.show_sharing(sharing)
+    gain = show.number(sharing["throughput_gain"]["value"])
+    assert f"Together they do {gain} times the work" in page
+    assert page.count(">alone<") == page.count(">together<") == 2
+    assert show.number(sharing["jobs"][0]["slowdown"]["value"]) in page
+    assert "1 tiny.onnx" in page
+    jobs = [{name: job[name] for name in job if name not in ("together_ms", "slowdown")} for job in sharing["jobs"]]
+    small = {name: sharing[name] for name in sharing if name != "throughput_gain"}
+    page = show.show_sharing({**small, "fits": False, "jobs": [{**jobs[0], "model": NASTY}, jobs[1]]})
+    assert "They do not fit together" in page
+    assert ">together<" not in page
+    assert NASTY not in page
 
 
 def test_advice_names_the_best_and_the_reasons(answers: dict[str, Any]) -> None:

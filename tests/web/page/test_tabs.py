@@ -31,6 +31,11 @@ def test_predict_compare_advise_and_report(press: Callable[..., tuple[str, str]]
     assert {(row["device"], row["dtype"]) for row in content["sweep"]} == {("l4", "fp16"), ("h200", "fp16")}
     page, text = press("compare", "", ticket, "", ticket, "h200", 1, "fp32", "training")
     assert json.loads(text)["models"][0]["mode"] == "training"
+    page, text = press("share", "", ticket, "", ticket, "h200", 1, "fp32", "training")
+    assert "Together they do" in page
+    assert [job["mode"] for job in json.loads(text)["jobs"]] == ["training", "training"]
+    page, text = press("advise", "", ticket, "fp16", "", "", None, "usd", "on-demand", ["h200"], False, True)
+    assert "2 by MPS" in text
     page, text = press("advise", "", ticket, "fp16", "5", "", None, "usd", "on-demand", ["l4"], False)
     assert "tiny.onnx: l4" in page
     assert json.loads(text)["choices"]
@@ -50,6 +55,7 @@ def test_predict_compare_advise_and_report(press: Callable[..., tuple[str, str]]
         ("predict", ("timm:x", "", 5, 1, "fp32", "inference", "", ""), "invalid request"),
         ("predict", ("timm:x", "", ["h200"]), "invalid request"),
         ("compare", ("timm:x", "", "", "", "h200", 1, "fp32", "inference"), "no model yet"),
+        ("share", ("timm:x", "", "", "", "h200", 1, "fp32", "inference"), "no model yet"),
         ("advise", ("timm:x", "", "fp16", "soon", "", "", "usd", "on-demand", [], False), "slo_ms"),
     ],
 )

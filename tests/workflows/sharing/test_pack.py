@@ -1,12 +1,14 @@
 """From two files to a schedule."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import foretell
 from foretell.errors import InputError, UnknownNameError
+from foretell.scheduling import POLICIES
 from foretell.testing import tiny_onnx
 
 CLUSTER = '[[gpu]]\ndevice = "h200"\ncount = 2\nshare = "mps"\n'
@@ -125,3 +127,133 @@ def test_a_bad_policy_and_a_bad_option_come_before_any_model_is_read(pack) -> No
         pack(absent + "dtype = 16\n")
     with pytest.raises(foretell.ForetellError, match=r"absent\.onnx"):
         pack(absent)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    (tmp_path / "tiny.onnx").write_bytes(tiny_onnx().SerializeToString())
+    return '[[job]]\nname = "tiny"\nmodel = "tiny.onnx"\nbatch_size = 64\ndtype = "fp16"\nsteps = 1000000\n'
+
+
+ONE_GPU = CLUSTER.replace("count = 2", "count = 1")
+
+
+def test_models_that_share_are_slowed_down_as_share_says(pack, model: str) -> None:
+    packing = pack(model + "count = 2\n", ONE_GPU)
+    (first, second) = foretell.share(["tiny.onnx"] * 2, batch_sizes=64, dtypes="fp16").jobs
+    assert [run.slowdown for run in packing.runs] == pytest.approx(
+        [first.slowdown.value, second.slowdown.value], rel=0.02
+    )
+    assert not any("rule of thumb" in warning for warning in packing.warnings)
+
+
+def test_the_rule_is_named_with_those_who_need_it(pack, model: str) -> None:
+    packing = pack(model + SMALL, ONE_GPU)
+    (warning,) = [warning for warning in packing.warnings if "rule of thumb" in warning]
+    assert "under MPS of small follow" in warning
+    assert not any("rule of thumb" in warning for warning in pack(model + SMALL, ONE_GPU, policy="exclusive").warnings)
+
+
+def test_turns_are_as_measured(pack, model: str) -> None:
+    packing = pack(model + "count = 2\n", ONE_GPU.replace("mps", "time-slicing"), policy="utilisation")
+    assert packing.totals.mean_slowdown == 1  # a replayed step leaves no gap
+    both = pack(model + "count = 2\nutilisation = 0.5\n", ONE_GPU.replace("mps", "time-slicing"), policy="utilisation")
+    assert both.totals.mean_slowdown == pytest.approx(1.5 * (1 + 0.105 / 2))
+
+
+def test_a_percentage_limits_the_sms_where_there_is_mps(pack, model: str) -> None:
+    packing = pack(model + "percentage = 25\ncount = 2\n", ONE_GPU + '[[gpu]]\ndevice = "h200"\n')
+    demands = packing.runs[0].job.profile.demands
+    limited = foretell.predict("tiny.onnx", batch_size=64, dtype="fp16", slice="mps:25").latency_ms
+    assert demands["h200, mps"].alone_ms == pytest.approx(limited.value)
+    assert demands["h200, mps"].slice_slowdown == pytest.approx(limited.value / demands["h200"].alone_ms)
+    assert demands["h200"].slice_slowdown == 1
+    assert demands["h200, mps"].sm_share <= 0.25
+    numbers = pack(SMALL.replace("0.4", "0.8") + "percentage = 40\n", ONE_GPU)
+    assert numbers.runs[0].slowdown == pytest.approx(2.0)  # 80 % of the SMs before, 40 % now
+    unshared = pack(SMALL + "percentage = 40\n", '[[gpu]]\ndevice = "h200"\n')
+    assert unshared.runs[0].slowdown == 1
+    assert "a percentage does nothing: small." in unshared.warnings[0]
+    with pytest.raises(InputError, match="not on slices with MPS"):
+        pack(model + "percentage = 25\n", '[[gpu]]\ndevice = "h200"\nmig = ["1g.18gb"]\nshare = "mps"\n')
+
+
+def test_thousands_of_jobs_ask_the_predictor_once_for_each_group(pack, model: str, monkeypatch) -> None:
+    from foretell.predictors.sharing.model import SharingModel
+
+    calls: list[int] = []
+    real = SharingModel.mps_logs
+    monkeypatch.setattr(SharingModel, "mps_logs", lambda self, groups: calls.append(len(groups)) or real(self, groups))
+    kinds = [
+        model.replace('"tiny"', f'"tiny-{size}"').replace("batch_size = 64", f"batch_size = {size}") for size in (1, 64)
+    ]
+    jobs = "".join(kind.replace("steps = 1000000\n", "") for kind in kinds)
+    packing = pack('[arrivals]\ntrace = "poisson"\njobs = 2000\nload = 3\n' + jobs)
+    assert packing.totals.jobs == 2000
+    assert packing.totals.mean_slowdown > 1
+    assert calls == [3]
+
+
+def test_jobs_that_do_not_fit_together_do_not_share(pack, model: str) -> None:
+    heavy = model + "memory_mib = 80000\ncount = 3\n"
+    for policy in POLICIES:
+        packing = pack(heavy, ONE_GPU.replace('"mps"', '"mps"\nslots = 2'), policy=policy)
+        spans = sorted((run.start_s, run.end_s) for run in packing.runs)
+        assert all(later[0] >= earlier[1] for earlier, later in pairwise(spans)), policy
+
+
+def test_a_job_without_memory_is_named_where_it_may_share(pack) -> None:
+    weightless = SMALL.replace("memory_mib = 1000\n", "")
+    assert any("took no memory: small." in warning for warning in pack(weightless).warnings)
+    assert not pack(weightless, '[[gpu]]\ndevice = "h200"\n').warnings
+
+
+def test_predicted_occupancy_decides_where_none_is_given(pack, model: str) -> None:
+    predicted = foretell.predict("tiny.onnx", batch_size=64, dtype="fp16").occupancy.value / 100
+    packing = pack(model + "count = 2\n", ONE_GPU, policy="occupancy")
+    assert packing.runs[0].job.profile.demands["h200, mps"].occupancy == pytest.approx(predicted)
+    together = packing.runs[1].start_s < packing.runs[0].end_s
+    assert together == (2 * predicted <= 1)
+    given = pack(model + f"occupancy = {0.9 if together else 0.1}\ncount = 2\n", ONE_GPU, policy="occupancy")
+    assert (given.runs[1].start_s < given.runs[0].end_s) != together
+
+
+def test_a_job_of_several_gpus_runs_on_all_of_them(pack) -> None:
+    packing = pack(SMALL + "count = 2\n" + LARGE + "gpus = 2\n")
+    (wide,) = [row for row in packing.rows() if row["job"] == "large"]
+    assert (wide["gpus"], wide["start_s"]) == ([0, 1], pytest.approx(10.0))
+    assert ("large", "gpus 0, 1, 10 to 20 s") in list(packing.lines())
+    assert [row["gpus"] for row in packing.rows() if row["job"] != "large"] == [None, None]
+    assert "gpus" not in packing.to_dict()["schedule"][0]
+    with pytest.raises(InputError, match="'large' needs 3 whole GPUs of one kind, and the cluster has 2 for it"):
+        pack(LARGE + "gpus = 3\n")
+    with pytest.raises(InputError, match="'large' needs 2 whole GPUs, and the cluster has slices only"):
+        pack(LARGE + "gpus = 2\n", '[[gpu]]\ndevice = "h200"\nmig = ["3g.71gb", "3g.71gb"]\n')
+
+
+def test_a_model_on_several_gpus_is_warned_of(pack, model: str) -> None:
+    packing = pack(model + "gpus = 2\n")
+    assert packing.runs[0].places == (0, 1)
+    assert any("transfers are not predicted" in warning for warning in packing.warnings)
+
+
+def test_the_load_of_a_trace_counts_all_gpus_of_a_job(pack) -> None:
+    arrivals = '[arrivals]\ntrace = "poisson"\njobs = 50\nload = 1\n'
+    one, two = (
+        pack(arrivals + LARGE.replace("steps = 1000\n", "") + f"gpus = {gpus}\n").runs[-1].job.arrival_s
+        for gpus in (1, 2)
+    )
+    assert two == pytest.approx(2 * one)
+
+
+def test_a_limit_that_no_place_keeps_is_warned_of(pack) -> None:
+    assert any("'small' breaks its limit on every place" in w for w in pack(SMALL + "limit_ms = 9\n").warnings)
+    assert not any("breaks its limit" in warning for warning in pack(SMALL + "limit_ms = 11\n").warnings)
+    # an idle slice breaks the limit, a whole GPU keeps it
+    slices = CLUSTER + '[[gpu]]\ndevice = "h200"\nmig = ["1g.18gb"]\n'
+    assert not any("breaks its limit" in warning for warning in pack(SMALL + "limit_ms = 11\n", slices).warnings)
+
+
+def test_long_times_are_written_out(pack) -> None:
+    packing = pack(SMALL.replace("steps = 1000", "seconds = 294312.5"))
+    assert dict(packing.lines())["makespan"] == "294,312 s"

@@ -12,7 +12,6 @@ from foretell.errors import InputError
 from foretell.rendering.terminal.numbers import ABSENT, cell
 from foretell.rendering.terminal.printable import printable
 from foretell.rendering.terminal.progress import working
-from foretell.units import seconds_from_ms
 
 if TYPE_CHECKING:
     from foretell.advisors.placement import Advice, Choice
@@ -38,6 +37,7 @@ _EXTRAPOLATED, _RISK, _EXTRA = "≈", "!", "+"
 @click.option("--prices", type=options.PATH, help="A file of your own prices, in addition to those in the package.")
 @click.option("--dtype", default="fp16", help="fp32, fp16, bf16, …; in training fp16 and bf16 mean autocast.")
 @click.option("mig", "--mig/--no-mig", default=True, help="Try MIG slices too.")
+@click.option("--shared", is_flag=True, help="Try two and three copies on one GPU under MPS too.")
 @click.option("--train", is_flag=True, help="Advise on training for --steps, not on serving.")
 @click.option("--steps", type=click.IntRange(min=1), default=100000, help="Training steps.")
 @click.option("--batch-size", "-b", type=int, default=32, help="Items in a batch, in training.")
@@ -62,6 +62,7 @@ def run(
     prices: Path | None,
     dtype: str,
     mig: bool,
+    shared: bool,
     train: bool,
     steps: int,
     batch_size: int,
@@ -79,7 +80,7 @@ def run(
     from foretell.workflows.advise import Renting, advise_serving, advise_training
 
     renting = Renting(options.words(clouds), region, country, market, pue, prices)  # type: ignore[arg-type]
-    shared: dict[str, Any] = {
+    common: dict[str, Any] = {
         "devices": options.words(devices), "dtype": dtype, "input_shape": list(inputs) or None, "trust": trust,
         "use_cache": not no_cache, "memory_limit_gib": memory_limit_gib, "timeout_s": timeout_s,
     }  # fmt: skip
@@ -88,13 +89,15 @@ def run(
             raise InputError(
                 "--slo-ms, --rate, --budget and --max-batch are for serving. Leave them out, or leave out --train."
             )
+        if shared:
+            raise InputError("--shared is for serving: two trainings on one GPU are asked with foretell share.")
         with working(f"Looking for a place to train {model}"):
-            trained = advise_training(model, steps, renting, batch_size=batch_size, optimizer=optimizer, **shared)
+            trained = advise_training(model, steps, renting, batch_size=batch_size, optimizer=optimizer, **common)
         _show_training(trained, model, steps, most, as_json=as_json)
         return
     requirements = Requirements(slo_ms, rate, budget, max_batch, objective=objective)  # type: ignore[arg-type]
     with working(f"Looking for a place for {model}"):
-        placement = advise_serving(model, requirements, renting, mig=mig, **shared)
+        placement = advise_serving(model, requirements, renting, mig=mig, shared=shared, **common)
     if as_json:
         click.echo(json.dumps(placement.to_dict(), indent=1))
         return
@@ -107,7 +110,7 @@ def _show(placement: "Advice", model: str, most: int) -> None:
     else:
         _table(
             f"{printable(model)}: the best of {len(placement.choices)} places; $, kWh and kg CO₂e a million inferences",
-            ("where", "instance", "batch", "ms", "items/s", "$", "kWh", "kg CO₂e", "instances", ""),
+            ("where", "instance", "batch", "ms", "items/s a GPU", "$", "kWh", "kg CO₂e", "instances", ""),
             [_row(choice) for choice in placement.choices[:most]],
         )
         click.echo(
@@ -123,6 +126,8 @@ def _show(placement: "Advice", model: str, most: int) -> None:
         click.echo("latency against cost: " + printable(" · ".join(fast)) + more)
         for note in dict.fromkeys(choice.offer.note for choice in placement.choices[:most] if choice.offer.note):
             click.echo(f"{_EXTRA} {note}")
+        for note in placement.notes:
+            click.echo(printable(note))
     reasons = Counter(refusal.reason for refusal in placement.refused)
     for reason, count in reasons.most_common(_SHOWN_REASONS):
         names = [refusal.place for refusal in placement.refused if refusal.reason == reason]
@@ -137,11 +142,10 @@ def _ms(choice: "Choice") -> str:
 
 def _row(choice: "Choice") -> list[str]:
     candidate, cost = choice.candidate, choice.cost
-    throughput = candidate.latency_ms.scaled(seconds_from_ms(1)).inverted(candidate.batch_size)
     marks = ((_EXTRAPOLATED, not candidate.calibrated), (_RISK, choice.at_risk), (_EXTRA, bool(choice.offer.note)))
     return [
-        candidate.place, choice.offer.name, str(candidate.batch_size), _ms(choice), cell(throughput), _usd(choice),
-        cell(cost.kwh_per_million), cell(cost.kg_co2e_per_million),
+        candidate.place, choice.offer.name, str(candidate.batch_size), _ms(choice), cell(candidate.items_per_s),
+        _usd(choice), cell(cost.kwh_per_million), cell(cost.kg_co2e_per_million),
         ABSENT if choice.fleet is None else f"{choice.fleet.instances.value:g}",
         " ".join(mark for mark, holds in marks if holds),
     ]  # fmt: skip

@@ -91,9 +91,11 @@ def _files(
     if report is not None:
         from foretell.rendering.html.packing_page import packing_page
         from foretell.rendering.svg.gantt import draw_gantt
+        from foretell.workflows.sharing.pack import SUMS
 
         gantt = draw_gantt(*_tasks(packing), title="Which job runs where")
-        page = packing_page(packing.heading(), list(packing.lines()), gantt, packing.rows())
+        sums = [*list(packing.lines())[:SUMS], *(("warning", warning) for warning in packing.warnings)]
+        page = packing_page(packing.heading(), sums, gantt, packing.rows())
         files[report] = gantt if report.suffix == ".svg" else page
     return files, found
 
@@ -102,17 +104,17 @@ def _tasks(packing: "Packing") -> tuple[list[str], list["Task"]]:
     """The rows of a Gantt chart, one for each place that is used, and its bars."""
     from foretell.rendering.svg.gantt import Task, lay_lanes
 
-    used = {place: row for row, place in enumerate(sorted({run.place for run in packing.runs}))}
-    names = {run.place: packing.place_name(run) for run in packing.runs}
-    lanes = lay_lanes([(run.place, run.start_s, run.end_s) for run in packing.runs])
+    bars = [(place, run) for run in packing.runs for place in run.places]
+    used = {place: row for row, place in enumerate(sorted({place for place, _ in bars}))}
+    lanes = lay_lanes([(place, run.start_s, run.end_s) for place, run in bars])
     tasks = [
         Task(
-            used[run.place], lane, run.start_s, run.end_s, run.job.name, run.job.profile.number,
+            used[place], lane, run.start_s, run.end_s, run.job.name, run.job.profile.number,
             f", {run.slowdown:.3g} times as long as alone",
         )
-        for run, lane in zip(packing.runs, lanes, strict=True)
+        for (place, run), lane in zip(bars, lanes, strict=True)
     ]  # fmt: skip
-    return [names[place] for place in used], tasks
+    return [packing.place_name(place) for place in used], tasks
 
 
 def _show(packing: "Packing") -> None:

@@ -1,18 +1,20 @@
 """Cli: ``foretell share``."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from foretell.cli import options
 from foretell.errors import InputError
+from foretell.files import write_whole
 from foretell.rendering.terminal.numbers import ABSENT, number
 from foretell.rendering.terminal.printable import printable
 from foretell.rendering.terminal.progress import working
 
 if TYPE_CHECKING:
-    from foretell.workflows.sharing.share import Sharing
+    from foretell.workflows.sharing.share import SharedJob, Sharing
 
 
 @click.command()
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     "inputs", "--input", "-i", multiple=True, metavar="SHAPE", help="Shape of the input of all models; repeat for each."
 )
 @click.option("--optimizer", help="sgd (momentum) or adamw, in training.")
+@click.option("--report", type=options.PATH, metavar="FILE", help="Write a page (.html) or its chart (.svg).")
 @options.context
 @options.reading
 @options.allow_unknown
@@ -45,6 +48,7 @@ def run(
     percentages: str | None,
     inputs: tuple[str, ...],
     optimizer: str | None,
+    report: Path | None,
     context: int | None,
     trust: bool,
     allow_unknown: bool,
@@ -56,6 +60,8 @@ def run(
     """Predict how two or three models slow each other down on one GPU. One value of an option serves all of them."""
     from foretell.workflows.sharing.share import share
 
+    if report is not None and report.suffix not in (".html", ".svg"):
+        raise InputError(f"Cannot write a report {report.name!r}: its name must end in .html or .svg.")
     sizes = [int(size) for size in _numbers(batch_sizes, "batch size", whole=True)]
     limits = None if limits_ms is None else _numbers(limits_ms, "limit")
     parts = None if percentages is None else _numbers(percentages, "percentage")
@@ -78,10 +84,14 @@ def run(
             memory_limit_gib=memory_limit_gib,
             timeout_s=timeout_s,
         )
+    if report is not None:
+        _write(sharing, report)
     if as_json:
         click.echo(json.dumps(sharing.to_dict(), indent=1, allow_nan=False))
         return
     _show(sharing)
+    if report is not None:
+        click.echo(f"written: {printable(str(report))}")
 
 
 def _numbers(text: str, what: str, *, whole: bool = False) -> list[float]:
@@ -95,6 +105,29 @@ def _numbers(text: str, what: str, *, whole: bool = False) -> list[float]:
     if not numbers:
         raise InputError(f"Got no {what}: {text!r}. Give one for all models, or one for each.")
     return numbers
+
+
+def _write(sharing: "Sharing", report: Path) -> None:
+    from foretell.rendering.html.sharing_page import SharedRow, sharing_chart, sharing_page
+
+    rows = []
+    for job in sharing.jobs:
+        part = f", {job.percentage:g} % of the SMs" if job.percentage is not None else ""
+        setting = f"{job.mode}, batch {job.batch_size}, {job.dtype}{part}"
+        rows.append(SharedRow(job.model, setting, job.alone_ms, job.together_ms, job.slowdown, _limit(job, " ms")))
+    names = {"memory_mib": "memory, MiB", "throughput_gain": "times one after the other"}
+    sums = [(names.get(name, name), text) for name, text in list(sharing.lines())[len(sharing.jobs) :]]
+    is_page = report.suffix == ".html"
+    text = sharing_page(sharing.heading(), rows, sums) if is_page else sharing_chart(sharing.heading(), rows)
+    try:
+        write_whole(report, text.encode())
+    except OSError as error:
+        raise InputError(f"Cannot write {report}: {error.strerror}. Choose another --report.") from error
+
+
+def _limit(job: "SharedJob", unit: str = "") -> str:
+    word = {True: "kept", False: "broken", None: ""}[job.keeps_limit]
+    return "" if job.limit_ms is None else f"{job.limit_ms:g}{unit} {word}".strip()
 
 
 def _show(sharing: "Sharing") -> None:
@@ -116,8 +149,7 @@ def _show(sharing: "Sharing") -> None:
         cells = [printable(job.model) + part, str(job.batch_size), job.dtype, number(job.alone_ms.value)]
         cells += [ABSENT if estimate is None else spell(estimate) for estimate in (job.together_ms, job.slowdown)]
         if has_limits:
-            word = {True: "kept", False: "broken", None: ""}[job.keeps_limit]
-            cells.append(ABSENT if job.limit_ms is None else f"{job.limit_ms:g} {word}".strip())
+            cells.append(_limit(job) or ABSENT)
         table.add_row(*cells)
     console().print(table)
     if sharing.memory_mib is not None:

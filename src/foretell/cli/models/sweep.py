@@ -98,6 +98,7 @@ def _show(points: "list[Point]", model: str) -> None:
     from rich import box
     from rich.table import Table
 
+    from foretell.advisors.batch import saturations
     from foretell.rendering.terminal.prediction import console
 
     table = Table(box=box.SIMPLE_HEAD, title=printable(model), title_justify="left")
@@ -105,7 +106,9 @@ def _show(points: "list[Point]", model: str) -> None:
     several = len({(point.prediction.device, point.prediction.slice) for point in points}) > 1
     for head in ("device", "dtype") if several else ("dtype",):
         table.add_column(head)
-    for head in ("batch", "ms", "items/s", "MiB", "J an item", "W"):
+    # Occupancy is predicted for a few devices only.
+    has_occupancy = any(point.prediction.occupancy is not None for point in points)
+    for head in ("batch", "ms", "items/s", "MiB", "J an item", "W", *(("occupancy %",) if has_occupancy else ())):
         table.add_column(head, justify="right")
     table.add_column("")
     for point in points:
@@ -120,8 +123,11 @@ def _show(points: "list[Point]", model: str) -> None:
             cell(prediction.device_memory_mib or prediction.memory_mib),
             cell(prediction.energy_j, prediction.batch_size),
             cell(prediction.power_w),
+            *((cell(prediction.occupancy),) if has_occupancy else ()),
             "does not fit" if point.fits is False else "",
         )
     console().print(table)
+    for found in saturations(point.prediction for point in points):
+        click.echo(found.sentence)
     for warning in dict.fromkeys(text for point in points for text in point.prediction.warnings):
         click.echo(f"note: {printable(warning)}", err=True)

@@ -72,15 +72,21 @@ def batches_section(report: Report) -> str:
         )
     elif too_large:
         content.append(note("It does not fit at any batch size.", alarm=True))
-    columns = (Column("batch", "number"), Column("latency, ms", "number"), Column("items/s", "number"),
-               Column("memory, MiB", "number"), Column("J an item", "number", minor=True))  # fmt: skip
+    columns = [Column("batch", "number"), Column("latency, ms", "number"), Column("items/s", "number"),
+               Column("memory, MiB", "number"), Column("J an item", "number", minor=True)]  # fmt: skip
+    has_occupancy = any(row.prediction.occupancy is not None for row in report.batches)
+    if has_occupancy:
+        columns.append(Column("occupancy, %", "number", minor=True))
+    if report.saturation:
+        content.append(note(report.saturation))
     lines = []
     for row in report.batches:
         prediction = row.prediction
         need = value(row.need_mib)
         cells = (row.name, with_range(prediction.latency_ms), with_range(prediction.throughput_per_s),
                  need if row.fits is not False else f'<span class="bad">{need}</span>',
-                 value(prediction.energy_j, prediction.batch_size))  # fmt: skip
+                 value(prediction.energy_j, prediction.batch_size),
+                 *((value(prediction.occupancy),) if has_occupancy else ()))  # fmt: skip
         is_requested = prediction.batch_size == report.prediction.batch_size
         lines.append(Line(cells, "own" if is_requested else "off" if row.fits is False else ""))
     return section("batches", "Batch size", lead, *content, table(columns, lines))

@@ -106,7 +106,10 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a report shows; ``missing`` maps the name of a missing part to the reason."""
+    """Everything that a report shows; ``missing`` maps the name of a missing part to the reason.
+
+    ``saturation`` says at which batch size the occupancy saturates, where that is known.
+    """
 
     name: str
     device_name: str
@@ -118,3 +121,4 @@ class Report:
     advice: AdviceTable | None = None
     roofline: Roofline | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
+    saturation: str = ""

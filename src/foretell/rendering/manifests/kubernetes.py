@@ -24,6 +24,7 @@ from foretell.scheduling.jobs import Run
 IMAGE = "foretell.invalid/replace-with-your-image"
 _LONGEST_NAME = 50
 _VENDOR = "nvidia.com"
+_PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
 def kubernetes_files(cluster: Cluster, runs: Sequence[Run]) -> dict[str, str]:
@@ -31,6 +32,13 @@ def kubernetes_files(cluster: Cluster, runs: Sequence[Run]) -> dict[str, str]:
     for kind in cluster.kinds:
         if kind.slice is not None and kind.method == MPS:
             raise InputError(f"NVIDIA's device plugin has no MPS on MIG slices ({kind.name}): share by time-slicing.")
+    for run in runs:
+        kind = cluster.places[run.place].kind
+        if run.others and kind.method != EXCLUSIVE:
+            raise InputError(
+                f"NVIDIA's device plugin gives parts of GPUs where they are shared ({kind.name}): put "
+                f"{run.job.profile.name!r}, which needs {len(run.places)} whole ones, on GPUs without share."
+            )
     jobs = [_job(number, run, cluster) for number, run in enumerate(runs)]
     documents = {
         "jobs.json": {"apiVersion": "v1", "kind": "List", "items": jobs},
@@ -79,7 +87,16 @@ def _job(number: int, run: Run, cluster: Cluster) -> dict[str, Any]:
         "foretell/start-s": f"{run.start_s:.3f}",
         "foretell/end-s": f"{run.end_s:.3f}",
     }
-    container = {"name": "job", "image": IMAGE, "resources": {"limits": {resource_name(place.kind): 1}}}
+    if run.others:
+        annotations["foretell/gpu"] = ",".join(str(cluster.places[number].gpu) for number in run.places)
+    container: dict[str, Any] = {
+        "name": "job",
+        "image": IMAGE,
+        "resources": {"limits": {resource_name(place.kind): len(run.places)}},
+    }
+    percentage = run.job.profile.percentage
+    if percentage is not None and place.kind.method == MPS:
+        container["env"] = [{"name": _PERCENTAGE, "value": f"{percentage:g}"}]
     pod = {"restartPolicy": "Never", "nodeSelector": dict(_labels(place.kind)), "containers": [container]}
     return {
         "apiVersion": "batch/v1",

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from foretell.errors import InputError
 from foretell.rendering.svg.gantt import lay_lanes
 from foretell.scheduling.cluster import Cluster
 from foretell.scheduling.jobs import Run
@@ -16,6 +17,12 @@ from foretell.scheduling.jobs import Run
 
 def ray_placement(cluster: Cluster, runs: Sequence[Run]) -> str:
     """The placement as JSON; ``runs`` are sorted by their start."""
+    for run in runs:
+        if run.others:
+            raise InputError(
+                f"A placement group of Ray is one GPU here, and {run.job.profile.name!r} needs {len(run.places)}: "
+                "leave out --ray, or such jobs."
+            )
     lanes = lay_lanes([(run.place, run.start_s, run.end_s) for run in runs])
     most: dict[int, int] = {}
     for run, lane in zip(runs, lanes, strict=True):

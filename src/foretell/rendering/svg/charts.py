@@ -64,13 +64,17 @@ class Series:
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar; ``low`` and ``high`` are the ends of its interval, ``note`` is shown after its value."""
+    """One bar; ``low`` and ``high`` are the ends of its interval, ``note`` is shown after its value.
+
+    ``colour`` is the number of a colour.
+    """
 
     label: str
     value: float
     note: str = ""
     low: float | None = None
     high: float | None = None
+    colour: int = 0
 
 
 def xy_chart(series: Sequence[Series], x: Axis, y: Axis, *, title: str, width: int = 720, height: int = 420) -> str:
@@ -241,7 +245,7 @@ def bar_chart(bars: Iterable[Bar], *, title: str, unit: str, width: int = 720) -
     # Labels and values get a limited share of the width, so that bars stay visible.
     left = PAD + min(max((text_width(bar.label) for bar in rows), default=0.0), 0.36 * width) + 8
     tails = [text_width(value) + (text_width(note) + 8 if note else 0) for value, note in zip(values, notes)]
-    right = PAD + min(max(tails, default=0.0), 0.4 * width) + 8
+    right = PAD + min(max(tails, default=0.0), 0.4 * width) + 9  # one more, or rounding would cut the last letter
     ends = [end for bar in rows for end in (bar.value, bar.low, bar.high) if end is not None]
     reach = [0.0, *finite(ends, False)]
     # If all values are 0, the scale still needs a length.
@@ -264,7 +268,7 @@ def _bar(bar: Bar, value: str, note: str, along: Scale, middle: float, width: fl
     parts = [
         svg_text(along.start - 8, middle + 4, shorten(bar.label, along.start - 8 - PAD), anchor="end"),
         f'<rect x="{min(zero, end):.1f}" y="{middle - _BAR / 2:.1f}" width="{abs(end - zero):.1f}" height="{_BAR:g}"'
-        f' rx="2" class="ch-f-0">{_tooltip(tip)}</rect>',
+        f' rx="2" class="ch-f-{bar.colour % COLOURS}">{_tooltip(tip)}</rect>',
     ]
     furthest = end
     if bar.low is not None and bar.high is not None and len(finite([bar.low, bar.high], False)) == 2:

@@ -9,6 +9,8 @@ arrival_s = 0                # 0 by default
 count = 10                   # that many equal jobs, every_s seconds apart
 every_s = 60
 max_slowdown = 1.5           # or limit_ms = 12: of a step
+gpus = 4                     # whole GPUs of one kind, all at once, shared with nobody; 1 by default
+percentage = 50              # CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, where GPUs are shared by MPS
 after = ["prepare"]          # starts when these have ended
 
 [[job]]
@@ -63,6 +65,8 @@ class JobSpec:
     max_slowdown: float | None
     limit_ms: float | None
     after: tuple[str, ...]
+    percentage: float | None = None
+    gpus: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ def read_jobs(path: Path | str) -> JobFile:
 
 def _job(row: Row, *, drawn: bool) -> JobSpec:
     limits = ("max_slowdown", "limit_ms")
-    row.allow("name", *_MODEL, *_NUMBERS, *limits, *(() if drawn else _WORK))
+    row.allow("name", *_MODEL, *_NUMBERS, *limits, "percentage", "gpus", *(() if drawn else _WORK))
     name, model = row.text("name"), row.maybe_text("model")
     given = {key: row.maybe_number(key, least=0, open_end=key == "alone_ms") for key in _NUMBERS}
     numbers = {key: value for key, value in given.items() if value is not None}
@@ -128,10 +132,16 @@ def _job(row: Row, *, drawn: bool) -> JobSpec:
     max_slowdown, after = row.maybe_number("max_slowdown", least=1), tuple(row.texts("after"))
     if after and ("arrival_s" in row.fields or "every_s" in row.fields):
         raise DataError(f"{row.where}: job {name!r} arrives when others have ended; leave out arrival_s and every_s")
+    percentage = row.maybe_number("percentage", least=0, open_end=True)
+    if percentage is not None and percentage > 100:
+        raise DataError(f"{row.where}: percentage is {percentage:g}; it must be above 0 and at most 100")
+    gpus = row.count("gpus", default=1)
+    if gpus > 1 and percentage is not None:
+        raise DataError(f"{row.where}: job {name!r} has {gpus} GPUs for itself; leave out percentage")
     return JobSpec(
         name, model, options, numbers, steps, seconds, row.maybe_number("arrival_s", least=0) or 0.0,
         row.count("count", default=1), row.maybe_number("every_s", least=0) or 0.0, max_slowdown,
-        row.maybe_number("limit_ms", least=0, open_end=True), after,
+        row.maybe_number("limit_ms", least=0, open_end=True), after, percentage, gpus,
     )  # fmt: skip
 
 

@@ -86,17 +86,21 @@ def poisson(jobs: int, mean_s: float, rng: random.Random) -> Iterator[Arrival]:
         now_s += rng.expovariate(1.0)
 
 
-def at_load(arrivals: Sequence[Arrival], load: float, gpus: int, max_s: float = math.inf) -> list[Arrival]:
+def at_load(
+    arrivals: Sequence[Arrival], load: float, gpus: int, max_s: float = math.inf, widths: Sequence[int] = ()
+) -> list[Arrival]:
     """The same jobs with arrivals closer together or further apart, so that they offer ``load`` times the GPUs' time.
 
-    Durations above ``max_s`` are cut. Jobs that all arrive at once stay so.
+    Durations above ``max_s`` are cut. Jobs that all arrive at once stay so. ``widths`` has the GPUs of each job, one by
+    default.
 
     >>> [a.arrival_s for a in at_load([Arrival(0, 10.0), Arrival(1, 10.0)], load=2.0, gpus=1)]
     [0.0, 10.0]
     """
     cut = [Arrival(entry.arrival_s, min(entry.duration_s, max_s)) for entry in arrivals]
     span_s = cut[-1].arrival_s - cut[0].arrival_s if cut else 0.0
-    wanted_s = sum(entry.duration_s for entry in cut) / (load * gpus)
+    offered_s = sum(entry.duration_s * width for entry, width in zip(cut, widths or [1] * len(cut), strict=True))
+    wanted_s = offered_s / (load * gpus)
     factor = wanted_s / span_s if span_s else 1.0
     return [Arrival(entry.arrival_s * factor, entry.duration_s) for entry in cut]
 

@@ -2,7 +2,7 @@
 
 from foretell.registry import Registry
 from foretell.scheduling.policies.policy import Apart, Policy
-from foretell.scheduling.slowdowns import Slowdowns
+from foretell.scheduling.slowdowns import Margins, Slowdowns
 
 POLICIES = Registry(
     "policy",
@@ -18,8 +18,10 @@ POLICIES = Registry(
 )
 
 
-def make_policy(name: str, predicted: Slowdowns, true: Slowdowns, apart: Apart = ()) -> Policy:
-    """The policy of a name. Only the oracle gets the true slowdowns.
+def make_policy(
+    name: str, predicted: Slowdowns, true: Slowdowns, apart: Apart = (), *, margin: float | Margins | None = None
+) -> Policy:
+    """The policy of a name. Only the oracle gets the true slowdowns, and only ``slowdown`` leaves a margin.
 
     >>> from foretell.scheduling.slowdowns import Contention
     >>> make_policy("best", Contention(), Contention())
@@ -28,5 +30,6 @@ def make_policy(name: str, predicted: Slowdowns, true: Slowdowns, apart: Apart =
     foretell.errors.UnknownNameError: Unknown policy 'best'. Choose from: exclusive, occupancy, oracle, slots, \
 slowdown, utilisation.
     """
-    policy: Policy = POLICIES.load(name)(true if name == "oracle" else predicted, apart)
+    options = {"margin": margin} if name == "slowdown" and margin is not None else {}
+    policy: Policy = POLICIES.load(name)(true if name == "oracle" else predicted, apart, **options)
     return policy

@@ -1,7 +1,8 @@
 """Scheduling: what a policy is: it decides who starts where, and when.
 
 All of them see the same: a job that arrives gets a place, or waits; when a job ends, its place may take those waiting.
-They differ in what they count. None may start a job that lacks memory, or more jobs than the place allows.
+They differ in what they count. None may start a job that lacks memory, or more jobs than the place allows. Jobs of
+several GPUs are not their business: the simulation starts these on idle GPUs, and policies leave such GPUs alone.
 """
 
 from collections.abc import Collection, Sequence
@@ -39,5 +40,7 @@ def has_room(kind: PlaceKind, present: Sequence[Profile], used_mib: float, profi
     """Whether a job may join others at a place: their number, the memory, and pairs that cannot run together."""
     demand = profile.demands.get(kind.name)
     if demand is None or len(present) >= kind.max_jobs or used_mib + demand.memory_mib > kind.memory_mib:
+        return False
+    if present and present[0].gpus > 1:
         return False
     return not apart or all((other.number, profile.number) not in apart for other in present)

@@ -21,7 +21,7 @@ from itertools import islice
 from foretell.scheduling.cluster import PlaceKind
 from foretell.scheduling.jobs import Profile
 from foretell.scheduling.policies.policy import Apart, has_room
-from foretell.scheduling.slowdowns import Slowdowns
+from foretell.scheduling.slowdowns import Margins, Slowdowns
 from foretell.scheduling.state import PlaceState
 from foretell.scheduling.waiting import Head
 
@@ -55,7 +55,7 @@ class SlowdownPacking:
         predicted: Slowdowns,
         apart: Apart = (),
         *,
-        margin: float = 0.15,
+        margin: float | Margins = 0.15,
         min_gain: float = 0.05,
         learns: bool = True,
     ) -> None:
@@ -161,7 +161,7 @@ class SlowdownPacking:
             return group.gains[profile.number]
         except KeyError:
             gain = group.gains[profile.number] = self._judge(group, profile)
-            if len(group.profiles) == 1:
+            if len(group.profiles) == 1 and group.profiles[0].gpus == 1:
                 for one in (profile, group.profiles[0]):
                     total, count = self._usual.get(one.number, (0.0, 0))
                     self._usual[one.number] = (total + (gain or 0.0), count + 1)
@@ -181,12 +181,15 @@ class SlowdownPacking:
             return self._alone(kind, profile)
         together = (*group.profiles, profile)
         slowdowns, is_known = self._expected(kind, together)
-        factor = 1.0 if is_known else 1 + self._margin
-        for member, slowdown in zip(together, slowdowns, strict=True):
-            if slowdown * factor > member.allowed_slowdown(member.demands[kind.name]):
+        margins = [0.0] * len(together) if is_known else self._margins(kind, together)
+        for member, slowdown, margin in zip(together, slowdowns, margins, strict=True):
+            if slowdown * (1 + margin) > member.allowed_slowdown(member.demands[kind.name]):
                 return None
         gain = _total_speed(kind, together, slowdowns) - group.speed
         return gain if gain >= self._min_gain else None
+
+    def _margins(self, kind: PlaceKind, profiles: Sequence[Profile]) -> Sequence[float]:
+        return self._margin(kind, profiles) if callable(self._margin) else [self._margin] * len(profiles)
 
     def _alone(self, kind: PlaceKind, profile: Profile) -> float | None:
         """An idle place is refused only where the limit would break and another kind of place would keep it."""

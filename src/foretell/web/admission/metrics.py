@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ROUTES = (
-    "/healthz", "/metrics", "/openapi.json", "/api/devices", "/api/predict", "/api/compare", "/api/sweep",
-    "/api/advise", "/api/report", "/api/uploads",
+    "/healthz", "/metrics", "/openapi.json", "/api/devices", "/api/predict", "/api/compare", "/api/share",
+    "/api/sweep", "/api/advise", "/api/report", "/api/uploads",
 )  # fmt: skip
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 

@@ -38,6 +38,7 @@ MAX_SMALL_BODY_BYTES = MIB  # requests of the page, and JSON
 MAX_ERROR_CHARACTERS = 1000
 _MAX_UPLOADS_IN_FLIGHT = 8  # of the largest size, which may arrive at the same time
 _UPLOADING = ("/api/",)
+_TWO_MODELS = ("/api/compare", "/api/share")
 
 HEADERS = {
     # Browsers load nothing from other hosts, even if a library of the page asks for it.
@@ -126,7 +127,7 @@ class AdmissionMiddleware:
         """How many bytes the body of a request may have."""
         if path.startswith(_UPLOADING):
             return (
-                bytes_from_mib(self._settings.max_upload_mib) * (2 if path == "/api/compare" else 1)
+                bytes_from_mib(self._settings.max_upload_mib) * (2 if path in _TWO_MODELS else 1)
                 + MAX_FORM_FIELDS_BYTES
             )
         return MAX_SMALL_BODY_BYTES

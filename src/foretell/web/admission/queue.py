@@ -157,9 +157,9 @@ def _with_names(text: str, files: Mapping[str, Upload]) -> str:
 
 def _with_both_names(text: str, files: Mapping[str, Upload]) -> str:
     try:
-        comparison = json.loads(text)
+        answer = json.loads(text)
     except ValueError:  # an error, which is plain text
         return text
-    for field, row in zip(("model", "other"), comparison["models"], strict=True):
+    for field, row in zip(("model", "other"), answer["models" if "models" in answer else "jobs"], strict=True):
         row["model"] = files[field].name
-    return json.dumps(comparison)
+    return json.dumps(answer)

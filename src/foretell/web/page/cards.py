@@ -85,16 +85,41 @@ def show_comparison(comparison: Values) -> str:
     return _page(_head(headline, _where(first)), table, _grid(charts), _notes(list(warnings)), _source(first))
 
 
+def show_sharing(sharing: Values) -> str:
+    """Two models on one GPU: a bar alone and one together for each."""
+    jobs = sharing["jobs"]
+    names = [f"{place} {job['model']}" for place, job in enumerate(jobs, start=1)]
+    bars = [
+        Bar(name if key == "alone_ms" else "", job[key]["value"], word, job[key]["low"], job[key]["high"], colour)
+        for name, job in zip(names, jobs)
+        for colour, (key, word) in enumerate((("alone_ms", "alone"), ("together_ms", "together")))
+        if key in job
+    ]
+    head = ("", "alone, ms", "together, ms", "times slower", "device memory, MiB")
+    keys = ("alone_ms", "together_ms", "slowdown", "device_memory_mib")
+    rows = [(name, *(_with_interval(job.get(key)) for key in keys)) for name, job in zip(names, jobs)]
+    gain = sharing.get("throughput_gain")
+    headline = "They do not fit together"
+    if sharing["fits"] and gain:
+        headline = f"Together they do {number(gain['value'])} times the work of one after the other ({_range(gain)})"
+    first = jobs[0]
+    where = " · ".join(
+        [sharing["device"], sharing["method"], first["mode"], f"batch {first['batch_size']}", first["dtype"]]
+    )
+    chart = bar_chart(bars, title="One run of each model", unit="ms", width=_WIDTH)
+    return _page(_head(headline, where), _table(head, rows), _grid([chart]), _notes(sharing["warnings"]))
+
+
 def show_advice(advice: Values, model: str) -> str:
     """The best places, the front of latency against cost, and why the other places were refused."""
     choices = advice["choices"]
     if not choices:
         return _page(_head(f"{model}: no place meets the requirements", ""), _reasons(advice["refused"]))
     best = choices[0]
-    where = f"{best['device']}{' ' + best['slice'] if best['slice'] else ''}"
+    where = best["place"]
     rows = [
         (
-            f"{choice['device']} {choice['slice'] or ''}".strip() + ("" if choice["calibrated"] else " ≈"),
+            choice["place"] + ("" if choice["calibrated"] else " ≈"),
             choice["instance"], str(choice["batch_size"]), _with_interval(choice["latency_ms"]),
             _with_interval(choice["usd_per_million"]), _value(choice["kwh_per_million"]),
             _value(choice["kg_co2e_per_million"]), _value(choice["instances"]),
@@ -109,7 +134,7 @@ def show_advice(advice: Values, model: str) -> str:
                 "not beaten in both",
                 [(choice["latency_ms"]["value"], choice["usd_per_million"]["value"]) for choice in front],
                 "points",
-                notes=[f"{choice['device']} {choice['slice'] or ''}, batch {choice['batch_size']}" for choice in front],
+                notes=[f"{choice['place']}, batch {choice['batch_size']}" for choice in front],
             )
         ],
         Axis("latency, ms", log=True),
@@ -121,7 +146,11 @@ def show_advice(advice: Values, model: str) -> str:
     summary = f"{len(choices)} places meet the requirements; ≈ extrapolated: the device was not measured"
     title = f"{model}: {where}, batch {best['batch_size']}"
     return _page(
-        _head(title, summary), _table(head, rows, 2), _grid([chart] if front else []), _reasons(advice["refused"])
+        _head(title, summary),
+        _table(head, rows, 2),
+        _grid([chart] if front else []),
+        _notes(advice["notes"]),
+        _reasons(advice["refused"]),
     )
 
 

@@ -80,10 +80,14 @@ def make_page(tabs: Tabs, settings: Settings) -> Any:
                     device = gr.Dropdown(names, value="h200", label="Device")
                     run_options = _run_options(gr)
                     go = gr.Button("Compare", variant="primary")
+                    share = gr.Button("Share one GPU")
                 with gr.Column(scale=3, min_width=320, elem_classes="ft-answer"):
-                    result, text = _result(gr, "Choose two models, then press Compare.")
+                    result, text = _result(
+                        gr, "Choose two models, then press Compare, or Share one GPU to run both at the same time."
+                    )
                     save = gr.Button("Download JSON", size="sm", elem_classes="ft-save")
             _connect(go, tabs.compare, [*first, *second, device, *run_options], [result, text])
+            _connect(share, tabs.share, [*first, *second, device, *run_options], [result, text])
             _download(save.click, text, "comparison.json")
 
             with gr.Tab("Advise"), gr.Row():
@@ -99,11 +103,12 @@ def make_page(tabs: Tabs, settings: Settings) -> Any:
                         market = gr.Radio(["on-demand", "spot"], value="on-demand", label="Market")
                         devices = gr.Dropdown(names, value=[], multiselect=True, label="Devices (none: all)")
                         mig = gr.Checkbox(value=True, label="Try MIG slices too")
+                        shared = gr.Checkbox(value=False, label="Try copies that share a GPU too")
                     go = gr.Button("Advise", variant="primary")
                 with gr.Column(scale=3, min_width=320, elem_classes="ft-answer"):
                     result, text = _result(gr, "Choose a model and its requirements, then press Advise.")
                     save = gr.Button("Download JSON", size="sm", elem_classes="ft-save")
-            fields = [*model, dtype, slo_ms, rate, budget, objective, market, devices, mig]
+            fields = [*model, dtype, slo_ms, rate, budget, objective, market, devices, mig, shared]
             _connect(go, tabs.advise, fields, [result, text])
             _download(save.click, text, "advice.json")
         gr.HTML(

@@ -32,6 +32,12 @@ class Tabs:
             lambda: self._compare(model_of(spec, upload), model_of(other, other_upload), *rest)
         )
 
+    async def share(self, spec: str, upload: str, other: str, other_upload: str, *rest: Any) -> tuple[str, str]:
+        """Two models on one GPU at the same time."""
+        return await self._catch_errors(
+            lambda: self._share(model_of(spec, upload), model_of(other, other_upload), *rest)
+        )
+
     async def advise(self, spec: str, upload: str, *rest: Any) -> tuple[str, str]:
         """Where to serve a model."""
         return await self._catch_errors(lambda: self._advise(model_of(spec, upload), *rest))
@@ -81,11 +87,15 @@ class Tabs:
         comparison = json.loads(await self._ask("compare", {**question_fields(model, device, *rest), "other": other}))
         return show.show_comparison(comparison), json.dumps(comparison, indent=1)
 
+    async def _share(self, model: str, other: str, device: str, *rest: Any) -> tuple[str, str]:
+        sharing = json.loads(await self._ask("share", {**question_fields(model, device, *rest), "other": other}))
+        return show.show_sharing(sharing), json.dumps(sharing, indent=1)
+
     async def _advise(
         self, model: str, dtype: str, slo_ms: str, rate: str, budget: str,
-        by: str, market: str, devices: list[str], mig: bool,
+        by: str, market: str, devices: list[str], mig: bool, shared: bool = False,
     ) -> tuple[str, str]:  # fmt: skip
-        fields: Values = {"model": model, "dtype": dtype, "by": by, "market": market, "mig": mig}
+        fields: Values = {"model": model, "dtype": dtype, "by": by, "market": market, "mig": mig, "shared": shared}
         fields |= {name: value for name, value in (("slo_ms", slo_ms), ("rate", rate), ("budget", budget)) if value}
         advice = json.loads(await self._ask("advise", {**fields, "devices": devices or ["all"]}))
         name = self._queue.uploads.find(model).name if model.startswith(UPLOAD) else model

@@ -9,25 +9,27 @@ from typing import Any
 
 from foretell.errors import InputError
 from foretell.readable import Readable
-from foretell.scheduling.cluster import MPS, Cluster
+from foretell.scheduling.cluster import Cluster
 from foretell.scheduling.inputs.cluster_file import read_cluster
 from foretell.scheduling.inputs.job_file import Arrivals, JobFile, JobSpec, read_jobs
 from foretell.scheduling.inputs.traces import READERS, at_load, poisson, window
 from foretell.scheduling.jobs import Job, Profile, Run
 from foretell.scheduling.policies.choice import POLICIES, make_policy
 from foretell.scheduling.simulation import simulate
-from foretell.scheduling.slowdowns import Contention, MeasuredSlowdowns
+from foretell.scheduling.slowdowns import Contention, MeasuredSlowdowns, Slowdowns
 from foretell.scheduling.totals import Totals
 from foretell.units import ms
-from foretell.workflows.sharing.demands import read_profiles
+from foretell.workflows.sharing.demands import named, read_profiles
+from foretell.workflows.sharing.group_slowdowns import GroupSlowdowns
 
 MOST_RUNS = 10_000
 SUMS = 6  # of the lines of a packing
 _MAX_LINES = 8
 _RULE = (
-    "Slowdowns under MPS that are not in [[together]] follow a rule of thumb, "
-    "which was 33 % off on measured pairs, mostly too low."
+    "Slowdowns under MPS of {} follow a rule of thumb, which was 33 % off on measured pairs, mostly too low: they are "
+    "predicted for models on whole GPUs whose sharing was measured; [[together]] takes your own."
 )
+_SUMMED = "Some groups of three and more jobs were put together from what their pairs do to each other."
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,21 +49,30 @@ class Packing(Readable):
     def lines(self) -> Iterator[tuple[str, str]]:
         """The sums, then the first jobs."""
         totals = self.totals
-        yield "makespan", f"{totals.makespan_s:,.4g} s"
-        yield "waiting", f"{totals.mean_waiting_s:,.4g} s in the mean, 95 % at most {totals.p95_waiting_s:,.4g} s"
+        yield "makespan", f"{_seconds(totals.makespan_s)} s"
+        yield (
+            "waiting",
+            f"{_seconds(totals.mean_waiting_s)} s in the mean, 95 % at most {_seconds(totals.p95_waiting_s)} s",
+        )
         yield "utilisation", f"{totals.utilisation:.1%}, {totals.sm_activity:.1%} of the SMs"
         yield "work done", f"{totals.work_rate:.3g} s a GPU and second"
         yield "slowdown", f"{totals.mean_slowdown:.3g} times in the mean"
         yield "limits broken", f"{totals.broken} of {totals.limited}"
         for run in self.runs[:_MAX_LINES]:
-            yield run.job.name, f"{self.place_name(run)}, {run.start_s:,.4g} to {run.end_s:,.4g} s"
+            yield run.job.name, f"{self.where(run)}, {_seconds(run.start_s)} to {_seconds(run.end_s)} s"
         yield from (("warning", warning) for warning in self.warnings)
 
-    def place_name(self, run: Run) -> str:
-        """Where a job ran, such as ``gpu 3`` or ``gpu 3 mig:3g.71gb``."""
-        place = self.cluster.places[run.place]
+    def place_name(self, number: int) -> str:
+        """The name of a place, such as ``gpu 3`` or ``gpu 3 mig:3g.71gb``."""
+        place = self.cluster.places[number]
         part = f" {place.kind.slice.text}" if place.kind.slice else ""
         return f"gpu {place.gpu}{part}"
+
+    def where(self, run: Run) -> str:
+        """Where a job ran: a place, or several GPUs, such as ``gpus 0, 1``."""
+        if not run.others:
+            return self.place_name(run.place)
+        return f"gpus {', '.join(str(self.cluster.places[number].gpu) for number in run.places)}"
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each job."""
@@ -71,7 +82,9 @@ class Packing(Readable):
             limited = profile.max_slowdown is not None or profile.limit_ms is not None
             rows.append(
                 {
-                    "job": run.job.name, "profile": profile.name, "gpu": place.gpu, "place": place.number,
+                    "job": run.job.name, "profile": profile.name, "gpu": place.gpu,
+                    "gpus": [self.cluster.places[one].gpu for one in run.places] if run.others else None,
+                    "place": place.number,
                     "device": place.kind.device.id, "slice": place.kind.slice.text if place.kind.slice else None,
                     "share": place.kind.method, "arrival_s": run.job.arrival_s, "start_s": run.start_s,
                     "end_s": run.end_s, "waiting_s": run.waiting_s, "slowdown": run.slowdown,
@@ -136,11 +149,10 @@ def pack(
     reading = {
         "trust": trust, "use_cache": use_cache, "memory_limit_gib": memory_limit_gib, "timeout_s": timeout_s,
     }  # fmt: skip
-    profiles, warnings = read_profiles(file.jobs, places.kinds, reading)
-    predicted = Contention()
-    true = MeasuredSlowdowns(file.together, predicted) if file.together else predicted
-    if any(kind.method == MPS and kind.max_jobs > 1 for kind in places.kinds):
-        warnings.append(_RULE)
+    read = read_profiles(file.jobs, places.kinds, reading)
+    profiles, warnings = read.profiles, read.warnings
+    predicted = GroupSlowdowns(read.devices, Contention())
+    true: Slowdowns = MeasuredSlowdowns(file.together, predicted) if file.together else predicted
     runs: list[Run] = []
     released = _Dependents(file, profiles)
 
@@ -150,11 +162,25 @@ def pack(
         return released.by(run)
 
     arriving = _from_trace(file.arrivals, profiles, places) if file.arrivals else released.free()
-    totals = simulate(arriving, places, make_policy(policy, predicted, true), true, done)
+    deciding = make_policy(policy, predicted, true, margin=predicted.margins)
+    totals = simulate(arriving, places, deciding, true, done)
+    if predicted.by_rule:
+        warnings.append(_RULE.format(named(list(predicted.by_rule))))
+    if predicted.summed:
+        warnings.append(_SUMMED)
     if totals.jobs > MOST_RUNS:
         warnings.append(f"The schedule has the first {MOST_RUNS:,} of {totals.jobs:,} jobs that ended.")
     runs.sort(key=lambda run: (run.start_s, run.place))
     return Packing(policy, places, totals, tuple(runs), tuple(warnings))
+
+
+def _seconds(number: float) -> str:
+    """A time with four digits, or all of them where it has more.
+
+    >>> _seconds(12.3456), _seconds(294312.5)
+    ('12.35', '294,312')
+    """
+    return f"{number:,.4g}" if abs(number) < 1e4 else f"{number:,.0f}"
 
 
 def _jobs_of(spec: JobSpec, profile: Profile) -> Iterator[Job]:
@@ -202,7 +228,7 @@ def _from_trace(arrivals: Arrivals, profiles: Sequence[Profile], cluster: Cluste
         if arrivals.file is None:
             raise InputError(f"The trace {arrivals.trace} needs a file.")
         entries = window(READERS[arrivals.trace](arrivals.file), arrivals.jobs, rng)
-    entries = at_load(entries, arrivals.load, cluster.gpus, arrivals.max_s)
-    for number, entry in enumerate(entries, 1):
-        profile = rng.choice(profiles)
+    drawn = [rng.choice(profiles) for _ in entries]
+    entries = at_load(entries, arrivals.load, cluster.gpus, arrivals.max_s, [profile.gpus for profile in drawn])
+    for number, (entry, profile) in enumerate(zip(entries, drawn, strict=True), 1):
         yield Job(f"{profile.name}-{number}", profile, entry.arrival_s, ms(entry.duration_s) / profile.best_ms)

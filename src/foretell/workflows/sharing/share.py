@@ -6,22 +6,16 @@ from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
-from foretell.devices import Device
+from foretell.devices import Device, find_device
 from foretell.errors import DeviceError, InputError
 from foretell.readable import Readable, spell
 from foretell.records import Estimate, Prediction, Workload
 from foretell.registry import did_you_mean
 from foretell.units import bytes_from_gib, mib
-from foretell.workflows.workload import (
-    Configuration,
-    InputShape,
-    choose_predictor,
-    load_graph,
-    read_configuration,
-)
+from foretell.workflows.sharing.launches import describe_launches, measured_model
+from foretell.workflows.workload import InputShape, choose_predictor, load_graph, read_configuration
 
 if TYPE_CHECKING:
-    from foretell.predictors.sharing.jobs import Job
     from foretell.predictors.sharing.model import SharingModel
 
 MPS, TIME_SLICING = "mps", "time-slicing"
@@ -220,7 +214,10 @@ def share(
         warnings.append(f"They may need {memory.high:,.0f} MiB, more than the {capacity_mib:,.0f} that {place.id} has.")
     if memory is None:
         warnings.append("The predictor does not know the memory, so nothing says whether they fit.")
-    slowdowns = model.slowdowns(_described(model, predictor, workloads, configurations, parts), method)
+    members = [
+        describe_launches(model, workload, part, predictor) for workload, part in zip(workloads, parts, strict=True)
+    ]
+    slowdowns = model.slowdowns(members, method)
     if not is_measured:
         slowdowns = tuple(_widened(slowdown, _OTHER_DEVICE_WIDTH) for slowdown in slowdowns)
         warnings.append(f"Sharing was measured on {_MEASURED_ON}, not on {place.id}: the intervals are wider.")
@@ -261,43 +258,15 @@ def _check_percentage(percentage: float | None) -> float | None:
 
 def _sharing_model(device: Device) -> tuple["SharingModel", bool]:
     """The model of sharing for a device, and whether it was fitted to that device."""
-    from foretell.predictors.sharing.model import shipped  # imports numpy, which would slow down the start
-
     if device.is_cpu:
         raise DeviceError(f"{device.id} is a CPU; models share a GPU here: see foretell devices.")
     if device.vendor.lower() != "nvidia":
         raise DeviceError(f"MPS and time-slicing are NVIDIA's, and {device.id} is not: see foretell devices.")
-    own = shipped(device.id)
-    model = own or shipped(_MEASURED_ON)
+    own = measured_model(device)
+    model = own or measured_model(find_device(_MEASURED_ON))
     if model is None:
         raise DeviceError(f"No model of sharing was fitted to {device.id}; fit one: foretell train -p sharing.")
     return model, own is not None
-
-
-def _described(
-    model: "SharingModel",
-    predictor: str | None,
-    workloads: Sequence[Workload],
-    configurations: Sequence[Configuration],
-    percentages: Sequence[float | None],
-) -> "list[Job]":
-    """The workloads as jobs."""
-    from foretell.features import extract_units
-    from foretell.features.pooled import DistinctUnits
-    from foretell.predictors.slices.model import UnitTimePredictor
-
-    jobs = []
-    for workload, configuration, percentage in zip(workloads, configurations, percentages, strict=True):
-        target = replace(configuration.target, slice=None)
-        whole, selected = replace(workload, target=target), choose_predictor(predictor, target)
-        if not isinstance(selected, UnitTimePredictor):
-            raise InputError("Sharing needs a predictor of units of work; leave out --predictor.")
-        units = DistinctUnits.of(extract_units(whole))
-        if not len(units):
-            raise InputError(f"{workload.graph.name} computes nothing, so nothing can be shared.")
-        times_us = selected.unit_times_us(whole, units)
-        jobs.append(model.job(units.features, units.counts, times_us, (percentage or 100) / 100))
-    return jobs
 
 
 def _on_whole_device(predictor: str | None, workload: Workload, alone: Prediction) -> Estimate:
@@ -324,12 +293,17 @@ def _memory(predictions: Sequence[Prediction]) -> Estimate | None:
     return total
 
 
+def slowed_down(alone_ms: Estimate, slowdown: Estimate) -> Estimate:
+    """A latency beside others; the errors of latency and slowdown are independent, so their squares add."""
+    value = alone_ms.value * slowdown.value
+    below = math.hypot(math.log(alone_ms.value / alone_ms.low), math.log(slowdown.value / slowdown.low))
+    above = math.hypot(math.log(alone_ms.high / alone_ms.value), math.log(slowdown.high / slowdown.value))
+    return Estimate(value, value * math.exp(-below), value * math.exp(above))
+
+
 def _together(job: SharedJob, slowdown: Estimate) -> SharedJob:
-    """The job beside the others; the errors of latency and slowdown are independent, so their squares add."""
-    value = job.alone_ms.value * slowdown.value
-    below = math.hypot(math.log(job.alone_ms.value / job.alone_ms.low), math.log(slowdown.value / slowdown.low))
-    above = math.hypot(math.log(job.alone_ms.high / job.alone_ms.value), math.log(slowdown.high / slowdown.value))
-    together = Estimate(value, value * math.exp(-below), value * math.exp(above))
+    """The job beside the others."""
+    together = slowed_down(job.alone_ms, slowdown)
     keeps = None if job.limit_ms is None else together.value <= job.limit_ms
     return replace(job, together_ms=together, slowdown=slowdown, keeps_limit=keeps)
 
