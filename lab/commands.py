@@ -14,11 +14,12 @@ from foretell.rendering.terminal.printable import printable
 from foretell.workflows.measure.collect import CAMPAIGNS
 
 KINDS = ("colocation", "occupancy", "fusion")
-# predictors of papers with tables of their own
+# what has tables of its own: predictors of papers, and the simulation of a GPU that jobs share
 ALONE = {
     "lilou-partitioner": "lab.papers.lilou.partitioner",
     "lilou-analyser": "lab.papers.lilou.analyser",
     "dnn-occu": "lab.papers.dnn_occu.study",
+    "mixes": "lab.judging.mixes",
 }
 
 
@@ -91,7 +92,7 @@ def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, devi
     required=True,
     metavar="PREDICTOR…",
     help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
-    "alone: lilou-partitioner, lilou-analyser, dnn-occu.",
+    "alone: lilou-partitioner, lilou-analyser, dnn-occu, mixes.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")
