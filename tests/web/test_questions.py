@@ -54,3 +54,17 @@ def test_infinite_numbers_are_refused() -> None:
 def test_both_models_of_a_comparison_are_checked() -> None:
     with pytest.raises(ModelError):
         read_question("compare", {"model": "timm:x", "other": "/etc/passwd"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra"),
+    [
+        ("predict", {"device": "/etc/gpu.toml"}),
+        ("share", {"other": "timm:x", "device": "gpu.toml"}),
+        ("sweep", {"devices": ["h200", "./gpu.toml"]}),
+        ("advise", {"devices": ["gpu.toml"]}),
+    ],
+)
+def test_a_device_is_a_name_and_no_file(kind: str, extra: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="device"):
+        read_question(kind, {"model": "timm:resnet50"} | extra)

@@ -2,26 +2,54 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
 from foretell.cli import options
-from foretell.devices import Device, all_devices, cite, find_device
+from foretell.devices import Device, all_devices, cite, device_of
+from foretell.errors import InputError
+from foretell.rendering.terminal.printable import printable
+
+NEW = "new"
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[DEVICE]", help="Show everything about one device.")
+@click.argument(
+    "name", required=False, metavar="[DEVICE|new]", help="Show one device, by name or file; new: describe this machine."
+)
+@click.option("-o", "out", type=options.PATH, help="With new: the device file to write, such as my-gpu.toml.")
+@click.option("--kind", help="With new: cuda or cpu [cuda if there is a GPU].")
 @options.as_json
-def run(name: str | None, as_json: bool) -> None:
-    """List the devices that foretell knows, with their slices and aliases."""
-    if as_json:
-        shown: Any = _as_dict(find_device(name)) if name else [_as_dict(d) for d in all_devices()]
+def run(name: str | None, out: Path | None, kind: str | None, as_json: bool) -> None:
+    """List the devices that foretell knows, show one of them, or describe this machine's in a file."""
+    if name != NEW and (out is not None or kind is not None):
+        raise InputError("-o or --kind is for: foretell devices new")
+    if name == NEW:
+        _make_new(out, kind)
+    elif as_json:
+        shown: Any = _as_dict(device_of(name)) if name else [_as_dict(d) for d in all_devices()]
         click.echo(json.dumps(shown, indent=1))
     elif name:
-        _print_one(find_device(name))
+        _print_one(device_of(name))
     else:
         _print_all()
+
+
+def _make_new(out: Path | None, kind: str | None) -> None:
+    from foretell.workflows.measure.new_device import describe_machine, write_device
+
+    new = describe_machine(kind)
+    if out is None:
+        click.echo(new.text, nl=False)
+        return
+    write_device(out, new)
+    click.echo(printable(f"written: {out}"))
+    if new.missing:
+        click.echo(f"Fill in before you use it: {', '.join(new.missing)}")
+    else:
+        click.echo(printable(f"Use it: foretell predict MODEL --device {out}"))
 
 
 def _as_dict(device: Device) -> dict[str, Any]:

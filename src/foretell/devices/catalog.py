@@ -21,6 +21,9 @@ _BRAND = re.compile(r"^(nvidia|tesla|geforce)+")
 _CONFUSABLE = str.maketrans("oil", "011")  # letters that are mistaken for digits: "a10o" suggests "a100"
 
 
+_others: dict[str, Device] = {}  # devices of the user's, by the key of their name
+
+
 @dataclass(frozen=True, slots=True)
 class _Catalog:
     """The contents of catalog.toml."""
@@ -28,6 +31,7 @@ class _Catalog:
     devices: tuple[Device, ...]
     by_key: Mapping[str, Device]
     citations: Mapping[str, str]
+    limits: Mapping[str, tuple[SmLimits, str]]
 
 
 def all_devices() -> tuple[Device, ...]:
@@ -49,10 +53,27 @@ def find_device(name: str) -> Device:
     ...
     foretell.errors.DeviceError: Unknown device 'a10o'. Did you mean 'a100-sxm-40gb'? See: foretell devices
     """
-    device = _catalog().by_key.get(_key(name))
+    device = _catalog().by_key.get(_key(name)) or _others.get(_key(name))
     if device is None:
         raise DeviceError(f"Unknown device {name!r}.{_suggestion(name)} See: foretell devices")
     return device
+
+
+def is_in_catalog(name: str) -> bool:
+    """Whether the catalogue has a device of this name."""
+    return _key(name) in _catalog().by_key
+
+
+def remember(device: Device) -> None:
+    """Let `find_device` find a device that the catalogue does not have, as long as this process runs."""
+    if not is_in_catalog(device.id):
+        _others[_key(device.id)] = device
+
+
+def limits_of(capability: str) -> SmLimits | None:
+    """What an SM of a compute capability can hold; None where the catalogue does not say."""
+    found = _catalog().limits.get(capability)
+    return found[0] if found else None
 
 
 def cite(device: Device, field: str) -> str:
@@ -65,7 +86,7 @@ def cite(device: Device, field: str) -> str:
     key = sources.get(field) or sources.get(field.partition(".")[0])
     if key is None:
         raise DeviceError(f"{field!r} of {device.id} has no source. Fields with one: {', '.join(sorted(sources))}")
-    return _catalog().citations[key]
+    return _catalog().citations.get(key, key)  # a device of the user's names its file
 
 
 def _key(name: str) -> str:
@@ -97,7 +118,7 @@ def _catalog() -> _Catalog:
             owner = by_key.setdefault(_key(alias), device)
             if owner is not device:
                 raise DeviceError(f"Two devices have the name {alias!r}: {owner.id} and {device.id}")
-    return _Catalog(devices, by_key, raw["sources"])
+    return _Catalog(devices, by_key, raw["sources"], limits)
 
 
 def _device(name: str, row: Mapping[str, Any], limits: Mapping[str, tuple[SmLimits, str]]) -> Device:

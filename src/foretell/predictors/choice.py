@@ -1,10 +1,8 @@
 """Predictors: the choice of one: the named one, a fitted file, or the best one for the device."""
 
-from functools import cache
 from pathlib import Path
 
 from foretell.devices import find_device
-from foretell.errors import DeviceError
 from foretell.predictors.fitted_files import best_fitted
 from foretell.predictors.protocol import Predictor
 from foretell.registry import Registry
@@ -28,11 +26,11 @@ _FILES = Registry(
 )
 
 
-@cache
 def best_predictor(device: str) -> str:
     """The predictor with the least held-out error on a device.
 
-    Where none is fitted to the device, it is ``transfer`` for GPUs with tensor cores, and the roofline for all else.
+    Where none is fitted to the device, it is ``transfer`` for GPUs of NVIDIA with tensor cores, and the roofline for
+    all else.
 
     >>> best_predictor("a100-sxm-40gb"), best_predictor("cpu")
     ('transfer', 'roofline')
@@ -41,13 +39,11 @@ def best_predictor(device: str) -> str:
 
 
 def _supports_transfer(name: str) -> bool:
-    """Whether a device is a GPU with tensor cores and a known clock."""
-    try:
-        device = find_device(name)
-    except DeviceError:  # a device from a user's own file: its clock may be missing
-        return False
+    """Whether a device is a GPU of NVIDIA with tensor cores and a known clock."""
+    device = find_device(name)
     on, off = (device.peak_tflops("fp16", tensor_cores=tensor_cores) for tensor_cores in (True, False))
-    return not device.is_cpu and bool(device.boost_clock_mhz) and on > off
+    is_like = device.vendor == "NVIDIA" and not device.is_cpu
+    return is_like and bool(device.boost_clock_mhz) and on > off
 
 
 def find_predictor(name: str | None, device: str) -> Predictor:

@@ -19,6 +19,8 @@ _SPEC = re.compile(f"(timm|torchvision):{_NAME}|hf:{_NAME}(/{_NAME})?")
 _MAX_PROBLEMS = 3
 
 Word = Annotated[str, Field(max_length=100)]
+# a name of the catalogue: files of the server are none of a client's business
+DeviceName = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9 ()_-]+$")]
 Model = Annotated[str, Field(max_length=200, description=f"{ALLOWED}: upload:ID", examples=["timm:resnet50"])]
 Text = Annotated[str, Field(max_length=200)]
 Count = Annotated[int, Field(ge=1, le=1_048_576)]
@@ -40,7 +42,7 @@ class Question(BaseModel):
 
 
 class _OnDevice(Question):
-    device: Word = Field("h200", examples=["h200", "a100"])
+    device: DeviceName = Field("h200", examples=["h200", "a100"])
     batch_size: Count = 1
     mode: Word = Field("inference", description="inference, training, prefill or decode")
     allow_unknown: bool = False
@@ -74,7 +76,7 @@ class Share(_OnDevice):
 class Sweep(Question):
     """The options of ``foretell sweep``."""
 
-    devices: list[Word] = Field(["h200"], min_length=1, max_length=64)
+    devices: list[DeviceName] = Field(["h200"], min_length=1, max_length=64)
     batch_sizes: list[Count] = Field([1, 2, 4, 8, 16, 32, 64], min_length=1, max_length=32)
     dtypes: list[Word] = Field(["fp32"], min_length=1, max_length=8)
     slices: list[Word] = Field(["whole"], min_length=1, max_length=16)
@@ -94,7 +96,7 @@ class Advise(Question):
     budget: Positive | None = Field(None, description="Dollars an hour")
     max_batch: Annotated[int, Field(ge=1, le=4096)] | None = None
     by: Word = Field("usd", description="usd, energy or carbon")
-    devices: list[Word] = Field(["all"], min_length=1, max_length=64)
+    devices: list[DeviceName] = Field(["all"], min_length=1, max_length=64)
     clouds: list[Word] = Field([], max_length=16)
     region: Word | None = None
     country: Word | None = None

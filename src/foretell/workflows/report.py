@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from foretell.advisors.batch import saturations
 from foretell.advisors.placement import Choice, Requirements
-from foretell.devices import Device, find_device
+from foretell.devices import Device, device_of
 from foretell.errors import ForetellError, GraphError, InputError, ModelError
 from foretell.graph import Graph, parse_dtype
 from foretell.graph.memory.liveness import state_bytes
@@ -95,7 +95,7 @@ def gather(
     >>> [row.name for row in report.devices], report.advice.rows[0].place
     (['NVIDIA A100-SXM4-40GB', 'Tesla T4'], 't4')
     """
-    place = device if isinstance(device, Device) else find_device(device)
+    place = device_of(device)
     compared = _compared(place, devices)
     requirements, renting = requirements or Requirements(), renting or Renting()
     if mode == "training" and _limits(requirements):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from foretell.advisors.batch import saturations
-from foretell.devices import Device, all_devices, find_device
+from foretell.devices import Device, all_devices, device_of
 from foretell.errors import InputError
 from foretell.files import write_whole
 from foretell.graph import Graph
@@ -155,9 +155,7 @@ def sweep(
 
 def devices_named(device: str | Device) -> list[Device]:
     """The device with a name; for ``all``, all GPUs of the catalogue."""
-    if isinstance(device, Device):
-        return [device]
-    return [place for place in all_devices() if not place.is_cpu] if device == ALL else [find_device(device)]
+    return [place for place in all_devices() if not place.is_cpu] if device == ALL else [device_of(device)]
 
 
 def sweep_targets(

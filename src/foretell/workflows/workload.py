@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from foretell.devices import Device, find_device, parse_slice
+from foretell.devices import Device, device_of, parse_slice
 from foretell.errors import InputError
 from foretell.frontends import MODES, InputSpec, ModelRequest, convert, parse_inputs
 from foretell.graph import Graph, parse_dtype
@@ -71,7 +71,7 @@ def read_configuration(
     runtime = runtime_name(runtime)
     if runtime not in RUNTIMES:
         raise InputError(f"Unknown runtime {runtime!r}.{did_you_mean(runtime, RUNTIMES)}")
-    place = device if isinstance(device, Device) else find_device(device)
+    place = device_of(device)
     part = parse_slice(slice, place) if slice else None
     # A CPU has no CUDA graphs: it runs eagerly, whatever the default runtime.
     target = Target(place, part, EAGER if place.is_cpu else runtime)

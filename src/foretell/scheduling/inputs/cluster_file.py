@@ -11,7 +11,7 @@ slots = 2              # what slot packing offers; 1 by default
 
 from pathlib import Path
 
-from foretell.devices import Device, Slice, find_device, parse_slice
+from foretell.devices import Device, Slice, device_of, parse_slice
 from foretell.errors import DataError, DeviceError
 from foretell.registry import did_you_mean
 from foretell.scheduling.cluster import EXCLUSIVE, METHODS, Cluster, PlaceKind, build_cluster, kind_name
@@ -38,7 +38,7 @@ def read_cluster(path: Path | str) -> Cluster:
 
 def _parts(row: Row) -> tuple[PlaceKind, ...]:
     try:
-        device = find_device(row.text("device"))
+        device = device_of(row.text("device"))
         if device.is_cpu:
             raise DeviceError(f"{device.id} is a CPU; a cluster has GPUs. See: foretell devices")
         parts = _mig_parts(row, device)

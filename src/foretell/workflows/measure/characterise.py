@@ -56,12 +56,19 @@ def ceilings_of(measured: "MeasuredCeilings") -> Ceilings:
 
 def device_id(measured: "MeasuredCeilings") -> str:
     """The catalogue's id of the device; an unknown GPU gets an id made from its name."""
-    if measured.kind == "cpu":
-        return "cpu"
+    return "cpu" if measured.kind == "cpu" else device_id_of(measured.device_name)
+
+
+def device_id_of(name: str) -> str:
+    """The catalogue's id of a GPU, or one made from its name.
+
+    >>> device_id_of("NVIDIA A100-SXM4-40GB"), device_id_of("NVIDIA TITAN V")
+    ('a100-sxm-40gb', 'nvidia-titan-v')
+    """
     try:
-        return find_device(measured.device_name).id
+        return find_device(name).id
     except DeviceError:
-        return "-".join("".join(c if c.isalnum() else " " for c in measured.device_name.lower()).split())
+        return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
 
 
 def write_own_ceilings(known: Mapping[str, Ceilings], path: Path | None = None) -> None:
