@@ -35,7 +35,7 @@ def test_version_1_is_still_covered() -> None:
         assert changed <= {"name_id"}, "an old column lost its place or its type"
     old = set(parquet.read_schema(DATA / "2026-11-15-1/measurements.parquet").names)
     assert set(TABLES["measurements"].columns) - old == {
-        "process_state", "channels_last", "cudnn_benchmark", "cudnn_tf32",
+        "process_state", "channels_last", "cudnn_benchmark", "cudnn_tf32", "reference_ms", "threads",
     }  # fmt: skip
 
 

@@ -42,7 +42,9 @@ def test_latency_memory_and_operators_are_measured(tmp_path):
     assert result["workload"]["input_shape"] == [1, 28, 28]
     values = result["values"]
     assert 0 < values["latency_min_ms"] <= values["latency_ms"]
-    assert (values["parameters"], values["repeats"]) == (61706, 3)
+    assert values["parameters"] == 61706
+    assert values["repeats"] >= 3
+    assert values["reference_ms"] > 0
     assert {"aten::conv2d", "aten::linear"} <= set(result["kernels"]["op"])
     assert "0" in result["kernels"]["module"] or any(result["kernels"]["module"])
     assert stages == ["building the model", "warming up", "measuring", "tracing"]

@@ -5,7 +5,8 @@ everywhere. In files of version 1 both are local to a folder; such files can sti
 graphs as columns, in ``graph``; as a table they have a ``document`` in every version. Since version 5, measurements
 have the state of the process that took them. Since version 6, slices have power and energy. Since version 7,
 measurements say whether images were laid out channels-last (older ones were not), and what cuDNN was allowed; graphs
-have what the program held.
+have what the program held. Since version 8, measurements on a CPU have the time of a reference product, taken beside
+them, and the number of threads.
 
 >>> TABLES["slices"].key
 ('campaign_id', 'workload_id', 'method', 'percent')
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 # Arrow's names of types; a store translates them into its own.
 STRING, BOOL, INT16, INT32, INT64, FLOAT32, FLOAT64 = "string", "bool", "int16", "int32", "int64", "float32", "float64"
 
@@ -59,6 +60,7 @@ _CAMPAIGN = {
     "workers": INT32,
     "cudnn_benchmark": BOOL,
     "cudnn_tf32": BOOL,
+    "threads": INT32,
 }
 _MEASUREMENTS = {
     "workload_id": STRING,
@@ -86,6 +88,7 @@ _MEASUREMENTS = {
     "tries": INT32,
     "host_latency_ms": FLOAT64,
     "host_runs": INT32,
+    "reference_ms": FLOAT64,
     "memory_mib": FLOAT64,
     "reserved_mib": FLOAT64,
     "baseline_mib": FLOAT64,

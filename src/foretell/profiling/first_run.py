@@ -18,6 +18,7 @@ from foretell.units import GIB, TERA, ms
 # Rates that typical models reach on a large GPU; used only to skip workloads that would take too long.
 _RATES = {"fp32": 40 * TERA, "tf32": 100 * TERA, "fp16": 200 * TERA, "bf16": 200 * TERA}
 _BYTES_PER_S = 2 * TERA
+_CPU_FLOPS, _CPU_BYTES_PER_S = 0.05 * TERA, 0.01 * TERA  # the same on one core of a server
 _TRAINING_FACTOR = 3.5
 
 
@@ -30,11 +31,13 @@ class Cost:
     peak_bytes: float = 0.0
     elements: int = 1
 
-    def latency_ms(self, workload: Workload, elements: int) -> float:
+    def latency_ms(self, workload: Workload, elements: int, device: str = "cuda") -> float:
         """A rough latency of ``workload``."""
         scale = elements / self.elements
         width = 4 if workload.dtype in ("fp32", "tf32") or workload.mode == "training" else 2
-        seconds = 2 * self.macs / _RATES[workload.dtype] + 3 * width * self.outputs / _BYTES_PER_S
+        on_cpu = device == "cpu"
+        flops, bytes_per_s = (_CPU_FLOPS, _CPU_BYTES_PER_S) if on_cpu else (_RATES[workload.dtype], _BYTES_PER_S)
+        seconds = 2 * self.macs / flops + 3 * width * self.outputs / bytes_per_s
         return ms(scale * seconds) * (_TRAINING_FACTOR if workload.mode == "training" else 1.0)
 
     def memory_gib(self, elements: int) -> float:

@@ -270,7 +270,7 @@ class SingleRun:
         kernels: Values | None = None
         if request.device == "cuda" and request.runtime == "eager":
             # the CPU runtime times with the wall clock, which is what eager mode needs, also on a GPU
-            clock = CpuRuntime(self._runtime._device_lock, request.measuring)
+            clock = CpuRuntime(self._runtime._device_lock, request.measuring, reference=False)
             measured = clock.measure(_synchronised(self._step), energy=False) | {"latency_source": "wall-clock"}
         else:
             try:

@@ -50,6 +50,8 @@ def test_the_shipped_plan_spends_its_time_as_intended():
         (PART + 'families = "resnet"\n', "families in .* must be a list of texts"),
         (PART + '[measuring]\nreplays = "3"\n', "replays in .* must be a whole number"),
         (PART + "[workers]\nmeasure = 0\n", "1 worker or more"),
+        (PART + '[measuring]\nruntime = "onnx"\n', "Unknown runtime 'onnx' .* Choose from: eager, onnxruntime"),
+        (PART + "[measuring]\nthreads = 0\n", "1 thread or more"),
         (PART + "[compiled]\nmeasure_share = 1\n", "measure_share .* is 1: it must be between 0 and 1"),
         (PART + "[compiled]\nprocesses = 0\n", "0 processes of 40 models: both must be 1 or more"),
         ("workers = 3\n" + PART, r"'workers' is 3: write a section, \[workers\]"),

@@ -103,8 +103,12 @@ class Campaign:
                 self._traces.extend(replace(group, role="fallback") for group in self._schedule.groups.pop(part.name))
 
     def _make_header(self, facts: dict[str, object], workers: int) -> dict[str, object]:
-        runtime = "cpu" if self._device == "cpu" else "cuda-graph"
-        return {"kind": "campaign", "campaign_id": self.campaign_id, "runtime": runtime, "workers": workers} | facts
+        measuring = self._plan.measuring
+        header = {"kind": "campaign", "campaign_id": self.campaign_id, "runtime": "cuda-graph", "workers": workers}
+        if self._device == "cpu":
+            runtime = "cpu" if measuring.runtime == "eager" else measuring.runtime
+            header |= {"runtime": runtime, "threads": measuring.threads}
+        return header | facts
 
     def _write_header(self) -> None:
         """Write the header just before the first record, so that a campaign without results leaves no line."""

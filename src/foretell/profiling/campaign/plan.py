@@ -13,12 +13,17 @@ from foretell.registry import did_you_mean
 
 ZOOS = ("timm", "torchvision", "hf", "llm", "synthetic", "wild")
 TWINS = ("channels_last", TF32)
+RUNTIMES = ("eager", "onnxruntime")
 KINDS = ("measurements", "slices", "colocation", "occupancy", "fusion", "compiled")
 
 
 @dataclass(frozen=True)
 class Measuring:
-    """How each workload is measured; the defaults are those of the protocol."""
+    """How each workload is measured; the defaults are those of the protocol.
+
+    On a CPU, ``runtime`` is ``eager`` or ``onnxruntime``, ``threads`` are the cores that a worker keeps to, and after
+    ``longest_s`` no further run of a workload begins (0: no limit).
+    """
 
     warmups: int = 5
     replays: int = 20
@@ -30,6 +35,9 @@ class Measuring:
     energy_s: float = 1.0
     trace_share: float = 0.4
     fallback_runs: int = 5
+    runtime: str = "eager"
+    threads: int = 1
+    longest_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -220,6 +228,7 @@ def read_plan(path: Path) -> Plan:
         raise InputError(f"The plan {path} has two parts of the same name.")
     sections = {name: _section(section, values.get(name, {}), f"[{name}]") for name, section in _SECTIONS.items()}
     check_workers(sections["workers"])
+    _check_measuring(sections["measuring"])
     _check_compiled(sections["compiled"])
     return Plan(seed=seed, parts=parts, kind=kind, seconds=float(seconds), **sections)
 
@@ -230,6 +239,15 @@ def check_workers(workers: Workers) -> None:
         raise InputError(
             f"There must be 1 worker or more that measures, not {workers.measure}, and not {workers.trace} that trace."
         )
+
+
+def _check_measuring(measuring: Measuring) -> None:
+    if measuring.runtime not in RUNTIMES:
+        raise InputError(
+            f"Unknown runtime {measuring.runtime!r} in [measuring].{did_you_mean(measuring.runtime, RUNTIMES)}"
+        )
+    if measuring.threads < 1 or measuring.longest_s < 0:
+        raise InputError("[measuring] needs 1 thread or more, and a longest_s of 0 or more.")
 
 
 def _check_compiled(compiled: Compiled) -> None:

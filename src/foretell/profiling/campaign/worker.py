@@ -19,6 +19,7 @@ import gc
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Container
 from contextlib import suppress
@@ -166,7 +167,8 @@ class Worker:
         if self._cost is None or workload.mode in ("prefill", "decode"):
             return None
         elements = cost(workload)
-        latency_ms, memory_gib = self._cost.latency_ms(workload, elements), self._cost.memory_gib(elements)
+        latency_ms = self._cost.latency_ms(workload, elements, self._runtime.device)
+        memory_gib = self._cost.memory_gib(elements)
         if latency_ms > self._limits.max_latency_ms:
             return f"about {latency_ms:.0f} ms"
         return f"about {memory_gib:.0f} GiB" if memory_gib > self._limits.max_memory_gib else None
@@ -218,10 +220,13 @@ class Worker:
         gc.collect()  # automatic collection is off; remains of the previous workload must not count as memory here
         with runtime.shared():
             runtime.clear()
-            self._weights.place(runtime.device, weight_dtype(workload), channels_last=workload.channels_last)
-            runtime.clear()
-            parameters_mib = runtime.parameters_mib()
-            step = make_step(self._built, workload, runtime.device)
+            if self._measuring.runtime == "onnxruntime":
+                step, parameters_mib = self._session(workload), 0.0
+            else:
+                self._weights.place(runtime.device, weight_dtype(workload), channels_last=workload.channels_last)
+                runtime.clear()
+                parameters_mib = runtime.parameters_mib()
+                step = make_step(self._built, workload, runtime.device)
             runtime.clear()
             runtime.reset_memory()
         record, counted_cost = runtime.warm_up(step, _TRACE_WARMUPS if role == "trace" else self._measuring.warmups)
@@ -230,6 +235,15 @@ class Worker:
             self._cost = counted_cost
         estimates = {"module_macs": counted_cost.macs, "module_outputs": counted_cost.outputs}
         return step, record | estimates | {"parameters_mib": parameters_mib}
+
+    def _session(self, workload: Workload) -> Any:
+        """The model in ONNX Runtime; its file is read when the session opens, and then not needed."""
+        from foretell.profiling.runtimes.onnx_runtime import make_session_step
+        from foretell.profiling.source import Source
+
+        source = Source(self._built, workload.input_shape)
+        with tempfile.TemporaryDirectory(prefix="foretell-onnx-") as folder:
+            return make_session_step(source, workload, Path(folder), self._measuring.threads)
 
     def _trace(self, workload: Workload, step: Any) -> bool:
         table = self._runtime.trace(step, self._built.model, 1)[0]
@@ -276,6 +290,12 @@ class Worker:
         self._send({"event": "record", "id": workload.id, "status": status, "values": values})
 
 
+def keep_to_cores(count: int) -> None:
+    """Keep this process to its first ``count`` cores: others may then work on the rest without disturbing it."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+
+
 def _make_runtime(device: str, device_lock: DeviceLock, measuring: Measuring) -> Any:
     if device == "cpu":
         from foretell.profiling.runtimes.cpu import CpuRuntime
@@ -296,7 +316,9 @@ def main(arguments: list[str]) -> int:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(measuring.threads if settings["device"] == "cpu" else 1)
+    if settings["device"] == "cpu":
+        keep_to_cores(measuring.threads)
     device_lock = DeviceLock(Path(settings["folder"]), settings["worker"])
     device_lock.open()
     runtime = _make_runtime(settings["device"], device_lock, measuring)
