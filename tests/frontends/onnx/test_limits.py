@@ -143,6 +143,13 @@ def test_bodies_draw_from_the_same_budget() -> None:
         check_model(model, allow_unknown=False, budget=Budget("net", {**foretell.frontends.budget.LIMITS, "nodes": 10}))
 
 
+@pytest.mark.parametrize("axis", [65, 3 * 10**9, 2**63 - 1, -65, -(2**63)])
+def test_an_axis_that_no_tensor_has(axis: int) -> None:
+    # ONNX's inference cuts it to 32 bits and then writes outside its arrays
+    norm = helper.make_node("LayerNormalization", ["x", "x"], ["y", "mean"], axis=axis)
+    refuse(model_of([norm], [tensor("x", 2, 3)], [tensor("y", 2, 3)]), f"has the axis {axis}: malformed")
+
+
 def test_a_long_equation() -> None:
     einsum = helper.make_node("Einsum", ["x"] * 3000, ["y"], equation=",".join("a" * 3000) + "->a")
     refuse(model_of([einsum], [tensor("x", 2)], [tensor("y", 2)]), "an equation of 6002 characters")

@@ -33,6 +33,7 @@ MAX_SHAPE_DATA = 512  # elements; a value that decides a shape is short
 MAX_FLOATS = 8  # elements; the scales of a Resize are floats that decide a shape, longer floats are weights
 MAX_HEADER_BYTES = 2**16  # of a tensor without its data: names and a description
 MAX_EQUATION = 2**12  # characters of an Einsum; ONNX's inference is quadratic in them
+_MAX_RANK = 64  # dimensions; PyTorch tensors have as many at most
 STATE_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+$")  # how PyTorch names a module's state: "blocks.0.gain"
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
 MAX_KEPT = 2**23  # elements of all values together; a malicious file could ask for more
@@ -169,6 +170,7 @@ class Shapes:
                     f"Node {node.name or 'Einsum'!r} (Einsum) has an equation of {length} characters; at most "
                     f"{MAX_EQUATION} are allowed."
                 )
+        _check_axes(node)
         try:
             schema = onnx.defs.get_schema(node.op_type, version, domain)
         except onnx.defs.SchemaError:
@@ -257,3 +259,14 @@ def read_type(proto: TypeProto) -> Known | None:
     if not all(d.HasField("dim_value") for d in dims):
         return None
     return tuple(d.dim_value for d in dims), proto.tensor_type.elem_type
+
+
+def _check_axes(node: NodeProto) -> None:
+    """Refuse an axis that no tensor has: ONNX's inference cuts axes to 32 bits and then follows them unchecked."""
+    for attribute in node.attribute:
+        if attribute.name.endswith(("axis", "axes")):
+            wrong = next((axis for axis in (attribute.i, *attribute.ints) if abs(axis) > _MAX_RANK), None)
+            if wrong is not None:
+                raise ModelError(
+                    f"Node {node.name or node.op_type!r} ({node.op_type}) has the axis {wrong}: malformed."
+                )
