@@ -14,8 +14,8 @@ TRUTHS = ("latency_ms", "memory_mib", "device_memory_mib", "power_w", "energy_j"
 class Sample:
     """A measured workload; what was not measured is NaN.
 
-    ``unit_us`` is None where no trace was taken. ``captured`` says whether the latency is that of a replayed CUDA graph
-    of a whole model.
+    ``unit_us`` is None where no trace was taken. ``captured`` says whether the latency is that of one run of a whole
+    model: a replayed CUDA graph, or a run on a CPU.
     """
 
     workload_id: str

@@ -101,12 +101,26 @@ def test_equal_units_share_their_time(store: Path) -> None:
 
 @pytest.mark.parametrize(
     ("family", "source", "captured"),
-    [("tiny", "cuda-graph", True), ("tiny", "eager", False), (BENCH, "cuda-graph", False)],
-)
+    [
+        ("tiny", "cuda-graph", True), ("tiny", "cpu-timer", True), ("tiny", "kernel-sum", False),
+        (BENCH, "cuda-graph", False),
+    ],
+)  # fmt: skip
 def test_only_replays_of_networks_judge(store: Path, family: str, source: str, captured: bool) -> None:
     example = examples(store)["8-1-fp32-inference"]
     row = {**example.row, "family": family, "latency_source": source}
     assert sample_of(Example(row, example.workload, example.units, None)).captured is captured
+
+
+def test_times_on_a_cpu_are_brought_to_the_pace_of_the_reference(store: Path) -> None:
+    example = examples(store)["8-1-fp32-inference"]
+    traced = np.arange(1.0, len(example.units) + 1)
+    usual = sample_of(Example({**example.row, "reference_ms": None}, example.workload, example.units, traced))
+    # a core that takes twice as long for the reference takes twice as long for everything
+    slow = sample_of(Example({**example.row, "reference_ms": 0.4}, example.workload, example.units, traced))
+    assert slow.truth["latency_ms"] == pytest.approx(usual.truth["latency_ms"] / 2)
+    assert slow.truth["memory_mib"] == pytest.approx(usual.truth["memory_mib"], nan_ok=True)
+    assert slow.unit_us == pytest.approx(usual.unit_us / 2)
 
 
 def test_another_file_is_another_fingerprint(store: Path, tmp_path: Path) -> None:

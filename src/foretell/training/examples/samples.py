@@ -30,6 +30,8 @@ from foretell.training.examples.workloads import Example, Row, measured_rows, re
 
 _TABLES = ("measurements", "kernels", "kernel_nodes", "graphs")
 BENCH = "synthetic-operators"
+REFERENCE_MS = 0.2  # a product of 192 × 192 matrices in fp32 on one core; times on CPUs are brought to this pace
+_WHOLE = ("cuda-graph", "cpu-timer")  # sources of a latency that is one run of the whole model
 Log = Callable[[str], None]
 
 
@@ -87,6 +89,9 @@ def sample_of(example: Example) -> Sample:
         np.add.at(spent, units.member, example.unit_us)
         unit_us = spent / units.counts
     row = example.row
+    pace = _pace(row)
+    if unit_us is not None:
+        unit_us = unit_us * pace
     return Sample(
         workload_id=row["workload_id"],
         spec=row["spec"],
@@ -96,10 +101,19 @@ def sample_of(example: Example) -> Sample:
         unit_us=unit_us,
         roofline_ms=base.latency_ms.value if base.latency_ms else np.nan,
         roofline_w=base.power_w.value if base.power_w else np.nan,
-        truth={name: float("nan") if row[name] is None else float(row[name]) for name in TRUTHS},
+        truth={
+            name: float("nan") if row[name] is None else float(row[name]) * (pace if name == "latency_ms" else 1.0)
+            for name in TRUTHS
+        },
         # sums of kernels (where capture failed) leave out gaps, and a bench is no model
-        captured=row["latency_source"] == "cuda-graph" and row["family"] != BENCH,
+        captured=row["latency_source"] in _WHOLE and row["family"] != BENCH,
     )
+
+
+def _pace(row: Row) -> float:
+    """By how much a time would differ on a processor whose reference product takes `REFERENCE_MS`; 1 on a GPU."""
+    reference_ms = row.get("reference_ms")
+    return REFERENCE_MS / reference_ms if reference_ms else 1.0
 
 
 def fingerprint(store: Path, device: str, **versions: int) -> str:

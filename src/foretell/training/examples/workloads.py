@@ -25,7 +25,7 @@ from foretell.training.examples.link import Trace, read_traces_of
 _COLUMNS = (
     "workload_id", "spec", "zoo", "family", "mode", "optimizer", "dtype", "batch_size", "input_shape", "status",
     "latency_ms", "latency_source", "noisy", "memory_mib", "device_memory_mib", "power_w", "energy_j",
-    "host_latency_ms", "device_name", "channels_last",
+    "host_latency_ms", "device_name", "channels_last", "reference_ms",
 )  # fmt: skip
 _AUTOCAST = ("bf16", "fp16")
 
@@ -70,7 +70,7 @@ def read_examples(
 
 
 def measured_rows(store: Path) -> dict[str, Row]:
-    """The first successful measurement of every workload."""
+    """The first successful measurement of every workload. A store has one device: others would hide each other."""
     rows: dict[str, Row] = {}
     for file in find_files(store):
         if file.table == "measurements":
