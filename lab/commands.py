@@ -20,6 +20,7 @@ ALONE = {
     "lilou-analyser": "lab.papers.lilou.analyser",
     "dnn-occu": "lab.papers.dnn_occu.study",
     "mixes": "lab.judging.mixes",
+    "flattened": "lab.papers.flattened.study",
 }
 
 
@@ -92,7 +93,7 @@ def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, devi
     required=True,
     metavar="PREDICTOR…",
     help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
-    "alone: lilou-partitioner, lilou-analyser, dnn-occu, mixes.",
+    "alone: lilou-partitioner, lilou-analyser, dnn-occu, flattened, mixes.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")
