@@ -11,14 +11,21 @@ from foretell.errors import DeviceError
 
 RAW = tomllib.loads(files("foretell.devices").joinpath("catalog.toml").read_text(encoding="utf-8"))
 DEVICES = all_devices()
-GPUS = [device for device in DEVICES if not device.is_cpu]
+GPUS = [device for device in DEVICES if device.is_nvidia]
+OTHERS = [device for device in DEVICES if not device.is_cpu and not device.is_nvidia]
 # Names under which we find a device are ours, not facts about it.
 NAMES = {"aliases", "price_keys", "sources"}
 
 # FP32 lanes, and dense FP16 operations with FP32 accumulation, per clock and SM.
-CORES = {"6.0": 64, "7.0": 64, "7.5": 64, "8.0": 64}
-FP16_OPS = {"8.0": 2048, "9.0": 4096, "10.0": 8192}
-HALF_RATE = {"a10g", "rtx-2080-ti", "rtx-3090", "rtx-4090", "rtx-5090"}
+CORES = {"6.0": 64, "7.0": 64, "7.5": 64, "8.0": 64, "gfx90a": 64}
+FP16_OPS = {
+    "8.0": 2048, "8.7": 2048, "9.0": 4096, "10.0": 8192, "10.3": 8192, "11.0": 8192,
+    "gfx90a": 1024, "gfx942": 2048, "gfx950": 4096, "pvc": 4096, "bmg-g21": 2048,
+}  # fmt: skip
+# cards that accumulate in FP32 at half rate, as all GeForce cards do
+HALF_RATE = {"a10g", "l40", "l20"}
+# cards that print their tensor rate at a much lower clock, or have it cut
+SLOWER = {"h100-nvl": 0.865, "h200-nvl": 0.865, "h20": 0.234}
 
 
 @pytest.mark.parametrize("name", RAW["device"])
@@ -62,7 +69,8 @@ def test_fp32_is_two_operations_per_core_and_clock(device):
 
 @pytest.mark.parametrize("device", [d for d in GPUS if d.has_tensor_cores], ids=lambda device: device.id)
 def test_tensor_peaks_are_dense_and_accumulate_in_fp32(device):
-    ops = 512 if device.id in HALF_RATE else FP16_OPS.get(device.compute_capability, 1024)
+    half = device.id in HALF_RATE or "GeForce" in device.name
+    ops = (512 if half else FP16_OPS.get(device.compute_capability, 1024)) * SLOWER.get(device.id, 1)
     computed = ops * device.sms * device.boost_clock_mhz / 1e6
     # Hopper and Blackwell print their peaks at a tensor clock up to 8 % under the boost clock.
     assert 0.92 * computed < device.tensor_tflops["fp16"] < 1.02 * computed
@@ -71,16 +79,43 @@ def test_tensor_peaks_are_dense_and_accumulate_in_fp32(device):
         assert device.tensor_tflops["fp16"] / device.tensor_tflops["tf32"] == pytest.approx(2, rel=0.02)
 
 
+@pytest.mark.parametrize("device", OTHERS, ids=lambda device: device.id)
+def test_peaks_of_other_makers_are_those_of_their_units_and_clock(device):
+    cycles = device.sms * device.boost_clock_mhz / 1e6
+    assert device.vector_tflops["fp32"] == pytest.approx(
+        2 * CORES.get(device.compute_capability, 128) * cycles, rel=0.04
+    )
+    if device.has_tensor_cores:
+        assert device.tensor_tflops["fp16"] == pytest.approx(FP16_OPS[device.compute_capability] * cycles, rel=0.02)
+    assert device.limits is None
+    assert not device.mig_profiles
+
+
 @pytest.mark.parametrize("device", GPUS, ids=lambda device: device.id)
 def test_numbers_are_physical(device):
-    assert device.memory_gib <= device.memory_mib / 1024 * 1.001
-    assert device.memory_gib > 0.9 * device.memory_mib / 1024
-    assert 0 < device.idle_power_w < 0.25 * device.tdp_w
+    if device.memory_mib is not None:
+        assert device.memory_gib <= device.memory_mib / 1024 * 1.001
+        assert device.memory_gib > 0.9 * device.memory_mib / 1024
+    assert device.idle_power_w is None or 0 < device.idle_power_w < 0.25 * device.tdp_w
     assert device.base_clock_mhz is None or device.base_clock_mhz < device.boost_clock_mhz
     assert device.limits.max_threads == 32 * device.limits.max_warps
-    assert device.pcie_gb_per_s == 4 * 2**device.pcie_generation
+    if device.pcie_generation is not None:
+        assert device.pcie_gb_per_s / (4 * 2**device.pcie_generation) in (0.5, 1)  # 8 or 16 lanes
     assert 100 < device.bandwidth_gb_per_s < 10_000
     assert device.launch_overhead_us > 0
+
+
+def test_a_table_by_itself_is_what_it_is_in_the_whole_file():
+    assert [device.id for device in DEVICES] == list(RAW["device"])
+    for device in DEVICES:
+        row = RAW["device"][device.id]
+        assert all(
+            getattr(device, field) == value
+            for field, value in row.items()
+            if hasattr(device, field) and field not in {"aliases", "price_keys", "sources"}
+        )
+        assert (list(device.aliases), list(device.price_keys)) == (row.get("aliases", []), row.get("price_keys", []))
+        assert [profile.name for profile in device.mig_profiles] == [profile["name"] for profile in row.get("mig", ())]
 
 
 @pytest.mark.parametrize(
@@ -137,6 +172,18 @@ def test_h100_bf16_is_the_dense_figure():
         ("Tesla P100-PCIE-16GB", "p100"),
         ("tesla_p4", "p4"),
         ("b200-sxm", "b200"),
+        ("RTX A6000", "rtx-a6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("Quadro RTX 6000", "quadro-rtx-6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-server"),
+        ("rtx pro 6000", "rtx-pro-6000"),
+        ("RTX 4070 Ti SUPER", "rtx-4070-ti-super"),
+        ("NVIDIA GeForce RTX 5060 Ti", "rtx-5060-ti-16gb"),
+        ("NVIDIA B300 SXM6 AC", "b300"),
+        ("gh200", "gh200-96gb"),
+        ("DGX Spark", "gb10"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("Apple M4 Max", "apple-m4-max"),
         ("generic-cpu", "cpu"),
         (" CPU ", "cpu"),
     ],
@@ -162,6 +209,9 @@ def test_no_price_key_belongs_to_two_devices():
         ("a10o", " Did you mean 'a100-sxm-40gb'?"),
         ("rtx 409", " Did you mean 'rtx-4090'?"),
         ("h2000", " Did you mean 'h200'?"),
+        ("rtx 5070it", " Did you mean 'rtx-5070-ti'?"),
+        ("MI3OOX", " Did you mean 'mi300x'?"),
+        ("rtx6000", " Did you mean one of 'rtx-pro-6000', 'rtx-6000-ada', 'quadro-rtx-6000'?"),
         ("quantum", ""),
         ("", ""),
         ("---", ""),
@@ -173,6 +223,12 @@ def test_an_unknown_name_is_one_line_with_the_closest(written, hint):
     with pytest.raises(DeviceError) as caught:
         find_device(written)
     assert str(caught.value) == f"Unknown device {written!r}.{hint} See: foretell devices"
+
+
+@pytest.mark.parametrize("written", ["cuda:0", "cuda", "CUDA1", "gpu:3", "mps", "xpu:0"])
+def test_a_gpu_of_some_machine_is_told_what_to_give_instead(written):
+    with pytest.raises(DeviceError, match=r"give its name, .* or describe it: foretell devices new -o my-gpu.toml"):
+        find_device(written)
 
 
 def test_importing_the_room_loads_nothing_heavy():

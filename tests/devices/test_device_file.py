@@ -93,7 +93,7 @@ def test_mig_profiles_can_be_given(tmp_path):
         ("nope", "is not TOML"),
         ('name = "x"', "sms, vector_tflops, bandwidth_gb_per_s, memory_gib, tdp_w are missing"),
         (WHOLE.replace("tdp_w = 300", ""), "tdp_w is missing"),
-        ('like = "h20"', "Unknown device 'h20'. Did you mean 'h200'"),
+        ('like = "h2000"', "Unknown device 'h2000'. Did you mean 'h200'"),
         (WHOLE + "bandwith = 3", "unknown key 'bandwith'"),
         (WHOLE.replace("900", "-1"), "bandwidth_gb_per_s is -1; it must be a number above 0"),
         (WHOLE.replace("900", "900e9"), "it is in GB/s"),

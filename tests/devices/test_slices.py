@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from foretell.devices import DTYPES, all_devices, effective, find_device, parse_slice
 from foretell.errors import DeviceError
 
-GPUS = [device for device in all_devices() if not device.is_cpu]
+GPUS = [device for device in all_devices() if device.is_nvidia]
 MPS = [device for device in GPUS if device.architecture != "Pascal"]
 WITH_MIG = [device for device in GPUS if device.mig_profiles]
 H200 = find_device("h200")

@@ -1,6 +1,7 @@
 """Cli: ``foretell devices``."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from foretell.errors import InputError
 from foretell.rendering.terminal.printable import printable
 
 NEW = "new"
+_NAME_WIDTH = 23
+_MAKERS = ("NVIDIA", "AMD", "Intel", "Apple")
+_ARCHITECTURES = ("Blackwell", "Hopper", "Ada Lovelace", "Ampere", "Turing", "Volta", "Pascal")
 
 
 @click.command()
@@ -57,31 +61,50 @@ def _as_dict(device: Device) -> dict[str, Any]:
 
 
 def _print_all() -> None:
-    from rich import box
-    from rich.table import Table
-
     from foretell.rendering.terminal.prediction import console
 
-    table = Table(box=box.SIMPLE)
-    for column in ("device", "SMs", "memory GiB", "GB/s", "TF32", "FP16", "FP32", "W", "MIG profiles", "also called"):
-        table.add_column(column, justify="left" if column in ("device", "MIG profiles", "also called") else "right")
-    # Two precisions suffice here: the page of a single device has all of them.
-    for d in all_devices():
-        cells = [
-            f"{d.memory_gib:g}",
-            f"{d.bandwidth_gb_per_s:g}",
-            *(f"{d.tensor_tflops[k]:g}" if k in d.tensor_tflops else "·" for k in ("tf32", "fp16")),
-        ]
-        profiles = f"{len(d.mig_profiles)}: {d.mig_profiles[0].name} …" if d.mig_profiles else "·"
-        table.add_row(
-            d.id, str(d.sms), *cells, f"{d.vector_tflops['fp32']:g}", f"{d.tdp_w:g}", profiles, ", ".join(d.aliases[:2])
-        )
     out = console()
-    out.print(table)
+    out.print(_line(("device", "SMs", "GiB", "GB/s", "FP16", "FP32", "W", "MIG", "also called")), style="bold")
+    for heading, devices in _groups(all_devices()):
+        out.print(heading, style="bold")
+        for d in devices:
+            # Two formats suffice here: the page of a single device has all of them.
+            fp16 = f"{d.tensor_tflops['fp16']:.4g}" if "fp16" in d.tensor_tflops else "·"
+            rates = (f"{d.bandwidth_gb_per_s:.4g}", fp16, f"{d.vector_tflops['fp32']:.3g}", f"{d.tdp_w:.4g}")
+            cells = (f"  {d.id}", str(d.sms), f"{d.memory_gib:.3g}", *rates, str(len(d.mig_profiles) or "·"))
+            # a name too many is cut off, a digit never
+            out.print(_line((*cells, ", ".join(d.aliases[:2]))), no_wrap=True, overflow="ellipsis", highlight=False)
     out.print(
-        "TF32 and FP16 are dense tensor-core peaks, FP32 is without tensor cores, in TFLOP/s. One device: foretell "
-        "devices h200"
+        "FP16 is the dense peak of tensor cores or other matrix units, FP32 that without them, in TFLOP/s. SMs are "
+        "compute units or cores where there are none; MIG counts profiles. One with sources: foretell devices h200. "
+        "One that is not here: foretell devices new"
     )
+
+
+def _line(cells: Sequence[str]) -> str:
+    name, *numbers, aliases = cells
+    return f"{name:<{_NAME_WIDTH}}" + "".join(f"{number:>7}" for number in numbers) + f"  {aliases}".rstrip()
+
+
+def _groups(devices: Sequence[Device]) -> list[tuple[str, list[Device]]]:
+    """The devices by maker and architecture, newest first, and the fastest of each first."""
+    groups: dict[tuple[str, str], list[Device]] = {}
+    for device in devices:
+        groups.setdefault((device.vendor, device.architecture), []).append(device)
+
+    def age(group: tuple[str, str]) -> tuple[int, int, list[int]]:
+        maker, architecture = group
+        known = _ARCHITECTURES.index(architecture) if architecture in _ARCHITECTURES else len(_ARCHITECTURES)
+        makers = _MAKERS.index(maker) if maker in _MAKERS else len(_MAKERS)
+        return makers, known, [-ord(letter) for letter in architecture]  # CDNA4 before CDNA3
+
+    return [
+        (
+            architecture if architecture.startswith(maker) else f"{maker} {architecture}",
+            sorted(groups[maker, architecture], key=lambda d: -d.peak_tflops("fp16", tensor_cores=True)),
+        )
+        for maker, architecture in sorted(groups, key=age)
+    ]
 
 
 def _print_one(device: Device) -> None:

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -19,6 +19,13 @@ from foretell.errors import DeviceError
 
 _BRAND = re.compile(r"^(nvidia|tesla|geforce)+")
 _CONFUSABLE = str.maketrans("oil", "011")  # letters that are mistaken for digits: "a10o" suggests "a100"
+_DEVICE = re.compile(r"^\[device\.([a-z0-9-]+)\]$", re.MULTILINE)  # not [device.x.sources], which belongs to x
+_FEW = 4
+_LIMITS = "[sm_limits."
+_NAME = re.compile(r'^name = "(.*)"$', re.MULTILINE)
+_ALIASES = re.compile(r"^aliases = \[(.*)\]$", re.MULTILINE)
+_QUOTED = re.compile(r'"([^"]*)"')
+_ORDINAL = re.compile(r"(cuda|gpu|hip|rocm|xpu|mps)(:?\d+)?")  # how frameworks call a GPU of the machine they run on
 
 
 _others: dict[str, Device] = {}  # devices of the user's, by the key of their name
@@ -26,12 +33,12 @@ _others: dict[str, Device] = {}  # devices of the user's, by the key of their na
 
 @dataclass(frozen=True, slots=True)
 class _Catalog:
-    """The contents of catalog.toml."""
+    """The text of catalog.toml, cut into its parts."""
 
-    devices: tuple[Device, ...]
-    by_key: Mapping[str, Device]
-    citations: Mapping[str, str]
-    limits: Mapping[str, tuple[SmLimits, str]]
+    citations: str
+    limits: str
+    devices: Mapping[str, str]
+    ids: Mapping[str, str]  # by the key of every name
 
 
 def all_devices() -> tuple[Device, ...]:
@@ -40,7 +47,7 @@ def all_devices() -> tuple[Device, ...]:
     >>> [device.id for device in all_devices()][:3]
     ['h200', 'h100-sxm', 'h100-pcie']
     """
-    return _catalog().devices
+    return tuple(_device(name) for name in _catalog().devices)
 
 
 def find_device(name: str) -> Device:
@@ -53,15 +60,22 @@ def find_device(name: str) -> Device:
     ...
     foretell.errors.DeviceError: Unknown device 'a10o'. Did you mean 'a100-sxm-40gb'? See: foretell devices
     """
-    device = _catalog().by_key.get(_key(name)) or _others.get(_key(name))
-    if device is None:
-        raise DeviceError(f"Unknown device {name!r}.{_suggestion(name)} See: foretell devices")
-    return device
+    key = _key(name)
+    if key in _catalog().ids:
+        return _device(_catalog().ids[key])
+    if key in _others:
+        return _others[key]
+    if _ORDINAL.fullmatch(name.strip().lower()):
+        raise DeviceError(
+            f"{name!r} is a GPU of some machine, and predictions are for kinds of GPUs: give its name, as nvidia-smi "
+            "prints it, or describe it: foretell devices new -o my-gpu.toml"
+        )
+    raise DeviceError(f"Unknown device {name!r}.{_suggestion(name)} See: foretell devices")
 
 
 def is_in_catalog(name: str) -> bool:
     """Whether the catalogue has a device of this name."""
-    return _key(name) in _catalog().by_key
+    return _key(name) in _catalog().ids
 
 
 def remember(device: Device) -> None:
@@ -72,7 +86,7 @@ def remember(device: Device) -> None:
 
 def limits_of(capability: str) -> SmLimits | None:
     """What an SM of a compute capability can hold; None where the catalogue does not say."""
-    found = _catalog().limits.get(capability)
+    found = _limits().get(capability)
     return found[0] if found else None
 
 
@@ -86,7 +100,7 @@ def cite(device: Device, field: str) -> str:
     key = sources.get(field) or sources.get(field.partition(".")[0])
     if key is None:
         raise DeviceError(f"{field!r} of {device.id} has no source. Fields with one: {', '.join(sorted(sources))}")
-    return _catalog().citations.get(key, key)  # a device of the user's names its file
+    return _citations().get(key, key)  # a device of the user's names its file
 
 
 def _key(name: str) -> str:
@@ -96,42 +110,65 @@ def _key(name: str) -> str:
 
 
 def _suggestion(name: str) -> str:
-    """A sentence that suggests the closest device, if one is close; o and 0, l and 1 count as equal."""
-    folded = {key.translate(_CONFUSABLE): device.id for key, device in _catalog().by_key.items()}
-    close = difflib.get_close_matches(_key(name).translate(_CONFUSABLE), folded, n=1, cutoff=0.6)
+    """A sentence that suggests the members of a family, or the closest device; o and 0, l and 1 count as equal."""
+    key, ids = _key(name), _catalog().ids
+    family = dict.fromkeys(ids[one] for one in ids if len(key) > 3 and re.search(rf"{key}(?!\d)", one))
+    if len(family) > 1:
+        return f" Did you mean one of {', '.join(map(repr, list(family)[:_FEW]))}?"
+    folded = {one.translate(_CONFUSABLE): device for one, device in ids.items()}
+    close = difflib.get_close_matches(key.translate(_CONFUSABLE), folded, n=1, cutoff=0.6)
     return f" Did you mean {folded[close[0]]!r}?" if close else ""
 
 
 @lru_cache(maxsize=1)
 def _catalog() -> _Catalog:
-    """Read catalog.toml once."""
-    raw = tomllib.loads(files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8"))
-    limits = {
-        capability: (SmLimits(**{k: v for k, v in row.items() if k != "source"}), row["source"])
-        for capability, row in raw["sm_limits"].items()
-    }
-    devices = tuple(_device(name, row, limits) for name, row in raw["device"].items())
-    by_key: dict[str, Device] = {}
-    for device in devices:
-        for alias in (device.id, device.name, *device.aliases):
+    """Cut catalog.toml into its tables, and find the names in them.
+
+    Parsing all of it takes 0.1 s, and most commands ask for one device: a table is parsed when it is asked for.
+    """
+    text = files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8")
+    head, *tables = _DEVICE.split(text)
+    citations, _, limits = head.partition(_LIMITS)
+    devices = dict(zip(tables[::2], tables[1::2], strict=True))
+    ids: dict[str, str] = {}
+    for device, table in devices.items():
+        aliases = _ALIASES.search(table)
+        for alias in (device, *_NAME.findall(table), *_QUOTED.findall(aliases[1] if aliases else "")):
             # two devices with one name would make find_device depend on the order of the file
-            owner = by_key.setdefault(_key(alias), device)
-            if owner is not device:
-                raise DeviceError(f"Two devices have the name {alias!r}: {owner.id} and {device.id}")
-    return _Catalog(devices, by_key, raw["sources"], limits)
+            owner = ids.setdefault(_key(alias), device)
+            if owner != device:
+                raise DeviceError(f"Two devices have the name {alias!r}: {owner} and {device}")
+    return _Catalog(citations, _LIMITS + limits, devices, ids)
 
 
-def _device(name: str, row: Mapping[str, Any], limits: Mapping[str, tuple[SmLimits, str]]) -> Device:
+@lru_cache(maxsize=1)
+def _citations() -> Mapping[str, str]:
+    citations: dict[str, str] = tomllib.loads(_catalog().citations)["sources"]
+    return citations
+
+
+@lru_cache(maxsize=1)
+def _limits() -> Mapping[str, tuple[SmLimits, str]]:
+    """What an SM holds, and the source, by compute capability."""
+    return {
+        capability: (SmLimits(**{k: v for k, v in row.items() if k != "source"}), row["source"])
+        for capability, row in tomllib.loads(_catalog().limits)["sm_limits"].items()
+    }
+
+
+@cache
+def _device(name: str) -> Device:
     """Make a `Device` from one table of the file."""
+    row: Mapping[str, Any] = tomllib.loads(f"[device.{name}]\n{_catalog().devices[name]}")["device"][name]
     # the file lists the fields of each source; the record looks up the source of a field
     sources = {field: key for key, fields in row["sources"].items() for field in fields}
     facts = {k: v for k, v in row.items() if k not in {"sources", "mig", "aliases", "price_keys"}}
     # the file calls the profiles "mig"; the record has them as mig_profiles
     if "mig" in row:
         sources["mig_profiles"] = sources.pop("mig")
-    capability = row.get("compute_capability")
-    if capability is not None:
-        facts["limits"], sources["limits"] = limits[capability]
+    # GPUs of other makers than NVIDIA name their target here, of which no limits are known
+    if row.get("compute_capability") in _limits():
+        facts["limits"], sources["limits"] = _limits()[row["compute_capability"]]
     return Device(
         id=name,
         sources=sources,

@@ -75,7 +75,9 @@ class MigProfile:
 class Device:
     """One GPU or CPU; ``sources`` maps every field to the document that it comes from.
 
-    For a CPU, ``sms`` is the number of cores, ``l2_mib`` the last-level cache, and ``limits`` is None.
+    For a CPU, ``sms`` is the number of cores, ``l2_mib`` the last-level cache, and ``limits`` is None. For a GPU of
+    AMD, Intel or Apple, ``compute_capability`` is the target that compilers name (``gfx942``, ``apple9``), ``sms`` the
+    number of compute units or cores, ``l2_mib`` the last-level cache, and ``limits`` is None.
     """
 
     id: str
@@ -108,6 +110,11 @@ class Device:
     def is_cpu(self) -> bool:
         """Whether this is a CPU, which has no SMs, no MIG and no MPS."""
         return self.compute_capability is None
+
+    @property
+    def is_nvidia(self) -> bool:
+        """Whether this is a GPU of NVIDIA. Nothing was measured on those of other makers."""
+        return not self.is_cpu and self.vendor.lower() == "nvidia"
 
     @property
     def has_tensor_cores(self) -> bool:

@@ -80,6 +80,10 @@ def parse_slice(text: str, device: Device) -> Slice:
         raise DeviceError(
             f"Slice {text!r} needs a GPU, but {device.id!r} is a CPU: leave the slice out, or see: foretell devices"
         )
+    if not device.is_nvidia:
+        raise DeviceError(
+            f"Slice {text!r} is NVIDIA's, and {device.id} is a GPU of {device.vendor}: leave the slice out."
+        )
     plain = text.strip().lower().removeprefix("nvidia.com/")
     if plain.startswith(("mig:", "mig-")):
         return _mig(text, plain[len("mig:") :].strip(), device)

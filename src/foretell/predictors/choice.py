@@ -42,8 +42,7 @@ def _supports_transfer(name: str) -> bool:
     """Whether a device is a GPU of NVIDIA with tensor cores and a known clock."""
     device = find_device(name)
     on, off = (device.peak_tflops("fp16", tensor_cores=tensor_cores) for tensor_cores in (True, False))
-    is_like = device.vendor == "NVIDIA" and not device.is_cpu
-    return is_like and bool(device.boost_clock_mhz) and on > off
+    return device.is_nvidia and bool(device.boost_clock_mhz) and on > off
 
 
 def find_predictor(name: str | None, device: str) -> Predictor:

@@ -40,6 +40,7 @@ BEST_COMPUTE, BEST_MEMORY = 0.95, 0.9  # the shares where the SMs are no limit
 # On the H200, measured / predicted is within 0.68 – 1.5 (latency), 0.99 – 1.12 (memory) and 0.78 – 1.25 (power) nine
 # times in ten. Other devices were not measured, so the intervals are wider.
 LATENCY_LOW, LATENCY_HIGH = 0.5, 2.0
+OTHER_MAKERS = 1.5  # wider still, by assumption: nobody measured what kernels of AMD, Intel and Apple reach
 MEMORY_LOW, MEMORY_HIGH = 0.95, 1.25
 POWER_LOW, POWER_HIGH = 0.7, 1.4
 BASE_SHARE_OF_TDP = 0.22  # the power of a GPU at full clocks without work
@@ -111,7 +112,10 @@ def analytic_prediction(workload: Workload) -> Prediction:
         named = ", ".join(f"{op} ({share:.1%} of bytes)" for op, share in table.unknown_operators.items())
         warnings.append(f"Unknown operators, counted by the bytes they move: {named}")
     bound_ms = least_latency_ms(slots, table, hardware)
-    latency = Estimate(latency_ms, latency_ms * LATENCY_LOW, latency_ms * LATENCY_HIGH).at_least(bound_ms)
+    low, high = (LATENCY_LOW, LATENCY_HIGH)
+    if _is_of_another_maker(workload.target.device):
+        low, high = low / OTHER_MAKERS, high * OTHER_MAKERS
+    latency = Estimate(latency_ms, latency_ms * low, latency_ms * high).at_least(bound_ms)
     power = Estimate(power_w, power_w * POWER_LOW, min(power_w * POWER_HIGH, workload.target.device.tdp_w))
     memory = Estimate(memory_mib, memory_mib * MEMORY_LOW, memory_mib * MEMORY_HIGH)
     energy_j = power_w * seconds_from_ms(latency_ms)
@@ -128,8 +132,8 @@ def analytic_prediction(workload: Workload) -> Prediction:
         latency_ms=latency,
         throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
         memory_mib=memory,
-        device_memory_mib=None if workload.target.device.is_cpu else memory + CONTEXT_MIB,
-        energy_j=Estimate(energy_j, energy_j * LATENCY_LOW * POWER_LOW, energy_j * LATENCY_HIGH * POWER_HIGH),
+        device_memory_mib=memory + CONTEXT_MIB if workload.target.device.is_nvidia else None,
+        energy_j=Estimate(energy_j, energy_j * low * POWER_LOW, energy_j * high * POWER_HIGH),
         power_w=power,
         coverage=table.coverage,
         breakdown=shares(slots),
@@ -165,10 +169,19 @@ def uncalibrated(device: Device) -> str:
     """A warning that says what the prediction for this device rests on."""
     if device.id == CONSTANTS_FROM:
         return f"uncalibrated: an analytic roofline; only its constants come from measurements of {device.name}"
+    if _is_of_another_maker(device):
+        return (
+            f"uncalibrated: nothing was measured on any GPU of {device.vendor}; {device.id} is answered by an analytic "
+            "roofline whose constants come from an H200 and CUDA's kernels, hence the wide interval"
+        )
     return (
         f"uncalibrated: {device.id} is extrapolated from an analytic roofline until measured data covers it; "
         f"no measurement of {device.name} went into this answer, and the roofline's constants come from an H200"
     )
+
+
+def _is_of_another_maker(device: Device) -> bool:
+    return not device.is_cpu and not device.is_nvidia
 
 
 @cache

@@ -125,7 +125,7 @@ def advise(
         market: ``on-demand`` or ``spot``.
         pue: Energy of the data centre over that of the devices.
         prices: A file of your own prices.
-        devices: Names from the catalogue; ``all`` means every GPU in it.
+        devices: Names from the catalogue; ``all`` means every GPU of it that a price is known for.
         dtype: fp32, fp16, bf16, …
         mig: Try MIG slices too.
         shared: Try two and three copies of the model on one GPU under MPS too, where that was measured.
@@ -169,7 +169,7 @@ def advise_serving(
     limit = requirements.max_batch or _LARGEST_BATCH
     # Powers of two only: every batch size costs one prediction for each device and slice.
     batch_sizes = [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]
-    gpus = [device for device_or_name in devices for device in devices_named(device_or_name)]
+    gpus = _considered(devices, renting)
     graph = load_graph(
         model, input_shape=input_shape, trust=trust, use_cache=use_cache, memory_limit_gib=memory_limit_gib,
         timeout_s=timeout_s,
@@ -206,7 +206,7 @@ def advise_training(
 ) -> TrainingAdvice:
     """Hours, dollars, energy and carbon of training on one device of each kind, cheapest first."""
     renting = renting or Renting()
-    gpus = [device for device_or_name in devices for device in devices_named(device_or_name)]
+    gpus = _considered(devices, renting)
     offers = _offers(gpus, renting)
     choices, refused = [], []
     for point in sweep(
@@ -230,6 +230,17 @@ def advise_training(
     choices.sort(key=lambda choice: (choice.cost.usd is None, choice.cost.usd.value if choice.cost.usd else 0.0,
                                    choice.cost.hours.value))  # fmt: skip
     return TrainingAdvice(tuple(choices), tuple(refused), steps)
+
+
+def _considered(devices: Sequence[str | Device], renting: Renting) -> list[Device]:
+    """The devices that a user names; of all, those that somebody rents out: most of the catalogue has no price."""
+    rented = {price.device for price in load_prices(renting.prices)}
+    return [
+        device
+        for device_or_name in devices
+        for device in devices_named(device_or_name)
+        if device_or_name != ALL or device.id in rented
+    ]
 
 
 def _mig_slices(device: Device) -> list[Slice]:
