@@ -140,3 +140,15 @@ def test_conformal_quantiles() -> None:
 def test_a_setting_gives_its_seed_and_threads_to_every_fit() -> None:
     fit = Settings(seed=7, threads=3).seeded(QUICK.unit)
     assert (fit.seed, fit.threads, fit.rounds) == (7, 3, QUICK.unit.rounds)
+
+
+def test_a_device_whose_power_nobody_measured_has_times_alone() -> None:
+    unmetered = tuple(
+        replace(sample, truth={**sample.truth, "power_w": np.nan, "energy_j": np.nan, "memory_mib": np.nan})
+        for sample in small_samples()
+    )
+    model = UnitModel.load(fit_unit_trees(unmetered, architectures(unmetered), QUICK))
+    sample = unmetered[0]
+    estimates = model.predict(sample.units, sample.setting, sample.roofline_w).estimates
+    assert set(estimates) == {"latency_ms"}
+    assert set(model.card["held_out"]) == {"latency_ms"}

@@ -51,6 +51,19 @@ def test_a_prediction_has_all_fields(trees: UnitModel, dtype: str, mode: str) ->
     assert not doubts(prediction, SLICE_DOUBT)
 
 
+def test_what_nobody_measured_is_absent_or_counted(trees: UnitModel) -> None:
+    named = {
+        name: model for name, model in trees.models.items() if not name.startswith(("power_w", "energy_j", "memory"))
+    }
+    times_alone = UnitModel(named, trees.card, trees.known, trees.reach)
+    work = workload(64, 64)
+    prediction = UnitPredictor(times_alone).predict(work)
+    assert prediction.power_w is None
+    assert prediction.energy_j is None
+    assert prediction.memory_mib == RooflinePredictor().predict(work).memory_mib
+    assert prediction.latency_ms == UnitPredictor(trees).predict(work).latency_ms
+
+
 def test_each_operator_has_the_time_of_its_own_units(trees: UnitModel) -> None:
     work = workload(graph=blocks(64, 1024))
     units = extract_units(work)

@@ -273,16 +273,21 @@ def fit_workload_trees(
         log(metric)
         truth = _truth(samples, metric)
         known = is_replayed & np.isfinite(truth)
+        if not known.any():
+            continue  # nobody measured the power of a CPU
         # 1.0 stands for missing truths, which ``known`` leaves out below
         target = np.log(np.where(known, truth, 1.0) / base[metric])
         fit = settings.gentle if NETWORK in models and metric == "latency_ms" else settings.whole
         held_out[metric] = base[metric] * np.exp(_cross_fit(features, target, known, folds, settings.seeded(fit)))
         models[metric] = trees_of(settings.seeded(fit).fit(features[known], target[known])).to_bytes()
-    held_out["energy_j"] = held_out["power_w"] * held_out["latency_ms"] / KILO
+    if "power_w" in held_out:
+        held_out["energy_j"] = held_out["power_w"] * held_out["latency_ms"] / KILO
     quantiles, errors = {}, {}
     for metric in METRICS:
         truth = _truth(samples, metric)
         known = is_replayed & np.isfinite(truth)
+        if not known.any() or metric not in held_out:
+            continue
         error = np.abs(np.log(np.where(known, truth, 1.0) / held_out[metric]))
         target = np.log(np.maximum(error, _MIN_ERROR))
         # also the expected error is cross-fitted: a score must not use its own fold

@@ -123,7 +123,7 @@ class UnitModel:
         return UnitPredictions.mean_of([self.models["unit"].predict(tree_rows(units.features))], [])
 
     def predict(self, units: DistinctUnits, setting: Setting, roofline_w: float) -> WorkloadPrediction:
-        """Predict all metrics of one workload, with intervals."""
+        """Predict all metrics of one workload that were measured on the device, with intervals."""
         predictions = self.predict_units(units)
         unit_us, unit_w = np.exp(predictions.log_ratio) * units.bound_us, predictions.power_w
         row = pool(units, unit_us, setting)
@@ -141,7 +141,8 @@ class UnitModel:
         values = {name: base[name] * math.exp(self._ratio(name, row)) for name in base}
         # energy has no trees of its own, so that it never contradicts power and latency; it has its own interval
         values["energy_j"] = values["power_w"] * seconds_from_ms(values["latency_ms"])
-        estimates = {name: self._interval(name, value, row) for name, value in values.items()}
+        measured = [name for name in values if f"{name}_error" in self.models]
+        estimates = {name: self._interval(name, values[name], row) for name in measured}
         return WorkloadPrediction(unit_us, estimates, distance, beyond)
 
     def distances(self, rows: Row) -> NDArray[np.float64]:

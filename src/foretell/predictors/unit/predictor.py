@@ -6,6 +6,7 @@ words: which parts of the workload are unlike anything measured, and how much of
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -102,23 +103,20 @@ class UnitPredictor:
         setting = Setting.of(workload, base.memory_mib.value)
         prediction = model.predict(distinct, setting, base.power_w.value)
         estimates = prediction.estimates
-        latency, memory = estimates["latency_ms"].at_least(base.facts[LEAST_LATENCY_MS]), estimates["memory_mib"]
-        # a device does not draw more than its TDP, whatever the correction says
-        power = _capped(estimates["power_w"], workload.target.device.tdp_w)
-        # both may have changed: energy stays their product
-        energy_j = power.value * seconds_from_ms(latency.value)
+        latency = estimates["latency_ms"].at_least(base.facts[LEAST_LATENCY_MS])
+        # where nobody measured the memory, it is counted as for any device
+        memory = estimates.get("memory_mib", base.memory_mib)
         answer = replace(
             base,
             predictor=model.card["predictor"],
             latency_ms=latency,
             memory_mib=memory,
-            energy_j=estimates["energy_j"].scaled(energy_j / estimates["energy_j"].value),
-            power_w=power,
             throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
             occupancy=occupancy_of(workload, distinct, prediction.unit_us),
-            device_memory_mib=memory + CONTEXT_MIB,
+            device_memory_mib=memory + CONTEXT_MIB if workload.target.device.is_nvidia else None,
             breakdown=operator_shares(units, prediction.unit_us[distinct.member], latency.value),
             warnings=(*base.warnings, *_warnings(workload, model.reach, distinct, prediction)),
+            **_power_and_energy(estimates, latency, workload.target.device.tdp_w),
         )
         return with_options(answer, workload, model.card.get("options", ()))
 
@@ -127,6 +125,19 @@ class UnitTreesPredictor(UnitPredictor):
     """The same with trees on units: they are fitted in minutes on a CPU."""
 
     name = "unit-trees"
+
+
+def _power_and_energy(
+    estimates: Mapping[str, Estimate], latency: Estimate, most_w: float
+) -> dict[str, Estimate | None]:
+    """Both, or none where nobody measured power."""
+    if "power_w" not in estimates:
+        return {"power_w": None, "energy_j": None}
+    # a device does not draw more than its TDP, whatever the correction says
+    power = _capped(estimates["power_w"], most_w)
+    # both may have changed: energy stays their product
+    energy_j = power.value * seconds_from_ms(latency.value)
+    return {"power_w": power, "energy_j": estimates["energy_j"].scaled(energy_j / estimates["energy_j"].value)}
 
 
 def _capped(estimate: Estimate, limit: float) -> Estimate:
