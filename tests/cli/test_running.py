@@ -10,7 +10,10 @@ from foretell.cli.running import MAX_MESSAGE, fail, run_application
 
 
 def test_debug_shows_a_traceback_wherever_it_stands(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in (["--debug", "predict", model, "--device", "h2000"], ["predict", model, "--device", "h2000", "--debug"]):
+    for argv in (
+        ["--debug", "predict", model, "--device", "h2000"],
+        ["predict", model, "--device", "h2000", "--debug"],
+    ):
         shown = run(capsys, *argv, code=2)
         assert "Traceback" in shown
         assert shown.splitlines()[-1].startswith("foretell: Unknown device")
