@@ -38,7 +38,7 @@ BAD_PREDICT = {
     "optimizer": (["--mode", "training", "--optimizer", "adan"], "Unknown optimizer"),
     "optimizer in inference": (["--optimizer", "sgd"], "training"),
     "predictor": (["--predictor", "oracle"], "Unknown predictor"),
-    "device": (["--device", "h20"], "Did you mean"),
+    "device": (["--device", "h2000"], "Did you mean"),
     "strange device": (["--device", "abacus"], "foretell devices"),
     "slice": (["--slice", "half"], "slice"),
     "slice larger than the device": (["--slice", "sms:100000"], "132"),
@@ -77,7 +77,7 @@ def test_a_bad_option_of_inspect(refuse: Refuse, place: Path, name: str) -> None
 def test_a_bad_command(refuse: Refuse) -> None:
     refuse("fortell")
     refuse("predict")
-    refuse("devices", "h20")
+    refuse("devices", "h2000")
 
 
 def test_names_inside_a_model_cannot_steer_the_terminal(

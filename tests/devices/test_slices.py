@@ -160,3 +160,11 @@ def test_a_larger_mig_instance_is_never_less_hardware(device, data):
     if all(bigger) and one.memory_gib >= other.memory_gib:
         assert_no_less(*parts)
     assert_no_less(hardware(device, None), parts[0])
+
+
+@pytest.mark.parametrize("text", ["mps:50", "sms:8", "mig:1g.18gb"])
+def test_a_gpu_of_another_maker_has_no_slices(text):
+    with pytest.raises(
+        DeviceError, match=f"Slice '{text}' is NVIDIA's, and mi300x is a GPU of AMD: leave the slice out"
+    ):
+        parse_slice(text, find_device("mi300x"))

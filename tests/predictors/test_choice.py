@@ -9,7 +9,7 @@ from foretell.errors import ModelError, UnknownNameError
 from foretell.predictors import PREDICTORS, best_predictor, find_predictor
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.unit.predictor import UnitPredictor
-from foretell.records import Target, Workload
+from foretell.records import Prediction, Target, Workload
 from foretell.testing import tiny_graph
 
 
@@ -55,3 +55,17 @@ def test_a_file_is_read_and_an_absent_one_refused(tmp_path: Path) -> None:
     path.write_bytes(b"something else")
     with pytest.raises(ModelError, match="not a fitted predictor"):
         find_predictor(str(path), "h200")
+
+
+@pytest.mark.parametrize(("device", "maker"), [("mi300x", "AMD"), ("max-1550", "Intel"), ("apple-m4-max", "Apple")])
+def test_a_gpu_of_another_maker_is_said_to_be_unmeasured_in_a_wide_interval(device: str, maker: str) -> None:
+    def predicted(name: str) -> Prediction:
+        return find_predictor("roofline", name).predict(Workload(tiny_graph(), Target(find_device(name))))
+
+    other, nvidia = predicted(device), predicted("a100")
+    assert f"nothing was measured on any GPU of {maker}" in other.warnings[0]
+    assert other.extrapolated
+    assert other.device_memory_mib is None  # what nvidia-smi shows is none of its business
+    assert other.latency_ms is not None
+    assert nvidia.latency_ms is not None
+    assert other.latency_ms.high / other.latency_ms.low > 2 * nvidia.latency_ms.high / nvidia.latency_ms.low

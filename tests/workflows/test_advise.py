@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from foretell.advisors.placement import Requirements
+from foretell.advisors.prices import load_prices
 from foretell.errors import InputError
 from foretell.testing import tiny_onnx
 from foretell.workflows.advise import NOT_RENTED, Renting, advise, advise_serving, advise_training
@@ -78,6 +79,15 @@ def test_a_device_that_nobody_rents_out_can_be_ranked_by_energy() -> None:
         .refused[0]
         .reason.startswith("usd: unknown")
     )
+
+
+def test_of_all_devices_those_are_considered_that_somebody_rents_out(tmp_path: Path) -> None:
+    advice = advise_serving(tiny_onnx(), Requirements(objective="energy", max_batch=1), mig=False)
+    assert {choice.candidate.device for choice in advice.choices} == {price.device for price in load_prices()}
+    own = tmp_path / "prices.toml"
+    own.write_text(MINE.replace('"t4"', '"mi300x"'), encoding="utf-8")
+    own_advice = advise_serving(tiny_onnx(), Requirements(max_batch=1), Renting(clouds=["mine"], prices=own), mig=False)
+    assert [choice.candidate.device for choice in own_advice.choices] == ["mi300x"]
 
 
 def test_a_training_takes_its_steps_and_the_price_of_the_instance() -> None:

@@ -130,7 +130,8 @@ def _print_one(device: Device) -> None:
         )
         table.add_row(key, shown, _source(device, key))
     out.print(table)
-    out.print(f"also called: {', '.join(device.aliases)}", soft_wrap=True)
+    if device.aliases:
+        out.print(f"also called: {', '.join(device.aliases)}", soft_wrap=True)
     if device.mig_profiles:
         out.print("slices: mps:1 … mps:100, sms:1 … sms:" + str(device.sms) + ", or a MIG profile:")
         mig = Table(box=box.SIMPLE)

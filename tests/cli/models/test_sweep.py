@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from command_line import run
+from foretell.cli.main import main
 from foretell.testing import tiny_onnx
 
 
@@ -40,3 +41,15 @@ def test_json_has_rows_with_intervals(model: str, capsys: pytest.CaptureFixture[
 
 def test_text_that_is_no_number_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "sweep", model, "-b", "1,many", code=2)
+
+
+def test_many_devices_that_nobody_measured_are_one_note(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def notes(devices: str) -> str:
+        with pytest.raises(SystemExit):
+            main(["sweep", model, "--devices", devices, "-b", "1"])
+        return capsys.readouterr().err
+
+    many = notes("h200,a100,l4,t4,l40s,a40,mi300x")
+    assert "no measurement of 6 of these devices went into their answers" in many
+    assert many.count("note: uncalibrated") == 1
+    assert notes("h200,a100,l4").count("note: uncalibrated") == 2

@@ -94,7 +94,7 @@ def test_a_cluster_of_whole_and_sliced_gpus(tmp_path: Path) -> None:
 GPU = '[[gpu]]\ndevice = "h200"\n'
 BAD_CLUSTERS = {
     "no GPU": ("", "there is no GPU"),
-    "unknown device": ('[[gpu]]\ndevice = "h20"', "Did you mean"),
+    "unknown device": ('[[gpu]]\ndevice = "h2000"', "Did you mean"),
     "no device": ("[[gpu]]\ncount = 2", "device is absent"),
     "unknown key": (GPU + "counts = 2", "Did you mean 'count'"),
     "count 0": (GPU + "count = 0", "at least 1"),

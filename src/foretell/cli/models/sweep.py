@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from foretell.workflows.sweep import Point
 
 WHOLE_DEVICE = "whole"
+_UNCALIBRATED = "uncalibrated: "
+_MANY = 5  # more notes than these are told in one
 
 
 @click.command()
@@ -129,5 +131,12 @@ def _show(points: "list[Point]", model: str) -> None:
     console().print(table)
     for found in saturations(point.prediction for point in points):
         click.echo(found.sentence)
-    for warning in dict.fromkeys(text for point in points for text in point.prediction.warnings):
+    warnings = dict.fromkeys(text for point in points for text in point.prediction.warnings)
+    unmeasured = [text for text in warnings if text.startswith(_UNCALIBRATED)]
+    if len(unmeasured) > _MANY:
+        said = f"{_UNCALIBRATED}no measurement of {len(unmeasured)} of these devices went into their answers; "
+        warnings = {said + "foretell predict --device NAME says what one rests on": None} | {
+            text: None for text in warnings if text not in unmeasured
+        }
+    for warning in warnings:
         click.echo(f"note: {printable(warning)}", err=True)
