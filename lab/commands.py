@@ -20,7 +20,9 @@ ALONE = {
     "lilou-analyser": "lab.papers.lilou.analyser",
     "dnn-occu": "lab.papers.dnn_occu.study",
     "mixes": "lab.judging.mixes",
+    "collectives": "lab.judging.collectives",
 }
+FROM_TABLES = ("collectives",)  # judged by public tables, whose folder follows the name
 
 
 @click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -92,7 +94,7 @@ def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, devi
     required=True,
     metavar="PREDICTOR…",
     help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
-    "alone: lilou-partitioner, lilou-analyser, dnn-occu, mixes.",
+    "alone: lilou-partitioner, lilou-analyser, dnn-occu, mixes, collectives TABLES.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")
@@ -126,6 +128,10 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Judge predictors of papers beside the product's, on workloads that none has seen."""
+    if predictors[0] in FROM_TABLES:
+        if len(predictors) != 2:
+            raise InputError(f"{predictors[0]} is judged by public tables: give their folder after the name.")
+        predictors, store = predictors[:1], Path(predictors[1])
     if any(name in ALONE for name in predictors):
         if len(predictors) > 1:
             raise InputError(f"{', '.join(ALONE)} have tables of their own: name one of them, and nothing else.")
