@@ -10,7 +10,7 @@ import pytest
 from foretell.errors import InputError
 from foretell.training.judging.table import Comparison
 from foretell.workflows.measure.collect import CAMPAIGNS
-from lab.commands import ALONE, KINDS, main, read_shares
+from lab.commands import ALONE, FROM_TABLES, KINDS, main, read_shares
 from lab.judging import comparison
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def test_limits_and_shares_of_labels_reach_the_workflow(
 REPORTS = {"flattened": "flattened-gpu", "dnn-occu": "dnn-occu", "mixes": "mixes"}
 
 
-@pytest.mark.parametrize("model", ALONE)
+@pytest.mark.parametrize("model", [name for name in ALONE if name not in FROM_TABLES])
 def test_papers_with_tables_of_their_own_are_fitted_on_one_machine_and_judged_on_another(
     model: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +83,8 @@ def test_papers_with_tables_of_their_own_are_fitted_on_one_machine_and_judged_on
         (("evaluate", "trappm", "--label-shares", "a,1"), "Got the shares 'a,1'; give numbers"),
         (("evaluate", "dipm"), "Unknown predictor 'dipm'. Did you mean 'dippm'?"),
         (("fit", "dipm"), "Unknown network 'dipm'."),
+        (("evaluate", "collectives"), "give their folder after the name"),
+        (("evaluate", "collectives", "absent"), "There is no a100_sxm_comm.parquet below absent"),
         (("collect", "absent.toml"), "Cannot read the plan absent.toml"),
     ],
 )

@@ -1,0 +1,1 @@
+"""Predictors: language models as they are served: weights, cache, steps, several GPUs."""
