@@ -20,7 +20,7 @@ _COLUMNS = (
 def packing_page(title: str, lines: Sequence[tuple[str, str]], gantt: str, jobs: Sequence[dict[str, object]]) -> str:
     """The page as one HTML text; ``jobs`` are rows of a packing."""
     sums = table([Column(""), Column("")], [Line([safe(name), safe(value)]) for name, value in lines])
-    rows = table(_COLUMNS, [_line(row) for row in jobs[:_MAX_ROWS]])
+    rows = table(_COLUMNS, [_line(row) for row in jobs[:_MAX_ROWS]], cards=True)
     more = f"<p>and {len(jobs) - _MAX_ROWS:,} more; --json has them</p>" if len(jobs) > _MAX_ROWS else ""
     return plain_page(title, sums, f'<div class="wide">{gantt}</div>', rows, more)
 

@@ -11,7 +11,16 @@ th,td{padding:4px 12px 4px 0;text-align:left;border-bottom:1px solid #8884}th.n,
 th,td.n{white-space:nowrap}td small{display:block;opacity:.7}
 .scroll{overflow-x:auto;margin:16px 0}.off{opacity:.6}.own{font-weight:600}
 .chart{max-width:760px}
-.wide{overflow-x:auto}.wide>svg{min-width:640px}
+.wide{overflow-x:auto}.wide>svg{min-width:640px}.cards{margin:16px 0}
+@media (max-width:40rem){
+.cards table,.cards tbody{display:block}.cards thead{display:none}
+.cards tr{display:grid;grid-template-columns:repeat(auto-fill,minmax(6rem,1fr));gap:.3rem 1rem;padding:.7rem 0;
+border-bottom:1px solid #8884}
+.cards td{display:block;padding:0;border:0;text-align:left}.cards td.n{text-align:left;white-space:normal}
+.cards td:first-child{grid-column:1/-1}.cards td:empty{display:none}
+.cards td[data-head]:not(:first-child)::before{content:attr(data-head);display:block;opacity:.7;font-size:.75rem}
+.wide>svg{min-width:520px}
+}
 """
 
 

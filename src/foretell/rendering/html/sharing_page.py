@@ -55,4 +55,4 @@ def sharing_page(title: str, rows: Sequence[SharedRow], sums: Sequence[tuple[str
     ]  # fmt: skip
     together = table([Column(""), Column("")], [Line([safe(name), safe(text)]) for name, text in sums])
     chart = sharing_chart("One run of each model, with 90 % intervals", rows)
-    return plain_page(title, f'<div class="chart">{chart}</div>', table(columns, lines), together)
+    return plain_page(title, f'<div class="chart">{chart}</div>', table(columns, lines, cards=True), together)

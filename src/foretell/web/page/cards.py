@@ -247,9 +247,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -
     lines = []
     for row in rows:
         cells = []
-        for kind, text in zip(kinds, row):
+        for kind, title, text in zip(kinds, head, row):
             main, _, aside = text.partition("\n")
-            cells.append(f"<td{kind}>{safe(main)}{f'<small>{safe(aside)}</small>' if aside else ''}</td>")
+            named = f" data-head='{safe(title)}'" if title else ""
+            cells.append(f"<td{kind}{named}>{safe(main)}{f'<small>{safe(aside)}</small>' if aside else ''}</td>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return (
         f"<div class='ft-scroll'><table><thead><tr>{titles}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"

@@ -32,6 +32,19 @@ CSS = """
 .ft .ft-text { text-align: left; min-width: 8rem; }
 .ft tr + tr td { border-top: 1px solid var(--border-color-primary); }
 .ft td small { display: block; color: var(--ft-quiet); font-size: .78rem; white-space: nowrap; }
+@media (max-width: 40rem) {
+  .ft table, .ft tbody { display: block; }
+  .ft thead { display: none; }
+  .ft tr { display: grid; grid-template-columns: repeat(auto-fill, minmax(6.5rem, 1fr)); gap: .2rem 1rem;
+    padding: .6rem .8rem; }
+  .ft tr + tr { border-top: 1px solid var(--border-color-primary); }
+  .ft td, .ft tr + tr td { display: block; padding: 0 !important; border: 0; text-align: left; }
+  .ft td:first-child { grid-column: 1 / -1; font-weight: 600; }
+  .ft td small { font-weight: 400; white-space: normal; }
+  .ft td:empty { display: none; }
+  .ft td[data-head]:not(:first-child)::before { content: attr(data-head); display: block; color: var(--ft-quiet);
+    font-size: .75rem; overflow-wrap: anywhere; }
+}
 .ft-charts { columns: 2 24rem; column-gap: .7rem; margin: .7rem 0 0; }
 .ft-charts > div { padding: .2rem; margin-bottom: .7rem; break-inside: avoid; }
 .ft-notes { margin: .5rem 0; padding-left: 1.1rem; list-style: disc; color: var(--ft-quiet);
