@@ -208,6 +208,16 @@ def test_tf32_is_not_fp32_and_no_precision_of_a_cpu() -> None:
         foretell.predict(
             tiny_onnx(), device=next(place.id for place in foretell.devices() if place.is_cpu), dtype="tf32"
         )
+    with pytest.raises(InputError, match="TF32 is a precision of NVIDIA's GPUs; mi300x is a GPU of AMD: use fp32"):
+        foretell.predict(tiny_onnx(), device="mi300x", dtype="tf32")
+
+
+def test_a_gpu_without_double_precision_does_not_answer_in_it() -> None:
+    with pytest.raises(InputError, match=r"No rate in fp64 is known of apple-m4-max .*: use fp32"):
+        foretell.predict(tiny_onnx(), device="apple-m4-max", dtype="fp64")
+    slow = foretell.predict(tiny_onnx(), device="rtx-4090", dtype="fp64", batch_size=4096).latency_ms
+    fast = foretell.predict(tiny_onnx(), device="rtx-4090", batch_size=4096).latency_ms
+    assert slow.value > fast.value
 
 
 def test_channels_last_is_stated_in_the_answer() -> None:

@@ -76,8 +76,11 @@ def read_configuration(
     # A CPU has no CUDA graphs: it runs eagerly, whatever the default runtime.
     target = Target(place, part, EAGER if place.is_cpu else runtime)
     size, number = check_batch_size(batch_size), check_dtype(dtype)
-    if number == TF32 and place.is_cpu:
-        raise InputError(f"TF32 is a precision of NVIDIA's GPUs; {place.id} is a CPU: use fp32.")
+    if number == TF32 and not place.is_nvidia:
+        what = "a CPU" if place.is_cpu else f"a GPU of {place.vendor}"
+        raise InputError(f"TF32 is a precision of NVIDIA's GPUs; {place.id} is {what}: use fp32.")
+    if number == "fp64" and "fp64" not in place.vector_tflops:
+        raise InputError(f"No rate in fp64 is known of {place.id} (some GPUs have none): use fp32.")
     return Configuration(target, size, number, mode, check_optimizer(optimizer, mode), channels_last)
 
 

@@ -37,6 +37,11 @@ def test_a_lower_power_limit_is_written():
     assert tomllib.loads(new.text) == {"like": "rtx-4090", "tdp_w": 320}
 
 
+def test_a_card_with_more_memory_than_its_namesake_is_told_apart():
+    new = describe_gpu(parse_gpu("NVIDIA GeForce RTX 4060 Ti, 16380, 160.00, 3105, 8.9, 4\n"))
+    assert tomllib.loads(new.text) == {"like": "rtx-4060-ti", "memory_gib": 16.0, "memory_mib": 16380}
+
+
 def test_what_nobody_can_read_of_another_gpu_is_asked_for(tmp_path):
     gpu = parse_gpu("NVIDIA RTX Example, 49140, 300.00, 3105, 8.9, [N/A]\n")
     new = describe_gpu(gpu)

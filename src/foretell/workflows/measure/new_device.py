@@ -25,6 +25,7 @@ _QUERIES = ("name", "memory.total", "power.limit", "clocks.max.sm", "compute_cap
 _CPU_INFO = Path("/proc/cpuinfo")
 _MEMORY_INFO = Path("/proc/meminfo")
 _SAME_POWER = 0.02  # nvidia-smi rounds, and boards differ a little
+_SAME_MEMORY = 0.1  # a driver keeps some of it
 _USUAL_CPU_W = 65.0
 _ASK = {
     "sms": "multiprocessors of the product, from its datasheet",
@@ -111,10 +112,15 @@ def _head(name: str) -> str:
 
 def _differences(gpu: Mapping[str, object], known: Device) -> list[str]:
     """What nvidia-smi says otherwise than the catalogue."""
-    power = gpu.get("tdp_w")
+    lines = []
+    power, memory = gpu.get("tdp_w"), gpu.get("memory_gib")
     if isinstance(power, float) and abs(power / known.tdp_w - 1) > _SAME_POWER:
-        return [f"tdp_w = {power:g}  # its power limit; the catalogue has {known.tdp_w:g}\n"]
-    return []
+        lines.append(f"tdp_w = {power:g}  # its power limit; the catalogue has {known.tdp_w:g}\n")
+    # drivers give cards of two sizes one name, such as GeForce RTX 4060 Ti
+    if isinstance(memory, float) and abs(memory / known.memory_gib - 1) > _SAME_MEMORY:
+        lines.append(f"memory_gib = {memory:g}  # the catalogue has {known.memory_gib:g}\n")
+        lines.append(f"memory_mib = {gpu['memory_mib']}\n")
+    return lines
 
 
 def _reached(ceilings: Ceilings | None, kind: str) -> dict[str, object]:
