@@ -147,6 +147,7 @@ def evaluate(
         _table("The same, by lengths", _by(fresh, lambda row: f"{row.prompt} + {row.answer}"), fitted),
         _table("The same, by precision of the weights", _by(fresh, lambda row: row.deployment.weights), fitted),
         _table("Models that taught the engines' times", _by(taught, lambda row: f"{row.model}, {row.engine}"), fitted),
+        _repeated(rows),
         _worst(fresh),
     ]  # fmt: skip
     splitwise = store.parent / "splitwise_perf_model.parquet"
@@ -194,6 +195,27 @@ def _tau(judged: Sequence[Judged]) -> float | None:
             predicted = np.array([one.row.rate(one.ttft_ms, one.tpot_ms) for one in group]) / gpus
             taus.append(kendall_tau(truth, predicted))
     return float(np.mean(taus)) if taus else None
+
+
+def _repeated(rows: Sequence[ServedRow]) -> Comparison:
+    """How far the table is from itself: rows of one configuration, each against the median of them."""
+    groups: dict[tuple[object, ...], list[ServedRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.model, row.engine, row.parallelism, row.prompt, row.answer, row.clients].append(row)
+    errors: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for group in groups.values():
+        if len(group) > 1:
+            middle = [float(np.median([getattr(row, name) for row in group])) for name in ("ttft_ms", "tpot_ms")]
+            for row in group:
+                pair = (abs(middle[0] / row.ttft_ms - 1), abs(middle[1] / row.tpot_ms - 1))
+                errors[f"{row.model}, {row.engine}"].append(pair)
+    cells: dict[str, dict[str, Cell]] = {
+        name: {"count": len(pairs), "TTFT": float(np.median(np.array(pairs)[:, 0])),
+               "TPOT": float(np.median(np.array(pairs)[:, 1]))}
+        for name, pairs in sorted(errors.items())
+    }  # fmt: skip
+    title = "Rows measured more than once, against the median of their configuration"
+    return Comparison(title, cells, ranked=False, shares=_SHARES, head="rows")
 
 
 def _worst(judged: Sequence[Judged], count: int = 12) -> Comparison:

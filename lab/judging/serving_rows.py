@@ -105,7 +105,7 @@ def read_serving(folder: Path) -> list[ServedRow]:
     seen: set[tuple[object, ...]] = set()
     kept = []
     for row in rows:
-        key = (MODELS[row["model_path"]], row["silicon_ttft_ms"], row["silicon_tpot_ms"])
+        key = (MODELS[row["model_path"]], f"{row['silicon_ttft_ms']:.4g}", f"{row['silicon_tpot_ms']:.4g}")
         if row["mode"] != "agg" or key in seen:
             continue
         seen.add(key)

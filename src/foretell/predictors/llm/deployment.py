@@ -142,10 +142,14 @@ class Deployment:
         logits = sequences * model.vocabulary * 4 * 2 / self.tensor
         return token_budget * (4 * model.hidden + 3 * inner) * 2 + logits
 
-    def pool_bytes(self, sequences: int, fraction: float = MEMORY_FRACTION, token_budget: int = TOKEN_BUDGET) -> float:
-        """What one GPU has for the cache; negative where not even the weights fit."""
-        taken = self.weights_bytes_per_gpu + self.activation_bytes(token_budget, sequences) + RUNTIME_BYTES
-        return bytes_from_gib(self.device.memory_gib) * fraction - taken
+    def pool_bytes(self, sequences: int, fraction: float = MEMORY_FRACTION, *, of_free: bool = False) -> float:
+        """What one GPU has for the cache; negative where not even the weights fit.
+
+        vLLM and SGLang take a fraction of the whole memory, TensorRT-LLM one of what the rest leaves (``of_free``).
+        """
+        taken = self.weights_bytes_per_gpu + self.activation_bytes(TOKEN_BUDGET, sequences) + RUNTIME_BYTES
+        whole = bytes_from_gib(self.device.memory_gib)
+        return (whole - taken) * fraction if of_free else whole * fraction - taken
 
     def max_concurrency(self, tokens: int, fraction: float = MEMORY_FRACTION) -> int:
         """Requests of so many tokens that the cache holds at a time, on all GPUs; 0 where not even one fits."""

@@ -21,6 +21,9 @@ PAGED, EAGER = "paged", "eager"
 class Engine:
     """An engine's rules and its host's times.
 
+    ``mixes``: prompts share steps with answers. ``chunks``: long prompts are cut. ``reserves``: a request starts when
+    the cache has room for its whole answer. ``of_free``: the fraction of memory is that of what weights leave.
+
     ``step_us`` is added to every step, and ``request_us`` for each request in it. A request waits ``arrival_ms`` and
     ``arrival_steps`` steps beside the queue before its first token comes back: HTTP, tokenizer, the step that runs
     already and those that are scheduled ahead.
@@ -31,6 +34,7 @@ class Engine:
     mixes: bool = True
     chunks: bool = True
     reserves: bool = False
+    of_free: bool = False
     token_budget: int = 8192
     step_us: float = 0.0
     request_us: float = 0.0
@@ -42,7 +46,7 @@ RULES = {
     PAGED: Engine(PAGED, None),
     "vllm": Engine("vllm", "vllm"),
     "sglang": Engine("sglang", "sglang", mixes=False),
-    "trtllm": Engine("trtllm", "trtllm", chunks=False, reserves=True),
+    "trtllm": Engine("trtllm", "trtllm", chunks=False, reserves=True, of_free=True),
 }
 ENGINES = (*RULES, EAGER)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretell.predictors.llm.closed_loop import ClosedLoop, Request, Served
-from foretell.predictors.llm.deployment import MEMORY_FRACTION, Deployment
+from foretell.predictors.llm.deployment import MEMORY_FRACTION
 from foretell.predictors.llm.engines import Engine
 from foretell.predictors.llm.steps import Chunk, Steps
 from foretell.units import KILO
@@ -40,7 +40,9 @@ def serve(
 
     # states of linear attention count as tokens of the longest request
     per_token = place.cache_bytes_per_gpu(longest) / longest
-    capacity = max(place.pool_bytes(clients, fraction, engine.token_budget) / place.pipeline / per_token, longest)
+    pool = place.pool_bytes(clients, fraction, of_free=engine.of_free)
+    # the cache of a stage is shared by the requests in all stages
+    capacity = max(pool / place.pipeline / per_token, longest)
     return ClosedLoop(step_us, engine, clients, capacity).run(requests)
 
 
@@ -66,8 +68,3 @@ def steady_load(steps: Steps, engine: Engine, prompt: int, answer: int, clients:
 def with_arrival(ttft_ms: float, tpot_ms: float, engine: Engine) -> float:
     """The time to a first token with what a request waits for beside the queue."""
     return ttft_ms + engine.arrival_ms + engine.arrival_steps * tpot_ms
-
-
-def replica(deployment: Deployment, clients: int) -> int:
-    """The clients of one replica."""
-    return max(1, -(-clients // deployment.data))

@@ -36,6 +36,7 @@ _ELEMENTWISE_SHARE = 0.8
 # the share of the peak that chunked kernels of a delta rule are taken to reach; they were not measured
 _LINEAR_SHARE = 0.25
 _LINEAR_KERNELS = 6
+_BESIDE = 256  # VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD; SGLang fuses it, TensorRT-LLM uses a second stream
 _TOKENS = np.unique(np.round(np.geomspace(1, 32768, 61))).astype(np.float64)
 _BATCHES = np.unique(np.round(np.geomspace(1, 2048, 23))).astype(np.float64)
 _CONTEXTS = np.unique(np.round(np.geomspace(1, 131072, 27))).astype(np.float64)
@@ -230,7 +231,8 @@ class Steps:
             )
         total = self._product_us(_TOKENS, part.count, hidden, "bf16") + 2 * LAUNCH_US  # the router and its choice
         if part.shared:
-            total += self._dense_us(part.shared, "shared", True)
+            # engines run the shared expert beside the others while the GPU has room (vLLM's limit is 256 tokens)
+            total += np.where(_TOKENS <= _BESIDE, 0.0, self._dense_us(part.shared, "shared", True))
         replicas = place.data if place.shares_experts else 1
         rows = len(_TOKENS)
         work = {
