@@ -152,9 +152,10 @@ def evaluate(
 ) -> None:
     """Judge predictors of papers beside the product's, on workloads that none has seen."""
     if predictors[0] in FROM_TABLES:
-        if len(predictors) != 2:
-            raise InputError(f"{predictors[0]} is judged by public tables: give their folder after the name.")
-        predictors, store = predictors[:1], Path(predictors[1])
+        name, *folders = predictors
+        if len(folders) != 1:
+            raise InputError(f"{name} is judged by public tables: give their folder after the name.")
+        predictors, store = (name,), Path(folders[0])
     if any(name in ALONE for name in predictors):
         if len(predictors) > 1:
             raise InputError(f"{', '.join(ALONE)} have tables of their own: name one of them, and nothing else.")

@@ -106,6 +106,7 @@ class UnitPredictor:
         latency = estimates["latency_ms"].at_least(base.facts[LEAST_LATENCY_MS])
         # where nobody measured the memory, it is counted as for any device
         memory = estimates.get("memory_mib", base.memory_mib)
+        power, energy = _power_and_energy(estimates, latency, workload.target.device.tdp_w)
         answer = replace(
             base,
             predictor=model.card["predictor"],
@@ -116,7 +117,8 @@ class UnitPredictor:
             device_memory_mib=memory + CONTEXT_MIB if workload.target.device.is_nvidia else None,
             breakdown=operator_shares(units, prediction.unit_us[distinct.member], latency.value),
             warnings=(*base.warnings, *_warnings(workload, model.reach, distinct, prediction)),
-            **_power_and_energy(estimates, latency, workload.target.device.tdp_w),
+            power_w=power,
+            energy_j=energy,
         )
         return with_options(answer, workload, model.card.get("options", ()))
 
@@ -129,15 +131,15 @@ class UnitTreesPredictor(UnitPredictor):
 
 def _power_and_energy(
     estimates: Mapping[str, Estimate], latency: Estimate, most_w: float
-) -> dict[str, Estimate | None]:
+) -> tuple[Estimate | None, Estimate | None]:
     """Both, or none where nobody measured power."""
     if "power_w" not in estimates:
-        return {"power_w": None, "energy_j": None}
+        return None, None
     # a device does not draw more than its TDP, whatever the correction says
     power = _capped(estimates["power_w"], most_w)
     # both may have changed: energy stays their product
     energy_j = power.value * seconds_from_ms(latency.value)
-    return {"power_w": power, "energy_j": estimates["energy_j"].scaled(energy_j / estimates["energy_j"].value)}
+    return power, estimates["energy_j"].scaled(energy_j / estimates["energy_j"].value)
 
 
 def _capped(estimate: Estimate, limit: float) -> Estimate:
