@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -141,9 +142,12 @@ def test_an_unreadable_file(refuse: Refuse, place: Path, monkeypatch: pytest.Mon
     path = save(tiny_onnx(), place / "closed.onnx")
     path.chmod(0)
     if os.access(path, os.R_OK):  # root reads everything
+        really_open = Path.open
 
-        def denied(self: Path, *args: object, **kwargs: object) -> None:
-            raise PermissionError(13, "Permission denied")
+        def denied(self: Path, *args: Any, **kwargs: Any) -> Any:
+            if self.name == path.name:
+                raise PermissionError(13, "Permission denied")
+            return really_open(self, *args, **kwargs)
 
         monkeypatch.setattr(Path, "open", denied)
     assert "Permission denied" in refuse("predict", path)

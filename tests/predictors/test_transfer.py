@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from foretell.devices import find_device, parse_slice
-from foretell.errors import InputError
+from foretell.errors import DeviceError, InputError
 from foretell.features import extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.predictors import best_predictor, find_predictor, transfer
@@ -34,7 +34,9 @@ def latency_ms(work: Workload) -> float:
 def test_it_answers_where_nothing_is_fitted() -> None:
     assert best_predictor("h200") == "unit-network"
     assert [best_predictor(name) for name in ("l4", "t4", "rtx-4090")] == ["transfer"] * 3
-    assert [best_predictor(name) for name in ("p100", "cpu", "somebody's")] == ["roofline"] * 3
+    assert [best_predictor(name) for name in ("p100", "cpu", "mi300x")] == ["roofline"] * 3
+    with pytest.raises(DeviceError):
+        best_predictor("somebody's")
     assert isinstance(find_predictor(None, "a100-sxm-40gb"), TransferPredictor)
 
 
