@@ -20,7 +20,9 @@ ALONE = {
     "lilou-analyser": "lab.papers.lilou.analyser",
     "dnn-occu": "lab.papers.dnn_occu.study",
     "mixes": "lab.judging.mixes",
+    "adapt": "lab.judging.adapt",
 }
+WITH_TABLES = ("adapt",)  # these are followed by the folder of public measurements
 
 
 @click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -92,7 +94,7 @@ def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, devi
     required=True,
     metavar="PREDICTOR…",
     help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
-    "alone: lilou-partitioner, lilou-analyser, dnn-occu, mixes.",
+    "alone: lilou-partitioner, lilou-analyser, dnn-occu, mixes, and adapt TABLES.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")
@@ -127,11 +129,23 @@ def evaluate(
 ) -> None:
     """Judge predictors of papers beside the product's, on workloads that none has seen."""
     if any(name in ALONE for name in predictors):
+        further: dict[str, Any] = {}
+        if predictors[0] in WITH_TABLES:
+            if len(predictors) != 2 or not Path(predictors[1]).is_dir():
+                raise InputError(f"{predictors[0]} needs the folder of public measurements: evaluate adapt TABLES.")
+            predictors, further = predictors[:1], {"tables": Path(predictors[1])}
         if len(predictors) > 1:
             raise InputError(f"{', '.join(ALONE)} have tables of their own: name one of them, and nothing else.")
         module: Any = importlib.import_module(ALONE[predictors[0]])
         tables = module.evaluate(
-            store, device, cache, only_networks=only_networks, fit_seconds=fit_seconds, processes=processes, log=_log
+            store,
+            device,
+            cache,
+            only_networks=only_networks,
+            fit_seconds=fit_seconds,
+            processes=processes,
+            log=_log,
+            **further,
         )
         if only_networks:
             click.echo(f"networks are cached in {printable(str(cache))}")
@@ -150,6 +164,15 @@ def evaluate(
         file = unit_models.write_report(unit_models.finished(store, device, runs), Path("reports"))
         click.echo(f"written: {printable(str(file))}", err=as_json)
     show_runs(finished_runs, as_json=as_json)
+
+
+@app.command()
+@options.store_folder
+def candidates(store: Path) -> None:
+    """Describe the models that ``foretell adapt --suggest`` chooses from, and write them into the package."""
+    from lab.judging.adapt_candidates import write_candidates
+
+    click.echo(f"written: {printable(str(write_candidates(store, _log)))}")
 
 
 def read_shares(text: str | None) -> tuple[float, ...]:

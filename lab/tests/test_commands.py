@@ -10,7 +10,7 @@ import pytest
 from foretell.errors import InputError
 from foretell.training.judging.table import Comparison
 from foretell.workflows.measure.collect import CAMPAIGNS
-from lab.commands import ALONE, KINDS, main, read_shares
+from lab.commands import ALONE, KINDS, WITH_TABLES, main, read_shares
 from lab.judging import comparison
 
 ROOT = Path(__file__).parents[2]
@@ -53,10 +53,28 @@ def test_limits_and_shares_of_labels_reach_the_workflow(
     assert not list(here.iterdir())
 
 
+def test_adapt_takes_the_folder_of_public_tables(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lab.judging import adapt
+
+    calls: list[object] = []
+
+    def record(*_: object, tables: Path, **options: object) -> list[Comparison]:
+        calls.append(tables)
+        return [Comparison("What was asked", {"a device": {"32: mape": 0.06}})]
+
+    monkeypatch.setattr(adapt, "evaluate", record)
+    (here / "tables").mkdir()
+    assert run(capsys, "evaluate", "adapt", "tables", "--report").startswith("written: reports/adapt.md")
+    assert calls == [Path("tables")]
+    assert "needs the folder of public measurements" in run(capsys, "evaluate", "adapt", code=2)
+
+
 REPORTS = {"dnn-occu": "dnn-occu", "mixes": "mixes"}
 
 
-@pytest.mark.parametrize("model", ALONE)
+@pytest.mark.parametrize("model", [name for name in ALONE if name not in WITH_TABLES])
 def test_papers_with_tables_of_their_own_are_fitted_on_one_machine_and_judged_on_another(
     model: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

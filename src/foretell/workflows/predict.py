@@ -117,7 +117,7 @@ def predict(
         # After predicting: metrics that were not measured stay predicted.
         from foretell.workflows.recall import recall
 
-        prediction = recall(prediction, workload, graph, Path(store))
+        prediction = recall(prediction, workload, graph, Path(store), model)
     prediction = _advise_mig(prediction, workload, selected, latency_limit_ms)
     latency = prediction.latency_ms
     if explain and latency is not None:
