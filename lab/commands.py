@@ -23,8 +23,10 @@ ALONE = {
     "flattened": "lab.papers.flattened.study",
     "collectives": "lab.judging.collectives",
     "llm": "lab.judging.serving",
+    "adapt": "lab.judging.adapt",
 }
-FROM_TABLES = ("collectives", "llm")  # judged by public tables, whose folder follows the name
+# judged by public tables, whose folder follows the name; adapt needs a store as well
+FROM_TABLES = ("collectives", "llm", "adapt")
 
 
 @click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -117,7 +119,7 @@ def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, devi
     required=True,
     metavar="PREDICTOR…",
     help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
-    "alone: lilou-partitioner, lilou-analyser, dnn-occu, flattened, mixes, collectives TABLES, llm TABLES.",
+    "alone: lilou-partitioner, lilou-analyser, dnn-occu, flattened, mixes; with TABLES: collectives, llm, adapt.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")
@@ -151,17 +153,29 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Judge predictors of papers beside the product's, on workloads that none has seen."""
+    further: dict[str, Any] = {}
     if predictors[0] in FROM_TABLES:
         name, *folders = predictors
-        if len(folders) != 1:
+        if len(folders) != 1 or not Path(folders[0]).is_dir():
             raise InputError(f"{name} is judged by public tables: give their folder after the name.")
-        predictors, store = (name,), Path(folders[0])
+        predictors, tables_folder = (name,), Path(folders[0])
+        if name == "adapt":
+            further["tables"] = tables_folder
+        else:
+            store = tables_folder
     if any(name in ALONE for name in predictors):
         if len(predictors) > 1:
             raise InputError(f"{', '.join(ALONE)} have tables of their own: name one of them, and nothing else.")
         module: Any = importlib.import_module(ALONE[predictors[0]])
         tables = module.evaluate(
-            store, device, cache, only_networks=only_networks, fit_seconds=fit_seconds, processes=processes, log=_log
+            store,
+            device,
+            cache,
+            only_networks=only_networks,
+            fit_seconds=fit_seconds,
+            processes=processes,
+            log=_log,
+            **further,
         )
         if only_networks:
             click.echo(f"networks are cached in {printable(str(cache))}")
@@ -180,6 +194,15 @@ def evaluate(
         file = unit_models.write_report(unit_models.finished(store, device, runs), Path("reports"))
         click.echo(f"written: {printable(str(file))}", err=as_json)
     show_runs(finished_runs, as_json=as_json)
+
+
+@app.command()
+@options.store_folder
+def candidates(store: Path) -> None:
+    """Describe the models that ``foretell adapt --suggest`` chooses from, and write them into the package."""
+    from lab.judging.adapt_candidates import write_candidates
+
+    click.echo(f"written: {printable(str(write_candidates(store, _log)))}")
 
 
 def read_shares(text: str | None) -> tuple[float, ...]:

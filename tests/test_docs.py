@@ -28,7 +28,7 @@ PAGES = [
 LONGEST_README = 120
 FEWEST_TERMS = 30
 # files that a reader makes, or that another project has
-EXAMPLES = {"net.py", "prices.toml", "carbon.toml", "tiny.toml", "my-gpu.toml", "my-cpu.toml"}
+EXAMPLES = {"adapt-plan.toml", "net.py", "prices.toml", "carbon.toml", "tiny.toml", "my-gpu.toml", "my-cpu.toml"}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"(?<![\w/.:-])((?:[\w.-]+/)*[\w.-]+\.(?:py|toml))(?![\w:])")

@@ -53,6 +53,24 @@ def test_limits_and_shares_of_labels_reach_the_workflow(
     assert not list(here.iterdir())
 
 
+def test_adapt_takes_the_folder_of_public_tables(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lab.judging import adapt
+
+    calls: list[object] = []
+
+    def record(*_: object, tables: Path, **options: object) -> list[Comparison]:
+        calls.append(tables)
+        return [Comparison("What was asked", {"a device": {"32: mape": 0.06}})]
+
+    monkeypatch.setattr(adapt, "evaluate", record)
+    (here / "tables").mkdir()
+    assert run(capsys, "evaluate", "adapt", "tables", "--report").startswith("written: reports/adapt.md")
+    assert calls == [Path("tables")]
+    assert "is judged by public tables" in run(capsys, "evaluate", "adapt", code=2)
+
+
 REPORTS = {"flattened": "flattened-gpu", "dnn-occu": "dnn-occu", "mixes": "mixes"}
 
 

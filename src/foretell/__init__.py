@@ -11,6 +11,7 @@ from foretell.workflows import devices, load_graph, predict
 
 if TYPE_CHECKING:
     from foretell.advisors.placement import Advice
+    from foretell.workflows.adapting.adapt import Adaptation, adapt
     from foretell.workflows.advise import advise
     from foretell.workflows.compare import ModelComparison, compare
     from foretell.workflows.inspect import Inspection, inspect
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from foretell.workflows.sweep import Sweep, sweep
 
 __all__ = [
+    "Adaptation",
     "Advice",
     "Device",
     "Estimate",
@@ -37,6 +39,7 @@ __all__ = [
     "Sweep",
     "Target",
     "Workload",
+    "adapt",
     "advise",
     "collect",
     "compare",
@@ -53,6 +56,7 @@ __all__ = [
 
 # names that are used less often are imported on first access, so that a prediction starts quickly
 _LATER = {
+    "Adaptation": "foretell.workflows.adapting.adapt",
     "Advice": "foretell.advisors.placement",
     "Inspection": "foretell.workflows.inspect",
     "LlmPrediction": "foretell.workflows.llm",
@@ -60,6 +64,7 @@ _LATER = {
     "Packing": "foretell.workflows.sharing.pack",
     "Sharing": "foretell.workflows.sharing.share",
     "Sweep": "foretell.workflows.sweep",
+    "adapt": "foretell.workflows.adapting.adapt",
     "advise": "foretell.workflows.advise",
     "collect": "foretell.workflows.measure.collect",
     "compare": "foretell.workflows.compare",

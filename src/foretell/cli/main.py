@@ -28,6 +28,7 @@ COMMANDS = Registry(
         "devices": "foretell.cli.devices:run",
         "profile": "foretell.cli.models.profile:run",
         "collect": "foretell.cli.collect:run",
+        "adapt": "foretell.cli.models.adapt:run",
         "calibrate": "foretell.cli.calibrate:run",
         "characterise": "foretell.cli.characterise:run",
         "train": "foretell.cli.train:train",

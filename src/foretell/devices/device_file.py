@@ -46,6 +46,24 @@ def device_of(device: str | Path | Device) -> Device:
     return device
 
 
+def is_device(name: str, device: Device) -> bool:
+    """Whether a name that a driver, a file or a person gives means this device.
+
+    >>> is_device("NVIDIA GeForce RTX 4090", find_device("rtx-4090")), is_device("l4", find_device("t4"))
+    (True, False)
+    """
+    try:
+        known = find_device(name)
+    except DeviceError:
+        return _letters(name) in (_letters(device.id), _letters(device.name))
+    # a device of the user's that is like one of the catalogue has the other's name in its own
+    return known.id == device.id or (not known.is_cpu and device.name.startswith(f"{known.name} ("))
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
 def read_device(path: Path) -> Device:
     """Read and check a file; a message says what is wrong and what would be right."""
     try:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from foretell.devices import find_device
+from foretell.errors import ModelError
 from foretell.predictors.fitted_files import best_fitted
 from foretell.predictors.protocol import Predictor
 from foretell.registry import Registry
@@ -46,10 +47,23 @@ def _supports_transfer(name: str) -> bool:
 
 
 def find_predictor(name: str | None, device: str) -> Predictor:
-    """The predictor of a name, in a file that ``foretell train`` wrote, or the best one for the device."""
+    """The predictor of a name, in a file of ``foretell train`` or ``foretell adapt``, or the best for the device."""
     path = Path(name) if name is not None else None
     if path is not None and path.suffix in _FILES:
-        predictor: Predictor = _FILES.load(path.suffix).from_file(path)
+        predictor: Predictor = _adapted(path) or _FILES.load(path.suffix).from_file(path)
     else:
         predictor = PREDICTORS.load(name or best_predictor(device))()
     return predictor
+
+
+def _adapted(path: Path) -> Predictor | None:
+    """The predictor in a file of ``foretell adapt``; None where it is another file."""
+    from foretell.predictors.adapted.model import AdaptedModel, is_adapted  # imports numpy
+    from foretell.predictors.adapted.predictor import AdaptedPredictor
+
+    if not is_adapted(path):
+        return None
+    model = AdaptedModel.from_file(path)
+    if model.card.base not in PREDICTORS:
+        raise ModelError(f"{path} starts from the predictor {model.card.base!r}, which this foretell does not have.")
+    return AdaptedPredictor(model, PREDICTORS.load(model.card.base)(), str(path))

@@ -127,7 +127,7 @@ def predict(
         # After predicting: metrics that were not measured stay predicted.
         from foretell.workflows.recall import recall
 
-        prediction = recall(prediction, workload, graph, Path(store))
+        prediction = recall(prediction, workload, graph, Path(store), model)
     if gpus > 1:
         from foretell.predictors.llm.collectives import fabric_of
         from foretell.predictors.parallel.training import predict_parallel

@@ -6,11 +6,13 @@ All cheap checks come before a model is read, because reading one may take half 
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from foretell.devices import Device, device_of, parse_slice
 from foretell.errors import InputError
 from foretell.frontends import MODES, InputSpec, ModelRequest, convert, parse_inputs
+from foretell.frontends.cache import cache_folder
 from foretell.graph import Graph, parse_dtype
 from foretell.graph.cost.training import find_optimizer
 from foretell.predictors import Predictor, find_predictor
@@ -167,13 +169,23 @@ def load_graph(
 
 
 def choose_predictor(predictor: str | None, target: Target) -> Predictor:
-    """The predictor with a name, or the best one for the device; wrapped to support slices if the target is one."""
+    """The predictor with a name, or the best one for the device; wrapped to support slices if the target is one.
+
+    One that ``foretell adapt`` made for the device on this machine is better than any other.
+    """
+    if predictor is None and (own := own_predictor_path(target.device.id)).is_file():
+        predictor = str(own)
     selected = find_predictor(predictor, target.device.id)
     if target.slice is not None:
         from foretell.predictors.slices.model import on_slices  # imports numpy, which would slow down the start
 
         selected = on_slices(selected, target.device.id)
     return selected
+
+
+def own_predictor_path(device: str) -> Path:
+    """Where ``foretell adapt`` keeps the predictor of a device, in the user's folder; it may not exist."""
+    return cache_folder() / "predictors" / f"{Path(device).name}.zip"
 
 
 def check_batch_size(batch_size: object) -> int:

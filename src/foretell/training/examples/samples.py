@@ -58,7 +58,10 @@ def read_samples(store: Path, device: str, cache: Path, log: Log = lambda _: Non
     for reason, number in failures.most_common(3):
         log(f"{number} workloads have no features: {reason}")
     if not samples:
-        raise DataError(f"{store} has no measured workload of {device}; name another folder with --store.")
+        raise DataError(
+            f"{store} has no measured workload of {device} whose graph is known; name another folder with --store. "
+            f"For a few measurements there is foretell adapt --device {device} --from {store}."
+        )
     _save(samples, file)
     return samples
 

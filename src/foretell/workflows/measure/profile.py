@@ -5,17 +5,19 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from foretell.devices import find_device
 from foretell.errors import DeviceError, ForetellError, InputError, MissingExtraError, ModelError, UntrustedModelError
 from foretell.frontends.sources import recognise
+from foretell.graph import Graph
 from foretell.optional import available
 from foretell.profiling.isolation import count_alone, measure_alone
 from foretell.profiling.replays.mps import MpsDaemon
 from foretell.profiling.single import NO_DEVICE, RUNTIMES, ZOO_BUILDER, Request
-from foretell.profiling.workload import DTYPES, TF32
+from foretell.profiling.workload import DTYPES, TF32, workload_from_json
 from foretell.records import Estimate, KernelRun, Measurement, Prediction
 from foretell.registry import did_you_mean
 from foretell.units import per_second
@@ -25,6 +27,7 @@ from foretell.workflows.workload import (
     check_batch_size,
     check_mode,
     check_optimizer,
+    load_graph,
     read_input_shape,
     runtime_name,
 )
@@ -129,6 +132,7 @@ def profile(
         from foretell.workflows.measure.collect import try_store
 
         try_store(str(store))
+    notes: tuple[str, ...] = ()
     with _gpu_share(slice) as environment:
         result = measure_alone(
             request,
@@ -142,12 +146,36 @@ def profile(
     if store is not None:
         from foretell.workflows.measure.storing import store_single
 
-        store_single(store, stored_spec(request.model), request, result)
+        on_stage("read its graph")
+        graph, lost = _graph_to_store(request, result)
+        store_single(store, stored_spec(request.model), request, result, graph)
+        notes = (lost,) if lost else ()
     # Occupancy is measured in a separate run: the profiler slows kernels down and would spoil the latency.
     counted = None
     if occupancy and result["status"] == "ok":
         counted = count_alone(request, timeout_s=timeout_s, memory_limit_gib=memory_limit_gib)
-    return to_measurement(request, result, counted, slice)
+    measurement = to_measurement(request, result, counted, slice)
+    return replace(measurement, warnings=(*measurement.warnings, *notes))
+
+
+def _graph_to_store(request: Request, result: Mapping[str, Any]) -> tuple[Graph | None, str | None]:
+    """The graph of a measured model, by which predict and adapt know it again; or why there is none."""
+    if result["status"] != "ok" or result.get("workload") is None:
+        return None, None
+    from foretell.training.examples.graphs import GraphKey, make_graph
+
+    try:
+        if request.builder == ZOO_BUILDER and request.model.partition(":")[0] not in ("timm", "torchvision"):
+            workload = workload_from_json(result["workload"])
+            return make_graph(GraphKey(workload.spec, workload.input_shape, workload.mode)), None
+        shape = list(request.inputs) or "x".join(map(str, result["workload"]["input_shape"]))
+        context = request.context if request.mode == "decode" else None
+        # the same reader as that of predict, so that equal models have equal graphs
+        return load_graph(
+            request.model, input_shape=shape, mode=request.mode, context=context, trust=request.trust
+        ), None
+    except ForetellError as error:
+        return None, f"Stored without its graph, so predict --store will not find it: {error}"
 
 
 @contextmanager

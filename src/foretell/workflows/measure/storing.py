@@ -8,16 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import InputError
+from foretell.graph import Graph
+from foretell.graph.ir.serde import to_document
 from foretell.profiling.campaign.journal import Journal, record_of
 from foretell.profiling.single import Request
-from foretell.profiling.workload import workload_from_json
+from foretell.profiling.workload import Workload, shape_text, workload_from_json
+from foretell.training.examples.graphs import GRAPH_BATCH, without_origins, write_graphs
 from foretell.workflows.data import merge_stores, write_tables
 
 PART = "profile"
 
 
-def store_single(store: str | Path, spec: str, request: Request, result: Mapping[str, Any]) -> dict[str, int]:
+def store_single(
+    store: str | Path, spec: str, request: Request, result: Mapping[str, Any], graph: Graph | None = None
+) -> dict[str, int]:
     """Append the result of one request, also a failure; return the number of new rows by table.
+
+    With the ``graph`` of the model beside it, ``predict --store`` and ``adapt`` know the model again.
 
     A failure before the input shape was known has no key, so it is not stored.
     """
@@ -44,7 +51,29 @@ def store_single(store: str | Path, spec: str, request: Request, result: Mapping
         finally:
             journal.close()
         write_tables(Path(folder))
+        if graph is not None:
+            _write_graph(Path(folder), graph_line(workload, graph))
         return merge_stores([folder], str(store))
+
+
+def _write_graph(folder: Path, line: Mapping[str, Any]) -> None:
+    """Write a table with one graph; it has a journal of its own, which belongs to no campaign."""
+    journal = Journal(folder / "graphs")
+    journal.open()
+    try:
+        journal.append_trace(line)
+    finally:
+        journal.close()
+    write_graphs(folder / "graphs", folder)
+
+
+def graph_line(workload: Workload, graph: Graph) -> dict[str, Any]:
+    """A graph as a line of a journal, under the key of its measurement."""
+    small = without_origins(graph.with_batch(GRAPH_BATCH))
+    line = {"kind": "graphs", "spec": workload.spec, "input_shape": shape_text(workload.input_shape)}
+    line |= {"mode": workload.mode, "family": workload.family, "graph_hash": small.hash}
+    line |= {"batch_size": small.batch_size, "nodes": len(small.nodes), "parameters": small.parameter_count}
+    return {**line, "torch": small.metadata.get("torch", ""), "document": to_document(small)}
 
 
 def runtime_name(request: Request) -> str:
