@@ -21,8 +21,9 @@ ALONE = {
     "dnn-occu": "lab.papers.dnn_occu.study",
     "mixes": "lab.judging.mixes",
     "collectives": "lab.judging.collectives",
+    "llm": "lab.judging.serving",
 }
-FROM_TABLES = ("collectives",)  # judged by public tables, whose folder follows the name
+FROM_TABLES = ("collectives", "llm")  # judged by public tables, whose folder follows the name
 
 
 @click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -69,6 +70,27 @@ def fit(
         click.echo(f"written: {printable(str(file))}")
 
 
+@app.command("fit-llm")
+@click.argument("tables", type=options.PATH, help="The folder of aiconfigurator's tables.")
+@click.option("--out", type=options.PATH, default=Path("out/trained"), help="Folder of the fitted files.")
+@click.option("--only-engines", is_flag=True, help="Keep the shipped kernels, and fit the engines' times only.")
+def fit_llm(tables: Path, out: Path, only_engines: bool) -> None:
+    """Fit the kernels of serving engines (ten minutes), and the times of their hosts, for foretell llm."""
+    from foretell.predictors.fitted_files import write_fitted
+    from foretell.predictors.llm import engines, kernels
+    from foretell.training.llm_kernels import fit_kernels
+    from lab.judging.serving import fit_engines
+    from lab.judging.serving_rows import read_serving
+
+    out.mkdir(parents=True, exist_ok=True)
+    fitted = kernels.shipped_kernels() if only_engines else fit_kernels(tables)
+    if not only_engines:
+        write_fitted(out, kernels.FILE, kernels.kernels_to_bytes(fitted))
+    times = fit_engines(read_serving(tables), fitted)
+    write_fitted(out, engines.FILE, times.to_bytes())
+    click.echo(f"written: {printable(str(out))}")
+
+
 @app.command()
 @click.argument("file", type=options.PATH, help="A network that python -m lab fit wrote.")
 @click.argument("model", help="A model, as for foretell predict.")
@@ -94,7 +116,7 @@ def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, devi
     required=True,
     metavar="PREDICTOR…",
     help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
-    "alone: lilou-partitioner, lilou-analyser, dnn-occu, mixes, collectives TABLES.",
+    "alone: lilou-partitioner, lilou-analyser, dnn-occu, mixes, collectives TABLES, llm TABLES.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")

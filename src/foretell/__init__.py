@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from foretell.workflows.advise import advise
     from foretell.workflows.compare import ModelComparison, compare
     from foretell.workflows.inspect import Inspection, inspect
+    from foretell.workflows.llm import LlmPrediction, llm
     from foretell.workflows.measure.collect import collect
     from foretell.workflows.measure.profile import profile
     from foretell.workflows.sharing.pack import Packing, pack
@@ -27,6 +28,7 @@ __all__ = [
     "ForetellError",
     "Graph",
     "Inspection",
+    "LlmPrediction",
     "Measurement",
     "ModelComparison",
     "Packing",
@@ -40,6 +42,7 @@ __all__ = [
     "compare",
     "devices",
     "inspect",
+    "llm",
     "load_graph",
     "pack",
     "predict",
@@ -52,6 +55,7 @@ __all__ = [
 _LATER = {
     "Advice": "foretell.advisors.placement",
     "Inspection": "foretell.workflows.inspect",
+    "LlmPrediction": "foretell.workflows.llm",
     "ModelComparison": "foretell.workflows.compare",
     "Packing": "foretell.workflows.sharing.pack",
     "Sharing": "foretell.workflows.sharing.share",
@@ -60,6 +64,7 @@ _LATER = {
     "collect": "foretell.workflows.measure.collect",
     "compare": "foretell.workflows.compare",
     "inspect": "foretell.workflows.inspect",
+    "llm": "foretell.workflows.llm",
     "pack": "foretell.workflows.sharing.pack",
     "profile": "foretell.workflows.measure.profile",
     "share": "foretell.workflows.sharing.share",

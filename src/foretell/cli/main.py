@@ -15,6 +15,7 @@ COMMANDS = Registry(
     {  # in the order of the help page
         "predict": "foretell.cli.models.predict:run",
         "advise": "foretell.cli.models.advise:run",
+        "llm": "foretell.cli.models.llm:run",
         "pack": "foretell.cli.models.pack:run",
         "compare": "foretell.cli.models.compare:run",
         "sweep": "foretell.cli.models.sweep:run",

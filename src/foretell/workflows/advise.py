@@ -184,7 +184,7 @@ def advise_serving(
             candidates += shared_candidates(graph, device, whole)
             if not is_measured(device):
                 apart.append(Refused(f"{device.id} by MPS", "sharing: nobody measured how this GPU is shared"))
-    advice = place(candidates, _offers(gpus, renting), requirements)
+    advice = place(candidates, find_offers(gpus, renting), requirements)
     notes = tuple(found.sentence for found in saturations(point.prediction for point in points))
     return replace(advice, refused=(*advice.refused, *apart), notes=notes)
 
@@ -207,7 +207,7 @@ def advise_training(
     """Hours, dollars, energy and carbon of training on one device of each kind, cheapest first."""
     renting = renting or Renting()
     gpus = [device for device_or_name in devices for device in devices_named(device_or_name)]
-    offers = _offers(gpus, renting)
+    offers = find_offers(gpus, renting)
     choices, refused = [], []
     for point in sweep(
         model, devices=gpus, batch_sizes=[batch_size], dtypes=[dtype], mode="training", optimizer=optimizer,
@@ -265,7 +265,7 @@ def _copies(prediction: Prediction) -> int:
     return profiles.get(prediction.slice or "", 1)
 
 
-def _offers(devices: Sequence[Device], renting: Renting) -> list[Offer]:
+def find_offers(devices: Sequence[Device], renting: Renting) -> list[Offer]:
     """What can be rented for each device. A device without any price is offered too, with an unknown price."""
     if renting.market not in MARKETS:
         raise InputError(f"Unknown market {renting.market!r}.{did_you_mean(renting.market, MARKETS)}")

@@ -1,0 +1,286 @@
+"""Predictors: how long one step of a serving engine takes, put together from the times of its kernels.
+
+A step runs some tokens through all layers: one token of every request that generates, and chunks of prompts. Products,
+experts, norms and exchanges between GPUs see all tokens together; attention sees each request with its own context.
+So a step is the sum of four functions, each tabulated once and interpolated in logarithms: of all tokens, of the rows
+of the output head, of the requests that generate with their mean context, and of a prompt's tokens with those before.
+Layers are taken to run one kernel after another, as under CUDA graphs; what the engine's host adds to each step is a
+constant (`foretell.predictors.llm.engines`).
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.predictors.llm.architecture import (
+    Dense,
+    GroupedAttention,
+    LatentAttention,
+    Layers,
+    LinearAttention,
+)
+from foretell.predictors.llm.collectives import Kind, collective_time, fabric_of
+from foretell.predictors.llm.deployment import Deployment
+from foretell.predictors.llm.kernels import LAUNCH_US, POWER_LAW_1_01, Kernels
+from foretell.units import GIGA, MEGA, TERA, us
+
+Array = NDArray[np.float64]
+# share of the bandwidth that fused elementwise kernels reach: docs/lab/0002-roofline.md
+_ELEMENTWISE_SHARE = 0.8
+# the share of the peak that chunked kernels of a delta rule are taken to reach; they were not measured
+_LINEAR_SHARE = 0.25
+_LINEAR_KERNELS = 6
+_BESIDE = 256  # VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD; SGLang fuses it, TensorRT-LLM uses a second stream
+_TOKENS = np.unique(np.round(np.geomspace(1, 32768, 61))).astype(np.float64)
+_BATCHES = np.unique(np.round(np.geomspace(1, 2048, 23))).astype(np.float64)
+_CONTEXTS = np.unique(np.round(np.geomspace(1, 131072, 27))).astype(np.float64)
+
+
+def _logs(values: Array) -> list[float]:
+    logs: list[float] = np.log(values).tolist()
+    return logs
+
+
+_LOG_TOKENS, _LOG_BATCHES, _LOG_CONTEXTS = _logs(_TOKENS), _logs(_BATCHES), _logs(_CONTEXTS)
+
+
+def _interpolated(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
+    """Between two points of a table, or along the line of its last two: a simulation asks for one number at a time."""
+    at = min(max(bisect_right(xs, x) - 1, 0), len(xs) - 2)
+    return ys[at] + (x - xs[at]) * (ys[at + 1] - ys[at]) / (xs[at + 1] - xs[at])
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of a prompt: tokens that one step computes, and those of the same prompt that came before."""
+
+    tokens: int
+    past: int = 0
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The device time of steps of a deployment, in µs, by one framework's kernels (None: those of all, averaged)."""
+
+    deployment: Deployment
+    kernels: Kernels
+    framework: str | None = None
+
+    def step_us(self, batch: int, context: float, chunks: Sequence[Chunk] = (), heads: int | None = None) -> float:
+        """One step: ``batch`` requests generate with ``context`` tokens on average; ``heads`` rows are sampled."""
+        prompt = sum(chunk.tokens for chunk in chunks)
+        total = self.token_us(batch + prompt) + self.head_us(batch + len(chunks) if heads is None else heads)
+        if batch:
+            total += self.generation_us(batch, context)
+        return total + self.prompts_us(chunks) if chunks else total
+
+    def token_us(self, tokens: float) -> float:
+        """What all tokens of a step pass together."""
+        return math.exp(_interpolated(math.log(tokens), _LOG_TOKENS, self._token_logs))
+
+    def head_us(self, rows: float) -> float:
+        """The output head and the sampling of so many rows."""
+        return math.exp(_interpolated(math.log(max(rows, 1)), _LOG_BATCHES, self._head_logs))
+
+    def generation_us(self, batch: float, context: float) -> float:
+        """The attention of requests that generate."""
+        if not self._has_cache:
+            return 0.0
+        x, y = math.log(batch), math.log(max(context, 1))
+        row = min(max(bisect_right(_LOG_BATCHES, x) - 1, 0), len(_LOG_BATCHES) - 2)
+        share = (x - _LOG_BATCHES[row]) / (_LOG_BATCHES[row + 1] - _LOG_BATCHES[row])
+        low, high = (_interpolated(y, _LOG_CONTEXTS, self._generation_logs[at]) for at in (row, row + 1))
+        return math.exp(low + share * (high - low))
+
+    def prompts_us(self, chunks: Sequence[Chunk]) -> float:
+        """The attention of chunks of prompts: what the prompt so far takes, less what came before."""
+        if not self._has_cache:
+            return 0.0
+        return self._context_us(1) + sum(
+            max(self._context_us(chunk.past + chunk.tokens) - self._context_us(max(chunk.past, 1)), 0.0)
+            for chunk in chunks
+        )
+
+    def _context_us(self, tokens: float) -> float:
+        return math.exp(_interpolated(math.log(tokens), _LOG_CONTEXTS, self._context_logs))
+
+    @cached_property
+    def _has_cache(self) -> bool:
+        return any(not isinstance(group.attention, LinearAttention) for group in self.deployment.architecture.groups)
+
+    @cached_property
+    def _token_logs(self) -> list[float]:
+        total = np.zeros(len(_TOKENS))
+        for group in self.deployment.architecture.groups:
+            total += group.count * (self._projections_us(group) + self._feed_forward_us(group) + self._norms_us())
+        if self.deployment.pipeline > 1:
+            size = _TOKENS * self.deployment.architecture.hidden * 2
+            total += (self.deployment.pipeline - 1) * self._exchange_us("point-to-point", size, 2)
+        return _logs(total)
+
+    @cached_property
+    def _head_logs(self) -> list[float]:
+        place, model = self.deployment, self.deployment.architecture
+        vocabulary = model.vocabulary / place.tensor
+        product = self._product_us(_BATCHES, vocabulary, model.hidden, "bf16")
+        # softmax, sorting and choosing pass over the logits in fp32 about three times
+        sampling = 3 * LAUNCH_US + 3 * _BATCHES * model.vocabulary * 4 / self._bytes_per_us
+        gather = self._exchange_us("all-gather", _BATCHES * model.vocabulary * 2, place.tensor)
+        return _logs(product + sampling + gather)
+
+    @cached_property
+    def _generation_logs(self) -> list[list[float]]:
+        batch, context = (grid.ravel() for grid in np.meshgrid(_BATCHES, _CONTEXTS, indexing="ij"))
+        total = np.zeros(len(batch))
+        for group in self.deployment.architecture.groups:
+            attention = group.attention
+            if isinstance(attention, GroupedAttention):
+                work = self._grouped_work(attention, batch, context)
+                total += group.count * self._times_us("generation", work)
+            elif isinstance(attention, LatentAttention):
+                total += group.count * self._times_us("latent_generation", self._latent_work(attention, batch, context))
+        return [_logs(row) for row in np.maximum(total, LAUNCH_US).reshape(len(_BATCHES), len(_CONTEXTS))]
+
+    @cached_property
+    def _context_logs(self) -> list[float]:
+        one = np.ones(len(_CONTEXTS))
+        total = np.zeros(len(_CONTEXTS))
+        for group in self.deployment.architecture.groups:
+            attention = group.attention
+            if isinstance(attention, GroupedAttention):
+                fast = np.full(len(one), 0)
+                work = {**self._grouped_work(attention, one, _CONTEXTS), "fp8": fast}
+                total += group.count * self._times_us("context", work)
+            elif isinstance(attention, LatentAttention):
+                total += group.count * self._times_us("latent_context", self._latent_work(attention, one, _CONTEXTS))
+        return _logs(np.maximum.accumulate(np.maximum(total, LAUNCH_US)))
+
+    def _grouped_work(self, attention: GroupedAttention, batch: Array, tokens: Array) -> dict[str, Any]:
+        rows, place = len(batch), self.deployment
+        return {
+            "batch": batch,
+            "tokens": tokens,
+            "heads": np.full(rows, attention.heads / place.tensor),
+            "kv_heads": np.full(rows, place.kv_heads(attention)),
+            "head_size": np.full(rows, attention.head_size),
+            "window": np.full(rows, attention.window),
+            "kv_bytes": np.full(rows, place.kv_bytes),
+        }
+
+    def _latent_work(self, attention: LatentAttention, batch: Array, tokens: Array) -> dict[str, Any]:
+        rows, place = len(batch), self.deployment
+        heads = np.full(rows, attention.heads / place.tensor)
+        return {"batch": batch, "tokens": tokens, "heads": heads, "kv_bytes": np.full(rows, place.kv_bytes)}
+
+    def _projections_us(self, group: Layers) -> Array:
+        """The products around one attention, its rotary embedding, and the all-reduce after it."""
+        place, hidden, attention = self.deployment, self.deployment.architecture.hidden, group.attention
+        scheme, tp = place.scheme("attention"), place.tensor
+        if isinstance(attention, GroupedAttention):
+            queries = attention.heads * attention.head_size / tp
+            keys = place.kv_heads(attention) * attention.head_size
+            total = self._product_us(_TOKENS, queries * (2 if attention.gated else 1) + 2 * keys, hidden, scheme)
+            total += self._product_us(_TOKENS, hidden, queries, scheme)
+            total += self._elementwise_us(_TOKENS * 2 * (queries + 2 * keys))  # rotary embedding, into the cache
+        elif isinstance(attention, LatentAttention):
+            total = self._latent_us(attention, scheme)
+        else:
+            total = self._linear_us(attention, scheme)
+        return total + self._exchange_us("all-reduce", _TOKENS * hidden * 2, tp)
+
+    def _latent_us(self, attention: LatentAttention, scheme: str) -> Array:
+        """Down and up projections; when generating, those of keys and values are absorbed, at a like cost."""
+        hidden, tp = self.deployment.architecture.hidden, self.deployment.tensor
+        head = attention.nope_size + attention.rope_size
+        down = (attention.query_rank or 0) + attention.rank + attention.rope_size
+        total = self._product_us(_TOKENS, down, hidden, scheme)
+        total += self._product_us(_TOKENS, attention.heads / tp * head, attention.query_rank or hidden, scheme)
+        up = attention.heads / tp * (attention.nope_size + attention.value_size)
+        total += self._product_us(_TOKENS, up, attention.rank, scheme)
+        total += self._product_us(_TOKENS, hidden, attention.heads / tp * attention.value_size, scheme)
+        # two norms of the latents, the rotary embedding, and a second batched product
+        return total + 3 * self._elementwise_us(_TOKENS * 2 * down) + LAUNCH_US
+
+    def _linear_us(self, attention: LinearAttention, scheme: str) -> Array:
+        """A gated delta rule: its products, and kernels that read and write the states; those were not measured."""
+        place, hidden = self.deployment, self.deployment.architecture.hidden
+        tp, values = place.tensor, attention.value_heads * attention.value_size
+        total = self._product_us(
+            _TOKENS, (attention.mixed_size + values + 2 * attention.value_heads) / tp, hidden, scheme
+        )
+        total += self._product_us(_TOKENS, hidden, values / tp, scheme)
+        states = 2 * attention.state_elements * 4 / tp  # of one request, read and written
+        flops = 6 * _TOKENS * attention.value_heads * attention.key_size * attention.value_size / tp
+        peak = place.device.peak_tflops("bf16", tensor_cores=True) * TERA * _LINEAR_SHARE / MEGA
+        rule = np.minimum(_TOKENS, 256) * states / self._bytes_per_us + flops / peak
+        return total + _LINEAR_KERNELS * LAUNCH_US + rule
+
+    def _feed_forward_us(self, group: Layers) -> Array:
+        """One feed-forward part, and the exchange after it."""
+        place, hidden, part = self.deployment, self.deployment.architecture.hidden, group.feed_forward
+        tp = place.tensor
+        if isinstance(part, Dense):
+            return self._dense_us(part.inner, "dense", part.gated) + self._exchange_us(
+                "all-reduce", _TOKENS * hidden * 2, tp
+            )
+        total = self._product_us(_TOKENS, part.count, hidden, "bf16") + 2 * LAUNCH_US  # the router and its choice
+        if part.shared:
+            # engines run the shared expert beside the others while the GPU has room (vLLM's limit is 256 tokens)
+            total += np.where(_TOKENS <= _BESIDE, 0.0, self._dense_us(part.shared, "shared", True))
+        replicas = place.data if place.shares_experts else 1
+        rows = len(_TOKENS)
+        work = {
+            "tokens": _TOKENS * replicas,
+            "hidden": np.full(rows, hidden),
+            "inner": np.full(rows, part.inner),
+            "top": np.full(rows, part.top),
+            "experts": np.full(rows, part.count),
+            "tensor_parallel": np.full(rows, place.expert_tensor),
+            "expert_parallel": np.full(rows, place.expert),
+            "distribution": np.full(rows, POWER_LAW_1_01),
+            "scheme": [place.scheme("experts")] * rows,
+        }
+        total += self._times_us("experts", work)
+        if place.shares_experts:
+            gpus = tp * place.data
+            sent = _TOKENS * min(part.top, gpus) * hidden
+            return total + self._exchange_us("all-to-all", sent, gpus) + self._exchange_us("all-to-all", 2 * sent, gpus)
+        return total + self._exchange_us("all-reduce", _TOKENS * hidden * 2, tp)
+
+    def _dense_us(self, inner: int, part: str, gated: bool) -> Array:
+        hidden, tp, scheme = self.deployment.architecture.hidden, self.deployment.tensor, self.deployment.scheme(part)
+        wide = (2 if gated else 1) * inner / tp
+        total = self._product_us(_TOKENS, wide, hidden, scheme) + self._product_us(_TOKENS, hidden, inner / tp, scheme)
+        return total + self._elementwise_us(_TOKENS * (wide + inner / tp))
+
+    def _norms_us(self) -> Array:
+        """Two norms, each fused with the residual's addition: two tensors read, two written."""
+        return 2 * self._elementwise_us(_TOKENS * 4 * self.deployment.architecture.hidden)
+
+    @property
+    def _bytes_per_us(self) -> float:
+        return self.deployment.device.bandwidth_gb_per_s * GIGA * _ELEMENTWISE_SHARE / MEGA
+
+    def _elementwise_us(self, elements: Array) -> Array:
+        times: Array = LAUNCH_US + elements * 2 / self._bytes_per_us
+        return times
+
+    def _product_us(self, m: Array, n: float, k: float, scheme: str) -> Array:
+        work = {"m": m, "n": np.full(len(m), n), "k": np.full(len(m), k), "scheme": [scheme] * len(m)}
+        return self._times_us("product", work)
+
+    def _times_us(self, kind: str, work: dict[str, Any]) -> Array:
+        return self.kernels.times_us(kind, work, self.deployment.device, self.framework)
+
+    def _exchange_us(self, kind: Kind, sizes: Array, gpus: int) -> Array:
+        if gpus == 1:
+            return np.zeros(len(sizes))
+        fabric = fabric_of(self.deployment.device, network=self.deployment.network)
+        times = [collective_time(kind, float(size), gpus, fabric, "engine").seconds.value for size in sizes]
+        return np.array([us(seconds) for seconds in times])

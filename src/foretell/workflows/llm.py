@@ -1,0 +1,366 @@
+"""Workflows: predict a language model as it is served: does it fit, on how many GPUs, how fast, at what cost."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from foretell.devices import Device, device_of
+from foretell.errors import InputError
+from foretell.predictors.llm.architecture import Architecture, Experts, LinearAttention, load_architecture
+from foretell.predictors.llm.deployment import (
+    MEMORY_FRACTION,
+    RUNTIME_BYTES,
+    RUNTIME_SPREAD_BYTES,
+    TOKEN_BUDGET,
+    Deployment,
+)
+from foretell.predictors.llm.engines import EAGER, ENGINES, PAGED, shipped_engines
+from foretell.predictors.llm.kernels import shipped_kernels
+from foretell.predictors.llm.placement import choose_precision, divide, smallest
+from foretell.predictors.llm.serving import Load, steady_load
+from foretell.predictors.llm.steps import Steps
+from foretell.readable import Readable, flat_row, spell
+from foretell.records import Estimate
+from foretell.registry import did_you_mean
+from foretell.units import GIGA, KIB, KILO, MEGA, TERA, mib
+
+# What a GPU draws, as a share of its limit, at shares of its peak arithmetic and bandwidth: least squares on 94,000
+# mixture-of-experts kernels of an H200 and a B200 (aiconfigurator, column power); nine in ten are within the spread.
+_POWER_START, _POWER_ARITHMETIC, _POWER_TRAFFIC, _POWER_SPREAD = 0.55, 1.22, 0.43, 0.3
+_OTHER_DEVICE, _UNMEASURED = 1.5, 1.5  # how many times wider an interval is for GPUs and precisions not measured
+_MAX_TOKENS, _MAX_CLIENTS = 2**22, 2**16
+_J_PER_KWH, _SECONDS_PER_H = 3.6 * MEGA, 3600
+
+
+@dataclass(frozen=True, repr=False)
+class LlmPrediction(Readable):
+    """A language model as it is served. Times are None if it does not fit; ``tokens`` are those of answers."""
+
+    model: str
+    device: str
+    engine: str
+    fits: bool
+    gpus: int
+    smallest_gpus: int | None
+    tensor_parallel: int
+    pipeline_parallel: int
+    data_parallel: int
+    expert_parallel: int
+    weights: str
+    kv_dtype: str
+    input_tokens: int
+    output_tokens: int
+    concurrency: int
+    max_concurrency: int
+    parameters: int
+    active_parameters: int
+    weights_mib: float
+    kv_cache_mib_per_token: float
+    memory_mib_per_gpu: Estimate
+    ttft_ms: Estimate | None = None
+    tpot_ms: Estimate | None = None
+    tokens_per_s: Estimate | None = None
+    tokens_per_s_per_gpu: Estimate | None = None
+    requests_per_s: Estimate | None = None
+    energy_j_per_token: Estimate | None = None
+    usd_per_million_tokens: Estimate | None = None
+    gco2_per_thousand_tokens: Estimate | None = None
+    offer: str | None = None
+    extrapolated: bool = False
+    warnings: tuple[str, ...] = ()
+
+    def heading(self) -> str:
+        """Whether it fits, and how many GPUs it takes."""
+        if self.fits:
+            more = "" if self.smallest_gpus in (None, self.gpus) else f"; the least is {self.smallest_gpus}"
+            division = _division(self)
+            return f"{self.model} fits on {self.gpus} × {self.device}{division}{more}"
+        needs = (
+            f"it takes {self.smallest_gpus} of them"
+            if self.smallest_gpus
+            else "nor on 8 of them; quantise its weights, take a larger GPU, or add nodes: --gpus 16 --network …"
+        )
+        return f"{self.model} does not fit on {self.gpus} × {self.device}{_division(self)}; {needs}"
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Memory first, then times, then costs."""
+        yield "weights", f"{self.weights_mib / KIB:,.1f} GiB in {self.weights} ({_billions(self)})"
+        yield "cache of a token", f"{self.kv_cache_mib_per_token * KIB:,.1f} KiB in {self.kv_dtype}"
+        yield "memory of a GPU", f"{spell(self.memory_mib_per_gpu.scaled(1 / KIB))} GiB"
+        yield "requests at a time", f"{self.max_concurrency:,} of {self.input_tokens:,} + {self.output_tokens:,} tokens"
+        quantities = (
+            ("first token", self.ttft_ms, "ms"), ("then a token every", self.tpot_ms, "ms"),
+            ("tokens", self.tokens_per_s, "a second"), ("of one GPU", self.tokens_per_s_per_gpu, "a second"),
+            ("requests", self.requests_per_s, "a second"), ("energy", self.energy_j_per_token, "J a token"),
+            ("cost", self.usd_per_million_tokens, f"$ a million tokens ({self.offer})"),
+            ("carbon", self.gco2_per_thousand_tokens, "g CO₂e a thousand tokens"),
+        )  # fmt: skip
+        for name, estimate, unit in quantities:
+            if estimate is not None:
+                yield name, f"{spell(estimate)} {unit}"
+        for warning in self.warnings:
+            yield "note", warning
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row."""
+        return [flat_row(self.to_dict(), leave_out="warnings")]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``foretell llm --json`` prints; what is not known is absent."""
+        known = {name: value for name, value in vars(self).items() if value is not None}
+        values = {name: value.to_dict() if isinstance(value, Estimate) else value for name, value in known.items()}
+        return {**values, "warnings": list(self.warnings)}
+
+
+def llm(
+    model: str,
+    *,
+    device: str | Device = "h200",
+    input_tokens: int,
+    output_tokens: int,
+    concurrency: int = 1,
+    gpus: int | None = None,
+    tensor_parallel: int | None = None,
+    pipeline_parallel: int | None = None,
+    data_parallel: int | None = None,
+    expert_parallel: int | None = None,
+    dtype: str = "bf16",
+    weights: str | None = None,
+    kv_dtype: str | None = None,
+    engine: str = PAGED,
+    memory_fraction: float = MEMORY_FRACTION,
+    network: str | None = None,
+    country: str | None = None,
+    pue: float | None = None,
+) -> LlmPrediction:
+    """Predict a language model under a steady load of ``concurrency`` requests.
+
+    Args:
+        model: A name such as ``meta-llama/Llama-3.1-8B``, a config.json, or a folder with one.
+        device: A GPU of the catalogue, or a device file.
+        input_tokens: Tokens of a prompt.
+        output_tokens: Tokens of an answer.
+        concurrency: Requests in flight.
+        gpus: How many GPUs; without it the least that hold the model and all requests, or what the parallelisms make.
+        tensor_parallel: GPUs that share each layer.
+        pipeline_parallel: Stages of layers.
+        data_parallel: Replicas.
+        expert_parallel: GPUs over which the experts of a mixture are spread.
+        dtype: bf16 or fp16.
+        weights: fp8, int8 or int4; without it those of the published checkpoint.
+        kv_dtype: bf16 or fp8, of the cache.
+        engine: ``paged`` (the mean of vLLM, SGLang and TensorRT-LLM), one of vllm, sglang, trtllm, or ``eager``:
+            Hugging Face's generate on one GPU.
+        memory_fraction: The share of a GPU's memory that the engine takes.
+        network: Between nodes of eight GPUs: infiniband-ndr, -hdr, -edr, or GB/s of a GPU.
+        country: The power grid, for carbon.
+        pue: Energy of the data centre over that of the GPUs.
+
+    >>> p = llm("meta-llama/Llama-3.1-70B", device="h100-sxm", input_tokens=1024, output_tokens=256, concurrency=8)
+    >>> p.fits, p.gpus
+    (True, 2)
+    """
+    place_on = device_of(device)
+    _check_numbers(input_tokens, output_tokens, concurrency, memory_fraction)
+    if engine not in ENGINES:
+        raise InputError(
+            f"Unknown engine {engine!r}.{did_you_mean(engine, ENGINES)} Choose from: {', '.join(ENGINES)}."
+        )
+    architecture = load_architecture(model)
+    tokens = input_tokens + output_tokens
+    if tokens > architecture.context:
+        raise InputError(
+            f"{input_tokens:,} + {output_tokens:,} tokens are more than the context of {architecture.name}; "
+            f"together they may be at most {architecture.context:,}."
+        )
+    precision = choose_precision(architecture, place_on, dtype, weights, kv_dtype)
+    base = Deployment(architecture, place_on, precision.weights, precision.kv_bytes, network=network)
+    sizes = (tensor_parallel, pipeline_parallel, data_parallel, expert_parallel)
+    place = divide(base, tokens, concurrency, memory_fraction, gpus, sizes)
+    least = smallest(base, tokens, memory_fraction)
+    answer = _memory(place, engine, least, input_tokens, output_tokens, concurrency, memory_fraction, dtype)
+    notes = [*architecture.notes, *precision.notes, *_notes(architecture, place_on, answer)]
+    if not answer.fits:
+        return replace(answer, warnings=tuple(notes))
+    if engine == EAGER:
+        return _eager(answer, model, place, dtype, precision.weights, notes)
+    fitted, kernels = shipped_engines(), shipped_kernels()
+    host = fitted.engine(engine)
+    load = steady_load(
+        Steps(place, kernels, host.framework), host, input_tokens, output_tokens, concurrency, memory_fraction
+    )
+    is_known = place_on.id in kernels.devices
+    width = (1.0 if is_known else _OTHER_DEVICE) * (_UNMEASURED if precision.notes else 1.0)
+    if not is_known:
+        notes.append(f"Kernels were measured on {', '.join(kernels.devices)}; {place_on.id} is extrapolated from them.")
+    spreads = tuple(fitted.spread[name] * width for name in ("ttft", "tpot", "rate"))
+    timed = _with_times(answer, load, spreads)
+    priced = _with_costs(timed, place, load, country, pue)
+    return replace(priced, extrapolated=not is_known, warnings=tuple(notes))
+
+
+def _check_numbers(input_tokens: int, output_tokens: int, concurrency: int, fraction: float) -> None:
+    for name, value, most in (
+        ("--input-tokens", input_tokens, _MAX_TOKENS), ("--output-tokens", output_tokens, _MAX_TOKENS),
+        ("--concurrency", concurrency, _MAX_CLIENTS),
+    ):  # fmt: skip
+        if not 1 <= value <= most:
+            raise InputError(f"{name} is {value}; it must be from 1 to {most:,}.")
+    if not 0 < fraction <= 1:
+        raise InputError(
+            f"The memory fraction is {fraction}; it must be above 0 and at most 1, such as {MEMORY_FRACTION}."
+        )
+
+
+def _memory(
+    place: Deployment, engine: str, least: Deployment | None, prompt: int, answer: int, clients: int, fraction: float,
+    dtype: str,
+) -> LlmPrediction:  # fmt: skip
+    """Everything that follows from sizes alone."""
+    tokens, model = prompt + answer, place.architecture
+    most = place.max_concurrency(tokens, fraction)
+    own = max(1, min(math.ceil(clients / place.data), most // place.data))
+    cache = own * place.cache_bytes_per_gpu(prompt + answer / 2)
+    fixed = place.weights_bytes_per_gpu + place.activation_bytes(TOKEN_BUDGET, own)
+    used = fixed + RUNTIME_BYTES + cache
+    memory = Estimate(used, used - RUNTIME_SPREAD_BYTES, used + RUNTIME_SPREAD_BYTES).scaled(mib(1))
+    return LlmPrediction(
+        model=model.name, device=place.device.id, engine=engine, fits=most >= 1, gpus=place.gpus,
+        smallest_gpus=None if least is None else least.gpus, tensor_parallel=place.tensor,
+        pipeline_parallel=place.pipeline, data_parallel=place.data, expert_parallel=place.expert,
+        weights=dtype if place.weights == "bf16" else place.weights.removesuffix("_weights"),
+        kv_dtype="fp8" if place.kv_bytes == 1 else dtype, input_tokens=prompt, output_tokens=answer,
+        concurrency=clients, max_concurrency=most, parameters=model.parameters,
+        active_parameters=model.active_parameters, weights_mib=mib(place.weights_bytes),
+        kv_cache_mib_per_token=mib(place.kv_bytes_per_token), memory_mib_per_gpu=memory,
+    )  # fmt: skip
+
+
+def _notes(model: Architecture, device: Device, answer: LlmPrediction) -> Iterator[str]:
+    if answer.fits and answer.concurrency > answer.max_concurrency:
+        yield (
+            f"The cache holds {answer.max_concurrency:,} such requests at a time; the others wait, and the first token "
+            "with them."
+        )
+    if model.model_type == "glm_moe_dsa":
+        yield "Its sparse attention was not measured: it is counted as dense latent attention."
+    if any(isinstance(group.attention, LinearAttention) for group in model.groups):
+        yield "Kernels of its linear attention were not measured: they are counted by their bytes and arithmetic."
+    if device.memory_gib < 24:
+        yield "Steps of 8,192 tokens are assumed; engines take fewer on small GPUs, and then less memory."
+
+
+def _estimate(value: float, spread: float) -> Estimate:
+    return Estimate(value, value / math.exp(spread), value * math.exp(spread))
+
+
+def _with_times(answer: LlmPrediction, load: Load, spreads: tuple[float, ...]) -> LlmPrediction:
+    ttft, tpot, rate = spreads
+    tokens = _estimate(load.tokens_per_s, rate)
+    return replace(
+        answer,
+        ttft_ms=_estimate(load.ttft_ms, ttft),
+        tpot_ms=_estimate(load.tpot_ms, tpot) if answer.output_tokens > 1 else None,
+        tokens_per_s=tokens,
+        tokens_per_s_per_gpu=tokens.scaled(1 / answer.gpus),
+        requests_per_s=_estimate(load.requests_per_s, rate),
+    )
+
+
+def _with_costs(
+    answer: LlmPrediction, place: Deployment, load: Load, country: str | None, pue: float | None
+) -> LlmPrediction:
+    """Energy from the shares of arithmetic and traffic, dollars from the cheapest offer, carbon from its grid."""
+    from foretell.workflows.advise import Renting, find_offers
+
+    assert answer.tokens_per_s is not None
+    watts = _power_w(place, load, answer) * answer.gpus
+    rate = answer.tokens_per_s
+    joules = Estimate(
+        watts / rate.value, watts * (1 - _POWER_SPREAD) / rate.high, watts * (1 + _POWER_SPREAD) / rate.low
+    )
+    answer = replace(answer, energy_j_per_token=joules)
+    known = [
+        offer for offer in find_offers([place.device], Renting(country=country, pue=pue)) if offer.usd_per_h is not None
+    ]
+    if not known:
+        return answer
+    best = min(known, key=lambda offer: (offer.usd_per_h or 0) / offer.devices)
+    usd_per_s = (best.usd_per_h or 0) / best.devices * answer.gpus / _SECONDS_PER_H
+    answer = replace(answer, usd_per_million_tokens=rate.inverted(usd_per_s * MEGA), offer=best.name)
+    if best.g_co2e_per_kwh is None:
+        return answer
+    grams = best.g_co2e_per_kwh * (best.pue or 1.0) / _J_PER_KWH * KILO
+    return replace(answer, gco2_per_thousand_tokens=joules.scaled(grams))
+
+
+def _power_w(place: Deployment, load: Load, answer: LlmPrediction) -> float:
+    """The mean draw of one GPU."""
+    device, model = place.device, place.architecture
+    own = max(1.0, min(answer.concurrency, answer.max_concurrency) / place.data)
+    flops_per_s = (
+        2 * model.active_parameters * load.requests_per_s * (answer.input_tokens + answer.output_tokens) / answer.gpus
+    )
+    arithmetic = flops_per_s / (device.peak_tflops("bf16", tensor_cores=True) * TERA)
+    touched = place.weights_bytes_per_gpu * _touched(model, own)
+    cache = own * place.cache_bytes_per_gpu(answer.input_tokens + answer.output_tokens / 2)
+    traffic = (touched + cache) / (load.tpot_ms / KILO) / (device.bandwidth_gb_per_s * GIGA)
+    share = _POWER_START + _POWER_ARITHMETIC * min(arithmetic, 1.0) + _POWER_TRAFFIC * min(traffic, 1.0)
+    return device.tdp_w * min(share, 1.0)
+
+
+def _touched(model: Architecture, batch: float) -> float:
+    """The share of the weights that a step reads: of a mixture, the experts that some token chooses."""
+    total = used = float(model.hidden * model.vocabulary)
+    for group in model.groups:
+        part, attention = group.feed_forward, group.attention.parameters(model.hidden)
+        whole = part.parameters(model.hidden)
+        read = whole * (1 - (1 - part.top / part.count) ** batch) if isinstance(part, Experts) else whole
+        total, used = total + group.count * (attention + whole), used + group.count * (attention + read)
+    return used / total
+
+
+def _eager(
+    answer: LlmPrediction, model: str, place: Deployment, dtype: str, weights: str, notes: list[str]
+) -> LlmPrediction:
+    """Hugging Face's generate: all requests start and end together, on one GPU, as ``foretell predict`` has it."""
+    from foretell.workflows.predict import predict
+
+    if place.gpus > 1 or weights != "bf16":
+        raise InputError("--engine eager is Hugging Face's generate on one GPU in bf16 or fp16; use --engine paged.")
+    name = model if "/" not in model or model.endswith(".json") or model.startswith("hf:") else f"hf:{model}"
+    common: dict[str, Any] = {
+        "device": place.device,
+        "batch_size": answer.concurrency,
+        "dtype": dtype,
+        "runtime": "eager",
+    }
+    prompt = predict(name, mode="prefill", input_shape=(answer.input_tokens,), **common)
+    middle = answer.input_tokens + answer.output_tokens // 2
+    token = predict(name, mode="decode", context=middle, **common)
+    first, then = (one.host_latency_ms or one.latency_ms for one in (prompt, token))
+    if first is None or then is None:
+        raise InputError(f"{model} could not be predicted in eager mode; use --engine paged.")
+    whole = first + then.scaled(answer.output_tokens - 1)
+    rate = whole.inverted(answer.concurrency * KILO)
+    tokens = rate.scaled(answer.output_tokens)
+    return replace(
+        answer, ttft_ms=first, tpot_ms=then if answer.output_tokens > 1 else None, tokens_per_s=tokens,
+        tokens_per_s_per_gpu=tokens, requests_per_s=rate, extrapolated=bool(prompt.extrapolated),
+        warnings=(*notes, *dict.fromkeys((*prompt.warnings, *token.warnings))),
+    )  # fmt: skip
+
+
+def _division(answer: LlmPrediction) -> str:
+    sizes = (
+        ("tensor", answer.tensor_parallel), ("pipeline", answer.pipeline_parallel), ("data", answer.data_parallel),
+        ("expert", answer.expert_parallel),
+    )  # fmt: skip
+    parts = [f"{name} parallel {size}" for name, size in sizes if size > 1]
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _billions(answer: LlmPrediction) -> str:
+    total, active = (count / GIGA for count in (answer.parameters, answer.active_parameters))
+    return f"{total:,.1f} billion, {active:,.1f} active" if active < 0.8 * total else f"{total:,.1f} billion"

@@ -1,0 +1,114 @@
+"""Tests of ``foretell.llm``: what fits, what it says, and what it refuses."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import foretell
+from foretell.errors import DeviceError, InputError
+
+LLAMA = "meta-llama/Llama-3.1-8B"
+KEYS = {
+    "fits", "gpus", "smallest_gpus", "max_concurrency", "weights_mib", "kv_cache_mib_per_token", "memory_mib_per_gpu",
+    "ttft_ms", "tpot_ms", "tokens_per_s", "tokens_per_s_per_gpu", "requests_per_s", "energy_j_per_token",
+    "usd_per_million_tokens", "warnings",
+}  # fmt: skip
+
+
+def ask(model: str = LLAMA, **options: object) -> foretell.LlmPrediction:
+    return foretell.llm(model, **{"device": "h200", "input_tokens": 256, "output_tokens": 32, **options})  # type: ignore[arg-type]
+
+
+def test_an_answer_has_the_keys_of_the_contract() -> None:
+    answer = ask(concurrency=8)
+    record = json.loads(json.dumps(answer.to_dict(), allow_nan=False))
+    assert set(record) >= KEYS
+    assert record["fits"] is True
+    assert record["kv_cache_mib_per_token"] == 0.125
+    assert record["weights_mib"] == pytest.approx(2 * 8.03e9 / 2**20, rel=0.001)
+    for name in ("ttft_ms", "tpot_ms", "tokens_per_s", "memory_mib_per_gpu", "energy_j_per_token"):
+        assert 0 < record[name]["low"] < record[name]["value"] < record[name]["high"]
+    assert answer.heading().startswith(f"{LLAMA} fits on 1 × h200")
+
+
+def test_what_does_not_fit_says_how_many_gpus_it_takes() -> None:
+    answer = ask("meta-llama/Llama-3.1-70B", device="h100-sxm", gpus=1)
+    assert not answer.fits
+    assert answer.smallest_gpus == 2
+    assert answer.ttft_ms is None
+    assert "ttft_ms" not in answer.to_dict()
+    assert "does not fit" in answer.heading()
+    assert "takes 2" in answer.heading()
+    alone = ask("deepseek-ai/DeepSeek-V3", device="h100-sxm")
+    assert not alone.fits
+    assert alone.smallest_gpus is None
+
+
+def test_without_gpus_the_least_that_hold_all_requests_are_taken() -> None:
+    answer = ask("meta-llama/Llama-3.1-70B", device="h100-sxm", input_tokens=1024, output_tokens=256, concurrency=64)
+    assert (answer.gpus, answer.smallest_gpus) == (4, 2)
+    assert answer.max_concurrency >= 64
+
+
+def test_more_requests_than_the_cache_holds_wait() -> None:
+    options = {"input_tokens": 8000, "output_tokens": 200, "device": "l40s", "gpus": 1}
+    few, many = ask(concurrency=4, **options), ask(concurrency=64, **options)
+    assert many.max_concurrency < 64
+    assert any("at a time" in warning for warning in many.warnings)
+    assert many.ttft_ms.value > 5 * few.ttft_ms.value  # type: ignore[union-attr]
+
+
+def test_quantised_weights_are_smaller_and_unmeasured_ones_are_said() -> None:
+    plain, fp8, int4 = ask(), ask(weights="fp8"), ask(weights="int4")
+    assert int4.weights_mib < fp8.weights_mib < plain.weights_mib
+    assert fp8.tpot_ms.value < plain.tpot_ms.value  # type: ignore[union-attr]
+    assert any("extrapolated" in warning for warning in int4.warnings)
+    widths = [one.tpot_ms.high / one.tpot_ms.low for one in (fp8, int4)]  # type: ignore[union-attr]
+    assert widths[1] > widths[0]
+
+
+def test_a_gpu_without_measured_kernels_is_extrapolated() -> None:
+    answer, known = ask(device="a10g", gpus=1), ask(device="l40s", gpus=1)
+    assert answer.extrapolated
+    assert not known.extrapolated
+    assert any("extrapolated" in warning for warning in answer.warnings)
+    assert answer.tpot_ms.high / answer.tpot_ms.low > known.tpot_ms.high / known.tpot_ms.low  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"input_tokens": 200_000}, "at most 131,072"),
+        ({"tensor_parallel": 3}, "does not divide"),
+        ({"gpus": 16}, "network"),
+        ({"input_tokens": 0}, "from 1"),
+        ({"concurrency": -1}, "from 1"),
+        ({"memory_fraction": 1.5}, "at most 1"),
+        ({"engine": "vlm"}, "Did you mean 'vllm'"),
+        ({"weights": "fp9"}, "Choose from"),
+        ({"engine": "eager", "weights": "fp8"}, "--engine paged"),
+    ],
+)
+def test_bad_input_is_one_line(options: dict[str, object], word: str) -> None:
+    with pytest.raises(InputError, match=word) as raised:
+        ask(**options)
+    assert "\n" not in str(raised.value)
+
+
+def test_units_that_a_gpu_lacks_are_refused() -> None:
+    with pytest.raises(DeviceError, match="no fp8 units"):
+        ask(device="a100", weights="fp8")
+    with pytest.raises(DeviceError, match="no fp4 units"):
+        ask(weights="fp4")
+
+
+def test_no_torch_is_imported() -> None:
+    code = (
+        "import sys, foretell; "
+        f"foretell.llm({LLAMA!r}, device='h200', input_tokens=64, output_tokens=8); "
+        "print([name for name in ('torch', 'pandas', 'scipy', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
