@@ -153,7 +153,8 @@ def evaluate(
     if predictors[0] in FROM_TABLES:
         if len(predictors) != 2:
             raise InputError(f"{predictors[0]} is judged by public tables: give their folder after the name.")
-        predictors, store = predictors[:1], Path(predictors[1])
+        name, folder = predictors
+        predictors, store = (name,), Path(folder)
     if any(name in ALONE for name in predictors):
         if len(predictors) > 1:
             raise InputError(f"{', '.join(ALONE)} have tables of their own: name one of them, and nothing else.")

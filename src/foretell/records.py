@@ -189,6 +189,31 @@ def _metric_lines(record: "Prediction | Measurement") -> Iterator[tuple[str, str
             yield name, spell(estimate)
 
 
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How several GPUs share a step.
+
+    ``efficiency`` is the time of a step without communication, and with no work done twice, over that of the step.
+    ``batch_size`` is that of all GPUs together; ``exposed_ms`` is the part of the communication that nothing hides.
+    """
+
+    strategy: str
+    gpus: int
+    batch_size: int
+    network: str | None
+    efficiency: Estimate
+    communication_ms: Estimate
+    exposed_ms: Estimate
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object inside that of a prediction."""
+        head = ("strategy", "gpus", "batch_size", "network")
+        known = {name: value for name in head if (value := getattr(self, name)) is not None}
+        return known | {
+            name: getattr(self, name).to_dict() for name in ("efficiency", "communication_ms", "exposed_ms")
+        }
+
+
 @dataclass(frozen=True, repr=False)
 class Prediction(Readable):
     """How a workload will run. A metric that the predictor does not know is None, never 0.
@@ -196,7 +221,8 @@ class Prediction(Readable):
     ``mig`` is the smallest MIG profile that will do, None if none does; ``mig_reason`` says why. Both are None
     if there is nothing to say: on a slice, on a device without MIG, from a predictor that does not know the memory.
     ``eager_latency_ms`` is the latency of the uncompiled model, if ``latency_ms`` is that of a compiled one.
-    ``extrapolated`` is set by the predictor if it has no measurement of the device.
+    ``extrapolated`` is set by the predictor if it has no measurement of the device. With ``parallel`` the metrics are
+    those of each GPU, and the throughput that of all.
     """
 
     model: str
@@ -228,6 +254,7 @@ class Prediction(Readable):
     kernels: tuple[KernelShare, ...] = ()
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, float] = field(default_factory=dict)
+    parallel: Parallelism | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not finite: nobody could read them, and JSON has no word for them."""
@@ -249,6 +276,8 @@ class Prediction(Readable):
         yield from _metric_lines(self)
         if self.mig is not None:
             yield "mig", self.mig
+        if self.parallel is not None:
+            yield "parallel", f"{self.parallel.gpus} GPUs, {self.parallel.strategy}"
         yield "predictor", self.predictor + (", extrapolated" if self.extrapolated else "")
         yield from (("warning", warning) for warning in self.warnings)
 
@@ -270,6 +299,8 @@ class Prediction(Readable):
             estimate = getattr(self, name)
             if estimate is not None:
                 result[name] = estimate.to_dict()
+        if self.parallel is not None:
+            result["parallel"] = self.parallel.to_dict()
         if self.mig_reason is not None:
             result["mig_profile"] = {"name": self.mig, "reason": self.mig_reason}
         result["extrapolated"] = self.extrapolated

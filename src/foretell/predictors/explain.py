@@ -32,7 +32,7 @@ def explain(
     if not len(units):
         return ()
     distinct = DistinctUnits.of(units)
-    unit_us, is_predicted = _unit_times(workload, predictor, distinct)
+    unit_us, is_predicted = unit_times(workload, predictor, distinct)
     spent_us = unit_us * distinct.counts
     shares = spent_us / spent_us.sum()
     first = distinct.first.tolist()
@@ -55,11 +55,11 @@ def explain_kernels(
     if not len(units):
         return ()
     distinct = DistinctUnits.of(units)
-    spent_us = _unit_times(workload, predictor, distinct)[0] * distinct.counts
+    spent_us = unit_times(workload, predictor, distinct)[0] * distinct.counts
     return kernel_shares(units, distinct, spent_us, likeliest(workload, units, distinct, classifier), latency_ms)
 
 
-def _unit_times(workload: Workload, predictor: Predictor, distinct: DistinctUnits) -> tuple[NDArray[np.float64], bool]:
+def unit_times(workload: Workload, predictor: Predictor, distinct: DistinctUnits) -> tuple[NDArray[np.float64], bool]:
     """The time of each distinct unit, and whether the predictor predicted it; else it is the bound."""
     predict_units = getattr(predictor, "unit_times_us", None)
     return (predict_units(workload, distinct), True) if predict_units else (distinct.bound_us, False)
@@ -75,7 +75,7 @@ def timeline(
     ]
     if len(units):
         distinct = DistinctUnits.of(units)
-        unit_us = _unit_times(workload, predictor, distinct)[0][distinct.member]
+        unit_us = unit_times(workload, predictor, distinct)[0][distinct.member]
         # the correction of the whole is spread over all units in proportion
         unit_us = unit_us * (us(seconds_from_ms(latency_ms)) / unit_us.sum())
         starts_us = np.cumsum(unit_us) - unit_us

@@ -17,6 +17,7 @@ from foretell.workflows.measure.calibrate import read_calibration
 from foretell.workflows.workload import (
     COMPILED,
     CUDA_GRAPH,
+    Configuration,
     InputShape,
     choose_predictor,
     load_graph,
@@ -50,6 +51,10 @@ def predict(
     explain: bool | str = False,
     trace: str | Path | None = None,
     store: str | Path | None = None,
+    gpus: int = 1,
+    parallel: str = "ddp",
+    network: str | None = None,
+    gpus_per_node: int = 8,
 ) -> Prediction:
     """Predict how a model will run on a device, without running it.
 
@@ -76,6 +81,10 @@ def predict(
         explain: Also predict which units of work take the time; ``kernels``: and the classes of their kernels.
         trace: A file for the timeline of the units, to view in Chrome or Perfetto.
         store: A folder of measurements; if it has this workload, they replace the prediction.
+        gpus: How many of the device train together; each has ``batch_size`` items.
+        parallel: How they share the step: ddp, zero1, zero2, zero3 (FSDP) or tensor.
+        network: What connects nodes: infiniband-ndr, -hdr or -edr, or the GB/s of one GPU as text.
+        gpus_per_node: GPUs of one node.
 
     >>> from foretell.testing import tiny_onnx
     >>> p = predict(tiny_onnx(), device="a100", batch_size=8, dtype="fp16")
@@ -91,6 +100,7 @@ def predict(
         device=device, slice=slice, runtime=runtime, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer,
         channels_last=channels_last,
     )  # fmt: skip
+    check_parallel(configuration, gpus, parallel, network, gpus_per_node)
     target, is_compiled = configuration.target, runtime_name(runtime) == COMPILED
     selected = choose_predictor(predictor, target)
     if is_compiled:
@@ -118,7 +128,14 @@ def predict(
         from foretell.workflows.recall import recall
 
         prediction = recall(prediction, workload, graph, Path(store))
-    prediction = _advise_mig(prediction, workload, selected, latency_limit_ms)
+    if gpus > 1:
+        from foretell.predictors.llm.collectives import fabric_of
+        from foretell.predictors.parallel.training import predict_parallel
+
+        fabric = fabric_of(target.device, gpus_per_node=gpus_per_node, network=network)
+        prediction = predict_parallel(prediction, workload, selected, parallel, gpus, fabric)
+    else:
+        prediction = _advise_mig(prediction, workload, selected, latency_limit_ms)
     latency = prediction.latency_ms
     if explain and latency is not None:
         prediction = _explain(prediction, workload, selected, latency.value, kernels=explain == "kernels")
@@ -135,7 +152,27 @@ def predict(
         warning = f"Takes about {latency.value:.3g} ms here, more than the limit of {latency_limit_ms:g} ms."
         prediction = replace(prediction, warnings=(*prediction.warnings, warning))
     # The calibration is about eager launches, which torch.compile avoids.
-    return prediction if is_compiled else with_host_latency(prediction, workload, read_calibration())
+    return prediction if is_compiled or gpus > 1 else with_host_latency(prediction, workload, read_calibration())
+
+
+def check_parallel(
+    configuration: Configuration, gpus: int, parallel: str, network: str | None, gpus_per_node: int
+) -> None:
+    """Refuse several GPUs that cannot work together, before a model is read."""
+    if gpus == 1 and not isinstance(gpus, bool):
+        return
+    from foretell.predictors.llm.collectives import check_gpus, fabric_of
+    from foretell.predictors.parallel.training import check_strategy
+
+    check_strategy(parallel)
+    check_gpus(gpus, fabric_of(configuration.target.device, gpus_per_node=gpus_per_node, network=network))
+    if configuration.mode != "training":
+        raise InputError(
+            f"Several GPUs are predicted for training, not for {configuration.mode}: use --mode training, "
+            "or foretell llm for serving language models."
+        )
+    if configuration.target.slice is not None:
+        raise InputError("Several GPUs are predicted for whole GPUs: leave out the slice.")
 
 
 def _explain(

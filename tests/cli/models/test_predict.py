@@ -29,6 +29,21 @@ def test_predict_shows_a_box(model: str, capsys: pytest.CaptureFixture[str]) -> 
         assert word in shown
 
 
+def test_several_gpus(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("predict", model, "--mode", "training", "--gpus", "16", "--parallel", "zero3")
+    output = json.loads(run(capsys, *options, "--network", "infiniband-ndr", "--json"))
+    assert output["parallel"]["gpus"] == 16
+    assert output["parallel"]["network"] == "infiniband-ndr"
+    assert 0 < output["parallel"]["efficiency"]["value"] <= 1
+    assert output["extrapolated"]
+    assert "mig_profile" not in output
+    shown = run(capsys, *options, "--network", "infiniband-ndr")
+    assert "16 GPUs, zero3: efficiency" in shown
+    assert "--network infiniband-ndr" in run(capsys, *options, code=2)
+    alone = json.loads(run(capsys, "predict", model, "--mode", "training", "--json"))
+    assert json.loads(run(capsys, "predict", model, "--mode", "training", "--gpus", "1", "--json")) == alone
+
+
 def test_the_mig_profile_is_one_line(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     def line(*options: str) -> str:
         shown = run(capsys, "predict", model, "--device", "a100", *options).splitlines()

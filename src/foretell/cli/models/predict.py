@@ -63,6 +63,10 @@ def with_word(arguments: Sequence[str]) -> list[str]:
     metavar="[units|kernels]",
     help="Also show which units of work, or which kernels, take the time.",
 )
+@click.option("--gpus", type=int, default=1, help="GPUs that train together, each with --batch-size items.")
+@click.option("--parallel", default="ddp", help="How they share the step: ddp, zero1, zero2, zero3 (FSDP) or tensor.")
+@click.option("--network", help="Between nodes: infiniband-ndr, -hdr or -edr, or GB/s of one GPU.")
+@click.option("--gpus-per-node", type=int, default=8, help="GPUs of one node.")
 @click.option("--trace", type=options.PATH, help="Write the units as a trace for Chrome or Perfetto.")
 @options.context
 @options.reading
@@ -83,6 +87,10 @@ def run(
     latency_limit_ms: float | None,
     store: Path | None,
     explain: str,
+    gpus: int,
+    parallel: str,
+    network: str | None,
+    gpus_per_node: int,
     trace: Path | None,
     context: int | None,
     trust: bool,
@@ -118,6 +126,10 @@ def run(
             explain=explain or False,
             trace=trace,
             store=store,
+            gpus=gpus,
+            parallel=parallel,
+            network=network,
+            gpus_per_node=gpus_per_node,
         )
     if as_json:
         # The model as the user wrote it, not the name of its graph.

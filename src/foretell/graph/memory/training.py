@@ -15,13 +15,14 @@ gradients that are set to None between steps. Gradient checkpointing and sharded
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from foretell.graph.cost.training import STATE_BYTES, find_optimizer
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.layout import layouts
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
-from foretell.graph.memory.allocator import Tape
+from foretell.graph.memory.allocator import Tape, rounded
 from foretell.graph.memory.autograd import (
     differentiates,
     extra_saved_blocks,
@@ -32,7 +33,7 @@ from foretell.graph.memory.autograd import (
     reached_by_loss,
     saved_for_backward,
 )
-from foretell.graph.memory.liveness import Peak, deaths, live_peak, working_blocks
+from foretell.graph.memory.liveness import Peak, deaths, live_peak, state_bytes, working_blocks
 from foretell.graph.memory.operand_copies import einsum_between, kept_copies, operand_copies
 from foretell.graph.memory.workspaces import backward_blocks, early_blocks, keeps_mask, library_blocks
 
@@ -61,6 +62,53 @@ def training_tape(graph: Graph, optimizer: str, *, cuda: bool = False) -> Tape:
     walk.backward()
     walk.update(optimizer)
     return walk.tape
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """The parts of a training step's memory, in bytes, so that each can be shared out among GPUs.
+
+    ``live`` has (bytes besides gradients of parameters, bytes of these gradients) for every moment of forward and
+    backward at which something was allocated; ``update`` is what the optimizer needs for a moment, with all gradients.
+    """
+
+    parameters: int
+    others: int
+    gradients: int
+    states: int
+    update: int
+    live: tuple[tuple[int, int], ...]
+
+
+def training_memory(graph: Graph, optimizer: str = "sgd", *, cuda: bool = False) -> StepMemory:
+    """The memory of one training step by its parts. ``others`` are buffers, constants and inputs."""
+    walk = _Walk(graph, cuda=cuda)
+    walk.forward()
+    walk.loss()
+    walk.backward()
+    owners = frozenset(walk.parameter_gradients.values())
+    live, gradients, sizes, moments = 0, 0, list[int](), list[tuple[int, int]]()
+    for event in walk.tape.events:
+        if event >= 0:
+            number = len(sizes)
+            sizes.append(rounded(event))
+            live, gradients = (live, gradients + sizes[-1]) if number in owners else (live + sizes[-1], gradients)
+            moments.append((live, gradients))
+        elif ~event in owners:
+            gradients -= sizes[~event]
+        else:
+            live -= sizes[~event]
+    parameters = sum(rounded(t.bytes) for t in graph.tensors.values() if t.kind == "parameter" and t.elements)
+    inputs = sum(rounded(graph.tensors[name].bytes) for name in graph.inputs)
+    updated = sum(graph.tensors[name].elements * STATE_BYTES for name in walk.parameter_gradients)
+    return StepMemory(
+        parameters=parameters,
+        others=state_bytes(graph) - parameters + inputs,
+        gradients=gradients,
+        states=sum(map(rounded, optimizer_states(graph, optimizer))),
+        update=updated * find_optimizer(optimizer).temporaries,
+        live=tuple(moments),
+    )
 
 
 class _Walk:

@@ -12,12 +12,14 @@ adds (an all-reduce of 8 GPUs inside the switch) an architecture; `collectives.t
 ``python -m lab evaluate collectives`` fits and judges them (aiconfigurator's tables, 2, 4 and 8 GPUs of a node).
 
 Between nodes NCCL's rings use all network cards, so a large collective is bound by the slower of the links and the
-cards of a node; small ones pay hops of the network, whose latencies are NCCL's own. Only an all-to-all was measured
+cards of a node; hops have the latencies that NCCL itself chooses by: a ring passes every GPU, which costs milliseconds
+on a thousand of them. Only an all-to-all was measured
 across nodes (DeepEP, 2 to 8 nodes). Everything else across nodes, and GPUs of other architectures, is extrapolated, and
 the result says so.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, get_args
@@ -41,8 +43,10 @@ _MEASURED_GPUS = (2, 4, 8)
 SWITCH_GPUS, SWITCH_BYTES = 8, 32 * MIB
 # engines (vLLM, SGLang) reduce up to this size by kernels of their own, and leave the rest to NCCL
 ENGINE_LIMIT_BYTES = 8 * MIB
-# hops between nodes, NCCL's src/graph/tuning.cc (2.27): tree and ring with the low-latency protocol
-_TREE_HOP_US, _RING_HOP_US = 5.0, 2.7
+# NCCL's src/graph/tuning.cc (2.27), for its protocols LL, LL128 and Simple: microseconds of a hop inside a node and
+# between nodes, and the share of the bandwidth
+_RING = ((0.6, 2.7, 0.25), (1.9, 4.0, 0.92), (3.4, 14.0, 1.0))
+_TREE = ((0.6, 5.0, 0.25), (1.25, 8.5, 0.85), (4.0, 14.0, 0.92))
 # what is not measured may be this many times faster or slower
 _EXTRAPOLATED = 2.0
 
@@ -245,22 +249,32 @@ def _across(kind: Kind, size_bytes: float, gpus: int, fabric: Fabric, inside: Co
     card = fabric.network_gb_per_s * constants.network_share * GIGA
     if kind == "point-to-point":
         seconds = seconds_from_us(constants.network_latency_us) + size_bytes / card
-        hops_us = 0.0
     elif kind == "all-to-all":
         # every GPU sends its own data through its own card; measured for DeepEP
         remote = (gpus - local) / gpus
         seconds = max(inside.seconds.value, size_bytes * remote / card) + seconds_from_us(constants.network_latency_us)
-        hops_us = 0.0
     else:
         # a ring through all GPUs leaves and enters a node once in each of its channels, which share all cards
-        seconds = max(inside.seconds.value, size_bytes * _crossing(kind, gpus) / (card * local))
-        tree_us, ring_us = 2 * math.log2(nodes) * _TREE_HOP_US, (nodes - 1) * _RING_HOP_US
-        hops_us = min(tree_us, 2 * ring_us) if kind == "all-reduce" else ring_us
-    seconds += seconds_from_us(hops_us)
+        moved = size_bytes * _crossing(kind, gpus) / (card * local)
+        reached = min(moved / share + seconds_from_us(hops) for hops, share in _routes(kind, nodes, local))
+        seconds = max(inside.seconds.value, reached)
     measured = kind == "all-to-all" and fabric.network == "infiniband-ndr" and not inside.extrapolated and nodes <= 8
     notes = () if measured else (f"{kind} over {nodes} nodes was not measured",)
     factor = math.exp(constants.network_spread) if measured else _EXTRAPOLATED
     return CollectiveTime(Estimate(seconds, seconds / factor, seconds * factor), (*inside.extrapolated, *notes))
+
+
+def _routes(kind: Kind, nodes: int, local: int) -> Iterator[tuple[float, float]]:
+    """Ways of NCCL across nodes: microseconds of all hops, and the share of the bandwidth.
+
+    A ring passes every GPU, an all-reduce twice; only an all-reduce has a tree, whose hops grow with the logarithm.
+    """
+    turns = 2 if kind == "all-reduce" else 1
+    for inner_us, outer_us, share in _RING:
+        yield turns * (nodes * (local - 1) * inner_us + (nodes - 1) * outer_us), share
+    if kind == "all-reduce":
+        for inner_us, outer_us, share in _TREE:
+            yield 2 * ((local - 1) * inner_us + math.log2(nodes) * outer_us), share
 
 
 def _crossing(kind: Kind, gpus: int) -> float:

@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from foretell.graph import Cost, CostTable
-from foretell.records import Estimate, Prediction
+from foretell.records import Estimate, Parallelism, Prediction
 from foretell.rendering.terminal.numbers import number
 from foretell.rendering.terminal.printable import printable
 from foretell.units import bytes_from_mib, engineering, seconds_from_ms, size, us
@@ -42,6 +42,8 @@ def show_prediction(prediction: Prediction, model: str) -> None:
     where = f"{prediction.device}{part} · {prediction.mode} · batch {prediction.batch_size} · {prediction.dtype}"
     if prediction.optimizer:
         where += f" · {prediction.optimizer}"
+    if prediction.parallel is not None:
+        where += f" · {prediction.parallel.gpus:,} GPUs, {prediction.parallel.strategy}"
     metrics = Table.grid(padding=(0, 2))
     metrics.add_column(style="bold")
     metrics.add_column(justify="right")
@@ -71,6 +73,8 @@ def show_prediction(prediction: Prediction, model: str) -> None:
     )
     if prediction.latency_ms is not None and prediction.eager_latency_ms is not None:
         out.print(Text(gain(prediction.latency_ms.value, prediction.eager_latency_ms.value)), soft_wrap=True)
+    if prediction.parallel is not None:
+        out.print(Text(printable(_shared(prediction.parallel))), soft_wrap=True)
     if prediction.mig_reason is not None:
         advice = f"MIG profile {prediction.mig or 'none'}: {prediction.mig_reason}"
         out.print(Text(printable(advice)), soft_wrap=True)
@@ -79,6 +83,17 @@ def show_prediction(prediction: Prediction, model: str) -> None:
     _show_units(out, prediction)
     for warning in prediction.warnings:
         out.print(Text(printable(f"! {warning}"), style="yellow"), soft_wrap=True)
+
+
+def _shared(parallel: Parallelism) -> str:
+    """What several GPUs make of a step, in words."""
+    share, exposed = parallel.efficiency, parallel.exposed_ms
+    return (
+        f"{parallel.gpus:,} GPUs, {parallel.strategy}: "
+        f"efficiency {share.value:.0%} ({share.low:.0%} – {share.high:.0%}); "
+        f"communication {number(parallel.communication_ms.value)} ms a step, of which {number(exposed.value)} ms "
+        f"({number(exposed.low)} – {number(exposed.high)}) are not hidden; batch {parallel.batch_size:,} in all"
+    )
 
 
 def gain(latency_ms: float, eager_ms: float) -> str:
