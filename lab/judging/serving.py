@@ -84,9 +84,7 @@ def fit_engines(rows: Sequence[ServedRow], kernels: Kernels) -> Fitted:
     times = {}
     for name in ("vllm", "sglang", "trtllm"):
         times[name] = _fit_one([one for one in raw if one.row.engine == name])
-    times[PAGED] = {
-        field: float(np.mean([times[name][field] for name in times])) for field in next(iter(times.values()))
-    }
+    times[PAGED] = dict(times["vllm"])  # the engine that most models teach, by rows whose protocol is known
     fitted = Fitted(times, {"ttft": 1.0, "tpot": 1.0})
     again = simulate_rows([one.row for one in raw], kernels, {name: fitted.engine(name) for name in RULES})
     logs = np.abs([one.logs for one in again])
@@ -194,7 +192,8 @@ def _tau(judged: Sequence[Judged]) -> float | None:
             truth = np.array([one.row.tokens_per_s for one in group]) / gpus
             predicted = np.array([one.row.rate(one.ttft_ms, one.tpot_ms) for one in group]) / gpus
             taus.append(kendall_tau(truth, predicted))
-    return float(np.mean(taus)) if taus else None
+    known = [tau for tau in taus if tau is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _repeated(rows: Sequence[ServedRow]) -> Comparison:
