@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from foretell.workflows.llm import LlmPrediction, llm
     from foretell.workflows.measure.collect import collect
     from foretell.workflows.measure.profile import profile
+    from foretell.workflows.serving.simulate import SimulatedServing, simulate
     from foretell.workflows.sharing.pack import Packing, pack
     from foretell.workflows.sharing.share import Sharing, share
     from foretell.workflows.sweep import Sweep, sweep
@@ -36,6 +37,7 @@ __all__ = [
     "Packing",
     "Prediction",
     "Sharing",
+    "SimulatedServing",
     "Sweep",
     "Target",
     "Workload",
@@ -51,6 +53,7 @@ __all__ = [
     "predict",
     "profile",
     "share",
+    "simulate",
     "sweep",
 ]
 
@@ -63,6 +66,7 @@ _LATER = {
     "ModelComparison": "foretell.workflows.compare",
     "Packing": "foretell.workflows.sharing.pack",
     "Sharing": "foretell.workflows.sharing.share",
+    "SimulatedServing": "foretell.workflows.serving.simulate",
     "Sweep": "foretell.workflows.sweep",
     "adapt": "foretell.workflows.adapting.adapt",
     "advise": "foretell.workflows.advise",
@@ -73,6 +77,7 @@ _LATER = {
     "pack": "foretell.workflows.sharing.pack",
     "profile": "foretell.workflows.measure.profile",
     "share": "foretell.workflows.sharing.share",
+    "simulate": "foretell.workflows.serving.simulate",
     "sweep": "foretell.workflows.sweep",
 }
 
