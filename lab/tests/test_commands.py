@@ -102,7 +102,7 @@ def test_papers_with_tables_of_their_own_are_fitted_on_one_machine_and_judged_on
         (("evaluate", "dipm"), "Unknown predictor 'dipm'. Did you mean 'dippm'?"),
         (("fit", "dipm"), "Unknown network 'dipm'."),
         (("evaluate", "collectives"), "give their folder after the name"),
-        (("evaluate", "collectives", "absent"), "There is no a100_sxm_comm.parquet below absent"),
+        (("evaluate", "collectives", "absent"), "give their folder after the name"),
         (("collect", "absent.toml"), "Cannot read the plan absent.toml"),
     ],
 )

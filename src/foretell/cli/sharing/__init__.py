@@ -1,0 +1,1 @@
+"""Commands about models that share GPUs."""
