@@ -77,7 +77,8 @@ def test_a_fast_step_runs_often_in_a_round_and_its_median_counts(measure):
 
 
 def test_the_reference_is_timed_between_the_rounds(measure):
-    record, _ = measure([20.0], reference_ms=[0.2, 0.5, 0.3])
+    # the first of two only warms the caches
+    record, _ = measure([20.0], reference_ms=[9.0, 0.2, 9.0, 0.5, 9.0, 0.3])
     assert record["reference_ms"] == pytest.approx(0.3)
     assert record["latency_ms"] == pytest.approx(20.0)
 

@@ -114,6 +114,7 @@ class CpuRuntime:
             if len(rounds) >= _LEAST_ROUNDS and time.perf_counter() > until:
                 break
             if reference is not None:
+                reference.run()  # the step has taken its place in the caches
                 beside.append(_time_ms(reference.run))
             # a round of a fast step has many runs: the reference has taken its place in the caches
             runs = 1 if not rounds else min(_MOST_RUNS, max(1, int(_ROUND_MS / max(rounds[-1], _LEAST_MS))))
