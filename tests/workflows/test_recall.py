@@ -45,6 +45,17 @@ def test_a_known_workload_is_measured(store: Path, batch: int, dtype: str, mode:
     assert measured.device_memory_mib == predicted.device_memory_mib, "what was not measured stays predicted"
 
 
+def test_energy_stays_power_times_latency_where_only_the_latency_was_measured(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foretell.workflows.recall.RECALLED", ("latency_ms",))
+    work = workload(64, 16, "fp16")
+    predicted, measured = RooflinePredictor().predict(work), recalled(work, store, 64)
+    assert measured.latency_ms != predicted.latency_ms
+    assert measured.power_w == predicted.power_w
+    assert measured.energy_j.value == pytest.approx(measured.power_w.value * measured.latency_ms.value / 1000)
+
+
 @pytest.mark.parametrize(
     "other",
     [

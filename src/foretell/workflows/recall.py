@@ -51,6 +51,10 @@ def recall(prediction: Prediction, workload: Workload, graph: Graph, store: Path
     if measured.latency_ms is not None:
         rate = measured.latency_ms.inverted(per_second(workload.batch_size, 1.0))
         measured = replace(measured, throughput_per_s=rate)
+        if "energy_j" not in metrics and measured.energy_j is not None and prediction.latency_ms is not None:
+            # energy stays power times latency, also where only the latency was measured
+            changed = measured.latency_ms.value / prediction.latency_ms.value
+            measured = replace(measured, energy_j=measured.energy_j.scaled(changed))
     return measured
 
 
