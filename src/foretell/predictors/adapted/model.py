@@ -128,13 +128,20 @@ def _factors(stored: Mapping[str, Any], weights: Values, explained: Values) -> F
 
 
 def _card(stored: Mapping[str, Any]) -> Card:
-    texts = {name: _text(stored[name]) for name in ("device", "base", "made_at")}
-    counts = {name: int(_number(stored[name], 1.0)) for name in ("samples", "models")}
     shares, probe = (tuple(_number(value, 0.0) for value in stored[name]) for name in ("shares", "probe"))
     if len(shares) != len(CLASSES):
         raise ValueError("it has other classes of units")
-    settings = tuple(_text(setting) for setting in stored["settings"])
-    return Card(**texts, **counts, settings=settings, shares=shares, probe=probe, drift=_number(stored["drift"], 0.0))
+    return Card(
+        device=_text(stored["device"]),
+        base=_text(stored["base"]),
+        samples=int(_number(stored["samples"], 1.0)),
+        models=int(_number(stored["models"], 1.0)),
+        made_at=_text(stored["made_at"]),
+        settings=tuple(_text(setting) for setting in stored["settings"]),
+        shares=shares,
+        probe=probe,
+        drift=_number(stored["drift"], 0.0),
+    )
 
 
 def _text(value: object) -> str:

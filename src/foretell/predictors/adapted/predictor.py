@@ -141,9 +141,12 @@ def is_same_probe(before: Sequence[float], now: Sequence[float]) -> bool:
 @lru_cache(maxsize=1)
 def _probe_graph() -> Graph:
     """A product and an elementwise operator: one is bound by arithmetic, the other by memory."""
-    sizes = {"x": (512, 1024), "w": (1024, 2048), "h": (512, 2048), "y": (512, 2048)}
-    kinds = {"x": "input", "w": "parameter", "h": "activation", "y": "activation"}
-    tensors = {name: Tensor(name, shape, dtype="fp32", kind=kinds[name]) for name, shape in sizes.items()}
+    tensors = {
+        "x": Tensor("x", (512, 1024), dtype="fp32", kind="input"),
+        "w": Tensor("w", (1024, 2048), dtype="fp32", kind="parameter"),
+        "h": Tensor("h", (512, 2048), dtype="fp32"),
+        "y": Tensor("y", (512, 2048), dtype="fp32"),
+    }
     nodes = [Node("h", "Gemm", ("x", "w"), ("h",)), Node("y", "Relu", ("h",), ("y",))]
     return Graph.build("probe", nodes, tensors, ["x"], ["y"])
 

@@ -112,6 +112,9 @@ def fit(works: Sequence[Work], ratios: Values, groups: Sequence[str], widths: Wi
     root = np.linalg.cholesky(covariance)
     explained = np.linalg.solve(root, rows * prior.variances())
     left_out, deviations = _left_out(covariance, ratios - present + rows @ weights, groups)
+    # a measurement that is distrusted must not excuse its own error: its chance is that of any other
+    chance = prior.noise**2 * (1.0 - 1.0 / trust)
+    deviations = np.sqrt(np.maximum(deviations**2 + chance, prior.noise**2))
     return Fit(Factors(weights, prior, explained, _quantile(left_out / deviations)), left_out, deviations)
 
 
@@ -132,7 +135,7 @@ def _settle(works: Sequence[Work], ratios: Values, prior: Widths) -> tuple[Value
 
 def _first_trust(number: int) -> float:
     """A few measurements may all be odd ones: they count less than many."""
-    return (1 + _DOUBT / number**2) ** -2.0
+    return 1.0 / (1.0 + _DOUBT / number**2) ** 2
 
 
 def _linear(works: Sequence[Work], weights: Values) -> tuple[Values, Values]:

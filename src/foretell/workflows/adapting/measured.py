@@ -214,7 +214,7 @@ def _read_store(folder: Path, device: Device) -> tuple[list[Row], dict[tuple[obj
             f"{folder} has measurements of several CPUs ({', '.join(sorted(hosts))}): adapt to one at a time."
         )
     rows = [_median(rows) for rows in found.values()]
-    graphs = {
+    graphs: dict[tuple[object, ...], Graph] = {
         (key.spec, key.input_shape, key.mode): graph for key, _, graph in read_graphs(folder, [_key(r) for r in rows])
     }
     repeated = sum(len(rows) - 1 for rows in found.values())

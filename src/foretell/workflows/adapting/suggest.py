@@ -91,8 +91,9 @@ def suggest(device: str | Path | Device, number: int = 16, *, out: str | Path = 
     places = np.flatnonzero(is_possible)
     if not len(places):
         raise DataError(f"No candidate fits into the {target.memory_gib:g} GiB of {target.id}.")
-    taken = _most_telling(rows[places], number, *_known(target))
-    chosen = tuple(Candidate(*names[places[place]], left) for place, left in taken)
+    taken = most_telling(rows[places], number, *_known(target))
+    picked = [(names[places[place]], left) for place, left in taken]
+    chosen = tuple(Candidate(model, batch, dtype, left) for (model, batch, dtype), left in picked)
     path = Path(out)
     try:
         write_whole(path, plan_text(target.id, chosen).encode())
@@ -123,7 +124,7 @@ def _known(device: Device) -> tuple[Widths, Values | None]:
     return LATENCY_PARTS.scaled(_DEVIATION, _DEVIATION), None
 
 
-def _most_telling(rows: Values, number: int, prior: Widths, explained: Values | None) -> list[tuple[int, float]]:
+def most_telling(rows: Values, number: int, prior: Widths, explained: Values | None) -> list[tuple[int, float]]:
     """The rows that lower the variance of all rows most, one after the other, and the share of it that is left."""
     covariance = (rows * prior.variances()) @ rows.T
     at_first = float(np.trace(covariance))
