@@ -203,13 +203,17 @@ def _with_precision(prediction: Prediction, workload: Workload) -> Prediction:
         else f"No operator was measured in {dtype}: times follow from those in other formats."
     )
     wide = 2.0 if lacks else 1.5
-    times = {name: getattr(prediction, name) for name in ("latency_ms", "throughput_per_s", "energy_j")}
-    wider = {
-        name: Estimate(value.value, value.low / wide, value.high * wide)
-        for name, value in times.items()
-        if value is not None
-    }
-    return replace(prediction, warnings=(*prediction.warnings, warning), **wider)
+
+    def wider(estimate: Estimate | None) -> Estimate | None:
+        return estimate and Estimate(estimate.value, estimate.low / wide, estimate.high * wide)
+
+    return replace(
+        prediction,
+        latency_ms=wider(prediction.latency_ms),
+        throughput_per_s=wider(prediction.throughput_per_s),
+        energy_j=wider(prediction.energy_j),
+        warnings=(*prediction.warnings, warning),
+    )
 
 
 def _advise_mig(
