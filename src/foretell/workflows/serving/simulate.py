@@ -179,7 +179,7 @@ def simulate(
         raise InputError(f"{architecture.name} does not fit on {place.gpus} × {place_on.id}; {works}.")
     fitted, kernels = shipped_engines(), shipped_kernels()
     host = fitted.engine(engine)
-    deployment = _deployment(place, host, Steps(place, kernels, host.framework), longest, memory_fraction)
+    deployment = deployment_of(place, host, Steps(place, kernels, host.framework), longest, memory_fraction)
     deployment = replace(deployment, prefix_share=prefix_share, prefill_servers=prefill_servers)
 
     def arrivals(count: int) -> Iterator[serving.Arrival]:
@@ -289,7 +289,7 @@ def chunks_of(prefill_tokens: int, prefill_context: float) -> list[Chunk]:
     return [Chunk(prefill_tokens // count + (number < prefill_tokens % count)) for number in range(count)]
 
 
-def _deployment(
+def deployment_of(
     place: Deployment, host: Engine, steps: Steps, longest: int, memory_fraction: float
 ) -> serving.Deployment:
     """The servers of a deployment: a replica each, and a lane for each stage of a pipeline."""
