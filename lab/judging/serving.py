@@ -81,17 +81,32 @@ def fit_engines(rows: Sequence[ServedRow], kernels: Kernels) -> Fitted:
         for one in simulate_rows(taught, kernels, RULES)
         if one.row.ttft_ms < _LONGEST_TTFT_MS and one.row.tpot_ms < _LONGEST_TPOT_MS
     ]
-    times = {}
-    for name in ("vllm", "sglang", "trtllm"):
-        times[name] = _fit_one([one for one in raw if one.row.engine == name])
-    times[PAGED] = {
-        field: float(np.mean([times[name][field] for name in times])) for field in next(iter(times.values()))
-    }
-    fitted = Fitted(times, {"ttft": 1.0, "tpot": 1.0})
-    again = simulate_rows([one.row for one in raw], kernels, {name: fitted.engine(name) for name in RULES})
-    logs = np.abs([one.logs for one in again])
+    times = _fit_all(raw)
+    # how far off a model is whose rows did not teach: each in turn
+    unseen = []
+    for model in sorted({one.row.model for one in raw}):
+        others = _fit_all([one for one in raw if one.row.model != model])
+        for one in raw:
+            if one.row.model == model:
+                unseen.append(_with_times(one, others.get(one.row.engine, others[PAGED])).logs)
+    logs = np.abs(unseen)
     spread = {name: round(float(np.quantile(logs[:, at], 0.9)), 3) for at, name in enumerate(("ttft", "tpot", "rate"))}
     return Fitted(times, spread)
+
+
+def _fit_all(raw: Sequence[Judged]) -> dict[str, dict[str, float]]:
+    """The times of each engine that has rows."""
+    groups = {name: [one for one in raw if one.row.engine == name] for name in ("vllm", "sglang", "trtllm")}
+    times = {name: _fit_one(group) for name, group in groups.items() if group}
+    # the engine that most models teach, by rows whose protocol is known
+    return {**times, PAGED: dict(times["vllm"])}
+
+
+def _with_times(one: Judged, times: Mapping[str, float]) -> Judged:
+    """A row that was simulated without a host's times, with them; close to simulating it again."""
+    clients = one.row.clients / one.row.deployment.data
+    tpot_ms = one.tpot_ms + (times["step_us"] + times["request_us"] * clients) / KILO
+    return Judged(one.row, one.ttft_ms + times["arrival_ms"] + times["arrival_steps"] * tpot_ms, tpot_ms)
 
 
 def _fit_one(judged: Sequence[Judged]) -> dict[str, float]:
@@ -194,7 +209,8 @@ def _tau(judged: Sequence[Judged]) -> float | None:
             truth = np.array([one.row.tokens_per_s for one in group]) / gpus
             predicted = np.array([one.row.rate(one.ttft_ms, one.tpot_ms) for one in group]) / gpus
             taus.append(kendall_tau(truth, predicted))
-    return float(np.mean(taus)) if taus else None
+    known = [tau for tau in taus if tau is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _repeated(rows: Sequence[ServedRow]) -> Comparison:

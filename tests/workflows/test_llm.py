@@ -52,6 +52,13 @@ def test_without_gpus_the_least_that_hold_all_requests_are_taken() -> None:
     assert answer.max_concurrency >= 64
 
 
+def test_an_answer_of_one_token_has_no_time_between_tokens() -> None:
+    answer = ask(output_tokens=1, concurrency=2)
+    assert answer.ttft_ms is not None
+    assert answer.tpot_ms is None
+    assert answer.energy_j_per_token is not None
+
+
 def test_more_requests_than_the_cache_holds_wait() -> None:
     options = {"input_tokens": 8000, "output_tokens": 200, "device": "l40s", "gpus": 1}
     few, many = ask(concurrency=4, **options), ask(concurrency=64, **options)
@@ -83,6 +90,7 @@ def test_a_gpu_without_measured_kernels_is_extrapolated() -> None:
         ({"input_tokens": 200_000}, "at most 131,072"),
         ({"tensor_parallel": 3}, "does not divide"),
         ({"gpus": 16}, "network"),
+        ({"expert_parallel": 2}, "no experts"),
         ({"input_tokens": 0}, "from 1"),
         ({"concurrency": -1}, "from 1"),
         ({"memory_fraction": 1.5}, "at most 1"),

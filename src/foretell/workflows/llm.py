@@ -150,7 +150,7 @@ def llm(
         dtype: bf16 or fp16.
         weights: fp8, int8 or int4; without it those of the published checkpoint.
         kv_dtype: bf16 or fp8, of the cache.
-        engine: ``paged`` (the mean of vLLM, SGLang and TensorRT-LLM), one of vllm, sglang, trtllm, or ``eager``:
+        engine: ``paged`` (kernels are the mean of vLLM, SGLang and TensorRT-LLM), vllm, sglang, trtllm, or ``eager``:
             Hugging Face's generate on one GPU.
         memory_fraction: The share of a GPU's memory that the engine takes.
         network: Between nodes of eight GPUs: infiniband-ndr, -hdr, -edr, or GB/s of a GPU.
@@ -305,7 +305,9 @@ def _power_w(place: Deployment, load: Load, answer: LlmPrediction) -> float:
     arithmetic = flops_per_s / (device.peak_tflops("bf16", tensor_cores=True) * TERA)
     touched = place.weights_bytes_per_gpu * _touched(model, own)
     cache = own * place.cache_bytes_per_gpu(answer.input_tokens + answer.output_tokens / 2)
-    traffic = (touched + cache) / (load.tpot_ms / KILO) / (device.bandwidth_gb_per_s * GIGA)
+    # an answer of one token has no steps of its own: its prompt is arithmetic
+    bytes_per_s = (touched + cache) / (load.tpot_ms / KILO) if load.tpot_ms else 0.0
+    traffic = bytes_per_s / (device.bandwidth_gb_per_s * GIGA)
     share = _POWER_START + _POWER_ARITHMETIC * min(arithmetic, 1.0) + _POWER_TRAFFIC * min(traffic, 1.0)
     return device.tdp_w * min(share, 1.0)
 

@@ -5,11 +5,15 @@ import pytest
 
 from foretell.devices import find_device
 from foretell.predictors.llm.architecture import load_architecture
+from foretell.predictors.llm.closed_loop import ClosedLoop, Request
 from foretell.predictors.llm.deployment import Deployment
 from foretell.predictors.llm.engines import RULES, shipped_engines
 from foretell.predictors.llm.kernels import KINDS, SCHEMES, kernels_from_bytes, kernels_to_bytes, shipped_kernels
 from foretell.predictors.llm.serving import steady_load
 from foretell.predictors.llm.steps import Chunk, Steps
+from foretell.scheduling.serving.requests import closed_loop
+from foretell.scheduling.serving.simulation import Deployment as Servers
+from foretell.scheduling.serving.simulation import simulate_serving
 
 H200 = find_device("h200")
 MODELS = ("meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V2-Lite", "openai/gpt-oss-20b", "Qwen/Qwen3-30B-A3B")
@@ -39,6 +43,25 @@ def test_a_step_grows_with_requests_context_and_prompts(name: str) -> None:
     assert steps.step_us(0, 0, [Chunk(8192)]) > 1.5 * steps.step_us(0, 0, [Chunk(2048)])
     # a chunk that sees more of its prompt takes longer
     assert steps.prompts_us([Chunk(1024, 16384)]) > steps.prompts_us([Chunk(1024)])
+
+
+def test_the_simulation_of_servers_and_the_closed_loop_agree() -> None:
+    steps = steps_of(MODELS[0], "vllm")
+    lengths = [(800 + 37 * number % 300, 40 + 11 * number % 25) for number in range(160)]
+    oracle = simulate_serving(closed_loop(lengths), Servers(steps.seconds, 10**9), concurrency=16)
+    loop = ClosedLoop(lambda *step: steps.step_us(*step), RULES["vllm"], 16, 1e9)
+    served = loop.run([Request(*pair) for pair in lengths])
+    assert np.mean([one.ttft_ms for one in served]) == pytest.approx(1000 * oracle.ttft.mean_s, rel=0.02)
+    assert np.mean([one.tpot_ms for one in served]) == pytest.approx(1000 * oracle.tpot.mean_s, rel=0.02)
+
+
+def test_a_step_by_sums_is_the_step_of_its_chunks() -> None:
+    steps = steps_of(MODELS[0])
+    past = 3000
+    chunk = steps.step_us(4, 500, [Chunk(1000, past)]) / 1e6
+    assert steps.seconds(1000, 1000 * (past + 500.5), 4, 2000.0) == pytest.approx(chunk, rel=1e-6)
+    prompts = steps.step_us(0, 0, [Chunk(512)] * 4) / 1e6
+    assert steps.seconds(2048, 4 * 512 * 513 / 2, 0, 0.0) == pytest.approx(prompts, rel=1e-6)
 
 
 def test_more_gpus_are_faster_but_not_as_many_times() -> None:

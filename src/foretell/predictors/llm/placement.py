@@ -90,6 +90,8 @@ def divide(
         if size is not None and size < 1:
             raise InputError(f"--{name} is {size}; it must be at least 1.")
     tensor, pipeline, data, expert = sizes
+    if expert is not None and expert > 1 and not base.architecture.has_experts:
+        raise InputError(f"{base.architecture.name} has no experts; leave --expert-parallel out.")
     rest = (pipeline or 1) * (data or 1)
     if tensor is None and gpus is not None:
         if gpus % rest:
@@ -128,8 +130,9 @@ def smallest(base: Deployment, tokens: int, fraction: float, clients: int = 1) -
         if count > most:
             return None
         tensor = _largest_tensor(base, min(count, GPUS_PER_NODE), count)
-        expert = base.expert if (tensor % base.expert == 0) else 1
-        place = replace(base, tensor=tensor, pipeline=count // tensor, data=1, expert=expert)
+        if tensor % base.expert:
+            continue
+        place = replace(base, tensor=tensor, pipeline=count // tensor, data=1)
         try:
             place.check()
         except InputError:

@@ -28,7 +28,7 @@ from foretell.predictors.llm.architecture import (
 from foretell.predictors.llm.collectives import Kind, collective_time, fabric_of
 from foretell.predictors.llm.deployment import Deployment
 from foretell.predictors.llm.kernels import LAUNCH_US, POWER_LAW_1_01, Kernels
-from foretell.units import GIGA, MEGA, TERA, us
+from foretell.units import GIGA, MEGA, TERA, seconds_from_us, us
 
 Array = NDArray[np.float64]
 # share of the bandwidth that fused elementwise kernels reach: docs/lab/0002-roofline.md
@@ -79,6 +79,21 @@ class Steps:
         if batch:
             total += self.generation_us(batch, context)
         return total + self.prompts_us(chunks) if chunks else total
+
+    def seconds(self, prompt_tokens: int, prompt_context: float, requests: int, context: float) -> float:
+        """The same as `foretell.scheduling.serving` asks: contexts are sums of what each token attends to.
+
+        What the sums do not tell is taken to be equal: one chunk with a past, or several whole prompts of one length.
+        """
+        chunks: list[Chunk] = []
+        if prompt_tokens:
+            whole = 2 * prompt_context / prompt_tokens - 1  # tokens of a prompt from its beginning with this mean
+            if whole >= prompt_tokens:
+                chunks = [Chunk(prompt_tokens, round((whole - prompt_tokens) / 2))]
+            else:
+                count = max(1, round(prompt_tokens / max(whole, 1)))
+                chunks = [Chunk(max(1, round(prompt_tokens / count)))] * count
+        return seconds_from_us(self.step_us(requests, context / requests if requests else 0.0, chunks))
 
     def token_us(self, tokens: float) -> float:
         """What all tokens of a step pass together."""
