@@ -20,7 +20,7 @@ from foretell.predictors.llm.deployment import MEMORY_FRACTION, Deployment
 from foretell.predictors.llm.engines import RULES, Engine, shipped_engines
 from foretell.predictors.llm.kernels import shipped_kernels
 from foretell.predictors.llm.placement import choose_precision, divide, smallest
-from foretell.predictors.llm.steps import Chunk, Steps
+from foretell.predictors.llm.steps import Steps
 from foretell.readable import Readable, flat_row, spell
 from foretell.records import Estimate
 from foretell.registry import did_you_mean
@@ -277,34 +277,16 @@ def _varied(input_tokens: int, output_tokens: int, count: int, seed: int) -> Ite
         yield max(round(input_tokens * next(shares)), 1), max(round(output_tokens * next(shares)), 1)
 
 
-def chunks_of(prefill_tokens: int, prefill_context: float) -> list[Chunk]:
-    """Chunks of prompts whose tokens attend to as many tokens in all: one, or several equal ones from the beginning.
-
-    >>> chunks_of(100, 5_050.0), chunks_of(100, 55_050.0)
-    ([Chunk(tokens=100, past=0)], [Chunk(tokens=100, past=500)])
-    >>> len(chunks_of(300, 15_150.0))
-    3
-    """
-    if not prefill_tokens:
-        return []
-    mean = prefill_context / prefill_tokens
-    past = mean - (prefill_tokens + 1) / 2
-    if past >= 0:
-        return [Chunk(prefill_tokens, round(past))]
-    count = max(round(prefill_tokens / (2 * mean - 1)), 1)
-    return [Chunk(prefill_tokens // count + (number < prefill_tokens % count)) for number in range(count)]
-
-
 def deployment_of(
     place: Deployment, host: Engine, steps: Steps, longest: int, memory_fraction: float
 ) -> serving.Deployment:
     """The servers of a deployment: a replica each, and a lane for each stage of a pipeline."""
 
     def step(prefill_tokens: int, prefill_context: float, decode_requests: int, decode_context: float) -> float:
-        chunks = chunks_of(prefill_tokens, prefill_context)
-        context = decode_context / decode_requests if decode_requests else 0.0
-        host_us = host.step_us + host.request_us * (decode_requests + len(chunks))
-        return seconds_from_us(steps.step_us(decode_requests, context, chunks) + host_us)
+        host_us = host.step_us + host.request_us * (decode_requests + bool(prefill_tokens))
+        return steps.seconds(prefill_tokens, prefill_context, decode_requests, decode_context) + seconds_from_us(
+            host_us
+        )
 
     own, device = place.tensor * place.pipeline, place.device
 
