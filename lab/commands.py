@@ -22,11 +22,12 @@ ALONE = {
     "mixes": "lab.judging.mixes",
     "flattened": "lab.papers.flattened.study",
     "collectives": "lab.judging.collectives",
+    "serving-simulation": "lab.judging.serving_simulation",
     "llm": "lab.judging.serving",
     "adapt": "lab.judging.adapt",
 }
 # judged by public tables, whose folder follows the name; adapt needs a store as well
-FROM_TABLES = ("collectives", "llm", "adapt")
+FROM_TABLES = ("collectives", "llm", "serving-simulation", "adapt")
 
 
 @click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -119,7 +120,8 @@ def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, devi
     required=True,
     metavar="PREDICTOR…",
     help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
-    "alone: lilou-partitioner, lilou-analyser, dnn-occu, flattened, mixes; with TABLES: collectives, llm, adapt.",
+    "alone: lilou-partitioner, lilou-analyser, dnn-occu, flattened, mixes; with TABLES: collectives, llm, "
+    "serving-simulation, adapt.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")

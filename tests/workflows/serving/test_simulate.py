@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from foretell.workflows.llm import llm
-from foretell.workflows.serving.simulate import SimulatedServing, chunks_of, simulate
+from foretell.workflows.serving.simulate import SimulatedServing, simulate
 
 MODEL = "meta-llama/Llama-3.1-8B"
 
@@ -58,13 +58,3 @@ def test_a_trace_gives_lengths_and_times(tmp_path: Path) -> None:
     assert followed.offered_per_s == pytest.approx(1.0)
     assert run(40, trace=tmp_path / "trace.parquet", requests_per_s=5.0).offered_per_s == pytest.approx(5.0)
     assert run(40, trace=tmp_path / "trace.parquet", concurrency=4).mean_in_flight == pytest.approx(4, rel=0.2)
-
-
-@pytest.mark.parametrize("lengths", [[(100, 0)], [(50, 400)], [(100, 0)] * 5, [(10, 0), (300, 0)], [(1, 0)]])
-def test_chunks_keep_tokens_and_about_the_context(lengths: list[tuple[int, int]]) -> None:
-    tokens = sum(own for own, _ in lengths)
-    context = sum(own * past + own * (own + 1) / 2 for own, past in lengths)
-    chunks = chunks_of(tokens, context)
-    assert sum(chunk.tokens for chunk in chunks) == tokens
-    made = sum(chunk.tokens * chunk.past + chunk.tokens * (chunk.tokens + 1) / 2 for chunk in chunks)
-    assert made == pytest.approx(context, rel=0.1)

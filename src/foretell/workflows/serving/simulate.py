@@ -20,13 +20,14 @@ from foretell.predictors.llm.deployment import MEMORY_FRACTION, Deployment
 from foretell.predictors.llm.engines import RULES, Engine, shipped_engines
 from foretell.predictors.llm.kernels import shipped_kernels
 from foretell.predictors.llm.placement import choose_precision, divide, smallest
-from foretell.predictors.llm.steps import Chunk, Steps
+from foretell.predictors.llm.steps import Steps
 from foretell.readable import Readable, flat_row, spell
 from foretell.records import Estimate
 from foretell.registry import did_you_mean
 from foretell.scheduling import serving
 from foretell.scheduling.serving.totals import Spread
-from foretell.units import ms, seconds_from_us
+from foretell.units import GIGA, MIB, TERA, ms, seconds_from_us
+from foretell.workflows.llm import _POWER_ARITHMETIC, _POWER_SPREAD, _POWER_START, _POWER_TRAFFIC, _touched
 
 MAX_REQUESTS = 1024  # vLLM's max_num_seqs on GPUs with 70 GiB and more
 _MOST_REQUESTS, _MOST_SIMULATED = 2**16, 10_000_000
@@ -59,6 +60,7 @@ class SimulatedServing(Readable):
     utilisation: float
     preemptions: int
     cached_tokens: int
+    energy_j_per_token: Estimate
     extrapolated: bool = False
     warnings: tuple[str, ...] = ()
 
@@ -78,6 +80,7 @@ class SimulatedServing(Readable):
         yield "requests", f"{self.requests_per_s:.3g} a second; {self.mean_in_flight:.3g} in flight"
         yield "tokens", f"{self.tokens_per_s:,.0f} a second"
         yield "within the limits", f"{self.good_share:.1%}: {self.goodput_per_s:.3g} requests a second"
+        yield "energy", f"{spell(self.energy_j_per_token)} J a token"
         yield "servers busy", f"{self.utilisation:.0%} of the time; {self.preemptions:,} preemptions"
         for warning in self.warnings:
             yield "note", warning
@@ -91,6 +94,7 @@ class SimulatedServing(Readable):
         shown: dict[str, Any] = {name: value for name, value in vars(self).items() if value is not None}
         for name in ("ttft_ms", "tpot_ms"):
             shown[name] = {part: estimate.to_dict() for part, estimate in getattr(self, name).items()}
+        shown["energy_j_per_token"] = self.energy_j_per_token.to_dict()
         return {**shown, "warnings": list(self.warnings)}
 
 
@@ -179,7 +183,7 @@ def simulate(
         raise InputError(f"{architecture.name} does not fit on {place.gpus} × {place_on.id}; {works}.")
     fitted, kernels = shipped_engines(), shipped_kernels()
     host = fitted.engine(engine)
-    deployment = _deployment(place, host, Steps(place, kernels, host.framework), longest, memory_fraction)
+    deployment = deployment_of(place, host, Steps(place, kernels, host.framework), longest, memory_fraction)
     deployment = replace(deployment, prefix_share=prefix_share, prefill_servers=prefill_servers)
 
     def arrivals(count: int) -> Iterator[serving.Arrival]:
@@ -211,8 +215,9 @@ def simulate(
         arrivals(requests), deployment, concurrency=concurrency, limits=limits, warmup=warmup, on_done=done
     )
     is_known = place_on.id in kernels.devices
-    width = (1.0 if is_known else 1.5) * (1.5 if precision.notes else 1.0)
-    notes = [*architecture.notes, *precision.notes, *_notes(totals, offered, deployment, thirds)]
+    exchange = _exchange_notes(place)
+    width = (1.0 if is_known else 1.5) * (1.5 if precision.notes or exchange else 1.0)
+    notes = [*architecture.notes, *precision.notes, *exchange, *_notes(totals, offered, deployment, thirds)]
     if not is_known:
         notes.append(f"Kernels were measured on {', '.join(kernels.devices)}; {place_on.id} is extrapolated from them.")
     servers = deployment.servers + prefill_servers
@@ -236,6 +241,7 @@ def simulate(
         utilisation=totals.busy_s / (totals.span_s * servers),
         preemptions=totals.preemptions,
         cached_tokens=totals.cached_tokens,
+        energy_j_per_token=_energy(totals),
         extrapolated=not is_known,
         warnings=tuple(notes),
     )
@@ -271,34 +277,30 @@ def _varied(input_tokens: int, output_tokens: int, count: int, seed: int) -> Ite
         yield max(round(input_tokens * next(shares)), 1), max(round(output_tokens * next(shares)), 1)
 
 
-def chunks_of(prefill_tokens: int, prefill_context: float) -> list[Chunk]:
-    """Chunks of prompts whose tokens attend to as many tokens in all: one, or several equal ones from the beginning.
-
-    >>> chunks_of(100, 5_050.0), chunks_of(100, 55_050.0)
-    ([Chunk(tokens=100, past=0)], [Chunk(tokens=100, past=500)])
-    >>> len(chunks_of(300, 15_150.0))
-    3
-    """
-    if not prefill_tokens:
-        return []
-    mean = prefill_context / prefill_tokens
-    past = mean - (prefill_tokens + 1) / 2
-    if past >= 0:
-        return [Chunk(prefill_tokens, round(past))]
-    count = max(round(prefill_tokens / (2 * mean - 1)), 1)
-    return [Chunk(prefill_tokens // count + (number < prefill_tokens % count)) for number in range(count)]
-
-
-def _deployment(
+def deployment_of(
     place: Deployment, host: Engine, steps: Steps, longest: int, memory_fraction: float
 ) -> serving.Deployment:
     """The servers of a deployment: a replica each, and a lane for each stage of a pipeline."""
 
     def step(prefill_tokens: int, prefill_context: float, decode_requests: int, decode_context: float) -> float:
-        chunks = chunks_of(prefill_tokens, prefill_context)
-        context = decode_context / decode_requests if decode_requests else 0.0
-        host_us = host.step_us + host.request_us * (decode_requests + len(chunks))
-        return seconds_from_us(steps.step_us(decode_requests, context, chunks) + host_us)
+        host_us = host.step_us + host.request_us * (decode_requests + bool(prefill_tokens))
+        return steps.seconds(prefill_tokens, prefill_context, decode_requests, decode_context) + seconds_from_us(
+            host_us
+        )
+
+    own, device = place.tensor * place.pipeline, place.device
+
+    def power(prefill_tokens: int, prefill_context: float, decode_requests: int, decode_context: float) -> float:
+        """All GPUs of a server; the rule is that of `foretell llm`."""
+        seconds = step(prefill_tokens, prefill_context, decode_requests, decode_context)
+        tokens = prefill_tokens + decode_requests
+        flops = 2 * place.architecture.active_parameters * tokens / own
+        weights = place.weights_bytes_per_gpu * _touched(place.architecture, tokens)
+        cache = per_token * decode_context
+        arithmetic = flops / seconds / (device.peak_tflops("bf16", tensor_cores=True) * TERA)
+        traffic = (weights + cache) / seconds / (device.bandwidth_gb_per_s * GIGA)
+        share = _POWER_START + _POWER_ARITHMETIC * min(arithmetic, 1.0) + _POWER_TRAFFIC * min(traffic, 1.0)
+        return own * device.tdp_w * min(share, 1.0)
 
     rules = serving.ENGINES.get(host.name, serving.ENGINES["vllm"])
     rules = replace(rules, token_budget=host.token_budget, max_requests=min(MAX_REQUESTS, host.token_budget))
@@ -313,13 +315,34 @@ def _deployment(
         return collective_time("point-to-point", place.cache_bytes_per_gpu(moved), apart, fabric).seconds.value
 
     return serving.Deployment(
-        step, tokens, servers=place.data * place.pipeline, rules=rules, transfer_time=transfer
-    )  # fmt: skip
+        step,
+        tokens,
+        servers=place.data * place.pipeline,
+        rules=rules,
+        power=power,
+        idle_power_w=own * (device.idle_power_w or 0.0),
+        transfer_time=transfer,
+    )
 
 
 def _estimates(spread: Spread, added_ms: float, error: float) -> dict[str, Estimate]:
     values = {name: value + added_ms for name, value in spread.to_dict().items()}
     return {name: Estimate(own, own / math.exp(error), own * math.exp(error)) for name, own in values.items()}
+
+
+def _exchange_notes(place: Deployment) -> list[str]:
+    """What is extrapolated in the exchanges between the GPUs of a server."""
+    if place.tensor == 1:
+        return []
+    time = collective_time("all-reduce", MIB, place.tensor, fabric_of(place.device, network=place.network), "engine")
+    return [f"Extrapolated: {note}." for note in time.extrapolated]
+
+
+def _energy(totals: serving.ServingTotals) -> Estimate:
+    """Joules of all GPUs for a generated token."""
+    assert totals.energy_j is not None
+    value = totals.energy_j / max(totals.generated_tokens, 1)
+    return Estimate(value, value * (1 - _POWER_SPREAD), value * (1 + _POWER_SPREAD))
 
 
 def _offered(arrivals: Callable[[int], Iterator[serving.Arrival]], requests: int) -> float:
