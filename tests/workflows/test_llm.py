@@ -8,6 +8,7 @@ import pytest
 
 import foretell
 from foretell.errors import DeviceError, InputError
+from foretell.records import Estimate, Prediction
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 KEYS = {
@@ -120,3 +121,21 @@ def test_no_torch_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_eager_starts_and_ends_all_requests_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def predict(model: str, *, mode: str, batch_size: int, **others: object) -> Prediction:
+        asked.append((model, mode, batch_size, others.get("input_shape"), others.get("context")))
+        ms = 30.0 if mode == "prefill" else 10.0
+        return Prediction("m", "h200", None, "eager", mode, batch_size, "bf16", "x", latency_ms=Estimate(ms, ms, ms))
+
+    monkeypatch.setattr("foretell.workflows.predict.predict", predict)
+    answer = ask(engine="eager", concurrency=4, input_tokens=100, output_tokens=20)
+    assert asked == [
+        ("hf:meta-llama/Llama-3.1-8B", "prefill", 4, (100,), None),
+        ("hf:meta-llama/Llama-3.1-8B", "decode", 4, None, 110),
+    ]
+    assert answer.ttft_ms.value == 30.0  # type: ignore[union-attr]
+    assert answer.tokens_per_s.value == pytest.approx(4 * 20 / (0.03 + 19 * 0.01))  # type: ignore[union-attr]

@@ -28,8 +28,8 @@ from foretell.units import GIGA, KIB, KILO, MEGA, TERA, mib
 # What a GPU draws, as a share of its limit, at shares of its peak arithmetic and bandwidth: least squares on 94,000
 # mixture-of-experts kernels of an H200 and a B200 (aiconfigurator, column power); nine in ten are within the spread.
 _POWER_START, _POWER_ARITHMETIC, _POWER_TRAFFIC, _POWER_SPREAD = 0.55, 1.22, 0.43, 0.3
-# how many times wider an interval is, in logarithms, for GPUs (kernels of one that is left out: docs/lab/0037-serving.md)
-# and for precisions that were not measured
+# how many times wider an interval is, in logarithms, for GPUs and precisions that were not measured; kernels of a GPU
+# that is left out are in docs/lab/0037-serving.md
 _OTHER_DEVICE, _UNMEASURED = 2.0, 1.5
 _MAX_TOKENS, _MAX_CLIENTS = 2**22, 2**16
 _J_PER_KWH, _SECONDS_PER_H = 3.6 * MEGA, 3600
