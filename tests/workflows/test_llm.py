@@ -1,5 +1,6 @@
 """Tests of ``foretell.llm``: what fits, what it says, and what it refuses."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -131,7 +132,8 @@ def test_eager_starts_and_ends_all_requests_together(monkeypatch: pytest.MonkeyP
         ms = 30.0 if mode == "prefill" else 10.0
         return Prediction("m", "h200", None, "eager", mode, batch_size, "bf16", "x", latency_ms=Estimate(ms, ms, ms))
 
-    monkeypatch.setattr("foretell.workflows.predict.predict", predict)
+    # the package has a function of the same name, so the module is found by its own
+    monkeypatch.setattr(importlib.import_module("foretell.workflows.predict"), "predict", predict)
     answer = ask(engine="eager", concurrency=4, input_tokens=100, output_tokens=20)
     assert asked == [
         ("hf:meta-llama/Llama-3.1-8B", "prefill", 4, (100,), None),
