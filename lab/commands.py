@@ -21,9 +21,10 @@ ALONE = {
     "dnn-occu": "lab.papers.dnn_occu.study",
     "mixes": "lab.judging.mixes",
     "collectives": "lab.judging.collectives",
+    "serving-simulation": "lab.judging.serving_simulation",
     "llm": "lab.judging.serving",
 }
-FROM_TABLES = ("collectives", "llm")  # judged by public tables, whose folder follows the name
+FROM_TABLES = ("collectives", "serving-simulation", "llm")  # judged by public tables, whose folder follows the name
 
 
 @click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -116,7 +117,7 @@ def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, devi
     required=True,
     metavar="PREDICTOR…",
     help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
-    "alone: lilou-partitioner, lilou-analyser, dnn-occu, mixes, collectives TABLES, llm TABLES.",
+    "alone: lilou-partitioner, lilou-analyser, dnn-occu, mixes; collectives, llm or serving-simulation TABLES.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")

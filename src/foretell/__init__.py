@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from foretell.workflows.llm import LlmPrediction, llm
     from foretell.workflows.measure.collect import collect
     from foretell.workflows.measure.profile import profile
+    from foretell.workflows.serving.simulate import SimulatedServing, simulate
     from foretell.workflows.sharing.pack import Packing, pack
     from foretell.workflows.sharing.share import Sharing, share
     from foretell.workflows.sweep import Sweep, sweep
@@ -34,6 +35,7 @@ __all__ = [
     "Packing",
     "Prediction",
     "Sharing",
+    "SimulatedServing",
     "Sweep",
     "Target",
     "Workload",
@@ -48,6 +50,7 @@ __all__ = [
     "predict",
     "profile",
     "share",
+    "simulate",
     "sweep",
 ]
 
@@ -59,6 +62,7 @@ _LATER = {
     "ModelComparison": "foretell.workflows.compare",
     "Packing": "foretell.workflows.sharing.pack",
     "Sharing": "foretell.workflows.sharing.share",
+    "SimulatedServing": "foretell.workflows.serving.simulate",
     "Sweep": "foretell.workflows.sweep",
     "advise": "foretell.workflows.advise",
     "collect": "foretell.workflows.measure.collect",
@@ -68,6 +72,7 @@ _LATER = {
     "pack": "foretell.workflows.sharing.pack",
     "profile": "foretell.workflows.measure.profile",
     "share": "foretell.workflows.sharing.share",
+    "simulate": "foretell.workflows.serving.simulate",
     "sweep": "foretell.workflows.sweep",
 }
 

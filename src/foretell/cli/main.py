@@ -16,6 +16,7 @@ COMMANDS = Registry(
         "predict": "foretell.cli.models.predict:run",
         "advise": "foretell.cli.models.advise:run",
         "llm": "foretell.cli.models.llm:run",
+        "simulate": "foretell.cli.models.simulate:run",
         "pack": "foretell.cli.models.pack:run",
         "compare": "foretell.cli.models.compare:run",
         "sweep": "foretell.cli.models.sweep:run",

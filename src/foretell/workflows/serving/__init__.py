@@ -1,0 +1,1 @@
+"""Workflows: serving: language models under a stream of requests."""
