@@ -69,6 +69,11 @@ def test_more_requests_than_the_cache_holds_wait() -> None:
     assert many.ttft_ms.value > 5 * few.ttft_ms.value  # type: ignore[union-attr]
 
 
+def test_loads_beyond_what_was_measured_are_said() -> None:
+    assert not any("not measured" in warning for warning in ask(concurrency=256).warnings)
+    assert any("512" in warning for warning in ask(concurrency=700, input_tokens=64, output_tokens=4).warnings)
+
+
 def test_quantised_weights_are_smaller_and_unmeasured_ones_are_said() -> None:
     plain, fp8, int4 = ask(), ask(weights="fp8"), ask(weights="int4")
     assert int4.weights_mib < fp8.weights_mib < plain.weights_mib
