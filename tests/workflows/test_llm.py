@@ -1,5 +1,6 @@
 """Tests of ``foretell.llm``: what fits, what it says, and what it refuses."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import pytest
 
 import foretell
 from foretell.errors import DeviceError, InputError
+from foretell.records import Estimate, Prediction
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 KEYS = {
@@ -67,6 +69,11 @@ def test_more_requests_than_the_cache_holds_wait() -> None:
     assert many.ttft_ms.value > 5 * few.ttft_ms.value  # type: ignore[union-attr]
 
 
+def test_loads_beyond_what_was_measured_are_said() -> None:
+    assert not any("not measured" in warning for warning in ask(concurrency=256).warnings)
+    assert any("512" in warning for warning in ask(concurrency=700, input_tokens=64, output_tokens=4).warnings)
+
+
 def test_quantised_weights_are_smaller_and_unmeasured_ones_are_said() -> None:
     plain, fp8, int4 = ask(), ask(weights="fp8"), ask(weights="int4")
     assert int4.weights_mib < fp8.weights_mib < plain.weights_mib
@@ -120,3 +127,22 @@ def test_no_torch_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_eager_starts_and_ends_all_requests_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def predict(model: str, *, mode: str, batch_size: int, **others: object) -> Prediction:
+        asked.append((model, mode, batch_size, others.get("input_shape"), others.get("context")))
+        ms = 30.0 if mode == "prefill" else 10.0
+        return Prediction("m", "h200", None, "eager", mode, batch_size, "bf16", "x", latency_ms=Estimate(ms, ms, ms))
+
+    # the package has a function of the same name, so the module is found by its own
+    monkeypatch.setattr(importlib.import_module("foretell.workflows.predict"), "predict", predict)
+    answer = ask(engine="eager", concurrency=4, input_tokens=100, output_tokens=20)
+    assert asked == [
+        ("hf:meta-llama/Llama-3.1-8B", "prefill", 4, (100,), None),
+        ("hf:meta-llama/Llama-3.1-8B", "decode", 4, None, 110),
+    ]
+    assert answer.ttft_ms.value == 30.0  # type: ignore[union-attr]
+    assert answer.tokens_per_s.value == pytest.approx(4 * 20 / (0.03 + 19 * 0.01))  # type: ignore[union-attr]

@@ -222,3 +222,12 @@ def test_the_old_word_for_a_compiled_model_is_understood() -> None:
     old, new = (predict(tiny_onnx(), device="h200", runtime=word, batch_size=64) for word in ("compile", "compiled"))
     assert old == new
     assert new.runtime == "compiled"
+
+
+@pytest.mark.parametrize(("device", "word"), [("a100", "no fp8 units"), ("h200", "No operator was measured in fp8")])
+def test_a_format_that_was_not_measured_is_said(device: str, word: str) -> None:
+    plain, small = (predict_tiny(device=device, batch_size=8, dtype=dtype) for dtype in ("fp16", "fp8"))
+    assert any(word in warning for warning in small.warnings)
+    assert plain.latency_ms is not None
+    assert small.latency_ms is not None
+    assert small.latency_ms.high / small.latency_ms.low > 1.5 * plain.latency_ms.high / plain.latency_ms.low

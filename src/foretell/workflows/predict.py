@@ -25,6 +25,7 @@ from foretell.workflows.workload import (
     runtime_name,
 )
 
+_SMALL_FORMATS = ("fp8", "fp4")
 EXPLAINED = ("units", "kernels")
 
 
@@ -122,7 +123,7 @@ def predict(
         timeout_s=timeout_s,
     )
     workload = configuration.workload(graph)
-    prediction = selected.predict(workload)
+    prediction = _with_precision(selected.predict(workload), workload)
     if store is not None:
         # After predicting: metrics that were not measured stay predicted.
         from foretell.workflows.recall import recall
@@ -187,6 +188,32 @@ def _explain(
     if classifier is not None:
         prediction = replace(prediction, kernels=explain_kernels(workload, predictor, latency_ms, classifier))
     return replace(prediction, warnings=(*prediction.warnings, *([warning] if warning else [])))
+
+
+def _with_precision(prediction: Prediction, workload: Workload) -> Prediction:
+    """Say that a small format was not measured, and widen the intervals; a device may lack its units altogether."""
+    dtype, device = workload.dtype, workload.target.device
+    if dtype not in _SMALL_FORMATS:
+        return prediction
+    lacks = dtype not in device.tensor_tflops
+    warning = (
+        f"{device.id} has no {dtype} units: {dtype} saves memory there, and products run in a wider format. "
+        "No such run was measured."
+        if lacks
+        else f"No operator was measured in {dtype}: times follow from those in other formats."
+    )
+    wide = 2.0 if lacks else 1.5
+
+    def wider(estimate: Estimate | None) -> Estimate | None:
+        return estimate and Estimate(estimate.value, estimate.low / wide, estimate.high * wide)
+
+    return replace(
+        prediction,
+        latency_ms=wider(prediction.latency_ms),
+        throughput_per_s=wider(prediction.throughput_per_s),
+        energy_j=wider(prediction.energy_j),
+        warnings=(*prediction.warnings, warning),
+    )
 
 
 def _advise_mig(

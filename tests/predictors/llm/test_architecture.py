@@ -115,6 +115,19 @@ def test_a_config_file_is_read_with_its_quantisation(tmp_path) -> None:
         ({"model_type": "llama"}, "hidden_size"),
         ({"model_type": "llama", "hidden_size": -4}, "above 0"),
         ({"model_type": "llama", "hidden_size": "big"}, "above 0"),
+        (
+            {
+                "model_type": "mixtral",
+                "hidden_size": 64,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "vocab_size": 9,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "first_k_dense_replace": "two",
+            },
+            "does not describe",
+        ),
     ],
 )
 def test_what_is_no_decoder_is_refused(config: dict[str, object], word: str) -> None:

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import ModelError
+from foretell.errors import ForetellError, ModelError
 from foretell.registry import did_you_mean
 
 
@@ -200,6 +200,15 @@ def read_architecture(name: str, config: Mapping[str, Any]) -> Architecture:
     >>> round(llama.parameters / 1e9, 2), llama.layers
     (8.03, 32)
     """
+    try:
+        return _read(name, config)
+    except ForetellError:
+        raise
+    except (TypeError, ValueError, KeyError, ArithmeticError) as error:  # a foreign file may hold anything
+        raise ModelError(f"The configuration of {name} does not describe a language model: {error}.") from error
+
+
+def _read(name: str, config: Mapping[str, Any]) -> Architecture:
     model_type = str(config.get("model_type", ""))
     if model_type in _REFUSED or config.get("is_encoder_decoder"):
         raise ModelError(
