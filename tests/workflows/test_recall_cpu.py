@@ -37,6 +37,7 @@ def test_a_stored_graph_is_known_again_whatever_the_model_is_called(tmp_path: Pa
     assert found.source == "measured"
     assert found.latency_ms.value == 304.0
     assert found.latency_ms.low == pytest.approx(304 * (1 - 1.645 * 0.02))
+    assert found.energy_j.value == pytest.approx(found.power_w.value * 0.304), "it follows from the measured time"
 
 
 def test_without_a_graph_the_name_and_the_input_decide(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from foretell.graph import Graph
 from foretell.graph.ir.passes import normalise
 from foretell.records import Estimate, Prediction, Workload
 from foretell.training.examples.graphs import GRAPH_BATCH, GraphKey, stored_keys
-from foretell.units import per_second
+from foretell.units import per_second, seconds_from_ms
 
 RECALLED = ("latency_ms", "memory_mib", "device_memory_mib", "power_w", "energy_j")
 # Of the workloads that were measured twice, 95 % differ by less than this share (124 pairs on an H200).
@@ -51,11 +51,18 @@ def recall(prediction: Prediction, workload: Workload, graph: Graph, store: Path
     if measured.latency_ms is not None:
         rate = measured.latency_ms.inverted(per_second(workload.batch_size, 1.0))
         measured = replace(measured, throughput_per_s=rate)
-        if "energy_j" not in metrics and measured.energy_j is not None and prediction.latency_ms is not None:
-            # energy stays power times latency, also where only the latency was measured
-            changed = measured.latency_ms.value / prediction.latency_ms.value
-            measured = replace(measured, energy_j=measured.energy_j.scaled(changed))
+    if "energy_j" not in metrics:
+        # the predicted one follows from the predicted latency
+        measured = replace(measured, energy_j=_energy(measured.power_w, measured.latency_ms))
     return measured
+
+
+def _energy(power: Estimate | None, latency: Estimate | None) -> Estimate | None:
+    if power is None or latency is None:
+        return None
+    times = (seconds_from_ms(time_ms) for time_ms in (latency.value, latency.low, latency.high))
+    watts = (power.value, power.low, power.high)
+    return Estimate(*(time_s * each for time_s, each in zip(times, watts, strict=True)))
 
 
 def _spread(metric: str, rows: Sequence[Row], workload: Workload) -> float:

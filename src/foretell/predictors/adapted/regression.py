@@ -29,7 +29,7 @@ from foretell.predictors.adapted.units import CLASSES, WIDTH, Values, Work
 
 _ROUNDS = 8
 _FREEDOM = 4.0
-_LARGEST = math.log(50.0)  # no factor goes beyond
+_LARGEST = math.log(500.0)  # no factor goes beyond
 _FEW = 4  # with fewer measurements the prior is not questioned
 _PRIOR_SCORES = 20
 _DOUBT = 10.0

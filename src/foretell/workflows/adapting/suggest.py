@@ -148,6 +148,9 @@ def plan_text(device: str, chosen: tuple[Candidate, ...]) -> str:
     for one in chosen:
         parts.setdefault((one.batch_size, one.dtype), []).append(one.model)
     text = [f"# The models from which foretell adapt would learn most about {device}.", "seed = 0"]
+    # slow devices may take seconds for what an H200 does in milliseconds; nothing here needs traces of kernels
+    text += ["", "[limits]", "max_latency_ms = 20000.0", "timeout_s = 600.0", "", "[measuring]", "trace_share = 0.0"]
+    text += ["", "[workers]", "measure = 1", "trace = 0"]
     for (batch, dtype), models in parts.items():
         zoos = sorted({model.partition(":")[0] for model in models})
         text += [
