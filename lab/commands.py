@@ -14,12 +14,13 @@ from foretell.rendering.terminal.printable import printable
 from foretell.workflows.measure.collect import CAMPAIGNS
 
 KINDS = ("colocation", "occupancy", "fusion")
-# what has tables of its own: predictors of papers, and the simulation of a GPU that jobs share
+# what has tables of its own: predictors of papers, the simulation of a GPU that jobs share, and GPUs left out
 ALONE = {
     "lilou-partitioner": "lab.papers.lilou.partitioner",
     "lilou-analyser": "lab.papers.lilou.analyser",
     "dnn-occu": "lab.papers.dnn_occu.study",
     "mixes": "lab.judging.mixes",
+    "transfer": "lab.transfer.judge",
 }
 
 
@@ -36,7 +37,7 @@ app.add_command(collect.run, "collect")
 
 
 @app.command()
-@click.argument("network", help="dippm, trappm, gcn, gat, gin, nnlqp, brp-nas or mlp.")
+@click.argument("network", help="dippm, trappm, gcn, gat, gin, nnlqp, brp-nas or mlp; or transfer.")
 @options.store_folder
 @options.fitted_device
 @click.option("--out", type=options.PATH, default=Path("out/trained"), help="Folder of the fitted network.")
@@ -54,7 +55,15 @@ def fit(
     fit_seconds: float | None,
     start: Path | None,
 ) -> None:
-    """Fit a graph network of a paper to all measurements of a device, and write it as ONNX."""
+    """Fit a graph network of a paper to all measurements of a device, and write it as ONNX.
+
+    transfer is fitted to public tables of many GPUs: --store names their folder.
+    """
+    if network == "transfer":
+        from lab.transfer import judge
+
+        judge.evaluate(store, device, cache, log=_log, folder=out)
+        return
     from lab.judging.graph_fits import MODES
     from lab.judging.graph_serving import train_graph_network
 
@@ -92,7 +101,7 @@ def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, devi
     required=True,
     metavar="PREDICTOR…",
     help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
-    "alone: lilou-partitioner, lilou-analyser, dnn-occu, mixes.",
+    "alone: lilou-partitioner, lilou-analyser, dnn-occu, mixes, transfer.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")

@@ -53,7 +53,7 @@ def test_limits_and_shares_of_labels_reach_the_workflow(
     assert not list(here.iterdir())
 
 
-REPORTS = {"dnn-occu": "dnn-occu", "mixes": "mixes"}
+REPORTS = {"dnn-occu": "dnn-occu", "mixes": "mixes", "transfer": "other-gpus"}
 
 
 @pytest.mark.parametrize("model", ALONE)
