@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 
 from foretell.devices import find_device
 from foretell.errors import ForetellError
@@ -66,8 +66,11 @@ class Examples:
         """Some of the measurements."""
         rows = keep[self.member]
         first = np.concatenate([[0], np.cumsum(np.diff(self.first)[keep])])
-        texts = (getattr(self, name)[keep] for name in ("device", "source", "name", "measured_us"))
-        return Examples(*texts, first, self.count[rows], self.features[rows], self.h200_us[rows], self.own[rows])
+        return Examples(
+            **{name: getattr(self, name)[keep] for name in ("device", "source", "name", "measured_us")},
+            **{name: getattr(self, name)[rows] for name in ("count", "features", "h200_us", "own")},
+            first=first.astype(np.intp),
+        )
 
 
 def joined(first: Examples, second: Examples) -> Examples:

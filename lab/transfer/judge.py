@@ -146,7 +146,7 @@ def evaluate(
     kinds, network, measured = kinds_of(examples), _is_network(examples), examples.measured_us
     rest = np.log(measured / told)
     several = {name: devices for name, devices in GENERATIONS.items() if len(devices) > 1}
-    far, _ = left_out(examples, known, several, log)
+    far = left_out(examples, known, several, log)[0]
     far = np.where(np.isnan(far), told, far)
     plain = ~_is_wide(examples)
     whole, unit = widths_of(rest[plain], effective_units(examples)[plain], network[plain])
@@ -200,8 +200,7 @@ def _table(
         }  # fmt: skip
     columns = tuple(next(iter(found.values())))
     found["mean of rows"] = {
-        name: None if name == "count" else float(np.mean([row[name] for row in found.values()]))  # type: ignore[arg-type]
-        for name in columns
+        name: None if name == "count" else float(np.mean([row[name] for row in found.values()])) for name in columns
     }
     shares = frozenset({*errors, "median", "in the interval"})
     return Comparison(title, found, ranked=False, shares=shares, head="left out")
@@ -245,8 +244,7 @@ def _pairs(examples: Examples, told: Values) -> Comparison:
             }  # fmt: skip
     ordered = dict(sorted(found.items()))
     ordered["mean of rows"] = {
-        name: float(np.mean([row[name] for row in found.values()]))
-        for name in ("ratio told", "best constant")  # type: ignore[arg-type]
+        name: float(np.mean([row[name] for row in found.values()])) for name in ("ratio told", "best constant")
     }
     title = f"The ratio between two GPUs: closer than the best constant in {sum(wins)} of {len(wins)}"
     return Comparison(title, ordered, ranked=False, shares=frozenset({"ratio told", "best constant"}), head="pair")

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 
 from foretell.graph import Graph, Node, Tensor
 
@@ -108,8 +108,10 @@ def _neusight_graph(op: str, row: Mapping[str, float]) -> Graph:
         batch, m, n, k = (size[name] for name in "BMNK")
         return _one("MatMul", {"a": ((batch, m, n), "input"), "b": ((batch, n, k), "input")}, (batch, m, k), "fp32")
     batch, before, after, side = (size[name] for name in ("B", "Input_Channel", "Output_Channel", "Input_Size"))
-    inputs = {"x": ((batch, before, side, side), "input"), "w": ((after, before, 3, 3), "parameter")}
-    inputs["b"] = ((after,), "parameter")
+    inputs: dict[str, tuple[Shape, str]] = {
+        "x": ((batch, before, side, side), "input"), "w": ((after, before, 3, 3), "parameter"),
+        "b": ((after,), "parameter"),
+    }  # fmt: skip
     return _one("Conv", inputs, (batch, after, side, side), "fp32", {"strides": (1, 1), "pads": (1, 1)})
 
 
