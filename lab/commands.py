@@ -14,7 +14,7 @@ from foretell.rendering.terminal.printable import printable
 from foretell.workflows.measure.collect import CAMPAIGNS
 
 KINDS = ("colocation", "occupancy", "fusion")
-# what has tables of its own: predictors of papers, and the simulation of a GPU that jobs share
+# what has tables of its own: predictors of papers, the simulation of a GPU that jobs share, and GPUs left out
 ALONE = {
     "lilou-partitioner": "lab.papers.lilou.partitioner",
     "lilou-analyser": "lab.papers.lilou.analyser",
@@ -25,6 +25,7 @@ ALONE = {
     "serving-simulation": "lab.judging.serving_simulation",
     "llm": "lab.judging.serving",
     "adapt": "lab.judging.adapt",
+    "transfer": "lab.transfer.judge",
 }
 # judged by public tables, whose folder follows the name; adapt needs a store as well
 FROM_TABLES = ("collectives", "llm", "serving-simulation", "adapt")
@@ -43,7 +44,7 @@ app.add_command(collect.run, "collect")
 
 
 @app.command()
-@click.argument("network", help="dippm, trappm, gcn, gat, gin, nnlqp, brp-nas or mlp.")
+@click.argument("network", help="dippm, trappm, gcn, gat, gin, nnlqp, brp-nas or mlp; or transfer.")
 @options.store_folder
 @options.fitted_device
 @click.option("--out", type=options.PATH, default=Path("out/trained"), help="Folder of the fitted network.")
@@ -61,7 +62,15 @@ def fit(
     fit_seconds: float | None,
     start: Path | None,
 ) -> None:
-    """Fit a graph network of a paper to all measurements of a device, and write it as ONNX."""
+    """Fit a graph network of a paper to all measurements of a device, and write it as ONNX.
+
+    transfer is fitted to public tables of many GPUs: --store names their folder.
+    """
+    if network == "transfer":
+        from lab.transfer import judge
+
+        judge.evaluate(store, device, cache, log=_log, folder=out)
+        return
     from lab.judging.graph_fits import MODES
     from lab.judging.graph_serving import train_graph_network
 
@@ -120,7 +129,7 @@ def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, devi
     required=True,
     metavar="PREDICTOR…",
     help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
-    "alone: lilou-partitioner, lilou-analyser, dnn-occu, flattened, mixes; with TABLES: collectives, llm, "
+    "alone: lilou-partitioner, lilou-analyser, dnn-occu, flattened, mixes, transfer; with TABLES: collectives, llm, "
     "serving-simulation, adapt.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")

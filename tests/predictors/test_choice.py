@@ -36,7 +36,7 @@ def test_the_best_predictor_of_a_device_answers_for_it(device: str) -> None:
     prediction = find_predictor(None, device).predict(Workload(tiny_graph(), target))
     assert prediction.predictor == best_predictor(device)
     assert prediction.extrapolated == (device != "h200")
-    assert (prediction.predictor == "roofline") == (not place.is_nvidia or device in ("p4", "p100"))
+    assert (prediction.predictor == "roofline") == (not place.is_nvidia)
 
 
 def test_a_name_goes_before_the_device() -> None:

@@ -30,8 +30,7 @@ _FILES = Registry(
 def best_predictor(device: str) -> str:
     """The predictor with the least held-out error on a device.
 
-    Where none is fitted to the device, it is ``transfer`` for GPUs of NVIDIA with tensor cores, and the roofline for
-    all else.
+    Where none is fitted to the device, it is ``transfer`` for GPUs of NVIDIA, and the roofline for all else.
 
     >>> best_predictor("a100-sxm-40gb"), best_predictor("cpu")
     ('transfer', 'roofline')
@@ -40,10 +39,9 @@ def best_predictor(device: str) -> str:
 
 
 def _supports_transfer(name: str) -> bool:
-    """Whether a device is a GPU of NVIDIA with tensor cores and a known clock."""
+    """Whether a device is a GPU of NVIDIA with a known clock."""
     device = find_device(name)
-    on, off = (device.peak_tflops("fp16", tensor_cores=tensor_cores) for tensor_cores in (True, False))
-    return device.is_nvidia and bool(device.boost_clock_mhz) and on > off
+    return device.is_nvidia and bool(device.boost_clock_mhz)
 
 
 def find_predictor(name: str | None, device: str) -> Predictor:

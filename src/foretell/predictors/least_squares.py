@@ -11,7 +11,9 @@ _FIRST_DAMPING, _TINY = 1e-2, 1e-9
 Values = NDArray[np.float64]
 
 
-def solve(errors_at: Callable[[Values], tuple[Values, Values]], parameters: Values, delta: float) -> Values:
+def solve(
+    errors_at: Callable[[Values], tuple[Values, Values]], parameters: Values, delta: float, steps: int = _STEPS
+) -> Values:
     """Minimise a pseudo-Huber loss with damped Gauss–Newton steps (Levenberg–Marquardt), and return the parameters.
 
     ``errors_at`` returns all errors at some parameters, and their slopes (the Jacobian); an error larger than ``delta``
@@ -22,7 +24,7 @@ def solve(errors_at: Callable[[Values], tuple[Values, Values]], parameters: Valu
     have few parameters.
     """
     damping, (errors, slopes) = _FIRST_DAMPING, errors_at(parameters)
-    for _ in range(_STEPS):
+    for _ in range(steps):
         weights = 1.0 / np.sqrt(1.0 + (errors / delta) ** 2)
         normal = (slopes.T * weights) @ slopes
         # Marquardt's scaling: damping follows the diagonal, so that the units of a parameter do not matter

@@ -1,0 +1,72 @@
+"""The fit finds the numbers that made its data, and a device that is left out is not seen."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from foretell.devices import find_device
+from foretell.predictors.transfer.model import TransferModel
+from foretell.records import Target, Workload
+from lab.transfer.examples import Examples, collected, joined
+from lab.transfer.fit import START, fit, from_known, tell_us
+from lab.transfer.judge import coverage, effective_units, unfitted_us, widths_of
+from lab.transfer.tables import elementwise, product
+
+DEVICES = ("t4", "a100-sxm-80gb", "l40s", "p100")
+
+
+@pytest.fixture(scope="module")
+def examples() -> Examples:
+    graphs = [elementwise("Add", 2, (rows, 4096), "fp32") for rows in (4096, 8192, 16384)]
+    graphs += [product(size, 4096, size, "fp32") for size in (1024, 2048, 4096)]
+    return collected(
+        (device, "neusight", f"{graph.nodes[0].op} {number}", 1.0, Workload(graph, Target(find_device(device))))
+        for number, graph in enumerate(graphs)
+        for device in DEVICES
+    )
+
+
+def told(model: TransferModel, examples: Examples) -> Examples:
+    return replace(examples, measured_us=tell_us(model, examples))
+
+
+def test_the_fit_finds_what_made_the_data(examples: Examples) -> None:
+    shares = {"stacked": 0.85, "stacked, old": 0.7, "checked": 0.65, "plain": 0.92}
+    truth = replace(START, memory_shares=shares, vector_demand=0.95, factors={"product": 0.1})
+    found = fit(told(truth, examples))
+    # kinds of memory relative to the measured device's: only these ratios are seen in data
+    for name in ("checked", "stacked, old"):
+        ratio = found.memory_shares[name] / found.memory_shares["stacked"]
+        assert ratio == pytest.approx(shares[name] / shares["stacked"], rel=0.02)
+    assert found.factors["product"] == pytest.approx(0.1, abs=0.05)
+    assert np.abs(np.log(tell_us(found, examples) / tell_us(truth, examples))).max() < 0.1
+
+
+def test_a_device_that_is_left_out_is_not_seen(examples: Examples) -> None:
+    data = told(START, examples)
+    odd = replace(data, measured_us=np.where(data.device == "l40s", 5 * data.measured_us, data.measured_us))
+    assert fit(odd, ["l40s"]) == fit(data, ["l40s"])
+    assert fit(odd) != fit(data)
+
+
+def test_known_times_of_the_measured_device_replace_the_told_ones(examples: Examples) -> None:
+    two = joined(examples, replace(examples, device=np.full(len(examples), "h200")))
+    two = replace(two, source=np.full(len(two), "aiconfigurator"), measured_us=np.full(len(two), 7.0))
+    assert (from_known(two).h200_us == 7.0).all()
+    assert (from_known(examples).h200_us == examples.h200_us).all()
+
+
+def test_widths_hold_nine_in_ten(examples: Examples) -> None:
+    random = np.random.default_rng(0)
+    rest = random.normal(0.0, 0.1, 1000)
+    network = np.arange(1000) < 500
+    units = np.where(network, 20.0, 1.0)
+    rest[~network] *= 3
+    whole, unit = widths_of(rest, units, network)
+    held = np.abs(rest) <= np.hypot(whole, unit / np.sqrt(units))
+    assert 0.88 < held[network].mean() < 0.92
+    assert 0.88 < held[~network].mean() < 0.92
+    assert effective_units(examples).tolist() == pytest.approx([1.0] * len(examples))
+    assert coverage(examples, np.zeros(len(examples))).all()
+    assert (unfitted_us(examples) > 0).all()

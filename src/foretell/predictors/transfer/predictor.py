@@ -1,0 +1,162 @@
+"""Predictors: transfer: latency, power and energy on GPUs that were not measured, from a model fitted to one that was.
+
+`foretell.predictors.transfer.model` has the rule for a unit. Here the units of a workload are summed, brought within
+what is physically possible, and given an interval. It comes from GPUs that were left out of the fit: an error of the
+whole device, which many units share, and one of each unit, which shrinks as units average out. Where nothing of a
+GPU's architecture was in the public measurements, the first is wider.
+
+Power: the load and the clock say which share of the power limit arithmetic needs; traffic and the power at rest are
+the roofline's. Memory is the roofline's.
+"""
+
+import math
+import weakref
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.devices import Device, find_device
+from foretell.errors import InputError
+from foretell.features import COLUMNS, Units, extract_units
+from foretell.features.pooled import DistinctUnits
+from foretell.graph import Graph
+from foretell.predictors.fitted_files import best_fitted
+from foretell.predictors.options import with_options
+from foretell.predictors.roofline import (
+    BASE_SHARE_OF_TDP,
+    CONSTANTS_FROM,
+    LEAST_LATENCY_MS,
+    MEMORY_POWER_SLOPE,
+    POWER_HIGH,
+    POWER_LOW,
+    RooflinePredictor,
+    analytic_prediction,
+)
+from foretell.predictors.transfer.clock import base_share, squared_voltage
+from foretell.predictors.transfer.model import Places, TransferModel, Transferred, UnitWork, shipped_numbers
+from foretell.predictors.unit.predictor import operator_shares, shipped
+from foretell.records import Estimate, Prediction, Target, Workload
+from foretell.units import ms, per_second, seconds_from_ms, seconds_from_us
+
+_COMPUTE, _MEMORY = (COLUMNS.index(name) for name in ("log_compute_us", "log_memory_us"))
+
+Values = NDArray[np.float64]
+# A sweep predicts one graph for many devices. By the id of a graph: a weak reference to it, which clears the entry when
+# the graph is gone, and by setting the features and times of its units on the H200.
+_Known = tuple[NDArray[np.float32], Values]
+_cache: dict[int, tuple["weakref.ref[Graph]", dict[tuple[str | bool | None, ...], _Known]]] = {}
+
+
+class TransferPredictor:
+    """Predicts for GPUs of NVIDIA whose clock is known, from the times on `CONSTANTS_FROM`."""
+
+    name = "transfer"
+
+    def __init__(self, model: TransferModel | None = None) -> None:
+        self._model = model
+
+    def unit_times_us(self, workload: Workload, units: DistinctUnits) -> Values:
+        """The time of each distinct unit of a workload."""
+        return self._transferred(workload, extract_units(workload)).times_us[units.first]
+
+    def predict(self, workload: Workload) -> Prediction:
+        """Latency, power and energy transferred from the fitted model; memory as the roofline predicts it."""
+        base = analytic_prediction(workload)
+        units = extract_units(workload)
+        if not len(units) or base.power_w is None:
+            return RooflinePredictor().predict(workload)
+        there = self._transferred(workload, units)
+        latency_ms = ms(seconds_from_us(float(there.times_us.sum())))
+        width = math.exp(self._half_width(workload.target.device, there.times_us))
+        latency = Estimate(latency_ms, latency_ms / width, latency_ms * width).at_least(base.facts[LEAST_LATENCY_MS])
+        power = _power(workload, units, there)
+        seconds = (seconds_from_ms(time_ms) for time_ms in (latency.value, latency.low, latency.high))
+        energy = (time_s * watts for time_s, watts in zip(seconds, (power.value, power.low, power.high), strict=True))
+        answer = replace(
+            base,
+            predictor=self.name,
+            latency_ms=latency,
+            throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
+            power_w=power,
+            energy_j=Estimate(*energy),
+            breakdown=operator_shares(units, there.times_us, latency.value),
+            warnings=(extrapolated(workload.target.device), *_throttling(workload, there), *base.warnings),
+            extrapolated=True,
+        )
+        return with_options(answer, workload)
+
+    @property
+    def _numbers(self) -> TransferModel:
+        return self._model or shipped_numbers()
+
+    def _transferred(self, workload: Workload, units: Units) -> Transferred:
+        """The time of each unit on the workload's device."""
+        source, hardware = find_device(CONSTANTS_FROM), workload.target.hardware
+        if hardware.device.is_cpu or not hardware.device.boost_clock_mhz:
+            raise InputError(
+                f"transfer needs a GPU whose clock is known; {hardware.device.id} is not: use --predictor roofline."
+            )
+        features, source_us = _on_source(workload, source)
+        compute_us, memory_us = (np.exp2(units.features[:, at].astype(np.float64)) for at in (_COMPUTE, _MEMORY))
+        first = np.zeros(1, np.intp)
+        work = UnitWork(features, source_us, compute_us, memory_us, np.ones(len(units)), first)
+        return self._numbers.times_us(work, Places.of(hardware, source), source)
+
+    def _half_width(self, device: Device, times_us: Values) -> float:
+        """Half of the width of the interval, in log(ratio)."""
+        model, shares = self._numbers, times_us / times_us.sum()
+        is_near = device.architecture in model.architectures
+        # as many units of equal length would vary as much
+        units = 1.0 / float((shares**2).sum())
+        return math.hypot(model.device_width if is_near else model.far_width, model.unit_width / math.sqrt(units))
+
+
+def extrapolated(device: Device) -> str:
+    """A warning that says what the prediction for this device rests on."""
+    return (
+        f"uncalibrated: {device.id} is extrapolated from an H200 until measured data covers it; no measurement of a "
+        f"whole model on {device.name} by foretell went into this answer: its latency comes from what units of work "
+        "take on an H200 and from public tables of operators on other GPUs, its memory from an analytic model"
+    )
+
+
+def _throttling(workload: Workload, there: Transferred) -> tuple[str, ...]:
+    share = float(there.clock_share[0])
+    if share >= _FULL_CLOCK:
+        return ()
+    device = workload.target.device
+    return (
+        f"{device.id} cannot hold its boost clock under this load: about {share * (device.boost_clock_mhz or 0.0):.0f} "
+        f"of {device.boost_clock_mhz:.0f} MHz at its {device.tdp_w:.0f} W.",
+    )
+
+
+_FULL_CLOCK = 0.95
+
+
+def _power(workload: Workload, units: Units, there: Transferred) -> Estimate:
+    """At the power limit where the limit holds the clock down; else by load and traffic."""
+    device, hardware = workload.target.device, workload.target.hardware
+    limit = base_share(device) * squared_voltage(np.array([base_share(device)]))
+    arithmetic = float((there.load * squared_voltage(there.clock_share) / limit)[0])
+    traffic_us = np.exp2(units.features[:, _MEMORY].astype(np.float64)).sum()
+    traffic = float(traffic_us / there.times_us.sum()) * hardware.bandwidth_gb_per_s / device.bandwidth_gb_per_s
+    busy = min(1.0, arithmetic + MEMORY_POWER_SLOPE * traffic)
+    power_w = device.tdp_w * (BASE_SHARE_OF_TDP + (1 - BASE_SHARE_OF_TDP) * busy)
+    return Estimate(power_w, power_w * POWER_LOW, min(power_w * POWER_HIGH, device.tdp_w))
+
+
+def _on_source(workload: Workload, source: Device) -> _Known:
+    """The features and times of the units on the measured device, cached while the graph lives."""
+    graph_id, runtime = id(workload.graph), workload.target.runtime
+    key = (workload.mode, workload.dtype, workload.optimizer, workload.channels_last, runtime)
+    if graph_id not in _cache:
+        _cache[graph_id] = weakref.ref(workload.graph, lambda _: _cache.pop(graph_id, None)), {}
+    by_setting = _cache[graph_id][1]
+    if key not in by_setting:
+        units = extract_units(replace(workload, target=Target(source, None, runtime)))
+        distinct = DistinctUnits.of(units)
+        times_us = shipped(source.id, best_fitted(source.id) or "").times_us(distinct)[distinct.member]
+        by_setting[key] = units.features, times_us
+    return by_setting[key]

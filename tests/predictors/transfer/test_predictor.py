@@ -1,0 +1,140 @@
+"""A GPU that nobody measured: its peaks and its SMs set the time, and the device that was measured is told as it is."""
+
+import gc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from foretell.devices import find_device, parse_slice
+from foretell.errors import DeviceError, InputError
+from foretell.features import extract_units
+from foretell.features.pooled import DistinctUnits
+from foretell.predictors import best_predictor, find_predictor
+from foretell.predictors.roofline import RooflinePredictor
+from foretell.predictors.transfer import TransferPredictor, predictor
+from foretell.predictors.transfer.model import shipped_numbers
+from foretell.predictors.unit.predictor import shipped
+from foretell.records import Target, Workload
+from small.small_samples import blocks
+
+H200, A100 = find_device("h200"), find_device("a100")
+
+
+def workload(device: object = A100, batch: int = 256, part: str = "") -> Workload:
+    target = Target(device, parse_slice(part, device) if part else None)  # type: ignore[arg-type]
+    return Workload(blocks(batch, 4096), target)
+
+
+def latency_ms(work: Workload) -> float:
+    latency = TransferPredictor().predict(work).latency_ms
+    assert latency is not None
+    return latency.value
+
+
+def test_it_answers_where_nothing_is_fitted() -> None:
+    assert best_predictor("h200") == "unit-network"
+    assert [best_predictor(name) for name in ("l4", "t4", "rtx-4090", "p100")] == ["transfer"] * 4
+    assert [best_predictor(name) for name in ("cpu", "mi300x")] == ["roofline"] * 2
+    with pytest.raises(DeviceError):
+        best_predictor("somebody's")
+    assert isinstance(find_predictor(None, "a100-sxm-40gb"), TransferPredictor)
+
+
+def test_on_the_measured_device_units_take_the_times_of_its_network() -> None:
+    work = workload(H200)
+    units = DistinctUnits.of(extract_units(work))
+    expected = shipped("h200", "unit-network").times_us(units)
+    times_us = TransferPredictor().unit_times_us(work, units)
+    np.testing.assert_allclose(times_us, expected, rtol=0.02)
+
+
+def test_peaks_and_sms_set_the_time() -> None:
+    full_ms = latency_ms(workload())
+    half = replace(A100, id="half", bandwidth_gb_per_s=A100.bandwidth_gb_per_s / 2)
+    slow = replace(A100, id="slow", boost_clock_mhz=A100.boost_clock_mhz / 2)
+    both = replace(half, id="both", boost_clock_mhz=slow.boost_clock_mhz)
+    assert full_ms < latency_ms(workload(half)) < 2 * full_ms
+    assert full_ms < latency_ms(workload(slow)) < 2 * full_ms
+    assert latency_ms(workload(H200)) < full_ms < latency_ms(workload(part="mig:1g.5gb"))
+    assert latency_ms(workload(both)) > max(latency_ms(workload(half)), latency_ms(workload(slow)))
+
+
+def test_memory_is_that_of_the_roofline_and_energy_is_power_times_latency() -> None:
+    work = workload()
+    predicted, base = TransferPredictor().predict(work), RooflinePredictor().predict(work)
+    assert (predicted.predictor, predicted.memory_mib) == ("transfer", base.memory_mib)
+    assert predicted.extrapolated
+    assert predicted.latency_ms is not None
+    assert predicted.energy_j is not None
+    assert predicted.power_w is not None
+    assert 0.2 * A100.tdp_w < predicted.power_w.value <= predicted.power_w.high <= A100.tdp_w
+    assert predicted.energy_j.value == pytest.approx(predicted.power_w.value * predicted.latency_ms.value / 1e3)
+    assert "no measurement of a whole model on NVIDIA A100" in predicted.warnings[0]
+    assert not any("analytic roofline until" in text for text in predicted.warnings)
+    assert sum(row.share for row in predicted.breakdown) == pytest.approx(1.0)
+    assert sum(row.latency_ms for row in predicted.breakdown) == pytest.approx(predicted.latency_ms.value)
+
+
+def width(work: Workload) -> float:
+    latency = TransferPredictor().predict(work).latency_ms
+    assert latency is not None
+    return latency.high / latency.value
+
+
+def test_intervals_are_wider_for_an_architecture_without_measurements() -> None:
+    new = replace(A100, id="new", architecture="Rubin")
+    assert 1.1 < width(workload()) < width(workload(new)) < 3.0
+    numbers = shipped_numbers()
+    assert 0 < numbers.device_width <= numbers.far_width
+    assert {"Ampere", "Ada Lovelace", "Pascal"} <= set(numbers.architectures)
+
+
+def test_a_card_that_cannot_hold_its_clock_says_so_and_draws_its_limit() -> None:
+    heavy = TransferPredictor().predict(workload(find_device("t4"), batch=4096))
+    assert heavy.power_w is not None
+    assert heavy.power_w.value == pytest.approx(70.0, rel=0.01)
+    assert any("cannot hold its boost clock" in text for text in heavy.warnings)
+    light = TransferPredictor().predict(workload(find_device("t4"), batch=1))
+    assert not any("cannot hold its boost clock" in text for text in light.warnings)
+    steady = replace(find_device("t4"), id="steady", base_clock_mhz=1590)
+    assert latency_ms(workload(steady, batch=4096)) < 0.8 * latency_ms(workload(find_device("t4"), batch=4096))
+
+
+@pytest.mark.parametrize("name", ["p100", "v100-sxm2-16gb", "t4", "a100", "l40s", "rtx-4090", "h100-sxm", "b200"])
+@pytest.mark.parametrize("batch", [1, 64, 4096])
+def test_less_of_anything_is_never_faster(name: str, batch: int) -> None:
+    device = find_device(name)
+    full_ms = latency_ms(workload(device, batch))
+    assert device.boost_clock_mhz
+    fields = ("sms", "bandwidth_gb_per_s", "l2_mib", "boost_clock_mhz")
+    for field in fields:
+        less = replace(device, id="less", **{field: type(getattr(device, field))(getattr(device, field) * 0.7)})
+        if field in ("sms", "boost_clock_mhz"):  # peaks follow
+            peaks = {
+                kind: {k: 0.7 * v for k, v in getattr(device, kind).items()}
+                for kind in ("tensor_tflops", "vector_tflops")
+            }
+            base = None if device.base_clock_mhz is None or field == "sms" else 0.7 * device.base_clock_mhz
+            less = replace(less, **peaks, base_clock_mhz=base or device.base_clock_mhz)
+        assert latency_ms(workload(less, batch)) >= full_ms * (1 - 1e-4), field
+    half_ms = latency_ms(workload(device, batch, part=f"sms:{device.sms // 2}"))
+    assert half_ms >= full_ms * (1 - 1e-4)
+
+
+def test_a_sweep_asks_the_network_once_and_nothing_outlives_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = workload()
+    first = latency_ms(work)
+    places = [key for key in predictor._cache if predictor._cache[key][0]() is work.graph]
+    assert len(places) == 1
+    monkeypatch.setattr(predictor, "shipped", lambda *_: pytest.fail("asked again"))
+    assert latency_ms(work) == first
+    assert latency_ms(replace(work, target=Target(H200))) < first
+    del work
+    gc.collect()
+    assert places[0] not in predictor._cache
+
+
+def test_cpus_are_refused() -> None:
+    with pytest.raises(InputError, match="cpu is not: use --predictor roofline"):
+        TransferPredictor().predict(workload(find_device("cpu")))
