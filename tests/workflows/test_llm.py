@@ -35,6 +35,25 @@ def test_an_answer_has_the_keys_of_the_contract() -> None:
     assert answer.heading().startswith(f"{LLAMA} fits on 1 × h200")
 
 
+def test_gpus_that_divide_a_model_are_rented_in_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    from foretell.advisors.placement import Offer
+    from foretell.workflows import advise
+
+    offers = [Offer("h200", "single", 1, 2.0), Offer("h200", "eight", 8, 24.0), Offer("h200", "unknown", 8, None)]
+    monkeypatch.setattr(advise, "find_offers", lambda *_: offers)
+    alone, divided = ask(concurrency=8), ask(concurrency=8, gpus=4, tensor_parallel=4)
+    assert (alone.offer, divided.offer) == ("single", "eight")
+    for answer, usd_per_h in ((alone, 2.0), (divided, 12.0)):
+        usd = usd_per_h / 3600 / answer.tokens_per_s.value * 1e6
+        assert answer.usd_per_million_tokens.value == pytest.approx(usd)
+    # two whole copies may be on two machines
+    assert ask(concurrency=8, gpus=2, tensor_parallel=1, data_parallel=2).offer == "single"
+    monkeypatch.setattr(advise, "find_offers", lambda *_: offers[:1])
+    unpriced = ask(concurrency=8, gpus=4, tensor_parallel=4)
+    assert unpriced.usd_per_million_tokens is None
+    assert any("4 of them in one machine" in note for note in unpriced.warnings)
+
+
 def test_what_does_not_fit_says_how_many_gpus_it_takes() -> None:
     answer = ask("meta-llama/Llama-3.1-70B", device="h100-sxm", gpus=1)
     assert not answer.fits

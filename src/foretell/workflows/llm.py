@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foretell.devices import Device, device_of
 from foretell.errors import InputError
@@ -24,6 +24,9 @@ from foretell.readable import Readable, flat_row, spell
 from foretell.records import Estimate
 from foretell.registry import did_you_mean
 from foretell.units import GIGA, KIB, KILO, MEGA, TERA, mib
+
+if TYPE_CHECKING:
+    from foretell.advisors.placement import Offer
 
 # What a GPU draws, as a share of its limit, at shares of its peak arithmetic and bandwidth: least squares on 94,000
 # mixture-of-experts kernels of an H200 and a B200 (aiconfigurator, column power); nine in ten are within the spread.
@@ -200,7 +203,7 @@ def llm(
     spreads = tuple(fitted.spread[name] * width for name in ("ttft", "tpot", "rate"))
     timed = _with_times(answer, load, spreads)
     priced = _with_costs(timed, place, load, country, pue)
-    return replace(priced, extrapolated=not is_known, warnings=tuple(notes))
+    return replace(priced, extrapolated=not is_known, warnings=(*notes, *priced.warnings))
 
 
 def _check_numbers(input_tokens: int, output_tokens: int, concurrency: int, fraction: float) -> None:
@@ -286,18 +289,36 @@ def _with_costs(
         watts / rate.value, watts * (1 - _POWER_SPREAD) / rate.high, watts * (1 + _POWER_SPREAD) / rate.low
     )
     answer = replace(answer, energy_j_per_token=joules)
-    known = [
-        offer for offer in find_offers([place.device], Renting(country=country, pue=pue)) if offer.usd_per_h is not None
-    ]
-    if not known:
-        return answer
-    best = min(known, key=lambda offer: (offer.usd_per_h or 0) / offer.devices)
-    usd_per_s = (best.usd_per_h or 0) / best.devices * answer.gpus / _SECONDS_PER_H
-    answer = replace(answer, usd_per_million_tokens=rate.inverted(usd_per_s * MEGA), offer=best.name)
+    offers = find_offers([place.device], Renting(country=country, pue=pue))
+    rents = {offer: rent for offer in offers if (rent := _rent_usd_per_h(offer, place)) is not None}
+    if not rents:
+        together = "" if _together(place) == 1 else f" with {_together(place)} of them in one machine"
+        note = f"No price of {place.device.id}{together} is known, so the cost is left out."
+        return replace(answer, warnings=(*answer.warnings, note))
+    best = min(rents, key=rents.__getitem__)
+    answer = replace(answer, usd_per_million_tokens=rate.inverted(rents[best] / _SECONDS_PER_H * MEGA), offer=best.name)
     if best.g_co2e_per_kwh is None:
         return answer
     grams = best.g_co2e_per_kwh * (best.pue or 1.0) / _J_PER_KWH * KILO
     return replace(answer, gco2_per_thousand_tokens=joules.scaled(grams))
+
+
+def _together(place: Deployment) -> int:
+    """How many GPUs must be in one machine: those that divide a model, unless a network joins machines."""
+    if place.network is not None:
+        return 1
+    return place.gpus if place.shares_experts else place.tensor * place.pipeline
+
+
+def _rent_usd_per_h(offer: "Offer", place: Deployment) -> float | None:
+    """The share of the instances' rent where copies of the model fill them, as `advise` counts; None without a price.
+
+    An instance that is too small for one copy is no offer.
+    """
+    fit = offer.devices // _together(place)
+    if offer.usd_per_h is None or not fit:
+        return None
+    return offer.usd_per_h * place.gpus / _together(place) / fit
 
 
 def _power_w(place: Deployment, load: Load, answer: LlmPrediction) -> float:
