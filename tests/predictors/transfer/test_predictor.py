@@ -101,6 +101,14 @@ def test_a_card_that_cannot_hold_its_clock_says_so_and_draws_its_limit() -> None
     assert latency_ms(workload(steady, batch=4096)) < 0.8 * latency_ms(workload(find_device("t4"), batch=4096))
 
 
+def test_streams_do_not_draw_the_limit_where_memory_is_slow() -> None:
+    # an A40 has a third of the bandwidth for each watt that an H200 has
+    told = [TransferPredictor().predict(workload(device, batch=1)).power_w for device in (find_device("a40"), H200)]
+    assert told[0] is not None
+    assert told[1] is not None
+    assert told[0].value / 300 < 0.8 * told[1].value / 700
+
+
 @pytest.mark.parametrize("name", ["p100", "v100-sxm2-16gb", "t4", "a100", "l40s", "rtx-4090", "h100-sxm", "b200"])
 @pytest.mark.parametrize("batch", [1, 64, 4096])
 def test_less_of_anything_is_never_faster(name: str, batch: int) -> None:

@@ -5,8 +5,8 @@ what is physically possible, and given an interval. It comes from GPUs that were
 whole device, which many units share, and one of each unit, which shrinks as units average out. Where nothing of a
 GPU's architecture was in the public measurements, the first is wider.
 
-Power: the load and the clock say which share of the power limit arithmetic needs; traffic and the power at rest are
-the roofline's. Memory is the roofline's.
+Power: the load and the clock say which share of the power limit arithmetic needs; a byte takes as much energy as on the
+measured device; the power at rest is the roofline's share of the limit. Memory is the roofline's.
 """
 
 import math
@@ -142,7 +142,10 @@ def _power(workload: Workload, units: Units, there: Transferred) -> Estimate:
     arithmetic = float((there.load * squared_voltage(there.clock_share) / limit)[0])
     traffic_us = np.exp2(units.features[:, _MEMORY].astype(np.float64)).sum()
     traffic = float(traffic_us / there.times_us.sum()) * hardware.bandwidth_gb_per_s / device.bandwidth_gb_per_s
-    busy = min(1.0, arithmetic + MEMORY_POWER_SLOPE * traffic)
+    # a byte takes as much energy as on the measured device, where the slope comes from
+    source = find_device(CONSTANTS_FROM)
+    bytes_per_watt = device.bandwidth_gb_per_s / device.tdp_w / (source.bandwidth_gb_per_s / source.tdp_w)
+    busy = min(1.0, arithmetic + MEMORY_POWER_SLOPE * bytes_per_watt * traffic)
     power_w = device.tdp_w * (BASE_SHARE_OF_TDP + (1 - BASE_SHARE_OF_TDP) * busy)
     return Estimate(power_w, power_w * POWER_LOW, min(power_w * POWER_HIGH, device.tdp_w))
 
