@@ -133,8 +133,8 @@ def evaluate(
         if predictors[0] in WITH_TABLES:
             if len(predictors) != 2 or not Path(predictors[1]).is_dir():
                 raise InputError(f"{predictors[0]} needs the folder of public measurements: evaluate adapt TABLES.")
-            predictors, further = predictors[:1], {"tables": Path(predictors[1])}
-        if len(predictors) > 1:
+            further["tables"] = Path(predictors[1])
+        elif len(predictors) > 1:
             raise InputError(f"{', '.join(ALONE)} have tables of their own: name one of them, and nothing else.")
         module: Any = importlib.import_module(ALONE[predictors[0]])
         tables = module.evaluate(
