@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretell.files import write_whole
 from foretell.predictors.adapted.regression import LATENCY_PARTS, fit
@@ -32,6 +33,7 @@ _NEIGHBOURS = 5
 _MOST_CHOSEN = 100
 _LEAST_FOR_TREES = 4
 Log = Callable[[str], None]
+Places = NDArray[np.int64]
 
 
 def evaluate(
@@ -134,7 +136,7 @@ def _figures(judged: Judged, number: int) -> dict[str, Cell]:
     }  # fmt: skip
 
 
-def _chosen_error(judged: Judged, number: int, order: Values) -> float:
+def _chosen_error(judged: Judged, number: int, order: Places) -> float:
     """The mean error when the measurements are not drawn, but chosen as --suggest does, from two thirds at random."""
     groups, prior = np.array(judged.groups), LATENCY_PARTS.scaled(judged.deviation, judged.deviation)
     pool = order[: 2 * len(order) // 3]
@@ -152,7 +154,7 @@ def _chosen_error(judged: Judged, number: int, order: Values) -> float:
     return float(np.abs(np.expm1(told - judged.ratios[judging])).mean())
 
 
-def _baselines(judged: Judged, taken: Values, judging: Values) -> dict[str, Values]:
+def _baselines(judged: Judged, taken: Places, judging: Places) -> dict[str, Values]:
     """The logarithms of the factors that others give the base."""
     ratios, pooled = judged.ratios, judged.pooled
     told = {BASE: np.zeros(len(judging)), SCALED: np.full(len(judging), np.median(ratios[taken]))}

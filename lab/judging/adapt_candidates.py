@@ -39,7 +39,8 @@ def write_candidates(store: Path, log: Callable[[str], None]) -> Path:
     chosen = [keys[place] for place in order[: 2 * MODELS]]
     target = Target(find_device("h200"))
     predictor = find_predictor(None, "h200")
-    names, rows, memory_mib = [], [], []
+    names: list[tuple[str, int, str]] = []
+    rows, memory_mib = [], []
     for key, _, graph in read_graphs(store / "graphs", chosen):
         if graph.parameter_count > _MOST_PARAMETERS or len(names) >= MODELS * len(SETTINGS):
             continue

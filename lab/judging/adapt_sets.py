@@ -13,6 +13,7 @@ import io
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ from foretell.features.pooled import POOLED_SCHEMA, Setting, pool
 from foretell.features.versions import FEATURES_VERSION
 from foretell.files import write_whole
 from foretell.graph import Graph, Node, Tensor
+from foretell.graph.ir.node import Attribute
 from foretell.graph.ir.passes import autocast, normalise
+from foretell.graph.ir.tensor import TensorKind
+from foretell.optional import require
 from foretell.predictors import best_predictor, find_predictor
 from foretell.predictors.adapted.base import base_of
 from foretell.predictors.adapted.units import Values, Work, described
@@ -60,18 +64,18 @@ _AS_CAST = (
     Run("rtx-3090", "infer_rtx3090", _3090.format("nchw")),
     Run("rtx-4090", "infer_rtx4090", _4090.format("nchw"), models=150),
 )
-_LAST = (
-    Run("rtx-3090", "infer_rtx3090", _3090.format("nhwc"), channels_last=True, as_it_ran=True, models=150),
-    Run("rtx-4090", "infer_rtx4090", _4090.format("nhwc"), channels_last=True, as_it_ran=True, models=150),
-)
 RUNS: Mapping[str, Run] = {
     "RTX 3090, inference": _AS_CAST[0],
     "RTX 3090, inference, autocast described": replace(_AS_CAST[0], as_it_ran=True),
-    "RTX 3090, channels-last": _LAST[0],
+    "RTX 3090, channels-last": Run(
+        "rtx-3090", "infer_rtx3090", _3090.format("nhwc"), channels_last=True, as_it_ran=True
+    ),
     "RTX 4090, inference, autocast described": replace(_AS_CAST[1], as_it_ran=True),
     "RTX 3090, training": Run("rtx-3090", "train_rtx3090", "train-amp-nchw-pt112-cu113-rtx3090", "training"),
     "RTX 4090, inference": _AS_CAST[1],
-    "RTX 4090, channels-last": _LAST[1],
+    "RTX 4090, channels-last": Run(
+        "rtx-4090", "infer_rtx4090", _4090.format("nhwc"), channels_last=True, as_it_ran=True, models=150
+    ),
 }
 NEUSIGHT = {
     "A100-PCIE-40GB": "NVIDIA A100-PCIE-40GB", "V100-PCIE-32GB": "Tesla V100-PCIE-32GB", "T4": "Tesla T4",
@@ -102,11 +106,11 @@ class Judged:
 def judged_sets(tables: Path, store: Path, cache: Path, log: Log) -> Iterator[Judged]:
     """Every device, from the cache where there is one."""
     for name, run in RUNS.items():
-        yield _cached(name, cache, log, lambda run=run: _timm(tables / "timm", run, store / "graphs"))
+        yield _cached(name, cache, log, partial(_timm, tables / "timm", run, store / "graphs"))
     for name, device in NEUSIGHT.items():
-        yield _cached(f"{name}, operators", cache, log, lambda device=device: _neusight(tables / "neusight", device))
+        yield _cached(f"{name}, operators", cache, log, partial(_neusight, tables / "neusight", device))
     for part in SLICES:
-        yield _cached(f"H200 {part}", cache, log, lambda part=part: _slices(store, part))
+        yield _cached(f"H200 {part}", cache, log, partial(_slices, store, part))
 
 
 Case = tuple[str, Workload, float]  # the group, the workload, and its measured milliseconds
@@ -187,12 +191,11 @@ def _base(workload: Workload) -> Predictor:
 
 
 def _timm(tables: Path, run: Run, graphs: Path) -> Iterator[Case]:
-    import pandas as pd
-
-    table = pd.read_parquet(tables / f"{run.file}.parquet")
+    table = require("pandas", extra="pandas", purpose="Reading tables").read_parquet(tables / f"{run.file}.parquet")
     table = table[table["run"] == run.run].rename(columns=lambda name: name.removeprefix("infer_"))
     table = table.rename(columns=lambda name: name.removeprefix("train_"))
-    known, rows = stored_keys(graphs), {}
+    known = stored_keys(graphs)
+    rows: dict[GraphKey, Any] = {}
     for row in table.sample(len(table), random_state=1).itertuples():
         size = int(row.img_size)
         key = GraphKey(f"timm:{str(row.model).partition('.')[0]}", (3, size, size), run.mode)
@@ -222,9 +225,7 @@ def _as_it_ran(graph: Graph) -> Graph:
 
 
 def _neusight(tables: Path, name: str) -> Iterator[Case]:
-    import pandas as pd
-
-    table = pd.read_parquet(tables / "ops.parquet")
+    table = require("pandas", extra="pandas", purpose="Reading tables").read_parquet(tables / "ops.parquet")
     table = table[(table["Device"] == name) & (table["Latency"] > 0)]
     # the shortest times, 26 µs on an A100, are those of an empty launch: where they are large, little else is measured
     table = table[table["Latency"] >= _OVER_LAUNCH * table["Latency"].quantile(0.01)]
@@ -243,11 +244,13 @@ def _operator(name: str, row: Any) -> Graph | None:
     """The graph of one of NeuSight's operators; None for what has no single node here (backward of convolutions)."""
     tensors: dict[str, Tensor] = {}
 
-    def tensor(called: str, shape: tuple[int, ...], kind: str = "input") -> str:
+    def tensor(called: str, shape: tuple[int, ...], kind: TensorKind = "input") -> str:
         tensors[called] = Tensor(called, shape, dtype="fp32", kind=kind)
         return called
 
     size = int(row.B)
+    inputs: tuple[str, ...]
+    attributes: dict[str, Attribute]
     if name in ("bmm", "linear"):
         m, n, k = int(row.M), int(row.N), int(row.K)
         if name == "bmm":
@@ -271,7 +274,6 @@ def _operator(name: str, row: Any) -> Graph | None:
     else:
         shape = (size, int(row.H))
         inputs = (tensor("x", shape),)
-        attributes = {}
         if name in _BINARY:
             inputs += (tensor("w", shape),)
         elif name.removesuffix("u") in _BINARY:  # one operand is a number

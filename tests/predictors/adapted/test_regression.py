@@ -45,6 +45,15 @@ def test_one_measurement_moves_an_answer_towards_it_and_not_all_the_way() -> Non
     assert 0 < found.ratio(other[0]) < 0.5 * ratios[0]
 
 
+def test_one_measurement_that_is_absurd_says_nothing_and_two_that_agree_do() -> None:
+    other = drawn(1, (1.0, 1.0), seed=3)[0][0]
+    works, ratios = drawn(2, (20.0, 20.0))
+    ratio, width = fit(works[:1], ratios[:1], ["a"], PRIOR).factors.of(other)
+    assert ratio < 0.3
+    assert ratio + width > 2.0, "but it is not ruled out"
+    assert fit(works, ratios, ["a", "b"], PRIOR).factors.ratio(other) > 2.0
+
+
 def test_one_odd_measurement_among_many_hardly_counts() -> None:
     works, ratios = drawn(20, (1.1, 1.1))
     groups = [str(place) for place in range(20)]

@@ -36,6 +36,8 @@ _DOUBT = 10.0
 _COVERED = 0.9
 _MULTIPLIERS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0)
 _NOISES = (0.5, 1.0, 2.0)
+_ODD = 4.0
+_SINGLE = 1.0
 _FAR = (1.0, 4.0, 12.0)  # a device may be far off as a whole: a heavy tail, in three steps
 
 
@@ -102,6 +104,11 @@ class Fit:
 
 def fit(works: Sequence[Work], ratios: Values, groups: Sequence[str], widths: Widths) -> Fit:
     """Learn factors from the logarithms of measured over predicted; ``groups`` are left out together."""
+    measured = ratios
+    if len(works) == 1:
+        # a single measurement does not count as farther off than the prior thinks possible: it may be an odd one
+        most = _SINGLE * math.hypot(widths.device, widths.classes, widths.units)
+        ratios = np.clip(ratios, -most, most)
     prior = _likeliest(works, ratios, widths, np.zeros(WIDTH), np.full(len(works), _first_trust(len(works))))
     if len(works) >= _FEW:
         weights, trust = _settle(works, ratios, prior)
@@ -111,7 +118,7 @@ def fit(works: Sequence[Work], ratios: Values, groups: Sequence[str], widths: Wi
     covariance = _covariance(rows, prior, trust)
     root = np.linalg.cholesky(covariance)
     explained = np.linalg.solve(root, rows * prior.variances())
-    left_out, deviations = _left_out(covariance, ratios - present + rows @ weights, groups)
+    left_out, deviations = _left_out(covariance, measured - present + rows @ weights, groups)
     # a measurement that is distrusted must not excuse its own error: its chance is that of any other
     chance = prior.noise**2 * (1.0 - 1.0 / trust)
     deviations = np.sqrt(np.maximum(deviations**2 + chance, prior.noise**2))
@@ -159,14 +166,15 @@ def _likeliest(works: Sequence[Work], ratios: Values, prior: Widths, weights: Va
     rows, present = _linear(works, weights)
     target = ratios - present + rows @ weights
     best, chosen = -math.inf, prior
-    # a few measurements can tell that the whole device is far off, and nothing finer
-    multipliers, noises = (_MULTIPLIERS, _NOISES) if len(works) >= _FEW else ((1.0,), (1.0,))
-    for factor, noise, far in product(multipliers, noises, _FAR):
+    # a few measurements can tell that the whole device is far off if they agree, and nothing finer; a single one that
+    # is far off may be an odd one
+    multipliers, noises = (_MULTIPLIERS, _NOISES) if len(works) >= _FEW else ((1.0,), (1.0, _ODD))
+    for factor, noise, far in product(multipliers, noises, _FAR) if len(works) > 1 else ((1.0, 1.0, 1.0),):
         tried = prior.scaled(factor, noise)
         tried = replace(tried, device=tried.device * far)
         root = np.linalg.cholesky(_covariance(rows, tried, trust))
         evidence = -0.5 * float((np.linalg.solve(root, target) ** 2).sum()) - float(np.log(np.diag(root)).sum())
-        evidence -= 0.5 * (math.log(factor) ** 2 + math.log(noise) ** 2) + math.log(far)
+        evidence -= 0.5 * math.log(factor) ** 2 + min(0.5 * math.log(noise) ** 2, abs(math.log(noise))) + math.log(far)
         if evidence > best:
             best, chosen = evidence, tried
     return chosen
@@ -187,7 +195,9 @@ def _left_out(covariance: Values, target: Values, groups: Sequence[str]) -> tupl
 def _quantile(scores: Values) -> float:
     """The multiple of its standard deviation within which nine in ten errors lie."""
     together = np.sort(np.concatenate([np.abs(scores), _expected_scores()]))
-    return float(together[min(math.ceil(_COVERED * (len(together) + 1)), len(together)) - 1])
+    quantile = float(together[min(math.ceil(_COVERED * (len(together) + 1)), len(together)) - 1])
+    # of very few, none is ruled out as an exception
+    return max(quantile, float(np.abs(scores).max())) if len(scores) < _FEW else quantile
 
 
 def _expected_scores() -> Values:

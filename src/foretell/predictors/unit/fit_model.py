@@ -201,7 +201,7 @@ def _checked(rows: UnitRows, settings: Settings) -> UnitRows:
     if rows.is_replayed.sum() < 2 * settings.folds or not rows.is_traced.any():
         raise InputError(
             f"Got {int(rows.is_replayed.sum())} measured workloads and {int(rows.is_traced.sum())} traced units; "
-            "a fit needs more."
+            "a fit needs more. For a few measurements there is foretell adapt."
         )
     return rows
 

@@ -31,6 +31,7 @@ from foretell.workflows.workload import own_predictor_path
 
 _FEWEST_FOR_RUNS = 10
 _SIGNIFICANT = 2.576  # standard deviations: once in a hundred times by chance
+_NINE_IN_TEN = 1.645
 _SMALL = 0.05  # a shift below it is not worth measuring again
 
 
@@ -100,7 +101,9 @@ def check(
     samples = described(measured, start)
     found = [adapted_prediction(sample, model) for sample in samples]
     off, widths = np.array([one[0] for one in found]), np.array([one[1] for one in found])
-    shift, error = float(np.median(off)), max(model.card.drift, 1e-3) / math.sqrt(len(off))
+    # what one measurement differs by: as it was when the predictor was made, and as its intervals say
+    scatter = max(model.card.drift, float(widths.mean()) / _NINE_IN_TEN)
+    shift, error = float(np.median(off)), scatter / math.sqrt(len(off))
     # a median scatters a quarter more than a mean
     is_shifted = abs(shift) > max(_SIGNIFICANT * 1.25 * error, _SMALL)
     score = runs_score(off)

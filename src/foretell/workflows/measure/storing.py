@@ -56,7 +56,7 @@ def store_single(
         return merge_stores([folder], str(store))
 
 
-def _write_graph(folder: Path, line: Mapping[str, Any]) -> None:
+def _write_graph(folder: Path, line: dict[str, Any]) -> None:
     """Write a table with one graph; it has a journal of its own, which belongs to no campaign."""
     journal = Journal(folder / "graphs")
     journal.open()
@@ -70,7 +70,7 @@ def _write_graph(folder: Path, line: Mapping[str, Any]) -> None:
 def graph_line(workload: Workload, graph: Graph) -> dict[str, Any]:
     """A graph as a line of a journal, under the key of its measurement."""
     small = without_origins(graph.with_batch(GRAPH_BATCH))
-    line = {"kind": "graphs", "spec": workload.spec, "input_shape": shape_text(workload.input_shape)}
+    line: dict[str, Any] = {"kind": "graphs", "spec": workload.spec, "input_shape": shape_text(workload.input_shape)}
     line |= {"mode": workload.mode, "family": workload.family, "graph_hash": small.hash}
     line |= {"batch_size": small.batch_size, "nodes": len(small.nodes), "parameters": small.parameter_count}
     return {**line, "torch": small.metadata.get("torch", ""), "document": to_document(small)}
