@@ -50,7 +50,7 @@ def test_a_picture_is_written_completely(capsys, model, tmp_path):
 @pytest.mark.usefixtures("known_groups")
 def test_a_picture_has_the_times_of_the_device_that_is_named(capsys, model, tmp_path):
     file = tmp_path / "net.svg"
-    output = json.loads(run(capsys, "fuse", model, "--svg", str(file), "--device", "p100", "--json"))
+    output = json.loads(run(capsys, "fuse", model, "--svg", str(file), "--device", "mi300x", "--json"))
     assert output["kernels"] == output["operators"]
     text = file.read_text(encoding="utf-8")
     assert "eager least time by the roofline" in text

@@ -35,10 +35,10 @@ def test_what_was_not_measured_is_extrapolated(table: Path, models: list[Path]) 
 
 
 def test_a_named_predictor_and_a_file_win_over_the_kept_one(table: Path, models: list[Path], tmp_path: Path) -> None:
-    before = foretell.predict(models[0], device="p4")
+    before = foretell.predict(models[0], device="p4", predictor="roofline")
     found = foretell.adapt("p4", table, out=tmp_path / "mine.zip", keep=False)
     assert found.kept is None
-    assert foretell.predict(models[0], device="p4").predictor == "roofline"
+    assert foretell.predict(models[0], device="p4").predictor == "transfer"
     assert foretell.predict(models[0], device="p4", predictor=str(tmp_path / "mine.zip")).predictor == "adapted"
     foretell.adapt("p4", table)
     assert foretell.predict(models[0], device="p4", predictor="roofline").latency_ms == before.latency_ms
@@ -49,7 +49,7 @@ def test_a_device_of_the_users(table: Path, models: list[Path], tmp_path: Path) 
     device.write_text('like = "p4"\n')
     foretell.adapt(str(device), table)
     assert foretell.predict(models[0], device=str(device)).predictor == "adapted"
-    assert foretell.predict(models[0], device="p4").predictor == "roofline"
+    assert foretell.predict(models[0], device="p4").predictor == "transfer"
     # the predictor corrects what was said about the device as it was described
     device.write_text('like = "p4"\nbandwidth_gb_per_s = 100.0\n')
     with pytest.raises(ModelError, match=r"description or foretell has changed\. Run foretell adapt again"):

@@ -62,8 +62,8 @@ def device_id(measured: "MeasuredCeilings") -> str:
 def device_id_of(name: str) -> str:
     """The catalogue's id of a GPU, or one made from its name.
 
-    >>> device_id_of("NVIDIA A100-SXM4-40GB"), device_id_of("NVIDIA TITAN V")
-    ('a100-sxm-40gb', 'nvidia-titan-v')
+    >>> device_id_of("NVIDIA A100-SXM4-40GB"), device_id_of("NVIDIA TITAN X")
+    ('a100-sxm-40gb', 'nvidia-titan-x')
     """
     try:
         return find_device(name).id
