@@ -124,7 +124,7 @@ def test_the_call_of_dippm(tmp_path):
     assert (p.device, p.mig) == ("a100-sxm-40gb", MIG)
     assert f"{p.device_memory_mib.value:,.0f} MiB" in p.mig_reason
     assert "a100-sxm-40gb is extrapolated from an H200 until measured data covers it" in p.warnings[0]
-    assert "no measurement of a whole model on NVIDIA A100-SXM4-40GB went into this answer" in p.warnings[0]
+    assert "no measurement of a whole model on NVIDIA A100-SXM4-40GB by foretell went into this answer" in p.warnings[0]
     assert p.to_dict()["mig_profile"] == {"name": MIG, "reason": p.mig_reason}
 
 
