@@ -117,7 +117,7 @@ def test_times_on_a_cpu_are_brought_to_the_pace_of_the_reference(store: Path) ->
     traced = np.arange(1.0, len(example.units) + 1)
     usual = sample_of(Example({**example.row, "reference_ms": None}, example.workload, example.units, traced))
     # a core that takes twice as long for the reference takes twice as long for everything
-    slow = sample_of(Example({**example.row, "reference_ms": 0.4}, example.workload, example.units, traced))
+    slow = sample_of(Example({**example.row, "reference_ms": 0.28}, example.workload, example.units, traced))
     assert slow.truth["latency_ms"] == pytest.approx(usual.truth["latency_ms"] / 2)
     assert slow.truth["memory_mib"] == pytest.approx(usual.truth["memory_mib"], nan_ok=True)
     assert slow.unit_us == pytest.approx(usual.unit_us / 2)
