@@ -35,8 +35,8 @@ def test_the_best_predictor_of_a_device_answers_for_it(device: str) -> None:
     target = Target(place, None, "eager" if place.is_cpu else "cuda-graph")
     prediction = find_predictor(None, device).predict(Workload(tiny_graph(), target))
     assert prediction.predictor == best_predictor(device)
-    assert prediction.extrapolated == (device != "h200")
-    assert (prediction.predictor == "roofline") == (not place.is_nvidia)
+    assert prediction.extrapolated == (device not in ("h200", "cpu"))
+    assert (prediction.predictor == "roofline") == (not place.is_nvidia and device != "cpu")
 
 
 def test_a_name_goes_before_the_device() -> None:

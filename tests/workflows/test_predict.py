@@ -80,7 +80,7 @@ def test_the_best_predictor_of_a_device_answers_unless_another_is_named() -> Non
     assert predict_tiny().predictor == "unit-network"
     assert predict_tiny(predictor="roofline").predictor == "roofline"
     assert predict_tiny(device="a100").predictor == "transfer"
-    assert predict_tiny(device="cpu").predictor == "roofline"
+    assert predict_tiny(device="cpu").predictor == "unit-trees"
     with pytest.raises(
         ForetellError, match=r"No unit-network is fitted to t4, only to h200\. Use --predictor roofline"
     ):

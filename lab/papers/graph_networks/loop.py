@@ -169,11 +169,6 @@ def _fill(weights: Tensors, saved: Tensors) -> None:
 
 @contextmanager
 def _isolated_random(device: str) -> Iterator[None]:
-    """Leave the global random state of torch unchanged; matrix products use TF32 where there are tensor cores."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        with torch.random.fork_rng([torch.cuda.current_device()] if device.startswith("cuda") else []):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    """Leave the global random state of torch unchanged."""
+    with torch.random.fork_rng([torch.cuda.current_device()] if device.startswith("cuda") else []):
+        yield

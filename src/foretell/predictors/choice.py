@@ -32,7 +32,7 @@ def best_predictor(device: str) -> str:
 
     Where none is fitted to the device, it is ``transfer`` for GPUs of NVIDIA, and the roofline for all else.
 
-    >>> best_predictor("a100-sxm-40gb"), best_predictor("cpu")
+    >>> best_predictor("a100-sxm-40gb"), best_predictor("mi300x")
     ('transfer', 'roofline')
     """
     return best_fitted(device) or ("transfer" if _supports_transfer(device) else "roofline")

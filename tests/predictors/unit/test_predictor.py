@@ -64,6 +64,19 @@ def test_what_nobody_measured_is_absent_or_counted(trees: UnitModel) -> None:
     assert prediction.latency_ms == UnitPredictor(trees).predict(work).latency_ms
 
 
+def test_a_precision_or_mode_that_nobody_measured_is_left_to_the_roofline(trees: UnitModel) -> None:
+    card = {**trees.card, "settings": ["inference fp32"]}
+    narrow = UnitPredictor(UnitModel(trees.models, card, trees.known, trees.reach))
+    assert narrow.predict(workload(64, 64, "fp32")).predictor == "unit-trees"
+    for dtype, mode in (("fp16", "inference"), ("fp32", "training")):
+        prediction = narrow.predict(workload(64, 64, dtype, mode))
+        assert prediction.predictor == "roofline"
+        assert prediction.extrapolated
+        assert prediction.warnings[0].startswith(
+            f"Nothing was measured in {mode} {dtype} on h200, only in inference fp32"
+        )
+
+
 def test_each_operator_has_the_time_of_its_own_units(trees: UnitModel) -> None:
     work = workload(graph=blocks(64, 1024))
     units = extract_units(work)
@@ -141,7 +154,7 @@ def test_a_file_that_is_absent_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_device_without_trees_is_refused_with_what_to_do() -> None:
-    with pytest.raises(ModelError, match=r"No unit-trees is fitted to t4, only to h200\. Use --predictor roofline"):
+    with pytest.raises(ModelError, match=r"No unit-trees is fitted to t4, only to cpu, h200\. Use --predictor"):
         shipped("t4", "unit-trees")
 
 

@@ -306,6 +306,7 @@ def fit_workload_trees(
         "held_out_by_family": _by_family(samples, held_out["latency_ms"], is_replayed),
         "distance": {"middle": middle.tolist(), "spread": spread.tolist(), "far": far},
         "options": sorted({option for sample in samples for option in sample.setting.options}),
+        "settings": sorted({f"{sample.setting.mode} {sample.setting.dtype}" for sample in samples}),
         "workloads": int(is_replayed.sum()),
         "traced": sum(sample.unit_us is not None for sample in samples),
         "seed": settings.seed,
