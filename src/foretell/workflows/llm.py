@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from foretell.devices import Device, device_of
 from foretell.errors import InputError
-from foretell.predictors.llm.architecture import Architecture, Experts, LinearAttention, load_architecture
+from foretell.predictors.llm.architecture import Architecture, LinearAttention, load_architecture
 from foretell.predictors.llm.deployment import (
     MEMORY_FRACTION,
     RUNTIME_BYTES,
@@ -18,19 +18,17 @@ from foretell.predictors.llm.deployment import (
 from foretell.predictors.llm.engines import EAGER, ENGINES, PAGED, shipped_engines
 from foretell.predictors.llm.kernels import shipped_kernels
 from foretell.predictors.llm.placement import choose_precision, divide, smallest
+from foretell.predictors.llm.power import SPREAD, power_w, touched
 from foretell.predictors.llm.serving import Load, steady_load
 from foretell.predictors.llm.steps import Steps
 from foretell.readable import Readable, flat_row, spell
 from foretell.records import Estimate
 from foretell.registry import did_you_mean
-from foretell.units import GIGA, KIB, KILO, MEGA, TERA, mib
+from foretell.units import GIGA, KIB, KILO, MEGA, mib
 
 if TYPE_CHECKING:
     from foretell.advisors.placement import Offer
 
-# What a GPU draws, as a share of its limit, at shares of its peak arithmetic and bandwidth: least squares on 94,000
-# mixture-of-experts kernels of an H200 and a B200 (aiconfigurator, column power); nine in ten are within the spread.
-_POWER_START, _POWER_ARITHMETIC, _POWER_TRAFFIC, _POWER_SPREAD = 0.55, 1.22, 0.43, 0.3
 # how many times wider an interval is, in logarithms, for GPUs and precisions that were not measured; kernels of a GPU
 # that is left out are in docs/lab/0037-serving.md
 _OTHER_DEVICE, _UNMEASURED = 2.0, 1.5
@@ -285,9 +283,7 @@ def _with_costs(
     assert answer.tokens_per_s is not None
     watts = _power_w(place, load, answer) * answer.gpus
     rate = answer.tokens_per_s
-    joules = Estimate(
-        watts / rate.value, watts * (1 - _POWER_SPREAD) / rate.high, watts * (1 + _POWER_SPREAD) / rate.low
-    )
+    joules = Estimate(watts / rate.value, watts * (1 - SPREAD) / rate.high, watts * (1 + SPREAD) / rate.low)
     answer = replace(answer, energy_j_per_token=joules)
     offers = find_offers([place.device], Renting(country=country, pue=pue))
     rents = {offer: rent for offer in offers if (rent := _rent_usd_per_h(offer, place)) is not None}
@@ -323,30 +319,16 @@ def _rent_usd_per_h(offer: "Offer", place: Deployment) -> float | None:
 
 def _power_w(place: Deployment, load: Load, answer: LlmPrediction) -> float:
     """The mean draw of one GPU."""
-    device, model = place.device, place.architecture
+    model = place.architecture
     own = max(1.0, min(answer.concurrency, answer.max_concurrency) / place.data)
     flops_per_s = (
         2 * model.active_parameters * load.requests_per_s * (answer.input_tokens + answer.output_tokens) / answer.gpus
     )
-    arithmetic = flops_per_s / (device.peak_tflops("bf16", tensor_cores=True) * TERA)
-    touched = place.weights_bytes_per_gpu * _touched(model, own)
+    weights = place.weights_bytes_per_gpu * touched(model, own)
     cache = own * place.cache_bytes_per_gpu(answer.input_tokens + answer.output_tokens / 2)
     # an answer of one token has no steps of its own: its prompt is arithmetic
-    bytes_per_s = (touched + cache) / (load.tpot_ms / KILO) if load.tpot_ms else 0.0
-    traffic = bytes_per_s / (device.bandwidth_gb_per_s * GIGA)
-    share = _POWER_START + _POWER_ARITHMETIC * min(arithmetic, 1.0) + _POWER_TRAFFIC * min(traffic, 1.0)
-    return device.tdp_w * min(share, 1.0)
-
-
-def _touched(model: Architecture, batch: float) -> float:
-    """The share of the weights that a step reads: of a mixture, the experts that some token chooses."""
-    total = used = float(model.hidden * model.vocabulary)
-    for group in model.groups:
-        part, attention = group.feed_forward, group.attention.parameters(model.hidden)
-        whole = part.parameters(model.hidden)
-        read = whole * (1 - (1 - part.top / part.count) ** batch) if isinstance(part, Experts) else whole
-        total, used = total + group.count * (attention + whole), used + group.count * (attention + read)
-    return used / total
+    bytes_per_s = (weights + cache) / (load.tpot_ms / KILO) if load.tpot_ms else 0.0
+    return power_w(place.device, flops_per_s, bytes_per_s)
 
 
 def _eager(

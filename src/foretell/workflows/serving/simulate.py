@@ -20,14 +20,14 @@ from foretell.predictors.llm.deployment import MEMORY_FRACTION, Deployment
 from foretell.predictors.llm.engines import RULES, Engine, shipped_engines
 from foretell.predictors.llm.kernels import shipped_kernels
 from foretell.predictors.llm.placement import choose_precision, divide, smallest
+from foretell.predictors.llm.power import SPREAD, power_w, touched
 from foretell.predictors.llm.steps import Steps
 from foretell.readable import Readable, flat_row, spell
 from foretell.records import Estimate
 from foretell.registry import did_you_mean
 from foretell.scheduling import serving
 from foretell.scheduling.serving.totals import Spread
-from foretell.units import GIGA, MIB, TERA, ms, seconds_from_us
-from foretell.workflows.llm import _POWER_ARITHMETIC, _POWER_SPREAD, _POWER_START, _POWER_TRAFFIC, _touched
+from foretell.units import MIB, ms, seconds_from_us
 
 MAX_REQUESTS = 1024  # vLLM's max_num_seqs on GPUs with 70 GiB and more
 _MOST_REQUESTS, _MOST_SIMULATED = 2**16, 10_000_000
@@ -296,12 +296,9 @@ def deployment_of(
         seconds = step(prefill_tokens, prefill_context, decode_requests, decode_context)
         tokens = prefill_tokens + decode_requests
         flops = 2 * place.architecture.active_parameters * tokens / own
-        weights = place.weights_bytes_per_gpu * _touched(place.architecture, tokens)
+        weights = place.weights_bytes_per_gpu * touched(place.architecture, tokens)
         cache = per_token * decode_context
-        arithmetic = flops / seconds / (device.peak_tflops("bf16", tensor_cores=True) * TERA)
-        traffic = (weights + cache) / seconds / (device.bandwidth_gb_per_s * GIGA)
-        share = _POWER_START + _POWER_ARITHMETIC * min(arithmetic, 1.0) + _POWER_TRAFFIC * min(traffic, 1.0)
-        return own * device.tdp_w * min(share, 1.0)
+        return own * power_w(device, flops / seconds, (weights + cache) / seconds)
 
     rules = serving.ENGINES.get(host.name, serving.ENGINES["vllm"])
     rules = replace(rules, token_budget=host.token_budget, max_requests=min(MAX_REQUESTS, host.token_budget))
@@ -343,7 +340,7 @@ def _energy(totals: serving.ServingTotals) -> Estimate:
     """Joules of all GPUs for a generated token."""
     assert totals.energy_j is not None
     value = totals.energy_j / max(totals.generated_tokens, 1)
-    return Estimate(value, value * (1 - _POWER_SPREAD), value * (1 + _POWER_SPREAD))
+    return Estimate(value, value * (1 - SPREAD), value * (1 + SPREAD))
 
 
 def _offered(arrivals: Callable[[int], Iterator[serving.Arrival]], requests: int) -> float:
