@@ -1,4 +1,4 @@
-"""Frontends: reads quantised ONNX models as engines run them: QuantizeLinear and DequantizeLinear disappear into others.
+"""Frontends: reads quantised ONNX models as engines run them: QuantizeLinear and DequantizeLinear join other nodes.
 
 A model in the QDQ form wraps every operator: its inputs are dequantised, it computes in floating point, and its result
 is quantised again. ONNX Runtime and TensorRT run that as one operator on 8-bit numbers. So here:
