@@ -92,9 +92,8 @@ def test_a_result_that_is_used_in_floating_point_stays_so() -> None:
 
 
 def test_weights_alone_are_read_as_they_are_stored() -> None:
-    nodes = [
-        node("Reshape", "x shape", "flat"), node("DequantizeLinear", "w ws wz", "wd", axis=1), node("MatMul", "flat wd", "y")
-    ]  # fmt: skip
+    dequantise = node("DequantizeLinear", "w ws wz", "wd", axis=1)
+    nodes = [node("Reshape", "x shape", "flat"), dequantise, node("MatMul", "flat wd", "y")]
     constants = {"shape": np.array([2, 288]), "w": np.ones((288, 16), np.int8), "ws": np.ones(16, np.float32),
                  "wz": np.zeros(16, np.int8)}  # fmt: skip
     graph = load_graph(model(nodes, constants))

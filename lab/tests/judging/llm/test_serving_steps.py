@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from foretell.predictors.llm.kernels import shipped_kernels
-from lab.judging.serving_steps import judge_step_models, judge_steps, memory_mib
+from lab.judging.llm.serving_steps import judge_step_models, judge_steps, memory_mib
 
 STEP = {"part": "step", "model": "Qwen/Qwen2.5-0.5B", "precision": "bf16", "batch": 8, "context": 1024,
         "attention": "paged", "kv": "bf16", "cache_mib": 96.0, "peak_mib": 1200.0, "us": 1500.0}  # fmt: skip
