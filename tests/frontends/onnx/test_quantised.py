@@ -106,3 +106,21 @@ def test_a_model_without_quantisation_is_left_alone() -> None:
     graph = load_graph(model([node("Relu", "x", "y")], {}))
     assert operators(graph) == ["Relu"]
     assert not graph.warnings
+
+
+def test_nodes_that_share_a_name_are_not_confused() -> None:
+    nodes = wrapped("x", "y")
+    for one in nodes:
+        one.name = "same"
+    graph = load_graph(model(nodes, WEIGHTS))
+    assert operators(graph) == ["QuantizeLinear", "Conv", "DequantizeLinear"]
+
+
+def test_what_cannot_be_fused_is_read_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Graph) -> Graph:
+        raise KeyError("no such tensor")
+
+    monkeypatch.setattr("foretell.frontends.onnx.file.fuse_quantised", fail)
+    graph = load_graph(model(wrapped("x", "y"), WEIGHTS))
+    assert operators(graph).count("DequantizeLinear") == 4
+    assert "read as written" in graph.warnings[-1]

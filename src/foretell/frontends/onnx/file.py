@@ -41,7 +41,16 @@ def read_model(request: ModelRequest) -> Graph:
         raise ModelError("The model is damaged: the name of its graph is not valid text.")
     graph = graph_from_proto(proto, request, name)
     graph = _normalised(graph) if _is_converted(proto) else graph
-    return graph if request.as_written else fuse_quantised(graph)
+    return graph if request.as_written else _fused(graph)
+
+
+def _fused(graph: Graph) -> Graph:
+    """The graph with quantised operators as engines fuse them; as it is, with a warning, where that fails."""
+    try:
+        return fuse_quantised(graph)
+    except (ForetellError, *_MALFORMED) as error:
+        warning = f"Quantised operators could not be fused ({type(error).__name__}); they are read as written."
+        return replace(graph, warnings=(*graph.warnings, warning))
 
 
 def _is_converted(model: ModelProto) -> bool:

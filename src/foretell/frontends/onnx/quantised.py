@@ -67,15 +67,15 @@ class _Fusion:
         self.source = {
             node.outputs[0]: node.inputs[0]
             for node in graph.nodes
-            if node.op == _DEQUANTIZE and not node.bodies and graph.tensors[node.inputs[0]].dtype in (*_SMALL, "int32")
+            if node.op == _DEQUANTIZE and node.inputs[0] and graph.tensors[node.inputs[0]].dtype in (*_SMALL, "int32")
         }
 
     def nodes(self) -> list[Node]:
-        """The nodes that run."""
+        """The nodes that run. A node is known by its first output: names of nodes need not differ in a file."""
         gone: set[str] = set()
         made = []
         for node in self.graph.nodes:
-            if node.name in gone and node.op in (*_BETWEEN, _QUANTIZE):
+            if node.outputs and node.outputs[0] in gone:
                 continue
             changed, absorbed = self._fuse(node)
             gone |= absorbed
@@ -84,7 +84,7 @@ class _Fusion:
         return [node for node in made if node.op != _DEQUANTIZE or node.outputs[0] in read]
 
     def _fuse(self, node: Node) -> tuple[Node, set[str]]:
-        """A node as it runs, and the names of those that it takes over."""
+        """A node as it runs, and the first outputs of those that it takes over."""
         if node.bodies or not node.outputs:
             return node, set()
         if node.op in _PRODUCTS and len(node.inputs) > 1:
@@ -127,7 +127,7 @@ class _Fusion:
             if self.readers[name] != 1 or name in self.graph.outputs:
                 return None, set()
             reader = self.reader_of[name]
-            absorbed.add(reader.name)
+            absorbed.add(reader.outputs[0])
             if reader.op == _QUANTIZE and reader.inputs[0] == name:
                 return reader.outputs[0], absorbed
             if reader.op not in between:
