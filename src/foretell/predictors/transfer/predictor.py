@@ -61,6 +61,11 @@ class OnSource:
     reach: Reach
 
     @property
+    def unit_us(self) -> Values:
+        """The time of each unit there."""
+        return self.prediction.unit_us[self.distinct.member]
+
+    @property
     def half_width(self) -> float:
         """Half of the width of the interval there, in log(ratio)."""
         latency = self.prediction.estimates["latency_ms"]
@@ -85,7 +90,7 @@ class TransferPredictor:
         units = extract_units(workload)
         if not len(units) or base.power_w is None:
             return RooflinePredictor().predict(workload)
-        source = _on_source(workload)
+        source = on_source(workload)
         there = self._transferred(workload, units)
         latency_ms = ms(seconds_from_us(float(there.times_us.sum())))
         width = math.exp(math.hypot(self._half_width(workload.target.device, there.times_us), source.half_width))
@@ -124,11 +129,10 @@ class TransferPredictor:
             raise InputError(
                 f"transfer needs a GPU whose clock is known; {hardware.device.id} is not: use --predictor roofline."
             )
-        known = _on_source(workload)
-        source_us = known.prediction.unit_us[known.distinct.member]
+        known = on_source(workload)
         compute_us, memory_us = (np.exp2(units.features[:, at].astype(np.float64)) for at in (_COMPUTE, _MEMORY))
         first = np.zeros(1, np.intp)
-        work = UnitWork(known.units.features, source_us, compute_us, memory_us, np.ones(len(units)), first)
+        work = UnitWork(known.units.features, known.unit_us, compute_us, memory_us, np.ones(len(units)), first)
         return self._numbers.times_us(work, Places.of(hardware, source), source)
 
     def _half_width(self, device: Device, times_us: Values) -> float:
@@ -178,7 +182,7 @@ def _power(workload: Workload, units: Units, there: Transferred) -> Estimate:
     return Estimate(power_w, power_w * POWER_LOW, min(power_w * POWER_HIGH, device.tdp_w))
 
 
-def _on_source(workload: Workload) -> OnSource:
+def on_source(workload: Workload) -> OnSource:
     """What the predictor of the measured device says about a workload, cached while the graph lives."""
     graph_id, runtime = id(workload.graph), workload.target.runtime
     key = (workload.mode, workload.dtype, workload.optimizer, workload.channels_last, runtime)
