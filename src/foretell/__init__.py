@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from foretell.workflows.llm import LlmPrediction, llm
     from foretell.workflows.measure.collect import collect
     from foretell.workflows.measure.profile import profile
+    from foretell.workflows.serving.advise_llm import LlmAdvice, advise_llm
     from foretell.workflows.serving.simulate import SimulatedServing, simulate
     from foretell.workflows.sharing.pack import Packing, pack
     from foretell.workflows.sharing.share import Sharing, share
@@ -31,6 +32,7 @@ __all__ = [
     "ForetellError",
     "Graph",
     "Inspection",
+    "LlmAdvice",
     "LlmPrediction",
     "Measurement",
     "ModelComparison",
@@ -43,6 +45,7 @@ __all__ = [
     "Workload",
     "adapt",
     "advise",
+    "advise_llm",
     "collect",
     "compare",
     "devices",
@@ -62,6 +65,7 @@ _LATER = {
     "Adaptation": "foretell.workflows.adapting.adapt",
     "Advice": "foretell.advisors.placement",
     "Inspection": "foretell.workflows.inspect",
+    "LlmAdvice": "foretell.workflows.serving.advise_llm",
     "LlmPrediction": "foretell.workflows.llm",
     "ModelComparison": "foretell.workflows.compare",
     "Packing": "foretell.workflows.sharing.pack",
@@ -70,6 +74,7 @@ _LATER = {
     "Sweep": "foretell.workflows.sweep",
     "adapt": "foretell.workflows.adapting.adapt",
     "advise": "foretell.workflows.advise",
+    "advise_llm": "foretell.workflows.serving.advise_llm",
     "collect": "foretell.workflows.measure.collect",
     "compare": "foretell.workflows.compare",
     "inspect": "foretell.workflows.inspect",

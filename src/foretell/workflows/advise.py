@@ -169,7 +169,7 @@ def advise_serving(
     limit = requirements.max_batch or _LARGEST_BATCH
     # Powers of two only: every batch size costs one prediction for each device and slice.
     batch_sizes = [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]
-    gpus = _considered(devices, renting)
+    gpus = considered_devices(devices, renting)
     graph = load_graph(
         model, input_shape=input_shape, trust=trust, use_cache=use_cache, memory_limit_gib=memory_limit_gib,
         timeout_s=timeout_s,
@@ -206,7 +206,7 @@ def advise_training(
 ) -> TrainingAdvice:
     """Hours, dollars, energy and carbon of training on one device of each kind, cheapest first."""
     renting = renting or Renting()
-    gpus = _considered(devices, renting)
+    gpus = considered_devices(devices, renting)
     offers = find_offers(gpus, renting)
     choices, refused = [], []
     for point in sweep(
@@ -232,7 +232,7 @@ def advise_training(
     return TrainingAdvice(tuple(choices), tuple(refused), steps)
 
 
-def _considered(devices: Sequence[str | Device], renting: Renting) -> list[Device]:
+def considered_devices(devices: Sequence[str | Device], renting: Renting) -> list[Device]:
     """The devices that a user names; of all, those that somebody rents out: most of the catalogue has no price."""
     rented = {price.device for price in load_prices(renting.prices)}
     return [

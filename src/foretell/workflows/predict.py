@@ -46,6 +46,7 @@ def predict(
     context: int | None = None,
     trust: bool = False,
     allow_unknown: bool = False,
+    as_written: bool = False,
     use_cache: bool = True,
     memory_limit_gib: float | None = None,
     timeout_s: float | None = None,
@@ -76,6 +77,7 @@ def predict(
         context: Tokens already in the cache, when decoding.
         trust: Allow code that comes with the model to run.
         allow_unknown: Count operators of unknown domains by the bytes they move instead of refusing them.
+        as_written: Count QuantizeLinear and DequantizeLinear of an ONNX file by themselves; engines fuse them.
         use_cache: Store the converted graph for the next call.
         memory_limit_gib: Memory that reading a file may take; 8 GiB by default.
         timeout_s: Seconds that reading a file may take; 300 by default.
@@ -118,6 +120,7 @@ def predict(
         context=context,
         trust=trust,
         allow_unknown=allow_unknown,
+        as_written=as_written,
         use_cache=use_cache,
         memory_limit_gib=memory_limit_gib,
         timeout_s=timeout_s,

@@ -143,6 +143,7 @@ def load_graph(
     context: int | None = None,
     trust: bool = False,
     allow_unknown: bool = False,
+    as_written: bool = False,
     use_cache: bool = True,
     memory_limit_gib: float | None = None,
     timeout_s: float | None = None,
@@ -161,7 +162,7 @@ def load_graph(
     target_dtype = parse_dtype(dtype) if dtype is not None else None
     request = ModelRequest(
         model, read_input_shape(input_shape), mode=mode, context=context, trust=trust, allow_unknown=allow_unknown,
-        memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
+        as_written=as_written, memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     )  # fmt: skip
     request.check_limits()
     graph = convert(request, use_cache=use_cache).with_batch(size)
