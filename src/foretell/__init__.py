@@ -10,10 +10,12 @@ from foretell.records import Estimate, Measurement, Prediction, Target, Workload
 from foretell.workflows import devices, load_graph, predict
 
 if TYPE_CHECKING:
+    from foretell.advisors.improvement import Improvement
     from foretell.advisors.placement import Advice
     from foretell.workflows.adapting.adapt import Adaptation, adapt
     from foretell.workflows.advise import advise
     from foretell.workflows.compare import ModelComparison, compare
+    from foretell.workflows.improving.improve import improve
     from foretell.workflows.inspect import Inspection, inspect
     from foretell.workflows.llm import LlmPrediction, llm
     from foretell.workflows.measure.collect import collect
@@ -30,6 +32,7 @@ __all__ = [
     "Estimate",
     "ForetellError",
     "Graph",
+    "Improvement",
     "Inspection",
     "LlmPrediction",
     "Measurement",
@@ -46,6 +49,7 @@ __all__ = [
     "collect",
     "compare",
     "devices",
+    "improve",
     "inspect",
     "llm",
     "load_graph",
@@ -61,6 +65,7 @@ __all__ = [
 _LATER = {
     "Adaptation": "foretell.workflows.adapting.adapt",
     "Advice": "foretell.advisors.placement",
+    "Improvement": "foretell.advisors.improvement",
     "Inspection": "foretell.workflows.inspect",
     "LlmPrediction": "foretell.workflows.llm",
     "ModelComparison": "foretell.workflows.compare",
@@ -72,6 +77,7 @@ _LATER = {
     "advise": "foretell.workflows.advise",
     "collect": "foretell.workflows.measure.collect",
     "compare": "foretell.workflows.compare",
+    "improve": "foretell.workflows.improving.improve",
     "inspect": "foretell.workflows.inspect",
     "llm": "foretell.workflows.llm",
     "pack": "foretell.workflows.sharing.pack",

@@ -15,6 +15,7 @@ COMMANDS = Registry(
     {  # in the order of the help page
         "predict": "foretell.cli.models.predict:run",
         "advise": "foretell.cli.models.advise:run",
+        "improve": "foretell.cli.advice.improve:run",
         "llm": "foretell.cli.models.llm:run",
         "simulate": "foretell.cli.models.simulate:run",
         "pack": "foretell.cli.sharing.pack:run",
