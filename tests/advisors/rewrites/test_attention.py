@@ -7,7 +7,7 @@ from foretell.testing import chain, tiny_graph
 HEADS = (2, 4, 16, 8)
 SCORES = (2, 4, 16, 16)
 SHAPES = {
-    "q": HEADS, "k": HEADS, "v": HEADS, "kt": (2, 4, 8, 16), "s": SCORES, "b": (1, 4, 16, 16), "m": (1, 1, 2, 1, 16, 16),
+    "q": HEADS, "k": HEADS, "v": HEADS, "kt": (2, 4, 8, 16), "s": SCORES, "b": (1, 4, 16, 16),
     "added": SCORES, "p": SCORES, "d": SCORES, "y": HEADS,
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ def network(channels: int, *, groups: int = 1, joined: bool = False) -> Graph:
         "x": (2, 3, 8, 8), "w1": (channels, 3, 1, 1), "w2": (channels, depth, 1, 1), "a": image, "n": image, "r": image,
         "b": image, "c": image, "p": (2, channels, 1, 1), "f": (2, channels), "w3": (10, channels), "y": (2, 10),
     }  # fmt: skip
-    shapes |= {name: (channels,) for name in ("w_s", "w_b", "w_m", "w_v")}
+    shapes |= dict.fromkeys(("w_s", "w_b", "w_m", "w_v"), (channels,))
     if joined:
         nodes.append(Node("join", "Concat", ("c", "c"), ("j",), {"axis": 1}))
         kept = {name: shape for name, shape in shapes.items() if name not in ("p", "f", "w3", "y")}

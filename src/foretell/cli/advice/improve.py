@@ -103,9 +103,7 @@ def _show(answer: "Improvement", model: str) -> None:
         click.echo(f"{name}: no change that was tried helps {answer.objective}")
     else:
         best = answer.changes[0]
-        click.echo(
-            f"{name}: {printable(best.name)}, {gain_text(best.gains[answer.objective], answer.objective)}"
-        )
+        click.echo(f"{name}: {printable(best.name)}, {gain_text(best.gains[answer.objective], answer.objective)}")
         if answer.together is not None:
             total = answer.together.gains[answer.objective]
             click.echo(f"together: {printable(answer.together.name)}: {gain_text(total, answer.objective)}")

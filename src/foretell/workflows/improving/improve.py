@@ -20,7 +20,7 @@ from foretell.advisors.improvement import (
     shared_share,
 )
 from foretell.advisors.mig import check_latency_limit
-from foretell.devices import Device
+from foretell.devices import Device, find_device
 from foretell.errors import InputError
 from foretell.features import extract_units
 from foretell.features.pooled import DistinctUnits
@@ -119,6 +119,7 @@ def improve(
         channels_last=channels_last,
     )  # fmt: skip
     choose_predictor(predictor, configuration.target)
+    others = None if devices is None else [find_device(name).id for name in devices]
     offers = Prices(prices, region)
     here = configuration.target.device.id
     if by == "usd" and offers.cheapest(here, region) is None:
@@ -129,7 +130,7 @@ def improve(
         allow_unknown=allow_unknown, use_cache=use_cache, memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     )  # fmt: skip
     limits = Limits(by, latency_limit_ms, accuracy, max_batch)
-    return improve_workload(configuration.workload(graph), limits, offers, devices, predictor)
+    return improve_workload(configuration.workload(graph), limits, offers, others, predictor)
 
 
 @dataclass(frozen=True, slots=True)
