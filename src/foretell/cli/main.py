@@ -23,7 +23,7 @@ COMMANDS = Registry(
         "sweep": "foretell.cli.models.sweep:run",
         "share": "foretell.cli.sharing.share:run",
         "report": "foretell.cli.models.report:run",
-        "serve": "foretell.cli.serve:run",
+        "serve": "foretell.cli.servers.serve:run",
         "inspect": "foretell.cli.models.inspect:run",
         "fuse": "foretell.cli.models.fuse:run",
         "roofline": "foretell.cli.models.roofline:run",
