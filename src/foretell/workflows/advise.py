@@ -1,5 +1,6 @@
 """Workflows: advise where to serve or train a model, from predictions for all devices, prices and carbon data."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from foretell.records import Prediction, Target, interval
 from foretell.registry import did_you_mean
 from foretell.workflows.sharing.copies import is_measured, shared_candidates
 from foretell.workflows.sweep import ALL, Point, devices_named, sweep, sweep_targets
-from foretell.workflows.workload import InputShape, check_dtype, load_graph
+from foretell.workflows.workload import InputShape, check_dtype, has_batch, load_graph
 
 Market = Literal["on-demand", "spot"]
 MARKETS: tuple[Market, ...] = ("on-demand", "spot")
@@ -169,13 +170,15 @@ def advise_serving(
     limit = requirements.max_batch or _LARGEST_BATCH
     # Powers of two only: every batch size costs one prediction for each device and slice.
     batch_sizes = [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]
-    gpus = _considered(devices, renting)
+    gpus, offers = considered(devices, renting)
+    number = check_dtype(dtype)
     graph = load_graph(
         model, input_shape=input_shape, trust=trust, use_cache=use_cache, memory_limit_gib=memory_limit_gib,
         timeout_s=timeout_s,
     )  # fmt: skip
+    batch_sizes = batch_sizes if has_batch(graph) else [1]
     targets = [Target(device, part) for device in gpus for part in (None, *(_mig_slices(device) if mig else ()))]
-    points = list(sweep_targets(graph, targets, [check_dtype(dtype)], batch_sizes))
+    points = list(sweep_targets(graph, targets, [number], batch_sizes))
     candidates = [candidate for point in points for candidate in _candidates(point)]
     apart: list[Refused] = []
     if shared:
@@ -184,7 +187,7 @@ def advise_serving(
             candidates += shared_candidates(graph, device, whole)
             if not is_measured(device):
                 apart.append(Refused(f"{device.id} by MPS", "sharing: nobody measured how this GPU is shared"))
-    advice = place(candidates, find_offers(gpus, renting), requirements)
+    advice = place(candidates, offers, requirements)
     notes = tuple(found.sentence for found in saturations(point.prediction for point in points))
     return replace(advice, refused=(*advice.refused, *apart), notes=notes)
 
@@ -206,8 +209,7 @@ def advise_training(
 ) -> TrainingAdvice:
     """Hours, dollars, energy and carbon of training on one device of each kind, cheapest first."""
     renting = renting or Renting()
-    gpus = _considered(devices, renting)
-    offers = find_offers(gpus, renting)
+    gpus, offers = considered(devices, renting)
     choices, refused = [], []
     for point in sweep(
         model, devices=gpus, batch_sizes=[batch_size], dtypes=[dtype], mode="training", optimizer=optimizer,
@@ -232,15 +234,23 @@ def advise_training(
     return TrainingAdvice(tuple(choices), tuple(refused), steps)
 
 
-def _considered(devices: Sequence[str | Device], renting: Renting) -> list[Device]:
-    """The devices that a user names; of all, those that somebody rents out: most of the catalogue has no price."""
+def considered(devices: Sequence[str | Device], renting: Renting) -> tuple[list[Device], list[Offer]]:
+    """The devices that a user names, and what can be rented for them; nothing of it needs the model.
+
+    Of all devices, those that somebody rents out: most of the catalogue has no price.
+    """
+    if renting.pue is not None and not 1 <= renting.pue < math.inf:
+        raise InputError(f"The PUE is {renting.pue:g}; it must be a number of at least 1, or left out.")
+    if renting.country is not None:
+        load_carbon().intensity(country=renting.country)  # refuses an unknown one
     rented = {price.device for price in load_prices(renting.prices)}
-    return [
+    gpus = [
         device
         for device_or_name in devices
         for device in devices_named(device_or_name)
         if device_or_name != ALL or device.id in rented
     ]
+    return gpus, find_offers(gpus, renting)
 
 
 def _mig_slices(device: Device) -> list[Slice]:
@@ -285,6 +295,10 @@ def find_offers(devices: Sequence[Device], renting: Renting) -> list[Offer]:
     for cloud in renting.clouds:
         if cloud.lower() not in known:
             raise InputError(f"There are no prices for the cloud {cloud!r}.{did_you_mean(cloud, known)}")
+    regions = sorted({price.region for price in prices})
+    if renting.region is not None and renting.region.lower() not in (region.lower() for region in regions):
+        close = did_you_mean(renting.region, regions)
+        raise InputError(f"There are no prices in the region {renting.region!r}.{close}")
     clouds = [cloud.lower() for cloud in renting.clouds]
     offers = []
     for device in devices:

@@ -17,7 +17,7 @@ from foretell.units import size
 
 @click.command()
 @options.model
-@click.option("--out", "-o", type=options.PATH, default=Path("report.html"), help="The page to write.")
+@click.option("--out", "-o", type=options.OutputFile(), default=Path("report.html"), help="The page to write.")
 @click.option("--device", "-d", default="h200", help="The device that most of the report is about.")
 @options.batch_size
 @options.inputs

@@ -33,7 +33,9 @@ _MANY = 5  # more notes than these are told in one
 @options.inputs
 @options.context
 @click.option("--predictor", "-p", help="A predictor's name [the best].")
-@click.option("--out", "-o", type=options.PATH, help="Write a table: FILE.csv or FILE.parquet.")
+@click.option(
+    "--out", "-o", type=options.OutputFile(".csv", ".parquet"), help="Write a table: FILE.csv or FILE.parquet."
+)
 @options.reading
 @options.allow_unknown
 @options.as_json
