@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from foretell.workflows.llm import LlmPrediction, llm
     from foretell.workflows.measure.collect import collect
     from foretell.workflows.measure.profile import profile
+    from foretell.workflows.memory.fit import Fit, fit
     from foretell.workflows.serving.simulate import SimulatedServing, simulate
     from foretell.workflows.sharing.pack import Packing, pack
     from foretell.workflows.sharing.share import Sharing, share
@@ -28,6 +29,7 @@ __all__ = [
     "Advice",
     "Device",
     "Estimate",
+    "Fit",
     "ForetellError",
     "Graph",
     "Inspection",
@@ -46,6 +48,7 @@ __all__ = [
     "collect",
     "compare",
     "devices",
+    "fit",
     "inspect",
     "llm",
     "load_graph",
@@ -61,6 +64,7 @@ __all__ = [
 _LATER = {
     "Adaptation": "foretell.workflows.adapting.adapt",
     "Advice": "foretell.advisors.placement",
+    "Fit": "foretell.workflows.memory.fit",
     "Inspection": "foretell.workflows.inspect",
     "LlmPrediction": "foretell.workflows.llm",
     "ModelComparison": "foretell.workflows.compare",
@@ -72,6 +76,7 @@ _LATER = {
     "advise": "foretell.workflows.advise",
     "collect": "foretell.workflows.measure.collect",
     "compare": "foretell.workflows.compare",
+    "fit": "foretell.workflows.memory.fit",
     "inspect": "foretell.workflows.inspect",
     "llm": "foretell.workflows.llm",
     "pack": "foretell.workflows.sharing.pack",

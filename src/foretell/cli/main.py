@@ -14,6 +14,7 @@ COMMANDS = Registry(
     "command",
     {  # in the order of the help page
         "predict": "foretell.cli.models.predict:run",
+        "fit": "foretell.cli.models.fit:run",
         "advise": "foretell.cli.models.advise:run",
         "llm": "foretell.cli.models.llm:run",
         "simulate": "foretell.cli.models.simulate:run",
