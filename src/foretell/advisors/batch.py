@@ -93,7 +93,7 @@ def largest_batch(
     fitting, failing, batch, guesses = 1, most + 1, 1, 0
     while failing - fitting > 1:
         allowed = capacity_mib * max(guess_mib(batch), 1e-9) / need(batch)
-        batch = _last(lambda size, limit=allowed: guess_mib(size) <= limit, fitting, failing)
+        batch = _last(guess_mib, allowed, fitting, failing)
         guesses += 1
         if batch == fitting:  # the guess points at what is known already: perhaps the next one does not fit
             batch = fitting + 1
@@ -106,11 +106,11 @@ def largest_batch(
     return fitting
 
 
-def _last(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The last number from ``low``, below ``high``, at which something holds that holds up to some number."""
+def _last(rising: Callable[[int], float], limit: float, low: int, high: int) -> int:
+    """The last number from ``low``, below ``high``, at which something that rises is not above a limit."""
     while high - low > 1:
         middle = (low + high) // 2
-        if holds(middle):
+        if rising(middle) <= limit:
             low = middle
         else:
             high = middle

@@ -279,9 +279,9 @@ def _limits(requirements: Requirements) -> tuple[str, ...]:
 
 def _serving_row(choice: Choice) -> AdviceRow:
     candidate, cost = choice.candidate, choice.cost
-    usd = choice.fleet.usd_per_million if choice.fleet else cost.usd_per_million
     return AdviceRow(
-        candidate.place, choice.offer.name, 0, candidate.batch_size, candidate.latency_ms, usd, cost.kwh_per_million,
+        candidate.place, choice.offer.name, 0, candidate.batch_size, candidate.latency_ms,
+        choice.usd_per_million, choice.kwh_per_million,
         cost.kg_co2e_per_million, not candidate.calibrated, None, choice.fleet.instances if choice.fleet else None,
         choice.at_risk, choice.offer.note,
     )  # fmt: skip

@@ -37,7 +37,8 @@ def test_the_largest_batch_is_found(mode):
     device = device_with(1200)
     answer = fit(tiny_graph(), device=device, batch_size=64, mode=mode)
     sure, perhaps = answer.largest_batch, answer.largest_batch_perhaps
-    assert sure and perhaps
+    assert sure is not None
+    assert perhaps is not None
     assert 64 < sure < perhaps
 
     def fits_at(batch_size: int) -> str | None:
