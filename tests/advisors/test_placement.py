@@ -106,7 +106,7 @@ def test_places_without_a_price_are_refused_and_not_ranked() -> None:
         "t4": "price: no known offer has a t4",
     }
     both = place([candidate(), candidate("t4")], [offer("h200", None), offer("t4", None)], Requirements())
-    assert [refusal.reason.split(":")[0] for refusal in both.refused] == ["usd", "usd"], (
+    assert [refusal.reason.split(":")[0] for refusal in both.refused] == ["price", "price"], (
         "one offer is enough to know it"
     )
     carbon = place(

@@ -269,10 +269,14 @@ def advise_training(
                     g_co2e_per_kwh=offer.g_co2e_per_kwh,
                 )  # fmt: skip
                 choices.append(TrainingChoice(prediction, offer, cost))
-    # Choices without a price come last, the fastest of them first.
-    choices.sort(key=lambda choice: (choice.cost.usd is None, choice.offer.incomplete, choice.cost.usd.value if choice.cost.usd else 0.0,
-                                   choice.cost.hours.value))  # fmt: skip
+    choices.sort(key=_cheapest)
     return TrainingAdvice(tuple(choices), tuple(refused), steps)
+
+
+def _cheapest(choice: TrainingChoice) -> tuple[bool, bool, float, float]:
+    """Complete prices first, then those without the machine, then unknown ones; the fastest of equal ones first."""
+    usd = choice.cost.usd
+    return usd is None, choice.offer.incomplete, usd.value if usd else 0.0, choice.cost.hours.value
 
 
 def considered(devices: Sequence[str | Device], renting: Renting) -> tuple[list[Device], list[Offer]]:

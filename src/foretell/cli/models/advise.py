@@ -95,7 +95,7 @@ def run(
         _show_training(trained, model, steps, most, as_json=as_json)
         return
     requirements = Requirements(slo_ms, rate, budget, max_batch, objective=objective)  # type: ignore[arg-type]
-    with working(f"Reading {model}") as show:
+    with working(f"Looking for a place for {model}") as show:
 
         def on_place(done: int, places: int) -> None:
             show(f"Looking for a place for {model}: {done} of {places}")
