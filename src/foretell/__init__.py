@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from foretell.workflows.llm import LlmPrediction, llm
     from foretell.workflows.measure.collect import collect
     from foretell.workflows.measure.profile import profile
+    from foretell.workflows.memory.fit import Fit, fit
     from foretell.workflows.serving.simulate import SimulatedServing, simulate
     from foretell.workflows.sharing.pack import Packing, pack
     from foretell.workflows.sharing.share import Sharing, share
@@ -30,6 +31,7 @@ __all__ = [
     "Advice",
     "Device",
     "Estimate",
+    "Fit",
     "ForetellError",
     "Graph",
     "Improvement",
@@ -49,6 +51,7 @@ __all__ = [
     "collect",
     "compare",
     "devices",
+    "fit",
     "improve",
     "inspect",
     "llm",
@@ -65,6 +68,7 @@ __all__ = [
 _LATER = {
     "Adaptation": "foretell.workflows.adapting.adapt",
     "Advice": "foretell.advisors.placement",
+    "Fit": "foretell.workflows.memory.fit",
     "Improvement": "foretell.advisors.improvement",
     "Inspection": "foretell.workflows.inspect",
     "LlmPrediction": "foretell.workflows.llm",
@@ -77,6 +81,7 @@ _LATER = {
     "advise": "foretell.workflows.advise",
     "collect": "foretell.workflows.measure.collect",
     "compare": "foretell.workflows.compare",
+    "fit": "foretell.workflows.memory.fit",
     "improve": "foretell.workflows.improving.improve",
     "inspect": "foretell.workflows.inspect",
     "llm": "foretell.workflows.llm",

@@ -14,6 +14,7 @@ COMMANDS = Registry(
     "command",
     {  # in the order of the help page
         "predict": "foretell.cli.models.predict:run",
+        "fit": "foretell.cli.models.fit:run",
         "advise": "foretell.cli.models.advise:run",
         "improve": "foretell.cli.advice.improve:run",
         "llm": "foretell.cli.models.llm:run",
@@ -24,6 +25,7 @@ COMMANDS = Registry(
         "share": "foretell.cli.sharing.share:run",
         "report": "foretell.cli.models.report:run",
         "serve": "foretell.cli.servers.serve:run",
+        "mcp": "foretell.cli.servers.mcp:run",
         "inspect": "foretell.cli.models.inspect:run",
         "fuse": "foretell.cli.models.fuse:run",
         "roofline": "foretell.cli.models.roofline:run",

@@ -1,7 +1,6 @@
 """Cli: ``foretell advise``."""
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from foretell.advisors.placement import Advice, Choice
     from foretell.workflows.advise import TrainingAdvice
 
-_SHOWN_REASONS, _SHOWN_FRONT = 6, 8
+_SHOWN_FRONT = 8
 _EXTRAPOLATED, _RISK, _EXTRA = "≈", "!", "+"
 
 
@@ -96,8 +95,12 @@ def run(
         _show_training(trained, model, steps, most, as_json=as_json)
         return
     requirements = Requirements(slo_ms, rate, budget, max_batch, objective=objective)  # type: ignore[arg-type]
-    with working(f"Looking for a place for {model}"):
-        placement = advise_serving(model, requirements, renting, mig=mig, shared=shared, **common)
+    with working(f"Looking for a place for {model}") as show:
+
+        def on_place(done: int, places: int) -> None:
+            show(f"Looking for a place for {model}: {done} of {places}")
+
+        placement = advise_serving(model, requirements, renting, mig=mig, shared=shared, on_place=on_place, **common)
     if as_json:
         click.echo(json.dumps(placement.to_dict(), indent=1))
         return
@@ -128,12 +131,8 @@ def _show(placement: "Advice", model: str, most: int) -> None:
             click.echo(f"{_EXTRA} {note}")
         for note in placement.notes:
             click.echo(printable(note))
-    reasons = Counter(refusal.reason for refusal in placement.refused)
-    for reason, count in reasons.most_common(_SHOWN_REASONS):
-        names = [refusal.place for refusal in placement.refused if refusal.reason == reason]
-        click.echo(f"not {printable(names[0])}{f' and {count - 1} more' if count > 1 else ''}: {printable(reason)}")
-    if len(reasons) > _SHOWN_REASONS:
-        click.echo(f"and {len(reasons) - _SHOWN_REASONS} more reasons; --json has all")
+    if placement.refused:
+        click.echo(printable(placement.exclusions))
 
 
 def _ms(choice: "Choice") -> str:
@@ -145,7 +144,7 @@ def _row(choice: "Choice") -> list[str]:
     marks = ((_EXTRAPOLATED, not candidate.calibrated), (_RISK, choice.at_risk), (_EXTRA, bool(choice.offer.note)))
     return [
         candidate.place, choice.offer.name, str(candidate.batch_size), _ms(choice), cell(candidate.items_per_s),
-        _usd(choice), cell(cost.kwh_per_million), cell(cost.kg_co2e_per_million),
+        _usd(choice), cell(choice.kwh_per_million), cell(cost.kg_co2e_per_million),
         ABSENT if choice.fleet is None else f"{choice.fleet.instances.value:g}",
         " ".join(mark for mark, holds in marks if holds),
     ]  # fmt: skip
@@ -153,7 +152,7 @@ def _row(choice: "Choice") -> list[str]:
 
 def _usd(choice: "Choice") -> str:
     """Dollars for a million inferences; with --rate, idle time of the rented instances is included."""
-    return cell(choice.fleet.usd_per_million if choice.fleet else choice.cost.usd_per_million)
+    return cell(choice.usd_per_million)
 
 
 def _show_training(advice: "TrainingAdvice", model: str, steps: int, most: int, *, as_json: bool) -> None:

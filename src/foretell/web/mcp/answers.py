@@ -13,13 +13,15 @@ from typing import Any
 
 from foretell.advisors.placement import Requirements
 from foretell.devices import Device, all_devices, find_device
-from foretell.errors import InputError
+from foretell.errors import InputError, ModelError
+from foretell.frontends.sources import recognise
 from foretell.records import METRICS
 from foretell.registry import did_you_mean
 from foretell.workflows.advise import Renting, advise_serving
 from foretell.workflows.improving.improve import improve
 from foretell.workflows.inspect import inspect
 from foretell.workflows.llm import llm
+from foretell.workflows.memory.fit import fit
 from foretell.workflows.predict import predict
 from foretell.workflows.sharing.share import share
 
@@ -27,12 +29,21 @@ MOST_CHARACTERS = 8000  # of an answer: about 2,500 tokens
 _DIGITS = 4
 _ROWS, _OPERATORS, _WARNINGS, _TEXT = 5, 5, 3, 300
 
+_READ = ("onnx", "pt2")  # kinds of files that run nothing
+_ADVISED = (
+    "place", "batch_size", "instance", "usd_per_h", "latency_ms", "items_per_s", "usd_per_million", "kwh_per_million",
+    "kg_co2e_per_million", "instances", "at_risk", "note",
+)  # fmt: skip
+
 Fields = dict[str, Any]
 Answer = dict[str, Any]
 
 
 def answer(tool: str, fields: Mapping[str, Any]) -> str:
     """The answer of a tool as compact JSON."""
+    if tool != "llm":  # a configuration is read as numbers, and has no kind to check
+        for model in fields.get("of") or [fields.get("model", "")]:
+            _check_kind(model)
     text = json.dumps(shortened(_ANSWERS[tool](dict(fields))), ensure_ascii=False, allow_nan=False)
     if len(text) > MOST_CHARACTERS:
         raise InputError(f"The answer has {len(text):,} characters, more than {MOST_CHARACTERS:,}: ask for less.")
@@ -72,6 +83,12 @@ def _predict(values: Fields) -> Answer:
     return result | {"extrapolated": prediction.extrapolated} | _warnings(prediction.warnings)
 
 
+def _fit(values: Fields) -> Answer:
+    model = values.pop("model")
+    document = fit(model, **values).to_dict()
+    return document | {"model": _name(model)} | _warnings(document["warnings"])
+
+
 def _advise(values: Fields) -> Answer:
     model = values.pop("model")
     requirements = Requirements(
@@ -82,10 +99,13 @@ def _advise(values: Fields) -> Answer:
     advice = advise_serving(model, requirements, renting, **common)
     rows = advice.to_dict()["choices"][:_ROWS]
     reasons = Counter(refused.reason.partition(":")[0] for refused in advice.refused)
-    # a row has what it costs and why something is unknown, which nobody asked for here
-    plain = [{name: value for name, value in row.items() if value not in (None, {}, [])} for row in rows]
+    best = [
+        {name: row[name] for name in _ADVISED if row.get(name) not in (None, "")}
+        | {"extrapolated": not row["calibrated"]}
+        for row in rows
+    ]
     return {
-        "model": _name(model), "ranked_by": values["by"], "places": len(advice.choices), "best": plain,
+        "model": _name(model), "ranked_by": values["by"], "places": len(advice.choices), "best": best,
         "refused": dict(reasons.most_common(_ROWS)), "notes": list(advice.notes[:_WARNINGS]),
     }  # fmt: skip
 
@@ -171,17 +191,19 @@ def _warnings(texts: Any) -> Answer:
     return {"warnings": [*found[:_WARNINGS], *more]} if found else {}
 
 
+def _check_kind(model: str) -> None:
+    """Refuse a file whose content is neither ONNX nor .pt2, whatever its name says."""
+    if Path(model).is_absolute() and (kind := recognise(model)) not in _READ:
+        raise ModelError(f"{Path(model).name} holds a model of the kind {kind!r}; tools read ONNX and .pt2 files.")
+
+
 def _name(model: str) -> str:
     """A name as it is; a file without its folder, which is none of the agent's business."""
     return Path(model).name if Path(model).is_absolute() else model
 
 
 _ANSWERS: dict[str, Callable[[Fields], Answer]] = {
-    "predict": _predict, "advise": _advise, "improve": _improve, "share": _share, "llm": _llm, "inspect": _inspect,
+    "predict": _predict, "fit": _fit, "advise": _advise, "improve": _improve, "share": _share, "llm": _llm, "inspect": _inspect,
     "devices": _devices,
 }  # fmt: skip
 
-
-def available_tools() -> tuple[str, ...]:
-    """The tools that this version can answer."""
-    return tuple(_ANSWERS)
