@@ -43,7 +43,13 @@ def follow_rows(rows: Sequence[ServedRow]) -> list[Judged]:
         lengths = ((request.prompt, request.answer) for request in requests)
         totals = simulate_serving(closed_loop(lengths), deployment, concurrency=row.clients)
         tpot_ms = ms(totals.tpot.mean_s)
-        judged.append(Judged(row, with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine, row.deployment.architecture.has_experts), tpot_ms))
+        judged.append(
+            Judged(
+                row,
+                with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine, row.deployment.architecture.has_experts),
+                tpot_ms,
+            )
+        )
     return judged
 
 
@@ -91,7 +97,13 @@ def follow_split(rows: Sequence[SplitRow]) -> list[Judged]:
         lengths = ((request.prompt, request.answer) for request in requests)
         totals = simulate_serving(closed_loop(lengths), deployment, concurrency=row.clients)
         tpot_ms = ms(totals.tpot.mean_s)
-        judged.append(Judged(row, with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine, row.deployment.architecture.has_experts), tpot_ms))
+        judged.append(
+            Judged(
+                row,
+                with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine, row.deployment.architecture.has_experts),
+                tpot_ms,
+            )
+        )
     return judged
 
 

@@ -45,6 +45,14 @@ def test_what_gains_more_at_least_comes_first_and_the_rest_is_rejected() -> None
     assert [one.is_sure("latency") for one in accepted] == [True, False]
 
 
+def test_another_gpu_comes_last_unless_dollars_count() -> None:
+    gains = {"latency": Estimate(5.0, 4.0, 6.0), "usd": Estimate(5.0, 4.0, 6.0)}
+    moved = replace(change("b200", 5.0, 4.0), kind="device", gains=gains)
+    cast = replace(change("fp16", 2.0, 1.8), gains=dict.fromkeys(gains, Estimate(2.0, 1.8, 2.2)))
+    assert [one.name for one in rank([moved, cast], "latency")[0]] == ["fp16", "b200"]
+    assert [one.name for one in rank([moved, cast], "usd")[0]] == ["b200", "fp16"]
+
+
 def test_the_sentence_names_what_falls_and_what_rises() -> None:
     sentence = explain_change(BEFORE, AFTER)
     assert sentence == (

@@ -147,13 +147,14 @@ def gain_of(before: Estimate, after: Estimate, correlation: float) -> Estimate:
 def rank(changes: Sequence[Change], objective: Objective) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
     """The changes that help, by what they gain at least (the low end of the interval), and those that are rejected.
 
-    By the low end, because a change is work: a sure gain of 1.5 is tried before one between 0.9 and 2.5.
+    By the low end, because a change is work: a sure gain of 1.5 is tried before one between 0.9 and 2.5. Another GPU
+    comes last unless dollars count: whoever asks how to be faster asks about the model here.
     """
     helpful = [one for one in changes if not one.reason and one.gains[objective].value >= LEAST_GAIN]
     rest = [one for one in changes if one not in helpful]
 
-    def order(change: Change) -> float:
-        return -change.gains[objective].low
+    def order(change: Change) -> tuple[bool, float]:
+        return change.kind == "device" and objective != "usd", -change.gains[objective].low
 
     def loss(change: Change) -> float:
         return -change.gains[objective].value if objective in change.gains else math.inf

@@ -148,7 +148,9 @@ def _llm(values: Fields) -> Answer:
 def _inspect(values: Fields) -> Answer:
     model = values.pop("model")
     document = inspect(model, **values).to_dict()
-    result = {name: document[name] for name in ("batch_size", "dtype", "inputs", "nodes", "parameters", "macs", "flops")}
+    result = {
+        name: document[name] for name in ("batch_size", "dtype", "inputs", "nodes", "parameters", "macs", "flops")
+    }
     rows = sorted(document["by_operator"].items(), key=lambda row: -row[1]["flops"])
     result["by_operator"] = {name: {key: row[key] for key in ("count", "flops")} for name, row in rows[: 2 * _ROWS]}
     result |= {name: document[name] for name in ("parameter_bytes", "activation_bytes", "memory_bytes", "coverage")}
@@ -203,7 +205,6 @@ def _name(model: str) -> str:
 
 
 _ANSWERS: dict[str, Callable[[Fields], Answer]] = {
-    "predict": _predict, "fit": _fit, "advise": _advise, "improve": _improve, "share": _share, "llm": _llm, "inspect": _inspect,
-    "devices": _devices,
+    "predict": _predict, "fit": _fit, "advise": _advise, "improve": _improve, "share": _share, "llm": _llm,
+    "inspect": _inspect, "devices": _devices,
 }  # fmt: skip
-

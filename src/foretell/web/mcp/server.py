@@ -29,10 +29,10 @@ _WORKER = (sys.executable, "-P", "-m", "foretell.web.mcp.worker")  # -P: nothing
 _MOST_WAITING = 512
 _MAX_MESSAGE = 1000
 _INSTRUCTIONS = (
-    "foretell predicts how deep-learning models run on GPUs before anyone runs them. Ask devices for names, fit whether "
-    "a model fits, predict for one place, advise for the cheapest place under a limit, improve for changes that help. "
-    "Every quantity has a 90 % interval (low, high) and its unit in its name; extrapolated: true means that the GPU was "
-    "not measured. Nothing is executed, downloaded or rented."
+    "foretell predicts how deep-learning models run on GPUs before anyone runs them. Ask devices for names, fit "
+    "whether a model fits, predict for one place, advise for the cheapest place under a limit, improve for changes "
+    "that help. Every quantity has a 90 % interval (low, high) and its unit in its name; extrapolated: true means that "
+    "the GPU was not measured. Nothing is executed, downloaded or rented."
 )
 
 
