@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import os
 import sys
 from typing import Any
 
@@ -54,7 +55,11 @@ class Commands(click.Group):
     def get_command(self, _: click.Context, cmd_name: str) -> click.Command:
         """Import and return a command; an unknown name raises an error with a suggestion."""
         command: click.Command = COMMANDS.load(cmd_name)
-        return command
+        if not any(variable.endswith("_COMPLETE") for variable in os.environ):
+            return command
+        from foretell.cli.completion import with_completion  # only a shell that completes needs it
+
+        return with_completion(command, cmd_name)
 
 
 def _show_version(context: click.Context, _: click.Parameter, requested: bool) -> None:

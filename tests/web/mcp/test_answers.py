@@ -71,7 +71,7 @@ def test_devices_are_listed_and_described() -> None:
 def test_a_file_that_is_something_else_is_not_read(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     file = tmp_path / "script.pt2"
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="torch.jit.script"):
         torch.jit.script(torch.nn.Linear(2, 2)).save(str(file))
     with pytest.raises(ModelError, match="holds a model of the kind 'torchscript'"):
         call("predict", model=str(file))
