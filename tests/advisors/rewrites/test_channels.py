@@ -9,7 +9,7 @@ from foretell.testing import chain
 
 def network(channels: int, *, groups: int = 1, joined: bool = False) -> Graph:
     nodes = [
-        Node("first", "Conv", ("x", "w1"), ("a",)),
+        Node("first", "Conv", ("x", "w1"), ("a",), origin="conv2d"),  # as PyTorch's exporter notes it
         Node("norm", "BatchNormalization", ("a", "w_s", "w_b", "w_m", "w_v"), ("n",)),
         Node("relu", "Relu", ("n",), ("r",)),
         Node("second", "Conv", ("r", "w2"), ("b",), {"group": groups}),

@@ -87,7 +87,7 @@ def _channel_axes(graph: Graph, node: Node) -> Iterator[Axis]:
 def _tie(classes: _Classes, graph: Graph, node: Node) -> bool:
     """Tie the axes of a node's tensors; False where there is no rule."""
     shapes = {name: graph.tensors[name].shape for name in (*node.inputs, *node.outputs) if name}
-    if node.bodies or node.origin or any(node.outputs[1:]):
+    if node.bodies or any(node.outputs[1:]):
         return False
     source, result = node.inputs[0] if node.inputs else "", node.outputs[0]
     if node.op == "Conv":
