@@ -7,7 +7,7 @@ from typing import Any
 
 from foretell.advisors.mig import check_latency_limit, choose_mig
 from foretell.devices import Device, MigProfile, all_devices, parse_slice
-from foretell.errors import InputError
+from foretell.errors import DataError, InputError
 from foretell.files import write_whole
 from foretell.predictors import Predictor
 from foretell.predictors.host_latency import with_host_latency
@@ -99,6 +99,8 @@ def predict(
     check_latency_limit(latency_limit_ms)
     if isinstance(explain, str) and explain not in EXPLAINED:
         raise InputError(f"Cannot explain {explain!r}.{did_you_mean(explain, EXPLAINED)}")
+    if store is not None:
+        check_store(store)
     configuration = read_configuration(
         device=device, slice=slice, runtime=runtime, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer,
         channels_last=channels_last,
@@ -157,6 +159,13 @@ def predict(
         prediction = replace(prediction, warnings=(*prediction.warnings, warning))
     # The calibration is about eager launches, which torch.compile avoids.
     return prediction if is_compiled or gpus > 1 else with_host_latency(prediction, workload, read_calibration())
+
+
+def check_store(store: str | Path) -> None:
+    """Refuse a folder without measurements, before a model is read."""
+    folder = Path(store)
+    if not folder.is_dir():
+        raise DataError(f"There is no folder {store} with measurements. Choose another --store.")
 
 
 def check_parallel(

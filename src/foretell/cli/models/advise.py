@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from foretell.workflows.advise import TrainingAdvice
     from foretell.workflows.serving.advise_llm import LlmAdvice, LlmChoice
 
-_SHOWN_REASONS, _SHOWN_FRONT = 6, 8
+_SHOWN_FRONT = 8
 _EXTRAPOLATED, _RISK, _EXTRA = "≈", "!", "+"
 
 
@@ -127,8 +127,12 @@ def run(
         _show_training(trained, model, steps, most, as_json=as_json)
         return
     requirements = Requirements(slo_ms, rate, budget, max_batch, objective=objective)  # type: ignore[arg-type]
-    with working(f"Looking for a place for {model}"):
-        placement = advise_serving(model, requirements, renting, mig=mig, shared=shared, **common)
+    with working(f"Looking for a place for {model}") as show:
+
+        def on_place(done: int, places: int) -> None:
+            show(f"Looking for a place for {model}: {done} of {places}")
+
+        placement = advise_serving(model, requirements, renting, mig=mig, shared=shared, on_place=on_place, **common)
     if as_json:
         click.echo(json.dumps(placement.to_dict(), indent=1))
         return
@@ -159,16 +163,17 @@ def _show(placement: "Advice", model: str, most: int) -> None:
             click.echo(f"{_EXTRA} {note}")
         for note in placement.notes:
             click.echo(printable(note))
-    _show_refused(placement.refused)
+    if placement.refused:
+        click.echo(printable(placement.exclusions))
 
 
 def _show_refused(refused: "Sequence[Refused]") -> None:
+    """One line: how many places are excluded for each reason, and one of them."""
     reasons = Counter(refusal.reason for refusal in refused)
-    for reason, count in reasons.most_common(_SHOWN_REASONS):
-        names = [refusal.place for refusal in refused if refusal.reason == reason]
-        click.echo(f"not {printable(names[0])}{f' and {count - 1} more' if count > 1 else ''}: {printable(reason)}")
-    if len(reasons) > _SHOWN_REASONS:
-        click.echo(f"and {len(reasons) - _SHOWN_REASONS} more reasons; --json has all")
+    first = {refusal.reason: refusal.place for refusal in reversed(refused)}
+    parts = [f"{count} as {first[reason]}: {reason}" for reason, count in reasons.most_common()]
+    if parts:
+        click.echo(printable(f"excluded: {'; '.join(parts)}"))
 
 
 def _refuse_beside_llm(slo_ms: float | None, max_batch: int | None, shared: bool, train: bool) -> None:
@@ -217,7 +222,7 @@ def _row(choice: "Choice") -> list[str]:
     marks = ((_EXTRAPOLATED, not candidate.calibrated), (_RISK, choice.at_risk), (_EXTRA, bool(choice.offer.note)))
     return [
         candidate.place, choice.offer.name, str(candidate.batch_size), _ms(choice), cell(candidate.items_per_s),
-        _usd(choice), cell(cost.kwh_per_million), cell(cost.kg_co2e_per_million),
+        _usd(choice), cell(choice.kwh_per_million), cell(cost.kg_co2e_per_million),
         ABSENT if choice.fleet is None else f"{choice.fleet.instances.value:g}",
         " ".join(mark for mark, holds in marks if holds),
     ]  # fmt: skip
@@ -225,7 +230,7 @@ def _row(choice: "Choice") -> list[str]:
 
 def _usd(choice: "Choice") -> str:
     """Dollars for a million inferences; with --rate, idle time of the rented instances is included."""
-    return cell(choice.fleet.usd_per_million if choice.fleet else choice.cost.usd_per_million)
+    return cell(choice.usd_per_million)
 
 
 def _show_training(advice: "TrainingAdvice", model: str, steps: int, most: int, *, as_json: bool) -> None:

@@ -247,8 +247,7 @@ class Kernels:
         wanted = (FRAMEWORKS.index(framework),) if framework else seen
         codes = [code for code in wanted if code in seen] or list(seen or range(len(FRAMEWORKS)))
         logs = [self.trees[kind].predict(with_framework(features, code)) for code in codes]
-        times = bound * np.exp(np.mean(logs, axis=0))
-        return times
+        return bound * np.exp(np.mean(logs, axis=0))
 
     def own_features(self, kind: str, work: Columns, device: Device) -> tuple[NDArray[np.float32], Array]:
         """The features and bounds for kernels of torch; those of attention and experts know what engines take."""
