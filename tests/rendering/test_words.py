@@ -24,12 +24,12 @@ def test_every_predictor_is_explained() -> None:
 @pytest.mark.parametrize(
     ("need", "said"),
     [
-        (Estimate(1000, 900, 1100), "Fits on t4: about 1000 MiB of 14.9 GiB, at most 1.07 GiB."),
+        (Estimate(1000, 900, 1100), "Fits on t4: about 1000 MiB of 14.7 GiB, up to 1.07 GiB."),
         (
             Estimate(14000, 13000, 16000),
-            "Perhaps fits on t4: about 13.7 GiB of 14.9 GiB, between 12.7 GiB and 15.6 GiB;",
+            "Perhaps fits on t4: about 13.7 GiB of 14.7 GiB, between 12.7 GiB and 15.6 GiB;",
         ),
-        (Estimate(20000, 18000, 22000), "Does not fit on t4: about 19.5 GiB of 14.9 GiB, at least 17.6 GiB;"),
+        (Estimate(20000, 18000, 22000), "Does not fit on t4: about 19.5 GiB of 14.7 GiB, at least 17.6 GiB;"),
     ],
 )
 def test_the_verdict_has_both_numbers(need: Estimate, said: str) -> None:

@@ -57,7 +57,7 @@ def fit_text(prediction: Mapping[str, Any]) -> str:
     )
     where = f"on {prediction['device']}{part}{each}: about {value} of {capacity}"
     texts = {
-        "yes": f"Fits {where}, at most {high}.",
+        "yes": f"Fits {where}, up to {high}.",
         "perhaps": f"Perhaps fits {where}, between {low} and {high}; foretell fit says what surely does.",
         "no": f"Does not fit {where}, at least {low}; foretell fit says what would.",
     }

@@ -20,10 +20,10 @@ CSS = """
 .ft-cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.4rem, 1fr)); gap: .6rem; margin: .6rem 0; }
 .ft-card, .ft-charts > div { background: var(--background-fill-primary); border-radius: 10px;
   border: 1px solid var(--border-color-primary); }
-.ft-card { display: flex; flex-direction: column; padding: .6rem .8rem; }
+.ft-card { display: flex; flex-direction: column; padding: .6rem; }
 .ft-card span, .ft-card i { color: var(--ft-quiet); font-size: .82rem; font-style: normal; }
 .ft-card b { font-size: 1.45rem; font-weight: 650; overflow-wrap: anywhere; }
-.ft-card small { font-size: .85rem; font-weight: 400; }
+.ft-card small { font-size: .78rem; font-weight: 400; white-space: nowrap; }
 .ft-scroll { overflow-x: auto; contain: inline-size; margin: .7rem 0; border-radius: 10px;
   border: 1px solid var(--border-color-primary);
   background: var(--background-fill-primary); }
