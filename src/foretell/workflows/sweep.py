@@ -45,7 +45,8 @@ class Point:
         """A flat row for a table: each metric with its interval; unknown values are None."""
         prediction, names = self.prediction, ("model", "device", "slice", "dtype", "mode")
         row: dict[str, Any] = {name: getattr(prediction, name) for name in names}
-        row |= {"batch_size": prediction.batch_size, "fits": self.fits, "predictor": prediction.predictor}
+        row |= {"batch_size": prediction.batch_size, "fits": self.fits, "verdict": prediction.fits}
+        row |= {"capacity_mib": prediction.capacity_mib, "predictor": prediction.predictor}
         shown = [name + end for name in _METRICS for end in ("", "_low", "_high")]
         metrics = flat_metrics(prediction)
         return row | {name: metrics[name] for name in shown}
