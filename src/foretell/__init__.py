@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foretell.workflows.compare import ModelComparison, compare
     from foretell.workflows.inspect import Inspection, inspect
     from foretell.workflows.llm import LlmPrediction, llm
+    from foretell.workflows.many.predict_many import predict_many
     from foretell.workflows.measure.collect import collect
     from foretell.workflows.measure.profile import profile
     from foretell.workflows.serving.simulate import SimulatedServing, simulate
@@ -51,6 +52,7 @@ __all__ = [
     "load_graph",
     "pack",
     "predict",
+    "predict_many",
     "profile",
     "share",
     "simulate",
@@ -75,6 +77,7 @@ _LATER = {
     "inspect": "foretell.workflows.inspect",
     "llm": "foretell.workflows.llm",
     "pack": "foretell.workflows.sharing.pack",
+    "predict_many": "foretell.workflows.many.predict_many",
     "profile": "foretell.workflows.measure.profile",
     "share": "foretell.workflows.sharing.share",
     "simulate": "foretell.workflows.serving.simulate",

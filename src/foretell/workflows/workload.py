@@ -43,9 +43,8 @@ class Configuration:
 
         Training in half precision means autocast, which keeps the weights in fp32. Then the graph is not cast.
         """
-        scaled = graph if graph.batch_size == self.batch_size else graph.with_batch(self.batch_size)
         is_autocast = self.mode == "training" and self.dtype in _AUTOCAST_DTYPES
-        ready = scaled if is_autocast else scaled.with_dtype(parse_dtype(self.dtype))
+        ready = graph.at(self.batch_size, None if is_autocast else parse_dtype(self.dtype))
         return Workload(ready, self.target, self.dtype, self.mode, self.optimizer, self.channels_last)
 
 

@@ -211,6 +211,17 @@ class Graph:
         scaled = (*shape[:axis], per_item * batch_size, *shape[axis + 1 :])
         return Tensor(tensor.name, scaled, tensor.dtype, tensor.kind, axis)
 
+    def at(self, batch_size: int, dtype: str | None = None) -> Graph:
+        """Return the model at a batch size and, where one is given, a dtype. A cast graph is kept for the next time."""
+        if dtype in (None, self._parameter_dtype):
+            return self.with_batch(batch_size)
+        if not self._parameter_dtype:  # then the dtype is that of most activations, and may depend on the batch
+            return self.with_batch(batch_size).with_dtype(dtype)
+        casts: dict[str, Graph] = vars(self).setdefault("_casts", {})
+        if dtype not in casts:
+            casts[dtype] = self.with_dtype(dtype)
+        return casts[dtype].with_batch(batch_size)
+
     def with_dtype(self, dtype: str) -> Graph:
         """Return the model as ``model.to(dtype)`` casts it: every tensor of the model's own dtype gets the new one."""
         if dtype not in FLOAT_DTYPES:
