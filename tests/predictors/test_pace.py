@@ -26,7 +26,10 @@ def fitted():
 
 
 def test_times_follow_the_pace_and_the_interval_is_wider(fitted):
-    before, after = fitted.predict(workload()), PacedPredictor(fitted, 2 * REFERENCE_MS, "2026-11-17").predict(workload())
+    before, after = (
+        fitted.predict(workload()),
+        PacedPredictor(fitted, 2 * REFERENCE_MS, "2026-11-17").predict(workload()),
+    )
     assert after.latency_ms.value == pytest.approx(2 * before.latency_ms.value)
     assert after.throughput_per_s.value == pytest.approx(before.throughput_per_s.value / 2)
     assert after.latency_ms.high / after.latency_ms.value > before.latency_ms.high / before.latency_ms.value
