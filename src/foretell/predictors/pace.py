@@ -5,7 +5,8 @@ measured beside it, and are brought to a core that takes `REFERENCE_MS` for it. 
 product on the user's machine; the ratio is the pace, and a prediction for ``cpu`` is multiplied by it.
 
 Limits: one number for products, convolutions and streams alike. Where a processor's memory is slower or faster than its
-arithmetic suggests, the answer is off by that much, so the interval is wider (`_WIDTH`); ``foretell adapt`` corrects it.
+arithmetic suggests, the answer is off by that much, so the interval is wider (`_WIDTH`); ``foretell adapt`` corrects
+it.
 """
 
 import math
