@@ -110,7 +110,7 @@ class DnnOccu(Module):  # type: ignore[misc]
         graphs, most, _ = batch.nodes.shape
         rows, _ = self.anee(batch.nodes.flatten(0, 1), batch.edges, batch.edge_features)
         state = rows.view(graphs, most, -1) + self.links(batch.links)
-        bias = self.steps(batch.steps).permute(0, 3, 1, 2)
+        bias = self.steps(batch.steps.int()).permute(0, 3, 1, 2)
         bias = bias.masked_fill(~batch.is_node[:, None, None, :], float("-inf"))
         for layer in self.layers:
             state = layer(state, bias)

@@ -45,7 +45,7 @@ class Configuration:
 
         Training in half precision means autocast, which keeps the weights in fp32. Then the graph is not cast.
         """
-        scaled = graph if graph.batch_size == self.batch_size else graph.with_batch(self.batch_size)
+        scaled = at_batch(graph, self.batch_size)
         is_autocast = self.mode == "training" and self.dtype in _AUTOCAST_DTYPES
         ready = scaled if is_autocast else scaled.with_dtype(parse_dtype(self.dtype))
         return Workload(ready, self.target, self.dtype, self.mode, self.optimizer, self.channels_last)
@@ -145,6 +145,7 @@ def load_graph(
     context: int | None = None,
     trust: bool = False,
     allow_unknown: bool = False,
+    as_written: bool = False,
     use_cache: bool = True,
     memory_limit_gib: float | None = None,
     timeout_s: float | None = None,
@@ -163,11 +164,28 @@ def load_graph(
     target_dtype = parse_dtype(dtype) if dtype is not None else None
     request = ModelRequest(
         model, read_input_shape(input_shape), mode=mode, context=context, trust=trust, allow_unknown=allow_unknown,
-        memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
+        as_written=as_written, memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     )  # fmt: skip
     request.check_limits()
-    graph = convert(request, use_cache=use_cache).with_batch(size)
+    graph = at_batch(convert(request, use_cache=use_cache), size)
     return graph if target_dtype is None else graph.with_dtype(target_dtype)
+
+
+def has_batch(graph: Graph) -> bool:
+    """Whether any input of a graph has a batch; if none has, one run is one item."""
+    return not graph.inputs or any(graph.tensors[name].batch_axis is not None for name in graph.inputs)
+
+
+def at_batch(graph: Graph, batch_size: int) -> Graph:
+    """The graph at a batch size. A graph without a batch stays as it is, and has no other batch size than 1."""
+    if batch_size == graph.batch_size:
+        return graph
+    if not has_batch(graph):
+        raise InputError(
+            f"{graph.name} has no batch, so the batch size cannot be {batch_size}: its inputs stay as they are. Leave "
+            "it out; or give each input, as --input NAME=3x224x224 (a batch is put in front) or NAME=2708x1433! (none)."
+        )
+    return graph.with_batch(batch_size)
 
 
 def choose_predictor(predictor: str | None, target: Target) -> Predictor:

@@ -23,7 +23,7 @@ _SHOWN_OPERATORS = 6
 @options.inputs
 @click.option("--dtype", help="Cast the model first: fp16, bf16, …")
 @click.option("--most", type=click.IntRange(min=1), default=20, help="Rows of the table.")
-@click.option("--svg", type=options.PATH, help="Write a picture of the kernels to this file.")
+@click.option("--svg", type=options.OutputFile(".svg"), help="Write a picture of the kernels to this file.")
 @click.option("--device", "-d", help="The device whose times the picture shows [h200; none for onnxruntime].")
 @options.reading
 @options.as_json
@@ -43,7 +43,8 @@ def run(
     as_json: bool,
 ) -> None:
     """Predict which operators of MODEL a compiler fuses into one kernel. Nothing is compiled."""
-    from foretell.predictors.fusion.kernel_graph import find_kernels
+    from foretell.devices import find_device
+    from foretell.predictors.fusion.kernel_graph import check_runtime, find_kernels
     from foretell.workflows.workload import load_graph
 
     if device is not None and svg is None:
@@ -51,6 +52,9 @@ def run(
             f"--device {device} only sets the times in the picture. Name the file of the picture with --svg."
         )
 
+    check_runtime(runtime)
+    if device is not None:
+        find_device(device)
     with working(f"Reading {model}"):
         graph = load_graph(
             model,

@@ -73,10 +73,15 @@ class NodeTimes:
     node_us: NDArray[np.float64]
 
 
-def find_kernels(graph: Graph, runtime: str) -> list[tuple[int, ...]]:
-    """For every kernel under a runtime the positions of its nodes."""
+def check_runtime(runtime: str) -> None:
+    """Refuse a runtime whose fusion is not known."""
     if runtime not in RUNTIMES:
         raise InputError(f"Unknown runtime {runtime!r}.{did_you_mean(runtime, RUNTIMES)}")
+
+
+def find_kernels(graph: Graph, runtime: str) -> list[tuple[int, ...]]:
+    """For every kernel under a runtime the positions of its nodes."""
+    check_runtime(runtime)
     return Partitioner.shipped().partition(graph, runtime).kernels
 
 

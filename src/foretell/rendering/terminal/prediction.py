@@ -22,11 +22,30 @@ _NAMES = {
     "host_latency_ms": ("eager latency (host)", "ms"),
     "throughput_per_s": ("throughput", "items/s"),
     "memory_mib": ("peak memory", "MiB"),
-    "device_memory_mib": ("memory as nvidia-smi shows it", "MiB"),
+    "device_memory_mib": ("device memory", "MiB"),
     "energy_j": ("energy", "J"),
     "power_w": ("power", "W"),
     "occupancy": ("occupancy", "%"),
 }
+
+
+_FIT_STYLES = {"yes": "bold green", "perhaps": "bold yellow", "no": "bold red"}
+
+
+def fit_sentence(prediction: Prediction) -> str:
+    """Whether it fits, in one sentence with both numbers; empty if that is not known."""
+    need, capacity_mib, fits = prediction.need_mib, prediction.capacity_mib, prediction.fits
+    if need is None or capacity_mib is None or fits is None:
+        return ""
+    part = f" {prediction.slice}" if prediction.slice else ""
+    each = " on each GPU" if prediction.parallel is not None else ""
+    value, low, high, all_of_it = (size(bytes_from_mib(mib)) for mib in (need.value, need.low, need.high, capacity_mib))
+    of = f"{prediction.device}{part}{each}: about {value} of {all_of_it}"
+    return {
+        "yes": f"Fits on {of}, at most {high}.",
+        "perhaps": f"Perhaps fits on {of}, between {low} and {high}. foretell fit says what surely does.",
+        "no": f"Does not fit on {of}, at least {low}. foretell fit says what would.",
+    }[fits]
 
 
 def console() -> Console:
@@ -37,7 +56,7 @@ def console() -> Console:
 
 
 def show_prediction(prediction: Prediction, model: str) -> None:
-    """Print a box with the numbers, a bar for the memory, and where the time goes."""
+    """Print whether it fits, a box with the numbers, a bar for the memory, and where the time goes."""
     part = f" {prediction.slice}" if prediction.slice else ""
     where = f"{prediction.device}{part} · {prediction.mode} · batch {prediction.batch_size} · {prediction.dtype}"
     if prediction.optimizer:
@@ -60,6 +79,9 @@ def show_prediction(prediction: Prediction, model: str) -> None:
     heading = Text(printable(where), style="bold")
     content: list[RenderableType] = [heading, Text(), metrics, Text(), _memory_bar(prediction), counted]
     out = console()
+    said = fit_sentence(prediction)
+    if said:
+        out.print(Text(printable(said), style=_FIT_STYLES[prediction.fits or "yes"]), soft_wrap=True)
     out.print(
         Panel(
             Group(*content),
@@ -108,12 +130,13 @@ def gain(latency_ms: float, eager_ms: float) -> str:
 
 def _memory_bar(prediction: Prediction, width: int = 40) -> Text:
     capacity = prediction.facts.get("memory_capacity_mib", 0.0)
-    if prediction.memory_mib is None or not capacity:
+    need = prediction.need_mib
+    if need is None or not capacity:
         return Text()
-    share = prediction.memory_mib.value / capacity
+    share = need.value / capacity
     # At least one block, so that small models are visible.
     filled = min(width, max(1, round(share * width)))
-    text = Text("memory  ")
+    text = Text("device memory  " if prediction.device_memory_mib else "peak memory  ")
     text.append("█" * filled, style="red" if share > 1 else "green")
     text.append("░" * (width - filled), style="dim")
     text.append(f"  {share:.1%} of {size(bytes_from_mib(capacity))}")
