@@ -16,8 +16,10 @@ from foretell.frontends.cache import cache_folder
 from foretell.graph import Graph, parse_dtype
 from foretell.graph.cost.training import find_optimizer
 from foretell.predictors import Predictor, find_predictor
+from foretell.predictors.fitted_files import best_fitted
 from foretell.records import TF32, Target, Workload
 from foretell.registry import did_you_mean
+from foretell.workflows.measure.characterise import read_own_ceilings
 
 CUDA_GRAPH, EAGER, COMPILED = "cuda-graph", "eager", "compiled"
 RUNTIMES = (CUDA_GRAPH, EAGER, COMPILED)
@@ -197,11 +199,23 @@ def choose_predictor(predictor: str | None, target: Target) -> Predictor:
     if predictor is None and (own := own_predictor_path(target.device.id)).is_file():
         predictor = str(own)
     selected = find_predictor(predictor, target.device.id)
+    if target.device.is_cpu and predictor in (None, best_fitted(target.device.id)):
+        selected = _at_own_pace(selected, target.device.id)
     if target.slice is not None:
         from foretell.predictors.slices.model import on_slices  # imports numpy, which would slow down the start
 
         selected = on_slices(selected, target.device)
     return selected
+
+
+def _at_own_pace(predictor: Predictor, device: str) -> Predictor:
+    """A fitted predictor of a CPU at the pace that ``foretell characterise`` found here; else as it is."""
+    from foretell.predictors.pace import PacedPredictor  # imports numpy, which would slow down the start
+
+    own = read_own_ceilings().get(device)
+    if own is None or own.reference_ms is None or best_fitted(device) is None:
+        return predictor
+    return PacedPredictor(predictor, own.reference_ms, own.date)
 
 
 def own_predictor_path(device: str) -> Path:
