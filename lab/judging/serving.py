@@ -55,25 +55,37 @@ class Judged:
         return float(np.log(self.ttft_ms / row.ttft_ms)), float(np.log(self.tpot_ms / row.tpot_ms)), float(np.log(rate))
 
 
+def launched(engine: Engine, row: ServedRow) -> Engine:
+    """The engine with the settings of a row's server."""
+    launch = row.launch
+    return replace(
+        engine, token_budget=launch.token_budget, wait_steps=launch.wait_steps, wait_share=launch.wait_share
+    )
+
+
 def simulate_rows(rows: Iterable[ServedRow], kernels: Kernels, engines: Mapping[str, Engine]) -> list[Judged]:
     """Simulate each row as it was measured."""
     known: dict[tuple[object, ...], Steps] = {}
     judged = []
     for row in rows:
-        engine, place = engines[row.engine], row.deployment
+        engine, place = launched(engines[row.engine], row), row.deployment
         key = (row.model, place.weights, place.kv_bytes, row.parallelism, engine.framework)
         steps = known.setdefault(key, Steps(place, kernels, engine.framework))
         clients = max(1, row.clients // place.data)
-        served = serve(steps, engine, clients, replace(row, clients=clients).requests())
+        served = serve(steps, engine, clients, replace(row, clients=clients).requests(), row.launch.fraction)
         tpot_ms = float(np.mean([one.tpot_ms for one in served]))
         ttft_ms = float(np.mean([one.ttft_ms for one in served]))
-        judged.append(Judged(row, with_arrival(ttft_ms, tpot_ms, engine), tpot_ms))
+        judged.append(Judged(row, with_arrival(ttft_ms, tpot_ms, engine, place.architecture.has_experts), tpot_ms))
     return judged
 
 
 def fit_engines(rows: Sequence[ServedRow], kernels: Kernels) -> Fitted:
-    """Fit an engine's times to rows that teach: the least mean error in logarithms, every model counting the same."""
-    taught = [row for row in rows if row.model in teaching_models() and row.model not in UNMODELLED]
+    """Fit an engine's times to rows that teach: the least mean error in logarithms, every model counting the same.
+
+    Kernels of a model may be off by a factor, so each model has one of its own while what an arrival waits for is
+    fitted. Of those of mixtures the geometric mean is kept, where two of them or more teach.
+    """
+    taught = [row for row in rows if row.model in teaching_models()]
     # rows of vLLM whose protocol is not said contradict the others: docs/lab/0037-serving.md
     taught = [row for row in taught if row.varied or row.engine != "vllm"]
     raw = [
@@ -84,7 +96,7 @@ def fit_engines(rows: Sequence[ServedRow], kernels: Kernels) -> Fitted:
     times = _fit_all(raw)
     # how far off a model is whose rows did not teach: each in turn
     unseen = []
-    for model in sorted({one.row.model for one in raw}):
+    for model in sorted({one.row.model for one in raw if one.row.model not in UNMODELLED}):
         others = _fit_all([one for one in raw if one.row.model != model])
         for one in raw:
             if one.row.model == model:
@@ -97,7 +109,11 @@ def fit_engines(rows: Sequence[ServedRow], kernels: Kernels) -> Fitted:
 def _fit_all(raw: Sequence[Judged]) -> dict[str, dict[str, float]]:
     """The times of each engine that has rows."""
     groups = {name: [one for one in raw if one.row.engine == name] for name in ("vllm", "sglang", "trtllm")}
-    times = {name: _fit_one(group) for name, group in groups.items() if group}
+    times = {
+        name: {**_fit_steps(modelled), **_fit_arrival(group)}
+        for name, group in groups.items()
+        if (modelled := [one for one in group if one.row.model not in UNMODELLED])
+    }
     # the engine that most models teach, by rows whose protocol is known
     return {**times, PAGED: dict(times["vllm"])}
 
@@ -106,31 +122,54 @@ def _with_times(one: Judged, times: Mapping[str, float]) -> Judged:
     """A row that was simulated without a host's times, with them; close to simulating it again."""
     clients = one.row.clients / one.row.deployment.data
     tpot_ms = one.tpot_ms + (times["step_us"] + times["request_us"] * clients) / KILO
-    return Judged(one.row, one.ttft_ms + times["arrival_ms"] + times["arrival_steps"] * tpot_ms, tpot_ms)
+    factor = times["mixture_prompts"] if one.row.deployment.architecture.has_experts else 1.0
+    return Judged(one.row, factor * one.ttft_ms + times["arrival_ms"] + times["arrival_steps"] * tpot_ms, tpot_ms)
 
 
-def _fit_one(judged: Sequence[Judged]) -> dict[str, float]:
+def _columns(judged: Sequence[Judged]) -> tuple[NDArray[np.float64], ...]:
+    """Simulated and measured TTFT and TPOT."""
+    pairs = [(one.ttft_ms, one.tpot_ms, one.row.ttft_ms, one.row.tpot_ms) for one in judged]
+    return tuple(np.array(column) for column in zip(*pairs, strict=True))
+
+
+def _fit_steps(judged: Sequence[Judged]) -> dict[str, float]:
+    """What the host adds to a step, and for each request in it."""
     models = [one.row.model for one in judged]
     weight = np.array([1 / models.count(name) for name in models])
     clients = np.array([one.row.clients / one.row.deployment.data for one in judged])
-    ttft, tpot = (np.array([getattr(one, name) for one in judged]) for name in ("ttft_ms", "tpot_ms"))
-    true_ttft, true_tpot = (np.array([getattr(one.row, name) for one in judged]) for name in ("ttft_ms", "tpot_ms"))
-
-    def loss(predicted: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
-        return float((weight * np.abs(np.log(predicted / truth))).sum())
-
+    _, tpot, _, truth = _columns(judged)
     step_ms, request_ms = min(
         itertools.product(np.arange(0, 2.01, 0.1), np.arange(0, 0.051, 0.005)),
-        key=lambda pair: loss(tpot + pair[0] + pair[1] * clients, true_tpot),
+        key=lambda pair: float((weight * np.abs(np.log((tpot + pair[0] + pair[1] * clients) / truth))).sum()),
     )
-    arrival_ms, arrival_steps = min(
-        itertools.product(np.arange(0, 201, 5), np.arange(0, 6.1, 0.5)),
-        key=lambda pair: loss(ttft + pair[0] + pair[1] * true_tpot, true_ttft),
-    )
-    times = {"step_us": step_ms * KILO, "request_us": request_ms * KILO}
-    return {name: round(float(value), 3) for name, value in (
-        *times.items(), ("arrival_ms", arrival_ms), ("arrival_steps", arrival_steps)
-    )}  # fmt: skip
+    return {"step_us": round(float(step_ms * KILO), 3), "request_us": round(float(request_ms * KILO), 3)}
+
+
+_FACTORS = np.arange(0.8, 2.55, 0.05)
+
+
+def _fit_arrival(judged: Sequence[Judged]) -> dict[str, float]:
+    """What an arrival waits for, with a factor for each model; rows whose protocol is known, if there are any."""
+    known = [one for one in judged if one.row.varied] or judged
+    groups = [[one for one in known if one.row.model == name] for name in sorted({one.row.model for one in known})]
+    columns = [_columns(group) for group in groups]
+
+    def losses(pair: tuple[float, float], at: int) -> NDArray[np.float64]:
+        """The mean error of a model, for each factor."""
+        ttft, _, true_ttft, true_tpot = columns[at]
+        predicted = _FACTORS[:, None] * ttft + pair[0] + pair[1] * true_tpot
+        errors: NDArray[np.float64] = np.abs(np.log(predicted / true_ttft)).mean(axis=1)
+        return errors
+
+    pairs = [(float(ms), float(steps)) for ms in range(0, 301, 5) for steps in np.arange(0, 8.1, 0.5)]
+    best = min(pairs, key=lambda pair: sum(losses(pair, at).min() for at in range(len(groups))))
+    factors = [
+        float(_FACTORS[losses(best, at).argmin()])
+        for at, group in enumerate(groups)
+        if group[0].row.model not in UNMODELLED and group[0].row.deployment.architecture.has_experts
+    ]
+    factor = float(np.exp(np.mean(np.log(factors)))) if len(factors) > 1 else 1.0
+    return {"arrival_ms": best[0], "arrival_steps": best[1], "mixture_prompts": round(factor, 3)}
 
 
 def evaluate(

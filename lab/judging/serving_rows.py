@@ -7,6 +7,10 @@ request rate). Those whose id holds ``epnone`` are aiconfigurator's own; how the
 taken to be like the others, with lengths that vary by a tenth around those in the name: with equal lengths all requests
 would end at the same time, again and again.
 
+How a server was launched is in InferenceMAX's scripts (https://github.com/SemiAnalysisAI/InferenceX, benchmarks/: the
+file of each model, GPU and engine): `launch_of` restates what matters. TensorRT-LLM lets prompts wait for others, 20
+steps for Llama's 1,024 + 1,024 tokens on fewer than 8 GPUs, and 60 where replicas of the attention are balanced.
+
 Where ``tp_size`` is the product of both expert sizes, both are the same GPUs, as the ids say (``tp8_ep8`` has 64): one
 of them is taken. Rows that repeat another one's times are left out, and so are disaggregated ones.
 """
@@ -25,10 +29,9 @@ from foretell.errors import DataError
 from foretell.optional import require
 from foretell.predictors.llm.architecture import load_architecture
 from foretell.predictors.llm.closed_loop import Request
-from foretell.predictors.llm.deployment import Deployment
+from foretell.predictors.llm.deployment import MEMORY_FRACTION, Deployment
 
 SERVING = "h200_sxm_serving.parquet"
-REQUESTS_PER_CLIENT = 10
 # models by the name that fixes their half; checkpoints of one architecture are one model
 MODELS = {
     "deepseek-ai/DeepSeek-R1": "deepseek-v3",
@@ -52,6 +55,40 @@ def teaching_models() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """The settings of a server and its client that differ from row to row."""
+
+    token_budget: int = 8192
+    fraction: float = MEMORY_FRACTION
+    wait_steps: int = 0
+    wait_share: float = 1.0
+    requests_per_client: int = 10
+
+
+def launch_of(model: str, engine: str, place: Deployment, prompt: int, answer: int, clients: int) -> Launch:
+    """How a row's server was launched, as InferenceMAX's scripts have it; the engine's defaults where they say nothing.
+
+    Versions of a script differ; where the date of a row does not tell which one ran, the first is taken.
+    """
+    both = (model, engine)
+    if both == ("llama-3.1-70b", "trtllm"):
+        whole = prompt + answer + 200  # --max_num_tokens $MAX_MODEL_LEN
+        is_waiting = prompt == answer == 1024 and place.gpus < 8
+        return Launch(whole, wait_steps=20 if is_waiting else 0, wait_share=0.9)
+    if both == ("deepseek-v3", "trtllm"):
+        budget = (clients + prompt + 127) // 64 * 64
+        return Launch(budget, 0.75, wait_steps=60 if place.data > 1 else 0)
+    return {
+        ("gpt-oss-120b", "trtllm"): Launch(20_000, 0.85),
+        ("kimi-k2.5", "vllm"): Launch(fraction=0.95),
+        ("minimax-m2.5", "vllm"): Launch(fraction=0.95),
+        ("deepseek-v3", "sglang"): Launch(32_768, 0.82),
+        ("qwen3.5-397b-a17b", "sglang"): Launch(16_384, 0.8),
+        ("glm-5", "sglang"): Launch(fraction=0.85, requests_per_client=5),
+    }.get(both, Launch())
+
+
+@dataclass(frozen=True)
 class ServedRow:
     """One measured row."""
 
@@ -65,6 +102,7 @@ class ServedRow:
     varied: bool
     ttft_ms: float
     tpot_ms: float
+    launch: Launch = Launch()
 
     @property
     def parallelism(self) -> str:
@@ -86,7 +124,7 @@ class ServedRow:
 
     def requests(self) -> list[Request]:
         """The requests of the run, in their order."""
-        count = REQUESTS_PER_CLIENT * self.clients
+        count = self.launch.requests_per_client * self.clients
         random = np.random.default_rng(0)
         least, most = (0.8, 1.0) if self.varied else (0.9, 1.1)
         prompts, answers = (
@@ -117,23 +155,27 @@ def served_row(row: dict[str, Any]) -> ServedRow:
     """A row of the table."""
     architecture = load_architecture(row["model_path"])
     tensor, data, expert = _division(row)
-    clients = re.search(r"_c(\d+)", row["id"])
-    assert clients is not None, row["id"]
+    found = re.search(r"_c(\d+)", row["id"])
+    assert found is not None, row["id"]
+    model, engine, clients = MODELS[row["model_path"]], row["backend"], int(found.group(1))
+    place = Deployment(
+        architecture, find_device("h200"), weights=_weights(row, architecture.stored), kv_bytes=_kv_bytes(row),
+        tensor=tensor, data=data, expert=expert,
+    )  # fmt: skip
+    varied = "epnone" not in row["id"]
     return ServedRow(
         id=row["id"],
-        model=MODELS[row["model_path"]],
-        engine=row["backend"],
-        deployment=Deployment(
-            architecture, find_device("h200"), weights=_weights(row, architecture.stored), kv_bytes=_kv_bytes(row),
-            tensor=tensor, data=data, expert=expert,
-        ),
+        model=model,
+        engine=engine,
+        deployment=place,
         prompt=row["isl"],
         answer=row["osl"],
-        clients=int(clients.group(1)),
-        varied="epnone" not in row["id"],
+        clients=clients,
+        varied=varied,
         ttft_ms=row["silicon_ttft_ms"],
         tpot_ms=row["silicon_tpot_ms"],
-    )  # fmt: skip
+        launch=launch_of(model, engine, place, row["isl"], row["osl"], clients) if varied else Launch(),
+    )
 
 
 def _division(row: dict[str, Any]) -> tuple[int, int, int]:
@@ -152,8 +194,11 @@ def _weights(row: dict[str, Any], stored: str) -> str:
 
 
 def _kv_bytes(row: dict[str, Any]) -> int:
-    """What the engines take by default: fp8 in TensorRT-LLM's configurations and NVIDIA's checkpoints, else bf16."""
-    return 1 if row["backend"] == "trtllm" or row["model_path"] in _FP8_CACHE else 2
+    """As the scripts say: fp8 for Llama, for DeepSeek under TensorRT-LLM and for Qwen3.5; else as the model computes."""
+    by_engine = row["backend"] == "trtllm" and row["model_path"] != "openai/gpt-oss-120b"
+    return 1 if by_engine or row["model_path"] in _FP8_CACHE else 2
 
 
-_FP8_CACHE: Sequence[str] = ("nvidia/Llama-3.1-8B-Instruct-FP8", "meta-llama/Llama-3.1-70B")
+_FP8_CACHE: Sequence[str] = (
+    "nvidia/Llama-3.1-8B-Instruct-FP8", "meta-llama/Llama-3.1-70B", "Qwen/Qwen3.5-397B-A17B",
+)  # fmt: skip

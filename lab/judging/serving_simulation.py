@@ -23,7 +23,7 @@ from foretell.scheduling.serving import closed_loop, simulate_serving
 from foretell.training.judging.table import Cell, Comparison, page
 from foretell.units import ms
 from foretell.workflows.serving.simulate import deployment_of
-from lab.judging.serving import Judged, simulate_rows
+from lab.judging.serving import Judged, launched, simulate_rows
 from lab.judging.serving_rows import SERVING, ServedRow, read_serving, served_row, teaching_models
 
 SIMULATION, LOOP = "foretell simulate", "foretell llm"
@@ -35,14 +35,15 @@ def follow_rows(rows: Sequence[ServedRow]) -> list[Judged]:
     fitted, kernels = shipped_engines(), shipped_kernels()
     judged = []
     for row in rows:
-        engine, place = fitted.engine(row.engine), row.deployment
+        engine, place = launched(fitted.engine(row.engine), row), row.deployment
         requests = row.requests()
         longest = max(request.prompt + request.answer for request in requests)
-        deployment = deployment_of(place, engine, Steps(place, kernels, engine.framework), longest, MEMORY_FRACTION)
+        steps = Steps(place, kernels, engine.framework)
+        deployment = deployment_of(place, engine, steps, longest, row.launch.fraction)
         lengths = ((request.prompt, request.answer) for request in requests)
         totals = simulate_serving(closed_loop(lengths), deployment, concurrency=row.clients)
         tpot_ms = ms(totals.tpot.mean_s)
-        judged.append(Judged(row, with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine), tpot_ms))
+        judged.append(Judged(row, with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine, row.deployment.architecture.has_experts), tpot_ms))
     return judged
 
 
@@ -90,7 +91,7 @@ def follow_split(rows: Sequence[SplitRow]) -> list[Judged]:
         lengths = ((request.prompt, request.answer) for request in requests)
         totals = simulate_serving(closed_loop(lengths), deployment, concurrency=row.clients)
         tpot_ms = ms(totals.tpot.mean_s)
-        judged.append(Judged(row, with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine), tpot_ms))
+        judged.append(Judged(row, with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine, row.deployment.architecture.has_experts), tpot_ms))
     return judged
 
 

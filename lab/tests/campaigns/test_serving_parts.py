@@ -2,14 +2,25 @@
 
 import json
 
-from lab.campaigns.serving_parts import PRECISIONS, key, parts
+from lab.campaigns.serving_parts import _BUILDERS, PRECISIONS, key, parts, steps
 
 
 def test_parts_are_listed_once_and_in_every_precision() -> None:
     all_parts = list(parts())
     assert len({key(part) for part in all_parts}) == len(all_parts) > 4000
     assert {part["precision"] for part in all_parts if part["part"] == "product"} == set(PRECISIONS)
-    assert {part["part"] for part in all_parts} == {"product", "decode", "prefill"}
+    assert {part["part"] for part in all_parts} == set(_BUILDERS)
+
+
+def test_steps_are_listed_once_and_have_models_whose_sizes_we_know() -> None:
+    from foretell.predictors.llm.architecture import load_architecture
+
+    all_steps = list(steps())
+    assert len({key(step) for step in all_steps}) == len(all_steps) > 1000
+    assert all(load_architecture(step["model"]).layers > 20 for step in all_steps[::100])
+    assert {("prompt" in step, step["attention"]) for step in all_steps} == {
+        (True, "sdpa"), (False, "sdpa"), (False, "paged"),
+    }  # fmt: skip
 
 
 def test_a_cache_of_keys_and_values_takes_no_more_than_a_quarter_of_the_limit() -> None:
@@ -21,5 +32,5 @@ def test_a_cache_of_keys_and_values_takes_no_more_than_a_quarter_of_the_limit() 
 def test_a_result_names_its_part() -> None:
     part = next(parts())
     measured = json.loads(json.dumps({**part, "us": 3.2, "copies": 4}))
-    assert key(measured) == key(part)
+    assert key(measured) == key(part) == key({**part, "peak_mib": 1.0, "allocated_mib": 2.0})
     assert key({**part, "error": "refused"}) == key(part)

@@ -9,7 +9,7 @@ from foretell.predictors.llm.deployment import Deployment
 from foretell.predictors.llm.engines import RULES, shipped_engines
 from foretell.predictors.llm.kernels import shipped_kernels
 from lab.judging.serving import Judged, fit_engines, simulate_rows
-from lab.judging.serving_rows import MODELS, ServedRow, _division, teaching_models
+from lab.judging.serving_rows import MODELS, Launch, ServedRow, _division, launch_of, teaching_models
 
 
 def row(**changes: object) -> ServedRow:
@@ -64,3 +64,22 @@ def test_times_that_are_missing_are_found_again() -> None:
     fitted = fit_engines(measured, kernels)
     again = simulate_rows(measured, kernels, {name: fitted.engine(name) for name in RULES})
     assert all(isinstance(one, Judged) and abs(one.logs[1]) < 0.05 for one in again)
+
+
+def test_prompts_that_wait_for_others_come_so_many_steps_later() -> None:
+    plain, waiting = (
+        simulate_rows([row(launch=launch, answer=1000)], shipped_kernels(), RULES)[0]
+        for launch in (Launch(), Launch(wait_steps=20))
+    )
+    later = (waiting.ttft_ms - plain.ttft_ms) / plain.tpot_ms
+    # all but the first wave, a tenth, wait; some find another prompt that waits already
+    assert 10 < later < 20
+
+
+def test_a_server_is_launched_as_its_script_says() -> None:
+    place = row().deployment
+    llama = launch_of("llama-3.1-70b", "trtllm", place, 1024, 1024, 4)
+    assert (llama.token_budget, llama.wait_steps) == (2248, 20)
+    assert launch_of("llama-3.1-70b", "trtllm", place, 8192, 1024, 4).wait_steps == 0
+    assert launch_of("deepseek-v3", "trtllm", place, 1024, 1024, 4).token_budget == 1152
+    assert launch_of("llama-3.1-70b", "vllm", place, 1024, 1024, 4) == Launch()

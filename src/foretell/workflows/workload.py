@@ -179,7 +179,7 @@ def choose_predictor(predictor: str | None, target: Target) -> Predictor:
     if target.slice is not None:
         from foretell.predictors.slices.model import on_slices  # imports numpy, which would slow down the start
 
-        selected = on_slices(selected, target.device.id)
+        selected = on_slices(selected, target.device)
     return selected
 
 

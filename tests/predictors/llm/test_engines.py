@@ -15,6 +15,7 @@ def test_an_engine_has_its_rules_and_its_fitted_times() -> None:
         engine = fitted.engine(name)
         assert (engine.mixes, engine.chunks, engine.reserves) == (rules.mixes, rules.chunks, rules.reserves)
         assert engine.step_us == fitted.times[name]["step_us"]
+        assert engine.mixture_prompts >= 1
         assert min(engine.step_us, engine.request_us, engine.arrival_ms, engine.arrival_steps) >= 0
     assert all(0 < fitted.spread[name] < 2 for name in ("ttft", "tpot", "rate"))
 

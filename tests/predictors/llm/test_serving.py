@@ -36,3 +36,5 @@ def test_rates_follow_from_the_times_and_clients_wait_for_each_other() -> None:
 
 def test_an_arrival_waits_beside_the_queue() -> None:
     assert with_arrival(10.0, 5.0, ENGINE) == pytest.approx(10 + ENGINE.arrival_ms + 5 * ENGINE.arrival_steps)
+    longer = with_arrival(10.0, 5.0, ENGINE, has_experts=True) - with_arrival(10.0, 5.0, ENGINE)
+    assert longer == pytest.approx(10 * (ENGINE.mixture_prompts - 1))

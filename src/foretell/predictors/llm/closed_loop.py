@@ -86,6 +86,7 @@ class ClosedLoop:
     _step: int = 0
     _context: float = 0.0  # tokens in the cache of those that generate
     _reserved: float = 0.0
+    _waited: int = 0  # steps since the first prompt began to wait for others
 
     def run(self, requests: Sequence[Request]) -> list[Served]:
         """Serve all requests; all clients ask at the start."""
@@ -100,10 +101,12 @@ class ClosedLoop:
             self._ask()
         while len(self._served) < len(requests):
             self._admit()
-            if self._prompts:
+            if self._prompts and not (left := self._waits()):
+                self._waited = 0
                 self._prompt_step()
             else:
-                self._answer_steps()
+                steps = self._answer_steps(left if self._prompts else _MOST_STEPS)
+                self._waited += steps if self._prompts else 0
         return self._served
 
     def _ask(self) -> None:
@@ -124,6 +127,13 @@ class ClosedLoop:
                 return
             self._reserved += head.request.prompt + head.request.answer
             self._prompts.append(self._queue.popleft())
+
+    def _waits(self) -> int:
+        """For how many steps prompts still wait for others to come; 0 where they do not."""
+        tokens = sum(running.prompt for running in self._prompts)
+        if not self._active or tokens >= self.engine.wait_share * self.engine.token_budget:
+            return 0
+        return max(self.engine.wait_steps - self._waited, 0)
 
     def _prompt_step(self) -> None:
         """One step with prompts, and with the requests that generate where the engine mixes them."""
@@ -163,18 +173,19 @@ class ClosedLoop:
         self._active[running.number] = running
         heapq.heappush(self._ends, (running.ends, running.number))
 
-    def _answer_steps(self) -> None:
-        """Steps of those that generate, until the next one ends or the cache is full."""
+    def _answer_steps(self, most: int) -> int:
+        """Steps of those that generate, until the next one ends or the cache is full; how many there were."""
         batch = len(self._active)
         ahead = max(self._ends[0][0] - self._step, 1)
         room = int((self.capacity - self._context) // batch)
-        count = max(1, min(ahead, _MOST_STEPS, ahead if self.engine.reserves else room))
+        count = max(1, min(ahead, _MOST_STEPS, most, ahead if self.engine.reserves else room))
         mean = self._context / batch + count / 2
         self._now_us += count * self.step_us(batch, mean, ())
         self._step += count
         self._context += count * batch
         self._end()
         self._make_room()
+        return count
 
     def _end(self) -> None:
         while self._ends and self._ends[0][0] <= self._step:

@@ -169,20 +169,34 @@ def _capped(estimate: Estimate, limit: float) -> Estimate:
 def _warnings(
     workload: Workload, reach: Reach, units: DistinctUnits, prediction: WorkloadPrediction
 ) -> tuple[str, ...]:
-    warnings = []
-    spent_us = prediction.unit_us * units.counts
+    warnings = doubts(reach, units, prediction, prediction.unit_us)
+    if workload.target.slice is not None:
+        warnings += ("Fitted to whole devices: on a slice the time follows from its share of the peaks.",)
+    return warnings
+
+
+def doubts(
+    reach: Reach, units: DistinctUnits, prediction: WorkloadPrediction, unit_us: NDArray[np.float64], where: str = ""
+) -> tuple[str, ...]:
+    """What is unlike anything measured about a workload, in one sentence; none where nothing is.
+
+    Args:
+        reach: What was measured.
+        units: The distinct units of the workload.
+        prediction: How far each lies beyond that, and how far the whole.
+        unit_us: The time of each, of which the sentence gives shares.
+        where: The device that was measured, where the answer is for another one.
+    """
+    spent_us = unit_us * units.counts
     is_new = prediction.beyond > 0
     share = float(spent_us[is_new].sum() / spent_us.sum())
+    measured = f"measured on {where}" if where else "measured"
     if share >= _NEW_SHARE:
         parts = _new_parts(reach, units, spent_us, is_new)
-        warnings.append(
-            f"{share:.0%} of the time is in parts unlike anything measured, so intervals are wider: {parts}."
-        )
-    elif prediction.distance > 1.0:
-        warnings.append("Every part is like one that was measured, but no measured model mixes them like this one.")
-    if workload.target.slice is not None:
-        warnings.append("Fitted to whole devices: on a slice the time follows from its share of the peaks.")
-    return tuple(warnings)
+        return (f"{share:.0%} of the time is in parts unlike anything {measured}, so intervals are wider: {parts}.",)
+    if prediction.distance > 1.0:
+        return (f"Every part is like one that was {measured}, but no measured model mixes them like this one.",)
+    return ()
 
 
 def _new_parts(reach: Reach, units: DistinctUnits, spent_us: NDArray[np.float64], is_new: NDArray[np.bool_]) -> str:

@@ -28,7 +28,10 @@ _REFERENCE_SIZE = 192  # the operands are smaller than the L2 cache of every ser
 
 
 class Reference:
-    """The reference: a product of two square matrices in fp32, with the threads of the process."""
+    """The reference: a product of two square matrices in fp32, with PyTorch's threads of the process.
+
+    Beside ONNX Runtime that is one thread, however many its session has.
+    """
 
     def __init__(self) -> None:
         import torch

@@ -200,7 +200,8 @@ def simulate(
     pilot = serving.simulate_serving(arrivals(min(requests, _PILOT_REQUESTS)), deployment, concurrency=concurrency)
     steps = host.arrival_steps if concurrency is not None else max(host.arrival_steps - _RUNNING_STEP, 0.0)
     added_ms = host.arrival_ms + steps * ms(pilot.tpot.mean_s)
-    limits = serving.Limits(None if ttft_limit_ms is None else ttft_limit_ms - added_ms, tpot_limit_ms)
+    longer = host.mixture_prompts if architecture.has_experts else 1.0
+    limits = serving.Limits(None if ttft_limit_ms is None else (ttft_limit_ms - added_ms) / longer, tpot_limit_ms)
     warmup = 0 if concurrency is None else min(concurrency, requests - 1)
     # a part of a trace may be denser than the whole
     offered = None if concurrency is not None else requests_per_s if trace is None else _offered(arrivals, requests)
@@ -232,8 +233,8 @@ def simulate(
         requests=totals.requests,
         offered_per_s=offered,
         concurrency=concurrency,
-        ttft_ms=_estimates(totals.ttft, added_ms, fitted.spread["ttft"] * width),
-        tpot_ms=_estimates(totals.tpot, 0.0, fitted.spread["tpot"] * width) if totals.tpot.count else {},
+        ttft_ms=_estimates(totals.ttft, longer, added_ms, fitted.spread["ttft"] * width),
+        tpot_ms=_estimates(totals.tpot, 1.0, 0.0, fitted.spread["tpot"] * width) if totals.tpot.count else {},
         requests_per_s=totals.requests_per_s,
         tokens_per_s=totals.tokens_per_s,
         goodput_per_s=totals.goodput_per_s,
@@ -323,8 +324,8 @@ def deployment_of(
     )
 
 
-def _estimates(spread: Spread, added_ms: float, error: float) -> dict[str, Estimate]:
-    values = {name: value + added_ms for name, value in spread.to_dict().items()}
+def _estimates(spread: Spread, factor: float, added_ms: float, error: float) -> dict[str, Estimate]:
+    values = {name: factor * value + added_ms for name, value in spread.to_dict().items()}
     return {name: Estimate(own, own / math.exp(error), own * math.exp(error)) for name, own in values.items()}
 
 
