@@ -101,7 +101,9 @@ class ColocationCampaign:
         sets = core_sets(self._plan.colocation.core_sets)
         with ThreadPoolExecutor(len(sets)) as threads:
             shares = [self._chosen[number :: len(sets)] for number in range(len(sets))]
-            runs = [threads.submit(self._method, method, count, until, *pair) for pair in zip(shares, sets, strict=True)]
+            runs = [
+                threads.submit(self._method, method, count, until, *pair) for pair in zip(shares, sets, strict=True)
+            ]
         errors = [error for run in runs if (error := run.exception())]
         for error in errors:
             log.warning("%s: %s", method, error)

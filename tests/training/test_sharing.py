@@ -18,6 +18,7 @@ pytest.importorskip("lightgbm")
 
 WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 SLOWDOWN = {"mps": {2: 1.5, 3: 2.0}, "time-slicing": {2: 2.2, 3: 3.3}}
+FACTS = ("workload_id", "spec", "family", "mode", "dtype", "batch_size")
 GRID = {"grid_x": 264, "grid_y": 1, "grid_z": 1, "block_x": 256, "block_y": 1, "block_z": 1}
 
 
@@ -32,7 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for members, slowdown in slowdowns.items():
                 for member in range(members):
                     row = known[(number + 7 * member) % len(known)]
-                    facts = {name: row[name] for name in ("workload_id", "spec", "family", "mode", "dtype", "batch_size")}
+                    facts = {name: row[name] for name in FACTS}
                     own = {"campaign_id": "c", "group_id": f"{number}-{members}", "method": method, "member": member}
                     times = {"solo_ms": row["latency_ms"], "together_ms": slowdown * row["latency_ms"]}
                     rows.append({**facts, **own, **times, "members": members, "status": "ok"})

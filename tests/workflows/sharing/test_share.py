@@ -115,18 +115,14 @@ def test_models_share_two_cores_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"device": "cpu"}, "nobody measured how models share it"),
     ],
 )
-def test_a_device_is_shared_in_its_own_way(
-    options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_is_shared_in_its_own_way(options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "shipped", lambda: None)
     with pytest.raises(DeviceError, match=said):
         share([tiny_onnx(), tiny_onnx()], **options)
 
 
 def test_mps_adds_to_every_launch() -> None:
-    (job, _), (sliced, _) = (
-        share([tiny_onnx()] * 2, method=method).jobs for method in ("mps", "time-slicing")
-    )
+    (job, _), (sliced, _) = (share([tiny_onnx()] * 2, method=method).jobs for method in ("mps", "time-slicing"))
     added_ms = job.alone_ms.value - sliced.alone_ms.value
     assert 0.0004 < added_ms < 0.05
     assert job.alone_ms.low - sliced.alone_ms.low == pytest.approx(added_ms)

@@ -2,8 +2,9 @@
 
 Rules. A job's kernels run one after the other, over and over. A kernel takes the places for blocks that kernels which
 came before it left; a kernel that finds none gets a small part anyway, as blocks end. What is spread over SMs runs
-slower on fewer of them, and everything runs slower on SMs that others use too. Kernels that together ask for more than the bandwidth share it. Between its kernels a job holds
-nothing. Nothing here is random except where in its sequence each job starts, and that is the same in every call.
+slower on fewer of them, and everything runs slower on SMs that others use too. Kernels that together ask for more than
+the bandwidth share it. Between its kernels a job holds nothing. Nothing here is random except where in its sequence
+each job starts, and that is the same in every call.
 
 Many groups are simulated together, and each several times from other starts: a step is an event in each of them.
 """
