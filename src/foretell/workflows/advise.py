@@ -258,9 +258,11 @@ def advise_training(
         memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     ):  # fmt: skip
         prediction = point.prediction
-        if prediction.latency_ms is None or point.fits is False:
-            need = f"{prediction.memory_mib.value:,.0f}" if prediction.memory_mib else "?"
-            refused.append(Refused(prediction.device, f"memory: a step needs {need} MiB"))
+        # as in serving: it must surely fit
+        if prediction.latency_ms is None or prediction.fits not in ("yes", None):
+            need = f"{prediction.need_mib.high:,.0f}" if prediction.need_mib else "?"
+            capacity = f" of {prediction.capacity_mib:,.0f}" if prediction.capacity_mib else ""
+            refused.append(Refused(prediction.device, f"memory: a step may need {need} MiB{capacity}"))
             continue
         for offer in offers:
             if offer.device == prediction.device:
