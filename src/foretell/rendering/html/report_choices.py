@@ -74,9 +74,7 @@ def batches_section(report: Report) -> str:
         content.append(note("It does not fit at any batch size.", alarm=True))
     unsure = [row for row in report.batches if row.prediction.fits == "perhaps"]
     if unsure:
-        content.append(
-            note(f"From batch {unsure[0].name} on it perhaps does not fit: the interval crosses the capacity.")
-        )
+        content.append(note(f"Batch {unsure[0].name} perhaps does not fit: the interval crosses the capacity."))
     columns = [Column("batch", "number"), Column("latency, ms", "number"), Column("items/s", "number"),
                Column("device memory, MiB", "number"), Column("J an item", "number", minor=True)]  # fmt: skip
     has_occupancy = any(row.prediction.occupancy is not None for row in report.batches)
@@ -125,10 +123,8 @@ def devices_section(report: Report) -> str:
             continue
         filled = ABSENT
         if row.need_mib and row.capacity_mib:
-            unsure = ", perhaps too much" if prediction.fits == "perhaps" else ""
-            filled = (
-                f"{row.need_mib.value / row.capacity_mib:.1%}<small>of {mib_text(row.capacity_mib)}{unsure}</small>"
-            )
+            doubt = ", perhaps too much" if prediction.fits == "perhaps" else ""
+            filled = f"{row.need_mib.value / row.capacity_mib:.1%}<small>of {mib_text(row.capacity_mib)}{doubt}</small>"
         cells = (name, with_range(prediction.latency_ms), value(prediction.throughput_per_s), filled,
                  value(prediction.power_w), value(prediction.energy_j, prediction.batch_size),
                  share_bar(fastest / _latency(prediction)))  # fmt: skip
