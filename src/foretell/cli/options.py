@@ -71,6 +71,9 @@ trust = click.option("--trust", is_flag=True, help="Allow code that comes with t
 allow_unknown = click.option(
     "--allow-unknown", is_flag=True, help="Count operators of unknown domains by the bytes they move."
 )
+as_written = click.option(
+    "--as-written", is_flag=True, help="Count QuantizeLinear and DequantizeLinear by themselves; engines fuse them."
+)
 no_cache = click.option("--no-cache", is_flag=True, help="Convert the model again and do not store its graph.")
 memory_limit = click.option(
     "memory_limit_gib", "--memory-limit", type=float, metavar="GIB", help="Memory that reading a file may take [8]."

@@ -80,7 +80,7 @@ def read_caged(reader: str, request: ModelRequest, name: str | None = None, file
 def _packed(request: ModelRequest) -> Message:
     """A request as JSON values."""
     inputs = [[spec.name, list(spec.shape), spec.dtype, spec.whole] for spec in request.inputs]
-    names = ("source", "mode", "dtype", "context", "trust", "allow_unknown")
+    names = ("source", "mode", "dtype", "context", "trust", "allow_unknown", "as_written")
     return {"inputs": inputs, **{name: getattr(request, name) for name in names}}
 
 

@@ -95,6 +95,7 @@ class ModelRequest:
     context: int | None = None
     trust: bool = False
     allow_unknown: bool = False
+    as_written: bool = False
     memory_limit_gib: float | None = None
     timeout_s: float | None = None
 

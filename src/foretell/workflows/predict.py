@@ -46,6 +46,7 @@ def predict(
     context: int | None = None,
     trust: bool = False,
     allow_unknown: bool = False,
+    as_written: bool = False,
     use_cache: bool = True,
     memory_limit_gib: float | None = None,
     timeout_s: float | None = None,
@@ -76,6 +77,7 @@ def predict(
         context: Tokens already in the cache, when decoding.
         trust: Allow code that comes with the model to run.
         allow_unknown: Count operators of unknown domains by the bytes they move instead of refusing them.
+        as_written: Count QuantizeLinear and DequantizeLinear of an ONNX file by themselves; engines fuse them.
         use_cache: Store the converted graph for the next call.
         memory_limit_gib: Memory that reading a file may take; 8 GiB by default.
         timeout_s: Seconds that reading a file may take; 300 by default.
@@ -120,12 +122,13 @@ def predict(
         context=context,
         trust=trust,
         allow_unknown=allow_unknown,
+        as_written=as_written,
         use_cache=use_cache,
         memory_limit_gib=memory_limit_gib,
         timeout_s=timeout_s,
     )
     workload = configuration.workload(graph)
-    prediction = _with_precision(selected.predict(workload), workload)
+    prediction = with_precision(selected.predict(workload), workload)
     if store is not None:
         # After predicting: metrics that were not measured stay predicted.
         from foretell.workflows.recall import recall
@@ -138,7 +141,7 @@ def predict(
         fabric = fabric_of(target.device, gpus_per_node=gpus_per_node, network=network)
         prediction = predict_parallel(prediction, workload, selected, parallel, gpus, fabric)
     else:
-        prediction = _advise_mig(prediction, workload, selected, latency_limit_ms)
+        prediction = advise_mig(prediction, workload, selected, latency_limit_ms)
     latency = prediction.latency_ms
     if explain and latency is not None:
         prediction = _explain(prediction, workload, selected, latency.value, kernels=explain == "kernels")
@@ -199,7 +202,7 @@ def _explain(
     return replace(prediction, warnings=(*prediction.warnings, *([warning] if warning else [])))
 
 
-def _with_precision(prediction: Prediction, workload: Workload) -> Prediction:
+def with_precision(prediction: Prediction, workload: Workload) -> Prediction:
     """Say that a small format was not measured, and widen the intervals; a device may lack its units altogether."""
     dtype, device = workload.dtype, workload.target.device
     if dtype not in _SMALL_FORMATS:
@@ -225,8 +228,8 @@ def _with_precision(prediction: Prediction, workload: Workload) -> Prediction:
     )
 
 
-def _advise_mig(
-    prediction: Prediction, workload: Workload, predictor: Predictor, latency_limit_ms: float | None
+def advise_mig(
+    prediction: Prediction, workload: Workload, predictor: Predictor, latency_limit_ms: float | None = None
 ) -> Prediction:
     """Add the MIG profile, if the prediction is for a whole device that supports MIG."""
     target = workload.target

@@ -54,3 +54,14 @@ def test_a_training_has_hours_and_dollars(model: str, capsys: pytest.CaptureFixt
     assert output["steps"] == 1000
     assert output["choices"][0]["hours"]["value"] > 0
     run(capsys, *arguments, "--slo-ms", "5", code=2)
+
+
+def test_a_language_model_is_advised_by_its_own_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("advise", "meta-llama/Llama-3.1-8B", "--llm", "-d", "l40s", "--weights", "fp8", "--tpot-ms", "30")
+    shown = run(capsys, *arguments)
+    assert shown.startswith("meta-llama/Llama-3.1-8B: 1 × l40s, fp8")
+    assert "$ a million" in shown
+    answer = json.loads(run(capsys, *arguments, "--json"))
+    assert answer["choices"][0]["tpot_ms"]["value"] <= 30
+    assert "--slo-ms does not go with --llm" in run(capsys, *arguments, "--slo-ms", "3", code=2)
+    assert "add --llm" in run(capsys, "advise", "x.onnx", "--ttft-ms", "3", code=2)

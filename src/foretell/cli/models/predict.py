@@ -71,6 +71,7 @@ def with_word(arguments: Sequence[str]) -> list[str]:
 @options.context
 @options.reading
 @options.allow_unknown
+@options.as_written
 @options.as_json
 def run(
     model: str,
@@ -95,6 +96,7 @@ def run(
     context: int | None,
     trust: bool,
     allow_unknown: bool,
+    as_written: bool,
     no_cache: bool,
     memory_limit_gib: float | None,
     timeout_s: float | None,
@@ -120,6 +122,7 @@ def run(
             context=context,
             trust=trust,
             allow_unknown=allow_unknown,
+            as_written=as_written,
             use_cache=not no_cache,
             memory_limit_gib=memory_limit_gib,
             timeout_s=timeout_s,

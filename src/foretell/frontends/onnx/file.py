@@ -15,6 +15,7 @@ from foretell.frontends.onnx.checks import bodies, check_model, inline_functions
 from foretell.frontends.onnx.control import CONTROL, mark_bodies, outer_names, read_control
 from foretell.frontends.onnx.inputs import OpenInput, resolve_inputs
 from foretell.frontends.onnx.nodes import NodeReader, dtype_of
+from foretell.frontends.onnx.quantised import fuse_quantised
 from foretell.frontends.onnx.sequences import OPERATORS as SEQUENCE_OPERATORS
 from foretell.frontends.onnx.sequences import lower
 from foretell.frontends.onnx.shapes import Shapes, read_attributes, read_type
@@ -40,7 +41,8 @@ def read_model(request: ModelRequest) -> Graph:
     if not isinstance(proto.graph.name, str):  # protobuf returns bytes for a string that is not UTF-8
         raise ModelError("The model is damaged: the name of its graph is not valid text.")
     graph = graph_from_proto(proto, request, name)
-    return _normalised(graph) if _is_converted(proto) else graph
+    graph = _normalised(graph) if _is_converted(proto) else graph
+    return graph if request.as_written else fuse_quantised(graph)
 
 
 def _is_converted(model: ModelProto) -> bool:
