@@ -3,7 +3,7 @@
 Three kinds. GeForce cards by timm's published results: whole models, whose graphs are those of our own measurements
 where image size and mode are the same. They ran under autocast, so they are described both as the product can (the
 model cast to fp16) and as they ran (autocast). NeuSight's GPUs: single operators in fp32. Slices of the H200 as devices
-of their own, by the `transfer` predictor, which knows nothing of slices beyond their share of the peaks.
+of their own, by the `transfer` predictor and the model of slices.
 
 Describing thousands of units takes minutes, so it is done once; files are named by the versions of what they hold.
 """
@@ -34,12 +34,15 @@ from foretell.optional import require
 from foretell.predictors import best_predictor, find_predictor
 from foretell.predictors.adapted.base import base_of
 from foretell.predictors.adapted.units import Values, Work, described
+from foretell.predictors.fitted_files import read_shipped, shipped_index
 from foretell.predictors.protocol import Predictor
+from foretell.predictors.roofline import CONSTANTS_FROM
+from foretell.predictors.slices.model import on_slices
 from foretell.records import Target, Workload
 from foretell.training.examples.graphs import GraphKey, read_graphs, stored_keys
 from foretell.training.examples.workloads import workload_of
 
-VERSION = 1
+VERSION = 2
 MODELS = 250  # of each of timm's runs, some at random
 OPERATORS = 700  # of each of NeuSight's devices
 Log = Callable[[str], None]
@@ -117,7 +120,10 @@ Case = tuple[str, Workload, float]  # the group, the workload, and its measured 
 
 
 def _cached(name: str, cache: Path, log: Log, cases: Callable[[], Iterator[Case]]) -> Judged:
-    key = hashlib.sha256(repr((name, VERSION, FEATURES_VERSION, POOLED_SCHEMA, MODELS, OPERATORS)).encode()).hexdigest()
+    # another fit of the base gives other figures
+    fits = [read_shipped(file) for file in ("transfer.json", f"slices-{CONSTANTS_FROM}.json")]
+    state = (name, VERSION, FEATURES_VERSION, POOLED_SCHEMA, MODELS, OPERATORS, shipped_index()[CONSTANTS_FROM], fits)
+    key = hashlib.sha256(repr(state).encode()).hexdigest()
     file = cache / "adapt" / f"{key[:16]}.npz"
     if not file.exists():
         log(f"describing {name}")
@@ -186,7 +192,7 @@ def stated_deviation(low: float, value: float, high: float) -> float:
 
 def _base(workload: Workload) -> Predictor:
     if workload.target.slice is not None:
-        return find_predictor("transfer", workload.target.device.id)
+        return on_slices(find_predictor("transfer", workload.target.device.id), workload.target.device)
     return find_predictor(best_predictor(workload.target.device.id), workload.target.device.id)
 
 

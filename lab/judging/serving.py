@@ -58,9 +58,7 @@ class Judged:
 def launched(engine: Engine, row: ServedRow) -> Engine:
     """The engine with the settings of a row's server."""
     launch = row.launch
-    return replace(
-        engine, token_budget=launch.token_budget, wait_steps=launch.wait_steps, wait_share=launch.wait_share
-    )
+    return replace(engine, token_budget=launch.token_budget, wait_steps=launch.wait_steps, wait_share=launch.wait_share)
 
 
 def simulate_rows(rows: Iterable[ServedRow], kernels: Kernels, engines: Mapping[str, Engine]) -> list[Judged]:

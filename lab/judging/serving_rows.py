@@ -194,7 +194,7 @@ def _weights(row: dict[str, Any], stored: str) -> str:
 
 
 def _kv_bytes(row: dict[str, Any]) -> int:
-    """As the scripts say: fp8 for Llama, for DeepSeek under TensorRT-LLM and for Qwen3.5; else as the model computes."""
+    """As the scripts say: fp8 for Llama, Qwen3.5, and DeepSeek under TensorRT-LLM; else as the model computes."""
     by_engine = row["backend"] == "trtllm" and row["model_path"] != "openai/gpt-oss-120b"
     return 1 if by_engine or row["model_path"] in _FP8_CACHE else 2
 

@@ -43,7 +43,9 @@ def follow_rows(rows: Sequence[ServedRow]) -> list[Judged]:
         lengths = ((request.prompt, request.answer) for request in requests)
         totals = simulate_serving(closed_loop(lengths), deployment, concurrency=row.clients)
         tpot_ms = ms(totals.tpot.mean_s)
-        judged.append(Judged(row, with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine, row.deployment.architecture.has_experts), tpot_ms))
+        has_experts = row.deployment.architecture.has_experts
+        ttft_ms = with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine, has_experts)
+        judged.append(Judged(row, ttft_ms, tpot_ms))
     return judged
 
 
@@ -91,7 +93,9 @@ def follow_split(rows: Sequence[SplitRow]) -> list[Judged]:
         lengths = ((request.prompt, request.answer) for request in requests)
         totals = simulate_serving(closed_loop(lengths), deployment, concurrency=row.clients)
         tpot_ms = ms(totals.tpot.mean_s)
-        judged.append(Judged(row, with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine, row.deployment.architecture.has_experts), tpot_ms))
+        has_experts = row.deployment.architecture.has_experts
+        ttft_ms = with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine, has_experts)
+        judged.append(Judged(row, ttft_ms, tpot_ms))
     return judged
 
 

@@ -133,8 +133,7 @@ def test_unknown_operators_lower_the_coverage_and_are_named() -> None:
 
 def test_what_does_not_fit_is_said() -> None:
     graph = one_node("Relu", [(1 << 33,)], [(1 << 33,)])
-    assert any("will not fit" in w for w in predict(graph, "t4").warnings)
-    assert not any("will not fit" in w for w in predict(tiny_graph(), "t4").warnings)
+    assert (predict(graph, "t4").fits, predict(tiny_graph(), "t4").fits) == ("no", "yes")
 
 
 def test_a_graph_without_work_is_an_empty_launch() -> None:
@@ -356,13 +355,13 @@ def test_a_prediction_has_the_facts_of_model_and_target() -> None:
     assert (rate.low, rate.high) == pytest.approx((3000 / latency.high, 3000 / latency.low))
 
 
-def test_a_graph_that_fits_exactly_is_not_refused() -> None:
+def test_the_interval_decides_whether_a_graph_fits() -> None:
     graph = one_node("Relu", [(1 << 28,)], [(1 << 28,)])  # two tensors of 1 GiB
-    for memory_gib, fits in ((2.0, True), (1.99, False)):
-        place = replace(find_device("t4"), memory_gib=memory_gib)
-        prediction = RooflinePredictor().predict(Workload(graph, Target(place)))
-        assert any("will not fit" in text for text in prediction.warnings) is not fits
-    assert any("Needs about 2.0 GiB; t4 has 2.0 GiB here" in text for text in prediction.warnings)
+    need = RooflinePredictor().predict(Workload(graph, Target(find_device("t4")))).device_memory_mib
+    assert need is not None
+    for memory_mib, fits in ((need.high, "yes"), (need.value, "perhaps"), (need.low, "perhaps"), (need.low - 1, "no")):
+        place = replace(find_device("t4"), memory_gib=memory_mib / 1024)
+        assert RooflinePredictor().predict(Workload(graph, Target(place))).fits == fits
 
 
 def test_shares_are_sums_by_operator_and_name_what_bounds_most_of_the_time() -> None:

@@ -88,9 +88,7 @@ def read_occupancy_graphs(store: Path, device: str, wanted: Sequence[str]) -> Ma
         for workload_id, row in rows.items():
             if workload_id not in graphs and GraphKey.of(row) == key:
                 arrays = extract_graph_arrays(workload_of(row, graph, target))
-                graphs[workload_id] = describe_graph(
-                    workload_id, arrays, row["dtype"], target.device, row["mode"]
-                )
+                graphs[workload_id] = describe_graph(workload_id, arrays, row["dtype"], target.device, row["mode"])
     if not graphs:
         raise DataError(f"None of {len(wanted)} counted workloads has a graph below {store}: foretell data graphs.")
     return graphs

@@ -29,7 +29,6 @@ from foretell.units import (
     bytes_from_mib,
     bytes_per_s,
     flops_per_s,
-    gib,
     mib,
     ms,
     per_second,
@@ -112,11 +111,6 @@ def analytic_prediction(workload: Workload) -> Prediction:
         warnings.append("The graph does no work on the device; the time is that of an empty launch.")
     memory_mib = peak_memory_mib(workload)
     power_w = mean_power_w(slots, latency_ms, hardware)
-    if memory_mib > mib(bytes_from_gib(hardware.memory_gib)):
-        warnings.append(
-            f"Needs about {gib(bytes_from_mib(memory_mib)):.1f} GiB; {workload.target.device.id} has "
-            f"{hardware.memory_gib:.1f} GiB here: it will not fit."
-        )
     if table.unknown_operators:
         named = ", ".join(f"{op} ({share:.1%} of bytes)" for op, share in table.unknown_operators.items())
         warnings.append(f"Unknown operators, counted by the bytes they move: {named}")

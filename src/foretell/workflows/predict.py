@@ -7,7 +7,7 @@ from typing import Any
 
 from foretell.advisors.mig import check_latency_limit, choose_mig
 from foretell.devices import Device, MigProfile, all_devices, parse_slice
-from foretell.errors import InputError
+from foretell.errors import DataError, InputError
 from foretell.files import write_whole
 from foretell.predictors import Predictor
 from foretell.predictors.host_latency import with_host_latency
@@ -46,6 +46,7 @@ def predict(
     context: int | None = None,
     trust: bool = False,
     allow_unknown: bool = False,
+    as_written: bool = False,
     use_cache: bool = True,
     memory_limit_gib: float | None = None,
     timeout_s: float | None = None,
@@ -76,6 +77,7 @@ def predict(
         context: Tokens already in the cache, when decoding.
         trust: Allow code that comes with the model to run.
         allow_unknown: Count operators of unknown domains by the bytes they move instead of refusing them.
+        as_written: Count QuantizeLinear and DequantizeLinear of an ONNX file by themselves; engines fuse them.
         use_cache: Store the converted graph for the next call.
         memory_limit_gib: Memory that reading a file may take; 8 GiB by default.
         timeout_s: Seconds that reading a file may take; 300 by default.
@@ -97,6 +99,8 @@ def predict(
     check_latency_limit(latency_limit_ms)
     if isinstance(explain, str) and explain not in EXPLAINED:
         raise InputError(f"Cannot explain {explain!r}.{did_you_mean(explain, EXPLAINED)}")
+    if store is not None:
+        check_store(store)
     configuration = read_configuration(
         device=device, slice=slice, runtime=runtime, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer,
         channels_last=channels_last,
@@ -118,6 +122,7 @@ def predict(
         context=context,
         trust=trust,
         allow_unknown=allow_unknown,
+        as_written=as_written,
         use_cache=use_cache,
         memory_limit_gib=memory_limit_gib,
         timeout_s=timeout_s,
@@ -154,6 +159,13 @@ def predict(
         prediction = replace(prediction, warnings=(*prediction.warnings, warning))
     # The calibration is about eager launches, which torch.compile avoids.
     return prediction if is_compiled or gpus > 1 else with_host_latency(prediction, workload, read_calibration())
+
+
+def check_store(store: str | Path) -> None:
+    """Refuse a folder without measurements, before a model is read."""
+    folder = Path(store)
+    if not folder.is_dir():
+        raise DataError(f"There is no folder {store} with measurements. Choose another --store.")
 
 
 def check_parallel(

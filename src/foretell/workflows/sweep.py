@@ -32,6 +32,7 @@ ALL = "all"
 PART = 64  # workloads that a predictor is asked about at once
 MAX_POINTS = 20_000
 _MAX_LINES = 20
+FIT_NOTES = {"perhaps": "perhaps does not fit", "no": "does not fit"}
 _METRICS = ("latency_ms", "throughput_per_s", "memory_mib", "device_memory_mib", "energy_j", "power_w", "occupancy")
 
 
@@ -46,7 +47,8 @@ class Point:
         """A flat row for a table: each metric with its interval; unknown values are None."""
         prediction, names = self.prediction, ("model", "device", "slice", "dtype", "mode")
         row: dict[str, Any] = {name: getattr(prediction, name) for name in names}
-        row |= {"batch_size": prediction.batch_size, "fits": self.fits, "predictor": prediction.predictor}
+        row |= {"batch_size": prediction.batch_size, "fits": self.fits, "verdict": prediction.fits}
+        row |= {"capacity_mib": prediction.capacity_mib, "predictor": prediction.predictor}
         shown = [name + end for name in _METRICS for end in ("", "_low", "_high")]
         metrics = flat_metrics(prediction)
         return row | {name: metrics[name] for name in shown}
@@ -79,8 +81,8 @@ class Sweep(Readable, Sequence[Point]):
             prediction = point.prediction
             place = f"{prediction.device} {prediction.slice or ''}".strip()
             latency = "?" if prediction.latency_ms is None else f"{spell(prediction.latency_ms)} ms"
-            fits = ", does not fit" if point.fits is False else ""
-            yield f"{place}, batch {prediction.batch_size}, {prediction.dtype}", latency + fits
+            fits = FIT_NOTES.get(prediction.fits or "yes", "")
+            yield f"{place}, batch {prediction.batch_size}, {prediction.dtype}", f"{latency}{', ' * bool(fits)}{fits}"
         if len(self) > _MAX_LINES:
             yield "…", f"{len(self) - _MAX_LINES} more"
         yield from (("batch", found.sentence) for found in saturations(point.prediction for point in self))
@@ -189,12 +191,8 @@ def sweep_targets(
 
 
 def _fits(prediction: Prediction) -> bool | None:
-    """Whether the predicted memory fits. The advisors are stricter and use the upper end of its interval."""
-    need, capacity_mib = (
-        prediction.device_memory_mib or prediction.memory_mib,
-        prediction.facts.get("memory_capacity_mib"),
-    )
-    return None if need is None or not capacity_mib else need.value <= capacity_mib
+    """Whether it may fit (`Prediction.fits` tells yes from perhaps). The advisors are stricter: it must surely fit."""
+    return None if prediction.fits is None else prediction.fits != "no"
 
 
 def write_points(points: Sequence[Point], file: Path) -> None:

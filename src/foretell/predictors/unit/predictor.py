@@ -22,6 +22,7 @@ from foretell.features.units import PHASES
 from foretell.predictors.fitted_files import TRAINED, shipped_index
 from foretell.predictors.occupancy.model import occupancy_of
 from foretell.predictors.options import with_options
+from foretell.predictors.pace import one_core_note
 from foretell.predictors.roofline import (
     BOUNDS,
     COMPUTE_EFFICIENCY,
@@ -172,10 +173,7 @@ def _one_core(workload: Workload) -> tuple[str, ...]:
     """What a time on the catalogue's CPU means."""
     if not workload.target.device.is_cpu:
         return ()
-    return (
-        "For one core that multiplies two 192 × 192 matrices in 0.14 ms, as the measured one does; yours may differ: "
-        "foretell adapt --device cpu corrects it by a few measurements.",
-    )
+    return (one_core_note(),)
 
 
 def _unmeasured(workload: Workload, asked: str, measured: Sequence[str]) -> Prediction:

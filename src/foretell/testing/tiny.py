@@ -1,4 +1,4 @@
-"""Testing: tiny graphs and models for tests and examples. No other room imports this module."""
+"""Testing: tiny graphs and models for tests and examples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from command_line import run
-from foretell.cli import serve
+from foretell.cli.servers import serve
 
 
 def test_an_address_of_others_needs_a_token(
