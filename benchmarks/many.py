@@ -90,8 +90,7 @@ def main() -> None:
     resnet = foretell.load_graph(str(ROOT / "examples" / "resnet50.onnx"))
 
     def once(batch_size: int, **options: Any) -> None:
-        (answer,) = foretell.predict_many([resnet], batch_size=batch_size, dtype="fp16", **options)
-        assert isinstance(answer, foretell.Prediction), answer
+        foretell.predict(resnet, batch_size=batch_size, dtype="fp16", **options)
 
     once(1000)
     new = [seconds(lambda size=size: once(size)) for size in range(1, ROUNDS + 1)]  # type: ignore[misc]
