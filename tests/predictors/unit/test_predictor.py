@@ -154,7 +154,7 @@ def test_a_file_that_is_absent_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_device_without_trees_is_refused_with_what_to_do() -> None:
-    with pytest.raises(ModelError, match=r"No unit-trees is fitted to t4, only to cpu, h200\. Use --predictor"):
+    with pytest.raises(ModelError, match=r"No unit-trees is fitted to t4, only to cpu\. Use --predictor"):
         shipped("t4", "unit-trees")
 
 
