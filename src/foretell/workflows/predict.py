@@ -249,8 +249,10 @@ def advise_mig(
         return prediction
 
     def latency_ms_on(profile: MigProfile) -> Estimate:
+        from foretell.predictors.slices.model import on_slices  # only a latency limit needs it
+
         part = replace(target, slice=parse_slice(f"mig:{profile.name}", target.device))
-        latency_ms = predictor.predict(replace(workload, target=part)).latency_ms
+        latency_ms = on_slices(predictor, target.device).predict(replace(workload, target=part)).latency_ms
         if latency_ms is None:
             raise InputError(
                 f"The predictor {prediction.predictor!r} does not predict latency: leave out the latency limit."
