@@ -1,57 +1,10 @@
-"""A core that takes twice as long for the reference product takes twice as long for a model."""
+"""What a time on the catalogue's CPU means."""
 
-from dataclasses import replace
-
-import numpy as np
-import pytest
-
-from foretell.devices import find_device
-from foretell.features import extract_units
-from foretell.features.pooled import DistinctUnits
-from foretell.predictors import find_predictor
-from foretell.predictors.pace import REFERENCE_MS, PacedPredictor
-from foretell.records import Target, Workload
-from small.small_samples import blocks
-
-CPU = find_device("cpu")
+from foretell.predictors.pace import ONE_CORE, REFERENCE_MS, one_core_note
 
 
-def workload(dtype: str = "fp32") -> Workload:
-    return Workload(blocks(8, 256), Target(CPU, None, "eager"), dtype)
-
-
-@pytest.fixture
-def fitted():
-    return find_predictor(None, "cpu")
-
-
-def test_times_follow_the_pace_and_the_interval_is_wider(fitted):
-    before, after = (
-        fitted.predict(workload()),
-        PacedPredictor(fitted, 2 * REFERENCE_MS, "2026-11-17").predict(workload()),
-    )
-    assert after.latency_ms.value == pytest.approx(2 * before.latency_ms.value)
-    assert after.throughput_per_s.value == pytest.approx(before.throughput_per_s.value / 2)
-    assert after.latency_ms.high / after.latency_ms.value > before.latency_ms.high / before.latency_ms.value
-    assert after.latency_ms.low / after.latency_ms.value < before.latency_ms.low / before.latency_ms.value
-    total = sum(row.latency_ms for row in after.breakdown)
-    assert total == pytest.approx(after.latency_ms.value)
-    assert after.memory_mib == before.memory_mib
-
-
-def test_the_note_is_about_this_machine_and_stands_once(fitted):
-    notes = [note for note in PacedPredictor(fitted, 0.07, "2026-11-17").predict(workload()).warnings if "192" in note]
-    assert len(notes) == 1
-    assert "in 0.07 ms, as this machine does (foretell characterise, 2026-11-17)" in notes[0]
-    assert "0.14 ms, as the measured one does" in next(note for note in fitted.predict(workload()).warnings)
-
-
-def test_units_follow_the_pace(fitted):
-    units = DistinctUnits.of(extract_units(workload()))
-    times = PacedPredictor(fitted, 3 * REFERENCE_MS, "").unit_times_us(workload(), units)
-    np.testing.assert_allclose(times, 3 * fitted.unit_times_us(workload(), units))
-
-
-def test_what_the_roofline_answers_has_no_pace(fitted):
-    half = replace(workload("bf16"))
-    assert PacedPredictor(fitted, 2 * REFERENCE_MS, "").predict(half) == fitted.predict(half)
+def test_the_note_says_the_pace_and_what_to_run():
+    note = one_core_note()
+    assert note.startswith(f"{ONE_CORE} {REFERENCE_MS:g} ms")
+    assert "foretell characterise" in note
+    assert "foretell adapt --device cpu" in note
