@@ -21,6 +21,7 @@ ALONE = {
     "dnn-occu": "lab.papers.dnn_occu.study",
     "mixes": "lab.judging.mixes",
     "flattened": "lab.papers.flattened.study",
+    "sharing": "lab.papers.flattened.slowdowns",
     "collectives": "lab.judging.collectives",
     "serving-simulation": "lab.judging.serving_simulation",
     "llm": "lab.judging.serving",
@@ -129,8 +130,8 @@ def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, devi
     required=True,
     metavar="PREDICTOR…",
     help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
-    "alone: lilou-partitioner, lilou-analyser, dnn-occu, flattened, mixes, transfer; with TABLES: collectives, llm, "
-    "serving-simulation, adapt.",
+    "alone: lilou-partitioner, lilou-analyser, dnn-occu, flattened, sharing, mixes, transfer; with TABLES: "
+    "collectives, llm, serving-simulation, adapt.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from foretell.workflows.improving.improve import improve
     from foretell.workflows.inspect import Inspection, inspect
     from foretell.workflows.llm import LlmPrediction, llm
+    from foretell.workflows.many.predict_many import predict_many
     from foretell.workflows.measure.collect import collect
     from foretell.workflows.measure.profile import profile
     from foretell.workflows.memory.fit import Fit, fit
@@ -61,6 +62,7 @@ __all__ = [
     "load_graph",
     "pack",
     "predict",
+    "predict_many",
     "profile",
     "share",
     "simulate",
@@ -91,6 +93,7 @@ _LATER = {
     "inspect": "foretell.workflows.inspect",
     "llm": "foretell.workflows.llm",
     "pack": "foretell.workflows.sharing.pack",
+    "predict_many": "foretell.workflows.many.predict_many",
     "profile": "foretell.workflows.measure.profile",
     "share": "foretell.workflows.sharing.share",
     "simulate": "foretell.workflows.serving.simulate",

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from lab.papers.dnn_occu.graphs import OccupancyGraph
 from lab.papers.dnn_occu.networks import FARTHEST, MOST_LINKS, Batch, torch
 
-_MOST_PAIRS = 4_000_000  # of nodes in a batch: a gigabyte of attention
+# pairs of nodes in a batch; a GPU has room for the attention of more of them
+_MOST_PAIRS = {"cpu": 4_000_000, "cuda": 24_000_000}
 Part = NDArray[np.intp]
 
 
@@ -72,11 +73,12 @@ class PlacedGraphs:
     def batches(self, size: int, order: Part | None = None) -> list[tuple[Any, Batch]]:
         """All graphs in batches, each with the places of its graphs; ``order`` shuffles what is of one size."""
         return [
-            (torch.from_numpy(part).to(self._device), self.batch(part)) for part in parts(self._lengths, size, order)
+            (torch.from_numpy(part).to(self._device), self.batch(part))
+            for part in parts(self._lengths, size, order, _MOST_PAIRS[self._device])
         ]
 
 
-def parts(lengths: Sequence[int], size: int, order: Part | None = None) -> list[Part]:
+def parts(lengths: Sequence[int], size: int, order: Part | None = None, most_pairs: int = 4_000_000) -> list[Part]:
     """Places of graphs of similar size, so that little is padded.
 
     A part has at most ``size`` graphs, and fewer where they are large: attention takes their nodes squared.
@@ -87,7 +89,7 @@ def parts(lengths: Sequence[int], size: int, order: Part | None = None) -> list[
     found, part, most = list[Part](), list[int](), 0
     for place in by_size.tolist():
         longest = max(most, lengths[place])
-        if part and (len(part) == size or (len(part) + 1) * longest**2 > _MOST_PAIRS):
+        if part and (len(part) == size or (len(part) + 1) * longest**2 > most_pairs):
             found.append(np.array(part))
             part, longest = [], lengths[place]
         part.append(place)

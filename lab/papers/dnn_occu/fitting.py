@@ -78,7 +78,9 @@ def fit_network(
     every = np.concatenate([graph.nodes for graph in graphs])
     middle, spread = every.mean(axis=0), np.maximum(every.std(axis=0), _LEAST_SPREAD)
     network = NETWORKS[name](len(middle), graphs[0].edge_features.shape[1]).to(fit.device)
-    optimizer = torch.optim.Adam(network.parameters(), lr=fit.rate, weight_decay=fit.decay)
+    is_gpu = fit.device == "cuda"
+    torch.set_float32_matmul_precision("high" if is_gpu else "highest")
+    optimizer = torch.optim.Adam(network.parameters(), lr=fit.rate, weight_decay=fit.decay, fused=is_gpu)
     target = torch.tensor(truth / 100.0, dtype=torch.float32, device=fit.device)
     placed = PlacedGraphs(graphs, middle, spread, fit.device)
     shuffles = [placed.batches(fit.batch, random.permutation(len(graphs))) for _ in range(min(_SHUFFLES, fit.epochs))]

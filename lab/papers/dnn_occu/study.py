@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import io
 import json
+import math
 import multiprocessing
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -171,7 +172,7 @@ def fit_side_by_side(
     planned: Sequence[PlannedFit], counted: Counted, folder: Path, fit: "Fit", processes: int, log: Log
 ) -> None:
     """Fit what the folder lacks, in several processes: one alone leaves most of a GPU idle."""
-    waiting = [one for one in planned if not one.file(folder).exists()]
+    waiting = [one for one in planned if not _is_done(one.file(folder), fit.seconds)]
     if processes == 1 or len(waiting) < 2:
         fit_planned(waiting, counted, folder, fit, log)
         return
@@ -180,6 +181,14 @@ def fit_side_by_side(
         futures = [pool.submit(_fit_one, one, folder, fit) for one in waiting]
         for number, future in enumerate(as_completed(futures), start=1):
             log(f"{number} of {len(waiting)}: {future.result()}")
+
+
+def _is_done(file: Path, seconds: float | None) -> bool:
+    """Whether a network was fitted: until it converged, or for as long as it may take now."""
+    if not file.exists():
+        return False
+    notes = _read(file)[1]
+    return bool(notes["converged"]) or (notes["fit"]["seconds"] or math.inf) >= (seconds or math.inf)
 
 
 _opened: list[Counted] = []  # one entry in each process: the graphs are large, and a process fits several networks
@@ -288,7 +297,7 @@ def evaluate(
     device = find_device(device).id
     counted, folder = read_counted_graphs(store, device, cache)
     planned = plan_fits(counted)
-    if any(not one.file(folder).exists() for one in planned):
+    if only_networks or any(not one.file(folder).exists() for one in planned):
         from foretell.predictors.unit.fit_network import default_device
         from lab.papers.dnn_occu.fitting import Fit
 

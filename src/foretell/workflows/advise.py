@@ -362,7 +362,7 @@ def find_offers(devices: Sequence[Device], renting: Renting) -> list[Offer]:
 def _offer(price: Price, renting: Renting, carbon: CarbonFacts) -> Offer:
     grid = carbon.intensity(cloud=price.cloud, region=price.region, country=renting.country).value
     incomplete = price.covers == "devices"
-    note = "the price covers the devices only, not the machine: what you pay is more, so it is ranked last"
+    note = "the price covers the devices only, not the machine: what you pay is more (by dollars it comes last)"
     name = f"{price.cloud} {price.instance} ({price.region})"
     pue = renting.pue or carbon.pue(price.cloud).value or 1.0
     return Offer(price.device, name, price.devices, price.usd_per_h_as(renting.market), grid, pue,

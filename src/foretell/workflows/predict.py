@@ -128,7 +128,7 @@ def predict(
         timeout_s=timeout_s,
     )
     workload = configuration.workload(graph)
-    prediction = _with_precision(selected.predict(workload), workload)
+    prediction = with_precision(selected.predict(workload), workload)
     if store is not None:
         # After predicting: metrics that were not measured stay predicted.
         from foretell.workflows.recall import recall
@@ -141,7 +141,7 @@ def predict(
         fabric = fabric_of(target.device, gpus_per_node=gpus_per_node, network=network)
         prediction = predict_parallel(prediction, workload, selected, parallel, gpus, fabric)
     else:
-        prediction = _advise_mig(prediction, workload, selected, latency_limit_ms)
+        prediction = advise_mig(prediction, workload, selected, latency_limit_ms)
     latency = prediction.latency_ms
     if explain and latency is not None:
         prediction = _explain(prediction, workload, selected, latency.value, kernels=explain == "kernels")
@@ -202,7 +202,7 @@ def _explain(
     return replace(prediction, warnings=(*prediction.warnings, *([warning] if warning else [])))
 
 
-def _with_precision(prediction: Prediction, workload: Workload) -> Prediction:
+def with_precision(prediction: Prediction, workload: Workload) -> Prediction:
     """Say that a small format was not measured, and widen the intervals; a device may lack its units altogether."""
     dtype, device = workload.dtype, workload.target.device
     if dtype not in _SMALL_FORMATS:
@@ -228,8 +228,8 @@ def _with_precision(prediction: Prediction, workload: Workload) -> Prediction:
     )
 
 
-def _advise_mig(
-    prediction: Prediction, workload: Workload, predictor: Predictor, latency_limit_ms: float | None
+def advise_mig(
+    prediction: Prediction, workload: Workload, predictor: Predictor, latency_limit_ms: float | None = None
 ) -> Prediction:
     """Add the MIG profile, if the prediction is for a whole device that supports MIG."""
     target = workload.target

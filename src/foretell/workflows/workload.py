@@ -45,9 +45,9 @@ class Configuration:
 
         Training in half precision means autocast, which keeps the weights in fp32. Then the graph is not cast.
         """
-        scaled = at_batch(graph, self.batch_size)
+        check_batch(graph, self.batch_size)
         is_autocast = self.mode == "training" and self.dtype in _AUTOCAST_DTYPES
-        ready = scaled if is_autocast else scaled.with_dtype(parse_dtype(self.dtype))
+        ready = graph.at(self.batch_size, None if is_autocast else parse_dtype(self.dtype))
         return Workload(ready, self.target, self.dtype, self.mode, self.optimizer, self.channels_last)
 
 
@@ -177,15 +177,18 @@ def has_batch(graph: Graph) -> bool:
 
 
 def at_batch(graph: Graph, batch_size: int) -> Graph:
-    """The graph at a batch size. A graph without a batch stays as it is, and has no other batch size than 1."""
-    if batch_size == graph.batch_size:
-        return graph
-    if not has_batch(graph):
+    """The graph at a batch size; refuse one that it cannot have."""
+    check_batch(graph, batch_size)
+    return graph.with_batch(batch_size)
+
+
+def check_batch(graph: Graph, batch_size: int) -> None:
+    """A graph without a batch stays as it is, and has no other batch size than 1."""
+    if batch_size != graph.batch_size and not has_batch(graph):
         raise InputError(
             f"{graph.name} has no batch, so the batch size cannot be {batch_size}: its inputs stay as they are. Leave "
             "it out; or give each input, as --input NAME=3x224x224 (a batch is put in front) or NAME=2708x1433! (none)."
         )
-    return graph.with_batch(batch_size)
 
 
 def choose_predictor(predictor: str | None, target: Target) -> Predictor:

@@ -7,14 +7,12 @@ from lab.papers.dnn_occu.graphs import FARTHEST, OccupancyGraph
 
 pytest.importorskip("torch")
 
-from lab.papers.dnn_occu import batches
 from lab.papers.dnn_occu.batches import PlacedGraphs, parts, steps_between
 from lab.papers.dnn_occu.networks import torch
 
 
-def test_large_graphs_share_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_MOST_PAIRS", 60)
-    found = parts([3, 7, 3, 7, 3, 20], 2)
+def test_large_graphs_share_no_batch() -> None:
+    found = parts([3, 7, 3, 7, 3, 20], 2, most_pairs=60)
     assert [part.tolist() for part in found] == [[0, 2], [4], [1], [3], [5]]
 
 

@@ -26,7 +26,7 @@ def write(data: study.Counted, folder: Path, factor: float = 1.1) -> None:
     """What every planned fit would have predicted."""
     for fit in study.plan_fits(data):
         buffer = io.BytesIO()
-        notes = '{"losses": [[0.2, 0.3], [0.1, 0.2]], "converged": true}'
+        notes = '{"losses": [[0.2, 0.3], [0.1, 0.2]], "converged": true, "fit": {"seconds": 9}}'
         np.savez_compressed(buffer, predicted=data.truth[fit.test] * factor, notes=np.array(notes))
         fit.file(folder).write_bytes(buffer.getvalue())
 
@@ -63,6 +63,14 @@ def test_what_is_fitted_is_not_fitted_again(tmp_path: Path, monkeypatch: pytest.
     planned[3].file(tmp_path).unlink()
     study.fit_side_by_side(planned, data, tmp_path, Fit(), 4, lambda _: None)
     assert fitted == [planned[3].study]
+
+
+def test_what_was_stopped_by_its_limit_goes_on_under_a_longer_one(tmp_path: Path) -> None:
+    file = tmp_path / "a.npz"
+    notes = '{"losses": [], "converged": false, "fit": {"seconds": 75}}'
+    np.savez_compressed(file, predicted=np.ones(1), notes=np.array(notes))
+    assert [study._is_done(file, seconds) for seconds in (60, 75, 300, None)] == [True, True, False, False]
+    assert not study._is_done(tmp_path / "b.npz", 60)
 
 
 def test_two_processes_fit_what_one_fits(tmp_path: Path) -> None:

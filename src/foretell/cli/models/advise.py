@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from foretell.workflows.serving.advise_llm import LlmAdvice, LlmChoice
 
 _SHOWN_FRONT = 8
+_UNITS = {"usd": ("$", "cost"), "energy": ("kWh", "energy"), "carbon": ("kg CO₂e", "carbon")}
 _EXTRAPOLATED, _RISK, _EXTRA = "≈", "!", "+"
 
 
@@ -105,7 +106,7 @@ def run(
             advised = advise_llm(
                 model, input_tokens=input_tokens, output_tokens=output_tokens, ttft_ms=ttft_ms, tpot_ms=tpot_ms,
                 rate=rate, budget=budget, by=objective, weights=options.words(weights), engine=engine,  # type: ignore[arg-type]
-                devices=options.words(devices), renting=renting, progress=say,
+                devices=options.words(devices), renting=renting, progress=lambda part: say(f"Looking at {part} for {model}"),
             )  # fmt: skip
         _show_llm(advised, most, as_json=as_json)
         return
@@ -153,12 +154,14 @@ def _show(placement: "Advice", model: str, most: int) -> None:
             f"{_RISK} the upper end of the latency interval exceeds --slo-ms"
         )
         front = placement.front[:_SHOWN_FRONT]
+        unit = _UNITS[placement.objective][0]
         fast = (
-            f"{_ms(choice)} ms {_usd(choice)} $ ({choice.candidate.place}, batch {choice.candidate.batch_size})"
+            f"{_ms(choice)} ms {cell(choice.ranked)} {unit} ({choice.candidate.place}, batch "
+            f"{choice.candidate.batch_size})"
             for choice in front
         )
         more = f" · {len(placement.front) - len(front)} more in --json" if len(placement.front) > len(front) else ""
-        click.echo("latency against cost: " + printable(" · ".join(fast)) + more)
+        click.echo(f"latency against {_UNITS[placement.objective][1]}: " + printable(" · ".join(fast)) + more)
         for note in dict.fromkeys(choice.offer.note for choice in placement.choices[:most] if choice.offer.note):
             click.echo(f"{_EXTRA} {note}")
         for note in placement.notes:

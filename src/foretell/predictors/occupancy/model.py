@@ -20,7 +20,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -32,6 +32,7 @@ from foretell.features import SCHEMA
 from foretell.features.encoded import encode
 from foretell.features.pooled import DistinctUnits
 from foretell.predictors.fitted_files import read_shipped
+from foretell.predictors.row_memo import RowMemo
 from foretell.predictors.unit.network import UnitNetwork, scaled
 from foretell.records import Estimate, Workload
 
@@ -49,6 +50,7 @@ class OccupancyModel:
 
     network: UnitNetwork
     card: Mapping[str, Any]
+    _memo: RowMemo = field(default_factory=lambda: RowMemo(2), compare=False, repr=False)
 
     @classmethod
     def load(cls, data: bytes) -> "OccupancyModel":
@@ -68,7 +70,8 @@ class OccupancyModel:
 
     def units(self, features: NDArray[np.float32]) -> tuple[Values, Values]:
         """For each unit its occupancy in per cent, and its time under a counter over its predicted time."""
-        return predict_units(self.network, features)
+        found = self._memo.values(features, lambda new: np.stack(predict_units(self.network, features[new]), axis=1))
+        return found[:, 0], found[:, 1]
 
     def predict(self, units: DistinctUnits, unit_us: Values, mode: str = "inference") -> Estimate:
         """The occupancy of a workload with these units and times, in per cent."""

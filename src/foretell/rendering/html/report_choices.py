@@ -108,7 +108,7 @@ def devices_section(report: Report) -> str:
     ranked = sorted(report.devices, key=lambda row: (row.fits is False, _latency(row.prediction)))
     fastest = min((_latency(row.prediction) for row in ranked if row.fits is not False), default=0.0)
     columns = (Column("device"), Column("latency, ms", "number"), Column("items/s", "number"),
-               Column("memory", "number"), Column("W", "number"), Column("J an item", "number"),
+               Column("device memory", "number"), Column("W", "number"), Column("J an item", "number"),
                Column("speed", "share"))  # fmt: skip
     lines = []
     for row in ranked:

@@ -14,38 +14,11 @@ from foretell.graph import Cost, CostTable
 from foretell.records import Estimate, Parallelism, Prediction
 from foretell.rendering.terminal.numbers import number
 from foretell.rendering.terminal.printable import printable
+from foretell.rendering.words import QUANTITIES, fit_sentence
 from foretell.units import bytes_from_mib, engineering, seconds_from_ms, size, us
 
 PLAIN_WIDTH = 120
-_NAMES = {
-    "latency_ms": ("latency", "ms"),
-    "host_latency_ms": ("eager latency (host)", "ms"),
-    "throughput_per_s": ("throughput", "items/s"),
-    "memory_mib": ("peak memory", "MiB"),
-    "device_memory_mib": ("device memory", "MiB"),
-    "energy_j": ("energy", "J"),
-    "power_w": ("power", "W"),
-    "occupancy": ("occupancy", "%"),
-}
-
-
 _FIT_STYLES = {"yes": "bold green", "perhaps": "bold yellow", "no": "bold red"}
-
-
-def fit_sentence(prediction: Prediction) -> str:
-    """Whether it fits, in one sentence with both numbers; empty if that is not known."""
-    need, capacity_mib, fits = prediction.need_mib, prediction.capacity_mib, prediction.fits
-    if need is None or capacity_mib is None or fits is None:
-        return ""
-    part = f" {prediction.slice}" if prediction.slice else ""
-    each = " on each GPU" if prediction.parallel is not None else ""
-    value, low, high, all_of_it = (size(bytes_from_mib(mib)) for mib in (need.value, need.low, need.high, capacity_mib))
-    of = f"{prediction.device}{part}{each}: about {value} of {all_of_it}"
-    return {
-        "yes": f"Fits on {of}, at most {high}.",
-        "perhaps": f"Perhaps fits on {of}, between {low} and {high}. foretell fit says what surely does.",
-        "no": f"Does not fit on {of}, at least {low}. foretell fit says what would.",
-    }[fits]
 
 
 def console() -> Console:
@@ -68,7 +41,7 @@ def show_prediction(prediction: Prediction, model: str) -> None:
     metrics.add_column(justify="right")
     metrics.add_column()
     metrics.add_column(style="dim")
-    for name, (label, unit) in _NAMES.items():
+    for name, (label, unit) in QUANTITIES.items():
         estimate: Estimate | None = getattr(prediction, name)
         if estimate is not None:
             metrics.add_row(label, number(estimate.value), unit, f"{number(estimate.low)} – {number(estimate.high)}")
