@@ -25,7 +25,7 @@ ALONE = {
     "collectives": "lab.judging.collectives",
     "serving-simulation": "lab.judging.serving_simulation",
     "llm": "lab.judging.serving",
-    "adapt": "lab.judging.adapt",
+    "adapt": "lab.adapt.judge",
     "transfer": "lab.transfer.judge",
 }
 # judged by public tables, whose folder follows the name; adapt needs a store as well
@@ -212,7 +212,7 @@ def evaluate(
 @options.store_folder
 def candidates(store: Path) -> None:
     """Describe the models that ``foretell adapt --suggest`` chooses from, and write them into the package."""
-    from lab.judging.adapt_candidates import write_candidates
+    from lab.adapt.candidates import write_candidates
 
     click.echo(f"written: {printable(str(write_candidates(store, _log)))}")
 

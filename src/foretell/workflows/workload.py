@@ -213,7 +213,7 @@ def _at_own_pace(predictor: Predictor, device: str) -> Predictor:
     own = read_own_ceilings().get(device)
     if own is None or own.reference_ms is None or best_fitted(device) is None:
         return predictor
-    from foretell.predictors.paced import PacedPredictor  # imports numpy, which would slow down the start
+    from foretell.predictors.adapted.paced import PacedPredictor  # imports numpy, which would slow down the start
     from foretell.predictors.slices.model import UnitTimePredictor
 
     return (

@@ -9,7 +9,7 @@ import pytest
 from foretell.devices import find_device
 from foretell.devices.ceilings import Ceilings
 from foretell.errors import DataError
-from foretell.predictors.pace import REFERENCE_MS
+from foretell.predictors.unit.pace import REFERENCE_MS
 from foretell.profiling import ceilings as ceilings_measured
 from foretell.profiling.ceilings import MeasuredCeilings
 from foretell.testing import tiny_onnx

@@ -1,4 +1,4 @@
-"""Predictors: the pace of a core: all times on a CPU were measured beside a fixed product of two matrices.
+"""Predictors: unit: the pace of a core: all times on a CPU were measured beside a fixed product of two matrices.
 
 They are brought to a core that takes `REFERENCE_MS` for it, so that measurements of other days and processors compare.
 """

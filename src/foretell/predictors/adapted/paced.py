@@ -1,4 +1,4 @@
-"""Predictors: times on the user's own processor, from those on the measured one and the pace of both.
+"""Predictors: adapted: times on the user's own processor, from those on the measured one and the pace of both.
 
 Idea. ``foretell characterise`` times the product that all CPU measurements were taken beside; the ratio is the pace.
 Units that are mostly products (products, convolutions, attention) are multiplied by it; all others stay as they are,
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from foretell.features import extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.predictors.adapted.units import CLASSES, classes_of
-from foretell.predictors.pace import ONE_CORE, REFERENCE_MS
 from foretell.predictors.slices.model import UnitTimePredictor
+from foretell.predictors.unit.pace import ONE_CORE, REFERENCE_MS
 from foretell.predictors.unit.predictor import operator_shares
 from foretell.records import Estimate, Prediction, Workload
 from foretell.units import per_second

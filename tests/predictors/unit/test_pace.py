@@ -1,6 +1,6 @@
 """What a time on the catalogue's CPU means."""
 
-from foretell.predictors.pace import ONE_CORE, REFERENCE_MS, one_core_note
+from foretell.predictors.unit.pace import ONE_CORE, REFERENCE_MS, one_core_note
 
 
 def test_the_note_says_the_pace_and_what_to_run():

@@ -9,9 +9,12 @@ from foretell.devices import find_device
 from foretell.features import extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.predictors import find_predictor
-from foretell.predictors.adapted.units import CLASSES, classes_of
-from foretell.predictors.pace import REFERENCE_MS, one_core_note
-from foretell.predictors.paced import PacedPredictor
+from foretell.predictors.adapted.model import AdaptedModel, Card
+from foretell.predictors.adapted.paced import PacedPredictor
+from foretell.predictors.adapted.predictor import AdaptedPredictor, probe_of
+from foretell.predictors.adapted.regression import LATENCY_PARTS, Factors
+from foretell.predictors.adapted.units import CLASSES, WIDTH, classes_of
+from foretell.predictors.unit.pace import ONE_CORE, REFERENCE_MS, one_core_note
 from foretell.records import Target, Workload
 from small.small_samples import blocks
 
@@ -63,3 +66,12 @@ def test_units_follow_the_pace(fitted):
 def test_what_the_roofline_answers_has_no_pace(fitted):
     half = replace(workload("bf16"))
     assert PacedPredictor(fitted, 2 * REFERENCE_MS, "").predict(half) == fitted.predict(half)
+
+
+def test_adapted_answers_do_not_ask_to_adapt(fitted):
+    probe = probe_of(CPU, fitted, "unit-trees")
+    card = Card("cpu", "unit-trees", 1, 1, "2026-11-17", ("inference fp32",), (1.0,) * len(CLASSES), probe, 0.1)
+    factors = Factors(np.zeros(WIDTH), LATENCY_PARTS, np.zeros((1, WIDTH)), 2.0)
+    answer = AdaptedPredictor(AdaptedModel(card, {"latency_ms": factors}), fitted, "here").predict(workload())
+    assert answer.predictor == "adapted"
+    assert not [note for note in answer.warnings if note.startswith(ONE_CORE)]
