@@ -27,7 +27,7 @@ ALONE = {
     "llm-trees": "lab.papers.llm_trees",
     "serving-simulation": "lab.judging.llm.serving_simulation",
     "llm": "lab.judging.llm.serving",
-    "adapt": "lab.judging.adapt",
+    "adapt": "lab.adapt.judge",
     "transfer": "lab.transfer.judge",
 }
 # judged by public tables, whose folder follows the name; adapt needs a store as well
@@ -219,7 +219,7 @@ def evaluate(
 @options.store_folder
 def candidates(store: Path) -> None:
     """Describe the models that ``foretell adapt --suggest`` chooses from, and write them into the package."""
-    from lab.judging.adapt_candidates import write_candidates
+    from lab.adapt.candidates import write_candidates
 
     click.echo(f"written: {printable(str(write_candidates(store, _log)))}")
 

@@ -210,12 +210,15 @@ def choose_predictor(predictor: str | None, target: Target) -> Predictor:
 
 def _at_own_pace(predictor: Predictor, device: str) -> Predictor:
     """A fitted predictor of a CPU at the pace that ``foretell characterise`` found here; else as it is."""
-    from foretell.predictors.pace import PacedPredictor  # imports numpy, which would slow down the start
-
     own = read_own_ceilings().get(device)
     if own is None or own.reference_ms is None or best_fitted(device) is None:
         return predictor
-    return PacedPredictor(predictor, own.reference_ms, own.date)
+    from foretell.predictors.adapted.paced import PacedPredictor  # imports numpy, which would slow down the start
+    from foretell.predictors.slices.model import UnitTimePredictor
+
+    return (
+        PacedPredictor(predictor, own.reference_ms, own.date) if isinstance(predictor, UnitTimePredictor) else predictor
+    )
 
 
 def own_predictor_path(device: str) -> Path:

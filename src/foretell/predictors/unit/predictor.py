@@ -22,7 +22,6 @@ from foretell.features.units import PHASES
 from foretell.predictors.fitted_files import TRAINED, shipped_index
 from foretell.predictors.occupancy.model import occupancy_of
 from foretell.predictors.options import with_options
-from foretell.predictors.pace import one_core_note
 from foretell.predictors.roofline import (
     BOUNDS,
     COMPUTE_EFFICIENCY,
@@ -33,6 +32,7 @@ from foretell.predictors.roofline import (
     analytic_prediction,
 )
 from foretell.predictors.unit.model import UnitModel, WorkloadPrediction
+from foretell.predictors.unit.pace import one_core_note
 from foretell.predictors.unit.reach import Reach
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import per_second, seconds_from_ms

@@ -21,9 +21,9 @@ from foretell.errors import DataError
 from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting
 from foretell.features.versions import FEATURES_VERSION
 from foretell.files import write_whole
-from foretell.predictors.pace import REFERENCE_MS
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.sample import TRUTHS, Sample
+from foretell.predictors.unit.pace import REFERENCE_MS
 from foretell.profiling.zoos.wild.zoo import judges
 from foretell.records import Target
 from foretell.training.examples.graphs import GraphKey

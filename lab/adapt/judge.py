@@ -20,7 +20,7 @@ from foretell.predictors.adapted.regression import LATENCY_PARTS, fit
 from foretell.predictors.adapted.units import Values
 from foretell.training.judging.table import Cell, Comparison, page
 from foretell.workflows.adapting.suggest import most_telling
-from lab.judging.adapt_sets import Judged, judged_sets
+from lab.adapt.sets import Judged, judged_sets
 
 SAMPLES = (1, 4, 16, 32, 128, 512)
 DRAWS = {1: 20, 4: 8, 16: 5, 32: 5, 128: 3, 512: 1}
