@@ -65,8 +65,8 @@ def draw(world: World, trace: Sequence[Arrival] | None, seed: int, load: float =
 def policy_of(world: World, name: str) -> Policy:
     """A policy by its name."""
     if name == "blind":
-        return SlowdownPacking(world.predicted, world.apart, learns=False)
-    return make_policy(name, world.predicted, world.true, world.apart)
+        return SlowdownPacking(world.predicted, world.apart, margin=world.margins, learns=False)
+    return make_policy(name, world.predicted, world.true, world.apart, margin=world.margins)
 
 
 def run_seeds(
@@ -198,7 +198,8 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("philly", "alibaba", "gavel", "report"):
         arguments.add_argument(f"--{name}", type=Path)
-    arguments.add_argument("--store", type=Path, default=Path("data/h200"))
+    arguments.add_argument("--store", type=Path, default=Path("data"))
+    arguments.add_argument("--cache", type=Path, default=Path("out/training"))
     arguments.add_argument("--seeds", type=int, default=10)
     arguments.add_argument("--large", nargs=2, metavar=("LOAD", "POLICY"), help="one large run, in this process")
     given = arguments.parse_args()
@@ -216,7 +217,7 @@ def main() -> None:
         traces["Philly"] = read_philly(given.philly)
     if given.alibaba:
         traces["Alibaba"] = read_alibaba(given.alibaba)
-    worlds = [h200(given.store), *([gavel(given.gavel)] if given.gavel else [])]
+    worlds = [h200(given.store, given.cache), *([gavel(given.gavel)] if given.gavel else [])]
     for world in worlds:
         limited = world.with_limit(LIMIT)
         say(f"\n## {world.name}\n", *(f"- {fact}" for fact in world.facts))

@@ -1,9 +1,11 @@
 """The worlds of `benchmarks/packing.py`: kinds of jobs, their true slowdowns, and what a policy knows of them.
 
-H200: 80 workloads of `data/h200` whose kernels were traced. True slowdowns are measured ones where a group was measured
-under MPS. For other groups they are made: the prediction of trees, times the errors that the trees have on a measured
-group of this size that they were not fitted to, drawn by chance. So the policy, which knows the trees alone, errs as
-much as it does on measured groups.
+H200: 40 workloads of `data/h200` whose kernels were traced, those that were measured together most often. The policy
+knows what the product's model of sharing predicts, with times of units and launches by models that have not seen the
+architecture, and leaves the margin that `foretell pack` leaves. True slowdowns are measured ones where a group was
+measured under MPS, and the policy is told what a model says that was not fitted to one of the architectures. Other
+groups are made: the prediction, times the errors that were made on a measured group of this size and of about this
+slowdown, drawn by chance. So the policy errs as much as it does on measured groups.
 
 V100: 26 training jobs that Gavel measured in all pairs. The policy knows, for each pair, what a job's sensitivity and
 its partner's pressure say, fitted to the other pairs.
@@ -12,6 +14,8 @@ its partner's pressure say, fitted to the other pairs.
 import hashlib
 import math
 import random
+import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
@@ -21,37 +25,32 @@ import numpy
 
 from foretell.datasets.opening import open_store
 from foretell.devices import find_device
+from foretell.predictors.sharing.features import describe_groups
+from foretell.predictors.sharing.fit import fit_correction
+from foretell.predictors.sharing.jobs import Job
+from foretell.predictors.sharing.model import SharingModel
 from foretell.scheduling import Demand, PlaceKind, Profile, Slowdowns
 from foretell.scheduling.inputs.measured_pairs import read_gavel
+from foretell.scheduling.slowdowns import Margins
+from foretell.training import sharing
+from foretell.workflows.sharing.group_slowdowns import CAUTION
 
 FOLDS = 10
-# waves: how many times the blocks of a kernel fill the GPU; block_us: how long others wait for a place on an SM
+KINDS = 40
+NEAREST = 25  # groups of about the same slowdown, one of which lends its errors
 WORKLOADS = """
 WITH first AS (SELECT workload_id, min(campaign_id) AS campaign_id FROM kernels GROUP BY 1),
- sized AS (SELECT *, grid_x::DOUBLE * grid_y * grid_z AS blocks,
-   greatest(1, block_x::INT * block_y * block_z) AS threads FROM kernels JOIN first USING (workload_id, campaign_id)),
- filled AS (SELECT *, blocks / 132 / greatest(1, least(32, 2048 // threads, 65536 // greatest(1, registers * threads),
-   233472 // (shared_bytes + 1024))) AS waves FROM sized),
- timed AS (SELECT *, duration_us / greatest(1.0, ceil(waves)) AS block_us FROM filled)
+ sized AS (SELECT *, grid_x::DOUBLE * grid_y * grid_z AS blocks
+   FROM kernels JOIN first USING (workload_id, campaign_id))
 SELECT c.workload_id, c.solo_ms, m.memory_mib, k.* EXCLUDE (workload_id) FROM
- (SELECT workload_id, median(solo_ms) AS solo_ms FROM colocation WHERE solo_ms > 0 GROUP BY 1) c
+ (SELECT workload_id, median(solo_ms) AS solo_ms FROM colocation
+  WHERE solo_ms > 0 AND method = 'mps' AND coalesce(percentage, 100) >= 100 GROUP BY 1) c
  JOIN (SELECT workload_id, max(device_memory_mib) AS memory_mib FROM measurements GROUP BY 1) m USING (workload_id)
- JOIN (SELECT workload_id, count(*) AS kernels, avg(duration_us) AS kernel_us, avg(block_us) AS short_block_us,
-   sum(duration_us * occupancy_pct) / sum(duration_us) / 100 AS occupancy,
-   sum(duration_us * least(1.0, blocks / 132)) / sum(duration_us) AS sm_share,
-   sum(duration_us * least(1.0, waves)) / sum(duration_us) AS filled,
-   sum(duration_us * block_us) / sum(duration_us) AS block_us,
-   sum(duration_us * duration_us) / sum(duration_us) AS long_us FROM timed GROUP BY 1) k USING (workload_id)
-ORDER BY 1
+ JOIN (SELECT workload_id, sum(duration_us * occupancy_pct) / sum(duration_us) / 100 AS occupancy,
+   sum(duration_us * least(1.0, blocks / 132)) / sum(duration_us) AS sm_share
+   FROM sized GROUP BY 1) k USING (workload_id)
+WHERE m.memory_mib IS NOT NULL AND k.occupancy IS NOT NULL ORDER BY 1
 """
-MEASURED = """
-SELECT group_id, workload_id, together_ms / solo_ms AS slowdown FROM colocation
-WHERE method = 'mps' AND group_id NOT IN (SELECT group_id FROM colocation WHERE status <> 'ok') ORDER BY 1, member
-"""
-FEATURES = (
-    "solo_ms", "kernels", "kernel_us", "occupancy", "sm_share", "filled", "block_us", "short_block_us", "long_us",
-)  # fmt: skip
-KERNEL, OCCUPANCY, FILLED, BLOCK, SHORT_BLOCK, LONG = 2, 3, 5, 6, 7, 8
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,7 @@ class World:
     apart: frozenset[tuple[int, int]]
     policies: Sequence[str]
     facts: Sequence[str]
+    margins: Margins | float = 0.15
 
     def with_limit(self, limit: float | None) -> "World":
         """The same jobs with another limit on their slowdown."""
@@ -73,110 +73,115 @@ class World:
         return World(**{**vars(self), "profiles": changed})
 
 
-def member_rows(own: numpy.ndarray) -> numpy.ndarray:
-    """Rows of features for groups × members × features in logarithms: groups × members × columns."""
-    rows = []
-    for member in range(own.shape[1]):
-        mine, others = own[:, member], numpy.delete(own, member, axis=1)
-        total = numpy.log(numpy.exp(others).sum(1))
-        waits = [
-            total[:, BLOCK] - mine[:, KERNEL], total[:, KERNEL] - mine[:, KERNEL], total[:, LONG] - mine[:, LONG],
-            total[:, BLOCK] - mine[:, SHORT_BLOCK],
-        ]  # fmt: skip
-        shares = list(numpy.exp(own[:, :, OCCUPANCY : FILLED + 1]).sum(1).T)
-        members = numpy.full(len(own), own.shape[1])
-        rows.append(numpy.column_stack([mine, total, others.max(1), others.min(1), *waits, *shares, members]))
-    return numpy.stack(rows, axis=1)
+class Predicted:
+    """What the product says of groups of kinds; a measured group is told by a model that has not seen all of it."""
 
+    def __init__(
+        self, model: SharingModel, jobs: Sequence[Job], measured: Mapping[tuple[int, ...], list[float]]
+    ) -> None:
+        self._known = {group: [max(0.0, log) for log in logs] for group, logs in measured.items()}
+        self._model = model
+        for size in (2, 3):
+            every = [group for group in combinations_with_replacement(range(len(jobs)), size) if group not in measured]
+            for start in range(0, len(every), 2000):
+                part = every[start : start + 2000]
+                logs = model.mps_logs([[jobs[one] for one in group] for group in part])
+                self._known |= zip(part, logs)
+                print(f"{size} at a time: {start + len(part)} of {len(every)} groups", flush=True)
 
-class Trees:
-    """Slowdowns by boosted trees; a group that was measured is told by trees that were not fitted to it."""
-
-    def __init__(self, features: numpy.ndarray, groups: Mapping[tuple[int, ...], tuple[float, ...]]) -> None:
-        import lightgbm
-
-        order = random.Random(0).sample(sorted(groups), len(groups))
-        fold_of = {group: number % FOLDS for number, group in enumerate(order)}
-        table = {group: member_rows(features[[list(group)]])[0] for group in order}
-        self._told: dict[tuple[int, ...], list[float]] = {}
-        self.residuals: dict[int, list[list[float]]] = {}
-        # few leaves and rows, because there are few groups
-        options = {"objective": "l1", "learning_rate": 0.05, "num_leaves": 8, "min_data_in_leaf": 8, "seed": 0}
-        options |= {"verbose": -1, "num_threads": 1, "deterministic": True}
-        for fold in range(FOLDS + 1):  # the last one is fitted to all
-            taught = [group for group in order if fold_of[group] != fold]
-            rows = numpy.concatenate([table[group] for group in taught])
-            target = numpy.log(numpy.concatenate([groups[group] for group in taught]))
-            model = lightgbm.train(options, lightgbm.Dataset(rows, target), num_boost_round=300)
-            for group in order:
-                if fold_of[group] == fold:
-                    logs = numpy.maximum(0.0, model.predict(table[group]))
-                    self._told[group] = list(numpy.exp(logs))
-                    self.residuals.setdefault(len(group), []).append(list(numpy.log(groups[group]) - logs))
-        for size in self.residuals:
-            every = list(combinations_with_replacement(range(len(features)), size))
-            rows = member_rows(features[numpy.array(every)])
-            values = numpy.exp(numpy.maximum(0.0, model.predict(rows.reshape(-1, rows.shape[-1])))).reshape(-1, size)
-            for group, told in zip(every, values.tolist(), strict=True):
-                self._told.setdefault(group, told)
+    def logs(self, group: tuple[int, ...]) -> list[float]:
+        """The log slowdowns of a group of sorted numbers."""
+        return self._known[group]
 
     def __call__(self, group: tuple[int, ...]) -> list[float]:
-        """The predicted slowdowns of a group of sorted numbers."""
-        return self._told[group]
+        """The slowdowns."""
+        return [math.exp(log) for log in self._known[group]]
 
-    @property
-    def error(self) -> float:
-        """The mean relative error on groups that were left out."""
-        errors = [abs(math.exp(-r) - 1) for rows in self.residuals.values() for row in rows for r in row]
-        return float(numpy.mean(errors))
+    def margins(self, group: tuple[int, ...]) -> list[float]:
+        """What `foretell pack` leaves for errors."""
+        return [math.expm1(CAUTION * self._model.width(log)) for log in self._known[group]]
 
 
-def h200(store: Path) -> World:
-    """The measured workloads of an H200."""
-    database = open_store(store)
-    workloads = database.query(WORKLOADS).to_pylist()
-    number_of = {row["workload_id"]: number for number, row in enumerate(workloads)}
-    members: dict[str, list[tuple[int, float]]] = {}
-    for row in database.query(MEASURED).to_pylist():
-        members.setdefault(row["group_id"], []).append((number_of.get(row["workload_id"], -1), row["slowdown"]))
-    groups = {
-        tuple(number for number, _ in sorted(group)): tuple(max(1.0, slowdown) for _, slowdown in sorted(group))
-        for group in members.values()
-        if all(number >= 0 for number, _ in group)
-    }
-    features = numpy.log(numpy.maximum([[row[name] for name in FEATURES] for row in workloads], 1e-6))
-    trees = Trees(features, groups)
+def h200(store: Path, cache: Path) -> World:
+    """The workloads of an H200 that were measured together."""
+    group_set = sharing.read_groups(store, "h200", cache, print)
+    described = sharing.describe(group_set, print)
+    judged = [one for one in sharing.judge(group_set, described, print) if one.row["method"] == "mps"]
+    rows, base = describe_groups(described.jobs)
+    correction = fit_correction(rows, base, described.logs)
+    model = SharingModel("h200", group_set.fit_launches(), correction, sharing.widths_of(judged), ())
+    facts_of = {row["workload_id"]: row for row in open_store(store).query(WORKLOADS).to_pylist()}
+    free = [
+        number
+        for number, group in enumerate(described.groups)
+        if all(member.share >= 1 and member.sample.workload_id in facts_of for member in group)
+    ]
+    used = Counter(member.sample.workload_id for number in free for member in described.groups[number])
+    number_of = {name: number for number, (name, _) in enumerate(used.most_common(KINDS))}
+    jobs: dict[int, Job] = {}
+    groups: dict[tuple[int, ...], tuple[float, ...]] = {}
+    told: dict[tuple[int, ...], list[float]] = {}
+    held_out: dict[tuple[object, ...], list[float]] = {}
+    for one in judged:
+        held_out.setdefault((one.row["campaign_id"], one.row["group_id"], one.row["member"]), []).append(one.predicted)
+    residuals: dict[int, list[tuple[float, list[float]]]] = {2: [], 3: []}
+    for number in free:
+        members = described.groups[number]
+        said = [
+            statistics.mean(held_out[one.row["campaign_id"], one.row["group_id"], one.row["member"]]) for one in members
+        ]
+        errors = [one.log_slowdown - log for one, log in zip(members, said)]
+        residuals[len(members)].append((statistics.mean(said), errors))
+        places = [number_of.get(one.sample.workload_id, -1) for one in members]
+        if min(places) >= 0:
+            jobs |= dict(zip(places, described.jobs[number]))
+            order = sorted(range(len(places)), key=places.__getitem__)
+            key = tuple(places[at] for at in order)
+            groups[key] = tuple(max(1.0, math.exp(members[at].log_slowdown)) for at in order)
+            told[key] = [said[at] for at in order]
+    kept = sorted(jobs)  # a few were measured only beside others that are not among the kinds
+    renumbered = {old: new for new, old in enumerate(kept)}
+    names = {number: name for name, number in number_of.items()}
+    groups = {tuple(renumbered[one] for one in group): slowdowns for group, slowdowns in groups.items()}
+    predicted = Predicted(
+        model, [jobs[old] for old in kept],
+        {tuple(renumbered[one] for one in group): logs for group, logs in told.items()},
+    )  # fmt: skip
     kind = PlaceKind("h200, mps", find_device("h200"), None, "mps", 3, slots=2)
-    profiles = [
-        Profile(
-            number, row["workload_id"],
-            {kind.name: Demand(row["solo_ms"], row["memory_mib"], row["occupancy"], 1.0, row["sm_share"])},
-        )
-        for number, row in enumerate(workloads)
-    ]  # fmt: skip
+    profiles = []
+    for old in kept:
+        row = facts_of[names[old]]
+        demand = Demand(row["solo_ms"], row["memory_mib"], min(1.0, row["occupancy"]), 1.0, row["sm_share"])
+        profiles.append(Profile(renumbered[old], names[old], {kind.name: demand}))
 
     def true(group: tuple[int, ...]) -> Sequence[float]:
         if group in groups:
             return groups[group]
         rng = random.Random(hashlib.sha256(str(group).encode()).hexdigest())
-        errors = rng.sample(rng.choice(trees.residuals[len(group)]), len(group))
-        return [max(1.0, told * math.exp(error)) for told, error in zip(trees(group), errors)]
+        logs = predicted.logs(group)
+        near = sorted(residuals[len(group)], key=lambda pair: abs(pair[0] - statistics.mean(logs)))[:NEAREST]
+        errors = rng.sample(rng.choice(near)[1], len(group))
+        return [max(1.0, math.exp(log + error)) for log, error in zip(logs, errors)]
 
     pairs = sum(len(group) == 2 for group in groups)
+    off = statistics.mean(one.error for one in judged)
     facts = [
         f"{len(profiles)} workloads; {pairs} pairs and {len(groups) - pairs} trios of them measured under MPS",
-        f"trees are {trees.error:.1%} off on groups that they were not fitted to",
+        f"the product is {off:.1%} off on groups with an architecture that it has not seen",
     ]
     policies = ("exclusive", "slots", "utilisation", "occupancy", "slowdown", "oracle")
-    return World("H200", kind, profiles, by_number(true), by_number(trees), frozenset(), policies, facts)
+    return World(
+        "H200", kind, profiles, by_number(true), by_number(predicted), frozenset(), policies, facts,
+        by_number(predicted.margins, alone=0.0),
+    )  # fmt: skip
 
 
-def by_number(ask: Callable[[tuple[int, ...]], Sequence[float]]) -> Slowdowns:
+def by_number(ask: Callable[[tuple[int, ...]], Sequence[float]], alone: float = 1.0) -> Slowdowns:
     """Ask for sorted numbers of profiles, and give the answers in the order of the members."""
 
     def slowdowns(_: PlaceKind, members: Sequence[Profile]) -> list[float]:
         if len(members) < 2:
-            return [1.0] * len(members)
+            return [alone] * len(members)
         order = sorted(range(len(members)), key=lambda index: members[index].number)
         values = [1.0] * len(members)
         for index, value in zip(order, ask(tuple(members[index].number for index in order))):

@@ -22,11 +22,12 @@ ALONE = {
     "dnn-occu": "lab.papers.dnn_occu.study",
     "mixes": "lab.judging.mixes",
     "flattened": "lab.papers.flattened.study",
+    "sharing": "lab.papers.flattened.slowdowns",
     "collectives": "lab.judging.collectives",
     "llm-trees": "lab.papers.llm_trees",
     "serving-simulation": "lab.judging.llm.serving_simulation",
     "llm": "lab.judging.llm.serving",
-    "adapt": "lab.judging.adapt",
+    "adapt": "lab.adapt.judge",
     "transfer": "lab.transfer.judge",
 }
 # judged by public tables, whose folder follows the name; adapt needs a store as well
@@ -136,8 +137,8 @@ def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, devi
     required=True,
     metavar="PREDICTOR…",
     help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
-    "alone: lilou-partitioner, lilou-analyser, dnn-occu, flattened, mixes, transfer; with TABLES: collectives, llm, "
-    "llm-trees, serving-simulation, adapt.",
+    "alone: lilou-partitioner, lilou-analyser, dnn-occu, flattened, sharing, mixes, transfer; with TABLES: "
+    "collectives, llm, llm-trees, serving-simulation, adapt.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")
@@ -218,7 +219,7 @@ def evaluate(
 @options.store_folder
 def candidates(store: Path) -> None:
     """Describe the models that ``foretell adapt --suggest`` chooses from, and write them into the package."""
-    from lab.judging.adapt_candidates import write_candidates
+    from lab.adapt.candidates import write_candidates
 
     click.echo(f"written: {printable(str(write_candidates(store, _log)))}")
 

@@ -1,15 +1,18 @@
 """Lab: co-location: captured steps of different processes replayed at the same time, under MPS and time-slicing.
 
 Every process prepares its workloads once; each workload is replayed alone; then groups are replayed one after the
-other. Both methods see the same groups. Under MPS a plan may limit processes to a percentage of the multiprocessors;
+other. Both methods see the same groups. On a CPU the method is ``cores``: two or three processes that keep to two
+cores; several such sets work side by side. Under MPS a plan may limit processes to a percentage of the multiprocessors;
 ``solo_ms`` is then the time alone under that limit. ``together_ms`` and ``solo_ms`` are means: under time-slicing, most
 replays are either not interrupted at all or by whole slices of another process, and throughput follows the mean.
 """
 
 import logging
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +27,7 @@ from foretell.profiling.replays.mps import PERCENTAGE, MpsDaemon
 from foretell.profiling.replays.workers import WORKER, ReplayWorkers
 from lab.campaigns.colocation_groups import WHOLE, Candidate, Together, draw_groups, equal_groups, group_id
 from lab.campaigns.colocation_stage import Stage
+from lab.campaigns.cores import CORES, core_sets
 from lab.campaigns.mixes import TABLE as MIXES
 from lab.campaigns.mixes import draw_mixes, run_mix
 
@@ -55,6 +59,7 @@ class ColocationCampaign:
         self._chosen: list[Chosen] = []
         # method → name of a group → its workloads
         self._groups: dict[str, dict[str, tuple[str, ...]]] = {}
+        self._writing = threading.Lock()
 
     def run(self) -> dict[str, int]:
         """Run all methods, each with its share of the time."""
@@ -77,7 +82,10 @@ class ColocationCampaign:
                 if len(known) >= count:
                     continue
                 try:
-                    self._method(method, count, until)
+                    if method == CORES:
+                        self._side_by_side(method, count, until)
+                    else:
+                        self._method(method, count, until, self._chosen)
                 except MeasurementError as error:
                     log.warning("%s: %s", method, error)
                 log.info("%s: %.0f s, %d groups", method, time.monotonic() - now, len(known))
@@ -88,19 +96,35 @@ class ColocationCampaign:
         groups = {f"groups {method}": len(members) for method, members in self._groups.items()}
         return dict(self._rows.counts) | groups
 
-    def _method(self, method: str, count: int, until: float) -> None:
+    def _side_by_side(self, method: str, count: int, until: float) -> None:
+        """Every set of cores gets its share of the workloads, and measures groups of them in a thread of its own."""
+        sets = core_sets(self._plan.colocation.core_sets)
+        with ThreadPoolExecutor(len(sets)) as threads:
+            shares = [self._chosen[number :: len(sets)] for number in range(len(sets))]
+            runs = [
+                threads.submit(self._method, method, count, until, *pair) for pair in zip(shares, sets, strict=True)
+            ]
+        errors = [error for run in runs if (error := run.exception())]
+        for error in errors:
+            log.warning("%s: %s", method, error)
+        if len(errors) == len(runs):
+            raise errors[0]
+
+    def _method(
+        self, method: str, count: int, until: float, chosen: Sequence[Chosen], cores: Sequence[int] = ()
+    ) -> None:
         with (
             tempfile.TemporaryDirectory(prefix="foretell-beside-", ignore_cleanup_errors=True) as folder,
             self._daemon(method, folder) as more,
         ):
             settings: Message = {"device": self._device, "measuring": asdict(self._plan.measuring)}
-            settings |= {"memory_gib": self._plan.colocation.memory_gib, "environment": more}
+            settings |= {"memory_gib": self._plan.colocation.memory_gib, "environment": more, "cores": list(cores)}
             percentages = (self._plan.colocation.percentages if method == "mps" else ()) or (WHOLE,)
             settings["environments"] = {f"{p:g}": {PERCENTAGE: f"{p:g}"} for p in percentages if p < WHOLE}
             processes = range(self._plan.colocation.processes)
             roles = [f"{percentages[process % len(percentages)]:g}" for process in processes]
             replay_workers = ReplayWorkers(Path(folder), settings, roles, self._command)
-            stage = Stage(replay_workers, self._chosen, until, self._plan, percentages)
+            stage = Stage(replay_workers, chosen, until, self._plan, percentages)
             try:
                 with replay_workers:
                     stage.prepare(self._partners(method, count))
@@ -194,8 +218,9 @@ class ColocationCampaign:
             repeats = 0 if together is None else together.repeats
             if status == "ok" and repeats < _MIN_REPEATS:
                 status, error = "run_error", f"{repeats} replays beside the others, {_MIN_REPEATS} are needed"
-            values["clock_mhz"] = stage.clocks.get(candidate.place)
-            self._rows.write(stage.chosen[candidate.workload_id], status, values | {"error": error})
+            values |= stage.paces.get(candidate.place, {})
+            with self._writing:
+                self._rows.write(stage.chosen[candidate.workload_id], status, values | {"error": error})
 
 
 def _makespan(spans: Mapping[int, tuple[float, float]]) -> float:

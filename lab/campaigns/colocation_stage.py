@@ -18,6 +18,7 @@ _SILENCE_S = 40.0
 _BARRIER_S = 0.05
 _GRACE_S = 8.0
 _MAX_RESTARTS = 6
+PACES = ("clock_mhz", "reference_ms")  # how fast the device was
 
 
 Place = tuple[str, int]  # a workload and the process that has it ready
@@ -45,7 +46,7 @@ class Stage:
         self._answers: dict[Place, Message] = {}
         self.chosen = {one.workload.id: one for one in chosen}
         self.solo: dict[Place, Message] = {}
-        self.clocks: dict[Place, int | None] = {}
+        self.paces: dict[Place, Message] = {}
 
     def _handle(self, index: int, message: Message) -> None:
         place = message["id"], index
@@ -108,6 +109,7 @@ class Stage:
                     "solo_ms": replays.mean_ms,
                     "solo_median_ms": replays.median_ms,
                     "solo_cv": replays.cv,
+                    "solo_reference_ms": self._answers[place].get("reference_ms"),
                 }
         log.info("%d workloads alone in %.1f s", len(self.solo), time.monotonic() - started)
 
@@ -194,7 +196,7 @@ class Stage:
         failed: dict[int, tuple[str, str]] = {}
         for member, candidate in enumerate(group):
             answer = answers.get(candidate.place, {"status": "crash", "error": "no answer", "moments": []})
-            self.clocks[candidate.place] = answer.get("clock_mhz")
+            self.paces[candidate.place] = {name: answer.get(name) for name in PACES}
             if answer["status"] == "ok" and answer["moments"]:
                 moments[member] = answer["moments"]
             else:

@@ -123,7 +123,7 @@ def evaluate(
         launches[name] = describe_launches(model, workload)
         predicted = predictor.predict(workload).latency_ms
         assert predicted is not None
-        latency_ms[name] = predicted.value
+        latency_ms[name] = predicted.value + launches[name].mps_ms
     errors: defaultdict[str, list[float]] = defaultdict(list)
     single: dict[str, dict[str, Cell]] = {}
     for mix in mixes:

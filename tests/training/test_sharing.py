@@ -8,7 +8,6 @@ import pytest
 from foretell.errors import DataError
 from foretell.predictors.sharing.model import SharingModel
 from foretell.training import sharing
-from foretell.training.examples.fills import read_launches
 from foretell.training.examples.samples import read_samples
 from foretell.training.examples.workloads import measured_rows
 from foretell.training.fusion import fold_of
@@ -19,6 +18,7 @@ pytest.importorskip("lightgbm")
 
 WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 SLOWDOWN = {"mps": {2: 1.5, 3: 2.0}, "time-slicing": {2: 2.2, 3: 3.3}}
+FACTS = ("workload_id", "spec", "family", "mode", "dtype", "batch_size")
 GRID = {"grid_x": 264, "grid_y": 1, "grid_z": 1, "block_x": 256, "block_y": 1, "block_z": 1}
 
 
@@ -33,7 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for members, slowdown in slowdowns.items():
                 for member in range(members):
                     row = known[(number + 7 * member) % len(known)]
-                    facts = {name: row[name] for name in ("workload_id", "spec", "family", "mode", "dtype")}
+                    facts = {name: row[name] for name in FACTS}
                     own = {"campaign_id": "c", "group_id": f"{number}-{members}", "method": method, "member": member}
                     times = {"solo_ms": row["latency_ms"], "together_ms": slowdown * row["latency_ms"]}
                     rows.append({**facts, **own, **times, "members": members, "status": "ok"})
@@ -47,6 +47,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             held = {**GRID, "registers": 32, "shared_bytes": 0}
             kernels += [{**call, **held, "op_index": n, "sequence": n, "duration_us": 5.0} for n in range(3)]
     write_table(folder / "three", "kernels", kernels)
+    write_table(folder / "three", "kernel_names", [{"name_id": 1, "name": "void x"}])
     return folder
 
 
@@ -75,12 +76,13 @@ def test_complete_groups_of_known_workloads_are_read(group_set: sharing.GroupSet
     assert member.unit_us == pytest.approx(2 * member.sample.units.bound_us, rel=1e-5)
 
 
-def test_launches_have_what_kernels_hold(store: Path, cache: Path) -> None:
-    launches = read_launches(store, "h200", cache)
+def test_traced_units_have_what_their_kernels_hold(group_set: sharing.GroupSet) -> None:
+    held = group_set.fills.held
     # 264 blocks of 8 warps: two on each of 132 SMs, where eight have a place
-    assert launches.fill == pytest.approx(0.25)
-    assert launches.spread == pytest.approx(1.0)
-    assert launches.longest == pytest.approx(1.0)
+    assert held.fill == pytest.approx(0.25)
+    assert held.spread == pytest.approx(1.0)
+    assert held.longest == pytest.approx(1.0)
+    assert held.kernels == pytest.approx(1.0)
 
 
 def test_no_architecture_is_on_both_sides_and_constants_are_found(group_set: sharing.GroupSet) -> None:

@@ -7,6 +7,7 @@ time to move it. Of the GPU its peak, memory and SMs are known. Sizes are logari
 Not known here: the sizes of temporary tensors inside a library.
 """
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from foretell.devices import Device, find_device
 from foretell.errors import DataError
+from foretell.profiling.workload import MODES
 from foretell.records import Target
 from foretell.training.examples.graphs import GraphKey, read_graphs
 from foretell.training.examples.workloads import measured_rows, workload_of
@@ -32,26 +34,27 @@ Array = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class OccupancyGraph:
-    """A workload: nodes and edges with features, the steps between nodes, and the occupancy that was counted."""
+    """A workload: its nodes and edges with their features."""
 
     workload_id: str
     nodes: Array
     edges: NDArray[np.int64]  # (2, edges): from, to
     edge_features: Array
-    links: NDArray[np.int64]  # edges of each node, at most `MOST_LINKS`
-    steps: NDArray[np.int8]  # between two nodes along edges of any direction, at most `FARTHEST`
 
     def __len__(self) -> int:
         return len(self.nodes)
 
 
-def describe_graph(workload_id: str, arrays: GraphArrays, dtype: str, device: Device) -> OccupancyGraph:
+def describe_graph(
+    workload_id: str, arrays: GraphArrays, dtype: str, device: Device, mode: str = "inference"
+) -> OccupancyGraph:
     """The features of table I for one workload."""
     count, edges = len(arrays), arrays.edges
     elements = [_elements(shapes) for shapes in (arrays.input_shapes, arrays.output_shapes)]
     flops = 2.0 * arrays.costs[:, :1]
     gpu = np.log2(1.0 + np.array([device.peak_tflops("fp16", tensor_cores=True), device.memory_gib, device.sms]))
-    precision = np.array([dtype == name for name in _DTYPES], np.float32)
+    # what the paper did not need: it counted inference alone
+    setting = np.array([*(dtype == name for name in _DTYPES), *(mode == name for name in MODES)], np.float32)
     nodes = np.concatenate(
         [
             arrays.operator_nodes,
@@ -61,7 +64,7 @@ def describe_graph(workload_id: str, arrays: GraphArrays, dtype: str, device: De
             np.log2(1.0 + np.stack(elements, axis=1)),
             np.log2(1.0 + arrays.costs),
             np.log2(1.0 + flops),
-            np.tile(np.concatenate([gpu, precision]), (count, 1)),
+            np.tile(np.concatenate([gpu, setting]), (count, 1)),
         ],
         axis=1,
     ).astype(np.float32)
@@ -69,37 +72,11 @@ def describe_graph(workload_id: str, arrays: GraphArrays, dtype: str, device: De
     moved_us = us(1.0) * moved_bytes / bytes_per_s(device.bandwidth_gb_per_s)
     # all edges are forward ones: the paper has a type for backward edges, which inference lacks
     edge_features = np.stack([np.ones(len(moved_bytes)), np.log2(1.0 + moved_bytes), np.log2(1e-3 + moved_us)], axis=1)
-    links = np.minimum(np.bincount(edges.ravel(), minlength=count), MOST_LINKS)
-    return OccupancyGraph(
-        workload_id, nodes, edges, edge_features.astype(np.float32), links.astype(np.int64), steps_between(count, edges)
-    )
+    return OccupancyGraph(workload_id, nodes, edges, edge_features.astype(np.float32))
 
 
 def _elements(shapes: Array) -> NDArray[np.float64]:
     return np.asarray(np.where(shapes > 0, shapes, 1.0).prod(axis=1, dtype=np.float64))
-
-
-def steps_between(count: int, edges: NDArray[np.int64]) -> NDArray[np.int8]:
-    """The length of the shortest way between each two nodes, whatever the direction of its edges.
-
-    >>> steps_between(3, np.array([[0, 1], [1, 2]])).tolist()
-    [[0, 1, 2], [1, 0, 1], [2, 1, 0]]
-    """
-    neighbours: list[set[int]] = [set() for _ in range(count)]
-    for start, end in edges.T.tolist():
-        neighbours[start].add(end)
-        neighbours[end].add(start)
-    steps = np.full((count, count), FARTHEST, np.int8)
-    for node in range(count):
-        steps[node, node] = 0
-        seen, border = {node}, {node}
-        for distance in range(1, FARTHEST):
-            border = {other for one in border for other in neighbours[one]} - seen
-            if not border:
-                break
-            seen |= border
-            steps[node, list(border)] = distance
-    return steps
 
 
 def read_occupancy_graphs(store: Path, device: str, wanted: Sequence[str]) -> Mapping[str, OccupancyGraph]:
@@ -111,7 +88,34 @@ def read_occupancy_graphs(store: Path, device: str, wanted: Sequence[str]) -> Ma
         for workload_id, row in rows.items():
             if workload_id not in graphs and GraphKey.of(row) == key:
                 arrays = extract_graph_arrays(workload_of(row, graph, target))
-                graphs[workload_id] = describe_graph(workload_id, arrays, row["dtype"], target.device)
+                graphs[workload_id] = describe_graph(workload_id, arrays, row["dtype"], target.device, row["mode"])
     if not graphs:
         raise DataError(f"None of {len(wanted)} counted workloads has a graph below {store}: foretell data graphs.")
     return graphs
+
+
+def graphs_to_bytes(graphs: Mapping[str, OccupancyGraph]) -> bytes:
+    """Graphs as one file of arrays."""
+    parts, data = list(graphs.values()), io.BytesIO()
+    np.savez_compressed(
+        data,
+        allow_pickle=False,
+        workload_ids=np.array(list(graphs)),
+        sizes=np.array([(len(graph), graph.edges.shape[1]) for graph in parts], np.int64),
+        nodes=np.concatenate([graph.nodes for graph in parts]),
+        edges=np.concatenate([graph.edges for graph in parts], axis=1),
+        edge_features=np.concatenate([graph.edge_features for graph in parts]),
+    )
+    return data.getvalue()
+
+
+def graphs_from_bytes(data: bytes) -> list[OccupancyGraph]:
+    """The graphs of such a file."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+        nodes, edges, features = stored["nodes"], stored["edges"], stored["edge_features"]
+        names, ends = stored["workload_ids"].tolist(), np.cumsum(stored["sizes"], axis=0)
+    starts = np.concatenate([np.zeros((1, 2), np.int64), ends[:-1]])
+    return [
+        OccupancyGraph(name, nodes[a:b], np.ascontiguousarray(edges[:, c:d]), features[c:d])
+        for name, (a, c), (b, d) in zip(names, starts.tolist(), ends.tolist(), strict=True)
+    ]

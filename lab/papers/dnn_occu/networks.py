@@ -110,7 +110,9 @@ class DnnOccu(Module):  # type: ignore[misc]
         graphs, most, _ = batch.nodes.shape
         rows, _ = self.anee(batch.nodes.flatten(0, 1), batch.edges, batch.edge_features)
         state = rows.view(graphs, most, -1) + self.links(batch.links)
-        bias = self.steps(batch.steps).permute(0, 3, 1, 2)
+        # a product with indicators: the gradient of a lookup among nine rows would sort a hundred million indices
+        is_step = batch.steps[..., None] == torch.arange(FARTHEST + 1, device=batch.steps.device, dtype=torch.uint8)
+        bias = (is_step.to(state.dtype) @ self.steps.weight).permute(0, 3, 1, 2)
         bias = bias.masked_fill(~batch.is_node[:, None, None, :], float("-inf"))
         for layer in self.layers:
             state = layer(state, bias)

@@ -1,9 +1,9 @@
-"""Lab: the study of flattened graphs, on our measurements: latency of random networks (figures 3 to 8), slowdown of
-models that share a device (figure 9); linear regression, the paper's network with its search over depths, and ours.
+"""Lab: the study of flattened graphs, on our measurements: latency of random networks (figures 3 to 8), by linear
+regression, the paper's network with its search over depths, and ours. `slowdowns` has figure 9.
 
 Latency: random plain networks and random CNNs, each alone and both together, split 80-10-10 at random, as in the paper:
 every random network is an architecture of its own. Ours is the product's fit of units (trees) to the same training
-side. Slowdown: the folds of the product's own table, in which at least one architecture of a group is unseen.
+side.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,23 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.devices import find_device
-from foretell.errors import DataError
 from foretell.files import write_whole
 from foretell.graph import Graph
 from foretell.predictors.sample import Sample
-from foretell.predictors.sharing.model import MPS
 from foretell.predictors.unit.fit_model import Settings, fit_unit_trees, predict_samples
 from foretell.predictors.unit.model import UnitModel
-from foretell.training import sharing
 from foretell.training.examples.graphs import GraphKey, read_graphs
 from foretell.training.examples.samples import read_samples
 from foretell.training.examples.workloads import measured_rows
-from foretell.training.fusion import FOLDS, fold_of
 from foretell.training.judging.protocol import groups_of
 from foretell.training.judging.table import PERCENT, Cell, Comparison, page
 from foretell.units import ms, seconds_from_ms
 from lab.papers.flattened.features import Flattening, Layers, layers_of
-from lab.papers.flattened.regressors import DEPTHS, Examples, fit_linear, fit_network, search_depth
+from lab.papers.flattened.regressors import DEPTHS, Examples, fit_linear, search_depth
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "plain networks": ("synthetic-mlp",),
@@ -39,7 +35,6 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "both": ("synthetic-mlp", "synthetic-cnn"),
 }
 LINEAR, NETWORK, OURS, MEDIAN = "linear regression", "flattened network", "foretell", "median of the training side"
-_SHARED_DEPTH = 10  # figure 9
 _LEAST = 40  # examples of a family: fewer show nothing
 
 Values = NDArray[np.float64]
@@ -68,11 +63,12 @@ def read_random(store: Path, device: str, cache: Path, log: Log) -> list[Random]
         if sample.family in families and sample.captured and sample.setting.dtype == "fp32"
         and sample.setting.mode == "inference" and np.isfinite(sample.truth["latency_ms"])
     }  # fmt: skip
-    layers = _layers(store, list(samples))
+    layers = read_layers(store, list(samples))
     return [Random(sample, layers[key]) for key, sample in samples.items() if key in layers]
 
 
-def _layers(store: Path, workload_ids: Sequence[str]) -> dict[str, Layers]:
+def read_layers(store: Path, workload_ids: Sequence[str]) -> dict[str, Layers]:
+    """The layers of measured workloads whose graph is known."""
     wanted = set(workload_ids)
     rows = {key: row for key, row in measured_rows(store).items() if key in wanted}
     waiting: dict[GraphKey, list[str]] = {}
@@ -122,53 +118,6 @@ def _errors(predicted: Values, truth: Values) -> dict[str, Cell]:
     }
 
 
-def compare_slowdowns(store: Path, device: str, cache: Path, log: Log) -> Comparison | None:
-    """Figure 9: the slowdown of each member of a group under MPS; None where nothing was measured together."""
-    try:
-        group_set = sharing.read_groups(store, device, cache, log)
-    except DataError as error:
-        log(str(error))
-        return None
-    groups = group_set.of(MPS)
-    layers = _layers(store, [member.sample.workload_id for group in groups for member in group])
-    groups = [group for group in groups if all(member.sample.workload_id in layers for member in group)]
-    flattening = Flattening.of(list(layers.values()), members=3)
-    vectors, truth, folds, sizes = [], [], [], []
-    for group in groups:
-        for member in group:
-            others = [other for other in group if other is not member]
-            jobs = [(layers[one.sample.workload_id], one.sample.setting.batch_size) for one in (member, *others)]
-            vectors.append(flattening.vector(jobs))
-            truth.append(float(np.exp(member.log_slowdown)))
-            folds.append({fold_of(one.sample.spec) for one in group})
-            sizes.append(len(group))
-    examples = Examples(vectors, np.array(truth))
-    predicted: dict[str, list[Values]] = {LINEAR: [], NETWORK: [], MEDIAN: []}
-    places: list[NDArray[np.intp]] = []
-    for fold in range(FOLDS):
-        held_out = np.flatnonzero([fold in own for own in folds])
-        learning = np.random.default_rng(fold).permutation(np.flatnonzero([fold not in own for own in folds]))
-        if not len(held_out) or len(learning) < _LEAST:
-            continue
-        train, dev = examples.part(learning[len(learning) // 7 :]), examples.part(learning[: len(learning) // 7])
-        asked = examples.part(held_out)
-        log(f"fold {fold + 1} of {FOLDS}: {len(learning)} members teach, {len(held_out)} are asked for")
-        places.append(held_out)
-        predicted[LINEAR].append(fit_linear(train, ridge=1.0)(asked.vectors))
-        predicted[NETWORK].append(fit_network(train, dev, flattening.width, _SHARED_DEPTH).predict(asked.vectors))
-        predicted[MEDIAN].append(np.full(len(held_out), np.median(train.truth)))
-    if not places:
-        return None
-    place = np.concatenate(places)
-    asked_truth, pairs = examples.truth[place], np.array(sizes)[place] == 2
-    rows: dict[str, dict[str, Cell]] = {}
-    for name, parts in predicted.items():
-        errors = np.abs(np.maximum(np.concatenate(parts), 1.0) / asked_truth - 1)
-        rows[name] = {"pairs": float(errors[pairs].mean()), "trios": float(errors[~pairs].mean())}
-    title = f"slowdown of {len(place)} members of groups under MPS, at least one architecture unseen"
-    return Comparison(title, rows, shares=frozenset({"pairs", "trios"}))
-
-
 def evaluate(
     store: Path, device: str, cache: Path, *, only_networks: bool = False, fit_seconds: float | None = None,
     processes: int = 1, log: Log = lambda _: None,
@@ -191,8 +140,7 @@ def evaluate(
             f"mean, standard deviation {ms(found['deviation']):.3g}; the network's fit has {ends}"
         )
         tables.append(Comparison(what, found["rows"], shares=PERCENT | {"mape", "median error"}))
-    slowdowns = compare_slowdowns(store, device, cache, log)
-    return tables + ([slowdowns] if slowdowns is not None else [])
+    return tables
 
 
 def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
@@ -200,7 +148,7 @@ def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
     device = "cpu" if any(" on cpu" in table.title for table in tables) else "gpu"
     text = (
         "# Flattened graphs beside foretell\n\n"
-        "Latency of random networks and slowdown of co-located ones, from the flattened list of layers and their "
+        "Latency of random networks from the flattened list of layers and their "
         "adjacency, after Mendoza and Wang. Remade by `python -m lab evaluate flattened --report`, with "
         "`--device cpu --store data-cpu` for a CPU."
     )

@@ -1,3 +1,4 @@
+import os
 import sys
 import time
 from pathlib import Path
@@ -126,3 +127,31 @@ def test_processes_are_limited_under_mps_only_and_workloads_meet_themselves(tmp_
     # a second run measures none of them again
     measure(plan, tmp_path / "out")
     assert rows_of(tmp_path / "out") == rows
+
+
+def test_sets_of_cores_share_out_the_workloads_and_a_group_stays_on_its_set(tmp_path, monkeypatch):
+    monkeypatch.setattr(colocation, "core_sets", lambda count: [(0, 1), (2, 3)][:count])
+    some = Colocation(("cores",), (2,), groups=4, processes=2, together_s=0.2, core_sets=2)
+    plan = plan_of(tmp_path / "earlier", colocation=some)
+    counts = measure(plan, tmp_path / "out")
+    assert counts["groups cores"] >= 4
+    order = [chosen.workload.id for chosen in colocation.choose(plan)]
+    for group in groups_of(rows_of(tmp_path / "out")).values():
+        assert len({order.index(row["workload_id"]) % 2 for row in group}) == 1
+        assert {row["method"] for row in group} == {"cores"}
+
+
+def test_a_plan_of_cores_says_how_many_sets(tmp_path):
+    plan = plan_of(tmp_path / "earlier", colocation=Colocation(("cores",), groups=4, processes=2))
+    with pytest.raises(MeasurementError, match="No group could be measured"):
+        measure(plan, tmp_path / "out")
+
+
+def test_on_a_processor_the_reference_product_is_timed_before_a_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(colocation, "core_sets", lambda count: [tuple(sorted(os.sched_getaffinity(0)))])
+    some = Colocation(("cores",), (2,), groups=1, processes=2, together_s=0.15, core_sets=1)
+    plan = plan_of(tmp_path / "earlier", TINY[:2], colocation=some, measuring=Measuring(warmups=1, tries=1))
+    measure(plan, tmp_path / "out", command=colocation.WORKER)
+    for row in rows_of(tmp_path / "out"):
+        assert row["reference_ms"] > 0
+        assert row["solo_reference_ms"] > 0

@@ -20,6 +20,7 @@ MODELS = {
     "compiled": "foretell.training.compiled",
     "occupancy": "foretell.training.occupancy",
     "sharing": "foretell.training.sharing",
+    "core-sharing": "foretell.training.core_sharing",
 }
 _WHOLE = ("unit-network", "unit-trees")
 
@@ -63,7 +64,7 @@ def train(
     nargs=-1,
     metavar="PREDICTOR…",
     help="roofline, unit-trees, unit-network [all]; "
-    "or one of: partitioner, slices, kernel-classes, compiled, occupancy, sharing.",
+    "or one of: partitioner, slices, kernel-classes, compiled, occupancy, sharing, core-sharing.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")

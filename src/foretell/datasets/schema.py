@@ -171,6 +171,9 @@ _COLOCATION = {
     "repeats": INT32,
     "overlap_s": FLOAT32,
     "clock_mhz": INT32,
+    # on a CPU: a fixed product of matrices, timed just before the step was timed alone, and together with others
+    "solo_reference_ms": FLOAT64,
+    "reference_ms": FLOAT64,
     **_OUTCOME,
 }
 _MIXES = {

@@ -42,8 +42,9 @@ from foretell.predictors.unit.fit_model import Settings, conformal_quantile
 from foretell.predictors.unit.predictor import shipped as shipped_units
 from foretell.predictors.unit.rows import UnitRows
 from foretell.training.cross_fits import held_out_units
-from foretell.training.examples.fills import Launches, cache_file, read_launches
-from foretell.training.examples.samples import read_samples
+from foretell.training.examples.fills import FILLS_VERSION, TracedFills, unit_fills
+from foretell.training.examples.launches import read_launches
+from foretell.training.examples.samples import fingerprint, read_samples
 from foretell.training.fusion import FOLDS, fold_of
 from foretell.training.judging.sharing import Judged, baselines, tables_of
 from foretell.training.judging.table import Comparison
@@ -52,7 +53,7 @@ HELD_OUT = "by networks that have not seen the architecture"
 SEEN = "by the shipped predictor, which has seen these architectures"
 _COLUMNS = (
     "campaign_id", "group_id", "method", "members", "member", "workload_id", "spec", "family", "dtype", "mode",
-    "percentage", "solo_ms", "together_ms", "status",
+    "batch_size", "percentage", "solo_ms", "together_ms", "status",
 )  # fmt: skip
 _WIDTH_AT = (1.0, 1.15, 1.4, 1.8, 2.5, 4.0)  # slowdowns between which an interval has a width of its own
 
@@ -81,13 +82,16 @@ class Member:
 
 @dataclass(frozen=True)
 class GroupSet:
-    """Measured groups, how their units' times were predicted, and the traced launches."""
+    """Measured groups, how their units' times were predicted, and what traced units hold of the device.
+
+    ``trees_name`` begins the names of the files in which fitted launches are cached.
+    """
 
     device: str
     groups: Sequence[Sequence[Member]]
     source: str
-    launches: Launches
-    cache_file: Path
+    fills: TracedFills
+    trees_name: Path
 
     def of(self, method: str) -> list[Sequence[Member]]:
         """The groups of one method."""
@@ -95,17 +99,14 @@ class GroupSet:
 
     def fit_launches(self, without: int | None = None) -> LaunchModel:
         """The model of launches, fitted to all folds but one; from the cache where there is one."""
-        found = self.launches
         name = "all" if without is None else str(without)
-        file = self.cache_file.with_name(f"{self.cache_file.stem}-trees-{LAUNCH_SCHEMA}-{FIT_VERSION}-{name}.npz")
+        file = self.trees_name.with_name(f"{self.trees_name.name}-trees-{LAUNCH_SCHEMA}-{FIT_VERSION}-{name}.npz")
         if file.exists():
             return LaunchModel.load(file.read_bytes())
-        rows = np.flatnonzero(found.fold != (-1 if without is None else without))
-        if not len(rows):
+        known = self.fills.without(without)
+        if not len(known[0]):
             raise DataError("All traced launches belong to one fold; trace more architectures.")
-        model = fit_launches(
-            found.features[rows], found.fill[rows], found.spread[rows], found.longest[rows], found.time_us[rows]
-        )
+        model = fit_launches(*known)
         write_whole(file, model.to_bytes())
         return model
 
@@ -136,8 +137,9 @@ def read_groups(store: Path, device: str, cache: Path, log: Log = lambda _: None
     log(f"{len(groups)} of {len(rows)} groups, {len(known)} workloads")
     if not groups:
         raise DataError(f"No member of a group was measured alone on {device} below {store}; collect it too.")
-    launches = read_launches(store, device, cache, log)
-    return GroupSet(device, groups, source, launches, cache_file(store, device, cache))
+    fills = unit_fills(samples, read_launches(store, device, cache, log), find_device(device))
+    name = cache / f"fills-{device}-{fingerprint(store, device, fills=FILLS_VERSION)}"
+    return GroupSet(device, groups, source, fills, name)
 
 
 def _measured_groups(store: Path) -> list[list[Mapping[str, Any]]]:
@@ -223,7 +225,7 @@ def _judge_mps(described: Described, log: Log) -> list[Judged]:
                 simpler = {name: float(values[row]) for name, values in others.items()}
                 result.append(
                     Judged(
-                        member.row, len(groups[number]), folds[number].count(fold), truth[number][one],
+                        member.row, len(groups[number]), fold, folds[number].count(fold), truth[number][one],
                         predicted[number][one], {"simulation alone": max(float(base[row]), 0.0)} | simpler,
                         tuple(other.row["spec"] for other in groups[number] if other is not member),
                     )
@@ -242,7 +244,7 @@ def _judge_time_slicing(group_set: GroupSet) -> list[Judged]:
                 log = float(np.log(known[len(group)].slowdown))
                 result += [
                     Judged(
-                        member.row, len(group), found.count(fold), member.log_slowdown, log,
+                        member.row, len(group), fold, found.count(fold), member.log_slowdown, log,
                         {"1/n of the time": float(np.log(len(group)))},
                         tuple(other.row["spec"] for other in group if other is not member),
                     )
@@ -275,8 +277,14 @@ def widths_of(judged: Sequence[Judged]) -> Widths:
 
 def evaluate(store: Path, device: str, cache: Path, log: Log = lambda _: None) -> list[Comparison]:
     """Held-out tables: MPS and time-slicing, pairs and trios, some or all members unseen."""
+    group_set, judged = judge_store(store, device, cache, log)
+    return tables_of(judged, group_set.source)
+
+
+def judge_store(store: Path, device: str, cache: Path, log: Log = lambda _: None) -> tuple[GroupSet, list[Judged]]:
+    """The groups of a store, and all their members, held out."""
     group_set = read_groups(store, device, cache, log)
-    return tables_of(judge(group_set, describe(group_set, log), log), group_set.source)
+    return group_set, judge(group_set, describe(group_set, log), log)
 
 
 def write_report(tables: Sequence[Comparison], folder: Path) -> Path:

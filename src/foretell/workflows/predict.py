@@ -7,7 +7,7 @@ from typing import Any
 
 from foretell.advisors.mig import check_latency_limit, choose_mig
 from foretell.devices import Device, MigProfile, all_devices, parse_slice
-from foretell.errors import InputError
+from foretell.errors import DataError, InputError
 from foretell.files import write_whole
 from foretell.graph.ir.operators import lookup
 from foretell.predictors import Predictor
@@ -100,6 +100,8 @@ def predict(
     check_latency_limit(latency_limit_ms)
     if isinstance(explain, str) and explain not in EXPLAINED:
         raise InputError(f"Cannot explain {explain!r}.{did_you_mean(explain, EXPLAINED)}")
+    if store is not None:
+        check_store(store)
     configuration = read_configuration(
         device=device, slice=slice, runtime=runtime, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer,
         channels_last=channels_last,
@@ -127,7 +129,7 @@ def predict(
         timeout_s=timeout_s,
     )
     workload = configuration.workload(graph)
-    prediction = _with_precision(selected.predict(workload), workload)
+    prediction = with_precision(selected.predict(workload), workload)
     if store is not None:
         # After predicting: metrics that were not measured stay predicted.
         from foretell.workflows.recall import recall
@@ -140,7 +142,7 @@ def predict(
         fabric = fabric_of(target.device, gpus_per_node=gpus_per_node, network=network)
         prediction = predict_parallel(prediction, workload, selected, parallel, gpus, fabric)
     else:
-        prediction = _advise_mig(prediction, workload, selected, latency_limit_ms)
+        prediction = advise_mig(prediction, workload, selected, latency_limit_ms)
     latency = prediction.latency_ms
     if explain and latency is not None:
         prediction = _explain(prediction, workload, selected, latency.value, kernels=explain == "kernels")
@@ -158,6 +160,13 @@ def predict(
         prediction = replace(prediction, warnings=(*prediction.warnings, warning))
     # The calibration is about eager launches, which torch.compile avoids.
     return prediction if is_compiled or gpus > 1 else with_host_latency(prediction, workload, read_calibration())
+
+
+def check_store(store: str | Path) -> None:
+    """Refuse a folder without measurements, before a model is read."""
+    folder = Path(store)
+    if not folder.is_dir():
+        raise DataError(f"There is no folder {store} with measurements. Choose another --store.")
 
 
 def check_parallel(
@@ -194,7 +203,7 @@ def _explain(
     return replace(prediction, warnings=(*prediction.warnings, *([warning] if warning else [])))
 
 
-def _with_precision(prediction: Prediction, workload: Workload) -> Prediction:
+def with_precision(prediction: Prediction, workload: Workload) -> Prediction:
     """Say that a small format was not measured, and widen the intervals; a device may lack its units altogether."""
     device = workload.target.device
     dtype = "int8" if _multiplies_int8(workload) else workload.dtype
@@ -231,8 +240,8 @@ def _multiplies_int8(workload: Workload) -> bool:
     )
 
 
-def _advise_mig(
-    prediction: Prediction, workload: Workload, predictor: Predictor, latency_limit_ms: float | None
+def advise_mig(
+    prediction: Prediction, workload: Workload, predictor: Predictor, latency_limit_ms: float | None = None
 ) -> Prediction:
     """Add the MIG profile, if the prediction is for a whole device that supports MIG."""
     target = workload.target
@@ -240,8 +249,10 @@ def _advise_mig(
         return prediction
 
     def latency_ms_on(profile: MigProfile) -> Estimate:
+        from foretell.predictors.slices.model import on_slices  # only a latency limit needs it
+
         part = replace(target, slice=parse_slice(f"mig:{profile.name}", target.device))
-        latency_ms = predictor.predict(replace(workload, target=part)).latency_ms
+        latency_ms = on_slices(predictor, target.device).predict(replace(workload, target=part)).latency_ms
         if latency_ms is None:
             raise InputError(
                 f"The predictor {prediction.predictor!r} does not predict latency: leave out the latency limit."

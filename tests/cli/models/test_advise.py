@@ -21,7 +21,7 @@ def test_the_best_places_and_why_others_fell_out(model: str, capsys: pytest.Capt
     shown = run(capsys, "advise", model, "--devices", "h200,rtx-2080-ti", "--no-mig", *limits)
     assert "the best of" in shown
     assert sum(line.strip().startswith("h200 ") for line in shown.splitlines()) > 1
-    assert "not rtx-2080-ti: usd: unknown for every instance with a rtx-2080-ti" in shown
+    assert "excluded: 1 by price (rtx-2080-ti: unknown for every instance with a rtx-2080-ti)" in shown
     assert "latency against cost:" in shown
 
 
@@ -29,7 +29,7 @@ def test_copies_that_share_a_gpu(model: str, capsys: pytest.CaptureFixture[str])
     arguments = ("advise", model, "--devices", "h200,l4", "--no-mig", "--max-batch", "2", "--shared", "--most", "100")
     shown = run(capsys, *arguments)
     assert "h200, 2 by MPS" in shown
-    assert "not l4 by MPS: sharing: nobody measured how this GPU is shared" in shown
+    assert "excluded: 1 by sharing (l4 by MPS: nobody measured how this GPU is shared)" in shown
     assert "On h200 at fp16 occupancy" in shown
     assert "--shared is for serving" in run(capsys, "advise", model, "--train", "--shared", code=2)
 

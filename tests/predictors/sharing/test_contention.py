@@ -38,6 +38,12 @@ def test_traffic_is_shared() -> None:
     assert simulate([[streaming, streaming]], RULES)[0][0] > 1.5
 
 
+def test_others_on_the_device_slow_down_what_fits_beside_them() -> None:
+    small, large = job(10.0, 0.05), job(10.0, 0.5)
+    free, crowded = (simulate([[small, large]], Rules(least=0.02, crowding=by))[0][0] for by in (0.0, 0.4))
+    assert crowded > free + 0.1
+
+
 def test_equal_jobs_are_slowed_down_equally() -> None:
     one, other = job(3.0, 0.7), job(20.0, 0.9)
     first, second, third = simulate([[one, other, one]], RULES)[0]

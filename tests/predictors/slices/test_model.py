@@ -14,7 +14,8 @@ from foretell.predictors.explain import explain
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.slices import model as slice_model
 from foretell.predictors.slices.features import SLICE_COLUMNS, launches_of, traffic_shares
-from foretell.predictors.slices.model import SlicedPredictor, SliceModel, on_slices, write
+from foretell.predictors.slices.model import SlicedPredictor, SliceModel, on_slices, shares_with, write
+from foretell.predictors.transfer import TransferPredictor
 from foretell.records import Estimate, OperatorShare, Prediction, Target, Workload
 from small.small_samples import blocks
 
@@ -148,11 +149,43 @@ def test_a_device_below_its_floor_draws_the_same_on_a_slice():
 
 def test_a_predictor_without_units_or_a_device_without_a_fit_stays_as_it_is(monkeypatch):
     plain = RooflinePredictor()
-    assert on_slices(plain, "h200") is plain
+    assert on_slices(plain, H200) is plain
     doubling = Doubling()
-    assert on_slices(doubling, "l4") is doubling
-    monkeypatch.setattr(slice_model, "shipped", lambda _: model())
-    assert isinstance(on_slices(doubling, "h200"), SlicedPredictor)
+    assert on_slices(doubling, find_device("cpu")) is doubling
+    assert isinstance(on_slices(doubling, find_device("l4")), SlicedPredictor)  # as the measured device is divided
+    monkeypatch.setattr(slice_model, "shipped", lambda _: None)
+    assert on_slices(doubling, H200) is doubling
+
+
+def test_other_gpus_are_divided_as_the_measured_one_sm_for_sm():
+    fitted, a100 = slice_model.shipped("h200"), find_device("a100")
+    assert fitted is not None
+    sliced = on_slices(TransferPredictor(), a100)
+    growth = {}
+    for batch in (1, 8192):
+        graph = blocks(batch, 512)
+        full = sliced.predict(Workload(graph, Target(a100)))
+        parts = [Workload(graph, Target(a100, parse_slice(f"mig:{name}", a100))) for name in ("1g.5gb", "2g.10gb")]
+        first, second = (sliced.predict(part) for part in parts)
+        assert first.latency_ms.value > second.latency_ms.value > full.latency_ms.value
+        assert any("measured on an H200 alone" in note for note in first.warnings)
+        assert first.power_w.value <= full.power_w.value
+        growth[batch] = first.latency_ms.value / full.latency_ms.value
+    # little work leaves most of a large GPU idle: its peaks alone would say 7.7 times for both
+    assert growth[1] < 2.5 < 5 < growth[8192] < 8.5
+    every = Workload(blocks(64, 512), Target(a100, parse_slice("sms:108", a100)))
+    whole = Workload(every.graph, Target(a100))
+    assert sliced.predict(every).latency_ms.value == sliced.predict(whole).latency_ms.value
+
+
+def test_a_device_with_fewer_sms_is_filled_more():
+    shares = np.array([0.2, 0.9])
+    np.testing.assert_allclose(shares_with(shares, 132, 132), shares)
+    assert (shares_with(shares, 132, 40) > shares).all()
+    # on 20 of 40 SMs a unit takes as long as on 20 of 132: both ways from the whole H200
+    direct = 1 + shares * (132 / 20 - 1)
+    by_way_of = (1 + shares * (132 / 40 - 1)) * (1 + shares_with(shares, 132, 40) * (40 / 20 - 1))
+    np.testing.assert_allclose(by_way_of, direct)
 
 
 def test_the_shipped_model_scales_large_work_and_leaves_small_work_alone():

@@ -81,3 +81,9 @@ def test_only_traced_workloads_with_few_kernels_are_taken(tmp_path):
     pyarrow.parquet.write_table(kernels, tmp_path / "a" / "kernels.parquet")
     chosen = choose(Plan(1, (PART,), selection=Selection((str(tmp_path),), max_kernels=20)))
     assert [selected.workload.id for selected in chosen] == [few]
+
+
+def test_what_was_timed_on_a_processor_is_chosen_however_noisy_the_host_was(tmp_path):
+    write(tmp_path / "a", [row(TINY[0], latency_source="cpu-timer", noisy=True), row(TINY[1], noisy=True)])
+    chosen = choose(Plan(1, (PART,), selection=Selection((str(tmp_path),))))
+    assert [selected.workload.spec for selected in chosen] == [TINY[0]]

@@ -5,6 +5,7 @@ torch = pytest.importorskip("torch")
 from foretell.errors import InputError
 from foretell.profiling.runtimes.onnx_runtime import (
     input_shapes,
+    load_converter,
     make_session_step,
     parse_profile,
     trace_session,
@@ -81,6 +82,16 @@ def test_a_torch_model_is_converted(tmp_path):
     spec = "synthetic:mlp?act=relu&widths=8-4-2"
     step = make_session_step(Source(build(spec), (8,)), Workload(spec, 2, (8,), "fp32"), tmp_path, 1)
     assert step.run()[0].shape == (2, 2)
+
+
+def test_the_converter_is_loaded_by_converting_one_layer(monkeypatch):
+    pytest.importorskip("onnxscript")
+    converted = []
+    monkeypatch.setattr(torch.onnx, "export", lambda model, *_, **options: converted.append((model, options)))
+    load_converter()
+    ((model, options),) = converted
+    assert isinstance(model, torch.nn.Linear)
+    assert options["dynamo"]
 
 
 def test_the_last_run_of_a_profile_counts():

@@ -7,6 +7,7 @@ import pytest
 
 import foretell
 from foretell.errors import DeviceError, InputError
+from foretell.predictors.sharing import cores
 from foretell.testing import tiny_onnx
 from foretell.workflows.sharing.share import share
 
@@ -93,7 +94,35 @@ def test_mistakes_are_one_clear_line(count: int, options: dict[str, Any], said: 
         share([tiny_onnx()] * count, **options)
 
 
-def test_a_cpu_is_refused() -> None:
-    cpu = next(device.id for device in foretell.devices() if device.is_cpu)
-    with pytest.raises(DeviceError, match="is a CPU"):
-        share([tiny_onnx(), tiny_onnx()], device=cpu)
+def test_models_share_two_cores_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "shipped", lambda: cores.CoreModel((0.05, 0.1, 0.0, 0.1, 0.1), ((2, 0.1), (3, 0.2))))
+    pair, trio = (share([tiny_onnx()] * count, device="cpu", batch_sizes=8) for count in (2, 3))
+    assert pair.to_dict()["method"] == "cores"
+    for sharing, least in ((pair, 1.0), (trio, 1.5)):
+        for job in sharing.jobs:
+            assert job.slowdown is not None
+            assert job.together_ms is not None
+            assert job.slowdown.value > least
+            assert job.together_ms.value == pytest.approx(job.alone_ms.value * job.slowdown.value)
+    assert any("two cores" in warning for warning in pair.warnings)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"device": "cpu", "method": "mps"}, "mps is a way to share a GPU, and cpu is a CPU"),
+        ({"device": "h200", "method": "cores"}, "h200 is a GPU; models share it by mps or time-slicing"),
+        ({"device": "cpu"}, "nobody measured how models share it"),
+    ],
+)
+def test_a_device_is_shared_in_its_own_way(options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "shipped", lambda: None)
+    with pytest.raises(DeviceError, match=said):
+        share([tiny_onnx(), tiny_onnx()], **options)
+
+
+def test_mps_adds_to_every_launch() -> None:
+    (job, _), (sliced, _) = (share([tiny_onnx()] * 2, method=method).jobs for method in ("mps", "time-slicing"))
+    added_ms = job.alone_ms.value - sliced.alone_ms.value
+    assert 0.0004 < added_ms < 0.05
+    assert job.alone_ms.low - sliced.alone_ms.low == pytest.approx(added_ms)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from lab.papers.dnn_occu.graphs import OccupancyGraph, steps_between
+from lab.papers.dnn_occu.graphs import OccupancyGraph
 
 pytest.importorskip("torch")
 
-from lab.papers.dnn_occu import fitting
-from lab.papers.dnn_occu.fitting import Fit, fit_network, make_batch
+from lab.papers.dnn_occu.batches import PlacedGraphs
+from lab.papers.dnn_occu.fitting import Fit, fit_network
 from lab.papers.dnn_occu.networks import NETWORKS, torch
 
 WIDTH = 6
@@ -20,8 +20,7 @@ def chain(length: int, level: float) -> OccupancyGraph:
     nodes[:, 0] = level
     edges = np.array([np.arange(length - 1), np.arange(1, length)])
     features = np.ones((length - 1, 3), np.float32)
-    links = np.minimum(np.bincount(edges.ravel(), minlength=length), 8)
-    return OccupancyGraph("a", nodes, edges, features, links, steps_between(length, edges))
+    return OccupancyGraph("a", nodes, edges, features)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -31,8 +30,8 @@ def test_padding_takes_part_in_nothing(name: str) -> None:
     small, large = chain(3, 1.0), chain(9, -1.0)
     middle, spread = np.zeros(WIDTH, np.float32), np.ones(WIDTH, np.float32)
     with torch.no_grad():
-        alone = network(make_batch([small], middle, spread, "cpu"))
-        padded = network(make_batch([small, large], middle, spread, "cpu"))
+        placed = PlacedGraphs([small, large], middle, spread, "cpu")
+        alone, padded = (network(placed.batch(np.arange(count))) for count in (1, 2))
     assert padded[0].item() == pytest.approx(alone[0].item(), abs=1e-5)
     assert padded[0].item() != pytest.approx(padded[1].item(), abs=1e-7)
 
@@ -60,10 +59,3 @@ def test_a_fit_ends_where_it_no_longer_improves() -> None:
     )
     assert fitted.converged
     assert len(fitted.losses) < 200
-
-
-def test_large_graphs_share_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "_MOST_PAIRS", 60)
-    parts = fitting._parts([chain(length, 0.0) for length in (3, 7, 3, 7, 3, 20)], 2)
-    assert sorted(place for part in parts for place in part.tolist()) == list(range(6))
-    assert [part.tolist() for part in parts] == [[0, 2], [4], [1], [3], [5]]

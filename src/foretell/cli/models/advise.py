@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from foretell.workflows.advise import TrainingAdvice
     from foretell.workflows.serving.advise_llm import LlmAdvice, LlmChoice
 
-_SHOWN_REASONS, _SHOWN_FRONT = 6, 8
+_SHOWN_FRONT = 8
+_UNITS = {"usd": ("$", "cost"), "energy": ("kWh", "energy"), "carbon": ("kg CO₂e", "carbon")}
 _EXTRAPOLATED, _RISK, _EXTRA = "≈", "!", "+"
 
 
@@ -105,7 +106,8 @@ def run(
             advised = advise_llm(
                 model, input_tokens=input_tokens, output_tokens=output_tokens, ttft_ms=ttft_ms, tpot_ms=tpot_ms,
                 rate=rate, budget=budget, by=objective, weights=options.words(weights), engine=engine,  # type: ignore[arg-type]
-                devices=options.words(devices), renting=renting, progress=say,
+                devices=options.words(devices), renting=renting,
+                progress=lambda part: say(f"Looking at {part} for {model}"),
             )  # fmt: skip
         _show_llm(advised, most, as_json=as_json)
         return
@@ -127,8 +129,12 @@ def run(
         _show_training(trained, model, steps, most, as_json=as_json)
         return
     requirements = Requirements(slo_ms, rate, budget, max_batch, objective=objective)  # type: ignore[arg-type]
-    with working(f"Looking for a place for {model}"):
-        placement = advise_serving(model, requirements, renting, mig=mig, shared=shared, **common)
+    with working(f"Looking for a place for {model}") as show:
+
+        def on_place(done: int, places: int) -> None:
+            show(f"Looking for a place for {model}: {done} of {places}")
+
+        placement = advise_serving(model, requirements, renting, mig=mig, shared=shared, on_place=on_place, **common)
     if as_json:
         click.echo(json.dumps(placement.to_dict(), indent=1))
         return
@@ -149,26 +155,29 @@ def _show(placement: "Advice", model: str, most: int) -> None:
             f"{_RISK} the upper end of the latency interval exceeds --slo-ms"
         )
         front = placement.front[:_SHOWN_FRONT]
+        unit = _UNITS[placement.objective][0]
         fast = (
-            f"{_ms(choice)} ms {_usd(choice)} $ ({choice.candidate.place}, batch {choice.candidate.batch_size})"
+            f"{_ms(choice)} ms {cell(choice.ranked)} {unit} ({choice.candidate.place}, batch "
+            f"{choice.candidate.batch_size})"
             for choice in front
         )
         more = f" · {len(placement.front) - len(front)} more in --json" if len(placement.front) > len(front) else ""
-        click.echo("latency against cost: " + printable(" · ".join(fast)) + more)
+        click.echo(f"latency against {_UNITS[placement.objective][1]}: " + printable(" · ".join(fast)) + more)
         for note in dict.fromkeys(choice.offer.note for choice in placement.choices[:most] if choice.offer.note):
             click.echo(f"{_EXTRA} {note}")
         for note in placement.notes:
             click.echo(printable(note))
-    _show_refused(placement.refused)
+    if placement.refused:
+        click.echo(printable(placement.exclusions))
 
 
 def _show_refused(refused: "Sequence[Refused]") -> None:
+    """One line: how many places are excluded for each reason, and one of them."""
     reasons = Counter(refusal.reason for refusal in refused)
-    for reason, count in reasons.most_common(_SHOWN_REASONS):
-        names = [refusal.place for refusal in refused if refusal.reason == reason]
-        click.echo(f"not {printable(names[0])}{f' and {count - 1} more' if count > 1 else ''}: {printable(reason)}")
-    if len(reasons) > _SHOWN_REASONS:
-        click.echo(f"and {len(reasons) - _SHOWN_REASONS} more reasons; --json has all")
+    first = {refusal.reason: refusal.place for refusal in reversed(refused)}
+    parts = [f"{count} as {first[reason]}: {reason}" for reason, count in reasons.most_common()]
+    if parts:
+        click.echo(printable(f"excluded: {'; '.join(parts)}"))
 
 
 def _refuse_beside_llm(slo_ms: float | None, max_batch: int | None, shared: bool, train: bool) -> None:
@@ -217,7 +226,7 @@ def _row(choice: "Choice") -> list[str]:
     marks = ((_EXTRAPOLATED, not candidate.calibrated), (_RISK, choice.at_risk), (_EXTRA, bool(choice.offer.note)))
     return [
         candidate.place, choice.offer.name, str(candidate.batch_size), _ms(choice), cell(candidate.items_per_s),
-        _usd(choice), cell(cost.kwh_per_million), cell(cost.kg_co2e_per_million),
+        _usd(choice), cell(choice.kwh_per_million), cell(cost.kg_co2e_per_million),
         ABSENT if choice.fleet is None else f"{choice.fleet.instances.value:g}",
         " ".join(mark for mark, holds in marks if holds),
     ]  # fmt: skip
@@ -225,7 +234,7 @@ def _row(choice: "Choice") -> list[str]:
 
 def _usd(choice: "Choice") -> str:
     """Dollars for a million inferences; with --rate, idle time of the rented instances is included."""
-    return cell(choice.fleet.usd_per_million if choice.fleet else choice.cost.usd_per_million)
+    return cell(choice.usd_per_million)
 
 
 def _show_training(advice: "TrainingAdvice", model: str, steps: int, most: int, *, as_json: bool) -> None:

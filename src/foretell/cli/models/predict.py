@@ -67,7 +67,7 @@ def with_word(arguments: Sequence[str]) -> list[str]:
 @click.option("--parallel", default="ddp", help="How they share the step: ddp, zero1, zero2, zero3 (FSDP) or tensor.")
 @click.option("--network", help="Between nodes: infiniband-ndr, -hdr or -edr, or GB/s of one GPU.")
 @click.option("--gpus-per-node", type=int, default=8, help="GPUs of one node.")
-@click.option("--trace", type=options.PATH, help="Write the units as a trace for Chrome or Perfetto.")
+@click.option("--trace", type=options.OutputFile(), help="Write the units as a trace for Chrome or Perfetto.")
 @options.context
 @options.reading
 @options.allow_unknown

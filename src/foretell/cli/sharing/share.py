@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("models", metavar="MODEL MODEL [MODEL]", nargs=-1, required=True, help=options.MODELS)
-@click.option("--device", "-d", default="h200", help="A GPU; see: foretell devices")
-@click.option("--method", default="mps", help="mps or time-slicing.")
+@click.option("--device", "-d", default="h200", help="A GPU, or cpu; see: foretell devices")
+@click.option("--method", help="mps or time-slicing; cores on a CPU [mps on a GPU, cores on a CPU].")
 @click.option("--batch-sizes", "-b", default="1", metavar="N,N…", help="Items in a batch; one value serves all models.")
 @click.option("--dtypes", default="fp32", metavar="DTYPE,DTYPE…", help="fp32, tf32, fp16, bf16, …; one serves all.")
 @click.option("--modes", default="inference", metavar="MODE,MODE…", help="inference, training, prefill or decode.")
@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     "inputs", "--input", "-i", multiple=True, metavar="SHAPE", help="Shape of the input of all models; repeat for each."
 )
 @click.option("--optimizer", help="sgd (momentum) or adamw, in training.")
-@click.option("--report", type=options.PATH, metavar="FILE", help="Write a page (.html) or its chart (.svg).")
+@click.option(
+    "--report",
+    type=options.OutputFile(".html", ".svg"),
+    metavar="FILE",
+    help="Write a page (.html) or its chart (.svg).",
+)
 @options.context
 @options.reading
 @options.allow_unknown
@@ -40,7 +45,7 @@ if TYPE_CHECKING:
 def run(
     models: tuple[str, ...],
     device: str,
-    method: str,
+    method: str | None,
     batch_sizes: str,
     dtypes: str,
     modes: str,
@@ -57,11 +62,9 @@ def run(
     timeout_s: float | None,
     as_json: bool,
 ) -> None:
-    """Predict how two or three models slow each other down on one GPU. One value of an option serves all of them."""
+    """Predict how two or three models slow each other down on one device. One value of an option serves all of them."""
     from foretell.workflows.sharing.share import share
 
-    if report is not None and report.suffix not in (".html", ".svg"):
-        raise InputError(f"Cannot write a report {report.name!r}: its name must end in .html or .svg.")
     sizes = [int(size) for size in _numbers(batch_sizes, "batch size", whole=True)]
     limits = None if limits_ms is None else _numbers(limits_ms, "limit")
     parts = None if percentages is None else _numbers(percentages, "percentage")

@@ -26,6 +26,7 @@ from foretell.graph import Tensor
 from foretell.graph.ir.strides import einsum_order
 from foretell.optional import require
 
+EINSUM_STEP = "step_"  # in the name of a node: an einsum of three or more operands contracts two at a time
 _ALIGNED_HEAD = 8  # fused attention takes heads whose size is a multiple of this
 
 # ── modules ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -220,7 +221,8 @@ def _einsum(call: AtenCall, tensors: dict[str, Tensor]) -> list[AtenCall]:
             step = call
         else:
             shape = tuple(axes[letter] for letter in kept)
-            made = _between(call, f"step_{position}", replace(tensors[first], shape=shape, kind="activation"), tensors)
+            like = replace(tensors[first], shape=shape, kind="activation")
+            made = _between(call, f"{EINSUM_STEP}{position}", like, tensors)
             step = replace(call, name=made, outputs=(made,))
         if set(letters + names[position]) == set(kept):
             pair = []

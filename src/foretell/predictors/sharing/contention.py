@@ -2,8 +2,9 @@
 
 Rules. A job's kernels run one after the other, over and over. A kernel takes the places for blocks that kernels which
 came before it left; a kernel that finds none gets a small part anyway, as blocks end. What is spread over SMs runs
-slower on fewer of them. Kernels that together ask for more than the bandwidth share it. Between its kernels a job holds
-nothing. Nothing here is random except where in its sequence each job starts, and that is the same in every call.
+slower on fewer of them, and everything runs slower on SMs that others use too. Kernels that together ask for more than
+the bandwidth share it. Between its kernels a job holds nothing. Nothing here is random except where in its sequence
+each job starts, and that is the same in every call.
 
 Many groups are simulated together, and each several times from other starts: a step is an event in each of them.
 """
@@ -30,7 +31,7 @@ class Rules:
 
     least: float = 0.03
     bandwidth: float = 1.0
-    crowding: float = 0.0  # how much slower a kernel runs on SMs that others fill
+    crowding: float = 0.0  # how much slower a kernel runs when others hold all other places
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def _run(
             taken[rows, one] = np.where(runs, np.minimum(got, fill[rows, one] * own_share), 0.0)
             free = np.maximum(free - taken[rows, one], 0.0)
         by_others = taken.sum(1, keepdims=True) - taken
-        rate = np.where(working, rate / (1.0 + rules.crowding * spread * by_others), rate)
+        rate = np.where(working, rate / (1.0 + rules.crowding * by_others), rate)
         asked = (rate * traffic * (working & there)).sum(1, keepdims=True) / rules.bandwidth
         rate = np.where(working & (asked > 1.0), rate / np.maximum(1.0 + traffic * (asked - 1.0), _DONE), rate)
         phase_us = np.where(working, work_us, gap_us)

@@ -10,12 +10,12 @@ from foretell.predictors.sharing.contention import MEMBERS, Group, Rules, simula
 from foretell.predictors.sharing.jobs import Job
 from foretell.predictors.sharing.launches import LAUNCH_SCHEMA
 
-SHARING_VERSION = 1  # raise it when jobs, rules or columns get other values than before
+SHARING_VERSION = 2  # raise it when jobs, rules or columns get other values than before
 # the first is what the slowdown is measured against; the others show how sure it is
 RULES = (
-    Rules(least=0.02),
-    Rules(least=0.06),
-    Rules(least=0.02, crowding=0.3),
+    Rules(least=0.005, crowding=0.4),
+    Rules(least=0.05, crowding=0.4),
+    Rules(least=0.005),
 )
 _SIZES = ("log_time_us", "log_launches", "log_kernel_us", "log_longest_us")
 _SHARES = ("fill", "spread", "traffic", "compute", "gaps", "full", "blocking")

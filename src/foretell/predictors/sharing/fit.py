@@ -9,9 +9,9 @@ from foretell.predictors.trees import Trees
 Values = NDArray[np.float64]
 
 _FIT = TreeFit(
-    rounds=300,
-    leaves=7,
-    learning_rate=0.05,
+    rounds=500,
+    leaves=15,
+    learning_rate=0.03,
     least_in_leaf=8,
     objective="fair",  # nearly the absolute error: a few groups are far off
     others={

@@ -1,8 +1,9 @@
 """Predictors: which part of a GPU the kernels of a unit of work hold, predicted from the features of the unit.
 
-Three shares describe a unit: ``fill`` of the places that SMs have for blocks, ``spread`` of the SMs that get a block,
-and ``longest``, how much of its time its longest kernel takes. Traces have the grid, block, registers and shared memory
-of every kernel, from which the first two follow; trees learn them, so that models that nobody traced have them too.
+Four figures describe a unit: ``fill`` of the places that SMs have for blocks, ``spread`` of the SMs that get a block,
+``longest``, how much of its time its longest kernel takes, and how many ``kernels`` it launches. Traces have the grid,
+block, registers and shared memory of every kernel, from which these follow; trees learn them, so that models that
+nobody traced have them too. The number of kernels matters most: between two kernels others get in.
 """
 
 import hashlib
@@ -18,51 +19,56 @@ from foretell.predictors.slices.features import SLICE_COLUMNS, describe_scaling
 from foretell.predictors.trees import Trees
 
 SHARES = ("fill", "spread", "longest")
-LAUNCH_SCHEMA = hashlib.sha256("|".join((SCHEMA, *SLICE_COLUMNS, *SHARES)).encode()).hexdigest()[:16]
-FIT_VERSION = 1  # raise it when the trees are fitted in another way
+FIGURES = (*SHARES, "kernels")
+LAUNCH_SCHEMA = hashlib.sha256("|".join((SCHEMA, *SLICE_COLUMNS, *FIGURES)).encode()).hexdigest()[:16]
+FIT_VERSION = 2  # raise it when the trees are fitted in another way
 _LEAST = 1.0 / 256  # no kernel holds nothing: one block on one of the SMs
-_MOST_ROWS = 60_000
-_FIT = TreeFit(rounds=120, leaves=31, least_in_leaf=30, objective="regression", others={"feature_fraction": 0.5})
+_MOST_ROWS = 120_000
+_FIT = TreeFit(
+    rounds=160, leaves=63, learning_rate=0.12, least_in_leaf=20, objective="regression",
+    others={"feature_fraction": 0.5},
+)  # fmt: skip
 
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class UnitLaunches:
-    """For each unit the shares of `SHARES`."""
+class UnitFills:
+    """For each unit the figures of `FIGURES`."""
 
     fill: Values
     spread: Values
     longest: Values
+    kernels: Values
 
 
 @dataclass(frozen=True)
 class LaunchModel:
-    """Trees for each of `SHARES`."""
+    """Trees for each of `FIGURES`; those for kernels predict the logarithm to base 2."""
 
-    trees: tuple[Trees, Trees, Trees]
+    trees: tuple[Trees, ...]
 
     @classmethod
     def load(cls, data: bytes) -> "LaunchModel":
         """Read what `to_bytes` wrote."""
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            fill, spread, longest = (Trees.load(arrays[name].tobytes()) for name in SHARES)
-        return cls((fill, spread, longest))
+            return cls(tuple(Trees.load(arrays[name].tobytes()) for name in FIGURES))
 
     def to_bytes(self) -> bytes:
         """The trees as one .npz file."""
         data = io.BytesIO()
-        named = zip(SHARES, self.trees, strict=True)
+        named = zip(FIGURES, self.trees, strict=True)
         arrays = {name: np.frombuffer(trees.to_bytes(), np.uint8) for name, trees in named}
         np.savez_compressed(data, allow_pickle=False, **arrays)
         return data.getvalue()
 
-    def predict(self, features: NDArray[np.float32]) -> UnitLaunches:
-        """The shares of each unit."""
+    def predict(self, features: NDArray[np.float32]) -> UnitFills:
+        """The figures of each unit."""
         rows = describe_launches(features)
-        fill, spread, longest = (np.clip(trees.predict(rows), _LEAST, 1.0) for trees in self.trees)
+        *shares, kernels = (trees.predict(rows) for trees in self.trees)
+        fill, spread, longest = (np.clip(share, _LEAST, 1.0) for share in shares)
         # a kernel that fills all places has a block on every SM
-        return UnitLaunches(fill, np.maximum(fill, spread), longest)
+        return UnitFills(fill, np.maximum(fill, spread), longest, np.maximum(np.round(np.exp2(kernels)), 1.0))
 
 
 def describe_launches(features: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -72,13 +78,11 @@ def describe_launches(features: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.concatenate([features, sizes.astype(np.float32)], axis=1)
 
 
-def fit_launches(
-    features: NDArray[np.float32], fill: Values, spread: Values, longest: Values, time_us: Values
-) -> LaunchModel:
+def fit_launches(features: NDArray[np.float32], held: UnitFills, time_us: Values) -> LaunchModel:
     """Fit trees to traced units; longer units weigh more."""
-    chosen = np.arange(len(fill))
+    chosen = np.arange(len(features))
     if len(chosen) > _MOST_ROWS:
-        chosen = np.random.default_rng(0).choice(len(fill), _MOST_ROWS, replace=False)
+        chosen = np.random.default_rng(0).choice(len(features), _MOST_ROWS, replace=False)
     rows, weight = describe_launches(features[chosen]), np.sqrt(time_us[chosen])
-    first, second, third = (trees_of(_FIT.fit(rows, share[chosen], weight)) for share in (fill, spread, longest))
-    return LaunchModel((first, second, third))
+    targets = (held.fill, held.spread, held.longest, np.log2(held.kernels))
+    return LaunchModel(tuple(trees_of(_FIT.fit(rows, target[chosen], weight)) for target in targets))

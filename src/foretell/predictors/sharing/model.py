@@ -31,7 +31,7 @@ from foretell.predictors.fitted_files import read_shipped
 from foretell.predictors.sharing.contention import Group
 from foretell.predictors.sharing.features import COLUMNS, SHARING_SCHEMA, describe_groups
 from foretell.predictors.sharing.jobs import Job, describe_job
-from foretell.predictors.sharing.launches import SHARES, LaunchModel
+from foretell.predictors.sharing.launches import FIGURES, LaunchModel
 from foretell.predictors.trees import Trees
 from foretell.records import Estimate
 
@@ -67,7 +67,7 @@ class SharingModel:
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 card = json.loads(arrays["card"].tobytes())
-                trees = [Trees.load(arrays[name].tobytes()) for name in (*SHARES, "correction")]
+                trees = [Trees.load(arrays[name].tobytes()) for name in (*FIGURES, "correction")]
             schema, fitted = card["schema"], card["fitted"]
             widths = tuple((float(size), float(width)) for size, width in fitted["widths"])
             slices = tuple(TimeSlices(int(n), float(value), float(width)) for n, value, width in fitted["time_slices"])
@@ -78,7 +78,7 @@ class SharingModel:
             raise ModelError(
                 "This model of sharing was fitted to other features than today's; fit it again: foretell train."
             )
-        return cls(device, LaunchModel((trees[0], trees[1], trees[2])), trees[3], widths, slices)
+        return cls(device, LaunchModel(tuple(trees[:-1])), trees[-1], widths, slices)
 
     def job(self, features: NDArray[np.float32], counts: Values, unit_us: Values, share: float = 1.0) -> Job:
         """A workload's units as a job under a limit of the SMs."""
@@ -154,7 +154,7 @@ def write(model: SharingModel, card: dict[str, Any]) -> bytes:
         "time_slices": [(one.members, one.slowdown, one.width) for one in model.time_slices],
     }
     content = json.dumps({**card, "schema": SHARING_SCHEMA, "columns": COLUMNS, "fitted": fitted}, sort_keys=True)
-    named = dict(zip((*SHARES, "correction"), (*model.launches.trees, model.correction), strict=True))
+    named = dict(zip((*FIGURES, "correction"), (*model.launches.trees, model.correction), strict=True))
     arrays = {name: np.frombuffer(trees.to_bytes(), np.uint8) for name, trees in named.items()}
     data = io.BytesIO()
     np.savez_compressed(data, allow_pickle=False, card=np.frombuffer(content.encode(), np.uint8), **arrays)

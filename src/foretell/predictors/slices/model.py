@@ -12,6 +12,10 @@ With one measured floor this is 3 % off on 43 workloads.
 A MIG instance owns a part of the bandwidth too. The share of a unit's time that its traffic needs at the peak is
 divided by that part; the slower of both limits counts.
 
+Other GPUs: the same unit takes as many cycles of n SMs there as on the measured device, so φ of a unit is that of the
+measured device with as many SMs as the other one has (`shares_with`). Small work leaves most of a large GPU idle, so a
+seventh of it is far less than seven times slower: a ResNet-50 at batch 1 twice, not five times as its peaks would say.
+
 Consequences: more SMs or bandwidth are never slower, a slice draws no more than the whole, and all SMs give the latency
 of the whole device.
 
@@ -30,13 +34,13 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.devices import Slice
+from foretell.devices import Device, Slice, find_device
 from foretell.errors import ModelError
 from foretell.features import Units, extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.predictors.fitted_files import read_shipped
 from foretell.predictors.protocol import Predictor
-from foretell.predictors.roofline import LEAST_LATENCY_MS
+from foretell.predictors.roofline import CONSTANTS_FROM, LEAST_LATENCY_MS
 from foretell.predictors.slices.features import (
     SLICE_COLUMNS,
     SLICE_SCHEMA,
@@ -44,6 +48,7 @@ from foretell.predictors.slices.features import (
     launches_of,
     traffic_shares,
 )
+from foretell.predictors.transfer.predictor import on_source
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import ms, per_second, seconds_from_ms, seconds_from_us
 
@@ -52,6 +57,7 @@ _FULL_COST_BELOW = 0.9  # share of the SMs: from here to all of them the cost of
 _LARGE_COST = 0.02  # of the latency: a smaller cost of MPS is not worth a warning
 _MIG_WIDTH = 0.3  # log(ratio): MIG was not measured, so its intervals are wider
 _MIG_WARNING = "MIG was not measured: SMs scale as under MPS, bandwidth as the instance owns it."
+_OTHER_WARNING = "Slices were measured on an {} alone: those of other GPUs follow it, SM for SM."
 _MAX_LOGIT = 20.0  # beyond this the logistic function is 0 or 1, and exp would overflow
 
 Values = NDArray[np.float64]
@@ -108,9 +114,15 @@ class SliceModel:
         rows = (describe_scaling(features, unit_us, green=green) - self.middle) / self.spread
         return logistic(self.base + rows @ np.array(self.weights))
 
-    def unit_times_us(self, features: NDArray[np.float32], unit_us: Values, part: Slice, device_sms: int) -> Values:
-        """The time of each unit on a part of the device, from its time on the whole."""
-        shares = self.scaled_shares(features, unit_us, green=part.kind == "sms")
+    def unit_times_us(
+        self, features: NDArray[np.float32], unit_us: Values, part: Slice, device_sms: int, shares: Values | None = None
+    ) -> Values:
+        """The time of each unit on a part of the device, from its time on the whole.
+
+        ``shares`` are those that are spread over the SMs, where they were found on another device.
+        """
+        if shares is None:
+            shares = self.scaled_shares(features, unit_us, green=part.kind == "sms")
         ratio = 1.0 + shares * (device_sms / part.sms - 1.0)
         if part.kind == "mig":
             traffic = traffic_shares(features, unit_us)
@@ -123,9 +135,13 @@ class SliceModel:
             return 0.0
         return self.mps_launch_us * float(share_of_launch_cost(part.sms / device_sms))
 
-    def power_w(self, whole: Estimate, scale: float) -> Estimate:
-        """The power on a slice that is ``scale`` times slower than the whole device."""
-        return Estimate(*(_sliced_w(value, scale, self.floor_w) for value in (whole.value, whole.low, whole.high)))
+    def power_w(self, whole: Estimate, scale: float, tdp_ratio: float = 1.0) -> Estimate:
+        """The power on a slice that is ``scale`` times slower than the whole device.
+
+        ``tdp_ratio`` is the power limit of the device over that of the fitted one: the floor is in proportion to it.
+        """
+        floor_w = self.floor_w * tdp_ratio
+        return Estimate(*(_sliced_w(value, scale, floor_w) for value in (whole.value, whole.low, whole.high)))
 
     def width(self, share: float) -> float:
         """The error in log(ratio) that nine in ten stay below on a share of the SMs."""
@@ -134,6 +150,18 @@ class SliceModel:
         known, errors = zip(*sorted(self.errors), strict=True)
         # beyond the measured shares, `np.interp` takes the nearest one
         return float(np.interp(share, known, errors))
+
+
+def shares_with(shares: Values, fitted_sms: int, sms: int) -> Values:
+    """The shares φ of units on a device with ``sms`` SMs, from those on the fitted device.
+
+    A unit takes (1 − φ) + φ N / n of its time on n of the fitted device's N SMs; the other device is one with n.
+
+    >>> shares_with(np.array([0.0, 0.5, 1.0]), 132, 66).round(3).tolist()
+    [0.0, 0.667, 1.0]
+    """
+    spread = shares * fitted_sms / sms
+    return np.asarray(spread / (1.0 - shares + spread))
 
 
 def share_of_launch_cost(sm_share: Values | float) -> Values:
@@ -201,8 +229,10 @@ class SlicedPredictor:
         width = self.model.width(share) if scale > 1.0 else 0.0
         latency = _widened(full.latency_ms, scale, math.hypot(width, _MIG_WIDTH) if part.kind == "mig" else width)
         latency = latency.at_least(sliced.facts.get(LEAST_LATENCY_MS, 0.0))
+        elsewhere = () if self._is_fitted_to(workload) else (_OTHER_WARNING.format(self.model.device.upper()),)
         latency, warning = self._with_launch_cost(latency, units, part, workload.target.device.sms)
-        power = None if full.power_w is None else self.model.power_w(full.power_w, scale)
+        tdp_ratio = workload.target.device.tdp_w / find_device(self.model.device).tdp_w
+        power = None if full.power_w is None else self.model.power_w(full.power_w, scale, tdp_ratio)
         return replace(
             sliced,
             latency_ms=latency,
@@ -211,7 +241,7 @@ class SlicedPredictor:
             energy_j=energy_of(power, latency),
             breakdown=_breakdown(units, part_us, latency.value, sliced.breakdown),
             extrapolated=full.extrapolated or part.kind == "mig",
-            warnings=(*full.warnings, *([_MIG_WARNING] if part.kind == "mig" else []), *warning),
+            warnings=(*full.warnings, *([_MIG_WARNING] if part.kind == "mig" else []), *elsewhere, *warning),
         )
 
     def _with_launch_cost(
@@ -237,23 +267,34 @@ class SlicedPredictor:
         # units that are equal on the slice may differ on the whole device: the mean of their times
         return np.asarray(np.bincount(units.member, part_us, len(units)) / units.counts)
 
+    def _is_fitted_to(self, workload: Workload) -> bool:
+        return workload.target.device.id == self.model.device
+
     def _times_us(self, workload: Workload, units: Units) -> tuple[Values, Values]:
         """The time of each unit on the whole device, and on its part."""
-        part, distinct = workload.target.slice, DistinctUnits.of(units)
+        part, device, distinct = workload.target.slice, workload.target.device, DistinctUnits.of(units)
         assert part is not None
-        whole_us = self.whole_device.unit_times_us(on_whole_device(workload), distinct)
-        part_us = self.model.unit_times_us(distinct.features, whole_us, part, workload.target.device.sms)
-        return whole_us[distinct.member], part_us[distinct.member]
+        whole_us = self.whole_device.unit_times_us(on_whole_device(workload), distinct)[distinct.member]
+        shares = None if self._is_fitted_to(workload) else self._shares_elsewhere(workload, part)
+        return whole_us, self.model.unit_times_us(units.features, whole_us, part, device.sms, shares)
+
+    def _shares_elsewhere(self, workload: Workload, part: Slice) -> Values:
+        """The share of each unit's time that is spread over the SMs of a device that the model was not fitted to."""
+        there = on_source(workload)
+        shares = self.model.scaled_shares(there.units.features, there.unit_us, green=part.kind == "sms")
+        return shares_with(shares, find_device(self.model.device).sms, workload.target.device.sms)
 
 
-def on_slices(predictor: Predictor, device: str) -> Predictor:
-    """The predictor with the shipped model of slices; the predictor itself where there is no such model."""
-    model = shipped(device)
-    return (
-        SlicedPredictor(predictor, model)
-        if model is not None and isinstance(predictor, UnitTimePredictor)
-        else predictor
-    )
+def on_slices(predictor: Predictor, device: Device) -> Predictor:
+    """The predictor with the shipped model of slices; the predictor itself where there is no such model.
+
+    GPUs of NVIDIA that have none of their own take the one of the measured device.
+    """
+    transferred = device.is_nvidia and bool(device.boost_clock_mhz)
+    model = shipped(device.id) or (shipped(CONSTANTS_FROM) if transferred else None)
+    if model is None or not isinstance(predictor, UnitTimePredictor):
+        return predictor
+    return SlicedPredictor(predictor, model)
 
 
 def on_whole_device(workload: Workload) -> Workload:

@@ -3,7 +3,9 @@
 `foretell.predictors.transfer.model` has the rule for a unit. Here the units of a workload are summed, brought within
 what is physically possible, and given an interval. It comes from GPUs that were left out of the fit: an error of the
 whole device, which many units share, and one of each unit, which shrinks as units average out. Where nothing of a
-GPU's architecture was in the public measurements, the first is wider.
+GPU's architecture was in the public measurements, the first is wider. What the measured device's predictor doubts, this
+one doubts too: the interval there is a third part of the width, and a warning names the parts of a workload that are
+unlike anything measured there.
 
 Power: the load and the clock say which share of the power limit arithmetic needs; a byte takes as much energy as on the
 measured device; the power at rest is the roofline's share of the limit. Memory is the roofline's.
@@ -11,7 +13,7 @@ measured device; the power at rest is the roofline's share of the limit. Memory 
 
 import math
 import weakref
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from foretell.devices import Device, find_device
 from foretell.errors import InputError
 from foretell.features import COLUMNS, Units, extract_units
-from foretell.features.pooled import DistinctUnits
+from foretell.features.pooled import DistinctUnits, Setting
 from foretell.graph import Graph
 from foretell.predictors.fitted_files import best_fitted
 from foretell.predictors.options import with_options
@@ -35,7 +37,9 @@ from foretell.predictors.roofline import (
 )
 from foretell.predictors.transfer.clock import base_share, squared_voltage
 from foretell.predictors.transfer.model import Places, TransferModel, Transferred, UnitWork, shipped_numbers
-from foretell.predictors.unit.predictor import operator_shares, shipped
+from foretell.predictors.unit.model import WorkloadPrediction
+from foretell.predictors.unit.predictor import doubts, operator_shares, shipped
+from foretell.predictors.unit.reach import Reach
 from foretell.records import Estimate, Prediction, Target, Workload
 from foretell.units import ms, per_second, seconds_from_ms, seconds_from_us
 
@@ -43,9 +47,29 @@ _COMPUTE, _MEMORY = (COLUMNS.index(name) for name in ("log_compute_us", "log_mem
 
 Values = NDArray[np.float64]
 # A sweep predicts one graph for many devices. By the id of a graph: a weak reference to it, which clears the entry when
-# the graph is gone, and by setting the features and times of its units on the H200.
-_Known = tuple[NDArray[np.float32], Values]
-_cache: dict[int, tuple["weakref.ref[Graph]", dict[tuple[str | bool | None, ...], _Known]]] = {}
+# the graph is gone, and by setting what its units take on the H200.
+_cache: dict[int, tuple["weakref.ref[Graph]", dict[tuple[str | bool | None, ...], "OnSource"]]] = {}
+
+
+@dataclass(frozen=True)
+class OnSource:
+    """A workload on the measured device: its units, and what the predictor of that device says about them."""
+
+    units: Units
+    distinct: DistinctUnits
+    prediction: WorkloadPrediction
+    reach: Reach
+
+    @property
+    def unit_us(self) -> Values:
+        """The time of each unit there."""
+        return self.prediction.unit_us[self.distinct.member]
+
+    @property
+    def half_width(self) -> float:
+        """Half of the width of the interval there, in log(ratio)."""
+        latency = self.prediction.estimates["latency_ms"]
+        return math.log(latency.high / latency.value)
 
 
 class TransferPredictor:
@@ -66,9 +90,10 @@ class TransferPredictor:
         units = extract_units(workload)
         if not len(units) or base.power_w is None:
             return RooflinePredictor().predict(workload)
+        source = on_source(workload)
         there = self._transferred(workload, units)
         latency_ms = ms(seconds_from_us(float(there.times_us.sum())))
-        width = math.exp(self._half_width(workload.target.device, there.times_us))
+        width = math.exp(math.hypot(self._half_width(workload.target.device, there.times_us), source.half_width))
         latency = Estimate(latency_ms, latency_ms / width, latency_ms * width).at_least(base.facts[LEAST_LATENCY_MS])
         power = _power(workload, units, there)
         seconds = (seconds_from_ms(time_ms) for time_ms in (latency.value, latency.low, latency.high))
@@ -81,7 +106,14 @@ class TransferPredictor:
             power_w=power,
             energy_j=Estimate(*energy),
             breakdown=operator_shares(units, there.times_us, latency.value),
-            warnings=(extrapolated(workload.target.device), *_throttling(workload, there), *base.warnings),
+            warnings=(
+                extrapolated(workload.target.device),
+                *_throttling(workload, there),
+                *base.warnings,
+                *doubts(
+                    source.reach, source.distinct, source.prediction, there.times_us[source.distinct.first], "an H200"
+                ),
+            ),
             extrapolated=True,
         )
         return with_options(answer, workload)
@@ -97,10 +129,10 @@ class TransferPredictor:
             raise InputError(
                 f"transfer needs a GPU whose clock is known; {hardware.device.id} is not: use --predictor roofline."
             )
-        features, source_us = _on_source(workload, source)
+        known = on_source(workload)
         compute_us, memory_us = (np.exp2(units.features[:, at].astype(np.float64)) for at in (_COMPUTE, _MEMORY))
         first = np.zeros(1, np.intp)
-        work = UnitWork(features, source_us, compute_us, memory_us, np.ones(len(units)), first)
+        work = UnitWork(known.units.features, known.unit_us, compute_us, memory_us, np.ones(len(units)), first)
         return self._numbers.times_us(work, Places.of(hardware, source), source)
 
     def _half_width(self, device: Device, times_us: Values) -> float:
@@ -150,16 +182,22 @@ def _power(workload: Workload, units: Units, there: Transferred) -> Estimate:
     return Estimate(power_w, power_w * POWER_LOW, min(power_w * POWER_HIGH, device.tdp_w))
 
 
-def _on_source(workload: Workload, source: Device) -> _Known:
-    """The features and times of the units on the measured device, cached while the graph lives."""
+def on_source(workload: Workload) -> OnSource:
+    """What the predictor of the measured device says about a workload, cached while the graph lives."""
     graph_id, runtime = id(workload.graph), workload.target.runtime
     key = (workload.mode, workload.dtype, workload.optimizer, workload.channels_last, runtime)
     if graph_id not in _cache:
         _cache[graph_id] = weakref.ref(workload.graph, lambda _: _cache.pop(graph_id, None)), {}
     by_setting = _cache[graph_id][1]
     if key not in by_setting:
-        units = extract_units(replace(workload, target=Target(source, None, runtime)))
+        source = find_device(CONSTANTS_FROM)
+        there = replace(workload, target=Target(source, None, runtime))
+        units, counted = extract_units(there), analytic_prediction(there)
         distinct = DistinctUnits.of(units)
-        times_us = shipped(source.id, best_fitted(source.id) or "").times_us(distinct)[distinct.member]
-        by_setting[key] = units.features, times_us
+        model = shipped(source.id, best_fitted(source.id) or "")
+        assert counted.memory_mib is not None
+        assert counted.power_w is not None
+        setting = Setting.of(there, counted.memory_mib.value)
+        prediction = model.predict(distinct, setting, counted.power_w.value)
+        by_setting[key] = OnSource(units, distinct, prediction, model.reach)
     return by_setting[key]

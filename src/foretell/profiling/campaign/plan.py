@@ -103,6 +103,8 @@ class Colocation:
     ``groups`` are drawn for every method. ``together_s`` is the usual window; slow steps get a longer one.
     ``percentages`` limit the processes under MPS, in turn. The first ``copies`` workloads also meet themselves.
     ``mixes`` are queues of jobs, measured before the groups.
+
+    On a CPU, ``core_sets`` sets of two cores work side by side, each with so many ``processes``; a group shares a set.
     """
 
     methods: tuple[str, ...] = ("mps", "time-slicing")
@@ -114,6 +116,7 @@ class Colocation:
     percentages: tuple[float, ...] = ()
     copies: int = 0
     mixes: int = 0
+    core_sets: int = 0
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ _COLUMNS = (
     "workload_id", "spec", "family", "part", "mode", "optimizer", "dtype", "batch_size", "input_shape", "status",
     "latency_ms", "latency_source", "noisy", "reserved_mib", "channels_last",
 )  # fmt: skip
+_TIMED = ("cuda-graph", "cpu-timer")  # what can be replayed: not sums of kernels
 _NEWER = ("channels_last",)  # columns that older tables lack
 
 
@@ -96,8 +97,9 @@ def _fits(row: Row, part: Part, plan: Plan) -> bool:
     limits = plan.selection
     return bool(
         row["status"] == "ok"
-        and row["latency_source"] == "cuda-graph"
-        and not row["noisy"]
+        and row["latency_source"] in _TIMED
+        # a host's noise says nothing about the workload
+        and (not row["noisy"] or row["latency_source"] == "cpu-timer")
         and limits.min_latency_ms <= row["latency_ms"] <= limits.max_latency_ms
         and (row["reserved_mib"] or 0.0) <= limits.max_memory_mib
         and row["mode"] in part.modes

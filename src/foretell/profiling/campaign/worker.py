@@ -316,7 +316,9 @@ def main(arguments: list[str]) -> int:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     import torch
 
-    torch.set_num_threads(measuring.threads if settings["device"] == "cpu" else 1)
+    # ONNX Runtime has threads of its own, which wait busily: PyTorch's, for the reference product, would disturb them
+    own_threads = settings["device"] == "cpu" and measuring.runtime == "eager"
+    torch.set_num_threads(measuring.threads if own_threads else 1)
     if settings["device"] == "cpu":
         keep_to_cores(measuring.threads)
     device_lock = DeviceLock(Path(settings["folder"]), settings["worker"])
@@ -326,6 +328,10 @@ def main(arguments: list[str]) -> int:
     if not fresh:
         runtime.open(tracing=settings["role"] == "trace")
     preload(settings["preload"])
+    if measuring.runtime == "onnxruntime":
+        from foretell.profiling.runtimes.onnx_runtime import load_converter
+
+        load_converter()
     stop_garbage_collection()
     worker = Worker(runtime, measuring, limits, send, device_lock if fresh else None)
     worker.try_device()

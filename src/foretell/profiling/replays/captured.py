@@ -19,7 +19,7 @@ import torch
 from foretell.processes.device_lock import DeviceLock
 from foretell.profiling.campaign.plan import Measuring
 from foretell.profiling.first_run import spread
-from foretell.profiling.runtimes.cpu import CpuRuntime
+from foretell.profiling.runtimes.cpu import CpuRuntime, Reference, time_ms
 from foretell.profiling.runtimes.cuda import CudaRuntime
 from foretell.profiling.steps import Step
 from foretell.units import ms, seconds_from_ms
@@ -33,6 +33,7 @@ _MIN_REPLAYS, _MAX_REPLAYS = 5, 100
 _CHUNK_MS = 4.0
 _IN_FLIGHT = 2
 _SPIN_S = 0.002
+_REFERENCE_RUNS = 5
 
 
 class NoDeviceLock(DeviceLock):
@@ -204,6 +205,10 @@ class CudaReplays(CudaRuntime):
         """The current clock of the multiprocessors."""
         return self._nvml.clock_mhz() if self._has_nvml else None
 
+    def reference_ms(self) -> float | None:
+        """Nothing: the clock tells how fast a GPU is."""
+        return None
+
     def works(self) -> bool:
         """Whether the device context still works."""
         try:
@@ -220,10 +225,11 @@ class CudaReplays(CudaRuntime):
 
 
 class CpuReplays(CpuRuntime):
-    """The same interface on the host's processor, where a replay is a run; for tests only."""
+    """The same interface on the host's processor, where a replay is a run."""
 
     def __init__(self, measuring: Measuring) -> None:
         super().__init__(NoDeviceLock(), measuring)
+        self._product: Reference | None = None
 
     def open(self, *, tracing: bool = False) -> None:
         """Nothing has to be created."""
@@ -275,6 +281,12 @@ class CpuReplays(CpuRuntime):
     def clock_mhz(self) -> int | None:
         """Not read."""
         return None
+
+    def reference_ms(self) -> float | None:
+        """How long the reference product takes now, when caches have it: what other minutes are compared with."""
+        product = self._product = self._product or Reference()
+        product.run()
+        return statistics.median(time_ms(product.run) for _ in range(_REFERENCE_RUNS))
 
     def works(self) -> bool:
         """A processor always works."""

@@ -182,6 +182,7 @@ class ReplayWorker:
         answer: Message = {"event": "replayed", "id": workload_id, "status": "ok"}
         try:
             captured = self._prepared[workload_id].captured[self._sm_counts[0]]
+            answer["reference_ms"] = self._runtime.reference_ms()
             if message.get("start") is None:
                 answer["moments"] = self._alone(captured)
             else:
@@ -256,6 +257,8 @@ def main(arguments: list[str]) -> int:
     # set before torch is imported: the driver reads these for the first context, which an import may create
     os.environ.update(settings.get("environment", {}))
     os.environ.update(settings.get("environments", {}).get(settings["role"], {}))
+    if settings.get("cores"):
+        os.sched_setaffinity(0, settings["cores"])
     send = redirect_output()
     import torch
 

@@ -28,7 +28,10 @@ _REFERENCE_SIZE = 192  # the operands are smaller than the L2 cache of every ser
 
 
 class Reference:
-    """The reference: a product of two square matrices in fp32, with the threads of the process."""
+    """The reference: a product of two square matrices in fp32, with PyTorch's threads of the process.
+
+    Beside ONNX Runtime that is one thread, however many its session has.
+    """
 
     def __init__(self) -> None:
         import torch
@@ -44,7 +47,8 @@ class Reference:
         self._product(self._left, self._right, out=self._out)
 
 
-def _time_ms(run: Callable[[], object]) -> float:
+def time_ms(run: Callable[[], object]) -> float:
+    """How long one run takes."""
     begin = time.perf_counter()
     run()
     return ms(time.perf_counter() - begin)
@@ -115,10 +119,10 @@ class CpuRuntime:
                 break
             if reference is not None:
                 reference.run()  # the step has taken its place in the caches
-                beside.append(_time_ms(reference.run))
+                beside.append(time_ms(reference.run))
             # a round of a fast step has many runs: the reference has taken its place in the caches
             runs = 1 if not rounds else min(_MOST_RUNS, max(1, int(_ROUND_MS / max(rounds[-1], _LEAST_MS))))
-            times = [_time_ms(step.run) for _ in range(runs)]
+            times = [time_ms(step.run) for _ in range(runs)]
             rounds.append(statistics.median(times))
             repeats, least = repeats + runs, min(least, *times)
         mean, cv = spread(rounds)

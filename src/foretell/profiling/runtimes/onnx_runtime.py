@@ -135,6 +135,17 @@ def _export(source: Source, workload: Workload, folder: Path) -> str:
     return str(path)
 
 
+def load_converter() -> None:
+    """Import all that a conversion needs, by converting one layer: processes that are forked later have it loaded."""
+    import torch
+
+    require("onnxscript", extra="profile", purpose="Converting torch models to ONNX")
+    require("onnxruntime", extra="profile", purpose="Running ONNX models")
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),), dynamo=True, verbose=False)
+
+
 def _feed(entry: Any, shape: Sequence[int]) -> Any:
     """Random values for one input."""
     import numpy

@@ -17,11 +17,13 @@ from torch import nn
 
 from foretell.profiling.workload import Value
 from foretell.profiling.zoos.operators.contractions import ATTENTION, CONTRACTIONS
+from foretell.profiling.zoos.operators.convolutions import CONVOLUTIONS, FIRST_LAYERS, TRANSPOSED
 from foretell.profiling.zoos.operators.drawing import Drawn, Kinds, Shape
 from foretell.profiling.zoos.operators.elementwise import ELEMENTWISE
 from foretell.profiling.zoos.operators.gathers import GATHERS
 from foretell.profiling.zoos.operators.pictures import PICTURES
 from foretell.profiling.zoos.operators.recurrence import RECURRENCE
+from foretell.profiling.zoos.operators.rows import FEW_ROWS, LONG_ROWS, SHORT_SUMS
 from foretell.profiling.zoos.operators.signals import NORMS, SIGNALS
 from foretell.profiling.zoos.operators.spectra import SPECTRA
 from foretell.profiling.zoos.operators.usual import ALL, PRODUCTS, SPREAD
@@ -38,7 +40,8 @@ FOCUSES: Mapping[str, Kinds] = MappingProxyType(
     {
         "signals": SIGNALS, "norms": NORMS, "recurrence": RECURRENCE, "contractions": CONTRACTIONS,
         "attention": ATTENTION, "spectra": SPECTRA, "elementwise": ELEMENTWISE, "gathers": GATHERS,
-        "pictures": PICTURES,
+        "pictures": PICTURES, "first_layers": FIRST_LAYERS, "transposed": TRANSPOSED, "convolutions": CONVOLUTIONS,
+        "few_rows": FEW_ROWS, "short_sums": SHORT_SUMS, "long_rows": LONG_ROWS,
     }
 )  # fmt: skip
 _FOCUS_MAX_ELEMENTS = 1 << 24

@@ -170,7 +170,8 @@ FAMILIES = tuple(f"synthetic-{name}" for name in _DRAWS)
 _SUBJECTS = MappingProxyType(
     {
         "signals": 120, "norms": 120, "recurrence": 30, "contractions": 120, "attention": 60, "spectra": 120,
-        "elementwise": 150, "gathers": 120, "pictures": 100,
+        "elementwise": 150, "gathers": 120, "pictures": 100, "first_layers": 200, "transposed": 200,
+        "convolutions": 250, "few_rows": 300, "short_sums": 250, "long_rows": 250,
     }
 )  # fmt: skip
 _TRAINED = 0.6  # of the operators of a subject; their gradients take about twice as long

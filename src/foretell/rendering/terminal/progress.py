@@ -12,13 +12,13 @@ PLAIN_LINE_AFTER_S = 15.0  # most commands are faster: logs and pipes stay free 
 
 @contextmanager
 def working(what: str) -> Iterator[Callable[[str], None]]:
-    """Show that ``what`` is in progress; what it yields is called with the part that is at work."""
+    """Show that ``what`` is in progress; what is yielded shows another text on a terminal."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.text import Text
 
         with Console(stderr=True).status(Text(printable(f"{what} …")), spinner="dots") as status:
-            yield lambda part: status.update(Text(printable(f"{what}: {part} …")))
+            yield lambda text: status.update(Text(printable(f"{text} …")))
         return
     line = printable(f"foretell: still {what[0].lower()}{what[1:]} …")
     timer = threading.Timer(PLAIN_LINE_AFTER_S, lambda: print(line, file=sys.stderr))  # noqa: T201

@@ -166,7 +166,9 @@ def _traced(store: Path, log: Log) -> dict[str, Calls]:
             counters = counted.get(workload_id)
             readings = align(trace, counters) if counters is not None else {}
             matched, known = matched + len(readings), known + (0 if counters is None else len(counters["sequence"]))
-            by_workload[workload_id] = _calls(trace, names, nodes[workload_id], readings)
+            # old traces have no grids: then a later one tells how kernels were launched
+            if calls := _calls(trace, names, nodes[workload_id], readings):
+                by_workload[workload_id] = calls
     if known:
         log(f"{matched} of {known} counted kernels were found in the traces")
     return by_workload

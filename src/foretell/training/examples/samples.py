@@ -23,6 +23,7 @@ from foretell.features.versions import FEATURES_VERSION
 from foretell.files import write_whole
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.sample import TRUTHS, Sample
+from foretell.predictors.unit.pace import REFERENCE_MS
 from foretell.profiling.zoos.wild.zoo import judges
 from foretell.records import Target
 from foretell.training.examples.graphs import GraphKey
@@ -30,14 +31,14 @@ from foretell.training.examples.workloads import Example, Row, measured_rows, re
 
 _TABLES = ("measurements", "kernels", "kernel_nodes", "graphs")
 BENCH = "synthetic-operators"
-REFERENCE_MS = 0.14  # a product of 192 × 192 matrices in fp32 on one core; times on CPUs are brought to this pace
+UNIT_TIMES_VERSION = 2  # raise it when units get other times from the same traces
 _WHOLE = ("cuda-graph", "cpu-timer")  # sources of a latency that is one run of the whole model
 Log = Callable[[str], None]
 
 
 def read_samples(store: Path, device: str, cache: Path, log: Log = lambda _: None) -> list[Sample]:
     """The samples of a device, from the cache where there is one; it is written completely or not at all."""
-    file = cache / f"samples-{device}-{fingerprint(store, device)}.npz"
+    file = cache / f"samples-{device}-{fingerprint(store, device, unit_times=UNIT_TIMES_VERSION)}.npz"
     if file.exists():
         return _load(file)
     failures: Counter[str] = Counter()
@@ -87,10 +88,12 @@ def sample_of(example: Example) -> Sample:
     units = DistinctUnits.of(example.units)
     unit_us = None
     if example.unit_us is not None:
-        spent = np.zeros(len(units))
+        spent, without = np.zeros(len(units)), np.zeros(len(units))
         # equal units may have different traced times: each gets their mean
         np.add.at(spent, units.member, example.unit_us)
-        unit_us = spent / units.counts
+        np.add.at(without, units.member, example.unit_us == 0)
+        # where some of them have no kernel, those of the others may be theirs: the time is not known
+        unit_us = np.where((without > 0) & (without < units.counts), np.nan, spent / units.counts)
     row = example.row
     pace = _pace(row)
     if unit_us is not None:

@@ -4,6 +4,7 @@ Where a workload was traced, the time of each unit is known too: that of the ker
 forward and backward apart.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from foretell.datasets.parquet_files import find_files, read_columns
 from foretell.errors import ForetellError
 from foretell.features import Units, extract_units
+from foretell.frontends.torch.composed import EINSUM_STEP
 from foretell.graph import Graph, parse_dtype
 from foretell.records import Target, Workload
 from foretell.training.examples.calls import OPTIMIZER
@@ -116,18 +118,31 @@ def _example(
 
 
 def unit_times(workload: Workload, units: Units, trace: Trace, nodes: Mapping[int, int]) -> NDArray[np.float64]:
-    """The traced microseconds of each unit; NaN where its kernels may have overlapped."""
+    """The traced microseconds of each unit; NaN where its kernels may have overlapped, or are not its alone."""
     spent: Counter[tuple[str, int]] = Counter()
     for call, busy_us in zip(trace.calls, trace.busy_us, strict=True):
         node = nodes[call.op_index]
         spent["optimizer" if node == OPTIMIZER else call.phase, node] += busy_us  # type: ignore[assignment]
     positions = running_positions(workload)
+    for node in divided_nodes(workload.graph):
+        spent["forward", node] = spent["backward", node] = math.nan  # type: ignore[assignment]
     times = np.zeros(len(units))
     for number, (phase, members) in enumerate(zip(units.phases, units.nodes, strict=True)):
         # the update of the parameters is one unit without nodes
         keys = [OPTIMIZER] if phase == "optimizer" else [positions[member] for member in members]
         times[number] = sum(spent[phase, key] for key in keys)
     return times
+
+
+def divided_nodes(graph: Graph) -> set[int]:
+    """The nodes that are parts of one ``einsum`` of three or more operands: a trace has one call for all of them."""
+    step = f"_{EINSUM_STEP}"
+    divided = {node.name.rpartition(step)[0] for node in graph.nodes if node.op in ("Einsum", "Mul")} - {""}
+    return {
+        position
+        for position, node in enumerate(graph.nodes)
+        if node.name in divided or node.name.rpartition(step)[0] in divided
+    }
 
 
 def running_positions(workload: Workload) -> list[int]:

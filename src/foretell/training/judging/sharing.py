@@ -27,10 +27,11 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Judged:
-    """A member of a group: how many members were held out, and its log slowdown, measured and predicted."""
+    """A member of a group: how many members were in the fold that was held out, and its log slowdown."""
 
     row: Mapping[str, Any]
     members: int
+    fold: int
     unseen: int
     truth: float
     predicted: float
@@ -81,24 +82,12 @@ def tables_of(judged: Sequence[Judged], source: str) -> list[Comparison]:
         rows = {name: _figures(own, name) for name in (SHARING, *own[0].others)}
         title = f"{method}: slowdown of {len(own)} jobs in groups; times of units {source}"
         tables.append(Comparison(title, rows, shares=frozenset(next(iter(rows.values())))))
-    mps = [one for one in judged if one.row["method"] == "mps"]
-    if mps:
-        edges = [*_SIZES, np.inf]
-
-        def size(one: Judged) -> str:
-            truth = float(np.exp(one.truth))
-            low = max((edge for edge in _SIZES if edge <= max(truth, 1.0)), default=1.0)
-            return f"{low:g} to {edges[edges.index(low) + 1]:g}"
-
-        by: dict[str, Callable[[Judged], str]] = {
-            "measured slowdown": size,
-            "dtype": lambda one: str(one.row["dtype"]),
-            "mode": lambda one: str(one.row["mode"]),
-            "limit of SMs": lambda one: "limited" if (one.row.get("percentage") or 100) < 100 else "none",
-        }
-        tables += [_parts(mps, f"mps, by {name}", name, key) for name, key in by.items()]
-        tables.append(_worst_families(mps))
-        tables.append(_worst(mps))
+    # time-slicing is one number, whatever runs: there is nothing to look into
+    for method in sorted({one.row["method"] for one in judged} - {"time-slicing"}):
+        own = [one for one in judged if one.row["method"] == method]
+        tables += [_parts(own, f"{method}, by {name}", name, key) for name, key in _BY.items()]
+        tables.append(_worst_families(own, method))
+        tables.append(_worst(own, method))
     return tables
 
 
@@ -114,8 +103,22 @@ def _figures(judged: Sequence[Judged], name: str) -> dict[str, Cell]:
     return cells
 
 
-def _worst_families(judged: Sequence[Judged]) -> Comparison:
-    table = _parts(judged, f"mps, the {_WORST} worst families", "family", lambda one: str(one.row["family"]))
+def _size(one: Judged) -> str:
+    truth, edges = float(np.exp(one.truth)), [*_SIZES, np.inf]
+    low = max((edge for edge in _SIZES if edge <= max(truth, 1.0)), default=1.0)
+    return f"{low:g} to {edges[edges.index(low) + 1]:g}"
+
+
+_BY: Mapping[str, Callable[[Judged], str]] = {
+    "measured slowdown": _size,
+    "dtype": lambda one: str(one.row["dtype"]),
+    "mode": lambda one: str(one.row["mode"]),
+    "limit of SMs": lambda one: "limited" if (one.row.get("percentage") or 100) < 100 else "none",
+}
+
+
+def _worst_families(judged: Sequence[Judged], method: str) -> Comparison:
+    table = _parts(judged, f"{method}, the {_WORST} worst families", "family", lambda one: str(one.row["family"]))
     worst = sorted(table.rows.items(), key=lambda row: -float(row[1]["mape"] or 0.0))  # type: ignore[arg-type]
     return replace(table, rows=dict(worst[:_WORST]))
 
@@ -134,7 +137,7 @@ def _parts(judged: Sequence[Judged], title: str, head: str, key: Callable[[Judge
     return Comparison(title, rows, ranked=False, shares=frozenset(("mape", "bias", "limits right")), head=head)
 
 
-def _worst(judged: Sequence[Judged]) -> Comparison:
+def _worst(judged: Sequence[Judged], method: str) -> Comparison:
     rows: dict[str, dict[str, Cell]] = {}
     # a job is judged once for each fold that its group has members in: the worst counts
     by_job = {
@@ -148,7 +151,7 @@ def _worst(judged: Sequence[Judged]) -> Comparison:
             "measured": float(np.exp(one.truth)),
             "predicted": float(np.exp(one.predicted)),
         }
-    return Comparison("mps, the worst twenty", rows, ranked=False, shares=frozenset(), head="job")
+    return Comparison(f"{method}, the worst twenty", rows, ranked=False, shares=frozenset(), head="job")
 
 
 def _error(one: Judged) -> float:
@@ -159,14 +162,20 @@ def _short(spec: str) -> str:
     return spec if len(spec) <= 40 else f"{spec[:39]}…"
 
 
-def write_page(tables: Sequence[Comparison], folder: Path) -> Path:
+def write_page(
+    tables: Sequence[Comparison],
+    folder: Path,
+    name: str = "sharing.md",
+    title: str = "Models that share a GPU",
+    command: str = "foretell evaluate sharing --report",
+) -> Path:
     """Write the tables as Markdown."""
     text = (
-        "# Models that share a GPU\n\n"
+        f"# {title}\n\n"
         "Mean error of the slowdown. A group is held out as soon as one of its architectures is: *some unseen*, or "
-        "*all unseen*; five folds. Remade by `foretell evaluate sharing --report`.\n\n"
+        f"*all unseen*; five folds. Remade by `{command}`.\n\n"
         "`limits right`: how often it says rightly whether a job keeps a limit of "
         f"{', '.join(f'{one:g}' for one in LIMITS)} times its latency alone."
     )
-    write_whole(folder / "sharing.md", page(text, tables))
-    return folder / "sharing.md"
+    write_whole(folder / name, page(text, tables))
+    return folder / name

@@ -28,7 +28,7 @@ from foretell.readable import Readable, flat_row, spell
 from foretell.records import Estimate
 from foretell.registry import did_you_mean
 from foretell.units import MEGA
-from foretell.workflows.advise import Renting, considered_devices, find_offers
+from foretell.workflows.advise import Renting, considered, find_offers
 from foretell.workflows.llm import LlmPrediction, check_numbers, gpus_together, served
 from foretell.workflows.sweep import ALL
 
@@ -193,7 +193,7 @@ def advise_llm(
     )
     choices: list[LlmChoice] = []
     refused: list[Refused] = []
-    for device in considered_devices(devices, renting):
+    for device in considered(devices, renting)[0]:
         progress(device.id)
         offers = [offer for offer in find_offers([device], renting) if offer.usd_per_h is not None]
         if not offers:

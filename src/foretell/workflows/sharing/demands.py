@@ -158,6 +158,8 @@ class _PredictedJob:
         if measured is not None and kind.slice is None and kind.method == MPS and kind.max_jobs > 1:
             job = describe_launches(measured.model, self._workload(kind.device, None), self._spec.percentage)
             measured.launches[kind.name, self._number] = job
+            if part is None:
+                return replace(whole, alone_ms=whole.alone_ms + job.mps_ms)
         if part is None:
             return whole
         prediction = self._predict(kind.device, part)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MOST = {2: 2_000, 3: 128}  # groups of so many jobs that the model is asked about: half a minute in all
 _AT_A_TIME = {2: 256, 3: 32}
-_CAUTION = 0.6  # of the width of a 90 % interval: one standard deviation of a normal error
+CAUTION = 0.6  # of the width of a 90 % interval: one standard deviation of a normal error
 _MARGIN_OF_RULE = 0.15
 
 
@@ -72,7 +72,7 @@ class GroupSlowdowns:
         known = self._logs(kind, profiles)
         if known is None:
             return [_MARGIN_OF_RULE] * len(profiles)
-        return [math.expm1(_CAUTION * width) for _, width in known]
+        return [math.expm1(CAUTION * width) for _, width in known]
 
     def _logs(self, kind: PlaceKind, profiles: Sequence[Profile]) -> list[tuple[float, float]] | None:
         """The log slowdown of each member and the width of its interval; None where the models do not know."""

@@ -1,11 +1,12 @@
 """Workflows: a workload as the others on its GPU feel it, for whoever predicts slowdowns: share, pack and advise."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from foretell.devices import Device
 from foretell.errors import InputError
-from foretell.records import Workload
+from foretell.records import Estimate, Workload
 from foretell.workflows.workload import choose_predictor
 
 if TYPE_CHECKING:
@@ -37,3 +38,26 @@ def describe_launches(
         raise InputError(f"{workload.graph.name} computes nothing, so nothing can be shared.")
     times_us = selected.unit_times_us(whole, units)
     return model.job(units.features, units.counts, times_us, (percentage or 100) / 100)
+
+
+def are_cores_measured() -> bool:
+    """Whether anybody measured how processes share the cores of a CPU."""
+    from foretell.predictors.sharing.cores import shipped
+
+    return shipped() is not None
+
+
+def core_slowdowns(workloads: Sequence[Workload]) -> tuple[Estimate, ...]:
+    """How many times slower each workload is on two cores of a CPU that it shares with the others."""
+    from foretell.features import extract_units
+    from foretell.features.pooled import DistinctUnits
+    from foretell.predictors.sharing.cores import shipped, traffic_of
+
+    model, traffic = shipped(), []
+    assert model is not None
+    for workload in workloads:
+        units = DistinctUnits.of(extract_units(workload))
+        if not len(units):
+            raise InputError(f"{workload.graph.name} computes nothing, so nothing can be shared.")
+        traffic.append(traffic_of(units.features, units.counts, units.bound_us))
+    return model.slowdowns(traffic)

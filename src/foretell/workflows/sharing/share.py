@@ -1,4 +1,4 @@
-"""Workflows: predict how two or three models slow each other down on one GPU."""
+"""Workflows: predict how two or three models slow each other down on one GPU, or on two cores of a CPU."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,14 +12,14 @@ from foretell.readable import Readable, spell
 from foretell.records import Estimate, Prediction, Workload
 from foretell.registry import did_you_mean
 from foretell.units import bytes_from_gib, mib
-from foretell.workflows.sharing.launches import describe_launches, measured_model
+from foretell.workflows.sharing.launches import are_cores_measured, core_slowdowns, describe_launches, measured_model
 from foretell.workflows.workload import InputShape, choose_predictor, load_graph, read_configuration
 
 if TYPE_CHECKING:
     from foretell.predictors.sharing.model import SharingModel
 
-MPS, TIME_SLICING = "mps", "time-slicing"
-METHODS = (MPS, TIME_SLICING)
+MPS, TIME_SLICING, CORES = "mps", "time-slicing", "cores"
+METHODS = (MPS, TIME_SLICING, CORES)
 COUNTS = (2, 3)
 _MEASURED_ON = "h200"  # other GPUs are predicted as if they shared like this one
 _OTHER_DEVICE_WIDTH = 0.3  # log slowdown: sharing was not measured on other devices, so their intervals are wider
@@ -28,7 +28,7 @@ _SATURATED = "Each job is taken to run without a pause; one that waits for reque
 
 @dataclass(frozen=True)
 class SharedJob:
-    """One of the models: alone under its own limit of the SMs, and beside the others.
+    """One of the models: alone, under its own limit of the SMs and under MPS if that is the method, and beside others.
 
     ``together_ms`` and ``slowdown`` are None if the models do not fit; ``keeps_limit`` is None without a limit.
     """
@@ -121,7 +121,7 @@ def share(
     models: Sequence[Any],
     *,
     device: str | Device = "h200",
-    method: str = MPS,
+    method: str | None = None,
     batch_sizes: int | Sequence[int] = 1,
     dtypes: str | Sequence[str] = "fp32",
     modes: str | Sequence[str] = "inference",
@@ -137,12 +137,13 @@ def share(
     memory_limit_gib: float | None = None,
     timeout_s: float | None = None,
 ) -> Sharing:
-    """Predict how two or three models run on one GPU at the same time. One value of an option serves all models.
+    """Predict how two or three models run on one device at the same time. One value of an option serves all models.
 
     Args:
         models: Two or three models, each as for `foretell.predict`.
-        device: A GPU of the catalogue.
-        method: ``mps``: NVIDIA's Multi-Process Service; ``time-slicing``: without it, one process at a time.
+        device: A GPU of the catalogue, or cpu.
+        method: ``mps``, the default on a GPU: NVIDIA's Multi-Process Service; ``time-slicing``: without it, one process
+            at a time; ``cores``, the only one on a CPU: processes of one thread each on two cores.
         batch_sizes: Items in a batch.
         dtypes: fp32, tf32, fp16, bf16, …
         modes: inference, training, prefill or decode.
@@ -167,9 +168,9 @@ def share(
         count = 1 if isinstance(models, (str, bytes)) else len(models)
         raise InputError(f"Got {count} model{'' if count == 1 else 's'}; two or three can share a GPU here.")
     count = len(models)
-    if method not in METHODS:
+    if method is not None and method not in METHODS:
         raise InputError(f"Unknown method {method!r}.{did_you_mean(method, METHODS)}")
-    if method == TIME_SLICING and percentages is not None:
+    if method not in (None, MPS) and percentages is not None:
         raise InputError("Percentages are limits of MPS: leave them out, or use the method mps.")
     sizes, numbers = for_each(batch_sizes, count, "batch sizes"), for_each(dtypes, count, "dtypes")
     limits = [_check_limit(limit) for limit in for_each(limits_ms, count, "limits")]
@@ -183,7 +184,9 @@ def share(
         for part, size, dtype, mode in zip(parts, sizes, numbers, for_each(modes, count, "modes"), strict=True)
     ]  # fmt: skip
     place = configurations[0].target.device
-    model, is_measured = _sharing_model(place)
+    method = method or (CORES if place.is_cpu else MPS)
+    _check_method(place, method)
+    model, is_measured = (None, True) if place.is_cpu else _sharing_model(place)
     workloads = [
         configuration.workload(
             load_graph(
@@ -214,10 +217,16 @@ def share(
         warnings.append(f"They may need {memory.high:,.0f} MiB, more than the {capacity_mib:,.0f} that {place.id} has.")
     if memory is None:
         warnings.append("The predictor does not know the memory, so nothing says whether they fit.")
-    members = [
-        describe_launches(model, workload, part, predictor) for workload, part in zip(workloads, parts, strict=True)
-    ]
-    slowdowns = model.slowdowns(members, method)
+    if model is None:
+        slowdowns = core_slowdowns(workloads)
+        warnings.append("Each has one thread, and they share two cores; two threads of one core share more.")
+    else:
+        members = [
+            describe_launches(model, workload, part, predictor) for workload, part in zip(workloads, parts, strict=True)
+        ]
+        if method == MPS:
+            jobs = [_under_mps(job, member.mps_ms) for job, member in zip(jobs, members, strict=True)]
+        slowdowns = model.slowdowns(members, method)
     if not is_measured:
         slowdowns = tuple(_widened(slowdown, _OTHER_DEVICE_WIDTH) for slowdown in slowdowns)
         warnings.append(f"Sharing was measured on {_MEASURED_ON}, not on {place.id}: the intervals are wider.")
@@ -256,10 +265,17 @@ def _check_percentage(percentage: float | None) -> float | None:
     return percentage
 
 
+def _check_method(device: Device, method: str) -> None:
+    if device.is_cpu and method != CORES:
+        raise DeviceError(f"{method} is a way to share a GPU, and {device.id} is a CPU: leave it out, or use cores.")
+    if not device.is_cpu and method == CORES:
+        raise DeviceError(f"{device.id} is a GPU; models share it by {MPS} or {TIME_SLICING}.")
+    if device.is_cpu and not are_cores_measured():
+        raise DeviceError(f"{device.id} is a CPU, and nobody measured how models share it: see foretell devices.")
+
+
 def _sharing_model(device: Device) -> tuple["SharingModel", bool]:
-    """The model of sharing for a device, and whether it was fitted to that device."""
-    if device.is_cpu:
-        raise DeviceError(f"{device.id} is a CPU; models share a GPU here: see foretell devices.")
+    """The model of sharing for a GPU, and whether it was fitted to that GPU."""
     if device.vendor.lower() != "nvidia":
         raise DeviceError(f"MPS and time-slicing are NVIDIA's, and {device.id} is not: see foretell devices.")
     own = measured_model(device)
@@ -299,6 +315,14 @@ def slowed_down(alone_ms: Estimate, slowdown: Estimate) -> Estimate:
     below = math.hypot(math.log(alone_ms.value / alone_ms.low), math.log(slowdown.value / slowdown.low))
     above = math.hypot(math.log(alone_ms.high / alone_ms.value), math.log(slowdown.high / slowdown.value))
     return Estimate(value, value * math.exp(-below), value * math.exp(above))
+
+
+def _under_mps(job: SharedJob, added_ms: float) -> SharedJob:
+    """The job alone, with what MPS adds to its launches; the time under a limit of the SMs has that already."""
+    if job.percentage is not None and job.percentage < 100:
+        return job
+    alone = job.alone_ms
+    return replace(job, alone_ms=Estimate(alone.value + added_ms, alone.low + added_ms, alone.high + added_ms))
 
 
 def _together(job: SharedJob, slowdown: Estimate) -> SharedJob:
