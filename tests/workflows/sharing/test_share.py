@@ -95,7 +95,7 @@ def test_mistakes_are_one_clear_line(count: int, options: dict[str, Any], said: 
 
 
 def test_models_share_two_cores_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "shipped", lambda: cores.CoreModel((0.05, 0.1, 0.0, 0.1, 0.1), ((2, 0.1), (3, 0.2))))
+    monkeypatch.setattr(cores, "shipped", lambda: cores.CoreModel({2: (0.1, 0.1), 3: (0.5, 0.2)}))
     pair, trio = (share([tiny_onnx()] * count, device="cpu", batch_sizes=8) for count in (2, 3))
     assert pair.to_dict()["method"] == "cores"
     for sharing, least in ((pair, 1.0), (trio, 1.5)):
