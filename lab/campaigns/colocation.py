@@ -25,9 +25,9 @@ from foretell.profiling.campaign.rows import CampaignRows
 from foretell.profiling.campaign.selection import Chosen, choose
 from foretell.profiling.replays.mps import PERCENTAGE, MpsDaemon
 from foretell.profiling.replays.workers import WORKER, ReplayWorkers
-from lab.campaigns.cores import CORES, core_sets
 from lab.campaigns.colocation_groups import WHOLE, Candidate, Together, draw_groups, equal_groups, group_id
 from lab.campaigns.colocation_stage import Stage
+from lab.campaigns.cores import CORES, core_sets
 from lab.campaigns.mixes import TABLE as MIXES
 from lab.campaigns.mixes import draw_mixes, run_mix
 
