@@ -187,7 +187,7 @@ def test_a_class_of_the_glossary_is_in_the_file_beside_it(name: str, meaning: st
 
 
 def test_the_readme_and_reports_say_the_same_errors() -> None:
-    """Both come from predictors/judged.toml; the README's first row is about the default predictor of the H200."""
+    """Both come from predictors/unit/judged.toml; the README's first row is about the default predictor of the H200."""
     row = next(
         line
         for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()

@@ -31,7 +31,7 @@ def judged_errors(device: str, predictor: str) -> dict[str, float]:
     >>> judged_errors("h200", "unit-network")["latency_ms"]
     0.061
     """
-    judged = tomllib.loads((resources.files(__package__) / "judged.toml").read_text(encoding="utf-8"))
+    judged = tomllib.loads((resources.files(__package__) / "unit" / "judged.toml").read_text(encoding="utf-8"))
     card: Mapping[str, Any] = shipped_index().get(device, {}).get(predictor, {})
     errors = judged.get(device, {}).get(predictor) or card.get("held_out", {})
     return {name: error for name, error in errors.items() if isinstance(error, float)}

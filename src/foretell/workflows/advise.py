@@ -14,9 +14,6 @@ from foretell.advisors.prices import Price, load_prices, select_prices
 from foretell.devices import Device, Slice, find_device, parse_slice
 from foretell.errors import InputError
 from foretell.graph import Graph
-from foretell.predictors import Predictor
-from foretell.predictors.remembering import remembering
-from foretell.predictors.slices.model import on_slices
 from foretell.readable import Readable, flat_row, spell
 from foretell.records import Prediction, Target, Workload, interval
 from foretell.registry import did_you_mean
@@ -222,13 +219,9 @@ def _predictions(
     Larger batches take longer and need more, so they are not predicted.
     """
     graphs: dict[int, Graph] = {}  # made once: GPUs share what does not depend on them
-    whole: dict[str, Predictor] = {}
     for done, target in enumerate(targets):
         on_place(done, len(targets))
-        device = target.device
-        if device.id not in whole:
-            whole[device.id] = remembering(choose_predictor(None, replace(target, slice=None)))
-        predictor = whole[device.id] if target.slice is None else on_slices(whole[device.id], device)
+        predictor = choose_predictor(None, target)
         for size in batch_sizes:
             if size not in graphs:
                 graphs[size] = Configuration(target, size, dtype).workload(graph).graph
