@@ -1,6 +1,6 @@
 """The worlds of `benchmarks/packing.py`: kinds of jobs, their true slowdowns, and what a policy knows of them.
 
-H200: 40 workloads of `data/h200` whose kernels were traced, those that were measured together most often. The policy
+H200: 28 workloads of `data/h200` whose kernels were traced, those that were measured together most often. The policy
 knows what the product's model of sharing predicts, with times of units and launches by models that have not seen the
 architecture, and leaves the margin that `foretell pack` leaves. True slowdowns are measured ones where a group was
 measured under MPS, and the policy is told what a model says that was not fitted to one of the architectures. Other
@@ -36,7 +36,7 @@ from foretell.training import sharing
 from foretell.workflows.sharing.group_slowdowns import CAUTION
 
 FOLDS = 10
-KINDS = 40
+KINDS = 28
 NEAREST = 25  # groups of about the same slowdown, one of which lends its errors
 WORKLOADS = """
 WITH first AS (SELECT workload_id, min(campaign_id) AS campaign_id FROM kernels GROUP BY 1),

@@ -74,6 +74,14 @@ def test_what_a_graph_sets_for_all_its_nodes_sets_them_apart() -> None:
     assert len({id(record_of(variant, 4)) for variant in variants}) == 4
 
 
+def test_numbers_of_nodes_with_different_settings_never_meet() -> None:
+    names = [f"t{i}" for i in range(40)]
+    nodes = [Node(f"n{i}", f"Op{i}", (names[i],), (names[i + 1],)) for i in range(39)]
+    graph = chain(nodes, dict.fromkeys(names, (4,)), names[:1], names[-1:])
+    numbers = [number for flags in range(4) for number in current_memo().nodes_of(graph, flags)]
+    assert len(set(numbers)) == 4 * 39
+
+
 def test_nodes_with_bodies_are_never_shared() -> None:
     body = tiny_graph()
     graph = one_node("Loop", [(1,)], [(1,)], bodies=(body,), trips=2)

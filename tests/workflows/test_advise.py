@@ -117,7 +117,7 @@ def test_a_training_takes_its_steps_and_the_price_of_the_instance() -> None:
     assert first.cost.hours.value == pytest.approx(prediction.latency_ms.value * 1000 / 3.6e6)
     huge = advise_training(tiny_onnx(), 1, devices=["p4"], batch_size=2**19)
     assert not huge.choices
-    assert "memory: a step needs" in huge.refused[0].reason
+    assert "memory: a step may need" in huge.refused[0].reason
 
 
 def test_copies_under_mps_are_as_fast_as_share_says() -> None:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from foretell.graph import Graph
 from foretell.graph.ir.layout import layouts
 
-REUSE_COLUMNS = ("log_moved_since", "log_moved_in_all")
+MOVED_IN_ALL = "log_moved_in_all"
+REUSE_COLUMNS = ("log_moved_since", MOVED_IN_ALL)
 _MIN_LOG, _MAX_LOG = 18, 32  # log2 of bytes: 256 KiB fit into every L2 cache, 4 GiB into none
 _MAX_KEPT = 8  # lists of units of one graph whose reads are kept
 
@@ -74,10 +75,10 @@ def _find_reads(graph: Graph, units: Units) -> _Reads:
     written: dict[str, int] = {}
     for unit, members in enumerate(units):
         nodes = [graph.nodes[position] for position in members]
-        outputs = {name for node in nodes for name in node.outputs}
-        read = {base.get(name, name) for node in nodes for name in node.inputs if name} - outputs
-        for name in read:
-            if graph.tensors[name].kind != "parameter":
+        outputs = nodes[0].outputs if len(nodes) == 1 else [name for node in nodes for name in node.outputs]
+        inputs = nodes[0].inputs if len(nodes) == 1 else [name for node in nodes for name in node.inputs]
+        for name in {base.get(name, name) for name in inputs}.difference(outputs):
+            if name and graph.tensors[name].kind != "parameter":
                 names.append(name)
                 readers.append(unit)
                 writers.append(written.get(name, -1))

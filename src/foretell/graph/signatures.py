@@ -55,6 +55,7 @@ class Memo:
         self.records: dict[tuple[int, ...], Record] = {}
         self.strides: list[tuple[int, ...]] = [()]  # by the number of an operand
         self.bytes: list[int] = [0]  # by the number of a type
+        self.elements: list[int] = [0]
         self.known: dict[Any, Any] = {}  # tables of rooms above this one, as large as the records are many
 
     @property
@@ -76,6 +77,7 @@ class Memo:
             key = (tensor.shape, tensor.dtype, tensor.kind)
             if key not in self._types:
                 self.bytes.append(tensor.bytes)
+                self.elements.append(tensor.elements)
                 self._types[key] = len(self.bytes) - 1
             return self._types[key]
 
@@ -98,7 +100,7 @@ class Memo:
         if cached is None or cached[0] is not self:
             numbers = [self._node(node) for node in graph.nodes]
             cached = graph.structure["nodes"] = (self, numbers)
-        return [number * _FLAGS + flags for number in cached[1]] if flags else cached[1]
+        return [number * _FLAGS + flags for number in cached[1]]
 
     def _node(self, node: Node) -> int:
         inputs = node.inputs

@@ -14,6 +14,9 @@ from foretell.advisors.prices import Price, load_prices, select_prices
 from foretell.devices import Device, Slice, find_device, parse_slice
 from foretell.errors import InputError
 from foretell.graph import Graph
+from foretell.predictors import Predictor
+from foretell.predictors.remembering import remembering
+from foretell.predictors.slices.model import on_slices
 from foretell.readable import Readable, flat_row, spell
 from foretell.records import Prediction, Target, Workload, interval
 from foretell.registry import did_you_mean
@@ -219,9 +222,13 @@ def _predictions(
     Larger batches take longer and need more, so they are not predicted.
     """
     graphs: dict[int, Graph] = {}  # made once: GPUs share what does not depend on them
+    whole: dict[str, Predictor] = {}
     for done, target in enumerate(targets):
         on_place(done, len(targets))
-        predictor = choose_predictor(None, target)
+        device = target.device
+        if device.id not in whole:
+            whole[device.id] = remembering(choose_predictor(None, replace(target, slice=None)))
+        predictor = whole[device.id] if target.slice is None else on_slices(whole[device.id], device)
         for size in batch_sizes:
             if size not in graphs:
                 graphs[size] = Configuration(target, size, dtype).workload(graph).graph
@@ -258,9 +265,11 @@ def advise_training(
         memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     ):  # fmt: skip
         prediction = point.prediction
-        if prediction.latency_ms is None or point.fits is False:
-            need = f"{prediction.memory_mib.value:,.0f}" if prediction.memory_mib else "?"
-            refused.append(Refused(prediction.device, f"memory: a step needs {need} MiB"))
+        # as in serving: it must surely fit
+        if prediction.latency_ms is None or prediction.fits not in ("yes", None):
+            need = f"{prediction.need_mib.high:,.0f}" if prediction.need_mib else "?"
+            capacity = f" of {prediction.capacity_mib:,.0f}" if prediction.capacity_mib else ""
+            refused.append(Refused(prediction.device, f"memory: a step may need {need} MiB{capacity}"))
             continue
         for offer in offers:
             if offer.device == prediction.device:

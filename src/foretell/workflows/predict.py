@@ -9,6 +9,7 @@ from foretell.advisors.mig import check_latency_limit, choose_mig
 from foretell.devices import Device, MigProfile, all_devices, parse_slice
 from foretell.errors import DataError, InputError
 from foretell.files import write_whole
+from foretell.graph.ir.operators import lookup
 from foretell.predictors import Predictor
 from foretell.predictors.host_latency import with_host_latency
 from foretell.records import Estimate, Prediction, Workload
@@ -204,8 +205,9 @@ def _explain(
 
 def with_precision(prediction: Prediction, workload: Workload) -> Prediction:
     """Say that a small format was not measured, and widen the intervals; a device may lack its units altogether."""
-    dtype, device = workload.dtype, workload.target.device
-    if dtype not in _SMALL_FORMATS:
+    device = workload.target.device
+    dtype = "int8" if _multiplies_int8(workload) else workload.dtype
+    if dtype not in (*_SMALL_FORMATS, "int8"):
         return prediction
     lacks = dtype not in device.tensor_tflops
     warning = (
@@ -228,6 +230,16 @@ def with_precision(prediction: Prediction, workload: Workload) -> Prediction:
     )
 
 
+def _multiplies_int8(workload: Workload) -> bool:
+    """Whether a product or convolution of a quantised model reads 8-bit activations."""
+    tensors = workload.graph.tensors
+    return any(
+        node.inputs[0] and tensors[node.inputs[0]].dtype in ("int8", "uint8")
+        for node in workload.graph.nodes
+        if node.inputs and lookup(node.op, node.domain).kind == "contraction"
+    )
+
+
 def advise_mig(
     prediction: Prediction, workload: Workload, predictor: Predictor, latency_limit_ms: float | None = None
 ) -> Prediction:
@@ -237,8 +249,10 @@ def advise_mig(
         return prediction
 
     def latency_ms_on(profile: MigProfile) -> Estimate:
+        from foretell.predictors.slices.model import on_slices  # only a latency limit needs it
+
         part = replace(target, slice=parse_slice(f"mig:{profile.name}", target.device))
-        latency_ms = predictor.predict(replace(workload, target=part)).latency_ms
+        latency_ms = on_slices(predictor, target.device).predict(replace(workload, target=part)).latency_ms
         if latency_ms is None:
             raise InputError(
                 f"The predictor {prediction.predictor!r} does not predict latency: leave out the latency limit."

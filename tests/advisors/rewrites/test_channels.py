@@ -50,3 +50,20 @@ def test_all_that_is_tied_together_grows_together(groups: int) -> None:
 @pytest.mark.parametrize("graph", [network(32), network(2), network(30, joined=True), network(30, groups=2)])
 def test_full_tiles_tiny_layers_and_what_has_no_rule_stay(graph: Graph) -> None:
     assert fill_tiles(graph) is graph
+
+
+def test_a_depthwise_convolution_carries_channels_to_the_next() -> None:
+    nodes = [
+        Node("first", "Conv", ("x", "w1"), ("a",)),
+        Node("depthwise", "Conv", ("a", "w2"), ("b",), {"group": 30}),
+        Node("last", "Conv", ("b", "w3"), ("y",)),
+    ]
+    image = (2, 30, 8, 8)
+    shapes = {"x": (2, 3, 8, 8), "w1": (30, 3, 1, 1), "a": image, "w2": (30, 1, 1, 1), "b": image}
+    shapes |= {"w3": (16, 30, 1, 1), "y": (2, 16, 8, 8)}
+    graph = fill_tiles(chain(nodes, shapes, ["x"], ["y"]))
+    assert [graph.tensors[name].shape[1] for name in ("a", "b", "w3")] == [32, 32, 32]
+    assert graph.tensors["w2"].shape == (32, 1, 1, 1)
+    assert graph.nodes[1].integer("group", 1) == 32
+    seen = chain(nodes, shapes, ["x"], ["y", "a"])  # an output keeps its channels, and so does what is tied to it
+    assert fill_tiles(seen) is seen

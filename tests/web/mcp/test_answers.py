@@ -43,6 +43,9 @@ def test_a_prediction_is_that_of_the_function(model: str) -> None:
     assert found["latency_ms"]["low"] < found["latency_ms"]["value"] < found["latency_ms"]["high"]
     assert found["memory_capacity_mib"] > found["device_memory_mib"]["value"]
     assert found["extrapolated"] is False
+    assert found["fits"] == "yes"
+    onnx.save(tiny_onnx(size=128), model)
+    assert call("predict", model=model, batch_size=1_000_000, device="t4")["fits"] == "no"
 
 
 def test_the_other_tools_answer(model: str) -> None:

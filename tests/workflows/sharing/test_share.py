@@ -23,8 +23,9 @@ def test_two_models_under_mps_have_everything_that_the_contract_names() -> None:
         assert job["together_ms"]["value"] == pytest.approx(job["alone_ms"]["value"] * job["slowdown"]["value"])
         assert job["together_ms"]["low"] <= job["together_ms"]["value"] <= job["together_ms"]["high"]
         assert job["slowdown"]["low"] >= 1.0
+    # against the whole GPU without MPS, which adds to every launch
     gain = sum(1 / job["slowdown"]["value"] for job in output["jobs"])
-    assert output["throughput_gain"]["value"] == pytest.approx(gain)
+    assert 0.5 * gain < output["throughput_gain"]["value"] < gain
 
 
 def test_without_limits_nothing_is_said_about_them() -> None:
@@ -95,7 +96,7 @@ def test_mistakes_are_one_clear_line(count: int, options: dict[str, Any], said: 
 
 
 def test_models_share_two_cores_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "shipped", lambda: cores.CoreModel((0.05, 0.1, 0.0, 0.1, 0.1), ((2, 0.1), (3, 0.2))))
+    monkeypatch.setattr(cores, "shipped", lambda: cores.CoreModel({2: (0.1, 0.1), 3: (0.5, 0.2)}))
     pair, trio = (share([tiny_onnx()] * count, device="cpu", batch_sizes=8) for count in (2, 3))
     assert pair.to_dict()["method"] == "cores"
     for sharing, least in ((pair, 1.0), (trio, 1.5)):

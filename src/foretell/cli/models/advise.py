@@ -106,7 +106,8 @@ def run(
             advised = advise_llm(
                 model, input_tokens=input_tokens, output_tokens=output_tokens, ttft_ms=ttft_ms, tpot_ms=tpot_ms,
                 rate=rate, budget=budget, by=objective, weights=options.words(weights), engine=engine,  # type: ignore[arg-type]
-                devices=options.words(devices), renting=renting, progress=lambda part: say(f"Looking at {part} for {model}"),
+                devices=options.words(devices), renting=renting,
+                progress=lambda part: say(f"Looking at {part} for {model}"),
             )  # fmt: skip
         _show_llm(advised, most, as_json=as_json)
         return

@@ -67,10 +67,13 @@ class CostTable:
     @cached_property
     def total(self) -> Cost:
         """The cost of the whole graph, including parameters that no node reads."""
-        summed = total(self.nodes)
-        unread = [
-            t for t in self.graph.tensors.values() if t.kind == "parameter" and t.name not in self.graph.consumers
-        ]
+        summed, graph = total(self.nodes), self.graph
+        if "unread" not in graph.structure:
+            parameters = (name for name, tensor in graph.tensors.items() if tensor.kind == "parameter")
+            graph.structure["unread"] = [name for name in parameters if name not in graph.consumers]
+        unread = [graph.tensors[name] for name in graph.structure["unread"]]
+        if not unread:
+            return summed
         return summed + Cost(parameters=sum(t.elements for t in unread), parameter_bytes=sum(t.bytes for t in unread))
 
     def by_operator(self) -> dict[str, tuple[int, Cost]]:
@@ -104,14 +107,19 @@ class CostTable:
     @cached_property
     def unknown_operators(self) -> dict[str, float]:
         """The operators that are not in the table, each with its share of the bytes that the graph moves."""
+        structure, nodes = self.graph.structure, self.graph.nodes
+        if "unknown" not in structure:
+            structure["unknown"] = [
+                position for position, node in enumerate(nodes) if lookup(node.op, node.domain).kind == "unknown"
+            ]
         total_bytes = max(self.total.bytes, 1)
         shares: dict[str, float] = {}
-        for node, cost in zip(self.graph.nodes, self.nodes):
-            if lookup(node.op, node.domain).kind == "unknown":
-                # a foreign operator that is called like a known one has its domain in its name already
-                op = node.op.rpartition("::")[2]
-                name = f"{node.domain}.{op}" if node.domain else op
-                shares[name] = shares.get(name, 0.0) + cost.bytes / total_bytes
+        for position in structure["unknown"]:
+            node = nodes[position]
+            # a foreign operator that is called like a known one has its domain in its name already
+            op = node.op.rpartition("::")[2]
+            name = f"{node.domain}.{op}" if node.domain else op
+            shares[name] = shares.get(name, 0.0) + self.nodes[position].bytes / total_bytes
         return shares
 
     @property
@@ -132,8 +140,11 @@ def graph_costs(graph: Graph) -> CostTable:
     if "_costs" not in cache:
         laid_out = layouts(graph)
         costs = [record.cost or _first_cost(graph, node, record) for node, record in zip(graph.nodes, laid_out.records)]
+        types, elements, sizes = laid_out.types, laid_out.memo.elements, laid_out.memo.bytes
         for position, names in _first_readers(graph).items():
-            costs[position] = _with_parameters(costs[position], [graph.tensors[name] for name in names])
+            owned = [types[name] for name in names]
+            parameters, parameter_bytes = sum([elements[t] for t in owned]), sum([sizes[t] for t in owned])
+            costs[position] = _with_parameters(costs[position], parameters, parameter_bytes)
         cache["_costs"] = CostTable(graph, tuple(costs))
     return cache["_costs"]
 
@@ -148,12 +159,11 @@ def _first_cost(graph: Graph, node: Node, record: Record) -> Cost:
     return cost
 
 
-def _with_parameters(cost: Cost, owned: list[Tensor]) -> Cost:
-    """The cost of a node to which these parameters belong."""
+def _with_parameters(cost: Cost, parameters: int, parameter_bytes: int) -> Cost:
+    """The cost of a node to which some parameters belong."""
     return Cost(
-        cost.macs, cost.flops, cost.parameters + sum(t.elements for t in owned),
-        cost.parameter_bytes + sum(t.bytes for t in owned), cost.bytes_read, cost.bytes_written,
-        cost.activation_bytes, cost.tensor_core_macs, cost.launches,
+        cost.macs, cost.flops, cost.parameters + parameters, cost.parameter_bytes + parameter_bytes, cost.bytes_read,
+        cost.bytes_written, cost.activation_bytes, cost.tensor_core_macs, cost.launches,
     )  # fmt: skip
 
 

@@ -124,11 +124,15 @@ class Graph:
     @cached_property
     def consumers(self) -> Mapping[str, tuple[int, ...]]:
         """The positions of the nodes that read each tensor."""
-        readers: dict[str, list[int]] = defaultdict(list)
+        readers: dict[str, list[int]] = {}
         for position, node in enumerate(self.nodes):
-            for name in dict.fromkeys(node.inputs):
-                if name:
-                    readers[name].append(position)
+            for name in node.inputs:
+                known = readers.get(name)
+                if known is None:
+                    readers[name] = [position]
+                elif known[-1] != position:  # an operand that occurs twice is read once
+                    known.append(position)
+        readers.pop("", None)
         return {name: tuple(positions) for name, positions in readers.items()}
 
     @cached_property

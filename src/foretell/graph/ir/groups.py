@@ -47,7 +47,9 @@ def run_groups(table: CostTable) -> tuple[Group, ...]:
 
 def _members(graph: Graph) -> list[tuple[str, str, tuple[int, ...]]]:
     """The name, the operator and the nodes of every group, whatever the sizes of tensors."""
-    if "groups" not in graph.structure:
+    if "groups" not in graph.structure and not any(node.origin for node in graph.nodes):
+        graph.structure["groups"] = [(node.name, node.op, (n,)) for n, node in enumerate(graph.nodes)]
+    elif "groups" not in graph.structure:
         members: dict[str, list[int]] = {}
         for position, node in enumerate(graph.nodes):
             # a node without an origin is a group of its own; no origin starts with a zero byte

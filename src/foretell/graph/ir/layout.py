@@ -89,11 +89,16 @@ def _find_layouts(graph: Graph) -> Layouts:
     memo = current_memo()
     found = Layouts(memo, memo.types_of(graph.tensors.values()))
     types, operands, storages, records = found.types, found.operands, found.storages, memo.records
+    dense: dict[int, int] = {}  # by type: the operand as it lies in a storage of its own
     for name, tensor in graph.tensors.items():
         if tensor.kind != "activation":
-            is_image = tensor.kind in converted and len(tensor.shape) == _IMAGE_AXES
-            strides = channels_last(tensor.shape) if is_image else contiguous(tensor.shape)
-            operands[name], storages[name] = memo.operand(types[name], strides), name
+            number = types[name]
+            operand = dense.get(number)
+            if operand is None:
+                is_image = tensor.kind in converted and len(tensor.shape) == _IMAGE_AXES
+                strides = channels_last(tensor.shape) if is_image else contiguous(tensor.shape)
+                operand = dense[number] = memo.operand(number, strides)
+            operands[name], storages[name] = operand, name
     flags = bool(converted) + 2 * (graph.metadata.get(MATMUL) == "tf32")
     for node, number in zip(graph.nodes, memo.nodes_of(graph, flags)):
         outputs = node.outputs
@@ -104,9 +109,9 @@ def _find_layouts(graph: Graph) -> Layouts:
             if not node.bodies:
                 records[signature] = record
         found.records.append(record)
-        for output, operand, is_shared in zip(outputs, record.operands, record.shares):
+        for output, laid_out, is_shared in zip(outputs, record.operands, record.shares):
             if output:
-                operands[output] = operand
+                operands[output] = laid_out
                 storages[output] = storages[node.inputs[0]] if is_shared else output
     return found
 

@@ -145,7 +145,9 @@ def deaths(graph: Graph) -> Mapping[int, list[str]]:
     last = _last_use(graph)
     ends: dict[str, int] = {}
     for name, storage in storages.items():  # a storage lives as long as the last of its views
-        ends[storage] = max(ends.get(storage, -1), last.get(name, -1))
+        end, known_end = last.get(name, -1), ends.get(storage)
+        if known_end is None or end > known_end:
+            ends[storage] = end
     dies = {}
     for storage, position in ends.items():
         dies.setdefault(position, []).append(storage)
@@ -174,6 +176,8 @@ def _last_use(graph: Graph) -> dict[str, int]:
         return _watched_last_use(graph, graph.held)
     last: dict[str, int] = {}
     end = len(graph.nodes)
+    if not any(node.module for node in graph.nodes):  # one frame, which lets go of a tensor after its last reader
+        return _watched_last_use(graph, {})
     split_paths = {path: path.split(".") if path else [] for path in {node.module for node in graph.nodes}}
     modules = [split_paths[node.module] for node in graph.nodes]
     returns = _module_returns(modules)

@@ -214,6 +214,11 @@ def with_framework(features: NDArray[np.float32], framework: int | NDArray[np.fl
     return np.column_stack([features, column]).astype(np.float32)
 
 
+def _times(bound: Array, logs: Any) -> Array:
+    times: Array = bound * np.exp(logs)
+    return times
+
+
 @dataclass(frozen=True)
 class Kernels:
     """The fitted trees of all kinds, and what they were fitted to: devices, and frameworks by kind and scheme."""
@@ -239,15 +244,14 @@ class Kernels:
         name = own_name(kind, scheme, is_paged=framework == TORCH_PAGED)
         if (is_own or is_fp8) and name in self.own:
             own, bound = self.own_features(kind, work, device)
-            times: Array = bound * np.exp(self.own[name].predict(own))
-            return times
+            return _times(bound, self.own[name].predict(own))
         framework = None if is_own else framework
         features, bound = features_of(kind, work, device)
         seen = self.seen(kind, scheme)
         wanted = (FRAMEWORKS.index(framework),) if framework else seen
         codes = [code for code in wanted if code in seen] or list(seen or range(len(FRAMEWORKS)))
         logs = [self.trees[kind].predict(with_framework(features, code)) for code in codes]
-        return bound * np.exp(np.mean(logs, axis=0))
+        return _times(bound, np.mean(logs, axis=0))
 
     def own_features(self, kind: str, work: Columns, device: Device) -> tuple[NDArray[np.float32], Array]:
         """The features and bounds for kernels of torch; those of attention and experts know what engines take."""

@@ -37,6 +37,8 @@ _ELEMENTWISE_SHARE = 0.8
 _LINEAR_SHARE = 0.25
 _LINEAR_KERNELS = 6
 _BESIDE = 256  # VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD; SGLang fuses it, TensorRT-LLM uses a second stream
+# from 2^8 to 2^10 tokens; the median of 11 steps of dense models on an H200, docs/lab/0046-steps.md
+_THROTTLED, _THROTTLED_FROM = 0.08, 8
 _TOKENS = np.unique(np.round(np.geomspace(1, 32768, 61))).astype(np.float64)
 _BATCHES = np.unique(np.round(np.geomspace(1, 2048, 23))).astype(np.float64)
 _CONTEXTS = np.unique(np.round(np.geomspace(1, 131072, 27))).astype(np.float64)
@@ -97,7 +99,7 @@ class Steps:
 
     def token_us(self, tokens: float) -> float:
         """What all tokens of a step pass together."""
-        return math.exp(_interpolated(math.log(tokens), _LOG_TOKENS, self._token_logs))
+        return self._sustained(tokens) * math.exp(_interpolated(math.log(tokens), _LOG_TOKENS, self._token_logs))
 
     def head_us(self, rows: float) -> float:
         """The output head and the sampling of so many rows."""
@@ -117,10 +119,21 @@ class Steps:
         """The attention of chunks of prompts: what the prompt so far takes, less what came before."""
         if not self._has_cache:
             return 0.0
-        return self._context_us(1) + sum(
+        own = sum(
             max(self._context_us(chunk.past + chunk.tokens) - self._context_us(max(chunk.past, 1)), 0.0)
             for chunk in chunks
         )
+        return self._context_us(1) + own * self._sustained(sum(chunk.tokens for chunk in chunks))
+
+    def _sustained(self, tokens: float) -> float:
+        """How much longer many tokens take in a step than in kernels that are measured one by one.
+
+        Products of many tokens keep the GPU at its power limit, so its clock falls; a kernel alone is over before that.
+        Engines' tables of fp8 hold the quantising of the input too, which a step does elsewhere: that is as much.
+        """
+        if self.deployment.weights in ("fp8", "fp8_block") and not (self._is_own or self.framework == "trtllm"):
+            return 1.0
+        return 1 + _THROTTLED * min(max(math.log2(max(tokens, 1)) - _THROTTLED_FROM, 0.0) / 2, 1.0)
 
     def _context_us(self, tokens: float) -> float:
         return math.exp(_interpolated(math.log(tokens), _LOG_CONTEXTS, self._context_logs))

@@ -20,8 +20,8 @@ import math
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,6 @@ class OccupancyModel:
 
     network: UnitNetwork
     card: Mapping[str, Any]
-    _memo: RowMemo = field(default_factory=lambda: RowMemo(2), compare=False, repr=False)
 
     @classmethod
     def load(cls, data: bytes) -> "OccupancyModel":
@@ -70,8 +69,14 @@ class OccupancyModel:
 
     def units(self, features: NDArray[np.float32]) -> tuple[Values, Values]:
         """For each unit its occupancy in per cent, and its time under a counter over its predicted time."""
-        found = self._memo.values(features, lambda new: np.stack(predict_units(self.network, features[new]), axis=1))
+        found = self._memo.values(
+            features, np.zeros(len(features)), lambda new, _: np.stack(predict_units(self.network, new), axis=1)
+        )
         return found[:, 0], found[:, 1]
+
+    @cached_property
+    def _memo(self) -> RowMemo:
+        return RowMemo(2, smooth=self.network.smooth)
 
     def predict(self, units: DistinctUnits, unit_us: Values, mode: str = "inference") -> Estimate:
         """The occupancy of a workload with these units and times, in per cent."""

@@ -42,7 +42,7 @@ from foretell.features.encoded import encode
 from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, pool
 from foretell.predictors.row_memo import RowMemo
 from foretell.predictors.trees import Trees
-from foretell.predictors.unit.network import UnitNetwork, UnitPredictions
+from foretell.predictors.unit.network import UnitNetwork, UnitPredictions, spread_of
 from foretell.predictors.unit.reach import Reach
 from foretell.records import Estimate
 from foretell.units import ms, seconds_from_ms, seconds_from_us
@@ -50,7 +50,6 @@ from foretell.units import ms, seconds_from_ms, seconds_from_us
 METRICS = ("latency_ms", "memory_mib", "power_w", "energy_j")
 CORRECTED = ("latency_ms", "power_w")
 NETWORK, REACH = "network", "reach"
-_REMEMBERED = ("log_ratio", "spread", "power_w", "beyond")  # of each unit
 # what the trees for errors know beside the pooled features and the distance: how far the members of the network differ,
 # how far units lie beyond what was measured, and which share of the time such units take
 DOUBTS = ("spread", "beyond", "new_share")
@@ -76,6 +75,20 @@ class WorkloadPrediction:
     beyond: NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class _Remembered:
+    """What is known of units: log(time / bound) and its spread, the power, how far each is beyond what was measured."""
+
+    log_ratio: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    power_w: NDArray[np.float64]
+    beyond: NDArray[np.float64]
+
+    def part(self, rows: slice) -> "_Remembered":
+        """What is known of some of the units."""
+        return _Remembered(self.log_ratio[rows], self.spread[rows], self.power_w[rows], self.beyond[rows])
+
+
 class UnitModel:
     """The model fitted to one device: a ``network`` or trees on units, and trees on the whole workload."""
 
@@ -95,7 +108,9 @@ class UnitModel:
         scale = card["distance"]
         self._middle, self._spread = np.array(scale["middle"]), np.array(scale["spread"])
         self._squares = (known**2).sum(1)
-        self._memo = RowMemo(len(_REMEMBERED))
+        # of each unit its power, how far it is beyond what was measured, and what each member says of its time
+        members, smooth = (1, None) if network is None else (network.members, network.smooth)
+        self._memo = RowMemo(2 + members, smooth=smooth)
 
     @classmethod
     def load(cls, data: bytes) -> "UnitModel":
@@ -118,19 +133,20 @@ class UnitModel:
 
     def times_us(self, units: DistinctUnits) -> NDArray[np.float64]:
         """The time of each distinct unit."""
-        return np.asarray(np.exp(self._remembered(units.features, units.bound_us)[:, 0]) * units.bound_us)
+        return np.asarray(np.exp(self._remembered(units.features, units.bound_us).log_ratio) * units.bound_us)
 
-    def _remembered(self, features: Row, bound_us: NDArray[np.float64]) -> NDArray[np.float64]:
-        """A row of `_REMEMBERED` for each unit; equal units are predicted once, whatever the workload."""
-        asked = np.concatenate([features.view(np.uint8), bound_us[:, None].view(np.uint8)], axis=1)
+    def _remembered(self, features: Row, bound_us: NDArray[np.float64]) -> "_Remembered":
+        """What is known of each unit; equal units are predicted once, whatever the workload."""
 
-        def compute(new: NDArray[np.intp]) -> NDArray[np.float64]:
-            predictions = self._predict_units(features[new], bound_us[new])
+        def compute(new: Row, new_bound_us: NDArray[np.float64]) -> NDArray[np.float64]:
+            predictions = self._predict_units(new, new_bound_us)
             power_w = np.full(len(new), np.nan) if predictions.power_w is None else predictions.power_w
-            beyond = self.reach.beyond(features[new])
-            return np.stack([predictions.log_ratio, predictions.spread, power_w, beyond], axis=1)
+            members = predictions.log_ratio[None] if predictions.members is None else predictions.members
+            return np.stack([power_w, self.reach.beyond(new), *members], axis=1)
 
-        return self._memo.values(asked, compute)
+        power_w, beyond, *members = self._memo.values(features, bound_us, compute).T
+        stacked = np.stack(members)
+        return _Remembered(stacked.mean(axis=0), spread_of(stacked), power_w, beyond)
 
     def _predict_units(self, features: Row, bound_us: NDArray[np.float64]) -> UnitPredictions:
         """The time of each unit over its bound, and its power where a network predicts it."""
@@ -144,31 +160,30 @@ class UnitModel:
 
     def predict_many(self, asked: Sequence[tuple[DistinctUnits, Setting, float]]) -> list[WorkloadPrediction]:
         """The predictions of several workloads: the network and the trees are asked once for all of them."""
-        ends = np.cumsum([len(units) for units, _, _ in asked])
         found = self._remembered(
             np.concatenate([units.features for units, _, _ in asked]),
             np.concatenate([units.bound_us for units, _, _ in asked]),
         )
-        parts = np.split(found, ends[:-1])
-        times_us = [np.exp(part[:, 0]) * units.bound_us for part, (units, _, _) in zip(parts, asked, strict=True)]
-        pooled = np.stack([pool(units, us, setting) for us, (units, setting, _) in zip(times_us, asked, strict=True)])
+        ends = np.cumsum([len(units) for units, _, _ in asked]).tolist()
+        parts = [found.part(slice(end - len(units), end)) for end, (units, _, _) in zip(ends, asked, strict=True)]
+        times_us = [np.exp(part.log_ratio) * units.bound_us for part, (units, _, _) in zip(parts, asked, strict=True)]
+        together = list(zip(times_us, parts, asked, strict=True))
+        pooled = np.stack([pool(units, unit_us, setting) for unit_us, _, (units, setting, _) in together])
         distances = self.distances(pooled)
         # distance and doubts are the last features: trees learn that errors grow with them
         doubts = [
-            doubts_of(unit_us * units.counts, part[:, 1], part[:, 3])
-            for unit_us, part, (units, _, _) in zip(times_us, parts, asked, strict=True)
+            doubts_of(unit_us * units.counts, part.spread, part.beyond) for unit_us, part, (units, _, _) in together
         ]
         rows = np.concatenate([pooled, distances[:, None], np.array(doubts)], axis=1).astype(np.float32)
         base = {
             # equal units are predicted once and counted
             "latency_ms": [
-                ms(seconds_from_us(float((unit_us * units.counts).sum())))
-                for unit_us, (units, _, _) in zip(times_us, asked, strict=True)
+                ms(seconds_from_us(float((unit_us * units.counts).sum()))) for unit_us, _, (units, _, _) in together
             ],
             "memory_mib": [setting.memory_mib for _, setting, _ in asked],
             "power_w": [
-                roofline_w if np.isnan(part[0, 2]) else mean_power_w(units, unit_us, part[:, 2])
-                for unit_us, part, (units, _, roofline_w) in zip(times_us, parts, asked, strict=True)
+                roofline_w if np.isnan(part.power_w[0]) else mean_power_w(units, unit_us, part.power_w)
+                for unit_us, part, (units, _, roofline_w) in together
             ],
         }
         values = {name: np.array(base[name]) * np.exp(self._ratios(name, rows)) for name in base}
@@ -182,7 +197,7 @@ class UnitModel:
                 times_us[number],
                 {name: estimates[number] for name, estimates in intervals.items()},
                 float(distances[number]),
-                parts[number][:, 3],
+                parts[number].beyond,
             )
             for number in range(len(asked))
         ]

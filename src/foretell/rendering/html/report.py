@@ -64,9 +64,7 @@ def _verdict(report: Report) -> str:
     if report.advice is not None and report.advice.rows:
         best = report.advice.rows[0]
         usd = "" if best.usd is None else f", {number(best.usd.value)} $ for {report.advice.amount}"
-        lines.append(
-            safe(f"Cheapest place of those known: {best.place} ({best.instance}), batch {best.batch_size}{usd}.")
-        )
+        lines.append(safe(f"Cheapest: {best.place} ({best.instance}), batch {best.batch_size}{usd}."))
     return f'<section id="verdict"><h2>Verdict</h2><p class="verdict">{"<br>".join(lines)}</p></section>'
 
 

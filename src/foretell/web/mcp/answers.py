@@ -72,7 +72,7 @@ def _predict(values: Fields) -> Answer:
     document = prediction.to_dict()
     head = ("device", "slice", "runtime", "mode", "batch_size", "dtype")
     result = {"model": _name(model)} | {name: document[name] for name in head if document[name] is not None}
-    result |= {name: document[name] for name in METRICS if name in document}
+    result |= {name: document[name] for name in ("fits", *METRICS) if name in document}
     capacity = prediction.facts.get("memory_capacity_mib")
     if capacity:
         result["memory_capacity_mib"] = capacity

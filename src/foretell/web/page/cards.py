@@ -84,7 +84,8 @@ def show_comparison(comparison: Values) -> str:
         if key in comparison["times"]
     ]
     table = _table(("", *names, "times"), rows) + _line(" · ".join(sizes))
-    return _page(_head(headline, _where(first)), table, _grid(charts), _notes(list(warnings)), _source(first))
+    verdicts = "".join(dict.fromkeys(map(_verdict, (first, second))))
+    return _page(_head(headline, _where(first)), verdicts, table, _grid(charts), _notes(list(warnings)), _source(first))
 
 
 def show_sharing(sharing: Values) -> str:

@@ -22,7 +22,7 @@ from foretell.advisors.improvement import (
 from foretell.advisors.mig import check_latency_limit
 from foretell.devices import Device, find_device
 from foretell.errors import InputError
-from foretell.features import extract_units
+from foretell.features import COLUMNS, extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.predictors.explain import unit_times
 from foretell.predictors.host_latency import with_host_latency
@@ -46,6 +46,7 @@ _ENOUGH = 0.95  # of the highest throughput: the smallest batch that reaches it 
 _HOST_CORRELATION = (
     0.9  # of two eager runs that the same host bounds: its speed, the largest error, is the same in both
 )
+_OF_THE_UNIT = [at for at, name in enumerate(COLUMNS) if not name.endswith("_in_all")]  # others describe the workload
 _SHOWN_DEVICES = 3
 _STACKED = ("precision", "layout", "graph", "runtime", "compiler", "batch")
 
@@ -338,7 +339,10 @@ class _Search:
         distinct = DistinctUnits.of(extract_units(workload))
         times_us, _ = unit_times(workload, choose_predictor(self._predictor, workload.target), distinct)
         spent = (times_us * distinct.counts).tolist()
-        return {row.tobytes(): time for row, time in zip(distinct.features, spent, strict=True)}
+        times: dict[bytes, float] = {}
+        for row, time_us in zip(distinct.features[:, _OF_THE_UNIT], spent, strict=True):
+            times[row.tobytes()] = times.get(row.tobytes(), 0.0) + time_us
+        return times
 
     def _predict(self, workload: Workload) -> Prediction:
         # a predictor that was named was named for this device: another device gets its best one

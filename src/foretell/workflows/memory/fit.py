@@ -11,7 +11,7 @@ from typing import Any
 from foretell.advisors.batch import largest_batch
 from foretell.devices import Device
 from foretell.errors import InputError
-from foretell.graph import Graph, graph_costs
+from foretell.graph import Graph
 from foretell.graph.ir.tensor import DTYPE_BITS
 from foretell.predictors import Predictor
 from foretell.predictors.roofline import peak_memory_mib
@@ -229,7 +229,7 @@ class _Predictions:
         context_mib = 0.0
         if known.device_memory_mib is not None and known.memory_mib is not None:
             context_mib = known.device_memory_mib.value - known.memory_mib.value
-        return peak_memory_mib(workload, graph_costs(workload.running_graph)) + context_mib
+        return peak_memory_mib(workload) + context_mib
 
 
 def _several(predicted: _Predictions, sure: int | None) -> tuple[int | None, str | None]:

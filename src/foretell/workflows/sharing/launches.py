@@ -1,6 +1,5 @@
 """Workflows: a workload as the others on its GPU feel it, for whoever predicts slowdowns: share, pack and advise."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -47,17 +46,10 @@ def are_cores_measured() -> bool:
     return shipped() is not None
 
 
-def core_slowdowns(workloads: Sequence[Workload]) -> tuple[Estimate, ...]:
-    """How many times slower each workload is on two cores of a CPU that it shares with the others."""
-    from foretell.features import extract_units
-    from foretell.features.pooled import DistinctUnits
-    from foretell.predictors.sharing.cores import shipped, traffic_of
+def core_slowdowns(processes: int) -> tuple[Estimate, ...]:
+    """How many times slower each of some processes is on two cores of a CPU that they share."""
+    from foretell.predictors.sharing.cores import shipped
 
-    model, traffic = shipped(), []
+    model = shipped()
     assert model is not None
-    for workload in workloads:
-        units = DistinctUnits.of(extract_units(workload))
-        if not len(units):
-            raise InputError(f"{workload.graph.name} computes nothing, so nothing can be shared.")
-        traffic.append(traffic_of(units.features, units.counts, units.bound_us))
-    return model.slowdowns(traffic)
+    return (model.slowdown(processes),) * processes

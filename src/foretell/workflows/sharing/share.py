@@ -218,7 +218,7 @@ def share(
     if memory is None:
         warnings.append("The predictor does not know the memory, so nothing says whether they fit.")
     if model is None:
-        slowdowns = core_slowdowns(workloads)
+        slowdowns = core_slowdowns(count)
         warnings.append("Each has one thread, and they share two cores; two threads of one core share more.")
     else:
         members = [

@@ -8,8 +8,8 @@ from foretell.predictors.llm.architecture import load_architecture
 from foretell.predictors.llm.deployment import Deployment
 from foretell.predictors.llm.engines import RULES, shipped_engines
 from foretell.predictors.llm.kernels import shipped_kernels
-from lab.judging.serving import Judged, fit_engines, simulate_rows
-from lab.judging.serving_rows import MODELS, Launch, ServedRow, _division, launch_of, teaching_models
+from lab.judging.llm.serving import Judged, fit_engines, simulate_rows
+from lab.judging.llm.serving_rows import MODELS, Launch, ServedRow, _division, launch_of, teaching_models
 
 
 def row(**changes: object) -> ServedRow:

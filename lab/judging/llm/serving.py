@@ -2,7 +2,7 @@
 
 Half of the models, fixed by a hash of their names, teach the few times that an engine's host adds; the other half only
 judges. Kernels come from other tables and know nothing of these rows. Each row is simulated as it was measured
-(`lab.judging.serving_rows`). Splitwise's table (A100 and H100) judges alone: nothing is fitted to it.
+(`lab.judging.llm.serving_rows`). Splitwise's table (A100 and H100) judges alone: nothing is fitted to it.
 """
 
 import itertools
@@ -28,7 +28,8 @@ from foretell.training.judging.metrics import kendall_tau
 from foretell.training.judging.table import Cell, Comparison, page
 from foretell.training.llm_kernels import FIT, GPUS, KernelRows, errors_of, fit_trees, read_rows
 from foretell.units import KILO
-from lab.judging.serving_rows import ServedRow, read_serving, teaching_models
+from lab.judging.llm.serving_rows import ServedRow, read_serving, teaching_models
+from lab.judging.llm.serving_steps import tables as own_tables
 
 Log = Callable[[str], None]
 Times = tuple[float, float]
@@ -193,7 +194,9 @@ def evaluate(
     known = [one for one in fresh if one.row.varied]
     tables = [
         _table("Models that only judge", {"all rows": fresh, "protocol known (InferenceMAX)": known,
+               "– without later rows of DeepSeek-V3, TensorRT-LLM": [one for one in known if not _is_later(one.row)],
                "protocol not said": [one for one in fresh if not one.row.varied]}, fitted),
+        _table("Where the protocol is known, by engine", _by(known, lambda row: row.engine), fitted),
         _table("The same, by model", _by(fresh, lambda row: f"{row.model}, {row.engine}"), fitted),
         _table("The same, by parallelism", _by(fresh, lambda row: row.parallelism), fitted),
         _table("The same, by lengths", _by(fresh, lambda row: f"{row.prompt} + {row.answer}"), fitted),
@@ -205,8 +208,18 @@ def evaluate(
     splitwise = store.parent / "splitwise_perf_model.parquet"
     if splitwise.is_file():
         tables.append(_splitwise(splitwise, kernels, fitted))
+    if _OWN.is_dir():
+        tables += own_tables(_OWN, kernels)
     tables += _kernel_tables(store, kernels, log)
     return tables
+
+
+_OWN = Path("data/h200")  # what we measured ourselves, in a checkout
+
+
+def _is_later(row: ServedRow) -> bool:
+    """Rows of 2026 that contradict earlier ones of the same configuration: docs/lab/0046-steps.md."""
+    return (row.model, row.engine) == ("deepseek-v3", "trtllm") and row.id.startswith("2026")
 
 
 def _by(judged: Sequence[Judged], key: Callable[[ServedRow], str]) -> dict[str, list[Judged]]:
@@ -382,7 +395,8 @@ def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
         f"Taught by {', '.join(teaching_models())}; all other models only judge. TTFT, TPOT and throughput are median "
         "relative errors; throughput follows from the other two by Little's law, measured and predicted. τ is "
         "Kendall's over configurations of one model and one pair of lengths. Remade by "
-        "`python -m lab evaluate llm TABLES --report`; what it means is in docs/lab/0037-serving.md."
+        "`python -m lab evaluate llm TABLES --report`; what it means is in docs/lab/0037-serving.md and "
+        "docs/lab/0046-steps.md."
     )
     write_whole(folder / "llm.md", page(text, tables))
     return folder / "llm.md"

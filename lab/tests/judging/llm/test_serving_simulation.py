@@ -7,9 +7,9 @@ from foretell.predictors.llm.architecture import load_architecture
 from foretell.predictors.llm.deployment import Deployment
 from foretell.predictors.llm.engines import RULES, shipped_engines
 from foretell.predictors.llm.kernels import shipped_kernels
-from lab.judging.serving import simulate_rows
-from lab.judging.serving_rows import ServedRow
-from lab.judging.serving_simulation import _errors, follow_rows
+from lab.judging.llm.serving import simulate_rows
+from lab.judging.llm.serving_rows import ServedRow
+from lab.judging.llm.serving_simulation import _errors, follow_rows
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])

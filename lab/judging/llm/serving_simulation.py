@@ -1,7 +1,7 @@
 """Lab: the simulation of servers against measured rows, beside the closed loop of ``foretell llm``.
 
-Both get the same requests, step times and engine times (fitted with the closed loop, `lab.judging.serving`); only how
-steps are made differs. Judged are rows of models that taught nothing, where the protocol of the measurement is known.
+Both get the same requests, step times and engine times (fitted with the closed loop, `lab.judging.llm.serving`); only
+how steps are made differs. Judged are rows of models that taught nothing, where the protocol is known.
 """
 
 import math
@@ -23,8 +23,8 @@ from foretell.scheduling.serving import closed_loop, simulate_serving
 from foretell.training.judging.table import Cell, Comparison, page
 from foretell.units import ms
 from foretell.workflows.serving.simulate import deployment_of
-from lab.judging.serving import Judged, launched, simulate_rows
-from lab.judging.serving_rows import SERVING, ServedRow, read_serving, served_row, teaching_models
+from lab.judging.llm.serving import Judged, launched, simulate_rows
+from lab.judging.llm.serving_rows import SERVING, ServedRow, read_serving, served_row, teaching_models
 
 SIMULATION, LOOP = "foretell simulate", "foretell llm"
 _SHARES = frozenset(("TTFT", "TPOT", "throughput", "TTFT apart", "TPOT apart", "TTFT bias", "TPOT bias"))
