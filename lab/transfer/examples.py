@@ -106,10 +106,8 @@ def collected(found: Iterable[tuple[str, str, str, float, Workload]]) -> Example
         doubts.append(doubt)
     device_names, sources, names, measured = (np.array(column) for column in zip(*heads, strict=True))
     first = np.concatenate([[0], np.cumsum([len(part[0]) for part in parts])])
-    return Examples(
-        device_names, sources, names, measured, first,
-        *(np.concatenate(column) for column in zip(*parts, strict=True)), doubt=np.array(doubts),
-    )  # fmt: skip
+    counts, features, times_us, own = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Examples(device_names, sources, names, measured, first, counts, features, times_us, own, np.array(doubts))
 
 
 def _operators(tables: Path) -> Iterator[tuple[str, str, str, float, Workload]]:

@@ -13,7 +13,7 @@ from foretell.features.pooled import DistinctUnits
 from foretell.predictors.explain import explain
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.slices import model as slice_model
-from foretell.predictors.slices.features import SLICE_COLUMNS, launches_of, traffic_shares
+from foretell.predictors.slices.features import SLICE_COLUMNS, fits_cache, launches_of, traffic_shares
 from foretell.predictors.slices.model import SlicedPredictor, SliceModel, on_slices, shares_with, write
 from foretell.predictors.transfer import TransferPredictor
 from foretell.records import Estimate, OperatorShare, Prediction, Target, Workload
@@ -141,6 +141,11 @@ def test_a_mig_instance_is_slower_by_its_sms_or_its_bandwidth_and_marked_as_extr
     np.testing.assert_allclose(ratio, expected, rtol=1e-5)
     assert (traffic_shares(units.features, whole_us) <= 1).all()
     assert ratio.max() > 1.2
+    # what fits into the instance's part of the cache is moved there, twice as fast
+    cached = free.unit_times_us(units.features, whole_us, part, H200.sms, l2_mib=1024.0) / whole_us
+    expected = 1 + traffic_shares(units.features, whole_us) * (1 / (2 * part.l2_fraction) - 1)
+    np.testing.assert_allclose(cached, expected, rtol=1e-5)
+    assert not fits_cache(units.features, 0.0).any()
 
 
 def test_a_device_below_its_floor_draws_the_same_on_a_slice():

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.features.units import COLUMNS, KINDS, SCHEMA
+from foretell.units import bytes_from_mib
 
 # only for green contexts: there libraries seem to choose kernels as if for the whole device
 GREEN_COLUMNS = ("green", "green_matmul")
@@ -59,6 +60,12 @@ def describe_scaling(features: NDArray[np.float32], unit_us: Values, *, green: b
 def traffic_shares(features: NDArray[np.float32], unit_us: Values) -> Values:
     """The share of each unit's time that its traffic needs at the peak bandwidth, at most 1."""
     return np.asarray(np.minimum(np.exp2(features[:, _AT["log_memory_us"]].astype(np.float64)) / unit_us, 1.0))
+
+
+def fits_cache(features: NDArray[np.float32], l2_mib: float) -> NDArray[np.bool_]:
+    """Whether all that a run moves fits into a cache of this size."""
+    limit = np.log2(bytes_from_mib(l2_mib)) if l2_mib > 0 else -np.inf
+    return np.asarray(features[:, _AT["log_moved_in_all"]] <= limit)
 
 
 def compute_shares(features: NDArray[np.float32], unit_us: Values) -> Values:

@@ -10,7 +10,8 @@ a floor. So power above the floor falls as latency grows: P = floor + (P of the 
 With one measured floor this is 3 % off on 43 workloads.
 
 A MIG instance owns a part of the bandwidth too. The share of a unit's time that its traffic needs at the peak is
-divided by that part; the slower of both limits counts.
+divided by that part; the slower of both limits counts. Where all that a run moves fits into the instance's part of the
+L2 cache, its traffic goes there, at `_CACHE_PACE` times the bandwidth of that part.
 
 Other GPUs: the same unit takes as many cycles of n SMs there as on the measured device, so φ of a unit is that of the
 measured device with as many SMs as the other one has (`shares_with`). Small work leaves most of a large GPU idle, so a
@@ -45,6 +46,7 @@ from foretell.predictors.slices.features import (
     SLICE_COLUMNS,
     SLICE_SCHEMA,
     describe_scaling,
+    fits_cache,
     launches_of,
     traffic_shares,
 )
@@ -55,6 +57,7 @@ from foretell.units import ms, per_second, seconds_from_ms, seconds_from_us
 METHODS = {"mps": "mps", "sms": "green-context"}  # kind of slice → method of measuring it
 _FULL_COST_BELOW = 0.9  # share of the SMs: from here to all of them the cost of a launch under MPS fades to 0
 _LARGE_COST = 0.02  # of the latency: a smaller cost of MPS is not worth a warning
+_CACHE_PACE = 2.0  # streams from the L2 over streams from the memory, as `foretell characterise` measured on an H200
 _MIG_WIDTH = 0.3  # log(ratio): MIG was not measured, so its intervals are wider
 _MIG_WARNING = "MIG was not measured: SMs scale as under MPS, bandwidth as the instance owns it."
 _OTHER_WARNING = "Slices were measured on an {} alone: those of other GPUs follow it, SM for SM."
@@ -115,18 +118,27 @@ class SliceModel:
         return logistic(self.base + rows @ np.array(self.weights))
 
     def unit_times_us(
-        self, features: NDArray[np.float32], unit_us: Values, part: Slice, device_sms: int, shares: Values | None = None
+        self,
+        features: NDArray[np.float32],
+        unit_us: Values,
+        part: Slice,
+        device_sms: int,
+        shares: Values | None = None,
+        l2_mib: float = 0.0,
     ) -> Values:
         """The time of each unit on a part of the device, from its time on the whole.
 
-        ``shares`` are those that are spread over the SMs, where they were found on another device.
+        ``shares`` are those that are spread over the SMs, where they were found on another device. ``l2_mib`` is the L2
+        cache that a MIG instance owns.
         """
         if shares is None:
             shares = self.scaled_shares(features, unit_us, green=part.kind == "sms")
         ratio = 1.0 + shares * (device_sms / part.sms - 1.0)
         if part.kind == "mig":
             traffic = traffic_shares(features, unit_us)
-            ratio = np.maximum(ratio, 1.0 + traffic * (1.0 / part.bandwidth_fraction - 1.0))
+            in_cache = min(1.0, max(part.bandwidth_fraction, _CACHE_PACE * part.l2_fraction))
+            owned = np.where(fits_cache(features, l2_mib), in_cache, part.bandwidth_fraction)
+            ratio = np.maximum(ratio, 1.0 + traffic * (1.0 / owned - 1.0))
         return unit_us * ratio + self.launch_cost_us(part, device_sms) * launches_of(features)
 
     def launch_cost_us(self, part: Slice, device_sms: int) -> float:
@@ -276,7 +288,8 @@ class SlicedPredictor:
         assert part is not None
         whole_us = self.whole_device.unit_times_us(on_whole_device(workload), distinct)[distinct.member]
         shares = None if self._is_fitted_to(workload) else self._shares_elsewhere(workload, part)
-        return whole_us, self.model.unit_times_us(units.features, whole_us, part, device.sms, shares)
+        l2_mib = workload.target.hardware.l2_mib
+        return whole_us, self.model.unit_times_us(units.features, whole_us, part, device.sms, shares, l2_mib)
 
     def _shares_elsewhere(self, workload: Workload, part: Slice) -> Values:
         """The share of each unit's time that is spread over the SMs of a device that the model was not fitted to."""
