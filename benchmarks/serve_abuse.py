@@ -167,7 +167,7 @@ class Abuse:
             "\ud800",
             1e308,
         ]
-        for kind in ("predict", "compare", "share", "sweep", "advise", "report"):
+        for kind in ("predict", "fit", "compare", "share", "sweep", "advise", "report", "llm"):
             for value in values:
                 for field in (
                     "model",

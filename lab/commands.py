@@ -1,6 +1,7 @@
 """Lab: the commands; those of the product work the same here, with the papers' predictors and more campaigns."""
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,14 @@ ALONE = {
     "flattened": "lab.papers.flattened.study",
     "sharing": "lab.papers.flattened.slowdowns",
     "collectives": "lab.judging.collectives",
-    "serving-simulation": "lab.judging.serving_simulation",
-    "llm": "lab.judging.serving",
-    "adapt": "lab.judging.adapt",
+    "llm-trees": "lab.papers.llm_trees",
+    "serving-simulation": "lab.judging.llm.serving_simulation",
+    "llm": "lab.judging.llm.serving",
+    "adapt": "lab.adapt.judge",
     "transfer": "lab.transfer.judge",
 }
 # judged by public tables, whose folder follows the name; adapt needs a store as well
-FROM_TABLES = ("collectives", "llm", "serving-simulation", "adapt")
+FROM_TABLES = ("collectives", "llm", "llm-trees", "serving-simulation", "adapt")
 
 
 @click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -87,19 +89,24 @@ def fit(
 @app.command("fit-llm")
 @click.argument("tables", type=options.PATH, help="The folder of aiconfigurator's tables.")
 @click.option("--out", type=options.PATH, default=Path("out/trained"), help="Folder of the fitted files.")
+@click.option("--parts", type=options.PATH, default=Path("data/h200"), help="Parts of steps that we measured.")
 @click.option("--only-engines", is_flag=True, help="Keep the shipped kernels, and fit the engines' times only.")
-def fit_llm(tables: Path, out: Path, only_engines: bool) -> None:
+def fit_llm(tables: Path, out: Path, parts: Path, only_engines: bool) -> None:
     """Fit the kernels of serving engines (ten minutes), and the times of their hosts, for foretell llm."""
     from foretell.predictors.fitted_files import write_fitted
     from foretell.predictors.llm import engines, kernels
     from foretell.training.llm_kernels import fit_kernels
-    from lab.judging.serving import fit_engines
-    from lab.judging.serving_rows import read_serving
+    from foretell.training.llm_parts import fit_parts, part_rows, read_lines
+    from lab.judging.llm.serving import fit_engines
+    from lab.judging.llm.serving_rows import read_serving
 
     out.mkdir(parents=True, exist_ok=True)
     fitted = kernels.shipped_kernels() if only_engines else fit_kernels(tables)
     if not only_engines:
         write_fitted(out, kernels.FILE, kernels.kernels_to_bytes(fitted))
+    if parts.is_dir():
+        fitted = replace(fitted, own=fit_parts(part_rows(read_lines(parts, "parts")), fitted))
+        write_fitted(out, kernels.PARTS_FILE, kernels.parts_to_bytes(fitted.own))
     times = fit_engines(read_serving(tables), fitted)
     write_fitted(out, engines.FILE, times.to_bytes())
     click.echo(f"written: {printable(str(out))}")
@@ -131,7 +138,7 @@ def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, devi
     metavar="PREDICTOR…",
     help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
     "alone: lilou-partitioner, lilou-analyser, dnn-occu, flattened, sharing, mixes, transfer; with TABLES: "
-    "collectives, llm, serving-simulation, adapt.",
+    "collectives, llm, llm-trees, serving-simulation, adapt.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")
@@ -171,7 +178,7 @@ def evaluate(
         if len(folders) != 1 or not Path(folders[0]).is_dir():
             raise InputError(f"{name} is judged by public tables: give their folder after the name.")
         predictors, tables_folder = (name,), Path(folders[0])
-        if name == "adapt":
+        if name in ("adapt", "llm-trees"):
             further["tables"] = tables_folder
         else:
             store = tables_folder
@@ -212,7 +219,7 @@ def evaluate(
 @options.store_folder
 def candidates(store: Path) -> None:
     """Describe the models that ``foretell adapt --suggest`` chooses from, and write them into the package."""
-    from lab.judging.adapt_candidates import write_candidates
+    from lab.adapt.candidates import write_candidates
 
     click.echo(f"written: {printable(str(write_candidates(store, _log)))}")
 

@@ -14,6 +14,7 @@ import click
 import pytest
 
 from foretell.cli.main import app
+from foretell.predictors.fitted_files import judged_errors
 from lab.commands import app as lab_app
 
 ROOT = Path(__file__).parents[1]
@@ -183,3 +184,18 @@ def test_a_class_of_the_glossary_is_in_the_file_beside_it(name: str, meaning: st
     for defined, path in places:
         file = next(place for place in (PACKAGE / path, ROOT / path) if place.exists())
         assert not defined or re.search(rf"\b{defined.split('.')[-1]}\b", text_of(file)), f"{defined} in {path}"
+
+
+def test_the_readme_and_reports_say_the_same_errors() -> None:
+    """Both come from predictors/judged.toml; the README's first row is about the default predictor of the H200."""
+    row = next(
+        line
+        for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| H200, arch")
+    )
+    judged = judged_errors("h200", "unit-network")
+    for text, error in (
+        ("latency {}", "latency_ms"), ("(median {})", "latency_ms_median"), ("memory {}", "memory_mib"),
+        ("energy {}", "energy_j"), ("power {}", "power_w"),
+    ):  # fmt: skip
+        assert text.format(f"{100 * judged[error]:.1f} %") in row

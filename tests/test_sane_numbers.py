@@ -31,7 +31,7 @@ def test_predictions_contradict_neither_each_other_nor_physics(device: str, mode
     assert total["numbers are finite and in order"] >= 100
 
 
-@pytest.mark.parametrize("predictor", [None, "unit-trees", "roofline"])
+@pytest.mark.parametrize("predictor", [None, "roofline"])
 def test_a_network_of_many_kinds_of_units_is_sane_by_every_predictor(predictor: str | None) -> None:
     total: Counter[str] = Counter()
     broken: dict[str, list[str]] = {}

@@ -44,18 +44,19 @@ def _rotate(qkv, angles, slots, query, keys, values, heads, kv_heads, HALF: tl.c
     if head < heads + kv_heads:
         cos, sin = tl.load(angles + token * size + at), tl.load(angles + token * size + HALF + at)
         low, high = low * cos - high * sin, high * cos + low * sin
+    # three names, because a name has one type in Triton, and the cache may be fp8
     if head < heads:
-        target = query + (token * heads + head) * size
-        tl.store(target + at, low.to(query.dtype.element_ty))
-        tl.store(target + HALF + at, high.to(query.dtype.element_ty))
+        to_query = query + (token * heads + head) * size
+        tl.store(to_query + at, low.to(query.dtype.element_ty))
+        tl.store(to_query + HALF + at, high.to(query.dtype.element_ty))
     elif head < heads + kv_heads:
-        target = keys + (slot * kv_heads + head - heads) * size
-        tl.store(target + at, low.to(keys.dtype.element_ty))
-        tl.store(target + HALF + at, high.to(keys.dtype.element_ty))
+        to_keys = keys + (slot * kv_heads + head - heads) * size
+        tl.store(to_keys + at, low.to(keys.dtype.element_ty))
+        tl.store(to_keys + HALF + at, high.to(keys.dtype.element_ty))
     else:
-        target = values + (slot * kv_heads + head - heads - kv_heads) * size
-        tl.store(target + at, low.to(values.dtype.element_ty))
-        tl.store(target + HALF + at, high.to(values.dtype.element_ty))
+        to_values = values + (slot * kv_heads + head - heads - kv_heads) * size
+        tl.store(to_values + at, low.to(values.dtype.element_ty))
+        tl.store(to_values + HALF + at, high.to(values.dtype.element_ty))
 
 
 @triton.jit

@@ -31,6 +31,7 @@ PRECISIONS = ("bf16", "fp8", "int8", "int8-weights", "int4-weights")
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192)
 # naive kernels of torch: more rows only take time
 _MOST_ROWS = {"bf16": 8192, "fp8": 8192, "int8": 4096, "int8-weights": 32, "int4-weights": 256}
+_LEAST_ROWS = {"int8": 17}  # torch._int_mm refuses fewer
 # (N, K) of the products in published models, whole and split over 2, 4 and 8 GPUs
 WEIGHTS = (
     (4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (1024, 8192), (10240, 8192), (8192, 8192), (57344, 8192),
@@ -48,7 +49,10 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 PROMPTS = (128, 256, 512, 1024, 2048, 4096, 8192)
 # (hidden size, experts, chosen, inner size) of published mixtures, whole and split
-MIXTURES = ((4096, 8, 2, 14336), (2048, 60, 4, 1408), (2048, 128, 8, 768), (4096, 128, 8, 1536), (7168, 64, 8, 2048))
+MIXTURES = (
+    (4096, 8, 2, 14336), (2048, 60, 4, 1408), (2048, 128, 8, 768), (4096, 128, 8, 1536), (7168, 64, 8, 2048),
+    (4096, 8, 2, 7168), (2048, 64, 6, 1408), (2048, 64, 8, 1024), (4096, 128, 8, 384), (4096, 16, 2, 6400),
+)  # fmt: skip
 WIDTHS = (896, 2048, 3072, 4096, 5120, 8192)
 VOCABULARIES = (32000, 128256, 152064)
 STEP_MODELS = (
@@ -72,7 +76,7 @@ def parts() -> Iterator[Part]:
     for n, k in WEIGHTS:
         for m in ROWS:
             for precision in PRECISIONS:
-                if m <= _MOST_ROWS[precision]:
+                if _LEAST_ROWS.get(precision, 1) <= m <= _MOST_ROWS[precision]:
                     yield {"part": "product", "precision": precision, "m": m, "n": n, "k": k}
     yield from _attentions()
     for width, experts, top, inner in MIXTURES:
@@ -384,6 +388,8 @@ def run_steps(left: list[Part], file: Any, until: float, device: str) -> int:
     for number, (name, precision) in enumerate(kinds):
         own = [part for part in left if (part["model"], part["precision"]) == (name, precision) and _fits(part)]
         random.Random(number).shuffle(own)
+        # there are few steps of prompts, and caches in fp8 were measured least
+        own.sort(key=lambda part: ("prompt" not in part, part["kv"] != "fp8"))
         stop = time.monotonic() + (until - time.monotonic()) / (len(kinds) - number)
         if device == "cuda":
             gc.collect()
@@ -415,15 +421,19 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--only", choices=("parts", "steps"))
+    parser.add_argument("--kinds", default="", help="only these parts, separated by commas")
     parser.add_argument("--known", type=Path, action="append", default=[], help="files whose parts are not repeated")
     parser.add_argument("--dry", action="store_true")
     options = parser.parse_args(argv)
-    done = {key(json.loads(line)) for file in (options.out, *options.known) if file.exists() for line in _lines(file)}
+    lines = [json.loads(line) for file in (options.out, *options.known) if file.exists() for line in _lines(file)]
+    done = {key(line) for line in lines if "error" not in line}  # what failed is tried again
     listed = {"parts": parts, "steps": steps}
     device, until = ("cpu" if options.dry else "cuda"), time.monotonic() + options.seconds
     with options.out.open("a") as file:
         for name in ("parts", "steps") if options.only is None else (options.only,):
             left = [part for part in (_dry(name) if options.dry else listed[name]()) if key(part) not in done]
+            kinds = [kind for kind in options.kinds.split(",") if kind]
+            left = [part for part in left if not kinds or part["part"] in kinds]
             random.Random(0).shuffle(left)
             if name == "steps":
                 count = run_steps(left, file, until, device)

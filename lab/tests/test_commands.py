@@ -56,7 +56,7 @@ def test_limits_and_shares_of_labels_reach_the_workflow(
 def test_adapt_takes_the_folder_of_public_tables(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from lab.judging import adapt
+    from lab.adapt import judge as adapt
 
     calls: list[object] = []
 

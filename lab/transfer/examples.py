@@ -6,7 +6,7 @@ One row a distinct unit of a workload. Rows of one measurement lie together; ``f
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +15,10 @@ import pandas as pd  # type: ignore[import-untyped]
 from foretell.devices import find_device
 from foretell.errors import ForetellError
 from foretell.features import COLUMNS, extract_units
-from foretell.features.pooled import DistinctUnits
 from foretell.features.versions import FEATURES_VERSION
 from foretell.predictors.fitted_files import best_fitted
 from foretell.predictors.roofline import CONSTANTS_FROM
+from foretell.predictors.transfer.predictor import on_source
 from foretell.predictors.unit.predictor import shipped
 from foretell.records import Target, Workload
 from foretell.workflows.workload import load_graph, read_configuration
@@ -32,6 +32,7 @@ RUNS = (  # device, file, run of timm's results, mode, channels last
     ("rtx-3090", "train_rtx3090", "train-amp-nchw-pt112-cu113-rtx3090", "training", False),
     ("rtx-3090", "train_rtx3090", "train-amp-nhwc-pt112-cu113-rtx3090", "training", True),
 )
+VERSION = 2  # raise it when examples of the same tables change
 OWN = ("compute_us", "memory_us")  # at the peaks of the device
 Log = Callable[[str], None]
 
@@ -49,6 +50,7 @@ class Examples:
     features: np.ndarray  # COLUMNS on the measured device
     h200_us: np.ndarray  # the time that the fitted network tells
     own: np.ndarray  # OWN on the device itself
+    doubt: np.ndarray  # of each measurement: half of the width of the measured device's interval, in log(ratio)
 
     def __len__(self) -> int:
         return len(self.measured_us)
@@ -67,7 +69,7 @@ class Examples:
         rows = keep[self.member]
         first = np.concatenate([[0], np.cumsum(np.diff(self.first)[keep])])
         return Examples(
-            **{name: getattr(self, name)[keep] for name in ("device", "source", "name", "measured_us")},
+            **{name: getattr(self, name)[keep] for name in ("device", "source", "name", "measured_us", "doubt")},
             **{name: getattr(self, name)[rows] for name in ("count", "features", "h200_us", "own")},
             first=first.astype(np.intp),
         )
@@ -83,28 +85,31 @@ def joined(first: Examples, second: Examples) -> Examples:
     return Examples(**both, first=np.concatenate([first.first, second.first[1:] + first.first[-1]]))
 
 
-def _rows(workload: Workload) -> tuple[np.ndarray, ...]:
-    source = find_device(CONSTANTS_FROM)
-    there, here = (extract_units(each) for each in (workload, replace(workload, target=Target(source))))
-    distinct = DistinctUnits.of(here)
+def _rows(workload: Workload) -> tuple[tuple[np.ndarray, ...], float]:
+    """What the units need and take, and how far off the measured device's predictor says it may be."""
+    there, known = extract_units(workload), on_source(workload)
+    distinct = known.distinct
     # the same unit of the source may differ on the device by the waves of its SMs only, which is not used
     own = np.stack([np.exp2(there.features[:, COLUMNS.index(f"log_{name}")].astype(float)) for name in OWN], axis=1)
-    times_us = shipped(source.id, best_fitted(source.id) or "").times_us(distinct)
-    return distinct.counts, distinct.features, times_us, own[distinct.first]
+    return (distinct.counts, distinct.features, known.prediction.unit_us, own[distinct.first]), known.half_width
 
 
 def collected(found: Iterable[tuple[str, str, str, float, Workload]]) -> Examples:
     """Measurements as arrays: device, source, name, µs and workload of each."""
     heads: list[tuple[str, str, str, float]] = []
     parts: list[tuple[np.ndarray, ...]] = []
+    doubts: list[float] = []
     for device, source, name, measured_us, workload in found:
         heads.append((device, source, name, measured_us))
-        parts.append(_rows(workload))
+        rows, doubt = _rows(workload)
+        parts.append(rows)
+        doubts.append(doubt)
     device_names, sources, names, measured = (np.array(column) for column in zip(*heads, strict=True))
     first = np.concatenate([[0], np.cumsum([len(part[0]) for part in parts])])
     return Examples(
-        device_names, sources, names, measured, first, *(np.concatenate(column) for column in zip(*parts, strict=True))
-    )
+        device_names, sources, names, measured, first,
+        *(np.concatenate(column) for column in zip(*parts, strict=True)), doubt=np.array(doubts),
+    )  # fmt: skip
 
 
 def _operators(tables: Path) -> Iterator[tuple[str, str, str, float, Workload]]:
@@ -142,7 +147,7 @@ def _networks(tables: Path, models: int, log: Log) -> Iterator[tuple[str, str, s
 def read_examples(tables: Path, cache: Path, *, models: int = 0, log: Log = print) -> Examples:
     """Operators of the public tables, or networks where ``models`` is their number; kept in the folder ``cache``."""
     fitted = shipped(CONSTANTS_FROM, best_fitted(CONSTANTS_FROM) or "").card
-    state = json.dumps([FEATURES_VERSION, models, fitted], sort_keys=True, default=str)
+    state = json.dumps([VERSION, FEATURES_VERSION, models, fitted], sort_keys=True, default=str)
     file = (
         cache
         / f"transfer-{'networks' if models else 'operators'}-{hashlib.sha256(state.encode()).hexdigest()[:12]}.npz"

@@ -19,10 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.devices import find_device
+from foretell.features import COLUMNS
 from foretell.predictors.fitted_files import write_fitted
 from foretell.predictors.least_squares import solve
 from foretell.predictors.roofline import CONSTANTS_FROM
-from foretell.predictors.transfer.model import CLASSES, FILE, MEMORIES, Places, TransferModel, UnitWork, write
+from foretell.predictors.transfer.model import (
+    CLASSES,
+    FILE,
+    MEMORIES,
+    SLOPED,
+    Places,
+    TransferModel,
+    UnitWork,
+    standardised,
+    write,
+)
 from foretell.records import Target
 from lab.transfer.examples import Examples, joined, read_examples
 
@@ -40,6 +51,7 @@ _HOLDS[_NAMES.index("elementwise")] = _FIXED
 _WEIGHT = 3.0  # of all measurements of an operator on a device together
 _DELTA, _STEP, _STEPS = 0.1, 1e-3, 8
 _ENOUGH = 25  # measurements of an operator on a device that are fitted to
+_RIDGE, _FARTHEST = 0.05, 1.0
 _LEAST_ATTENTION_US = 60.0  # on an H200: below it, frameworks do more than the attention alone
 Values = NDArray[np.float64]
 
@@ -109,7 +121,40 @@ def fit(known: Examples, without: Iterable[str] = ()) -> TransferModel:
     )  # fmt: skip
     is_share = np.arange(len(start)) < len(MEMORIES)
     streaming = _solved(few.at(streams), start, np.where(is_share, 0.1, _HELD))
-    return _model(_solved(few, np.where(is_share, streaming, start), _HOLDS))
+    model = _model(_solved(few, np.where(is_share, streaming, start), _HOLDS))
+    return replace(model, slopes=_slopes(model, known.at(is_operator(known) & ~np.isin(known.device, list(without)))))
+
+
+def is_operator(examples: Examples) -> NDArray[np.bool_]:
+    """Whether a measurement is one of a single operator."""
+    return ~np.char.startswith(examples.source.astype(str), "timm")
+
+
+def _slopes(model: TransferModel, operators: Examples) -> dict[str, dict[str, tuple[float, float, float]]]:
+    """How what is left of the errors follows the sizes of units: ridge regression, each device centred and equal."""
+    work, places = work_of(operators), places_of(list(operators.device))
+    rest = np.clip(np.log(operators.measured_us / tell_us(model, operators)), -_FARTHEST, _FARTHEST)
+    found: dict[str, dict[str, tuple[float, float, float]]] = {}
+    for name, sloped in SLOPED.items():
+        sizes = sloped.sizes
+        chosen = work.is_sloped(name) & ((places.oldest if sloped.before_ampere else places.older) > 0)
+        if chosen.sum() < _ENOUGH:
+            continue
+        left, weights = rest[chosen].copy(), np.zeros(int(chosen.sum()))
+        devices = operators.device[chosen]
+        for device in np.unique(devices):
+            left[devices == device] -= np.median(left[devices == device])
+            weights[devices == device] = (devices == device).sum() ** -0.5
+        columns = work.features[chosen][:, [COLUMNS.index(size) for size in sizes]]
+        means, deviations = columns.mean(axis=0), np.maximum(columns.std(axis=0), 1e-6)
+        rows = np.stack([standardised(*column) for column in zip(columns.T, means, deviations, strict=True)], axis=1)
+        weighted = rows * weights[:, None]
+        slopes = np.linalg.solve(weighted.T @ weighted + _RIDGE * np.eye(len(sizes)), weighted.T @ (left * weights))
+        found[name] = {
+            size: (float(mean), float(deviation), float(slope))
+            for size, mean, deviation, slope in zip(sizes, means, deviations, slopes, strict=True)
+        }
+    return found
 
 
 def _solved(examples: Examples, start: Values, holds: Values) -> Values:

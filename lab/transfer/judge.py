@@ -112,6 +112,11 @@ def effective_units(examples: Examples) -> Values:
     )
 
 
+def beyond_doubt(rest: Values, doubt: Values) -> Values:
+    """How far errors go beyond what the measured device's predictor doubts: both add as squares."""
+    return np.sqrt(np.maximum(rest**2 - doubt**2, 0.0))
+
+
 def widths_of(rest: Values, units: Values, is_network: NDArray[np.bool_]) -> tuple[float, float]:
     """The half widths of the device and of a unit that hold `LEVEL` of the networks and of the operators."""
     network = float(np.quantile(np.abs(rest[is_network]), LEVEL)) if is_network.any() else 0.0
@@ -126,11 +131,13 @@ def widths_of(rest: Values, units: Values, is_network: NDArray[np.bool_]) -> tup
 def coverage(examples: Examples, rest: Values) -> NDArray[np.bool_]:
     """Whether an interval holds each measurement, its widths taken from the other devices."""
     units, network, wide = effective_units(examples), _is_network(examples), _is_wide(examples)
+    left = beyond_doubt(rest, examples.doubt)
     held = np.zeros(len(rest), bool)
     for device in np.unique(examples.device):
         mine, others = examples.device == device, (examples.device != device) & ~wide
-        whole, unit = widths_of(rest[others], units[others], network[others])
-        width = np.hypot(whole, unit / np.sqrt(units[mine])) + wide[mine] * np.log(LATENCY_FACTOR)
+        whole, unit = widths_of(left[others], units[others], network[others])
+        width = np.hypot(np.hypot(whole, unit / np.sqrt(units[mine])), examples.doubt[mine])
+        width += wide[mine] * np.log(LATENCY_FACTOR)
         held[mine] = np.abs(rest[mine]) <= width
     return held
 
@@ -149,10 +156,15 @@ def evaluate(
     far = left_out(examples, known, several, log)[0]
     far = np.where(np.isnan(far), told, far)
     plain = ~_is_wide(examples)
-    whole, unit = widths_of(rest[plain], effective_units(examples)[plain], network[plain])
+    whole, unit = widths_of(beyond_doubt(rest, examples.doubt)[plain], effective_units(examples)[plain], network[plain])
     # a new architecture may be as far off as the worst that was left out
     worst = max(
-        float(np.quantile(np.abs(np.log(measured / far))[~network & np.isin(examples.device, devices)], LEVEL))
+        float(
+            np.quantile(
+                beyond_doubt(np.log(measured / far), examples.doubt)[~network & np.isin(examples.device, devices)],
+                LEVEL,
+            )
+        )
         for devices in GENERATIONS.values()
     )
     far_width = max(float(np.sqrt(max(worst**2 - unit**2, 0.0))), whole)

@@ -10,14 +10,19 @@ from foretell.records import Estimate, Measurement, Prediction, Target, Workload
 from foretell.workflows import devices, load_graph, predict
 
 if TYPE_CHECKING:
+    from foretell.advisors.improvement import Improvement
     from foretell.advisors.placement import Advice
     from foretell.workflows.adapting.adapt import Adaptation, adapt
     from foretell.workflows.advise import advise
     from foretell.workflows.compare import ModelComparison, compare
+    from foretell.workflows.improving.improve import improve
     from foretell.workflows.inspect import Inspection, inspect
     from foretell.workflows.llm import LlmPrediction, llm
+    from foretell.workflows.many.predict_many import predict_many
     from foretell.workflows.measure.collect import collect
     from foretell.workflows.measure.profile import profile
+    from foretell.workflows.memory.fit import Fit, fit
+    from foretell.workflows.serving.advise_llm import LlmAdvice, advise_llm
     from foretell.workflows.serving.simulate import SimulatedServing, simulate
     from foretell.workflows.sharing.pack import Packing, pack
     from foretell.workflows.sharing.share import Sharing, share
@@ -28,9 +33,12 @@ __all__ = [
     "Advice",
     "Device",
     "Estimate",
+    "Fit",
     "ForetellError",
     "Graph",
+    "Improvement",
     "Inspection",
+    "LlmAdvice",
     "LlmPrediction",
     "Measurement",
     "ModelComparison",
@@ -43,14 +51,18 @@ __all__ = [
     "Workload",
     "adapt",
     "advise",
+    "advise_llm",
     "collect",
     "compare",
     "devices",
+    "fit",
+    "improve",
     "inspect",
     "llm",
     "load_graph",
     "pack",
     "predict",
+    "predict_many",
     "profile",
     "share",
     "simulate",
@@ -61,7 +73,10 @@ __all__ = [
 _LATER = {
     "Adaptation": "foretell.workflows.adapting.adapt",
     "Advice": "foretell.advisors.placement",
+    "Fit": "foretell.workflows.memory.fit",
+    "Improvement": "foretell.advisors.improvement",
     "Inspection": "foretell.workflows.inspect",
+    "LlmAdvice": "foretell.workflows.serving.advise_llm",
     "LlmPrediction": "foretell.workflows.llm",
     "ModelComparison": "foretell.workflows.compare",
     "Packing": "foretell.workflows.sharing.pack",
@@ -70,11 +85,15 @@ _LATER = {
     "Sweep": "foretell.workflows.sweep",
     "adapt": "foretell.workflows.adapting.adapt",
     "advise": "foretell.workflows.advise",
+    "advise_llm": "foretell.workflows.serving.advise_llm",
     "collect": "foretell.workflows.measure.collect",
     "compare": "foretell.workflows.compare",
+    "fit": "foretell.workflows.memory.fit",
+    "improve": "foretell.workflows.improving.improve",
     "inspect": "foretell.workflows.inspect",
     "llm": "foretell.workflows.llm",
     "pack": "foretell.workflows.sharing.pack",
+    "predict_many": "foretell.workflows.many.predict_many",
     "profile": "foretell.workflows.measure.profile",
     "share": "foretell.workflows.sharing.share",
     "simulate": "foretell.workflows.serving.simulate",

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 from foretell.devices import Device, Hardware, Slice, effective
 from foretell.errors import ModelError
@@ -166,6 +166,22 @@ METRICS = (
 _SETTING = ("model", "device", "slice", "runtime", "mode", "batch_size", "dtype")
 
 
+Fits = Literal["yes", "perhaps", "no"]
+
+
+def fits_into(need_mib: "Estimate | None", capacity_mib: float | None) -> Fits | None:
+    """Whether a need fits into a memory: perhaps, where the interval crosses the capacity; None if one is unknown.
+
+    >>> [fits_into(Estimate(20, 18, 23), capacity) for capacity in (24, 23, 22, 18, 17)]
+    ['yes', 'yes', 'perhaps', 'perhaps', 'no']
+    """
+    if need_mib is None or not capacity_mib:
+        return None
+    if need_mib.high <= capacity_mib:
+        return "yes"
+    return "perhaps" if need_mib.low <= capacity_mib else "no"
+
+
 def flat_metrics(record: "Prediction | Measurement") -> dict[str, float | None]:
     """All metrics for a table: the value and both ends; None where a metric is not known."""
     flat: dict[str, float | None] = {}
@@ -267,12 +283,29 @@ class Prediction(Readable):
                 f"The time of an operator of {self.model} is not a finite number: its sizes are impossible."
             )
 
+    @property
+    def need_mib(self) -> Estimate | None:
+        """What a process takes of the device's memory; without a context where only the peak is known."""
+        return self.device_memory_mib or self.memory_mib
+
+    @property
+    def capacity_mib(self) -> float | None:
+        """The memory of the device, or of the slice."""
+        return self.facts.get("memory_capacity_mib")
+
+    @property
+    def fits(self) -> Fits | None:
+        """Whether it fits into the memory: yes, perhaps (the interval crosses the capacity), no; None if unknown."""
+        return fits_into(self.need_mib, self.capacity_mib)
+
     def heading(self) -> str:
         """The model, where it would run and how."""
         return f"Prediction: {_described(self)}"
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """The metrics that are known, the predictor, and the warnings."""
+        """Whether it fits, the metrics that are known, the predictor, and the warnings."""
+        if self.fits is not None and self.need_mib is not None:
+            yield "fits", f"{self.fits}: {spell(self.need_mib)} of {self.capacity_mib:,.0f} MiB"
         yield from _metric_lines(self)
         if self.mig is not None:
             yield "mig", self.mig
@@ -295,6 +328,8 @@ class Prediction(Readable):
         if self.channels_last:
             result["channels_last"] = True
         # an absent key means unknown; a null could be read as zero
+        if self.fits is not None:
+            result |= {"fits": self.fits, "capacity_mib": self.capacity_mib}
         for name in (*METRICS, "eager_latency_ms"):
             estimate = getattr(self, name)
             if estimate is not None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from foretell.advisors.batch import saturations
+from foretell.advisors.batch import largest_batch, saturations
 from foretell.records import Estimate, Prediction
 from foretell.testing import tiny_onnx
 from foretell.workflows.predict import predict
@@ -52,3 +52,16 @@ def test_each_device_and_dtype_by_itself_and_nothing_without_occupancy(predictio
     assert not saturations([of(prediction, 1, None, 1.0), of(prediction, 2, None, 1.0)])
     assert not saturations([of(prediction, 1, 10.0, 1.0)])
     assert not saturations(of(prediction, batch, 10.0, 1.0, slice="mps:30") for batch in (1, 2))
+
+
+@pytest.mark.parametrize("capacity", [99, 101, 150, 12345, 10**9])
+@pytest.mark.parametrize("jump", [0, 40])
+def test_the_largest_batch_is_exact_wherever_the_guess_points(capacity: int, jump: int) -> None:
+    """The need has a jump that the guess knows nothing of, as the workspace of another algorithm has."""
+
+    def need(batch: int) -> float:
+        return 100 + 0.9 * batch + (jump if batch > 30 else 0)
+
+    found = largest_batch(need, lambda batch: 10 + 2.0 * batch, capacity, 2**20)
+    expected = max(size for size in (0, *range(1, 20_000), 2**20) if not size or need(size) <= capacity)
+    assert found == expected

@@ -102,11 +102,11 @@ def test_a_rate_needs_whole_instances_and_a_budget_holds_for_all_of_them() -> No
 def test_places_without_a_price_are_refused_and_not_ranked() -> None:
     placement = place([candidate(), candidate("t4")], [offer("h200", None)], Requirements())
     assert {refusal.place: refusal.reason for refusal in placement.refused} == {
-        "h200": "usd: unknown for every instance with a h200",
+        "h200": "price: unknown for every instance with a h200",
         "t4": "price: no known offer has a t4",
     }
     both = place([candidate(), candidate("t4")], [offer("h200", None), offer("t4", None)], Requirements())
-    assert [refusal.reason.split(":")[0] for refusal in both.refused] == ["usd", "usd"], (
+    assert [refusal.reason.split(":")[0] for refusal in both.refused] == ["price", "price"], (
         "one offer is enough to know it"
     )
     carbon = place(

@@ -43,7 +43,7 @@ def test_ceilings_of_a_processor_are_in_gflops(
     monkeypatch.setattr(ceilings_measured, "measure_ceilings", lambda device: cpu)
     shown = run(capsys, "characterise", "--device", "cpu")
     assert "200" in next(line for line in shown.splitlines() if "GFLOP/s" in line)
-    assert "generic processor" in shown
+    assert "one core of a server" in shown
 
 
 def test_a_device_that_the_catalogue_lacks_has_no_peak(

@@ -12,8 +12,9 @@ from foretell.graph.ir import serde
 from foretell.testing import tiny_graph
 from foretell.web import answers
 from foretell.web.answers import answer, check_upload
-from foretell.web.questions import read_question
+from foretell.web.questions import EXAMPLE, read_question
 from foretell.workflows.predict import predict
+from foretell.workflows.workload import load_graph
 
 
 @pytest.fixture
@@ -103,3 +104,22 @@ def test_a_file_is_what_it_holds_and_not_what_it_is_called(tmp_path: Path) -> No
     pickled.write_bytes(b"\x80\x04.")
     with pytest.raises(ModelError, match="never opened"):
         check_upload(str(pickled))
+
+
+def test_the_example_is_the_resnet_of_the_examples() -> None:
+    """Its graph is in the package, so that the page has an answer without PyTorch."""
+    shipped = load_graph(str(answers._EXAMPLE_FILE))
+    assert shipped.hash == load_graph(str(Path(__file__).parents[2] / "examples" / "resnet50.onnx")).hash
+    fields = read_question("predict", {"model": EXAMPLE, "batch_size": 8, "dtype": "fp16"}).model_dump()
+    assert json.loads(answer("predict", fields, {}))["model"] == EXAMPLE
+
+
+def test_fit_and_llm_answer_as_their_commands_do() -> None:
+    fields = read_question("fit", {"model": EXAMPLE, "device": "t4", "batch_size": 100_000}).model_dump()
+    answered = json.loads(answer("fit", fields, {}))
+    assert (answered["fits"], answered["model"]) == ("no", EXAMPLE)
+    assert 0 < answered["largest_batch"] < 100_000
+    fields = read_question(
+        "llm", {"model": "hf:meta-llama/Llama-3.1-8B", "input_tokens": 64, "output_tokens": 8}
+    ).model_dump()
+    assert json.loads(answer("llm", fields, {}))["fits"] is True

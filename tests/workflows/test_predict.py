@@ -231,3 +231,25 @@ def test_a_format_that_was_not_measured_is_said(device: str, word: str) -> None:
     assert plain.latency_ms is not None
     assert small.latency_ms is not None
     assert small.latency_ms.high / small.latency_ms.low > 1.5 * plain.latency_ms.high / plain.latency_ms.low
+
+
+def test_products_in_8_bits_were_not_measured_and_the_answer_says_so() -> None:
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    constants = {"s": np.float32(0.1), "z": np.int8(0), "w": np.ones((64, 64), np.int8)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("QLinearMatMul", ["q", "s", "z", "w", "s", "z", "s", "z"], ["p"]),
+        helper.make_node("DequantizeLinear", ["p", "s", "z"], ["y"]),
+    ]
+    made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 64]) for name in "xy"]
+    weights = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "g", made[:1], made[1:], weights)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    answer = predict(proto, device="h200", dtype="fp16")
+    assert any("No operator was measured in int8" in warning for warning in answer.warnings)
+    assert answer.latency_ms is not None
+    assert answer.latency_ms.high > 1.4 * answer.latency_ms.value
+    old = predict(proto, device="p100", dtype="fp16")
+    assert any("p100 has no int8 units" in warning for warning in old.warnings)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from foretell.devices import find_device, parse_slice
-from foretell.errors import DataError
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.records import Target, Workload
 from foretell.testing import tiny_graph
@@ -83,8 +82,3 @@ def test_another_graph_with_as_many_parameters_is_another_model(store: Path) -> 
     assert nodes != graph.nodes
     predicted = RooflinePredictor().predict(work)
     assert recall(predicted, work, replace(graph, nodes=nodes), store) == predicted
-
-
-def test_an_absent_store_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"There is no folder .*absent"):
-        recalled(workload(64, 16, "fp16"), tmp_path / "absent")

@@ -118,7 +118,7 @@ def test_a_device_that_nobody_rents_out_says_so() -> None:
     report = gather(tiny_onnx(), device="a30", devices=["a30"])
     assert report.advice is not None
     assert not report.advice.rows
-    assert report.advice.refused == (("a30", "usd: unknown for every instance with a a30"),)
+    assert report.advice.refused == (("a30", "price: unknown for every instance with a a30"),)
 
 
 def test_a_model_without_work_has_a_page() -> None:

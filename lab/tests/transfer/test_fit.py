@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from foretell.devices import find_device
+from foretell.features import COLUMNS
+from foretell.features.units import DTYPES
+from foretell.graph import Graph, Node, Tensor
 from foretell.predictors.transfer.model import TransferModel
 from foretell.records import Target, Workload
 from lab.transfer.examples import Examples, collected, joined
 from lab.transfer.fit import START, fit, from_known, tell_us
-from lab.transfer.judge import coverage, effective_units, unfitted_us, widths_of
+from lab.transfer.judge import beyond_doubt, coverage, effective_units, unfitted_us, widths_of
 from lab.transfer.tables import elementwise, product
 
 DEVICES = ("t4", "a100-sxm-80gb", "l40s", "p100")
@@ -27,6 +30,12 @@ def examples() -> Examples:
     )
 
 
+def batched(many: int, side: int, dtype: str) -> Graph:
+    tensors = {name: Tensor(name, (many, side, side), dtype=dtype, kind="input") for name in "xw"}
+    tensors["y"] = Tensor("y", (many, side, side), dtype=dtype)
+    return Graph.build("bmm", [Node("y", "MatMul", ("x", "w"), ("y",))], tensors, ["x", "w"], ["y"])
+
+
 def told(model: TransferModel, examples: Examples) -> Examples:
     return replace(examples, measured_us=tell_us(model, examples))
 
@@ -41,6 +50,35 @@ def test_the_fit_finds_what_made_the_data(examples: Examples) -> None:
         assert ratio == pytest.approx(shares[name] / shares["stacked"], rel=0.02)
     assert found.factors["product"] == pytest.approx(0.1, abs=0.05)
     assert np.abs(np.log(tell_us(found, examples) / tell_us(truth, examples))).max() < 0.1
+
+
+def test_slopes_by_size_are_found_and_count_in_fp32_on_older_gpus_alone() -> None:
+    graphs = [elementwise("Add", 2, (rows, 4096), "fp32") for rows in (4096, 8192)]
+    graphs += [
+        batched(many, side, dtype) for dtype in ("fp32", "fp16") for many in (8, 32) for side in range(64, 1024, 64)
+    ]
+    examples = collected(
+        (
+            device,
+            "neusight",
+            f"{graph.nodes[0].op} {number}",
+            1.0,
+            Workload(graph, Target(find_device(device)), next(iter(graph.tensors.values())).dtype),
+        )
+        for number, graph in enumerate(graphs)
+        for device in ("t4", "p100", "h100-sxm")
+    )
+    plain = tell_us(START, examples)
+    sizes = examples.features[:, COLUMNS.index("log_n")]
+    is_single = examples.features[:, COLUMNS.index("dtype")] == DTYPES.index("fp32")
+    on_old = np.isin(examples.device, ("t4", "p100")) & is_single & (sizes > 0)
+    measured = plain * np.exp(np.where(on_old, -0.2 * (sizes - sizes[on_old].mean()), 0.0))
+    found = fit(replace(examples, measured_us=measured))
+    told_now = tell_us(found, examples)
+    before, after = (np.abs(np.log(each / measured))[on_old].mean() for each in (plain, told_now))
+    assert after < 0.5 * before
+    unsloped = tell_us(replace(found, slopes={}), examples)
+    np.testing.assert_array_equal(told_now[~on_old], unsloped[~on_old])
 
 
 def test_a_device_that_is_left_out_is_not_seen(examples: Examples) -> None:
@@ -69,4 +107,10 @@ def test_widths_hold_nine_in_ten(examples: Examples) -> None:
     assert 0.88 < held[~network].mean() < 0.92
     assert effective_units(examples).tolist() == pytest.approx([1.0] * len(examples))
     assert coverage(examples, np.zeros(len(examples))).all()
+    assert beyond_doubt(np.array([0.5, -0.5, 0.1]), np.array([0.3, 0.0, 0.3])).tolist() == pytest.approx([0.4, 0.5, 0])
+    # what the measured device's predictor doubts is a part of the width
+    sure = replace(examples, doubt=np.zeros(len(examples)))
+    doubtful = replace(examples, doubt=np.full(len(examples), 0.2))
+    assert not coverage(sure, np.full(len(examples), 0.1) * (examples.device == "t4")).all()
+    assert coverage(doubtful, np.full(len(examples), 0.1) * (examples.device == "t4")).all()
     assert (unfitted_us(examples) > 0).all()

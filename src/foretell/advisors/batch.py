@@ -1,15 +1,16 @@
-"""Advisors: batch: the batch size at which the occupancy of a GPU saturates, beside latency and throughput.
+"""Advisors: batch: the largest batch size that fits, and the one at which the occupancy of a GPU saturates.
 
 A larger batch gives every kernel more blocks, so that SMs are fuller, until another bottleneck holds them back: from
 there on a batch costs latency and memory and brings little. Found by prediction, without running anything (DNN-occu,
 Mei et al., "GPU Occupancy Prediction of Deep Learning Models Using Graph Neural Network", section VI-A).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from foretell.records import Prediction
 
+_MOST_GUESSES = 6
 _NEARLY = 0.9  # of the highest occupancy of all batch sizes
 
 
@@ -62,3 +63,55 @@ def _saturation(group: Sequence[Prediction]) -> Saturation:
         chosen.device, chosen.dtype, chosen.batch_size, occupancies[place], most, chosen.batch_size / rates[place],
         rates[place] / max(rates), place == len(by_size) - 1,
     )  # fmt: skip
+
+
+def largest_batch(
+    need_mib: Callable[[int], float], guess_mib: Callable[[int], float], capacity_mib: float, most: int
+) -> int:
+    """The largest batch size whose need fits into a memory; 0 if not even one item does, ``most`` at most.
+
+    ``need_mib`` is what decides, and slow; ``guess_mib`` is cheap and nearly proportional to it. So the guess is
+    searched by bisection, its proportion to the need is taken anew where that search ends, and so on until the answer
+    stays. Both are taken to grow with the batch.
+
+    >>> asked = []
+    >>> def need(batch):
+    ...     asked.append(batch)
+    ...     return 100 + 1.7 * batch
+    >>> largest_batch(need, lambda batch: 80 + 1.5 * batch, 1000, 2**20), len(set(asked)) < 8
+    (529, True)
+    """
+    needs: dict[int, float] = {}
+
+    def need(batch: int) -> float:
+        if batch not in needs:
+            needs[batch] = need_mib(batch)
+        return needs[batch]
+
+    if need(1) > capacity_mib:
+        return 0
+    fitting, failing, batch, guesses = 1, most + 1, 1, 0
+    while failing - fitting > 1:
+        allowed = capacity_mib * max(guess_mib(batch), 1e-9) / need(batch)
+        batch = _last(guess_mib, allowed, fitting, failing)
+        guesses += 1
+        if batch == fitting:  # the guess points at what is known already: perhaps the next one does not fit
+            batch = fitting + 1
+        if guesses > _MOST_GUESSES:  # it is not proportional at all: halve what is left
+            batch = (fitting + failing) // 2
+        if need(batch) <= capacity_mib:
+            fitting = batch
+        else:
+            failing = batch
+    return fitting
+
+
+def _last(rising: Callable[[int], float], limit: float, low: int, high: int) -> int:
+    """The last number from ``low``, below ``high``, at which something that rises is not above a limit."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if rising(middle) <= limit:
+            low = middle
+        else:
+            high = middle
+    return low

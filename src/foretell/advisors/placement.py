@@ -3,9 +3,12 @@
 A candidate is one prediction: a device, a slice of it, and a batch size. It is refused where it needs more memory than
 there is (by the upper end of its interval, because a workload that does not fit fails), or where it takes longer than
 allowed (by its value; where only the upper end exceeds the limit, it is marked as a risk). The remaining candidates are
-ranked by dollars, energy or carbon of a million inferences. For each device or slice, the best batch size is listed.
+ranked by dollars, energy or carbon of a million inferences: by the same number that is shown (`Choice.ranked`). A price
+that leaves out the machine around the devices is a lower bound, so such an offer comes after all complete ones. For
+each device or slice, the best batch size is listed.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,7 +24,7 @@ OBJECTIVES: tuple[Objective, ...] = ("usd", "energy", "carbon")
 _SHOWN = 5
 _FIELDS = {
     "usd": "usd_per_million",
-    "energy": "device_kwh_per_million",
+    "energy": "kwh_per_million",
     "carbon": "kg_co2e_per_million",
 }
 
@@ -61,7 +64,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An instance for rent with devices of one kind; None means unknown."""
+    """An instance for rent with devices of one kind; None means unknown.
+
+    ``incomplete`` is a price without the machine around the devices: what one would pay is more.
+    """
 
     device: str
     name: str
@@ -70,6 +76,7 @@ class Offer:
     g_co2e_per_kwh: float | None = None
     pue: float | None = None
     note: str = ""
+    incomplete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +107,44 @@ class Choice:
     offer: Offer
     cost: InferenceCost
     fleet: Fleet | None
-    value: float
+    objective: Objective
     at_risk: bool
+
+    @property
+    def ranked(self) -> Estimate | None:
+        """What it is ranked by, which is what is shown; None where it is unknown."""
+        estimate: Estimate | None = getattr(self, _FIELDS[self.objective])
+        return estimate
+
+    @property
+    def value(self) -> float:
+        """The value that it is ranked by; what is unknown comes last."""
+        return math.inf if self.ranked is None else self.ranked.value
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether it would cost more than it is ranked by: the price leaves out the machine."""
+        return self.offer.incomplete and self.objective == "usd"
+
+    @property
+    def kg_co2e_per_million(self) -> Estimate | None:
+        """Carbon of a million inferences."""
+        return self.cost.kg_co2e_per_million
+
+    @property
+    def usd_per_million(self) -> Estimate | None:
+        """Dollars for a million inferences: with a rate those of the whole instances, busy or not; else always busy."""
+        return self.fleet.usd_per_million if self.fleet is not None else self.cost.usd_per_million
+
+    @property
+    def kwh_per_million(self) -> Estimate | None:
+        """Energy of a million inferences with the data centre's share; where no PUE is known, of the devices alone."""
+        return self.cost.kwh_per_million or self.cost.device_kwh_per_million
 
     @property
     def summary(self) -> str:
         """The instance, the latency and what a million items cost, in one line."""
-        cost = self.cost.usd_per_million
+        cost = self.usd_per_million
         usd = f", {spell(cost)} $ a million" if cost is not None else ""
         return f"{self.offer.name}: {spell(self.candidate.latency_ms)} ms{usd}{', at risk' if self.at_risk else ''}"
 
@@ -118,8 +156,10 @@ class Choice:
             "batch_size": candidate.batch_size, "instance": self.offer.name, "devices": self.offer.devices,
             "copies": candidate.copies, "shared_by": candidate.shared_by,
             "items_per_s": interval(candidate.items_per_s), "usd_per_h": self.offer.usd_per_h, "note": self.offer.note,
-            "latency_ms": interval(candidate.latency_ms), "usd_per_million": interval(cost.usd_per_million),
-            "kwh_per_million": interval(cost.kwh_per_million),
+            "incomplete": self.offer.incomplete, "latency_ms": interval(candidate.latency_ms),
+            "usd_per_million": interval(self.usd_per_million),
+            "usd_per_million_if_busy": interval(cost.usd_per_million),
+            "kwh_per_million": interval(self.kwh_per_million),
             "kg_co2e_per_million": interval(cost.kg_co2e_per_million),
             "instances": interval(self.fleet.instances if self.fleet else None), "at_risk": self.at_risk,
             "calibrated": candidate.calibrated, "unknown": dict(cost.unknown),
@@ -146,17 +186,30 @@ class Advice(Readable):
     refused: tuple[Refused, ...]
     front: tuple[Choice, ...] = field(default=())
     notes: tuple[str, ...] = ()
+    objective: Objective = "usd"
 
     def heading(self) -> str:
         """How many choices there are."""
         return f"Advice: {len(self.choices)} choices, {len(self.refused)} places refused"
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """The five best choices, then why places were refused."""
+        """The five best choices, then what is excluded and why."""
         for choice in self.choices[:_SHOWN]:
             yield f"{choice.candidate.place}, batch {choice.candidate.batch_size}", choice.summary
-        yield from ((refused.place, f"refused: {refused.reason}") for refused in self.refused[:_SHOWN])
+        if self.refused:
+            yield "excluded", self.exclusions.removeprefix("excluded: ")
         yield from (("note", note) for note in self.notes)
+
+    @property
+    def exclusions(self) -> str:
+        """What is excluded and why, in one line: how many places fail for each kind of reason, and one of them."""
+        kinds: dict[str, list[Refused]] = {}
+        for refused in self.refused:
+            kinds.setdefault(refused.reason.partition(":")[0], []).append(refused)
+        parts = [
+            f"{len(own)} by {kind} ({own[0].place}: {own[0].reason.partition(': ')[2]})" for kind, own in kinds.items()
+        ]
+        return f"excluded: {'; '.join(parts)}" if parts else ""
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row a choice, the best first."""
@@ -165,6 +218,7 @@ class Advice(Readable):
     def to_dict(self) -> dict[str, Any]:
         """The object that ``foretell advise --json`` prints."""
         return {
+            "ranked_by": _FIELDS[self.objective],
             "choices": [choice.to_dict() for choice in self.choices],
             "front": [choice.to_dict() for choice in self.front],
             "refused": [{"place": refused.place, "reason": refused.reason} for refused in self.refused],
@@ -198,7 +252,9 @@ def place(candidates: Sequence[Candidate], offers: Sequence[Offer], requirements
             key = name, choice.offer.name
             if key not in best or _order(choice) < _order(best[key]):
                 best[key] = choice
-    return Advice(tuple(sorted(best.values(), key=_order)), tuple(refused), pareto_front(everything))
+    complete = [choice for choice in everything if not choice.is_lower_bound]
+    ordered = tuple(sorted(best.values(), key=_order))
+    return Advice(ordered, tuple(refused), pareto_front(complete), objective=requirements.objective)
 
 
 def pareto_front(choices: Sequence[Choice]) -> tuple[Choice, ...]:
@@ -211,9 +267,16 @@ def pareto_front(choices: Sequence[Choice]) -> tuple[Choice, ...]:
     return tuple(front)
 
 
-def _order(choice: Choice) -> tuple[float, float, int, str, str]:
+def _order(choice: Choice) -> tuple[bool, float, float, int, str, str]:
     candidate = choice.candidate
-    return choice.value, candidate.latency_ms.value, candidate.batch_size, candidate.place, choice.offer.name
+    return (
+        choice.is_lower_bound,
+        choice.value,
+        candidate.latency_ms.value,
+        candidate.batch_size,
+        candidate.place,
+        choice.offer.name,
+    )
 
 
 def _possible(candidates: Sequence[Candidate], requirements: Requirements) -> tuple[list[Candidate], str]:
@@ -266,14 +329,9 @@ def _choice(candidate: Candidate, offer: Offer, requirements: Requirements) -> C
             requirements.rate_per_s, candidate.latency_ms, candidate.batch_size, utilisation=requirements.utilisation,
             replicas=replicas, usd_per_h=offer.usd_per_h,
         )  # fmt: skip
-    ranked: Estimate | None = getattr(cost, _FIELDS[requirements.objective])
-    # with a rate, idle time is paid for too: a cheap large instance may lose
-    if requirements.objective == "usd" and fleet is not None:
-        ranked = fleet.usd_per_million  # whole instances are paid for, busy or not
-    if ranked is None:
-        return None
     at_risk = requirements.slo_ms is not None and candidate.latency_ms.high > requirements.slo_ms
-    return Choice(candidate, offer, cost, fleet, ranked.value, at_risk)
+    choice = Choice(candidate, offer, cost, fleet, requirements.objective, at_risk)
+    return choice if choice.ranked is not None else None
 
 
 def _is_affordable(choice: Choice, requirements: Requirements) -> bool:
@@ -293,4 +351,5 @@ def _usd_per_h(choice: Choice) -> float | None:
 def _why_unranked(candidate: Candidate, offers: Sequence[Offer], requirements: Requirements) -> str:
     if not any(offer.device == candidate.device for offer in offers):
         return f"price: no known offer has a {candidate.device}"
-    return f"{requirements.objective}: unknown for every instance with a {candidate.device}"
+    what = {"usd": "price", "energy": "energy", "carbon": "carbon"}[requirements.objective]
+    return f"{what}: unknown for every instance with a {candidate.device}"

@@ -71,7 +71,12 @@ def _show(ceilings: "Ceilings", measured: "MeasuredCeilings") -> None:
         table.add_row(name, f"product, {side} x {side}", *_cells(rate, peak), unit)
     console().print(table)
     if measured.kind == "cpu":
-        click.echo("The catalogue's cpu is a generic processor of 8 cores, not this one.")
+        if measured.reference_ms is not None:
+            click.echo(
+                f"One core multiplies two 192 x 192 matrices in {number(measured.reference_ms)} ms: "
+                "foretell predict --device cpu is at this pace from now on."
+            )
+        click.echo("The catalogue's cpu is one core of a server, not this processor.")
 
 
 def _cells(rate: float, peak: float | None) -> list[str]:

@@ -29,6 +29,8 @@ def run(as_json: bool) -> None:
     out.print(f"foretell {diagnosis.foretell} · Python {diagnosis.python} · {diagnosis.platform}")
     out.print("\nfront-ends", style="bold")
     _show_checks(out, diagnosis.frontends)
+    for note in diagnosis.notes:
+        out.print(f"  ! {note}", markup=False, soft_wrap=True)
     out.print("\nmeasuring and storing", style="bold")
     _show_checks(out, diagnosis.measuring)
     out.print("\nlibraries", style="bold")

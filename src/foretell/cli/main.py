@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import os
 import sys
 from typing import Any
 
@@ -14,7 +15,9 @@ COMMANDS = Registry(
     "command",
     {  # in the order of the help page
         "predict": "foretell.cli.models.predict:run",
+        "fit": "foretell.cli.models.fit:run",
         "advise": "foretell.cli.models.advise:run",
+        "improve": "foretell.cli.advice.improve:run",
         "llm": "foretell.cli.models.llm:run",
         "simulate": "foretell.cli.models.simulate:run",
         "pack": "foretell.cli.sharing.pack:run",
@@ -22,7 +25,8 @@ COMMANDS = Registry(
         "sweep": "foretell.cli.models.sweep:run",
         "share": "foretell.cli.sharing.share:run",
         "report": "foretell.cli.models.report:run",
-        "serve": "foretell.cli.serve:run",
+        "serve": "foretell.cli.servers.serve:run",
+        "mcp": "foretell.cli.servers.mcp:run",
         "inspect": "foretell.cli.models.inspect:run",
         "fuse": "foretell.cli.models.fuse:run",
         "roofline": "foretell.cli.models.roofline:run",
@@ -51,7 +55,11 @@ class Commands(click.Group):
     def get_command(self, _: click.Context, cmd_name: str) -> click.Command:
         """Import and return a command; an unknown name raises an error with a suggestion."""
         command: click.Command = COMMANDS.load(cmd_name)
-        return command
+        if not any(variable.endswith("_COMPLETE") for variable in os.environ):
+            return command
+        from foretell.cli.completion import with_completion  # only a shell that completes needs it
+
+        return with_completion(command, cmd_name)
 
 
 def _show_version(context: click.Context, _: click.Parameter, requested: bool) -> None:

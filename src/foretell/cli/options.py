@@ -3,14 +3,46 @@
 Each of them is a decorator that adds one parameter of that name to a command.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from foretell.errors import InputError
+
 Command = TypeVar("Command", bound=Callable[..., object])
 PATH = click.Path(path_type=Path)
+
+
+class OutputFile(click.Path):
+    """A file that a command will write at its end; that it can be written is checked at its start.
+
+    Reading a model may take half a minute, so a wrong folder or suffix is reported before.
+    """
+
+    def __init__(self, *suffixes: str) -> None:
+        super().__init__(path_type=Path)
+        self.suffixes = suffixes
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path, or say why no file can be written there."""
+        path = Path(str(super().convert(value, param, ctx)))
+        option = max(param.opts, key=len, default="path") if param else "path"
+        if self.suffixes and path.suffix not in self.suffixes:
+            allowed = " or ".join(
+                [", ".join(self.suffixes[:-1]), self.suffixes[-1]] if self.suffixes[1:] else self.suffixes
+            )
+            raise InputError(f"Cannot write {str(path)!r}: the name of {option} must end in {allowed}.")
+        if path.is_dir():
+            raise InputError(f"Cannot write {path}: it is a folder. Choose another {option}.")
+        folder = next(parent for parent in path.absolute().parents if parent.exists())  # those below it will be made
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            why = "is not a folder" if not folder.is_dir() else "cannot be written to"
+            raise InputError(f"Cannot write {path}: {folder} {why}. Choose another {option}.")
+        return path
+
 
 MODELS = (
     "model.onnx · model.pt2 · TorchScript · timm:NAME · torchvision:NAME · hf:ID · config.json · net.py:build · "
@@ -24,8 +56,8 @@ inputs = click.option(
     "--input",
     "-i",
     multiple=True,
-    metavar="[NAME=]SHAPE[:DTYPE]",
-    help="Shape of an input without the batch: 3x224x224, or 128 tokens. Repeat for several.",
+    metavar="[NAME=]SHAPE[!][:DTYPE]",
+    help="Shape of an input without the batch: 3x224x224, or 128 tokens; with ! it has no batch. Repeat for several.",
 )
 dtype = click.option(
     "--dtype", default="fp32", help="fp32, tf32, fp16, bf16, …; in training fp16 and bf16 mean autocast."
@@ -38,6 +70,9 @@ context = click.option("--context", type=int, help="Tokens already in the cache,
 trust = click.option("--trust", is_flag=True, help="Allow code that comes with the model to run (net.py:build).")
 allow_unknown = click.option(
     "--allow-unknown", is_flag=True, help="Count operators of unknown domains by the bytes they move."
+)
+as_written = click.option(
+    "--as-written", is_flag=True, help="Count QuantizeLinear and DequantizeLinear by themselves; engines fuse them."
 )
 no_cache = click.option("--no-cache", is_flag=True, help="Convert the model again and do not store its graph.")
 memory_limit = click.option(

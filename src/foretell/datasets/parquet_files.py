@@ -2,7 +2,7 @@
 
 The encoding of a column is chosen for zstd, which finds runs of bytes that repeat. Dictionary encoding packs bits and
 so hides repeats of numbers; numbers get other encodings. Texts keep the dictionary, although they would be smaller
-without it, because queries on them are faster.
+without it, because queries on them are faster; paths of modules, which are long, do not.
 """
 
 import os
@@ -28,6 +28,8 @@ _VERSION = b"schema_version"
 _COUNTING = frozenset({"sequence", "op_index", "node", "source", "target"})
 # small numbers in patterns: their upper bytes are 0, and this encoding stores them apart from the lower bytes
 _SPLIT = frozenset({"grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "group"})
+# paths of modules: each begins as the one before it
+_PATHS = frozenset({"module"})
 _PLAIN = frozenset({"document", "name_id", "shared_bytes", "occupancy_pct", "name"})
 _REMEDY = "Restore it from a copy (git checkout) or move it away; nothing was changed."
 
@@ -182,6 +184,7 @@ class TableWriter:
         schema = self._schema or arrow_schema(self._table)
         encodings = {name: "DELTA_BINARY_PACKED" for name in schema.names if name in _COUNTING}
         encodings |= {name: "BYTE_STREAM_SPLIT" for name in schema.names if name in _SPLIT}
+        encodings |= {name: "DELTA_BYTE_ARRAY" for name in schema.names if name in _PATHS}
         # columns with other encodings and with many distinct values get no dictionary
         dictionary = [name for name in schema.names if name not in _PLAIN and name not in encodings]
         if DOCUMENT in schema.names:

@@ -8,7 +8,7 @@ from foretell.errors import DataError
 from foretell.toml_rows import Row, read_shipped, sources_of
 
 FORMATS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
-_FIELDS = ("name", "date", "source", "dram_gb_per_s", "cache_gb_per_s", "tflops")
+_FIELDS = ("name", "date", "source", "dram_gb_per_s", "cache_gb_per_s", "tflops", "reference_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class Ceilings:
     dram_gb_per_s: float | None = None
     cache_gb_per_s: float | None = None
     tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
+    reference_ms: float | None = None  # of a CPU: a product of two 192 × 192 matrices on one core
 
     def to_toml(self) -> str:
         """Write the entry of ceilings.toml.
@@ -38,7 +39,7 @@ class Ceilings:
         lines = [f"[ceilings.{self.device}]"]
         lines += [f"{key} = {_quoted(getattr(self, key))}" for key in ("name", "date", "source")]
         # five digits: more would only be the noise of the measurement
-        for key in ("dram_gb_per_s", "cache_gb_per_s"):
+        for key in ("dram_gb_per_s", "cache_gb_per_s", "reference_ms"):
             if getattr(self, key) is not None:
                 lines.append(f"{key} = {float(f'{getattr(self, key):.5g}')}")
         rates = ", ".join(f"{name} = {float(f'{rate:.5g}')}" for name, rate in self.tflops.items())
@@ -78,6 +79,7 @@ def parse_row(device: str, row: Row, sources: Mapping[str, object]) -> Ceilings:
         row.maybe_number("dram_gb_per_s", least=0, open_end=True),
         row.maybe_number("cache_gb_per_s", least=0, open_end=True),
         {name: rate for name, rate in tflops.items() if rate is not None},
+        row.maybe_number("reference_ms", least=0, open_end=True),
     )
     if ceilings.dram_gb_per_s is None and ceilings.cache_gb_per_s is None and not ceilings.tflops:
         raise DataError(f"{row.where}: nothing was measured; give dram_gb_per_s, cache_gb_per_s or tflops")

@@ -26,8 +26,8 @@ _UNCHANGED = (
     "vectorised",
     "second_stride",
 )
-_PLAIN = tuple(name for name in COLUMNS if name.startswith("log_") or name in _UNCHANGED)
-_COUNTS = tuple(name for name in COLUMNS if name not in _PLAIN and name != "operator" and name not in _CODED)
+PLAIN = tuple(name for name in COLUMNS if name.startswith("log_") or name in _UNCHANGED)
+_COUNTS = tuple(name for name in COLUMNS if name not in PLAIN and name != "operator" and name not in _CODED)
 _DIVIDED = (
     "channels", "group_inputs", "group_outputs", "head_size", "keys", "queries", "side", "input_last", "output_last",
 )  # fmt: skip
@@ -37,9 +37,9 @@ _TILE_SIZES = (8, 16, 32, 64, 128, 256)
 _TILES = ((64, 64), (128, 64), (64, 128), (128, 256), (256, 128), (32, 32))
 # a unit that has no such size has −1 there; each of these columns gets a flag that says whether it is present
 _PRESENT = ("log_second", "log_m", "kernel", "queries", "steps", "log_rows", "window", "log_run", "gradients")
-MEASURED_WIDTH = len(_PLAIN) + len(_COUNTS)  # the first columns are sizes; those after them are shares and flags
+MEASURED_WIDTH = len(PLAIN) + len(_COUNTS)  # the first columns are sizes; those after them are shares and flags
 ENCODED_WIDTH = (
-    len(_PLAIN) + len(_COUNTS) + len(_DIVIDED) * len(_DIVISORS) + len(_TILED) * len(_TILE_SIZES) + 2 * len(_TILES)
+    len(PLAIN) + len(_COUNTS) + len(_DIVIDED) * len(_DIVISORS) + len(_TILED) * len(_TILE_SIZES) + 2 * len(_TILES)
     + len(_PRESENT) + sum(_CODED.values())
 )  # fmt: skip
 
@@ -62,7 +62,7 @@ def encode(features: Numbers) -> Encoded:
     """Encode rows of `foretell.features.COLUMNS` for a network."""
     columns = {name: features[:, position].astype(np.float64) for name, position in _AT.items()}
     # logarithms and shares as they are; counts as logarithms, with the sign of an absent −1
-    parts = [columns[name] for name in _PLAIN]
+    parts = [columns[name] for name in PLAIN]
     parts += [np.sign(columns[name]) * np.log2(1.0 + np.abs(columns[name])) for name in _COUNTS]
     # vectorised loads and tensor cores want sizes that are multiples of small powers of two
     for name in _DIVIDED:

@@ -51,10 +51,21 @@ class DistinctUnits:
     @classmethod
     def of(cls, units: Units) -> "DistinctUnits":
         """Merge the equal units of a workload."""
-        features, first, member, counts = np.unique(
-            units.features, axis=0, return_index=True, return_inverse=True, return_counts=True
-        )
-        return cls(features, counts.astype(np.float64), units.bound_us[first], member.ravel())
+        rows = np.ascontiguousarray(units.features)
+        # equal rows have equal bytes: a number that is not finite or −0 does not occur
+        size, data = rows.shape[1] * rows.itemsize, rows.tobytes()
+        numbers: dict[bytes, int] = {}
+        found = [numbers.setdefault(data[at : at + size], len(numbers)) for at in range(0, len(data), size)]
+        merged = np.array(found, np.intp)
+        first = np.full(len(numbers), len(found), np.intp)
+        np.minimum.at(first, merged, np.arange(len(found)))
+        # in the order of their numbers from the first column on, whatever the order of the units
+        order = np.lexsort(rows[first].T[::-1])
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        member, chosen = place[merged], first[order]
+        counts = np.bincount(member, minlength=len(order)).astype(np.float64)
+        return cls(rows[chosen], counts, units.bound_us[chosen], member)
 
     def __len__(self) -> int:
         return len(self.counts)

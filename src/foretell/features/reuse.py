@@ -4,54 +4,84 @@ A tensor that was written a short while ago is still in the L2 cache, so reading
 the previous run, so a whole run's traffic lies between two of its reads.
 """
 
-import math
-from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from foretell.graph import Graph
+from foretell.graph.ir.layout import layouts
 
-REUSE_COLUMNS = ("log_moved_since", "log_moved_in_all")
+MOVED_IN_ALL = "log_moved_in_all"
+REUSE_COLUMNS = ("log_moved_since", MOVED_IN_ALL)
 _MIN_LOG, _MAX_LOG = 18, 32  # log2 of bytes: 256 KiB fit into every L2 cache, 4 GiB into none
+_MAX_KEPT = 8  # lists of units of one graph whose reads are kept
+
+Values = NDArray[np.float64]
+Units = tuple[tuple[int, ...], ...]
 
 
-class Reuse:
-    """Counts the bytes that a run has moved so far, unit by unit."""
+@dataclass(frozen=True)
+class _Reads:
+    """Which unit reads which tensors, one entry each; parameters are left out.
 
-    def __init__(self, graph: Graph, running: Iterable[int], bytes_in_all: int) -> None:
-        """``running`` are the nodes that launch kernels; the output of any other node is a view of its first input."""
-        self._graph = graph
-        self._in_all = bytes_in_all
-        self._moved = 0
-        self._written_at: dict[str, int] = {}
-        self._base: dict[str, str] = {}
-        # views: a read of the view is a read of its base
-        launching = set(running)
-        for position, node in enumerate(graph.nodes):
-            if position not in launching and node.inputs and node.inputs[0]:
-                base = self._base.get(node.inputs[0], node.inputs[0])
-                self._base.update(dict.fromkeys(node.outputs, base))
+    ``writer`` is the unit that wrote the tensor before, −1 where that was none of this run.
+    """
 
-    def describe(self, nodes: Sequence[int]) -> tuple[float, float]:
-        """Return the `REUSE_COLUMNS` of a unit that is about to run: the distance of its largest input counts."""
-        outputs = {name for position in nodes for name in self._graph.nodes[position].outputs}
-        names = {name for position in nodes for name in self._graph.nodes[position].inputs if name}
-        read = {self._base.get(name, name) for name in names} - outputs
-        distances = [(self._graph.tensors[name].bytes, self._since(name)) for name in read if self._is_activation(name)]
-        return _rounded_log(max(distances)[1] if distances else self._in_all), math.log2(self._in_all + 1.0)
-
-    def run(self, nodes: Sequence[int], moved_bytes: int) -> None:
-        """Record that a unit has run."""
-        self._moved += moved_bytes
-        for position in nodes:
-            for name in self._graph.nodes[position].outputs:
-                self._written_at.setdefault(name, self._moved)
-
-    def _is_activation(self, name: str) -> bool:
-        return self._graph.tensors[name].kind != "parameter"
-
-    def _since(self, name: str) -> int:
-        return self._moved - self._written_at[name] if name in self._written_at else self._in_all
+    names: list[str]
+    unit: NDArray[np.intp]
+    writer: NDArray[np.intp]
 
 
-def _rounded_log(moved_bytes: int) -> float:
-    """The distance as a whole power of two, so that units that differ only a little here stay equal and can merge."""
-    return float(min(max(round(math.log2(moved_bytes + 1.0)), _MIN_LOG), _MAX_LOG))
+def reuse_columns(graph: Graph, units: Units, moved_bytes: Values) -> Values:
+    """Return a row of `REUSE_COLUMNS` for each unit: the distance of its largest input counts.
+
+    ``units`` are the nodes of each unit in the order in which they run, ``moved_bytes`` what each reads and writes.
+    """
+    kept = graph.structure.setdefault("reads", {})
+    if units not in kept:
+        if len(kept) >= _MAX_KEPT:
+            kept.clear()
+        kept[units] = _find_reads(graph, units)
+    reads: _Reads = kept[units]
+    behind = np.cumsum(moved_bytes)
+    in_all = float(behind[-1]) if len(behind) else 0.0
+    since = np.full(len(units), in_all)
+    if len(reads.unit):
+        before = behind - moved_bytes
+        laid_out = layouts(graph)
+        sizes = np.array([laid_out.memo.bytes[laid_out.types[name]] for name in reads.names], np.float64)
+        distance = np.where(reads.writer >= 0, before[reads.unit] - behind[reads.writer], in_all)
+        # the largest input decides; of equally large ones the one that was written first
+        order = np.lexsort((distance, sizes, reads.unit))
+        is_last = np.append(np.diff(reads.unit[order]) > 0, True)
+        chosen = order[is_last]
+        since[reads.unit[chosen]] = distance[chosen]
+    # a whole power of two, so that units that differ only a little here stay equal and can merge
+    rounded = np.clip(np.rint(np.log2(since + 1.0)), _MIN_LOG, _MAX_LOG)
+    return np.stack([rounded, np.full(len(units), np.log2(in_all + 1.0))], axis=1)
+
+
+def _find_reads(graph: Graph, units: Units) -> _Reads:
+    """The reads of all units; the output of a node that no unit runs is a view of its first input."""
+    launching = {position for members in units for position in members}
+    base: dict[str, str] = {}
+    for position, node in enumerate(graph.nodes):
+        if position not in launching and node.inputs and node.inputs[0]:
+            base.update(dict.fromkeys(node.outputs, base.get(node.inputs[0], node.inputs[0])))
+    names: list[str] = []
+    readers: list[int] = []
+    writers: list[int] = []
+    written: dict[str, int] = {}
+    for unit, members in enumerate(units):
+        nodes = [graph.nodes[position] for position in members]
+        outputs = nodes[0].outputs if len(nodes) == 1 else [name for node in nodes for name in node.outputs]
+        inputs = nodes[0].inputs if len(nodes) == 1 else [name for node in nodes for name in node.inputs]
+        for name in {base.get(name, name) for name in inputs}.difference(outputs):
+            if name and graph.tensors[name].kind != "parameter":
+                names.append(name)
+                readers.append(unit)
+                writers.append(written.get(name, -1))
+        for name in outputs:
+            written.setdefault(name, unit)
+    return _Reads(names, np.array(readers, np.intp), np.array(writers, np.intp))

@@ -10,6 +10,7 @@ Element-wise kernels and copies are described as TensorIterator sees them: by th
 
 import math
 from collections.abc import Mapping
+from itertools import repeat
 
 from foretell.graph import Cost, Graph
 from foretell.graph.cost.arithmetic import einsum_pairs, time_steps
@@ -98,7 +99,7 @@ def describe_shapes(
     if reached is not None:
         sizes["gradients"] = float(len(reached.intersection(node.inputs)))
     sizes["variant"] = _variant(node)
-    return tuple(sizes.get(name, _ABSENT) for name in SHAPE_COLUMNS)
+    return tuple(map(sizes.get, SHAPE_COLUMNS, repeat(_ABSENT)))
 
 
 def _variant(node: Node) -> float:

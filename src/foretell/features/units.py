@@ -6,52 +6,30 @@ as views, have no row.
 
 Idea: the time of a workload is close to the sum of the times of its units, and a unit's time depends on the unit and
 the hardware, not on the model around it. So a predictor learns the time of one row, and can predict models that it has
-never seen. A row has three parts. First what the unit computes and moves, and its bound: the time that the hardware
-needs at least (a roofline: the larger of compute and memory time, plus launch overhead). Second the reuse distance of
-its input, which decides whether it is read from cache (`foretell.features.reuse`). Third the sizes that decide which
-kernel a library picks (`foretell.features.shapes`).
-
-Sizes and times are stored as logarithms to base 2, because relative differences matter. Categories (operator, kind,
-phase, dtype) are positions in fixed lists; −1 is an unknown one
-(`foretell.features.operator_codes` has that of operators). `SCHEMA` is a hash of all columns and lists: a fitted
-predictor refuses rows of another schema.
+never seen. A row (`foretell.features.schema`) has three parts. First what the unit computes and moves, and its bound:
+the time that the hardware needs at least (a roofline: the larger of compute and memory time, plus launch overhead).
+Second the reuse distance of its input, which decides whether it is read from cache (`foretell.features.reuse`). Third
+the sizes that decide which kernel a library picks (`foretell.features.shapes`). What does not depend on the hardware is
+described once for a graph (`foretell.features.unit_columns`); the rest is added here.
 
 Limits: gaps between kernels, overlap of streams and the host's own time are not visible in a row. The backward of a
 node is one unit even if a framework launches several kernels for it.
 """
 
-import hashlib
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretell.devices import Hardware
-from foretell.features.operator_codes import FIRST_CODED, operator_code
-from foretell.features.reuse import REUSE_COLUMNS, Reuse
-from foretell.features.shapes import SHAPE_COLUMNS, describe_shapes
-from foretell.graph import Cost, Graph, graph_costs, run_groups, training_step
-from foretell.graph.ir.layout import layouts
-from foretell.graph.ir.node import Node
-from foretell.graph.ir.operators import lookup
+from foretell.features.schema import COLUMNS, DTYPES, KINDS, PHASES, SCHEMA
+from foretell.features.unit_columns import RATES, UnitColumns, Values, unit_columns
 from foretell.records import Workload
 from foretell.units import bytes_per_s, flops_per_s, us
 
-PHASES = ("forward", "backward", "optimizer")
-KINDS = (
-    "view", "free", "elementwise", "reduction", "movement", "generator", "normalisation", "pooling", "contraction",
-    "attention", "recurrent", "gather", "scatter", "sort", "control", "unknown",
-)  # fmt: skip
-DTYPES = ("fp32", "fp16", "bf16", "fp64", "int64", "int32", "bool", "complex64")
+__all__ = ["COLUMNS", "DTYPES", "KINDS", "PHASES", "SCHEMA", "Units", "columns_of", "extract_units"]
 
-COLUMNS = (
-    "operator", "kind", "phase", "dtype", "nodes", "launches", "log_flops", "log_macs", "tensor_core_share",
-    "log_read_bytes", "log_written_bytes", "log_parameter_bytes", "log_compute_us", "log_memory_us", "log_bound_us",
-    "log_intensity", *REUSE_COLUMNS, *SHAPE_COLUMNS,
-)  # fmt: skip
-SCHEMA = hashlib.sha256("|".join((*COLUMNS, *FIRST_CODED, *KINDS, *PHASES, *DTYPES)).encode()).hexdigest()[:16]
+_AT = {name: position for position, name in enumerate(COLUMNS)}
 
 
 @dataclass(frozen=True)
@@ -68,18 +46,10 @@ class Units:
         return len(self.operators)
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """One unit before it becomes a row; ``node`` is its main node, None for the optimizer."""
-
-    operator: str
-    phase: str
-    nodes: tuple[int, ...]
-    cost: Cost
-    node: Node | None
-    dtype: str
-    parameters: int = 0  # the number of parameter tensors that an optimizer updates at once
-    reached: frozenset[str] | None = None  # of a backward: the tensors that get a gradient
+def columns_of(workload: Workload) -> UnitColumns:
+    """The units of a workload, whatever the device."""
+    optimizer = (workload.optimizer or "sgd") if workload.is_training else None
+    return unit_columns(workload.running_graph, optimizer)
 
 
 def extract_units(workload: Workload) -> Units:
@@ -92,106 +62,28 @@ def extract_units(workload: Workload) -> Units:
     >>> units.features.shape == (len(units), len(COLUMNS))
     True
     """
-    graph = workload.running_graph
-    laid_out = layouts(graph)
-    hardware = workload.target.hardware
-    units = tuple(_units(workload, graph))
-    rows, bounds = [], []
-    # reuse distances depend on the order of units, so units are described and run one by one
-    running = (position for unit in units for position in unit.nodes)
-    reuse = Reuse(graph, running, sum(unit.cost.bytes for unit in units))
-    for unit in units:
-        compute_us, memory_us = _minimum_us(unit, hardware)
-        bound_us = max(compute_us, memory_us) + unit.cost.launches * hardware.device.launch_overhead_us
-        shapes = describe_shapes(graph, unit.node, unit.cost, laid_out, hardware.sms, unit.reached)
-        rows.append((*_describe(unit, compute_us, memory_us, bound_us), *reuse.describe(unit.nodes), *shapes))
-        reuse.run(unit.nodes, unit.cost.bytes)
-        bounds.append(bound_us)
-    features = np.array(rows, dtype=np.float32).reshape(len(units), len(COLUMNS))
-    return Units(
-        tuple(unit.operator for unit in units),
-        tuple(unit.phase for unit in units),
-        tuple(unit.nodes for unit in units),
-        features,
-        np.array(bounds, dtype=np.float64),
+    units, hardware = columns_of(workload), workload.target.hardware
+    rows = units.rows[:, : len(COLUMNS)].copy()
+    compute_us, memory_us = _minimum_us(units, hardware)
+    bound_us = np.maximum(compute_us, memory_us) + units.work("launches") * hardware.device.launch_overhead_us
+    for name, time_us in (("log_compute_us", compute_us), ("log_memory_us", memory_us), ("log_bound_us", bound_us)):
+        rows[:, _AT[name]] = np.log2(time_us + 1e-4)  # still tells times far below a microsecond apart
+    # the rows are those of a device of one SM, where there are as many waves as tiles
+    has_tiles = rows[:, _AT["log_tiles"]] >= 0
+    waves = rows[has_tiles, _AT["waves"]] / max(hardware.sms, 1)
+    rows[has_tiles, _AT["waves"]] = waves
+    rows[has_tiles, _AT["wave_fill"]] = waves / np.maximum(np.ceil(waves), 1.0)
+    return Units(units.operators, units.phases, units.nodes, rows.astype(np.float32), bound_us)
+
+
+def _minimum_us(units: UnitColumns, hardware: Hardware) -> tuple[Values, Values]:
+    """The least time that the arithmetic and the memory traffic of each unit need, in µs."""
+    rate = units.work("rate").astype(np.intp)
+    on_tensor_cores, elsewhere = (
+        np.array([flops_per_s(hardware.peak_tflops(dtype, tensor_cores=cores)) for dtype in RATES])[rate]
+        for cores in (True, False)
     )
-
-
-def _units(workload: Workload, graph: Graph) -> Iterator[_Unit]:
-    """The units in the order in which they run: forward, then backward from the last node to the first, then update."""
-    table = graph_costs(graph)
-    for group in run_groups(table):
-        if group.cost.launches:
-            node = _main_node(graph, group.nodes)
-            yield _Unit(group.op, "forward", group.nodes, group.cost, node, _dtype(graph, node))
-    if workload.is_training:
-        step = training_step(graph, workload.optimizer or "sgd")
-        for position in range(len(step.backward) - 1, -1, -1):
-            if step.backward[position].launches:
-                node = graph.nodes[position]
-                dtype, cost = _dtype(graph, node), step.backward[position]
-                yield _Unit(node.op, "backward", (position,), cost, node, dtype, reached=step.reached)
-        if step.optimizer.launches:
-            yield _Unit("optimizer", "optimizer", (), step.optimizer, None, "fp32", _parameters(graph))
-
-
-def _parameters(graph: Graph) -> int:
-    return sum(tensor.kind == "parameter" for tensor in graph.tensors.values())
-
-
-def _main_node(graph: Graph, positions: tuple[int, ...]) -> Node:
-    """The node of a group that does most of its work."""
-    nodes = [graph.nodes[position] for position in positions]
-    for kind in ("attention", "contraction", "recurrent", "normalisation"):
-        for node in nodes:
-            if lookup(node.op, node.domain).kind == kind:
-                return node
-    return nodes[0]
-
-
-def _dtype(graph: Graph, node: Node) -> str:
-    outputs = [name for name in node.outputs if name]
-    return graph.tensors[outputs[0]].dtype if outputs else "fp32"
-
-
-def _minimum_us(unit: _Unit, hardware: Hardware) -> tuple[float, float]:
-    """The least time that the arithmetic and the memory traffic of a unit need, in µs."""
-    # other integers and booleans are taken to run at the rate of fp32
-    dtype = unit.dtype if unit.dtype in ("fp64", "fp32", "bf16", "fp16", "fp8", "int8") else "fp32"
-    cost, on_tensor_cores = unit.cost, 2 * unit.cost.tensor_core_macs
-    compute_s = on_tensor_cores / flops_per_s(hardware.peak_tflops(dtype, tensor_cores=True))
-    compute_s += (cost.flops - on_tensor_cores) / flops_per_s(hardware.peak_tflops(dtype, tensor_cores=False))
-    return us(compute_s), us(cost.bytes / bytes_per_s(hardware.bandwidth_gb_per_s))
-
-
-def _log(value: float) -> float:
-    return math.log2(value + 1.0)
-
-
-def _fine_log(value_us: float) -> float:
-    """A logarithm that still tells times far below a microsecond apart."""
-    return math.log2(value_us + 1e-4)
-
-
-def _describe(unit: _Unit, compute_us: float, memory_us: float, bound_us: float) -> tuple[float, ...]:
-    """The first columns of a row, in the order of `COLUMNS`."""
-    cost = unit.cost
-    kind = lookup(unit.operator, unit.node.domain if unit.node else "").kind
-    return (
-        float(operator_code(unit.operator)),
-        float(KINDS.index(kind)),
-        float(PHASES.index(unit.phase)),
-        float(DTYPES.index(unit.dtype)) if unit.dtype in DTYPES else -1.0,
-        float(len(unit.nodes) or unit.parameters),
-        _log(cost.launches),
-        _log(cost.flops),
-        _log(cost.macs),
-        cost.tensor_core_macs / cost.macs if cost.macs else -1.0,
-        _log(cost.bytes_read),
-        _log(cost.bytes_written),
-        _log(cost.parameter_bytes),
-        _fine_log(compute_us),
-        _fine_log(memory_us),
-        _fine_log(bound_us),
-        _fine_log(cost.flops / cost.bytes) if cost.bytes else -20.0,
-    )
+    of_tensor_cores = units.work("tensor_core_flops")
+    compute_s = of_tensor_cores / on_tensor_cores + (units.work("flops") - of_tensor_cores) / elsewhere
+    memory_s = units.work("bytes") / bytes_per_s(hardware.bandwidth_gb_per_s)
+    return compute_s * us(1.0), memory_s * us(1.0)

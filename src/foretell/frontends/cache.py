@@ -16,9 +16,9 @@ from foretell.graph import Graph
 from foretell.graph.ir import serde
 
 # raise it when any conversion changes: no older entry is found
-CONVERTER_VERSION = 5
+CONVERTER_VERSION = 6
 # raise it when only a framework's worker or the normalisation changes: cached graphs of PyTorch models stay valid
-NORMALISER_VERSION = 2
+NORMALISER_VERSION = 3
 MAX_ENTRIES = 2000  # the least recently used ones beyond this are deleted
 
 
@@ -40,6 +40,7 @@ def entry_path(frontend: str, fingerprint: str, request: ModelRequest) -> Path:
         request.dtype,
         request.context,
         request.allow_unknown,
+        request.as_written,
     )
     text = repr((CONVERTER_VERSION, serde.VERSION, frontend, fingerprint, options))
     return cache_folder() / "graphs" / f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.fgraph"

@@ -79,13 +79,13 @@ def read_caged(reader: str, request: ModelRequest, name: str | None = None, file
 
 def _packed(request: ModelRequest) -> Message:
     """A request as JSON values."""
-    inputs = [[spec.name, list(spec.shape), spec.dtype] for spec in request.inputs]
-    names = ("source", "mode", "dtype", "context", "trust", "allow_unknown")
+    inputs = [[spec.name, list(spec.shape), spec.dtype, spec.whole] for spec in request.inputs]
+    names = ("source", "mode", "dtype", "context", "trust", "allow_unknown", "as_written")
     return {"inputs": inputs, **{name: getattr(request, name) for name in names}}
 
 
 def _unpacked(values: Message) -> ModelRequest:
-    inputs = tuple(InputSpec(name, tuple(shape), dtype) for name, shape, dtype in values.pop("inputs"))
+    inputs = tuple(InputSpec(name, tuple(shape), dtype, whole) for name, shape, dtype, whole in values.pop("inputs"))
     return ModelRequest(inputs=inputs, **values)
 
 

@@ -14,7 +14,9 @@ from foretell.registry import did_you_mean
 
 MODES = ("inference", "training", "prefill", "decode")
 MAX_ELEMENTS = 2**40
-_SHAPE = re.compile(r"^(?:(?P<name>[^=]+)=)?(?P<shape>scalar|[0-9]{1,18}(?:[x,×][0-9]{1,18})*)(?::(?P<dtype>\w+))?$")
+_SHAPE = re.compile(
+    r"^(?:(?P<name>[^=]+)=)?(?P<shape>scalar|[0-9]{1,18}(?:[x,×][0-9]{1,18})*)(?P<whole>!)?(?::(?P<dtype>\w+))?$"
+)
 _DTYPE_ALIASES = {
     "float": "fp32", "float16": "fp16", "float32": "fp32", "float64": "fp64", "double": "fp64", "half": "fp16",
     "bfloat16": "bf16", "int": "int64", "long": "int64",
@@ -23,21 +25,32 @@ _DTYPE_ALIASES = {
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input as the user wrote it, such as ``3x224x224`` or ``input_ids=128:int64``; the shape has no batch axis."""
+    """One input as the user wrote it, such as ``3x224x224`` or ``input_ids=128:int64``.
+
+    The shape has no batch axis: the batch is put in front of it. With ``!`` behind it (``x=2708x1433!``) it is
+    ``whole``: the input has no batch, and stays as it is at every batch size.
+    """
 
     name: str | None
     shape: tuple[int, ...]
     dtype: str | None = None
+    whole: bool = False
 
     def __str__(self) -> str:
-        return "x".join(map(str, self.shape)) or "scalar"
+        return ("x".join(map(str, self.shape)) or "scalar") + ("!" if self.whole else "")
+
+    def sizes(self, batch_size: int) -> tuple[int, ...]:
+        """The shape of the input at a batch size."""
+        return self.shape if self.whole else (batch_size, *self.shape)
 
 
 def parse_inputs(texts: Iterable[str]) -> tuple[InputSpec, ...]:
     """Parse ``--input`` options.
 
-    >>> parse_inputs(["3x224x224", "mask=128:int64"])
-    (InputSpec(name=None, shape=(3, 224, 224), dtype=None), InputSpec(name='mask', shape=(128,), dtype='int64'))
+    >>> parse_inputs(["mask=128:int64"])
+    (InputSpec(name='mask', shape=(128,), dtype='int64', whole=False),)
+    >>> [spec.whole for spec in parse_inputs(["3x224x224", "x=2708x1433!"])]
+    [False, True]
     """
     specs = []
     for text in texts:
@@ -45,7 +58,8 @@ def parse_inputs(texts: Iterable[str]) -> tuple[InputSpec, ...]:
         if not match:
             raise InputError(
                 f"Cannot read the input {text[:80]!r}. "
-                "Write [NAME=]3x224x224[:DTYPE], without the batch, such as --input 3x224x224"
+                "Write [NAME=]3x224x224[:DTYPE], without the batch, such as --input 3x224x224; "
+                "an input that has no batch ends with !, such as --input x=2708x1433!"
             )
         sizes = () if match["shape"] == "scalar" else tuple(int(d) for d in re.split("[x,×]", match["shape"]))
         if any(d < 1 for d in sizes) or math.prod(sizes) > MAX_ELEMENTS:
@@ -53,7 +67,7 @@ def parse_inputs(texts: Iterable[str]) -> tuple[InputSpec, ...]:
                 f"The input {text!r} has an impossible size: every dimension must be 1 or more, "
                 f"and at most {MAX_ELEMENTS} elements in all."
             )
-        specs.append(InputSpec(match["name"], sizes, _parse_dtype(match["dtype"])))
+        specs.append(InputSpec(match["name"], sizes, _parse_dtype(match["dtype"]), match["whole"] is not None))
     names = [s.name for s in specs if s.name is not None]
     duplicate = next((n for n in names if names.count(n) > 1), None)
     if duplicate is not None:
@@ -81,6 +95,7 @@ class ModelRequest:
     context: int | None = None
     trust: bool = False
     allow_unknown: bool = False
+    as_written: bool = False
     memory_limit_gib: float | None = None
     timeout_s: float | None = None
 
@@ -140,12 +155,20 @@ def match_inputs(requested: tuple[InputSpec, ...], names: list[str]) -> dict[str
     return specs
 
 
+def refuse_whole(request: ModelRequest, reason: str) -> None:
+    """Refuse an input without a batch where every input has one."""
+    spec = next((s for s in request.inputs if s.whole), None)
+    if spec is not None:
+        raise InputError(f"{reason}, which have a batch: leave out the ! of --input {spec}")
+
+
 def image_shape(request: ModelRequest, default: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of a vision model's image; the user may write ``3x224x224``, ``224x224`` or ``224``."""
     if not request.inputs:
         return default
     if len(request.inputs) > 1:
         raise InputError(f"This model takes one input, but {len(request.inputs)} were given.")
+    refuse_whole(request, "This model takes images")
     shape = request.inputs[0].shape
     if len(shape) == 1 and len(default) == 3:
         return (default[0], shape[0], shape[0])

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import tomllib
+from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -19,6 +21,20 @@ def shipped_index(folder: Traversable = TRAINED) -> ShippedIndex:
     """The index of shipped files: by device and predictor, the file and its held-out errors."""
     index: ShippedIndex = json.loads(_checked(folder, INDEX))
     return index
+
+
+def judged_errors(device: str, predictor: str) -> dict[str, float]:
+    """The mean errors of a shipped predictor on architectures that no fit saw, as the README says them; by metric.
+
+    Where nobody judged it so, they are those of its own folds, which its card has.
+
+    >>> judged_errors("h200", "unit-network")["latency_ms"]
+    0.061
+    """
+    judged = tomllib.loads((resources.files(__package__) / "judged.toml").read_text(encoding="utf-8"))
+    card: Mapping[str, Any] = shipped_index().get(device, {}).get(predictor, {})
+    errors = judged.get(device, {}).get(predictor) or card.get("held_out", {})
+    return {name: error for name, error in errors.items() if isinstance(error, float)}
 
 
 def best_fitted(device: str) -> str | None:

@@ -9,13 +9,16 @@ Limits: no caches, no overlap between kernels, no choice of algorithm. The predi
 ``uncalibrated`` and its interval is wide; a predictor that is fitted to measurements of the device should replace it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from foretell.devices import Device, Hardware, find_device
-from foretell.graph import Cost, graph_costs, run_groups, training_step
-from foretell.graph.cost.node_costs import CostTable
+from foretell.features.units import columns_of
+from foretell.graph import Graph, graph_costs
 from foretell.graph.memory.autograd import needing_gradients, reached_by_loss
 from foretell.graph.memory.liveness import cached_peak, inference_tape, live_peak
 from foretell.graph.memory.training import optimizer_states, training_tape
@@ -26,7 +29,6 @@ from foretell.units import (
     bytes_from_mib,
     bytes_per_s,
     flops_per_s,
-    gib,
     mib,
     ms,
     per_second,
@@ -51,31 +53,37 @@ CUBLAS_WORKSPACE_MIB = {"hopper": 32.0, "other": 8.125}  # PyTorch reserves it a
 CUBLASLT_WORKSPACE_MIB = 1.0  # for matrix products with a bias
 LEAST_LATENCY_MS = "least_latency_ms"  # the fact of a prediction that holds `least_latency_ms`
 _LEAST_CONVOLUTION = 1 / 2.25  # of its arithmetic
+BOUNDS = ("compute", "memory", "launch")
+_RATES = ("fp64", "fp32", "bf16", "fp16", "fp8", "fp4", "int8")  # dtypes that datasheets give a peak for
 _PRODUCTS = ("Gemm", "MatMul", "Einsum", "FusedMatMul", "Bilinear")
 CONSTANTS_FROM = "h200"  # the device on which the constants above were measured
 
+Values = NDArray[np.float64]
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One unit of work on the timeline."""
 
-    operator: str
-    cost: Cost
-    compute_ms: float
-    memory_ms: float
-    launch_ms: float
+@dataclass(frozen=True)
+class Slots:
+    """The units of work on the timeline, as columns: forward, then backward from the last node to the first, update."""
+
+    operators: tuple[str, ...]  # with "(backward)" behind those of the backward pass
+    compute_ms: Values
+    memory_ms: Values
+    launch_ms: Values
+
+    def __len__(self) -> int:
+        return len(self.operators)
 
     @property
-    def latency_ms(self) -> float:
-        """Its time."""
-        return max(self.compute_ms, self.memory_ms) + self.launch_ms
+    def latency_ms(self) -> Values:
+        """The time of each."""
+        return np.maximum(self.compute_ms, self.memory_ms) + self.launch_ms
 
     @property
-    def bound(self) -> str:
-        """What limits it."""
-        if self.launch_ms > max(self.compute_ms, self.memory_ms):
-            return "launch"
-        return "compute" if self.compute_ms > self.memory_ms else "memory"
+    def bounds(self) -> NDArray[np.intp]:
+        """What limits each, as a position in `BOUNDS`."""
+        by_peak = np.where(self.compute_ms > self.memory_ms, BOUNDS.index("compute"), BOUNDS.index("memory"))
+        is_launch = self.launch_ms > np.maximum(self.compute_ms, self.memory_ms)
+        return np.where(is_launch, BOUNDS.index("launch"), by_peak)
 
 
 class RooflinePredictor:
@@ -95,23 +103,18 @@ def analytic_prediction(workload: Workload) -> Prediction:
     graph, hardware = workload.running_graph, workload.target.hardware
     warnings = [*workload.graph.warnings]
     table = graph_costs(graph)
-    slots = tuple(timeline(workload, table))
-    latency_ms = sum(s.latency_ms for s in slots)
+    slots = timeline(workload)
+    latency_ms = float(slots.latency_ms.sum())
     # a graph of views alone
     if not latency_ms:
         latency_ms = device_launch_ms(hardware)
         warnings.append("The graph does no work on the device; the time is that of an empty launch.")
-    memory_mib = peak_memory_mib(workload, table)
+    memory_mib = peak_memory_mib(workload)
     power_w = mean_power_w(slots, latency_ms, hardware)
-    if memory_mib > mib(bytes_from_gib(hardware.memory_gib)):
-        warnings.append(
-            f"Needs about {gib(bytes_from_mib(memory_mib)):.1f} GiB; {workload.target.device.id} has "
-            f"{hardware.memory_gib:.1f} GiB here: it will not fit."
-        )
     if table.unknown_operators:
         named = ", ".join(f"{op} ({share:.1%} of bytes)" for op, share in table.unknown_operators.items())
         warnings.append(f"Unknown operators, counted by the bytes they move: {named}")
-    bound_ms = least_latency_ms(slots, table, hardware)
+    bound_ms = least_latency_ms(slots, graph, hardware)
     low, high = (LATENCY_LOW, LATENCY_HIGH)
     if _is_of_another_maker(workload.target.device):
         low, high = low / OTHER_MAKERS, high * OTHER_MAKERS
@@ -148,7 +151,7 @@ def analytic_prediction(workload: Workload) -> Prediction:
     )
 
 
-def least_latency_ms(slots: Iterable[Slot], table: CostTable, hardware: Hardware) -> float:
+def least_latency_ms(slots: Slots, graph: Graph, hardware: Hardware) -> float:
     """The time below which no run can be: all arithmetic at the peak, and the weights of products read once.
 
     What the cache holds from the run before need not be read, and of a table of embeddings only some rows are.
@@ -157,12 +160,19 @@ def least_latency_ms(slots: Iterable[Slot], table: CostTable, hardware: Hardware
     (A. Lavin and S. Gray, CVPR 2016: 2.25 times less for 3 × 3).
     """
     compute_share, _ = reached(hardware.device)
-    compute_ms = sum(s.compute_ms * (_LEAST_CONVOLUTION if "Conv" in s.operator else 1.0) for s in slots)
-    tensors = table.graph.tensors
-    read = {name for node in table.graph.nodes if node.op in _PRODUCTS for name in node.inputs if name in tensors}
-    weights = sum(tensors[name].bytes for name in read if tensors[name].kind == "parameter")
+    counted = [_LEAST_CONVOLUTION if "Conv" in operator else 1.0 for operator in slots.operators]
+    compute_ms = float(slots.compute_ms @ np.array(counted)) if counted else 0.0
+    weights = sum(graph.tensors[name].bytes for name in _multiplied_weights(graph))
     beyond_cache = max(0.0, weights - bytes_from_mib(hardware.l2_mib))
     return max(compute_ms * compute_share, ms(beyond_cache / bytes_per_s(hardware.bandwidth_gb_per_s)))
+
+
+def _multiplied_weights(graph: Graph) -> Sequence[str]:
+    """The parameters that matrix products read."""
+    if "multiplied weights" not in graph.structure:
+        read = dict.fromkeys(name for node in graph.nodes if node.op in _PRODUCTS for name in node.inputs if name)
+        graph.structure["multiplied weights"] = [name for name in read if graph.tensors[name].kind == "parameter"]
+    return graph.structure["multiplied weights"]  # type: ignore[no-any-return]
 
 
 def uncalibrated(device: Device) -> str:
@@ -215,42 +225,30 @@ def _paces(device: Device) -> tuple[float, float] | None:
     return device.peak_tflops("fp16", tensor_cores=True) / cycles, device.bandwidth_gb_per_s / cycles
 
 
-def timeline(workload: Workload, table: CostTable) -> Iterable[Slot]:
+def timeline(workload: Workload) -> Slots:
     """Every unit of work in the order in which it runs: forward, then backward and the optimizer."""
-    hardware = workload.target.hardware
-    for group in run_groups(table):
-        if group.cost.launches:
-            yield _slot(group.op, group.cost, table, group.nodes[0], hardware)
-    if workload.is_training:
-        step = training_step(table.graph, workload.optimizer or "sgd")
-        # gradients are computed in reverse order
-        for position in range(len(step.backward) - 1, -1, -1):
-            if step.backward[position].launches:
-                yield _slot(
-                    f"{table.graph.nodes[position].op} (backward)", step.backward[position], table, position, hardware
-                )
-        if step.optimizer.launches:
-            # optimizers keep master weights and states in fp32, also under autocast
-            yield _timed("optimizer", step.optimizer, "fp32", hardware)
-
-
-def _slot(operator: str, cost: Cost, table: CostTable, position: int, hardware: Hardware) -> Slot:
-    outputs = [o for o in table.graph.nodes[position].outputs if o]
-    dtype = table.graph.tensors[outputs[0]].dtype
-    return _timed(operator, cost, dtype, hardware)
-
-
-def _timed(operator: str, cost: Cost, dtype: str, hardware: Hardware) -> Slot:
+    hardware, units = workload.target.hardware, columns_of(workload)
     # datasheets give no peak for other types, such as int64: take that of fp32
-    number = dtype if dtype in ("fp64", "fp32", "bf16", "fp16", "fp8", "fp4", "int8") else "fp32"
-    on_tensor_cores = 2 * cost.tensor_core_macs
+    dtypes = {dtype: dtype if dtype in _RATES else "fp32" for dtype in dict.fromkeys(units.first_dtypes)}
+    on_tensor_cores, elsewhere = (
+        _peaks(
+            units.first_dtypes,
+            {dtype: hardware.peak_tflops(rate, tensor_cores=cores) for dtype, rate in dtypes.items()},
+        )
+        for cores in (True, False)
+    )
     compute_share, memory_share = reached(hardware.device)
+    of_tensor_cores = units.work("tensor_core_flops")
     compute_s = (
-        on_tensor_cores / flops_per_s(hardware.peak_tflops(number, tensor_cores=True))
-        + (cost.flops - on_tensor_cores) / flops_per_s(hardware.peak_tflops(number, tensor_cores=False))
+        of_tensor_cores / on_tensor_cores + (units.work("flops") - of_tensor_cores) / elsewhere
     ) / compute_share
-    memory_s = cost.bytes / bytes_per_s(hardware.bandwidth_gb_per_s) / memory_share
-    return Slot(operator, cost, ms(compute_s), ms(memory_s), cost.launches * device_launch_ms(hardware))
+    memory_s = units.work("bytes") / bytes_per_s(hardware.bandwidth_gb_per_s) / memory_share
+    launch_ms = units.work("launches") * device_launch_ms(hardware)
+    return Slots(units.names, compute_s * ms(1.0), memory_s * ms(1.0), launch_ms)
+
+
+def _peaks(dtypes: Sequence[str], tflops: Mapping[str, float]) -> Values:
+    return np.array([flops_per_s(tflops[dtype]) for dtype in dtypes])
 
 
 def device_launch_ms(hardware: Hardware) -> float:
@@ -258,16 +256,24 @@ def device_launch_ms(hardware: Hardware) -> float:
     return ms(seconds_from_us(hardware.device.launch_overhead_us))
 
 
-def peak_memory_mib(workload: Workload, table: CostTable) -> float:
-    """The peak of the framework's allocator: live tensors, and the workspaces of cuBLAS."""
-    graph, optimizer = table.graph, workload.optimizer or "sgd"
-    cuda = not workload.target.device.is_cpu
+def peak_memory_mib(workload: Workload) -> float:
+    """The peak of the framework's allocator: live tensors, and the workspaces of cuBLAS. It is cached on the graph."""
+    device = workload.target.device
+    kind = "cpu" if device.is_cpu else "hopper" if device.architecture.lower() == "hopper" else "other"
+    key = kind, workload.is_training, workload.optimizer
+    cache: dict[tuple[object, ...], float] = vars(workload.running_graph).setdefault("_peaks", {})
+    if key not in cache:
+        cache[key] = _peak_memory_mib(workload, kind)
+    return cache[key]
+
+
+def _peak_memory_mib(workload: Workload, kind: str) -> float:
+    graph, optimizer, cuda = workload.running_graph, workload.optimizer or "sgd", kind != "cpu"
     tape = training_tape(graph, optimizer, cuda=cuda) if workload.is_training else inference_tape(graph, cuda=cuda)
     states = optimizer_states(graph, optimizer) if workload.is_training else []
     if not cuda:
         return mib(live_peak(graph, tape, states).bytes)
     products = [node for node in graph.nodes if node.op in _PRODUCTS]
-    kind = "hopper" if workload.target.device.architecture.lower() == "hopper" else "other"
     # cuBLAS reserves nothing before the first product; the backward pass runs in a thread with a handle of its own
     reached = reached_by_loss(graph, needing_gradients(graph)) if workload.is_training else frozenset[str]()
     handles = bool(products) + any(not reached.isdisjoint(node.outputs) for node in products)
@@ -277,33 +283,30 @@ def peak_memory_mib(workload: Workload, table: CostTable) -> float:
     return mib(cached_peak(graph, tape, states, workspaces).bytes)
 
 
-def mean_power_w(slots: Iterable[Slot], latency_ms: float, hardware: Hardware) -> float:
+def mean_power_w(slots: Slots, latency_ms: float, hardware: Hardware) -> float:
     """Base power, plus a part for each share of the device's peaks in use; at most the TDP."""
-    slots = tuple(slots)
     of_compute, of_memory = reached(hardware.device)
     # slots are timed at the peaks of the slice, which are a part of the device's
     bandwidth_fraction = hardware.bandwidth_gb_per_s / hardware.device.bandwidth_gb_per_s
-    compute_share = sum(s.compute_ms * of_compute for s in slots) / latency_ms * hardware.sm_fraction
-    memory_share = sum(s.memory_ms * of_memory for s in slots) / latency_ms * bandwidth_fraction
+    compute_share = float(slots.compute_ms.sum()) * of_compute / latency_ms * hardware.sm_fraction
+    memory_share = float(slots.memory_ms.sum()) * of_memory / latency_ms * bandwidth_fraction
     busy = min(1.0, COMPUTE_POWER_SLOPE * compute_share + MEMORY_POWER_SLOPE * memory_share)
     return hardware.device.tdp_w * (BASE_SHARE_OF_TDP + (1 - BASE_SHARE_OF_TDP) * busy)
 
 
-def shares(slots: Iterable[Slot]) -> tuple[OperatorShare, ...]:
+def shares(slots: Slots) -> tuple[OperatorShare, ...]:
     """Time by operator, longest first."""
-    by_operator: dict[str, list[Slot]] = {}
-    for slot in slots:
-        by_operator.setdefault(slot.operator, []).append(slot)
-    total_ms = sum(s.latency_ms for group in by_operator.values() for s in group) or 1.0
-    rows = []
-    for operator, members in by_operator.items():
-        spent_ms = sum(s.latency_ms for s in members)
-        by_bound: dict[str, float] = {}
-        for s in members:
-            by_bound[s.bound] = by_bound.get(s.bound, 0.0) + s.latency_ms
-        rows.append(
-            OperatorShare(
-                operator, len(members), spent_ms, spent_ms / total_ms, max(by_bound, key=lambda b: by_bound[b])
-            )
+    numbers: dict[str, int] = {}
+    rows = np.array([numbers.setdefault(operator, len(numbers)) for operator in slots.operators], np.intp)
+    latency_ms = slots.latency_ms
+    total_ms = float(latency_ms.sum()) or 1.0
+    by_bound = np.bincount(rows * len(BOUNDS) + slots.bounds, latency_ms, len(numbers) * len(BOUNDS))
+    limits = by_bound.reshape(len(numbers), len(BOUNDS)).argmax(axis=1)
+    spent_ms, counts = np.bincount(rows, latency_ms, len(numbers)), np.bincount(rows, minlength=len(numbers))
+    found = [
+        OperatorShare(
+            operator, int(counts[row]), float(spent_ms[row]), float(spent_ms[row]) / total_ms, BOUNDS[limits[row]]
         )
-    return tuple(sorted(rows, key=lambda r: -r.latency_ms))
+        for operator, row in numbers.items()
+    ]
+    return tuple(sorted(found, key=lambda share: -share.latency_ms))

@@ -18,7 +18,8 @@ from foretell.devices import find_device
 from foretell.errors import DeviceError, MeasurementError
 from foretell.optional import require
 from foretell.profiling.environment import describe
-from foretell.units import GIGA, KIB, MIB, TERA, bytes_from_mib, mib, seconds_from_ms
+from foretell.profiling.runtimes.cpu import Reference
+from foretell.units import GIGA, KIB, MIB, TERA, bytes_from_mib, mib, ms, seconds_from_ms
 
 DEVICES = ("cuda", "cpu")
 BUDGET_S = 20.0
@@ -32,6 +33,7 @@ _DEFAULT_MEMORY = bytes_from_mib(4096)
 _SMALLEST_PRODUCT, _LARGEST_PRODUCT = 512, 16384
 _LONGEST_RUN_S = 0.3  # a product that takes longer is large enough
 _MIN_REPEATS, _MAX_REPEATS = 3, 200
+_REFERENCE_S = 0.2
 _BATCH_S = 0.002  # short runs are timed several at once
 
 
@@ -54,6 +56,7 @@ class MeasuredCeilings:
     tflops: Mapping[str, float]
     product_sizes: Mapping[str, int]
     took_s: float
+    reference_ms: float | None = None  # of a CPU: the product that campaigns time beside every workload, on one core
 
 
 def measure_ceilings(
@@ -106,6 +109,7 @@ def measure_ceilings(
         tflops={number_format: result[0] / TERA for number_format, result in reached.items()},
         product_sizes={number_format: result[1] for number_format, result in reached.items()},
         took_s=time.perf_counter() - started,
+        reference_ms=ms(bench.reference_s()) if kind == "cpu" else None,
     )
 
 
@@ -195,6 +199,15 @@ class Bench:
         a, b, c = (torch.randn((size, size), device=self._kind).to(dtype) for _ in range(3))
         with _tf32(torch, number == "tf32"):
             return self.fastest(lambda: torch.mm(a, b, out=c), budget_s)
+
+    def reference_s(self) -> float:
+        """Seconds of the reference product of campaigns, on one thread."""
+        threads = self._torch.get_num_threads()
+        self._torch.set_num_threads(1)
+        try:
+            return self.fastest(Reference().run, _REFERENCE_S)
+        finally:
+            self._torch.set_num_threads(threads)
 
     def fastest(self, run: Callable[[], object], budget_s: float) -> float:
         """Seconds of one run: the best of at least ``_MIN_REPEATS`` after a warm-up, of more if the budget allows."""

@@ -10,9 +10,11 @@ from foretell.advisors.placement import Requirements
 from foretell.errors import ModelError
 from foretell.frontends.sources import recognise
 from foretell.rendering.html.report import report_page
-from foretell.web.questions import ALLOWED
+from foretell.web.questions import ALLOWED, EXAMPLE
 from foretell.workflows.advise import Renting, advise_serving, advise_training
 from foretell.workflows.compare import ModelComparison
+from foretell.workflows.llm import llm
+from foretell.workflows.memory.fit import fit
 from foretell.workflows.predict import predict
 from foretell.workflows.report import gather
 from foretell.workflows.sharing.share import share
@@ -20,6 +22,7 @@ from foretell.workflows.sweep import sweep
 
 UPLOADED_KINDS = ("onnx", "pt2")
 _WHOLE_DEVICE = "whole"
+_EXAMPLE_FILE = Path(__file__).parent / "page" / "resnet50.fgraph"
 
 Fields = dict[str, Any]
 
@@ -29,6 +32,8 @@ def answer(
 ) -> str:
     """The text of an answer; ``files`` has the paths of the uploads, by field, ``names`` what a report calls them."""
     values = dict(fields)
+    if kind == "llm":
+        return _llm(values)
     for name, file in files.items():
         check_upload(file)
         values[name] = file
@@ -47,9 +52,24 @@ def check_upload(file: str) -> None:
         raise ModelError(f"{Path(file).name} holds a model of the kind {kind!r}. Allowed are {ALLOWED}.")
 
 
+def _llm(values: Fields) -> str:
+    answered = llm(values.pop("model"), **values)
+    return _json(answered.to_dict())
+
+
+def _fit(values: Fields) -> str:
+    model = values.pop("model")
+    return _json({**fit(_source(model), **values).to_dict(), "model": _name(model)})
+
+
+def _source(model: str) -> str:
+    """The graph of the example; any other model as it is."""
+    return str(_EXAMPLE_FILE) if model == EXAMPLE else model
+
+
 def _predict(values: Fields) -> str:
     model = values.pop("model")
-    prediction = predict(model, **values)
+    prediction = predict(_source(model), **values)
     return _json({**prediction.to_dict(), "model": _name(model)})
 
 
@@ -57,7 +77,7 @@ def _compare(values: Fields) -> str:
     del values["use_cache"]
     # Each model for itself: a spec beside an upload must not be converted again every time.
     models = values.pop("model"), values.pop("other")
-    first, second = (predict(model, **values, use_cache=not _is_upload(model)) for model in models)
+    first, second = (predict(_source(model), **values, use_cache=not _is_upload(model)) for model in models)
     return _json(ModelComparison(first, second).to_dict())
 
 
@@ -65,7 +85,8 @@ def _share(values: Fields) -> str:
     models = [values.pop("model"), values.pop("other")]
     options = {name: values[name] for name in ("device", "method", "allow_unknown", "use_cache")}
     sharing = share(
-        models, batch_sizes=values["batch_size"], dtypes=values["dtype"], modes=values["mode"],
+        [_source(model) for model in models], batch_sizes=values["batch_size"], dtypes=values["dtype"],
+        modes=values["mode"],
         input_shapes=values["input_shape"] and [values["input_shape"]] * len(models), **options,
     )  # fmt: skip
     jobs = [replace(job, model=_name(model)) for job, model in zip(sharing.jobs, models, strict=True)]
@@ -75,11 +96,11 @@ def _share(values: Fields) -> str:
 def _sweep(values: Fields) -> str:
     del values["dtype"]  # every question has one, but a sweep has a list of dtypes
     values["slices"] = [None if part == _WHOLE_DEVICE else part for part in values["slices"]]
-    return _json([point.to_row() for point in sweep(values.pop("model"), **values)])
+    return _json([point.to_row() for point in sweep(_source(values.pop("model")), **values)])
 
 
 def _advise(values: Fields) -> str:
-    model, steps = values["model"], values["steps"]
+    model, steps = _source(values["model"]), values["steps"]
     renting = Renting(*(values[name] for name in ("clouds", "region", "country", "market", "pue")))
     common = {name: values[name] for name in ("devices", "dtype", "input_shape", "use_cache")}
     if values["train"]:
@@ -98,7 +119,7 @@ def _requirements(values: Fields, **others: Any) -> Requirements:
 def _report(values: Fields) -> str:
     model, requirements = values.pop("model"), _requirements(values)
     rest = {name: value for name, value in values.items() if name not in ("slo_ms", "rate", "budget")}
-    return report_page(gather(model, requirements=requirements, **rest))
+    return report_page(gather(_source(model), requirements=requirements, **rest))
 
 
 def _name(model: str) -> str:
@@ -115,5 +136,6 @@ def _json(values: Any) -> str:
 
 
 _ANSWERS: dict[str, Callable[[Fields], str]] = {
-    "predict": _predict, "compare": _compare, "share": _share, "sweep": _sweep, "advise": _advise, "report": _report,
+    "predict": _predict, "fit": _fit, "compare": _compare, "share": _share, "sweep": _sweep, "advise": _advise,
+    "report": _report,
 }  # fmt: skip

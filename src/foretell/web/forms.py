@@ -12,7 +12,7 @@ from foretell.errors import InputError
 from foretell.units import KIB
 from foretell.web.admission.middleware import MAX_SMALL_BODY_BYTES
 from foretell.web.admission.uploads import Upload, Uploads
-from foretell.web.questions import QUESTIONS, UPLOAD, Question, read_question
+from foretell.web.questions import QUESTIONS, UPLOAD, AnyQuestion, read_question
 from foretell.web.refusals import TooLargeError, UnreadableError, full_disk
 
 _MAX_FIELDS = 200
@@ -22,7 +22,7 @@ _MAX_FIELD_BYTES = 16 * KIB
 @asynccontextmanager
 async def read_request(
     request: Request, kind: str, uploads: Uploads
-) -> AsyncIterator[tuple[Question, dict[str, Upload]]]:
+) -> AsyncIterator[tuple[AnyQuestion, dict[str, Upload]]]:
     """Read a request into its question and its files. The files are deleted when the context ends."""
     uploaded: dict[str, Upload] = {}
     try:

@@ -13,10 +13,12 @@ from foretell.predictors import PREDICTORS
 from foretell.registry import did_you_mean
 
 UPLOAD = "upload:"
+EXAMPLE = "example:resnet50"  # its graph is part of the package, so that the page has an answer without any extra
 ALLOWED = "timm:NAME, torchvision:NAME, hf:ID, or an uploaded .onnx or .pt2 file"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]*"
 _SPEC = re.compile(f"(timm|torchvision):{_NAME}|hf:{_NAME}(/{_NAME})?")
 _MAX_PROBLEMS = 3
+_LANGUAGE_MODEL = "hf:meta-llama/Llama-3.1-8B"
 
 Word = Annotated[str, Field(max_length=100)]
 # a name of the catalogue: files of the server are none of a client's business
@@ -24,6 +26,7 @@ DeviceName = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9 ()_-]+$"
 Model = Annotated[str, Field(max_length=200, description=f"{ALLOWED}: upload:ID", examples=["timm:resnet50"])]
 Text = Annotated[str, Field(max_length=200)]
 Count = Annotated[int, Field(ge=1, le=1_048_576)]
+Tokens = Annotated[int, Field(ge=1, le=4_194_304)]
 Positive = Annotated[float, Field(gt=0)]
 
 
@@ -57,6 +60,35 @@ class Predict(_OnDevice):
     predictor: Word | None = None
     context: Count | None = Field(None, description="Tokens already in the cache, when decoding")
     latency_limit_ms: Positive | None = None
+
+
+class Fit(_OnDevice):
+    """The options of ``foretell fit``."""
+
+    slice: Word | None = Field(None, description="mig:1g.18gb, mps:30, sms:66")
+    optimizer: Word | None = Field(None, description="sgd or adamw, in training")
+    context: Count | None = Field(None, description="Tokens already in the cache, when decoding")
+
+
+class Llm(BaseModel):
+    """A language model as engines serve it, with the options of ``foretell llm``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    model: Model = Field(examples=["hf:meta-llama/Llama-3.1-8B"])
+    device: DeviceName = Field("h200", examples=["h200", "h100-sxm"])
+    input_tokens: Tokens = 1024
+    output_tokens: Tokens = 256
+    concurrency: Annotated[int, Field(ge=1, le=65_536)] = 1
+    gpus: Annotated[int, Field(ge=1, le=1024)] | None = None
+    dtype: Word = "bf16"
+    weights: Word | None = Field(None, description="fp8, int8 or int4 [those of the published checkpoint]")
+    kv_dtype: Word | None = Field(None, description="bf16 or fp8")
+    engine: Word = Field("paged", description="paged, vllm, sglang or trtllm")
+
+    def sources(self) -> dict[str, str]:
+        """The field that names the model."""
+        return {"model": self.model}
 
 
 class Compare(_OnDevice):
@@ -120,12 +152,14 @@ class Report(_OnDevice):
     budget: Positive | None = None
 
 
-QUESTIONS: dict[str, type[Question]] = {
-    "predict": Predict, "compare": Compare, "share": Share, "sweep": Sweep, "advise": Advise, "report": Report,
+AnyQuestion = Question | Llm
+QUESTIONS: dict[str, type[AnyQuestion]] = {
+    "predict": Predict, "fit": Fit, "compare": Compare, "share": Share, "sweep": Sweep, "advise": Advise,
+    "report": Report, "llm": Llm,
 }  # fmt: skip
 
 
-def read_question(kind: str, values: dict[str, Any]) -> Question:
+def read_question(kind: str, values: dict[str, Any]) -> AnyQuestion:
     """Check the values of a question.
 
     >>> read_question("predict", {"model": "timm:resnet50", "batch_size": "8"}).batch_size
@@ -139,6 +173,8 @@ def read_question(kind: str, values: dict[str, Any]) -> Question:
         raise InputError("; ".join(problems[:_MAX_PROBLEMS]) + more) from error
     for spec in question.sources().values():
         check_spec(spec)
+        if isinstance(question, Llm) and not spec.startswith("hf:"):
+            raise ModelError(f"Got the model {spec[:80]!r}; a language model is hf:ID, such as {_LANGUAGE_MODEL}.")
     name = getattr(question, "predictor", None)
     # Names only: the command line also accepts a file, but clients must not choose files of the server.
     if name is not None and name not in PREDICTORS:
@@ -154,7 +190,7 @@ def check_spec(spec: str) -> None:
     ...
     foretell.errors.ModelError: Got the model '/etc/passwd'; allowed are timm:NAME, torchvision:NAME, hf:ID, or an ...
     """
-    if spec.startswith(UPLOAD):
+    if spec.startswith(UPLOAD) or spec == EXAMPLE:
         return
     if not _SPEC.fullmatch(spec) or ".." in spec or spec.endswith((".json", ".py")):
         raise ModelError(f"Got the model {spec[:80]!r}; allowed are {ALLOWED}. No file of the server is opened.")

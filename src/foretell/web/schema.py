@@ -12,6 +12,8 @@ ANSWERS: dict[str, Schema] = {
     "compare": {"type": "object", "required": ["models", "times"], "properties": {"models": _OBJECTS}},
     "share": {"type": "object", "required": ["device", "method", "fits", "jobs"], "properties": {"jobs": _OBJECTS}},
     "sweep": _OBJECTS,
+    "fit": {"type": "object", "required": ["model", "device", "fits", "capacity_mib", "warnings"]},
+    "llm": {"type": "object", "required": ["model", "device", "fits", "gpus", "max_concurrency", "warnings"]},
     "advise": {"type": "object", "required": ["choices", "refused"], "properties": {"choices": _OBJECTS}},
 }
 PROBLEM: Schema = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}

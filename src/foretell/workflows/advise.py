@@ -1,6 +1,7 @@
 """Workflows: advise where to serve or train a model, from predictions for all devices, prices and carbon data."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,12 +13,23 @@ from foretell.advisors.placement import Advice, Candidate, Objective, Offer, Ref
 from foretell.advisors.prices import Price, load_prices, select_prices
 from foretell.devices import Device, Slice, find_device, parse_slice
 from foretell.errors import InputError
+from foretell.graph import Graph
+from foretell.predictors import Predictor
+from foretell.predictors.remembering import remembering
+from foretell.predictors.slices.model import on_slices
 from foretell.readable import Readable, flat_row, spell
-from foretell.records import Prediction, Target, interval
+from foretell.records import Prediction, Target, Workload, interval
 from foretell.registry import did_you_mean
 from foretell.workflows.sharing.copies import is_measured, shared_candidates
-from foretell.workflows.sweep import ALL, Point, devices_named, sweep, sweep_targets
-from foretell.workflows.workload import InputShape, check_dtype, load_graph
+from foretell.workflows.sweep import ALL, devices_named, sweep
+from foretell.workflows.workload import (
+    Configuration,
+    InputShape,
+    check_dtype,
+    choose_predictor,
+    has_batch,
+    load_graph,
+)
 
 Market = Literal["on-demand", "spot"]
 MARKETS: tuple[Market, ...] = ("on-demand", "spot")
@@ -25,6 +37,8 @@ NOT_RENTED = "not rented"
 _LARGEST_BATCH = 256
 _MAX_LINES = 5
 _MIG = "mig:"
+
+OnPlace = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,20 +177,26 @@ def advise_serving(
     use_cache: bool = True,
     memory_limit_gib: float | None = None,
     timeout_s: float | None = None,
+    on_place: OnPlace = lambda _done, _all: None,
 ) -> Advice:
-    """Like `advise`, with the requirements and the options for renting as records."""
+    """Like `advise`, with the requirements and the options for renting as records.
+
+    ``on_place`` is called with how many of how many places are predicted.
+    """
     renting = renting or Renting()
     limit = requirements.max_batch or _LARGEST_BATCH
     # Powers of two only: every batch size costs one prediction for each device and slice.
     batch_sizes = [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]
-    gpus = _considered(devices, renting)
+    gpus, offers = considered(devices, renting)
+    number = check_dtype(dtype)
     graph = load_graph(
         model, input_shape=input_shape, trust=trust, use_cache=use_cache, memory_limit_gib=memory_limit_gib,
         timeout_s=timeout_s,
     )  # fmt: skip
+    batch_sizes = batch_sizes if has_batch(graph) else [1]
     targets = [Target(device, part) for device in gpus for part in (None, *(_mig_slices(device) if mig else ()))]
-    points = list(sweep_targets(graph, targets, [check_dtype(dtype)], batch_sizes))
-    candidates = [candidate for point in points for candidate in _candidates(point)]
+    predictions = list(_predictions(graph, targets, number, batch_sizes, requirements, on_place))
+    candidates = [candidate for prediction in predictions for candidate in _candidates(prediction)]
     apart: list[Refused] = []
     if shared:
         for device in gpus:
@@ -184,9 +204,40 @@ def advise_serving(
             candidates += shared_candidates(graph, device, whole)
             if not is_measured(device):
                 apart.append(Refused(f"{device.id} by MPS", "sharing: nobody measured how this GPU is shared"))
-    advice = place(candidates, find_offers(gpus, renting), requirements)
-    notes = tuple(found.sentence for found in saturations(point.prediction for point in points))
+    advice = place(candidates, offers, requirements)
+    notes = tuple(found.sentence for found in saturations(predictions))
     return replace(advice, refused=(*advice.refused, *apart), notes=notes)
+
+
+def _predictions(
+    graph: Graph,
+    targets: Sequence[Target],
+    dtype: str,
+    batch_sizes: Sequence[int],
+    requirements: Requirements,
+    on_place: OnPlace,
+) -> Iterator[Prediction]:
+    """The predictions for each place up to the batch size that takes too long or does not surely fit.
+
+    Larger batches take longer and need more, so they are not predicted.
+    """
+    graphs: dict[int, Graph] = {}  # made once: GPUs share what does not depend on them
+    whole: dict[str, Predictor] = {}
+    for done, target in enumerate(targets):
+        on_place(done, len(targets))
+        device = target.device
+        if device.id not in whole:
+            whole[device.id] = remembering(choose_predictor(None, replace(target, slice=None)))
+        predictor = whole[device.id] if target.slice is None else on_slices(whole[device.id], device)
+        for size in batch_sizes:
+            if size not in graphs:
+                graphs[size] = Configuration(target, size, dtype).workload(graph).graph
+            prediction = predictor.predict(Workload(graphs[size], target, dtype))
+            yield prediction
+            latency = prediction.latency_ms
+            is_slow = requirements.slo_ms is not None and latency is not None and latency.value > requirements.slo_ms
+            if is_slow or prediction.fits not in ("yes", None):
+                break
 
 
 def advise_training(
@@ -206,8 +257,7 @@ def advise_training(
 ) -> TrainingAdvice:
     """Hours, dollars, energy and carbon of training on one device of each kind, cheapest first."""
     renting = renting or Renting()
-    gpus = _considered(devices, renting)
-    offers = find_offers(gpus, renting)
+    gpus, offers = considered(devices, renting)
     choices, refused = [], []
     for point in sweep(
         model, devices=gpus, batch_sizes=[batch_size], dtypes=[dtype], mode="training", optimizer=optimizer,
@@ -215,9 +265,11 @@ def advise_training(
         memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     ):  # fmt: skip
         prediction = point.prediction
-        if prediction.latency_ms is None or point.fits is False:
-            need = f"{prediction.memory_mib.value:,.0f}" if prediction.memory_mib else "?"
-            refused.append(Refused(prediction.device, f"memory: a step needs {need} MiB"))
+        # as in serving: it must surely fit
+        if prediction.latency_ms is None or prediction.fits not in ("yes", None):
+            need = f"{prediction.need_mib.high:,.0f}" if prediction.need_mib else "?"
+            capacity = f" of {prediction.capacity_mib:,.0f}" if prediction.capacity_mib else ""
+            refused.append(Refused(prediction.device, f"memory: a step may need {need} MiB{capacity}"))
             continue
         for offer in offers:
             if offer.device == prediction.device:
@@ -226,21 +278,33 @@ def advise_training(
                     g_co2e_per_kwh=offer.g_co2e_per_kwh,
                 )  # fmt: skip
                 choices.append(TrainingChoice(prediction, offer, cost))
-    # Choices without a price come last, the fastest of them first.
-    choices.sort(key=lambda choice: (choice.cost.usd is None, choice.cost.usd.value if choice.cost.usd else 0.0,
-                                   choice.cost.hours.value))  # fmt: skip
+    choices.sort(key=_cheapest)
     return TrainingAdvice(tuple(choices), tuple(refused), steps)
 
 
-def _considered(devices: Sequence[str | Device], renting: Renting) -> list[Device]:
-    """The devices that a user names; of all, those that somebody rents out: most of the catalogue has no price."""
+def _cheapest(choice: TrainingChoice) -> tuple[bool, bool, float, float]:
+    """Complete prices first, then those without the machine, then unknown ones; the fastest of equal ones first."""
+    usd = choice.cost.usd
+    return usd is None, choice.offer.incomplete, usd.value if usd else 0.0, choice.cost.hours.value
+
+
+def considered(devices: Sequence[str | Device], renting: Renting) -> tuple[list[Device], list[Offer]]:
+    """The devices that a user names, and what can be rented for them; nothing of it needs the model.
+
+    Of all devices, those that somebody rents out: most of the catalogue has no price.
+    """
+    if renting.pue is not None and not 1 <= renting.pue < math.inf:
+        raise InputError(f"The PUE is {renting.pue:g}; it must be a number of at least 1, or left out.")
+    if renting.country is not None:
+        load_carbon().intensity(country=renting.country)  # refuses an unknown one
     rented = {price.device for price in load_prices(renting.prices)}
-    return [
+    gpus = [
         device
         for device_or_name in devices
         for device in devices_named(device_or_name)
         if device_or_name != ALL or device.id in rented
     ]
+    return gpus, find_offers(gpus, renting)
 
 
 def _mig_slices(device: Device) -> list[Slice]:
@@ -250,8 +314,7 @@ def _mig_slices(device: Device) -> list[Slice]:
     ]
 
 
-def _candidates(point: Point) -> Iterator[Candidate]:
-    prediction = point.prediction
+def _candidates(prediction: Prediction) -> Iterator[Candidate]:
     if prediction.latency_ms is not None:
         yield Candidate(
             prediction.device,
@@ -285,6 +348,10 @@ def find_offers(devices: Sequence[Device], renting: Renting) -> list[Offer]:
     for cloud in renting.clouds:
         if cloud.lower() not in known:
             raise InputError(f"There are no prices for the cloud {cloud!r}.{did_you_mean(cloud, known)}")
+    regions = sorted({price.region for price in prices})
+    if renting.region is not None and renting.region.lower() not in (region.lower() for region in regions):
+        close = did_you_mean(renting.region, regions)
+        raise InputError(f"There are no prices in the region {renting.region!r}.{close}")
     clouds = [cloud.lower() for cloud in renting.clouds]
     offers = []
     for device in devices:
@@ -303,7 +370,9 @@ def find_offers(devices: Sequence[Device], renting: Renting) -> list[Offer]:
 
 def _offer(price: Price, renting: Renting, carbon: CarbonFacts) -> Offer:
     grid = carbon.intensity(cloud=price.cloud, region=price.region, country=renting.country).value
-    note = "the price covers the devices only, not the machine" if price.covers == "devices" else ""
+    incomplete = price.covers == "devices"
+    note = "the price covers the devices only, not the machine: what you pay is more (by dollars it comes last)"
     name = f"{price.cloud} {price.instance} ({price.region})"
     pue = renting.pue or carbon.pue(price.cloud).value or 1.0
-    return Offer(price.device, name, price.devices, price.usd_per_h_as(renting.market), grid, pue, note)
+    return Offer(price.device, name, price.devices, price.usd_per_h_as(renting.market), grid, pue,
+                 note if incomplete else "", incomplete)  # fmt: skip

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretell.devices import Device
+from foretell.errors import ForetellError
 from foretell.readable import Readable
 from foretell.records import METRICS, Estimate, Prediction
-from foretell.workflows.predict import predict
+from foretell.workflows.many.predict_many import predict_many
 from foretell.workflows.workload import InputShape
 
 _FACTS = ("parameters", "macs", "flops")
@@ -83,4 +84,9 @@ def compare(
         "allow_unknown": allow_unknown, "use_cache": use_cache,
         "memory_limit_gib": memory_limit_gib, "timeout_s": timeout_s,
     }  # fmt: skip
-    return ModelComparison(predict(first, **options), predict(second, **options))
+    found = []
+    for answer in predict_many((first, second), **options):
+        if isinstance(answer, ForetellError):
+            raise answer
+        found.append(answer)
+    return ModelComparison(*found)

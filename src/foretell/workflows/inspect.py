@@ -120,6 +120,7 @@ def inspect(
     context: int | None = None,
     trust: bool = False,
     allow_unknown: bool = False,
+    as_written: bool = False,
     use_cache: bool = True,
     memory_limit_gib: float | None = None,
     timeout_s: float | None = None,
@@ -134,7 +135,7 @@ def inspect(
     find_optimizer(optimizer)
     graph = load_graph(
         model, input_shape=input_shape, batch_size=batch_size, dtype=dtype, mode=mode, context=context, trust=trust,
-        allow_unknown=allow_unknown, use_cache=use_cache,
+        allow_unknown=allow_unknown, as_written=as_written, use_cache=use_cache,
         memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     )  # fmt: skip
     name = model if isinstance(model, str) else graph.name

@@ -1,7 +1,7 @@
 """Workflows: predict a language model as it is served: does it fit, on how many GPUs, how fast, at what cost."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -165,8 +165,10 @@ def llm(
     >>> p.fits, p.gpus
     (True, 2)
     """
+    from foretell.workflows.advise import Renting, find_offers
+
     place_on = device_of(device)
-    _check_numbers(input_tokens, output_tokens, concurrency, memory_fraction)
+    check_numbers(input_tokens, output_tokens, concurrency, memory_fraction)
     if engine not in ENGINES:
         raise InputError(
             f"Unknown engine {engine!r}.{did_you_mean(engine, ENGINES)} Choose from: {', '.join(ENGINES)}."
@@ -189,22 +191,38 @@ def llm(
         return replace(answer, warnings=tuple(notes))
     if engine == EAGER:
         return _eager(answer, model, place, dtype, precision.weights, notes)
-    fitted, kernels = shipped_engines(), shipped_kernels()
-    host = fitted.engine(engine)
-    load = steady_load(
-        Steps(place, kernels, host.framework), host, input_tokens, output_tokens, concurrency, memory_fraction
-    )
-    is_known = place_on.id in kernels.devices
-    width = (1.0 if is_known else _OTHER_DEVICE) * (_UNMEASURED if precision.notes else 1.0)
+    host = shipped_engines().engine(engine)
+    steps = Steps(place, shipped_kernels(), host.framework)
+    load = steady_load(steps, host, input_tokens, output_tokens, concurrency, memory_fraction)
+    offers = find_offers([place_on], Renting(country=country, pue=pue))
+    return _served(answer, place, load, precision.notes, offers)
+
+
+def served(
+    place: Deployment, load: Load, engine: str, lengths: tuple[int, int], concurrency: int, fraction: float,
+    notes: Sequence[str], offers: Sequence["Offer"],
+) -> LlmPrediction:  # fmt: skip
+    """The prediction of a deployment whose load is known; ``notes`` are those of its precision."""
+    answer = _memory(place, engine, None, *lengths, concurrency, fraction, "bf16")
+    return _served(answer, place, load, notes, offers)
+
+
+def _served(
+    answer: LlmPrediction, place: Deployment, load: Load, unmeasured: Sequence[str], offers: Sequence["Offer"]
+) -> LlmPrediction:
+    fitted, kernels, device = shipped_engines(), shipped_kernels(), place.device
+    notes = [*place.architecture.notes, *unmeasured, *_notes(place.architecture, device, answer)]
+    is_known = device.id in kernels.devices
+    width = (1.0 if is_known else _OTHER_DEVICE) * (_UNMEASURED if unmeasured else 1.0)
     if not is_known:
-        notes.append(f"Kernels were measured on {', '.join(kernels.devices)}; {place_on.id} is extrapolated from them.")
+        notes.append(f"Kernels were measured on {', '.join(kernels.devices)}; {device.id} is extrapolated from them.")
     spreads = tuple(fitted.spread[name] * width for name in ("ttft", "tpot", "rate"))
-    timed = _with_times(answer, load, spreads)
-    priced = _with_costs(timed, place, load, country, pue)
+    priced = _with_costs(_with_times(answer, load, spreads), place, load, offers)
     return replace(priced, extrapolated=not is_known, warnings=(*notes, *priced.warnings))
 
 
-def _check_numbers(input_tokens: int, output_tokens: int, concurrency: int, fraction: float) -> None:
+def check_numbers(input_tokens: int, output_tokens: int, concurrency: int, fraction: float) -> None:
+    """Refuse lengths, clients and a share of the memory that no load has."""
     for name, value, most in (
         ("--input-tokens", input_tokens, _MAX_TOKENS), ("--output-tokens", output_tokens, _MAX_TOKENS),
         ("--concurrency", concurrency, _MAX_CLIENTS),
@@ -274,21 +292,16 @@ def _with_times(answer: LlmPrediction, load: Load, spreads: tuple[float, ...]) -
     )
 
 
-def _with_costs(
-    answer: LlmPrediction, place: Deployment, load: Load, country: str | None, pue: float | None
-) -> LlmPrediction:
+def _with_costs(answer: LlmPrediction, place: Deployment, load: Load, offers: Sequence["Offer"]) -> LlmPrediction:
     """Energy from the shares of arithmetic and traffic, dollars from the cheapest offer, carbon from its grid."""
-    from foretell.workflows.advise import Renting, find_offers
-
     assert answer.tokens_per_s is not None
     watts = _power_w(place, load, answer) * answer.gpus
     rate = answer.tokens_per_s
     joules = Estimate(watts / rate.value, watts * (1 - SPREAD) / rate.high, watts * (1 + SPREAD) / rate.low)
     answer = replace(answer, energy_j_per_token=joules)
-    offers = find_offers([place.device], Renting(country=country, pue=pue))
-    rents = {offer: rent for offer in offers if (rent := _rent_usd_per_h(offer, place)) is not None}
+    rents = {offer: rent for offer in offers if (rent := rent_usd_per_h(offer, place)) is not None}
     if not rents:
-        together = "" if _together(place) == 1 else f" with {_together(place)} of them in one machine"
+        together = "" if gpus_together(place) == 1 else f" with {gpus_together(place)} of them in one machine"
         note = f"No price of {place.device.id}{together} is known, so the cost is left out."
         return replace(answer, warnings=(*answer.warnings, note))
     best = min(rents, key=rents.__getitem__)
@@ -299,22 +312,22 @@ def _with_costs(
     return replace(answer, gco2_per_thousand_tokens=joules.scaled(grams))
 
 
-def _together(place: Deployment) -> int:
+def gpus_together(place: Deployment) -> int:
     """How many GPUs must be in one machine: those that divide a model, unless a network joins machines."""
     if place.network is not None:
         return 1
     return place.gpus if place.shares_experts else place.tensor * place.pipeline
 
 
-def _rent_usd_per_h(offer: "Offer", place: Deployment) -> float | None:
+def rent_usd_per_h(offer: "Offer", place: Deployment) -> float | None:
     """The share of the instances' rent where copies of the model fill them, as `advise` counts; None without a price.
 
     An instance that is too small for one copy is no offer.
     """
-    fit = offer.devices // _together(place)
+    fit = offer.devices // gpus_together(place)
     if offer.usd_per_h is None or not fit:
         return None
-    return offer.usd_per_h * place.gpus / _together(place) / fit
+    return offer.usd_per_h * place.gpus / gpus_together(place) / fit
 
 
 def _power_w(place: Deployment, load: Load, answer: LlmPrediction) -> float:

@@ -7,8 +7,9 @@ from typing import Any
 
 from foretell.advisors.mig import check_latency_limit, choose_mig
 from foretell.devices import Device, MigProfile, all_devices, parse_slice
-from foretell.errors import InputError
+from foretell.errors import DataError, InputError
 from foretell.files import write_whole
+from foretell.graph.ir.operators import lookup
 from foretell.predictors import Predictor
 from foretell.predictors.host_latency import with_host_latency
 from foretell.records import Estimate, Prediction, Workload
@@ -46,6 +47,7 @@ def predict(
     context: int | None = None,
     trust: bool = False,
     allow_unknown: bool = False,
+    as_written: bool = False,
     use_cache: bool = True,
     memory_limit_gib: float | None = None,
     timeout_s: float | None = None,
@@ -76,6 +78,7 @@ def predict(
         context: Tokens already in the cache, when decoding.
         trust: Allow code that comes with the model to run.
         allow_unknown: Count operators of unknown domains by the bytes they move instead of refusing them.
+        as_written: Count QuantizeLinear and DequantizeLinear of an ONNX file by themselves; engines fuse them.
         use_cache: Store the converted graph for the next call.
         memory_limit_gib: Memory that reading a file may take; 8 GiB by default.
         timeout_s: Seconds that reading a file may take; 300 by default.
@@ -97,6 +100,8 @@ def predict(
     check_latency_limit(latency_limit_ms)
     if isinstance(explain, str) and explain not in EXPLAINED:
         raise InputError(f"Cannot explain {explain!r}.{did_you_mean(explain, EXPLAINED)}")
+    if store is not None:
+        check_store(store)
     configuration = read_configuration(
         device=device, slice=slice, runtime=runtime, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer,
         channels_last=channels_last,
@@ -118,12 +123,13 @@ def predict(
         context=context,
         trust=trust,
         allow_unknown=allow_unknown,
+        as_written=as_written,
         use_cache=use_cache,
         memory_limit_gib=memory_limit_gib,
         timeout_s=timeout_s,
     )
     workload = configuration.workload(graph)
-    prediction = _with_precision(selected.predict(workload), workload)
+    prediction = with_precision(selected.predict(workload), workload)
     if store is not None:
         # After predicting: metrics that were not measured stay predicted.
         from foretell.workflows.recall import recall
@@ -136,7 +142,7 @@ def predict(
         fabric = fabric_of(target.device, gpus_per_node=gpus_per_node, network=network)
         prediction = predict_parallel(prediction, workload, selected, parallel, gpus, fabric)
     else:
-        prediction = _advise_mig(prediction, workload, selected, latency_limit_ms)
+        prediction = advise_mig(prediction, workload, selected, latency_limit_ms)
     latency = prediction.latency_ms
     if explain and latency is not None:
         prediction = _explain(prediction, workload, selected, latency.value, kernels=explain == "kernels")
@@ -154,6 +160,13 @@ def predict(
         prediction = replace(prediction, warnings=(*prediction.warnings, warning))
     # The calibration is about eager launches, which torch.compile avoids.
     return prediction if is_compiled or gpus > 1 else with_host_latency(prediction, workload, read_calibration())
+
+
+def check_store(store: str | Path) -> None:
+    """Refuse a folder without measurements, before a model is read."""
+    folder = Path(store)
+    if not folder.is_dir():
+        raise DataError(f"There is no folder {store} with measurements. Choose another --store.")
 
 
 def check_parallel(
@@ -190,10 +203,11 @@ def _explain(
     return replace(prediction, warnings=(*prediction.warnings, *([warning] if warning else [])))
 
 
-def _with_precision(prediction: Prediction, workload: Workload) -> Prediction:
+def with_precision(prediction: Prediction, workload: Workload) -> Prediction:
     """Say that a small format was not measured, and widen the intervals; a device may lack its units altogether."""
-    dtype, device = workload.dtype, workload.target.device
-    if dtype not in _SMALL_FORMATS:
+    device = workload.target.device
+    dtype = "int8" if _multiplies_int8(workload) else workload.dtype
+    if dtype not in (*_SMALL_FORMATS, "int8"):
         return prediction
     lacks = dtype not in device.tensor_tflops
     warning = (
@@ -216,8 +230,18 @@ def _with_precision(prediction: Prediction, workload: Workload) -> Prediction:
     )
 
 
-def _advise_mig(
-    prediction: Prediction, workload: Workload, predictor: Predictor, latency_limit_ms: float | None
+def _multiplies_int8(workload: Workload) -> bool:
+    """Whether a product or convolution of a quantised model reads 8-bit activations."""
+    tensors = workload.graph.tensors
+    return any(
+        node.inputs[0] and tensors[node.inputs[0]].dtype in ("int8", "uint8")
+        for node in workload.graph.nodes
+        if node.inputs and lookup(node.op, node.domain).kind == "contraction"
+    )
+
+
+def advise_mig(
+    prediction: Prediction, workload: Workload, predictor: Predictor, latency_limit_ms: float | None = None
 ) -> Prediction:
     """Add the MIG profile, if the prediction is for a whole device that supports MIG."""
     target = workload.target
@@ -225,8 +249,10 @@ def _advise_mig(
         return prediction
 
     def latency_ms_on(profile: MigProfile) -> Estimate:
+        from foretell.predictors.slices.model import on_slices  # only a latency limit needs it
+
         part = replace(target, slice=parse_slice(f"mig:{profile.name}", target.device))
-        latency_ms = predictor.predict(replace(workload, target=part)).latency_ms
+        latency_ms = on_slices(predictor, target.device).predict(replace(workload, target=part)).latency_ms
         if latency_ms is None:
             raise InputError(
                 f"The predictor {prediction.predictor!r} does not predict latency: leave out the latency limit."

@@ -7,7 +7,6 @@ from typing import Any
 
 from foretell.datasets.parquet_files import find_files, read_columns, read_graphs
 from foretell.devices.device_file import is_device
-from foretell.errors import DataError
 from foretell.graph import Graph
 from foretell.graph.ir.passes import normalise
 from foretell.records import Estimate, Prediction, Workload
@@ -34,8 +33,6 @@ def recall(prediction: Prediction, workload: Workload, graph: Graph, store: Path
     The value is the mean of all measurements. The interval covers them and the usual difference between repetitions.
     Metrics that were not measured stay predicted.
     """
-    if not store.is_dir():
-        raise DataError(f"There is no folder {store} with measurements.")
     # Measurements on slices are in another table.
     if workload.target.slice is not None:
         return prediction

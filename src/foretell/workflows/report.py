@@ -28,12 +28,12 @@ from foretell.rendering.html.report_content import (
     Row,
 )
 from foretell.units import mib
-from foretell.workflows.advise import Renting, TrainingChoice, advise_serving, advise_training
+from foretell.workflows.advise import Renting, TrainingChoice, advise_serving, advise_training, considered
 from foretell.workflows.predict import predict
 from foretell.workflows.report_provenance import provenance, remaking_command
 from foretell.workflows.roofline import roofline
 from foretell.workflows.sweep import ALL, devices_named, sweep
-from foretell.workflows.workload import InputShape, load_graph, read_input_shape
+from foretell.workflows.workload import InputShape, has_batch, load_graph, read_configuration, read_input_shape
 
 COMPARED = ("b200", "h200", "h100-sxm", "a100-sxm-80gb", "l40s", "rtx-4090", "l4", "t4")
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -100,6 +100,9 @@ def gather(
     requirements, renting = requirements or Requirements(), renting or Renting()
     if mode == "training" and _limits(requirements):
         raise InputError("Limits of latency, rate, budget and batch size are for serving: leave them out for training.")
+    everywhere = (ALL,) if devices is None else devices
+    considered(everywhere, renting)
+    read_configuration(device=place, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer)
     on_part("Reading the model")
     graph = load_graph(
         model, input_shape=input_shape, batch_size=batch_size, mode=mode, context=context, trust=trust,
@@ -128,7 +131,6 @@ def gather(
     on_part("Comparing devices")
     rows = _devices(graph, compared, batch_size, dtype, setting, missing)
     on_part("Looking for places to run it")
-    everywhere = (ALL,) if devices is None else devices
     advice = _try_part(missing, ADVICE, lambda: _advice(graph, everywhere, prediction, requirements, renting))
     options = {
         "--device": place.id, "--batch-size": batch_size, "--input": _input_texts(input_shape),
@@ -193,7 +195,7 @@ def _compared(place: Device, devices: Sequence[str | Device] | None) -> list[Dev
 
 
 def _batches(graph: Graph, place: Device, batch_size: int, dtype: str, setting: Mapping[str, Any]) -> tuple[Row, ...]:
-    sizes = sorted({*BATCH_SIZES, batch_size})
+    sizes = sorted({*BATCH_SIZES, batch_size}) if has_batch(graph) else [batch_size]
     points = sweep(graph, devices=[place], batch_sizes=sizes, dtypes=[dtype], **setting)
     return tuple(Row(point.prediction, str(point.prediction.batch_size), point.fits) for point in points)
 
@@ -277,9 +279,9 @@ def _limits(requirements: Requirements) -> tuple[str, ...]:
 
 def _serving_row(choice: Choice) -> AdviceRow:
     candidate, cost = choice.candidate, choice.cost
-    usd = choice.fleet.usd_per_million if choice.fleet else cost.usd_per_million
     return AdviceRow(
-        candidate.place, choice.offer.name, 0, candidate.batch_size, candidate.latency_ms, usd, cost.kwh_per_million,
+        candidate.place, choice.offer.name, 0, candidate.batch_size, candidate.latency_ms,
+        choice.usd_per_million, choice.kwh_per_million,
         cost.kg_co2e_per_million, not candidate.calibrated, None, choice.fleet.instances if choice.fleet else None,
         choice.at_risk, choice.offer.note,
     )  # fmt: skip

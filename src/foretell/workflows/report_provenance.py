@@ -9,7 +9,7 @@ from typing import Any
 from foretell.advisors.carbon import load_carbon
 from foretell.advisors.prices import load_prices
 from foretell.graph import Graph
-from foretell.predictors.fitted_files import shipped_index
+from foretell.predictors.fitted_files import judged_errors, shipped_index
 from foretell.records import Prediction
 from foretell.rendering.html.report_content import AdviceRow, Provenance, Source
 from foretell.workflows.advise import Renting
@@ -30,7 +30,7 @@ def provenance(
         nodes=len(graph.nodes),
         inputs=tuple(f"{name}: {'x'.join(map(str, graph.tensors[name].shape)) or '1'}" for name in graph.inputs),
         trained_on=card.get("workloads"),
-        held_out=card.get("held_out", {}),
+        held_out=judged_errors(prediction.device, prediction.predictor),
         sources=_sources(rows, renting),
         command=command,
     )

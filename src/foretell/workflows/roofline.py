@@ -11,15 +11,14 @@ from foretell.devices.ceilings import Ceilings
 from foretell.devices.device import DTYPES
 from foretell.errors import InputError
 from foretell.features import extract_units
-from foretell.features.units import COLUMNS
+from foretell.features.units import COLUMNS, columns_of
 from foretell.features.units import DTYPES as UNIT_DTYPES
 from foretell.files import write_whole
-from foretell.graph import Cost, graph_costs
+from foretell.graph import Cost
 from foretell.optional import require
 from foretell.predictors import Predictor
 from foretell.predictors.explain import timeline
 from foretell.predictors.kernels.shares import classifier_for
-from foretell.predictors.roofline import timeline as slots_of
 from foretell.records import Workload
 from foretell.registry import did_you_mean
 from foretell.rendering.html.roofline_page import roofline_page
@@ -111,12 +110,11 @@ def roofline_of(workload: Workload, predictor: Predictor, *, by: str = "operator
     hardware = replace(target, device=with_measured_peaks(target.device, ceilings)).hardware
     units = extract_units(workload)
     events: Any = timeline(workload, predictor, prediction.latency_ms.value, classifier)["traceEvents"]
-    slots = slots_of(workload, graph_costs(workload.running_graph))
     number_formats = [_NUMBER_FORMATS.get(int(row), "fp32") for row in units.features[:, COLUMNS.index("dtype")]]
     # The first event of a trace is metadata; the others are the units, in order.
     works = [
-        _work(event, slot.cost, number_format, hardware)
-        for event, slot, number_format in zip(events[1:], slots, number_formats, strict=True)
+        _work(event, cost, number_format, hardware)
+        for event, cost, number_format in zip(events[1:], columns_of(workload).costs, number_formats, strict=True)
     ]
     if not works:
         raise InputError(f"The model {prediction.model!r} does no work on the device: there is nothing to draw.")

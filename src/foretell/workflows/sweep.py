@@ -10,10 +10,11 @@ from typing import Any, overload
 
 from foretell.advisors.batch import saturations
 from foretell.devices import Device, all_devices, device_of
-from foretell.errors import InputError
+from foretell.errors import ForetellError, InputError
 from foretell.files import write_whole
 from foretell.graph import Graph
 from foretell.optional import require
+from foretell.predictors.protocol import predict_all
 from foretell.readable import Readable, spell
 from foretell.records import Prediction, Target, Workload, flat_metrics
 from foretell.workflows.workload import (
@@ -28,8 +29,10 @@ from foretell.workflows.workload import (
 )
 
 ALL = "all"
+PART = 64  # workloads that a predictor is asked about at once
 MAX_POINTS = 20_000
 _MAX_LINES = 20
+FIT_NOTES = {"perhaps": "perhaps does not fit", "no": "does not fit"}
 _METRICS = ("latency_ms", "throughput_per_s", "memory_mib", "device_memory_mib", "energy_j", "power_w", "occupancy")
 
 
@@ -44,7 +47,8 @@ class Point:
         """A flat row for a table: each metric with its interval; unknown values are None."""
         prediction, names = self.prediction, ("model", "device", "slice", "dtype", "mode")
         row: dict[str, Any] = {name: getattr(prediction, name) for name in names}
-        row |= {"batch_size": prediction.batch_size, "fits": self.fits, "predictor": prediction.predictor}
+        row |= {"batch_size": prediction.batch_size, "fits": self.fits, "verdict": prediction.fits}
+        row |= {"capacity_mib": prediction.capacity_mib, "predictor": prediction.predictor}
         shown = [name + end for name in _METRICS for end in ("", "_low", "_high")]
         metrics = flat_metrics(prediction)
         return row | {name: metrics[name] for name in shown}
@@ -77,8 +81,8 @@ class Sweep(Readable, Sequence[Point]):
             prediction = point.prediction
             place = f"{prediction.device} {prediction.slice or ''}".strip()
             latency = "?" if prediction.latency_ms is None else f"{spell(prediction.latency_ms)} ms"
-            fits = ", does not fit" if point.fits is False else ""
-            yield f"{place}, batch {prediction.batch_size}, {prediction.dtype}", latency + fits
+            fits = FIT_NOTES.get(prediction.fits or "yes", "")
+            yield f"{place}, batch {prediction.batch_size}, {prediction.dtype}", f"{latency}{', ' * bool(fits)}{fits}"
         if len(self) > _MAX_LINES:
             yield "…", f"{len(self) - _MAX_LINES} more"
         yield from (("batch", found.sentence) for found in saturations(point.prediction for point in self))
@@ -169,27 +173,26 @@ def sweep_targets(
 ) -> Iterator[Point]:
     """Predict a graph on all targets, at all dtypes and batch sizes."""
     checked_optimizer = check_optimizer(optimizer, mode)
-    graphs: dict[tuple[int, str], Graph] = {}  # made once: they do not depend on the device
+    settings = [(dtype, batch_size) for dtype in dtypes for batch_size in batch_sizes]
+    graphs: dict[tuple[str, int], Graph] = {}  # made once: they do not depend on the device
     for target in targets:
         selected = choose_predictor(predictor, target)
-        for dtype in dtypes:
-            for batch_size in batch_sizes:
-                configuration = Configuration(target, batch_size, dtype, mode, checked_optimizer)
-                if (batch_size, dtype) not in graphs:
-                    graphs[batch_size, dtype] = configuration.workload(graph).graph
-                prediction = selected.predict(
-                    Workload(graphs[batch_size, dtype], target, dtype, mode, checked_optimizer)
-                )
+        for start in range(0, len(settings), PART):
+            workloads = []
+            for dtype, batch_size in settings[start : start + PART]:
+                if (dtype, batch_size) not in graphs:
+                    configuration = Configuration(target, batch_size, dtype, mode, checked_optimizer)
+                    graphs[dtype, batch_size] = configuration.workload(graph).graph
+                workloads.append(Workload(graphs[dtype, batch_size], target, dtype, mode, checked_optimizer))
+            for prediction in predict_all(selected, workloads):
+                if isinstance(prediction, ForetellError):
+                    raise prediction
                 yield Point(prediction, _fits(prediction))
 
 
 def _fits(prediction: Prediction) -> bool | None:
-    """Whether the predicted memory fits. The advisors are stricter and use the upper end of its interval."""
-    need, capacity_mib = (
-        prediction.device_memory_mib or prediction.memory_mib,
-        prediction.facts.get("memory_capacity_mib"),
-    )
-    return None if need is None or not capacity_mib else need.value <= capacity_mib
+    """Whether it may fit (`Prediction.fits` tells yes from perhaps). The advisors are stricter: it must surely fit."""
+    return None if prediction.fits is None else prediction.fits != "no"
 
 
 def write_points(points: Sequence[Point], file: Path) -> None:

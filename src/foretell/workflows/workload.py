@@ -16,8 +16,10 @@ from foretell.frontends.cache import cache_folder
 from foretell.graph import Graph, parse_dtype
 from foretell.graph.cost.training import find_optimizer
 from foretell.predictors import Predictor, find_predictor
+from foretell.predictors.fitted_files import best_fitted
 from foretell.records import TF32, Target, Workload
 from foretell.registry import did_you_mean
+from foretell.workflows.measure.characterise import read_own_ceilings
 
 CUDA_GRAPH, EAGER, COMPILED = "cuda-graph", "eager", "compiled"
 RUNTIMES = (CUDA_GRAPH, EAGER, COMPILED)
@@ -43,9 +45,9 @@ class Configuration:
 
         Training in half precision means autocast, which keeps the weights in fp32. Then the graph is not cast.
         """
-        scaled = graph if graph.batch_size == self.batch_size else graph.with_batch(self.batch_size)
+        check_batch(graph, self.batch_size)
         is_autocast = self.mode == "training" and self.dtype in _AUTOCAST_DTYPES
-        ready = scaled if is_autocast else scaled.with_dtype(parse_dtype(self.dtype))
+        ready = graph.at(self.batch_size, None if is_autocast else parse_dtype(self.dtype))
         return Workload(ready, self.target, self.dtype, self.mode, self.optimizer, self.channels_last)
 
 
@@ -143,6 +145,7 @@ def load_graph(
     context: int | None = None,
     trust: bool = False,
     allow_unknown: bool = False,
+    as_written: bool = False,
     use_cache: bool = True,
     memory_limit_gib: float | None = None,
     timeout_s: float | None = None,
@@ -161,11 +164,31 @@ def load_graph(
     target_dtype = parse_dtype(dtype) if dtype is not None else None
     request = ModelRequest(
         model, read_input_shape(input_shape), mode=mode, context=context, trust=trust, allow_unknown=allow_unknown,
-        memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
+        as_written=as_written, memory_limit_gib=memory_limit_gib, timeout_s=timeout_s,
     )  # fmt: skip
     request.check_limits()
-    graph = convert(request, use_cache=use_cache).with_batch(size)
+    graph = at_batch(convert(request, use_cache=use_cache), size)
     return graph if target_dtype is None else graph.with_dtype(target_dtype)
+
+
+def has_batch(graph: Graph) -> bool:
+    """Whether any input of a graph has a batch; if none has, one run is one item."""
+    return not graph.inputs or any(graph.tensors[name].batch_axis is not None for name in graph.inputs)
+
+
+def at_batch(graph: Graph, batch_size: int) -> Graph:
+    """The graph at a batch size; refuse one that it cannot have."""
+    check_batch(graph, batch_size)
+    return graph.with_batch(batch_size)
+
+
+def check_batch(graph: Graph, batch_size: int) -> None:
+    """A graph without a batch stays as it is, and has no other batch size than 1."""
+    if batch_size != graph.batch_size and not has_batch(graph):
+        raise InputError(
+            f"{graph.name} has no batch, so the batch size cannot be {batch_size}: its inputs stay as they are. Leave "
+            "it out; or give each input, as --input NAME=3x224x224 (a batch is put in front) or NAME=2708x1433! (none)."
+        )
 
 
 def choose_predictor(predictor: str | None, target: Target) -> Predictor:
@@ -176,11 +199,26 @@ def choose_predictor(predictor: str | None, target: Target) -> Predictor:
     if predictor is None and (own := own_predictor_path(target.device.id)).is_file():
         predictor = str(own)
     selected = find_predictor(predictor, target.device.id)
+    if target.device.is_cpu and predictor in (None, best_fitted(target.device.id)):
+        selected = _at_own_pace(selected, target.device.id)
     if target.slice is not None:
         from foretell.predictors.slices.model import on_slices  # imports numpy, which would slow down the start
 
         selected = on_slices(selected, target.device)
     return selected
+
+
+def _at_own_pace(predictor: Predictor, device: str) -> Predictor:
+    """A fitted predictor of a CPU at the pace that ``foretell characterise`` found here; else as it is."""
+    own = read_own_ceilings().get(device)
+    if own is None or own.reference_ms is None or best_fitted(device) is None:
+        return predictor
+    from foretell.predictors.adapted.paced import PacedPredictor  # imports numpy, which would slow down the start
+    from foretell.predictors.slices.model import UnitTimePredictor
+
+    return (
+        PacedPredictor(predictor, own.reference_ms, own.date) if isinstance(predictor, UnitTimePredictor) else predictor
+    )
 
 
 def own_predictor_path(device: str) -> Path:

@@ -21,7 +21,7 @@ def test_the_best_places_and_why_others_fell_out(model: str, capsys: pytest.Capt
     shown = run(capsys, "advise", model, "--devices", "h200,rtx-2080-ti", "--no-mig", *limits)
     assert "the best of" in shown
     assert sum(line.strip().startswith("h200 ") for line in shown.splitlines()) > 1
-    assert "not rtx-2080-ti: usd: unknown for every instance with a rtx-2080-ti" in shown
+    assert "excluded: 1 by price (rtx-2080-ti: unknown for every instance with a rtx-2080-ti)" in shown
     assert "latency against cost:" in shown
 
 
@@ -29,7 +29,7 @@ def test_copies_that_share_a_gpu(model: str, capsys: pytest.CaptureFixture[str])
     arguments = ("advise", model, "--devices", "h200,l4", "--no-mig", "--max-batch", "2", "--shared", "--most", "100")
     shown = run(capsys, *arguments)
     assert "h200, 2 by MPS" in shown
-    assert "not l4 by MPS: sharing: nobody measured how this GPU is shared" in shown
+    assert "excluded: 1 by sharing (l4 by MPS: nobody measured how this GPU is shared)" in shown
     assert "On h200 at fp16 occupancy" in shown
     assert "--shared is for serving" in run(capsys, "advise", model, "--train", "--shared", code=2)
 
@@ -54,3 +54,14 @@ def test_a_training_has_hours_and_dollars(model: str, capsys: pytest.CaptureFixt
     assert output["steps"] == 1000
     assert output["choices"][0]["hours"]["value"] > 0
     run(capsys, *arguments, "--slo-ms", "5", code=2)
+
+
+def test_a_language_model_is_advised_by_its_own_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("advise", "meta-llama/Llama-3.1-8B", "--llm", "-d", "l40s", "--weights", "fp8", "--tpot-ms", "30")
+    shown = run(capsys, *arguments)
+    assert shown.startswith("meta-llama/Llama-3.1-8B: 1 × l40s, fp8")
+    assert "$ a million" in shown
+    answer = json.loads(run(capsys, *arguments, "--json"))
+    assert answer["choices"][0]["tpot_ms"]["value"] <= 30
+    assert "--slo-ms does not go with --llm" in run(capsys, *arguments, "--slo-ms", "3", code=2)
+    assert "add --llm" in run(capsys, "advise", "x.onnx", "--ttft-ms", "3", code=2)

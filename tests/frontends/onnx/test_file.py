@@ -314,6 +314,29 @@ def test_an_input_without_the_batch_keeps_its_size() -> None:
         assert (shape(graph, "y"), shape(graph, "positions")) == ((5, 6, 4), (6, 4))
 
 
+def _graph_network(nodes: int | str, edges: int | str) -> onnx.ModelProto:
+    gathered = [helper.make_node("Gather", ["x", "edges"], ["y"], axis=0)]
+    return model(gathered, [value("x", nodes, 6), value("edges", 2, edges, kind=TensorProto.INT64)], ["y"])
+
+
+def test_nodes_of_a_graph_network_are_no_batch() -> None:
+    graph = load_graph(_graph_network(22, 70))
+    assert (graph.batch_size, shape(graph, "x"), shape(graph, "y")) == (1, (22, 6), (2, 70, 6))
+    assert "no common first axis" in graph.warnings[0]
+    with pytest.raises(InputError, match="has no batch"):
+        load_graph(_graph_network(22, 70), batch_size=8)
+
+
+def test_an_open_axis_that_is_no_batch_is_asked_for() -> None:
+    proto = _graph_network("nodes", "edges")
+    with pytest.raises(InputError, match=r"open axis 'nodes' of the input 'x' is no batch.*--input x=2708x6!"):
+        load_graph(proto, input_shape={"edges": (70,)})
+    graph = load_graph(proto, input_shape=["x=22x6!", "edges=2x70!"])
+    assert (shape(graph, "y"), graph.warnings) == ((2, 70, 6), ())
+    with pytest.raises(InputError, match="must have all 2"):
+        load_graph(proto, input_shape=["x=6!", "edges=2x70!"])
+
+
 def test_a_batch_that_the_file_fixes_halfway() -> None:
     """The input is open and a Reshape inside is not: the file is read at the one batch that it allows."""
     nodes = [helper.make_node("Reshape", ["x", "s"], ["y"])]

@@ -138,3 +138,21 @@ def test_names_that_no_file_could_hold_are_refused(exported: Path, tmp_path: Pat
 
     with pytest.raises(ModelError, match="not valid text"):
         load_graph(rewritten(exported, tmp_path / "x.pt2", change), use_cache=False)
+
+
+def test_nodes_of_a_graph_network_are_no_batch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(6, 4)
+
+        def forward(self, x, edges):
+            return torch.zeros(22, 4).index_add(0, edges[1], self.linear(x)[edges[0]])
+
+    example = (torch.zeros(22, 6), torch.zeros(2, 70, dtype=torch.int64))
+    torch.export.save(torch.export.export(Network(), example), tmp_path / "graph.pt2")
+    graph = load_graph(tmp_path / "graph.pt2", use_cache=False)
+    assert (graph.batch_size, graph_costs(graph).total.macs) == (1, 22 * 6 * 4)
+    assert "no common first axis" in graph.warnings[0]

@@ -1,5 +1,7 @@
 """``net.py:build`` runs only with trust; a module in hand is never touched."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,100 @@ def build():
 """
     (tmp_path / "net.py").write_text(code)
     assert load_graph(f"{tmp_path / 'net.py'}:build", input_shape="8", trust=True).parameter_count == 36
+
+
+GRAPH_NETWORK = """import torch
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(33, 16)
+        self.register_buffer("kept", torch.zeros(2, 70, dtype=torch.int64))
+    def forward(self, x, edges=None):
+        source, target = self.kept if edges is None else edges
+        messages = self.linear(x)[source]
+        return torch.zeros(x.shape[0], 16, device=x.device).index_add(0, target, messages)
+def pair():
+    return Layer(), (torch.zeros(22, 33), torch.zeros(2, 70, dtype=torch.int64))
+def alone():
+    return Layer(), torch.zeros(22, 33)
+def dense():
+    class Dense(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(33, 16)
+            self.register_buffer("neighbours", torch.zeros(22, 22))
+        def forward(self, x):
+            return self.neighbours @ self.linear(x)
+    return Dense(), torch.zeros(22, 33)
+def build():
+    return Layer()
+"""
+GRAPH_MACS = 22 * 33 * 16
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [("pair", "no common first axis"), ("alone", "reads across it"), ("dense", "MatMul reads across it")],
+)
+def test_inputs_without_a_batch_stay_as_they_are(tmp_path: Path, function: str, reason: str) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "net.py").write_text(GRAPH_NETWORK)
+    model = f"{tmp_path / 'net.py'}:{function}"
+    graph = load_graph(model, trust=True)
+    expected = GRAPH_MACS + (22 * 22 * 16 if function == "dense" else 0)
+    assert (graph.batch_size, graph_costs(graph).total.macs) == (1, expected)
+    assert any("22x33" in warning and reason in warning for warning in graph.warnings)
+    with pytest.raises(InputError, match="has no batch, so the batch size cannot be 4"):
+        load_graph(model, batch_size=4, trust=True)
+
+
+@pytest.mark.parametrize("texts", [["22x33!", "2x70!:int64"], ["x=22x33!", "edges=2x70!:int64"]])
+def test_an_input_with_an_exclamation_mark_has_no_batch(tmp_path: Path, texts: list[str]) -> None:
+    """22 and 33 are multiples of the batch that models are traced with: nothing but the mark says what they are."""
+    pytest.importorskip("torch")
+    (tmp_path / "net.py").write_text(GRAPH_NETWORK)
+    graph = load_graph(f"{tmp_path / 'net.py'}:build", input_shape=texts, trust=True)
+    assert graph_costs(graph).total.macs == GRAPH_MACS
+    assert graph.warnings == ()
+    with pytest.raises(InputError, match="has no batch"):
+        load_graph(f"{tmp_path / 'net.py'}:build", input_shape=texts, batch_size=2, trust=True)
+
+
+def test_an_input_without_a_batch_beside_one_with_a_batch(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    code = """import torch
+class Net(torch.nn.Module):
+    def forward(self, x, table):
+        return x @ table
+def build():
+    return Net()
+"""
+    (tmp_path / "net.py").write_text(code)
+    graph = load_graph(f"{tmp_path / 'net.py'}:build", input_shape=["11", "table=11x22!"], batch_size=6, trust=True)
+    assert [graph.tensors[name].shape for name in graph.inputs] == [(6, 11), (11, 22)]
+
+
+def test_a_row_for_each_item_is_still_a_batch(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    code = """import torch
+class Last(torch.nn.Module):
+    def forward(self, x):
+        return x[torch.arange(x.shape[0], device=x.device), 2]
+def build():
+    return Last(), torch.zeros(8, 5, 3)
+"""
+    (tmp_path / "net.py").write_text(code)
+    graph = load_graph(f"{tmp_path / 'net.py'}:build", batch_size=2, trust=True)
+    assert (graph.batch_size, graph.warnings) == (2, ())
+
+
+def test_a_file_that_imports_torchvision_runs_beside_any_build_of_torch(tmp_path: Path) -> None:
+    """A wheel of torchvision for CUDA cannot be imported beside torch for the CPU, unless it is repaired before."""
+    pytest.importorskip("torch")
+    code = f"""
+from foretell.workflows.workload import load_graph
+print(load_graph({str(tmp_path / "net.py")!r} + ":build", input_shape="8", trust=True, use_cache=False).parameter_count)
+"""
+    (tmp_path / "net.py").write_text("import torch, torchvision\ndef build(): return torch.nn.Linear(8, 4)\n")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.stdout.strip() == "36", ended.stderr[-400:]

@@ -87,7 +87,7 @@ def test_dead_ends_and_absent_outputs() -> None:
     nodes = [Node("a", "TopK", ("x",), ("", "i")), Node("b", "Relu", ("x",), ("b",))]
     graph = chain(nodes, dict.fromkeys(["x", "i", "b"], ONE), ["x"], ["b"])
     assert blocks(graph) == 2  # `i` dies at once
-    assert "i" in deaths(graph, layouts(graph))[0]
+    assert "i" in deaths(graph)[0]
 
 
 def test_state_is_there_before_and_after() -> None:
@@ -162,7 +162,7 @@ def test_the_outermost_module_holds_a_tensor_that_was_passed_down() -> None:
         Node("f", "Relu", ("e",), ("f",)),
     ]
     graph = chain(nodes, dict.fromkeys(["x", *"abcdef"], ONE), ["x"], ["f"])
-    ends = {name: position for position, names in deaths(graph, layouts(graph)).items() for name in names}
+    ends = {name: position for position, names in deaths(graph).items() for name in names}
     assert ends["a"] == 4  # `outer` was handed it, and returns after `e`
     assert ends["b"] == 2  # made and read within one module: dead after its reader
     assert ends["c"] == 3
@@ -254,7 +254,7 @@ def ends_of(nodes: list[Node], outputs: list[str]) -> dict[str, int]:
     """For each tensor the position after which it is dead; all are one block."""
     names = dict.fromkeys(name for node in nodes for name in (*node.inputs, *node.outputs))
     graph = chain(nodes, dict.fromkeys(names, ONE), ["x"], outputs)
-    return {name: position for position, death in deaths(graph, layouts(graph)).items() for name in death}
+    return {name: position for position, death in deaths(graph).items() for name in death}
 
 
 def test_a_tensor_made_in_the_frame_that_concatenates_it_dies_there() -> None:
@@ -332,5 +332,5 @@ def test_modules_hold_nothing_where_a_program_was_watched() -> None:
         Node("c", "Relu", ("b",), ("c",), module="m"),
     ]
     graph = chain(nodes, dict.fromkeys("xabc", ONE), ["x"], ["c"])
-    assert deaths(graph, layouts(graph))[2] == ["a", "b"]
-    assert deaths(watched := replace(graph, held={}), layouts(watched))[1] == ["a"]
+    assert deaths(graph)[2] == ["a", "b"]
+    assert deaths(replace(graph, held={}))[1] == ["a"]

@@ -80,12 +80,15 @@ def test_kernels_come_before_their_readers():
     assert [(flow.source, flow.target) for flow in kernels.flows] == [(0, 1), (0, 2), (1, 2)]
 
 
-@pytest.mark.parametrize(("runtime", "word"), [("eager", "estimate on h200"), ("inductor", "eager estimate")])
+@pytest.mark.parametrize(
+    ("runtime", "word"),
+    [("eager", "each operator"), ("inductor", "each operator by itself, unfused, and added up for a box")],
+)
 def test_times_are_those_of_units_and_say_what_they_are(runtime, word):
     graph = residual()
     times = time_nodes(graph, "h200", runtime, Doubling())
     assert times is not None
-    assert times.meaning.startswith(word)
+    assert times.meaning == f"predicted on h200, batch 1, fp32: {word}"
     assert (times.node_us > 0).all()
 
 

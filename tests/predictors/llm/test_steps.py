@@ -1,5 +1,7 @@
 """Tests of steps: they grow with what they do, never beat the hardware, and read the shipped kernels."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -105,3 +107,22 @@ def test_a_load_has_more_tokens_and_longer_waits_with_more_clients(engine: str) 
     assert many.tpot_ms > few.tpot_ms
     assert many.ttft_ms > few.ttft_ms
     assert many.requests_per_s * 64 == pytest.approx(many.tokens_per_s)
+
+
+def test_steps_of_plain_torch_differ_by_their_attention_alone() -> None:
+    place = Deployment(load_architecture("meta-llama/Llama-3.1-8B"), find_device("h200"))
+    static, paged, engines = (Steps(place, shipped_kernels(), name) for name in ("torch", "torch-paged", None))
+    assert static.token_us(64) == paged.token_us(64)
+    assert static.generation_us(64, 2048) != paged.generation_us(64, 2048)
+    # three ways to run the same model: none is far from the others
+    times = [steps.step_us(64, 2048) for steps in (static, paged, engines)]
+    assert max(times) < 1.5 * min(times)
+
+
+def test_many_tokens_throttle_the_gpu_but_fp8_tables_hold_that_already() -> None:
+    place = Deployment(load_architecture("meta-llama/Llama-3.1-8B"), find_device("h200"))
+    steps = Steps(place, shipped_kernels(), "vllm")
+    assert steps._sustained(256) == 1
+    assert 1 < steps._sustained(512) < steps._sustained(1024) == steps._sustained(8192)
+    assert Steps(replace(place, weights="fp8"), shipped_kernels(), "vllm")._sustained(8192) == 1
+    assert Steps(replace(place, weights="fp8"), shipped_kernels(), "trtllm")._sustained(8192) > 1

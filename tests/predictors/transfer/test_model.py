@@ -27,6 +27,15 @@ def test_a_file_is_read_as_it_was_written_and_a_foreign_one_is_refused() -> None
         load(json.dumps({**json.loads(data), "schema": "other"}).encode())
     with pytest.raises(ModelError, match="no fitted numbers"):
         load(b"{}")
+    fitted = json.loads(data)
+    for slopes in (
+        {"rows": {"log_row": [1, 1, 1]}},
+        {"nothing": {}},
+        {"rows": {"operator": [1, 0, 1], "log_row": [1, 1, 1]}},
+    ):
+        fitted["fitted"]["slopes"] = slopes
+        with pytest.raises(ModelError, match="no fitted numbers"):
+            load(json.dumps(fitted).encode())
 
 
 def test_kinds_of_memory() -> None:

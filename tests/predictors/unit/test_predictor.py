@@ -154,16 +154,20 @@ def test_a_file_that_is_absent_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_device_without_trees_is_refused_with_what_to_do() -> None:
-    with pytest.raises(ModelError, match=r"No unit-trees is fitted to t4, only to cpu, h200\. Use --predictor"):
+    with pytest.raises(ModelError, match=r"No unit-trees is fitted to t4, only to cpu\. Use --predictor"):
         shipped("t4", "unit-trees")
 
 
-@pytest.mark.parametrize("predictor", [UnitPredictor, UnitTreesPredictor])
-def test_what_is_shipped_answers_for_the_device_it_was_fitted_to(predictor: type[UnitPredictor]) -> None:
-    assert shipped("h200", predictor.name).card["predictor"] == predictor.name
-    prediction = predictor().predict(workload(64, 8))
+SHIPPED = [(UnitPredictor, "h200"), (UnitTreesPredictor, "cpu")]
+
+
+@pytest.mark.parametrize(("predictor", "device"), SHIPPED)
+def test_what_is_shipped_answers_for_the_device_it_was_fitted_to(predictor: type[UnitPredictor], device: str) -> None:
+    assert shipped(device, predictor.name).card["predictor"] == predictor.name
+    asked = replace(workload(64, 8), target=Target(find_device(device)), dtype="fp32")
+    prediction = predictor().predict(asked)
     assert prediction.predictor == predictor.name
-    roofline = RooflinePredictor().predict(workload(64, 8))
+    roofline = RooflinePredictor().predict(asked)
     assert 0.2 < prediction.latency_ms.value / roofline.latency_ms.value < 5
 
 
@@ -271,13 +275,14 @@ def test_a_card_without_a_device_answers_for_all(trees: UnitModel) -> None:
         np.testing.assert_array_equal(UnitPredictor(model).unit_times_us(elsewhere, distinct), model.times_us(distinct))
 
 
-@pytest.mark.parametrize("predictor", [UnitPredictor, UnitTreesPredictor])
+@pytest.mark.parametrize(("predictor", "device"), SHIPPED)
 def test_an_operator_newer_than_the_fit_is_predicted_like_others_of_its_kind(
-    predictor: type[UnitPredictor], monkeypatch: pytest.MonkeyPatch
+    predictor: type[UnitPredictor], device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    target = Target(find_device(device))
     monkeypatch.setitem(operators.OPERATORS, "Newest", operators.OPERATORS["Gelu"])
     monkeypatch.setitem(operator_codes._CODES, "Newest", len(operator_codes.CODED))
     shape = (64, 1024, 1024)
-    newest, gelu = (predictor().predict(Workload(one_node(op, [shape], [shape]), H200)) for op in ("Newest", "Gelu"))
+    newest, gelu = (predictor().predict(Workload(one_node(op, [shape], [shape]), target)) for op in ("Newest", "Gelu"))
     assert newest.coverage == 1.0
     assert newest.latency_ms.value == pytest.approx(gelu.latency_ms.value, rel=0.5)

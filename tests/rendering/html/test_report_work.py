@@ -26,7 +26,7 @@ def test_what_does_not_fit_is_said_and_drawn() -> None:
     assert "It does not fit: 19.5 GiB are needed" in over
     assert widths(over)[:2] == [66.67, 16.67]  # of the largest that it may need
     near = memory_section(replace(report, memory=replace(report.memory, need=Estimate(15000.0, 14000.0, 17000.0))))
-    assert "It may not fit: up to 16.6 GiB" in near
+    assert "It perhaps does not fit: up to 16.6 GiB" in near
 
 
 def test_operators_beyond_the_shown_ones_are_summed() -> None:

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from foretell.predictors.fusion.kernel_graph import MAX_KERNELS, Flow, Kernel, KernelGraph
-from foretell.rendering.svg.kernel_graph import MAX_ARROWS, draw
+from foretell.rendering.svg.kernel_graph import MAX_ARROWS, MAX_BOXES, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -79,7 +79,9 @@ def test_a_huge_graph_is_bounded_and_says_so():
     count = 10_000
     kernels = tuple(kernel(f"k{i}", f"op{i * i % 977}") for i in range(count))
     flows = tuple(Flow(i, j, 4) for i in range(count) for j in range(i + 1, min(i + 7, count)))
-    picture = draw(KernelGraph(kernels, flows), "net")
+    screen = [text for text in texts(draw(KernelGraph(kernels, flows), "net")) if text.startswith("k")]
+    assert MAX_BOXES - 10 < len(screen) <= MAX_BOXES
+    picture = draw(KernelGraph(kernels, flows), "net", most=10**6)
     drawn = [text for text in texts(picture) if text.startswith("k")]
     assert MAX_KERNELS - 60 < len(drawn) < MAX_KERNELS
     assert 0 < len(arrows(picture)) <= MAX_ARROWS

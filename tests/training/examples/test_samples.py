@@ -1,6 +1,7 @@
 """All measured workloads as arrays: extracted once, the same from the cache, and again when a record is added."""
 
 import math
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from foretell.devices import find_device
 from foretell.errors import DataError
+from foretell.features import Units
 from foretell.features.pooled import DistinctUnits
 from foretell.graph import Node
 from foretell.graph.ir.serde import to_document
@@ -16,7 +18,7 @@ from foretell.predictors.sample import TRUTHS, Sample
 from foretell.records import Target
 from foretell.testing import chain
 from foretell.training.examples import samples as training_set
-from foretell.training.examples.samples import BENCH, fingerprint, read_samples, sample_of
+from foretell.training.examples.samples import BENCH, UNIT_TIMES_VERSION, fingerprint, read_samples, sample_of
 from foretell.training.examples.workloads import Example, read_examples
 from small.small_samples import H200
 from small.small_store import SETTINGS, write_store, write_table
@@ -54,7 +56,9 @@ def test_the_cache_gives_back_what_was_read(store: Path, tmp_path: Path, monkeyp
     first = read_samples(store, "h200", cache, messages.append)
     assert len(first) == len(WIDTHS) * len(SETTINGS)
     assert sum(sample.unit_us is not None for sample in first) == len(WIDTHS)
-    assert [path.name for path in cache.iterdir()] == [f"samples-h200-{fingerprint(store, 'h200')}.npz"]
+    assert [path.name for path in cache.iterdir()] == [
+        f"samples-h200-{fingerprint(store, 'h200', unit_times=UNIT_TIMES_VERSION)}.npz"
+    ]
     assert not messages
 
     def refuse(*_: object) -> None:
@@ -218,3 +222,24 @@ def test_what_features_follow_from_is_in_the_fingerprint(tmp_path: Path, monkeyp
     assert fingerprint(store, "h200", labels=2) != fingerprint(store, "h200", labels=1)
     monkeypatch.setattr(training_set, "FEATURES_VERSION", training_set.FEATURES_VERSION + 1)
     assert fingerprint(store, "h200") != before
+
+
+def test_the_time_of_equal_units_is_unknown_where_only_some_have_kernels(store: Path) -> None:
+    example = next(one for one in examples(store).values() if one.unit_us is not None)
+    twice = replace(example, units=_repeated(example.units), unit_us=np.concatenate([example.unit_us, example.unit_us]))
+    np.testing.assert_allclose(sample_of(twice).unit_us, sample_of(example).unit_us)
+    half = replace(twice, unit_us=np.concatenate([example.unit_us, 0 * example.unit_us]))
+    assert np.isnan(sample_of(half).unit_us).all()
+    none = replace(twice, unit_us=np.zeros(len(twice.units)))
+    assert not sample_of(none).unit_us.any()
+
+
+def _repeated(units: Units) -> Units:
+    return replace(
+        units,
+        **{
+            field.name: np.concatenate([value, value]) if isinstance(value, np.ndarray) else (*value, *value)
+            for field in fields(units)
+            if isinstance(value := getattr(units, field.name), np.ndarray | tuple | list)
+        },
+    )

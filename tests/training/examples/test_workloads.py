@@ -6,7 +6,7 @@ from foretell.devices import find_device
 from foretell.records import Target
 from foretell.training.examples.graphs import collect_graphs, measured_keys, write_graphs
 from foretell.training.examples.link import link_store, write_links
-from foretell.training.examples.workloads import measured_rows, read_examples
+from foretell.training.examples.workloads import divided_nodes, measured_rows, read_examples
 from small.small_store import write_table
 from training.examples.test_link import SPEC
 
@@ -67,3 +67,21 @@ def test_traced_time_goes_to_the_units_it_belongs_to(store):
         for phase, spent in zip(example.units.phases, example.unit_us.tolist()):
             by_phase[phase] += spent
         assert by_phase == {"forward": 15.0, "backward": 11.0, "optimizer": 2.0}
+
+
+def test_products_of_one_einsum_have_no_traced_time_of_their_own():
+    import torch
+
+    from foretell.frontends.torch.export import graph_from_program
+    from foretell.frontends.torch.program import TorchProgram
+
+    class Contraction(torch.nn.Module):
+        def forward(self, x):
+            y = torch.einsum("bij,bjk,bkl->bil", x, x, x)
+            return torch.einsum("bij,bjk->bik", y, x) * 2
+
+    program = TorchProgram("contraction", Contraction(), (torch.ones(11, 4, 4, device="meta"),))
+    graph = graph_from_program(program, batch_size=11)
+    divided = [graph.nodes[position].op for position in sorted(divided_nodes(graph))]
+    assert divided == ["Einsum", "Einsum"]
+    assert [node.op for node in graph.nodes].count("Einsum") == 3

@@ -1,6 +1,11 @@
 """What is counted, and that the number of names stays small."""
 
+import re
+from pathlib import Path
+
 from foretell.web.admission.metrics import Metrics, route_of
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_requests_times_and_refusals() -> None:
@@ -19,3 +24,12 @@ def test_requests_times_and_refusals() -> None:
 def test_unknown_paths_share_one_metric() -> None:
     assert {route_of(path) for path in ("/x", "/y/z", "/", "//")} == {"page"}
     assert {route_of(path) for path in ("/api/x", "/api/../y", "/api/")} == {"other"}
+
+
+def test_every_metric_is_documented_and_no_other() -> None:
+    names = set(re.findall(r"^# TYPE (foretell_\w+?)(?:_total)? ", Metrics().page().decode(), re.MULTILINE))
+    names = {name for name in names if not name.endswith("_created")}
+    watched = re.findall(r'metrics\.watch\("(\w+)"', (ROOT / "src/foretell/web/api.py").read_text(encoding="utf-8"))
+    text = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `(foretell_\w+?)(?:_total)?(?:\{[^`]*\})?` ", text, re.MULTILINE))
+    assert documented == names | {f"foretell_{name}" for name in watched}

@@ -27,6 +27,13 @@ def answers(tmp_path_factory: pytest.TempPathFactory, onnx_bytes: bytes) -> dict
         "sweep": ask("sweep", devices=["h200", "l4"], batch_sizes=[1, 8]),
         "compare": ask("compare"),
         "share": ask("share", dtype="fp16"),
+        "llm": json.loads(
+            answer(
+                "llm",
+                read_question("llm", {"model": "hf:meta-llama/Llama-3.1-8B", "input_tokens": 64}).model_dump(),
+                {},
+            )
+        ),
         "advise": ask("advise", devices=["h200", "l4"], slo_ms=100, max_batch=4, mig=False),
     }
 
@@ -44,7 +51,7 @@ def test_a_prediction_with_its_interval_its_devices_and_charts(answers: dict[str
 def test_what_is_absent_is_left_out(answers: dict[str, Any]) -> None:
     bare = {name: value for name, value in answers["predict"].items() if name not in ("energy_j", "mig_profile")}
     page = show.show_prediction({**bare, "breakdown": [], "coverage": 0.5, "warnings": [NASTY]}, answers["sweep"])
-    assert "energy" not in page
+    assert "<span>energy</span>" not in page
     assert "MIG" not in page
     assert "knows 50% of the work" in page
     assert NASTY not in page
@@ -74,15 +81,14 @@ def test_sharing_has_a_bar_alone_and_one_together(answers: dict[str, Any]) -> No
 
 def test_advice_names_the_best_and_the_reasons(answers: dict[str, Any]) -> None:
     best = answers["advise"]["choices"][0]
-    refused = [{"place": f"p{i}", "reason": f"reason {i % 7}"} for i in range(20)]
+    refused = [{"place": f"p{i}", "reason": f"{('price', 'memory')[i % 2]}: why {i}"} for i in range(20)]
     page = show.show_advice({**answers["advise"], "refused": refused}, NASTY)
     assert f"{best['device']}" in page
-    assert "and 2 more: reason 0" in page
-    assert "and 2 more reasons" in page
+    assert "excluded: 10 by price (p0: why 0); 10 by memory (p1: why 1)" in page
     assert NASTY not in page
     nothing = show.show_advice({"choices": [], "front": [], "refused": refused[:1]}, "m")
     assert "no place meets the requirements" in nothing
-    assert "not p0: reason 0" in nothing
+    assert "excluded: 1 by price (p0: why 0)" in nothing
 
 
 def test_names_are_never_markup(answers: dict[str, Any]) -> None:
@@ -92,3 +98,49 @@ def test_names_are_never_markup(answers: dict[str, Any]) -> None:
     assert NASTY not in show.show_comparison({**answers["compare"], "models": [row, answers["compare"]["models"][1]]})
     assert NASTY not in show.show_problem(NASTY)
     assert "&lt;script&gt;" in show.show_nothing(NASTY)
+
+
+def test_the_verdict_comes_first_with_the_capacity(answers: dict[str, Any]) -> None:
+    prediction = answers["predict"]
+    assert prediction["fits"] == "yes"
+    page = show.show_prediction(prediction, answers["sweep"])
+    assert page.index("ft-verdict ft-yes") < page.index("ft-card")
+    assert "of 140 GiB</i>" in page
+    assert "peak memory" not in page  # one memory, the one that decides
+    for fits, said in (("perhaps", "Perhaps fits on h200"), ("no", "Does not fit on h200")):
+        page = show.show_prediction(
+            {**prediction, "fits": fits}, [{**row, "verdict": fits} for row in answers["sweep"]]
+        )
+        assert f"ft-{fits}" in page
+        assert said in page
+        assert "does not fit</td>" in page
+
+
+def test_visitors_read_words_and_not_names_of_predictors(answers: dict[str, Any]) -> None:
+    page = show.show_prediction(answers["predict"], answers["sweep"])
+    assert "Fitted to measurements of this GPU" in page
+    assert "unit-network" not in page
+    assert "MIG, a partition made in hardware" in page
+
+
+def test_the_first_number_of_advice_is_what_it_is_ranked_by(answers: dict[str, Any]) -> None:
+    best = answers["advise"]["choices"][0]
+    page = show.show_advice(answers["advise"], "m")
+    first_row = page[page.index("<tbody>") :]
+    assert first_row.index(f">{show.number(best['usd_per_million']['value'])}<") < first_row.index("</tr>")
+    assert "ranked by dollars a million inferences" in page
+
+
+def test_a_language_model_has_its_verdict_and_its_figures(answers: dict[str, Any]) -> None:
+    serving = answers["llm"]
+    page = show.show_serving(serving)
+    assert "fits on 1 × h200" in page
+    assert f"<b>{show.number(serving['ttft_ms']['value'])}" in page
+    refused = show.show_serving({**serving, "fits": False, "model": NASTY, "smallest_gpus": 4})
+    assert "it takes 4 of them" in refused
+    assert NASTY not in refused
+
+
+def test_progress_says_what_happens_and_for_how_long() -> None:
+    assert "<span>3 s</span>" in show.show_progress("Reading", 3)
+    assert NASTY not in show.show_progress(NASTY, 0)

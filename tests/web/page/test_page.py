@@ -43,9 +43,12 @@ from foretell.web.page.page import _for_client
 async def handler(*values):
     return [CLIENT.get(), *values]
 
-wrapped = _for_client(handler)
+wrapped = _for_client(handler, "Reading")
 request = gradio.Request(client={"host": "10.0.0.9"}, headers={})
-pages["handled"] = asyncio.run(wrapped(*special_args(wrapped, ["a", "b"], request)[0]))
+async def collect():
+    return [answer async for answer in wrapped(*special_args(wrapped, ["a", "b"], request)[0])]
+
+pages["handled"] = asyncio.run(collect())
 app.state.queue.uploads.close()
 print(json.dumps(pages))
 """
@@ -60,8 +63,8 @@ def page() -> dict[str, Any]:
     return result
 
 
-def test_the_page_has_three_tabs_and_loads_nothing_from_other_hosts(page: dict[str, Any]) -> None:
-    for label in ("Predict", "Compare", "Advise", "Download report"):
+def test_the_page_has_five_tabs_and_loads_nothing_from_other_hosts(page: dict[str, Any]) -> None:
+    for label in ("Predict", "Compare", "Share a GPU", "Advise", "Language models", "Download report"):
         assert f'"{label}"' in page["/"]
     loaded = re.findall(r"""(?:src|href)=["']?(https?://[^"' >]+)""", page["/"])
     assert [link for link in loaded if "localhost" not in link] == []
@@ -69,7 +72,10 @@ def test_the_page_has_three_tabs_and_loads_nothing_from_other_hosts(page: dict[s
 
 
 def test_a_button_knows_whose_it_is(page: dict[str, Any]) -> None:
-    assert page["handled"] == ["10.0.0.9", "a", "b"]
+    (busy, nothing), answer = page["handled"]
+    assert "Reading" in busy
+    assert nothing == ""
+    assert answer == ["10.0.0.9", "a", "b"]
 
 
 def test_analytics_are_off_and_no_button_is_an_api(page: dict[str, Any]) -> None:

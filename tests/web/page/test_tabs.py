@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from foretell.errors import InputError
 from foretell.web.page.tabs import MOST_DEVICES, Tabs, model_of, question_fields
+from foretell.web.questions import EXAMPLE
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def test_predict_compare_advise_and_report(press: Callable[..., tuple[str, str]]
     assert {(row["device"], row["dtype"]) for row in content["sweep"]} == {("l4", "fp16"), ("h200", "fp16")}
     page, text = press("compare", "", ticket, "", ticket, "h200", 1, "fp32", "training")
     assert json.loads(text)["models"][0]["mode"] == "training"
-    page, text = press("share", "", ticket, "", ticket, "h200", 1, "fp32", "training")
+    page, text = press("share", "", ticket, "", ticket, "h200", 1, "fp32", "training", "mps")
     assert "Together they do" in page
     assert [job["mode"] for job in json.loads(text)["jobs"]] == ["training", "training"]
     page, text = press("advise", "", ticket, "fp16", "", "", None, "usd", "on-demand", ["h200"], False, True)
@@ -39,6 +41,11 @@ def test_predict_compare_advise_and_report(press: Callable[..., tuple[str, str]]
     page, text = press("advise", "", ticket, "fp16", "5", "", None, "usd", "on-demand", ["l4"], False)
     assert "tiny.onnx: l4" in page
     assert json.loads(text)["choices"]
+    page, text = press("serve", " hf:meta-llama/Llama-3.1-8B ", "h200", 64, 8, 1, "2", "", "paged")
+    assert "fits on 2 × h200" in page
+    assert json.loads(text)["gpus"] == 2
+    page, text = press("predict", EXAMPLE, "", ["l4"], 8, "fp16", "inference", None, "")
+    assert EXAMPLE in page
     text, problem = press("report", "", ticket, ["l4"], 1, "fp32", "inference", "3x16x16", "mps:30")
     assert problem == ""
     assert "</html>" in text
@@ -55,7 +62,9 @@ def test_predict_compare_advise_and_report(press: Callable[..., tuple[str, str]]
         ("predict", ("timm:x", "", 5, 1, "fp32", "inference", "", ""), "invalid request"),
         ("predict", ("timm:x", "", ["h200"]), "invalid request"),
         ("compare", ("timm:x", "", "", "", "h200", 1, "fp32", "inference"), "no model yet"),
-        ("share", ("timm:x", "", "", "", "h200", 1, "fp32", "inference"), "no model yet"),
+        ("share", ("timm:x", "", "", "", "h200", 1, "fp32", "inference", "mps"), "no model yet"),
+        ("serve", ("timm:x", "h200", 64, 8, 1, "", "", "paged"), "a language model is hf:ID"),
+        ("serve", ("hf:meta-llama/Llama-3.1-8B", "h200", 0, 8, 1, "", "", "paged"), "input_tokens"),
         ("advise", ("timm:x", "", "fp16", "soon", "", "", "usd", "on-demand", [], False), "slo_ms"),
     ],
 )
@@ -76,7 +85,9 @@ def test_a_report_that_fails_is_no_file(press: Callable[..., tuple[str, str]]) -
 
 def test_fields() -> None:
     assert model_of(" timm:x ", "") == "timm:x"
-    assert model_of("timm:x", "upload:1") == "upload:1"
+    assert model_of("", "upload:1") == "upload:1"
+    with pytest.raises(InputError, match="two models"):
+        model_of("timm:x", "upload:1")
     assert question_fields("m", "h200", None, "fp32", "inference", "3x4 mask=5", " mps:30 ") == {
         "model": "m", "device": "h200", "batch_size": 1, "dtype": "fp32", "mode": "inference",
         "input_shape": ["3x4", "mask=5"], "slice": "mps:30",

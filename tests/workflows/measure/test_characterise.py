@@ -9,8 +9,10 @@ import pytest
 from foretell.devices import find_device
 from foretell.devices.ceilings import Ceilings
 from foretell.errors import DataError
+from foretell.predictors.unit.pace import REFERENCE_MS
 from foretell.profiling import ceilings as ceilings_measured
 from foretell.profiling.ceilings import MeasuredCeilings
+from foretell.testing import tiny_onnx
 from foretell.workflows.measure.characterise import (
     ceilings_of,
     ceilings_path,
@@ -19,6 +21,7 @@ from foretell.workflows.measure.characterise import (
     read_own_ceilings,
     write_own_ceilings,
 )
+from foretell.workflows.predict import predict
 
 CPU = MeasuredCeilings(
     "cpu", "A processor", "queue", "2.13", "", "2026-11-15T10:00:00+00:00", 2, 32.0, 20.0, 128.0, 90.0, 8.0,
@@ -97,3 +100,17 @@ def test_what_was_not_measured_is_absent() -> None:
     row = json.loads(ceilings_path().read_text(encoding="utf-8"))["ceilings"]["cpu"]
     assert "cache_gb_per_s" not in row
     assert read_own_ceilings()["cpu"].cache_gb_per_s is None
+
+
+def test_predictions_for_the_cpu_are_at_the_pace_that_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnx")
+    model = tiny_onnx()
+    before = predict(model, device="cpu")
+    measuring(monkeypatch, replace(CPU, reference_ms=3 * REFERENCE_MS))
+    after = predict(model, device="cpu")
+    assert before.latency_ms is not None
+    assert after.latency_ms is not None
+    assert before.latency_ms.value < after.latency_ms.value < 3 * before.latency_ms.value
+    assert any("as this machine does (foretell characterise, 2026-11-15)" in note for note in after.warnings)
+    measuring(monkeypatch, CPU)  # a file of before has no reference product
+    assert predict(model, device="cpu") == before

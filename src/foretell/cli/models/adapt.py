@@ -20,7 +20,7 @@ from foretell.rendering.terminal.printable import printable
     help="Measurements: a folder of foretell profile or collect, or a CSV file with the columns "
     "model,batch_size,input,dtype,mode,latency_ms[,memory_mib,power_w].",
 )
-@click.option("out", "--out", "-o", type=options.PATH, help="A file for the predictor, such as my-gpu.zip.")
+@click.option("out", "--out", "-o", type=options.OutputFile(), help="A file for the predictor, such as my-gpu.zip.")
 @click.option("--keep/--no-keep", default=True, help="Keep it in the user's folder: predict then uses it by itself.")
 @click.option("--base", help="The predictor to start from [the best for the device].")
 @click.option(

@@ -14,10 +14,14 @@ from foretell.rendering.terminal.printable import printable
 from foretell.rendering.terminal.progress import working
 
 if TYPE_CHECKING:
-    from foretell.advisors.placement import Advice, Choice
-    from foretell.workflows.advise import TrainingAdvice
+    from collections.abc import Sequence
 
-_SHOWN_REASONS, _SHOWN_FRONT = 6, 8
+    from foretell.advisors.placement import Advice, Choice, Refused
+    from foretell.workflows.advise import TrainingAdvice
+    from foretell.workflows.serving.advise_llm import LlmAdvice, LlmChoice
+
+_SHOWN_FRONT = 8
+_UNITS = {"usd": ("$", "cost"), "energy": ("kWh", "energy"), "carbon": ("kg CO₂e", "carbon")}
 _EXTRAPOLATED, _RISK, _EXTRA = "≈", "!", "+"
 
 
@@ -42,6 +46,13 @@ _EXTRAPOLATED, _RISK, _EXTRA = "≈", "!", "+"
 @click.option("--steps", type=click.IntRange(min=1), default=100000, help="Training steps.")
 @click.option("--batch-size", "-b", type=int, default=32, help="Items in a batch, in training.")
 @click.option("--optimizer", default="sgd", help="sgd or adamw, in training.")
+@click.option("--llm", "is_llm", is_flag=True, help="Advise on a language model as engines serve it.")
+@click.option("--input-tokens", type=int, default=1024, help="Tokens of a prompt, with --llm.")
+@click.option("--output-tokens", type=int, default=256, help="Tokens of an answer, with --llm.")
+@click.option("--ttft-ms", type=float, help="The longest time to a first token, with --llm.")
+@click.option("--tpot-ms", type=float, help="The longest time between tokens, with --llm.")
+@click.option("--weights", default="published,fp8,int4", help="Precisions to try, with --llm; separated by commas.")
+@click.option("--engine", default="paged", help="paged, vllm, sglang or trtllm, with --llm.")
 @options.inputs
 @click.option("--most", type=click.IntRange(min=1), default=8, help="Rows of the table.")
 @options.reading
@@ -67,6 +78,13 @@ def run(
     steps: int,
     batch_size: int,
     optimizer: str,
+    is_llm: bool,
+    input_tokens: int,
+    output_tokens: int,
+    ttft_ms: float | None,
+    tpot_ms: float | None,
+    weights: str,
+    engine: str,
     inputs: tuple[str, ...],
     most: int,
     trust: bool,
@@ -80,6 +98,21 @@ def run(
     from foretell.workflows.advise import Renting, advise_serving, advise_training
 
     renting = Renting(options.words(clouds), region, country, market, pue, prices)  # type: ignore[arg-type]
+    if is_llm:
+        _refuse_beside_llm(slo_ms, max_batch, shared, train)
+        from foretell.workflows.serving.advise_llm import advise_llm
+
+        with working(f"Looking for a place for {model}") as say:
+            advised = advise_llm(
+                model, input_tokens=input_tokens, output_tokens=output_tokens, ttft_ms=ttft_ms, tpot_ms=tpot_ms,
+                rate=rate, budget=budget, by=objective, weights=options.words(weights), engine=engine,  # type: ignore[arg-type]
+                devices=options.words(devices), renting=renting,
+                progress=lambda part: say(f"Looking at {part} for {model}"),
+            )  # fmt: skip
+        _show_llm(advised, most, as_json=as_json)
+        return
+    if ttft_ms is not None or tpot_ms is not None:
+        raise InputError("--ttft-ms and --tpot-ms are limits of a language model; add --llm, or give --slo-ms.")
     common: dict[str, Any] = {
         "devices": options.words(devices), "dtype": dtype, "input_shape": list(inputs) or None, "trust": trust,
         "use_cache": not no_cache, "memory_limit_gib": memory_limit_gib, "timeout_s": timeout_s,
@@ -96,8 +129,12 @@ def run(
         _show_training(trained, model, steps, most, as_json=as_json)
         return
     requirements = Requirements(slo_ms, rate, budget, max_batch, objective=objective)  # type: ignore[arg-type]
-    with working(f"Looking for a place for {model}"):
-        placement = advise_serving(model, requirements, renting, mig=mig, shared=shared, **common)
+    with working(f"Looking for a place for {model}") as show:
+
+        def on_place(done: int, places: int) -> None:
+            show(f"Looking for a place for {model}: {done} of {places}")
+
+        placement = advise_serving(model, requirements, renting, mig=mig, shared=shared, on_place=on_place, **common)
     if as_json:
         click.echo(json.dumps(placement.to_dict(), indent=1))
         return
@@ -118,22 +155,66 @@ def _show(placement: "Advice", model: str, most: int) -> None:
             f"{_RISK} the upper end of the latency interval exceeds --slo-ms"
         )
         front = placement.front[:_SHOWN_FRONT]
+        unit = _UNITS[placement.objective][0]
         fast = (
-            f"{_ms(choice)} ms {_usd(choice)} $ ({choice.candidate.place}, batch {choice.candidate.batch_size})"
+            f"{_ms(choice)} ms {cell(choice.ranked)} {unit} ({choice.candidate.place}, batch "
+            f"{choice.candidate.batch_size})"
             for choice in front
         )
         more = f" · {len(placement.front) - len(front)} more in --json" if len(placement.front) > len(front) else ""
-        click.echo("latency against cost: " + printable(" · ".join(fast)) + more)
+        click.echo(f"latency against {_UNITS[placement.objective][1]}: " + printable(" · ".join(fast)) + more)
         for note in dict.fromkeys(choice.offer.note for choice in placement.choices[:most] if choice.offer.note):
             click.echo(f"{_EXTRA} {note}")
         for note in placement.notes:
             click.echo(printable(note))
-    reasons = Counter(refusal.reason for refusal in placement.refused)
-    for reason, count in reasons.most_common(_SHOWN_REASONS):
-        names = [refusal.place for refusal in placement.refused if refusal.reason == reason]
-        click.echo(f"not {printable(names[0])}{f' and {count - 1} more' if count > 1 else ''}: {printable(reason)}")
-    if len(reasons) > _SHOWN_REASONS:
-        click.echo(f"and {len(reasons) - _SHOWN_REASONS} more reasons; --json has all")
+    if placement.refused:
+        click.echo(printable(placement.exclusions))
+
+
+def _show_refused(refused: "Sequence[Refused]") -> None:
+    """One line: how many places are excluded for each reason, and one of them."""
+    reasons = Counter(refusal.reason for refusal in refused)
+    first = {refusal.reason: refusal.place for refusal in reversed(refused)}
+    parts = [f"{count} as {first[reason]}: {reason}" for reason, count in reasons.most_common()]
+    if parts:
+        click.echo(printable(f"excluded: {'; '.join(parts)}"))
+
+
+def _refuse_beside_llm(slo_ms: float | None, max_batch: int | None, shared: bool, train: bool) -> None:
+    given = (("--slo-ms", slo_ms is not None), ("--max-batch", max_batch is not None), ("--shared", shared),
+             ("--train", train))  # fmt: skip
+    for name, is_given in given:
+        if is_given:
+            raise InputError(f"{name} does not go with --llm; use --ttft-ms, --tpot-ms, --rate and --budget.")
+
+
+def _show_llm(advice: "LlmAdvice", most: int, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(advice.to_dict(), indent=1, allow_nan=False))
+        return
+    click.echo(printable(advice.heading()))
+    if advice.choices:
+        _table(
+            f"the best of {len(advice.choices)} places, {advice.input_tokens:,} + {advice.output_tokens:,} tokens",
+            ("where", "instance", "requests", "first ms", "token ms", "tokens/s", "$ a million", "copies", ""),
+            [_llm_row(choice) for choice in advice.choices[:most]],
+        )
+        click.echo(
+            f"{_EXTRAPOLATED} extrapolated: device not measured   {_RISK} the upper end of an interval breaks a limit"
+        )
+        for note in dict.fromkeys(note for one in advice.choices[:most] for note in one.prediction.warnings):
+            click.echo(printable(note))
+    _show_refused(advice.refused)
+
+
+def _llm_row(choice: "LlmChoice") -> list[str]:
+    one = choice.prediction
+    marks = ((_EXTRAPOLATED, one.extrapolated), (_RISK, choice.at_risk))
+    return [
+        choice.place, choice.instance, str(one.concurrency), cell(one.ttft_ms), cell(one.tpot_ms),
+        cell(one.tokens_per_s), cell(choice.usd_per_million_tokens), str(choice.copies),
+        " ".join(mark for mark, holds in marks if holds),
+    ]  # fmt: skip
 
 
 def _ms(choice: "Choice") -> str:
@@ -145,7 +226,7 @@ def _row(choice: "Choice") -> list[str]:
     marks = ((_EXTRAPOLATED, not candidate.calibrated), (_RISK, choice.at_risk), (_EXTRA, bool(choice.offer.note)))
     return [
         candidate.place, choice.offer.name, str(candidate.batch_size), _ms(choice), cell(candidate.items_per_s),
-        _usd(choice), cell(cost.kwh_per_million), cell(cost.kg_co2e_per_million),
+        _usd(choice), cell(choice.kwh_per_million), cell(cost.kg_co2e_per_million),
         ABSENT if choice.fleet is None else f"{choice.fleet.instances.value:g}",
         " ".join(mark for mark, holds in marks if holds),
     ]  # fmt: skip
@@ -153,7 +234,7 @@ def _row(choice: "Choice") -> list[str]:
 
 def _usd(choice: "Choice") -> str:
     """Dollars for a million inferences; with --rate, idle time of the rented instances is included."""
-    return cell(choice.fleet.usd_per_million if choice.fleet else choice.cost.usd_per_million)
+    return cell(choice.usd_per_million)
 
 
 def _show_training(advice: "TrainingAdvice", model: str, steps: int, most: int, *, as_json: bool) -> None:

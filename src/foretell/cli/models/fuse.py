@@ -23,7 +23,8 @@ _SHOWN_OPERATORS = 6
 @options.inputs
 @click.option("--dtype", help="Cast the model first: fp16, bf16, …")
 @click.option("--most", type=click.IntRange(min=1), default=20, help="Rows of the table.")
-@click.option("--svg", type=options.PATH, help="Write a picture of the kernels to this file.")
+@click.option("--svg", type=options.OutputFile(".svg"), help="Write a picture of the kernels to this file.")
+@click.option("--boxes", type=click.IntRange(min=1), default=36, help="Kernels in the picture; repeats go first.")
 @click.option("--device", "-d", help="The device whose times the picture shows [h200; none for onnxruntime].")
 @options.reading
 @options.as_json
@@ -35,6 +36,7 @@ def run(
     dtype: str | None,
     most: int,
     svg: Path | None,
+    boxes: int,
     device: str | None,
     trust: bool,
     no_cache: bool,
@@ -43,7 +45,8 @@ def run(
     as_json: bool,
 ) -> None:
     """Predict which operators of MODEL a compiler fuses into one kernel. Nothing is compiled."""
-    from foretell.predictors.fusion.kernel_graph import find_kernels
+    from foretell.devices import find_device
+    from foretell.predictors.fusion.kernel_graph import check_runtime, find_kernels
     from foretell.workflows.workload import load_graph
 
     if device is not None and svg is None:
@@ -51,6 +54,9 @@ def run(
             f"--device {device} only sets the times in the picture. Name the file of the picture with --svg."
         )
 
+    check_runtime(runtime)
+    if device is not None:
+        find_device(device)
     with working(f"Reading {model}"):
         graph = load_graph(
             model,
@@ -64,7 +70,7 @@ def run(
         )
         kernels = find_kernels(graph, runtime)
         if svg is not None:
-            _draw(svg, graph, kernels, f"{model} under {runtime}", runtime, device)
+            _draw(svg, graph, kernels, f"{model} under {runtime}", runtime, device, boxes)
     groups = [tuple(graph.nodes[position].op for position in kernel) for kernel in kernels]
     if as_json:
         names = [tuple(graph.nodes[position].name for position in kernel) for kernel in kernels]
@@ -82,7 +88,9 @@ def run(
         click.echo(f"picture: {printable(str(svg))}")
 
 
-def _draw(svg: Path, graph: Graph, kernels: list[tuple[int, ...]], name: str, runtime: str, device: str | None) -> None:
+def _draw(
+    svg: Path, graph: Graph, kernels: list[tuple[int, ...]], name: str, runtime: str, device: str | None, boxes: int
+) -> None:
     """Write the picture.
 
     The times in it are those of a GPU. ONNX Runtime was measured on CPUs, so its picture has times only if the user
@@ -100,7 +108,7 @@ def _draw(svg: Path, graph: Graph, kernels: list[tuple[int, ...]], name: str, ru
             raise  # without times the picture is still useful, unless the user asked for them by naming a device
     title = f"{name}: {len(graph.nodes)} operators in {len(kernels)} kernels"
     try:
-        write_whole(svg, draw(make_kernel_graph(graph, kernels, times), title).encode())
+        write_whole(svg, draw(make_kernel_graph(graph, kernels, times), title, boxes).encode())
     except OSError as error:
         raise InputError(f"Cannot write the picture {svg}: {error.strerror}. Choose another --svg.") from error
 

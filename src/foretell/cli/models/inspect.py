@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @options.context
 @options.reading
 @options.allow_unknown
+@options.as_written
 @options.as_json
 @click.option("as_csv", "--csv", is_flag=True, help="Print the table as CSV.")
 def run(
@@ -45,6 +46,7 @@ def run(
     context: int | None,
     trust: bool,
     allow_unknown: bool,
+    as_written: bool,
     no_cache: bool,
     memory_limit_gib: float | None,
     timeout_s: float | None,
@@ -72,6 +74,7 @@ def run(
             context=context,
             trust=trust,
             allow_unknown=allow_unknown,
+            as_written=as_written,
             use_cache=not no_cache,
             memory_limit_gib=memory_limit_gib,
             timeout_s=timeout_s,

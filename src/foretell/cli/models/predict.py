@@ -67,10 +67,11 @@ def with_word(arguments: Sequence[str]) -> list[str]:
 @click.option("--parallel", default="ddp", help="How they share the step: ddp, zero1, zero2, zero3 (FSDP) or tensor.")
 @click.option("--network", help="Between nodes: infiniband-ndr, -hdr or -edr, or GB/s of one GPU.")
 @click.option("--gpus-per-node", type=int, default=8, help="GPUs of one node.")
-@click.option("--trace", type=options.PATH, help="Write the units as a trace for Chrome or Perfetto.")
+@click.option("--trace", type=options.OutputFile(), help="Write the units as a trace for Chrome or Perfetto.")
 @options.context
 @options.reading
 @options.allow_unknown
+@options.as_written
 @options.as_json
 def run(
     model: str,
@@ -95,6 +96,7 @@ def run(
     context: int | None,
     trust: bool,
     allow_unknown: bool,
+    as_written: bool,
     no_cache: bool,
     memory_limit_gib: float | None,
     timeout_s: float | None,
@@ -120,6 +122,7 @@ def run(
             context=context,
             trust=trust,
             allow_unknown=allow_unknown,
+            as_written=as_written,
             use_cache=not no_cache,
             memory_limit_gib=memory_limit_gib,
             timeout_s=timeout_s,

@@ -1,8 +1,5 @@
 """Cli: ``foretell report``."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -17,7 +14,7 @@ from foretell.units import size
 
 @click.command()
 @options.model
-@click.option("--out", "-o", type=options.PATH, default=Path("report.html"), help="The page to write.")
+@click.option("--out", "-o", type=options.OutputFile(), default=Path("report.html"), help="The page to write.")
 @click.option("--device", "-d", default="h200", help="The device that most of the report is about.")
 @options.batch_size
 @options.inputs
@@ -75,7 +72,7 @@ def run(
     from foretell.workflows.advise import Renting
     from foretell.workflows.report import gather
 
-    with _show_progress(f"Writing a report of {model}") as on_part:
+    with working(f"Writing a report of {model}") as on_part:
         report = gather(
             model,
             device=device,
@@ -103,17 +100,3 @@ def run(
     click.echo(f"written: {printable(str(out))} ({size(len(page))})")
     for part, why in report.missing.items():
         click.echo(f"note: the report lacks {part}: {printable(why)}", err=True)
-
-
-@contextmanager
-def _show_progress(what: str) -> Iterator[Callable[[str], None]]:
-    """Show progress: a spinner with the current part on a terminal, elsewhere one line if it takes long."""
-    if not sys.stderr.isatty():
-        with working(what):
-            yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    with Console(stderr=True).status(Text(printable(f"{what} …")), spinner="dots") as status:
-        yield lambda part: status.update(Text(printable(f"{part} …")))

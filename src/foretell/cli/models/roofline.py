@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 @click.option("--optimizer", help="sgd (momentum) or adamw, in training.")
 @click.option("--predictor", "-p", help="A predictor's name [the best].")
 @click.option("--by", default="operator", help="Group points by operator or by kernel.")
-@click.option("--out", "-o", type=options.PATH, help="Draw it: FILE.svg, FILE.png or FILE.html.")
+@click.option(
+    "--out", "-o", type=options.OutputFile(".svg", ".png", ".html"), help="Draw it: FILE.svg, FILE.png or FILE.html."
+)
 @click.option("--dark", is_flag=True, help="A dark .png. Other formats follow the settings of the viewer.")
 @click.option("--most", type=click.IntRange(min=1), default=12, help="Rows of the table.")
 @options.context

@@ -33,7 +33,9 @@ _MANY = 5  # more notes than these are told in one
 @options.inputs
 @options.context
 @click.option("--predictor", "-p", help="A predictor's name [the best].")
-@click.option("--out", "-o", type=options.PATH, help="Write a table: FILE.csv or FILE.parquet.")
+@click.option(
+    "--out", "-o", type=options.OutputFile(".csv", ".parquet"), help="Write a table: FILE.csv or FILE.parquet."
+)
 @options.reading
 @options.allow_unknown
 @options.as_json
@@ -102,6 +104,7 @@ def _show(points: "list[Point]", model: str) -> None:
 
     from foretell.advisors.batch import saturations
     from foretell.rendering.terminal.prediction import console
+    from foretell.workflows.sweep import FIT_NOTES
 
     table = Table(box=box.SIMPLE_HEAD, title=printable(model), title_justify="left")
     # A single device needs no column.
@@ -126,7 +129,7 @@ def _show(points: "list[Point]", model: str) -> None:
             cell(prediction.energy_j, prediction.batch_size),
             cell(prediction.power_w),
             *((cell(prediction.occupancy),) if has_occupancy else ()),
-            "does not fit" if point.fits is False else "",
+            FIT_NOTES.get(prediction.fits or "yes", ""),
         )
     console().print(table)
     for found in saturations(point.prediction for point in points):

@@ -25,8 +25,13 @@ if TYPE_CHECKING:
     "--policy", default="slowdown", help="slowdown, exclusive, slots, utilisation, occupancy or oracle (measured)."
 )
 @click.option("--kubernetes", type=options.PATH, metavar="FOLDER", help="Write manifests for Kubernetes.")
-@click.option("--ray", type=options.PATH, metavar="FILE", help="Write placement groups for Ray, as JSON.")
-@click.option("--report", type=options.PATH, metavar="FILE", help="Write a page (.html) or a Gantt chart (.svg).")
+@click.option("--ray", type=options.OutputFile(), metavar="FILE", help="Write placement groups for Ray, as JSON.")
+@click.option(
+    "--report",
+    type=options.OutputFile(".html", ".svg"),
+    metavar="FILE",
+    help="Write a page (.html) or a Gantt chart (.svg).",
+)
 @options.reading
 @options.as_json
 def run(
@@ -45,8 +50,6 @@ def run(
     """Pack the jobs of JOBS.toml onto the GPUs of a cluster, and simulate the schedule."""
     from foretell.workflows.sharing.pack import pack
 
-    if report is not None and report.suffix not in (".html", ".svg"):
-        raise InputError(f"Cannot write a report {report.name!r}: its name must end in .html or .svg.")
     with working(f"Packing {jobs}"):
         packing = pack(
             jobs,

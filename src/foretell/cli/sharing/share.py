@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     "inputs", "--input", "-i", multiple=True, metavar="SHAPE", help="Shape of the input of all models; repeat for each."
 )
 @click.option("--optimizer", help="sgd (momentum) or adamw, in training.")
-@click.option("--report", type=options.PATH, metavar="FILE", help="Write a page (.html) or its chart (.svg).")
+@click.option(
+    "--report",
+    type=options.OutputFile(".html", ".svg"),
+    metavar="FILE",
+    help="Write a page (.html) or its chart (.svg).",
+)
 @options.context
 @options.reading
 @options.allow_unknown
@@ -60,8 +65,6 @@ def run(
     """Predict how two or three models slow each other down on one device. One value of an option serves all of them."""
     from foretell.workflows.sharing.share import share
 
-    if report is not None and report.suffix not in (".html", ".svg"):
-        raise InputError(f"Cannot write a report {report.name!r}: its name must end in .html or .svg.")
     sizes = [int(size) for size in _numbers(batch_sizes, "batch size", whole=True)]
     limits = None if limits_ms is None else _numbers(limits_ms, "limit")
     parts = None if percentages is None else _numbers(percentages, "percentage")

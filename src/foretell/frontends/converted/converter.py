@@ -35,7 +35,7 @@ from foretell.frontends.converted.environments import Environment, need_environm
 from foretell.frontends.normalise.pipeline import mark_buffers, normalise_converted
 from foretell.frontends.onnx.file import graph_from_proto
 from foretell.frontends.onnx.frontend import is_plain
-from foretell.frontends.request import ModelRequest
+from foretell.frontends.request import ModelRequest, refuse_whole
 from foretell.graph import Graph
 from foretell.processes.limits import DEFAULT_MEMORY_GIB, DEFAULT_TIMEOUT_S
 from foretell.processes.parent import describe_exit, end, group_bytes, last_line
@@ -296,6 +296,7 @@ def _read_file(path: Path) -> bytes:
 
 def task_of(request: ModelRequest, worker: str, kind: str, path: Path) -> Task:
     """Return the task of a worker."""
+    refuse_whole(request, "Converted models take inputs")
     return {
         "worker": worker,
         "format": kind,

@@ -11,7 +11,7 @@ from foretell.errors import InputError
 from foretell.frontends.caged import read_caged
 from foretell.frontends.huggingface.building import build_program
 from foretell.frontends.huggingface.configs import HfConfig, is_shipped, load_config
-from foretell.frontends.request import InputSpec, ModelRequest
+from foretell.frontends.request import InputSpec, ModelRequest, refuse_whole
 from foretell.frontends.torch.export import TRACE_BATCH, graph_from_program
 from foretell.graph import Graph
 from foretell.optional import versions
@@ -42,6 +42,7 @@ def read_values(request: ModelRequest) -> Graph:
 
 def _build(config: HfConfig, request: ModelRequest) -> Graph:
     """Build the model without weights and export it."""
+    refuse_whole(request, "A transformer takes tokens and images")
     sequence, image = read_sizes(request.inputs)
     context = request.context
     if request.mode == "decode" and context is None:

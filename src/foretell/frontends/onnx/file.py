@@ -8,18 +8,20 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto
 
-from foretell.errors import ForetellError, ModelError
+from foretell.errors import ForetellError, InputError, ModelError
+from foretell.frontends.batch_inputs import refuse_false_batch, shared_batch
 from foretell.frontends.budget import MAX_ONNX_BYTES, Budget, check_size
 from foretell.frontends.onnx.checks import bodies, check_model, inline_functions, label
 from foretell.frontends.onnx.control import CONTROL, mark_bodies, outer_names, read_control
 from foretell.frontends.onnx.inputs import OpenInput, resolve_inputs
 from foretell.frontends.onnx.nodes import NodeReader, dtype_of
+from foretell.frontends.onnx.quantised import fuse_quantised
 from foretell.frontends.onnx.sequences import OPERATORS as SEQUENCE_OPERATORS
 from foretell.frontends.onnx.sequences import lower
 from foretell.frontends.onnx.shapes import Shapes, read_attributes, read_type
 from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph, Node, Tensor
-from foretell.graph.ir.batch import mark_batch_axes
+from foretell.graph.ir.batch import mark_batch_axes, mixes_batch
 from foretell.graph.ir.graph import sort_nodes
 from foretell.graph.ir.patterns import tie_patterns
 from foretell.graph.ir.tensor import TensorKind
@@ -39,7 +41,8 @@ def read_model(request: ModelRequest) -> Graph:
     if not isinstance(proto.graph.name, str):  # protobuf returns bytes for a string that is not UTF-8
         raise ModelError("The model is damaged: the name of its graph is not valid text.")
     graph = graph_from_proto(proto, request, name)
-    return _normalised(graph) if _is_converted(proto) else graph
+    graph = _normalised(graph) if _is_converted(proto) else graph
+    return graph if request.as_written else fuse_quantised(graph)
 
 
 def _is_converted(model: ModelProto) -> bool:
@@ -102,7 +105,7 @@ def _graph_from_proto(model: ModelProto, request: ModelRequest, name: str) -> Gr
     check_model(model, request.allow_unknown, Budget(name))
     inputs = resolve_inputs(model.graph, request)
     # some models compute with their batch size and fail at 11: these are read at 1
-    batch_sizes = [TRACE_BATCH, 1] if any(None in i.shape for i in inputs) else [_fixed_batch(inputs)]
+    batch_sizes = [TRACE_BATCH, 1] if any(None in i.shape for i in inputs) else [_fixed_batch(inputs) or 1]
     for position, batch_size in enumerate(batch_sizes):
         try:
             return _convert(model.graph, opsets, inputs, batch_size, name)
@@ -112,8 +115,10 @@ def _graph_from_proto(model: ModelProto, request: ModelRequest, name: str) -> Gr
     raise AssertionError("unreachable")
 
 
-def _fixed_batch(inputs: Iterable[OpenInput]) -> int:
-    return next((size for i in inputs for size in i.shape[:1] if size), 1)
+def _fixed_batch(inputs: Iterable[OpenInput]) -> int | None:
+    """The batch size of inputs of fixed shapes; None if they have no batch."""
+    fixed = [i.at_batch(1) for i in inputs if not i.whole]
+    return shared_batch(fixed) if fixed else None
 
 
 def _convert(
@@ -126,9 +131,21 @@ def _convert(
         shapes.enter(entry.name, entry.at_batch(batch_size), entry.element_type)
     reader = NodeReader(shapes)
     nodes = _read_nodes(proto, shapes, reader)
-    axes = {i.name: i.batch_axis(batch_size) for i in inputs}
+    # inputs of fixed shapes that do not agree in their first axis have no batch
+    has_batch = any(None in i.shape for i in inputs) or _fixed_batch(inputs) is not None
+    axes = {i.name: i.batch_axis(batch_size) if has_batch else None for i in inputs}
     graph = _finish(proto, shapes, reader, nodes, axes, batch_size, name)
-    return mark_bodies(mark_batch_axes(tie_patterns(graph)))
+    marked = mark_bodies(mark_batch_axes(tie_patterns(graph)))
+    if all(None not in i.shape for i in inputs):
+        return marked if all(i.whole for i in inputs) else refuse_false_batch(marked, has_batch=has_batch)
+    unnamed = next((i for i in inputs if i.open_axis), None)
+    if unnamed is not None and (node := mixes_batch(marked)) is not None:
+        sizes = "x".join(str(d or "2708") for d in unnamed.shape)
+        raise InputError(
+            f"The open axis {unnamed.open_axis!r} of the input {unnamed.name!r} is no batch, because {node.op} reads "
+            f"across it. Give the whole shape, with ! for no batch, such as --input {unnamed.name}={sizes}!"
+        )
+    return marked
 
 
 def _read_nodes(proto: GraphProto, shapes: Shapes, reader: NodeReader) -> list[Node]:

@@ -17,15 +17,22 @@ from foretell.frontends.request import MAX_ELEMENTS, InputSpec, ModelRequest, ma
 
 _BATCH_NAME = re.compile(r"^(?:n|b|bs|batch\w*|\w*batch)$", re.IGNORECASE)
 MAX_EXPRESSION = 120
+Dim = int | str  # a size, or a symbol ("" where it has no name)
 
 
 @dataclass(frozen=True)
 class OpenInput:
-    """One input. None in its shape stands for a batch that the file leaves open."""
+    """One input. None in its shape stands for a batch that the file leaves open.
+
+    ``whole`` inputs have no batch, because the user said so. ``open_axis`` is the file's name of an open first axis
+    that is taken for the batch though it is not called so.
+    """
 
     name: str
     shape: tuple[int | None, ...]
     element_type: int
+    whole: bool = False
+    open_axis: str = ""
 
     def at_batch(self, batch_size: int) -> tuple[int, ...]:
         """The shape at a batch size."""
@@ -33,6 +40,8 @@ class OpenInput:
 
     def batch_axis(self, batch_size: int) -> int | None:
         """The batch axis: the open one; of a fixed shape the first axis, if its size is the batch size."""
+        if self.whole:
+            return None
         if None in self.shape:
             return self.shape.index(None)
         return 0 if self.shape and self.shape[0] == batch_size else None
@@ -53,15 +62,18 @@ def resolve_inputs(graph: GraphProto, request: ModelRequest) -> tuple[OpenInput,
     for name, spec in specs.items():
         _bind_symbols(name, dims[name], spec, symbols)
     batch = _batch_symbol(dims)
-    return tuple(
-        OpenInput(
-            p.name, _resolve(p.name, dims[p.name], specs.get(p.name), symbols, batch), p.type.tensor_type.elem_type
-        )
-        for p in protos
-    )
+    return tuple(_open_input(p, dims[p.name], specs.get(p.name), symbols, batch) for p in protos)
 
 
-Dim = int | str  # a size, or a symbol ("" where it has no name)
+def _open_input(
+    proto: Any, dims: list[Dim], spec: InputSpec | None, symbols: Mapping[str, int], batch: str
+) -> OpenInput:
+    shape = _resolve(proto.name, dims, spec, symbols, batch)
+    symbol = str(dims[shape.index(None)]) if None in shape else ""
+    return OpenInput(
+        proto.name, shape, proto.type.tensor_type.elem_type, spec is not None and spec.whole,
+        "" if _BATCH_NAME.match(symbol) else symbol,
+    )  # fmt: skip
 
 
 def _dims(proto: Any, spec: InputSpec | None) -> list[Dim]:
@@ -100,6 +112,11 @@ def _sizes(name: str, dims: list[Dim], spec: InputSpec) -> list[int]:
     """The size that the user gave for each axis; 0 for the batch, which may be left out."""
     if len(spec.shape) == len(dims):
         return list(spec.shape)
+    if spec.whole:
+        raise InputError(
+            f"--input {name}={spec} has {len(spec.shape)} dimensions; with ! it must have all {len(dims)} of "
+            f"{name!r}: {_text(dims)}."
+        )
     if len(spec.shape) == len(dims) - 1:
         axis = next((i for i, d in enumerate(dims) if isinstance(d, str) and _BATCH_NAME.match(d)), 0)
         return [*spec.shape[:axis], 0, *spec.shape[axis:]]

@@ -27,10 +27,12 @@ from foretell.frontends.torch.aten import AtenProgram, assemble
 from foretell.frontends.torch.aten_operators import AtenCall, Ref
 from foretell.frontends.torch.composed import fast_paths
 from foretell.frontends.torch.program import TorchProgram, export_error
+from foretell.frontends.torch.tracing.devices import NOTE, devices_differ
 from foretell.frontends.torch.tracing.padding import nothing_padded
 from foretell.frontends.torch.tracing.precision import in_full_precision, in_half_precision, sets_dtypes
 from foretell.frontends.torch.tracing.releases import Releases, watch_releases
 from foretell.graph import Graph, Tensor
+from foretell.graph.ir.batch import without_batch
 from foretell.graph.ir.tensor import TensorKind
 from foretell.optional import require
 
@@ -72,17 +74,22 @@ def _graph(program: TorchProgram, batch_size: int) -> Graph | Exception:
     """The graph of a program, or the error of its export."""
     with watch_releases() as releases:
         exported, error = _export(program)
-    if error is not None:  # perhaps the model only checks whether anything is padded: answer that and try again
-        with nothing_padded(), watch_releases() as releases:
+    notes = program.notes
+    if error is not None:
+        # perhaps the model only checks whether anything is padded, or makes tensors without a device: try again
+        is_device = devices_differ(error)
+        with import_torch().device("meta") if is_device else nothing_padded(), watch_releases() as releases:
             exported, second_error = _export(program)
         if second_error is not None:
             return error
+        notes = (*notes, NOTE) if is_device else notes
     return graph_from_exported(
         exported,
         name=program.name,
         batch_size=batch_size,
         batch_axes=program.batch_axes,
-        notes=program.notes,
+        has_batch=program.has_batch,
+        notes=notes,
         releases=releases,
     )
 
@@ -110,6 +117,7 @@ def graph_from_exported(
     name: str,
     batch_size: int,
     batch_axes: Mapping[str, int | None],
+    has_batch: bool = True,
     notes: Iterable[str] = (),
     parameters: Mapping[str, str] | None = None,
     releases: Releases | None = None,
@@ -120,7 +128,8 @@ def graph_from_exported(
     was watched while the program was exported.
     """
     program = _Reader(exported, name, batch_size, batch_axes, notes, parameters or {}, releases).read()
-    return assemble(program)
+    graph = assemble(program)
+    return graph if has_batch else without_batch(graph, "")
 
 
 class _Reader:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foretell.errors import ModelError
+from foretell.frontends.torch.tracing.devices import devices_differ
 from foretell.optional import require
 
 
@@ -21,6 +22,7 @@ class TorchProgram:
         kwargs: Named inputs, on the meta device.
         batch_axes: The batch axis of each input; None if it has none. An input that is not listed has axis 0.
         notes: Warnings for the user: parts that do not run, settings that were ignored.
+        has_batch: Whether any input has a batch. If not, the program runs on its inputs as they are: on one item.
     """
 
     name: str
@@ -29,6 +31,7 @@ class TorchProgram:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     batch_axes: Mapping[str, int | None] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    has_batch: bool = True
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:
@@ -47,6 +50,11 @@ def export_error(program: TorchProgram, error: Exception) -> ModelError:
     if any(sign in text for sign in ("DataDependent", "data-dependent", "unbacked", "aten::nonzero", "aten.nonzero")):
         return ModelError(
             f"Cannot export {program.name}: its forward pass depends on the values of tensors, not only on their shapes"
+        )
+    if devices_differ(error):
+        return ModelError(
+            f"Cannot export {program.name}: its forward pass makes a tensor on the CPU and combines it with one of the "
+            "model. Make it where the input is, such as torch.arange(n, device=x.device), or register it as a buffer"
         )
     return ModelError(f"Cannot export {program.name}: {one_line(error)}")
 

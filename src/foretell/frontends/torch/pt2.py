@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import ForetellError, InputError, ModelError
+from foretell.frontends.batch_inputs import refuse_false_batch, shared_batch
 from foretell.frontends.budget import Budget, module_path, parse_json
 from foretell.frontends.caged import read_caged
 from foretell.frontends.request import MAX_ELEMENTS, ModelRequest
@@ -86,7 +87,8 @@ def read_archive(path: Path, budget: Budget | None = None) -> dict[str, Any]:
 def graph_from_json(content: dict[str, Any], name: str, budget: Budget | None = None) -> Graph:
     """Return the graph of a serialised program."""
     try:
-        return assemble(_program(content, name, budget or Budget(name)))
+        program, has_batch = _program(content, name, budget or Budget(name))
+        return refuse_false_batch(assemble(program), has_batch=has_batch)
     except ForetellError:
         raise
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, StopIteration, RuntimeError) as error:
@@ -94,8 +96,8 @@ def graph_from_json(content: dict[str, Any], name: str, budget: Budget | None = 
         raise ModelError(f"{name} does not follow the export schema: {reason}") from error
 
 
-def _program(content: dict[str, Any], name: str, budget: Budget) -> AtenProgram:
-    """Turn the JSON of an exported program into calls and tensors."""
+def _program(content: dict[str, Any], name: str, budget: Budget) -> tuple[AtenProgram, bool]:
+    """Turn the JSON of an exported program into calls and tensors; and whether its inputs may have a batch."""
     module = content["graph_module"]
     graph, signature = module["graph"], module["signature"]
     budget.draw("nodes", len(graph["nodes"]))
@@ -112,11 +114,11 @@ def _program(content: dict[str, Any], name: str, budget: Budget) -> AtenProgram:
             if kind == "user_input":
                 inputs.append(key)
     tensors = {key: _tensor(key, meta, kinds.get(key, "activation")) for key, meta in graph["tensor_values"].items()}
-    # a file does not say which axis is the batch: the first axis of the first input is taken for it
-    batch_size = next((t.shape[0] for key in inputs if (t := tensors[key]).shape), 1)
+    shared = shared_batch(tensors[key].shape for key in inputs)
+    batch_size = 1 if shared is None else shared
     for key in inputs:
         t = tensors[key]
-        axis = 0 if t.shape and t.shape[0] == batch_size else None
+        axis = 0 if shared is not None and t.shape and t.shape[0] == batch_size else None
         tensors[key] = Tensor(t.name, t.shape, t.dtype, t.kind, axis)
     calls = []
     for node in graph["nodes"]:
@@ -138,7 +140,7 @@ def _program(content: dict[str, Any], name: str, budget: Budget) -> AtenProgram:
         )
     user_outputs = [spec["user_output"]["arg"] for spec in signature["output_specs"] if "user_output" in spec]
     returned = tuple(dict.fromkeys(n for argument in user_outputs for n in _names(argument)))
-    return AtenProgram(name, tuple(calls), tensors, tuple(inputs), returned, max(batch_size, 1))
+    return AtenProgram(name, tuple(calls), tensors, tuple(inputs), returned, max(batch_size, 1)), shared is not None
 
 
 def _tensor(name: str, meta: dict[str, Any], kind: TensorKind) -> Tensor:

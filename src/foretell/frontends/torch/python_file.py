@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import InputError, ModelError, UntrustedModelError
+from foretell.frontends.batch_inputs import refuse_false_batch, shared_batch
 from foretell.frontends.request import InputSpec, ModelRequest
 from foretell.frontends.torch.export import TRACE_BATCH, graph_from_program, import_torch
 from foretell.frontends.torch.program import TorchProgram, build_without_weights, one_line
@@ -35,8 +36,8 @@ class PythonFileFrontend:
                 f"Reading {request.source} runs the code in {Path(path).name}. If you trust it, add --trust."
             )
         torch = import_torch()
+        repair_torchvision()  # before the file runs: it may import timm
         build = load_function(Path(path), function)
-        repair_torchvision()
         try:
             built = build_without_weights(build)
         except (Exception, SystemExit) as error:
@@ -110,20 +111,28 @@ def graph_from_module(module: Any, request: ModelRequest, *, name: str, examples
     """Return the graph of a module, with the inputs of ``--input`` or with example inputs."""
     torch = import_torch()
     module = _on_meta(torch, module)
-    batch_size = TRACE_BATCH
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = {}
+    training = request.mode == "training"
     if request.inputs:
         args, kwargs = _arguments(torch, module, request.inputs)
-    elif examples is not None:
-        batch_size, args, kwargs = _from_examples(torch, examples)
-    else:
+        program = TorchProgram(
+            name,
+            module,
+            args,
+            kwargs,
+            _whole_axes(module, request.inputs),
+            has_batch=not all(s.whole for s in request.inputs),
+        )
+        return graph_from_program(program, batch_size=TRACE_BATCH if program.has_batch else 1, training=training)
+    if examples is None:
         raise InputError(
             f"The inputs of {name} are not known. Give them, without the batch: --input 3x224x224, or for several "
             "inputs --input NAME=128:int64 for each"
         )
-    program = TorchProgram(name, module, args, kwargs)
-    return graph_from_program(program, batch_size=batch_size, training=request.mode == "training")
+    shapes, args, kwargs = _from_examples(torch, examples)
+    batch_size = shared_batch(shapes)
+    program = TorchProgram(name, module, args, kwargs, has_batch=batch_size is not None)
+    graph = graph_from_program(program, batch_size=batch_size or 1, training=training)
+    return refuse_false_batch(graph, has_batch=program.has_batch)
 
 
 def _on_meta(torch: Any, module: Any) -> Any:
@@ -161,15 +170,27 @@ def _arguments(torch: Any, module: Any, specs: tuple[InputSpec, ...]) -> tuple[t
 
 def _empty(torch: Any, spec: InputSpec) -> Any:
     dtype = torch_dtype(torch, spec.dtype)
-    return torch.empty(TRACE_BATCH, *spec.shape, device="meta", dtype=dtype)
+    return torch.empty(spec.sizes(TRACE_BATCH), device="meta", dtype=dtype)
 
 
-def _from_examples(torch: Any, examples: Any) -> tuple[int, tuple[Any, ...], dict[str, Any]]:
-    """Example inputs: a tensor, a tuple of tensors, or a dictionary. Their first axis is the batch."""
+def _whole_axes(module: Any, specs: tuple[InputSpec, ...]) -> dict[str, None]:
+    """The inputs of the user that have no batch, by the names that the export gives them."""
+    positions = [p for p in inspect.signature(module.forward).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    unnamed = [s for s in specs if s.name is None]
+    names = []
+    for position, spec in enumerate(unnamed):
+        parameter = positions[min(position, len(positions) - 1)]
+        is_open = parameter.kind is parameter.VAR_POSITIONAL
+        names.append((f"{parameter.name}_{position - len(positions) + 1}" if is_open else parameter.name, spec))
+    names += [(s.name, s) for s in specs if s.name is not None]
+    return {name: None for name, spec in names if spec.whole}
+
+
+def _from_examples(torch: Any, examples: Any) -> tuple[list[tuple[int, ...]], tuple[Any, ...], dict[str, Any]]:
+    """Example inputs: a tensor, a tuple of tensors, or a dictionary; and the shapes of all tensors among them."""
     tree = torch.utils._pytree
     on_meta = tree.tree_map(lambda x: x.to("meta") if isinstance(x, torch.Tensor) else x, examples)
-    leaves = [x for x in tree.tree_leaves(on_meta) if isinstance(x, torch.Tensor) and x.ndim]
-    batch_size = leaves[0].shape[0] if leaves else 1
+    shapes = [tuple(x.shape) for x in tree.tree_leaves(on_meta) if isinstance(x, torch.Tensor)]
     if isinstance(on_meta, dict):
-        return batch_size, (), on_meta
-    return batch_size, tuple(on_meta) if isinstance(on_meta, list | tuple) else (on_meta,), {}
+        return shapes, (), on_meta
+    return shapes, tuple(on_meta) if isinstance(on_meta, list | tuple) else (on_meta,), {}

@@ -119,7 +119,7 @@ def _inputs(torch: Any, script: Any, request: ModelRequest) -> tuple[Any, ...]:
         )
     specs = match_inputs(request.inputs, names)
     ordered = [specs[n] for n in names if n in specs]
-    return tuple(torch.empty(TRACE_BATCH, *s.shape, device="meta", dtype=torch_dtype(torch, s.dtype)) for s in ordered)
+    return tuple(torch.empty(s.sizes(TRACE_BATCH), device="meta", dtype=torch_dtype(torch, s.dtype)) for s in ordered)
 
 
 def torch_dtype(torch: Any, name: str | None) -> Any:

@@ -18,6 +18,7 @@ from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import Operator, lookup
 from foretell.graph.ir.passes import MATMUL
 from foretell.graph.ir.tensor import DTYPE_BITS, Tensor
+from foretell.graph.signatures import Record
 
 TENSOR_CORE_DTYPES = frozenset({"fp16", "bf16", "fp8", "fp4", "int8", "uint8", "int4", "uint4"})
 
@@ -66,10 +67,13 @@ class CostTable:
     @cached_property
     def total(self) -> Cost:
         """The cost of the whole graph, including parameters that no node reads."""
-        summed = total(self.nodes)
-        unread = [
-            t for t in self.graph.tensors.values() if t.kind == "parameter" and t.name not in self.graph.consumers
-        ]
+        summed, graph = total(self.nodes), self.graph
+        if "unread" not in graph.structure:
+            parameters = (name for name, tensor in graph.tensors.items() if tensor.kind == "parameter")
+            graph.structure["unread"] = [name for name in parameters if name not in graph.consumers]
+        unread = [graph.tensors[name] for name in graph.structure["unread"]]
+        if not unread:
+            return summed
         return summed + Cost(parameters=sum(t.elements for t in unread), parameter_bytes=sum(t.bytes for t in unread))
 
     def by_operator(self) -> dict[str, tuple[int, Cost]]:
@@ -103,14 +107,19 @@ class CostTable:
     @cached_property
     def unknown_operators(self) -> dict[str, float]:
         """The operators that are not in the table, each with its share of the bytes that the graph moves."""
+        structure, nodes = self.graph.structure, self.graph.nodes
+        if "unknown" not in structure:
+            structure["unknown"] = [
+                position for position, node in enumerate(nodes) if lookup(node.op, node.domain).kind == "unknown"
+            ]
         total_bytes = max(self.total.bytes, 1)
         shares: dict[str, float] = {}
-        for node, cost in zip(self.graph.nodes, self.nodes):
-            if lookup(node.op, node.domain).kind == "unknown":
-                # a foreign operator that is called like a known one has its domain in its name already
-                op = node.op.rpartition("::")[2]
-                name = f"{node.domain}.{op}" if node.domain else op
-                shares[name] = shares.get(name, 0.0) + cost.bytes / total_bytes
+        for position in structure["unknown"]:
+            node = nodes[position]
+            # a foreign operator that is called like a known one has its domain in its name already
+            op = node.op.rpartition("::")[2]
+            name = f"{node.domain}.{op}" if node.domain else op
+            shares[name] = shares.get(name, 0.0) + self.nodes[position].bytes / total_bytes
         return shares
 
     @property
@@ -129,52 +138,71 @@ def graph_costs(graph: Graph) -> CostTable:
     """Return the cost of one inference, node by node. It is computed once and cached on the graph."""
     cache: dict[str, CostTable] = vars(graph)  # writes past the frozen dataclass: a graph never changes
     if "_costs" not in cache:
-        laid_out, owned = layouts(graph), _first_readers(graph)
-        costs = tuple(node_cost(graph, node, laid_out, owned.get(i, ())) for i, node in enumerate(graph.nodes))
-        for node, cost in zip(graph.nodes, costs, strict=True):
-            if min(_values(cost)) < 0:  # an attribute that counts something, such as num_heads, is below zero
-                below = {name: value for name, value in node.attributes.items() if isinstance(value, int) and value < 0}
-                raise GraphError(f"The cost of node {node.name!r} ({node.op}) would be negative; check {below}.")
-        cache["_costs"] = CostTable(graph, costs)
+        laid_out = layouts(graph)
+        costs = [record.cost or _first_cost(graph, node, record) for node, record in zip(graph.nodes, laid_out.records)]
+        types, elements, sizes = laid_out.types, laid_out.memo.elements, laid_out.memo.bytes
+        for position, names in _first_readers(graph).items():
+            owned = [types[name] for name in names]
+            parameters, parameter_bytes = sum([elements[t] for t in owned]), sum([sizes[t] for t in owned])
+            costs[position] = _with_parameters(costs[position], parameters, parameter_bytes)
+        cache["_costs"] = CostTable(graph, tuple(costs))
     return cache["_costs"]
 
 
-def _first_readers(graph: Graph) -> dict[int, list[Tensor]]:
+def _first_cost(graph: Graph, node: Node, record: Record) -> Cost:
+    """The cost of the first node of a signature, without parameters."""
+    cost = node_cost(graph, node, layouts(graph))
+    if min(_values(cost)) < 0:  # an attribute that counts something, such as num_heads, is below zero
+        below = {name: value for name, value in node.attributes.items() if isinstance(value, int) and value < 0}
+        raise GraphError(f"The cost of node {node.name!r} ({node.op}) would be negative; check {below}.")
+    record.cost = cost
+    return cost
+
+
+def _with_parameters(cost: Cost, parameters: int, parameter_bytes: int) -> Cost:
+    """The cost of a node to which some parameters belong."""
+    return Cost(
+        cost.macs, cost.flops, cost.parameters + parameters, cost.parameter_bytes + parameter_bytes, cost.bytes_read,
+        cost.bytes_written, cost.activation_bytes, cost.tensor_core_macs, cost.launches,
+    )  # fmt: skip
+
+
+def _first_readers(graph: Graph) -> dict[int, list[str]]:
     """Assign each parameter to the first node that works on it, so that sums count shared weights once.
 
     A view, such as the transpose of a weight, passes the parameter on to the node that reads the view.
     """
-    owned: dict[int, list[Tensor]] = {}
-    for tensor in graph.tensors.values():
-        if tensor.kind == "parameter" and tensor.name in graph.consumers:
-            reader = graph.consumers[tensor.name][0]
-            while lookup(graph.nodes[reader].op, graph.nodes[reader].domain).kind == "view":
-                view_readers = graph.consumers.get(graph.nodes[reader].outputs[0])
-                if not view_readers:
-                    break
-                reader = view_readers[0]
-            owned.setdefault(reader, []).append(tensor)
-    return owned
+    if "first readers" not in graph.structure:
+        owned: dict[int, list[str]] = {}
+        for tensor in graph.tensors.values():
+            if tensor.kind == "parameter" and tensor.name in graph.consumers:
+                reader = graph.consumers[tensor.name][0]
+                while lookup(graph.nodes[reader].op, graph.nodes[reader].domain).kind == "view":
+                    view_readers = graph.consumers.get(graph.nodes[reader].outputs[0])
+                    if not view_readers:
+                        break
+                    reader = view_readers[0]
+                owned.setdefault(reader, []).append(tensor.name)
+        graph.structure["first readers"] = owned
+    found: dict[int, list[str]] = graph.structure["first readers"]
+    return found
 
 
-def node_cost(graph: Graph, node: Node, laid_out: Mapping[str, Layout], owned: Iterable[Tensor] = ()) -> Cost:
-    """Return the cost of one node at inference; ``owned`` are the parameters that count as this node's."""
+def node_cost(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> Cost:
+    """Return the cost of one node at inference, without the parameters that it reads."""
     entry = lookup(node.op, node.domain)
-    parameters, parameter_bytes = sum(t.elements for t in owned), sum(t.bytes for t in owned)
     if entry.kind == "control":
-        return _control(node) + Cost(parameters=parameters, parameter_bytes=parameter_bytes)
+        return _control(node)
     operands = [graph.tensors[i] if i else None for i in node.inputs]
     inputs = [t for t in operands if t is not None]
     outputs = [graph.tensors[o] for o in node.outputs if o]
     if not outputs or entry.kind == "free":
-        return Cost(parameters=parameters, parameter_bytes=parameter_bytes)
+        return Cost()
     if entry.kind == "view":
         if not inputs or laid_out[outputs[0].name].storage != outputs[0].name:
-            return Cost(parameters=parameters, parameter_bytes=parameter_bytes)
+            return Cost()
         moved = outputs[0].bytes  # the strides do not allow a view: it copies
-        return Cost(
-            0, 0, parameters, parameter_bytes, bytes_read=moved, bytes_written=moved, activation_bytes=moved, launches=1
-        )
+        return Cost(bytes_read=moved, bytes_written=moved, activation_bytes=moved, launches=1)
     macs = multiply_accumulates(node, entry, operands, outputs[0])
     written = sum(t.bytes for t in outputs)
     allocated = sum(t.bytes for t in outputs if laid_out[t.name].storage == t.name)  # in-place results take no memory
@@ -183,8 +211,6 @@ def node_cost(graph: Graph, node: Node, laid_out: Mapping[str, Layout], owned: I
     return Cost(
         macs=macs,
         flops=2 * macs + other_flops(node, entry, operands, outputs),
-        parameters=parameters,
-        parameter_bytes=parameter_bytes,
         bytes_read=_bytes_read(node, entry, inputs, outputs, laid_out),
         bytes_written=written,
         activation_bytes=allocated,

@@ -76,7 +76,14 @@ class TrainingStep:
 
 
 def training_step(graph: Graph, optimizer: str = "sgd") -> TrainingStep:
-    """Return the cost of one training step of a graph."""
+    """Return the cost of one training step of a graph. It is computed once and cached on the graph."""
+    cache: dict[str, TrainingStep] = vars(graph).setdefault("_training_steps", {})  # a graph never changes
+    if optimizer not in cache:
+        cache[optimizer] = _training_step(graph, optimizer)
+    return cache[optimizer]
+
+
+def _training_step(graph: Graph, optimizer: str) -> TrainingStep:
     forward = graph_costs(graph)
     reached = reached_by_loss(graph, needing_gradients(graph))
     readers = Counter(name for node in graph.nodes for name in dict.fromkeys(node.inputs) if name in reached)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from operator import is_
+from typing import Any
 
 from foretell.errors import GraphError, InputError
 from foretell.graph.ir.node import Node
@@ -67,6 +69,10 @@ class Graph:
         graph.validate()
         return graph
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: what was computed from them is computed again where a copy goes."""
+        return {name: value for name, value in vars(self).items() if name in _FIELDS}
+
     def validate(self) -> None:
         """Raise `GraphError` if the graph is inconsistent: unknown or duplicate tensors, a bad order, a bad shape."""
         for key, tensor in self.tensors.items():
@@ -101,13 +107,32 @@ class Graph:
                 raise GraphError(f"The graph names {name!r} as an input or output, but nothing makes it.")
 
     @cached_property
+    def structure(self) -> dict[str, Any]:
+        """What others have found out about the nodes and their edges, whatever the sizes of tensors.
+
+        The same graph at another batch size or dtype shares it.
+        """
+        return {}
+
+    def _resized(self, tensors: Mapping[str, Tensor], nodes: tuple[Node, ...], **changes: int) -> Graph:
+        """The same model with other sizes of tensors; what does not depend on them is kept."""
+        graph = replace(self, tensors=tensors, nodes=nodes, **changes)  # type: ignore[arg-type]
+        if nodes is self.nodes:
+            vars(graph).update(structure=self.structure, consumers=self.consumers, producers=self.producers)
+        return graph
+
+    @cached_property
     def consumers(self) -> Mapping[str, tuple[int, ...]]:
         """The positions of the nodes that read each tensor."""
-        readers: dict[str, list[int]] = defaultdict(list)
+        readers: dict[str, list[int]] = {}
         for position, node in enumerate(self.nodes):
-            for name in dict.fromkeys(node.inputs):
-                if name:
-                    readers[name].append(position)
+            for name in node.inputs:
+                known = readers.get(name)
+                if known is None:
+                    readers[name] = [position]
+                elif known[-1] != position:  # an operand that occurs twice is read once
+                    known.append(position)
+        readers.pop("", None)
         return {name: tuple(positions) for name, positions in readers.items()}
 
     @cached_property
@@ -163,26 +188,43 @@ class Graph:
             raise InputError(f"The batch size is {batch_size}; it must be 1 or more.")
         if batch_size == self.batch_size:
             return self
-        tensors = {name: self._scaled(t, batch_size) for name, t in self.tensors.items()}
-        nodes = tuple(
-            replace(n, bodies=tuple(b.with_batch(batch_size) for b in n.bodies)) if n.bodies else n for n in self.nodes
-        )
-        return replace(self, tensors=tensors, nodes=nodes, batch_size=batch_size)
+        tensors = {name: t if t.batch_axis is None else self._scaled(t, batch_size) for name, t in self.tensors.items()}
+        nodes = self._with_bodies(lambda body: body.with_batch(batch_size))
+        graph = self._resized(tensors, nodes, batch_size=batch_size)
+        if self._parameter_dtype:
+            vars(graph)["_parameter_dtype"] = self._parameter_dtype  # parameters do not depend on the batch
+        return graph
+
+    def _with_bodies(self, change: Callable[[Graph], Graph]) -> tuple[Node, ...]:
+        """The nodes with their bodies changed; the same tuple where no node has any."""
+        if not any(node.bodies for node in self.nodes):
+            return self.nodes
+        return tuple(replace(n, bodies=tuple(map(change, n.bodies))) if n.bodies else n for n in self.nodes)
 
     def _scaled(self, tensor: Tensor, batch_size: int) -> Tensor:
         """A tensor at another batch size."""
-        if tensor.batch_axis is None:
-            return tensor
-        shape = list(tensor.shape)
+        axis, shape = tensor.batch_axis, tensor.shape
+        assert axis is not None
         # the axis may hold a multiple of the batch, such as batch × windows
-        per_item, rest = divmod(shape[tensor.batch_axis], self.batch_size)
+        per_item, rest = divmod(shape[axis], self.batch_size)
         if rest:
             raise InputError(
                 f"Tensor {tensor.name!r} of shape {tensor.shape} does not divide by the batch size {self.batch_size}: "
                 "convert the model again at the batch size that you need."
             )
-        shape[tensor.batch_axis] = per_item * batch_size
-        return replace(tensor, shape=tuple(shape))
+        scaled = (*shape[:axis], per_item * batch_size, *shape[axis + 1 :])
+        return Tensor(tensor.name, scaled, tensor.dtype, tensor.kind, axis)
+
+    def at(self, batch_size: int, dtype: str | None = None) -> Graph:
+        """Return the model at a batch size and, where one is given, a dtype. A cast graph is kept for the next time."""
+        if dtype in (None, self._parameter_dtype):
+            return self.with_batch(batch_size)
+        if not self._parameter_dtype:  # then the dtype is that of most activations, and may depend on the batch
+            return self.with_batch(batch_size).with_dtype(dtype)
+        casts: dict[str, Graph] = vars(self).setdefault("_casts", {})
+        if dtype not in casts:
+            casts[dtype] = self.with_dtype(dtype)
+        return casts[dtype].with_batch(batch_size)
 
     def with_dtype(self, dtype: str) -> Graph:
         """Return the model as ``model.to(dtype)`` casts it: every tensor of the model's own dtype gets the new one."""
@@ -191,29 +233,37 @@ class Graph:
         model_dtype = self.dtype
         if model_dtype == dtype:
             return self
+        fixed = self.fixed
         tensors = {
-            n: replace(t, dtype=dtype) if t.dtype == model_dtype and n not in self.fixed else t
+            n: Tensor(n, t.shape, dtype, t.kind, t.batch_axis) if t.dtype == model_dtype and n not in fixed else t
             for n, t in self.tensors.items()
         }
-        nodes = tuple(
-            replace(n, bodies=tuple(b.with_dtype(dtype) for b in n.bodies)) if n.bodies else n for n in self.nodes
-        )
-        if self.fixed:
-            nodes = tuple(_recast(node, self.tensors, tensors) for node in nodes)
-        return replace(self, tensors=tensors, nodes=nodes)
+        nodes = self._with_bodies(lambda body: body.with_dtype(dtype))
+        if fixed:
+            recast = tuple(_recast(node, self.tensors, tensors) for node in nodes)
+            nodes = nodes if all(map(is_, recast, nodes)) else recast
+        return self._resized(tensors, nodes)
 
     @cached_property
     def dtype(self) -> str:
         """The floating-point dtype of most of its parameters, by bytes; of its activations if it has no parameters."""
-        for kinds in (("parameter",), ("input", "activation", "buffer", "constant")):
-            # by bytes: a model with fp16 matrices and a few fp32 norms is an fp16 model
-            weight: Counter[str] = Counter()
-            for tensor in self.tensors.values():
-                if tensor.is_float and tensor.kind in kinds:
-                    weight[tensor.dtype] += tensor.elements * DTYPE_BITS[tensor.dtype]
-            if weight:
-                return weight.most_common(1)[0][0]
-        return "fp32"
+        return self._parameter_dtype or self._largest_dtype("input", "activation", "buffer", "constant") or "fp32"
+
+    @cached_property
+    def _parameter_dtype(self) -> str:
+        return self._largest_dtype("parameter")
+
+    def _largest_dtype(self, *kinds: str) -> str:
+        """The floating-point dtype of most tensors of some kinds; empty where there is none."""
+        # by bytes: a model with fp16 matrices and a few fp32 norms is an fp16 model
+        weight: Counter[str] = Counter()
+        for tensor in self.tensors.values():
+            if tensor.kind in kinds and tensor.is_float:
+                weight[tensor.dtype] += tensor.elements * DTYPE_BITS[tensor.dtype]
+        return weight.most_common(1)[0][0] if weight else ""
+
+
+_FIELDS = frozenset(field.name for field in fields(Graph))
 
 
 def _recast(node: Node, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Node:

@@ -27,19 +27,39 @@ class Group:
 
 def run_groups(table: CostTable) -> tuple[Group, ...]:
     """Split a graph into the groups that a framework runs, in the order of their first nodes."""
-    graph, laid_out = table.graph, layouts(table.graph)
-    members: dict[str, list[int]] = {}
-    for position, node in enumerate(graph.nodes):
-        # a node without an origin is a group of its own; no origin starts with a zero byte
-        members.setdefault(node.origin or f"\0{position}", []).append(position)
-    groups, outputs = [], frozenset(graph.outputs)
-    for positions in members.values():
-        nodes = [graph.nodes[p] for p in positions]
-        cost = (
-            table.nodes[positions[0]] if len(positions) == 1 else _edge_cost(graph, positions, table, laid_out, outputs)
+    graph = table.graph
+    cache: dict[str, tuple[Group, ...]] = vars(table)  # writes past the frozen dataclass: a table never changes
+    if "_groups" not in cache:
+        laid_out, outputs = layouts(graph), frozenset(graph.outputs)
+        cache["_groups"] = tuple(
+            Group(
+                name,
+                op,
+                positions,
+                table.nodes[positions[0]]
+                if len(positions) == 1
+                else _edge_cost(graph, positions, table, laid_out, outputs),
+            )
+            for name, op, positions in _members(graph)
         )
-        groups.append(Group(nodes[0].origin or nodes[0].name, group_operator(nodes), tuple(positions), cost))
-    return tuple(groups)
+    return cache["_groups"]
+
+
+def _members(graph: Graph) -> list[tuple[str, str, tuple[int, ...]]]:
+    """The name, the operator and the nodes of every group, whatever the sizes of tensors."""
+    if "groups" not in graph.structure and not any(node.origin for node in graph.nodes):
+        graph.structure["groups"] = [(node.name, node.op, (n,)) for n, node in enumerate(graph.nodes)]
+    elif "groups" not in graph.structure:
+        members: dict[str, list[int]] = {}
+        for position, node in enumerate(graph.nodes):
+            # a node without an origin is a group of its own; no origin starts with a zero byte
+            members.setdefault(node.origin or f"\0{position}", []).append(position)
+        found = []
+        for positions in members.values():
+            nodes = [graph.nodes[position] for position in positions]
+            found.append((nodes[0].origin or nodes[0].name, group_operator(nodes), tuple(positions)))
+        graph.structure["groups"] = found
+    return graph.structure["groups"]  # type: ignore[no-any-return]
 
 
 def group_operator(nodes: list[Node]) -> str:
@@ -73,7 +93,7 @@ def group_operator(nodes: list[Node]) -> str:
 
 
 def _edge_cost(
-    graph: Graph, positions: list[int], table: CostTable, laid_out: Mapping[str, Layout], outputs: frozenset[str]
+    graph: Graph, positions: tuple[int, ...], table: CostTable, laid_out: Mapping[str, Layout], outputs: frozenset[str]
 ) -> Cost:
     """The cost of a group: the work of all its nodes, but only the traffic that crosses its edge."""
     summed = total(table.nodes[p] for p in positions)

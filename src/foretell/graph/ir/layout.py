@@ -18,13 +18,15 @@ Limits: offsets are not tracked, so two disjoint slices of a storage look alike.
 to write row-major results, even where a library chooses another layout.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
+from foretell.graph.ir.passes import MATMUL
 from foretell.graph.ir.strides import EinsumPlan, contiguous, is_contiguous, plan_einsum, viewed_strides
+from foretell.graph.signatures import ABSENT, Memo, Record, current_memo
 
 # with pooling, the operators that write channels-last if they read channels-last
 _CONVOLUTIONS = ("Conv", "ConvTranspose", "FusedConv")
@@ -50,27 +52,81 @@ def _converted(graph: Graph) -> bool:
     return graph.metadata.get(_MEMORY_FORMAT) == _CHANNELS_LAST
 
 
-def layouts(graph: Graph) -> Mapping[str, Layout]:
+class Layouts(Mapping[str, Layout]):
+    """The layout of every tensor of a graph, and the record of every node (`foretell.graph.signatures`).
+
+    ``storages`` has the tensor that owns the storage of each, in the order in which tensors come to be.
+    """
+
+    def __init__(self, memo: Memo, types: Mapping[str, int]) -> None:
+        self.memo = memo
+        self.types = types  # the number of the type of each tensor
+        self.operands: dict[str, int] = {"": ABSENT}  # the number of the type and strides of each
+        self.storages: dict[str, str] = {}
+        self.records: list[Record] = []
+
+    def __getitem__(self, name: str) -> Layout:
+        return Layout(self.storages[name], self.memo.strides[self.operands[name]])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.storages)
+
+    def __len__(self) -> int:
+        return len(self.storages)
+
+
+def layouts(graph: Graph) -> Layouts:
     """Return the layout of every tensor of the graph. It is computed once and cached on the graph."""
-    cache: dict[str, Mapping[str, Layout]] = vars(graph)  # writes past the frozen dataclass: a graph never changes
+    cache: dict[str, Layouts] = vars(graph)  # writes past the frozen dataclass: a graph never changes
     if "_layouts" not in cache:
         cache["_layouts"] = _find_layouts(graph)
     return cache["_layouts"]
 
 
-def _find_layouts(graph: Graph) -> Mapping[str, Layout]:
+def _find_layouts(graph: Graph) -> Layouts:
     """Visit the nodes in order; what is no activation has a storage of its own, row-major if it is not converted."""
     converted = ("input", "parameter", "buffer") if _converted(graph) else ()
-    known: dict[str, Layout] = {}
+    memo = current_memo()
+    found = Layouts(memo, memo.types_of(graph.tensors.values()))
+    types, operands, storages, records = found.types, found.operands, found.storages, memo.records
+    dense: dict[int, int] = {}  # by type: the operand as it lies in a storage of its own
     for name, tensor in graph.tensors.items():
         if tensor.kind != "activation":
-            is_image = tensor.kind in converted and len(tensor.shape) == _IMAGE_AXES
-            known[name] = Layout(name, (channels_last if is_image else contiguous)(tensor.shape))
-    for node in graph.nodes:
-        for output in node.outputs:
+            number = types[name]
+            operand = dense.get(number)
+            if operand is None:
+                is_image = tensor.kind in converted and len(tensor.shape) == _IMAGE_AXES
+                strides = channels_last(tensor.shape) if is_image else contiguous(tensor.shape)
+                operand = dense[number] = memo.operand(number, strides)
+            operands[name], storages[name] = operand, name
+    flags = bool(converted) + 2 * (graph.metadata.get(MATMUL) == "tf32")
+    for node, number in zip(graph.nodes, memo.nodes_of(graph, flags)):
+        outputs = node.outputs
+        signature = (number, *[operands[name] for name in node.inputs], -1, *[types[name] for name in outputs])
+        record = records.get(signature)
+        if record is None:
+            record = _new_record(graph, node, found)
+            if not node.bodies:
+                records[signature] = record
+        found.records.append(record)
+        for output, laid_out, is_shared in zip(outputs, record.operands, record.shares):
             if output:
-                known[output] = _output_layout(graph, node, output, known)
-    return known
+                operands[output] = laid_out
+                storages[output] = storages[node.inputs[0]] if is_shared else output
+    return found
+
+
+def _new_record(graph: Graph, node: Node, known: Layouts) -> Record:
+    """The record of a signature that was never seen, with the layouts of its outputs."""
+    record, found = Record(), [_output_layout(graph, node, name, known) if name else None for name in node.outputs]
+    record.operands = tuple(
+        ABSENT if layout is None else known.memo.operand(known.types[name], layout.strides)
+        for name, layout in zip(node.outputs, found, strict=True)
+    )
+    record.shares = tuple(
+        layout is not None and layout.storage != name for name, layout in zip(node.outputs, found, strict=True)
+    )
+    return record
 
 
 def _output_layout(graph: Graph, node: Node, output: str, known: Mapping[str, Layout]) -> Layout:

@@ -31,6 +31,7 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(list(accumulate(shape[:0:-1], mul, initial=1)))) if shape else ()
 
 
+@lru_cache(maxsize=16384)
 def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether a tensor lies row-major. An axis of size 1 may have any stride, and an empty tensor any layout."""
     return all(d == 1 or s == c for d, s, c in zip(shape, strides, contiguous(shape))) or 0 in shape

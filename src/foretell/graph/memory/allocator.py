@@ -21,6 +21,8 @@ context lies outside the allocator and is not counted.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
+from functools import lru_cache
 
 from foretell.units import KIB, MIB
 
@@ -68,7 +70,7 @@ class Tape:
         """Free the block of this number."""
         self.events.append(~number)
 
-    def allocate_briefly(self, sizes_bytes: list[int]) -> None:
+    def allocate_briefly(self, sizes_bytes: Sequence[int]) -> None:
         """Allocate blocks that are all alive at the same time, then free all of them."""
         for number in [self.allocate(size) for size in sizes_bytes]:
             self.free(number)
@@ -107,30 +109,17 @@ class Block:
 class _Pool:
     """The free blocks of the small or of the large segments, smallest first."""
 
-    __slots__ = ("blocks", "min_remainder", "order")
+    __slots__ = ("min_remainder", "order")
 
     def __init__(self, min_remainder: int) -> None:
         self.min_remainder = min_remainder  # a block is split only if at least this much is left
-        self.order: list[tuple[int, int]] = []  # (size, address), sorted
-        self.blocks: dict[int, Block] = {}  # by address
+        self.order: list[tuple[int, int, Block]] = []  # (size, address, block), sorted; addresses are unique
 
-    def put(self, block: Block) -> None:
+    def put(self, address: int, size: int) -> None:
+        """Add a free block whose neighbours will never be free."""
+        block = Block(address, size, self, None, None)
         block.free = True
-        insort(self.order, (block.size, block.address))
-        self.blocks[block.address] = block
-
-    def best_fit(self, size: int) -> Block | None:
-        # -1 is below every address: the first block of at least this size, at the lowest address
-        position = bisect_left(self.order, (size, -1))
-        if position == len(self.order):
-            return None
-        block = self.blocks.pop(self.order.pop(position)[1])
-        block.free = False
-        return block
-
-    def remove(self, block: Block) -> None:
-        del self.order[bisect_left(self.order, (block.size, block.address))]
-        del self.blocks[block.address]
+        insort(self.order, (size, address, block))
 
 
 class CachingAllocator:
@@ -142,48 +131,72 @@ class CachingAllocator:
         # small blocks are always split; large ones only if strictly more than 1 MiB is left
         self._small, self._large = _Pool(BLOCK_BYTES), _Pool(SMALL_BYTES + 1)
 
+    @classmethod
+    def holding(cls, sizes_bytes: tuple[int, ...]) -> "CachingAllocator":
+        """An allocator with blocks of these sizes, which are never freed: the weights of a model."""
+        allocator = cls()
+        allocator.allocated_bytes, allocator.reserved_bytes, small, large = _holding(sizes_bytes)
+        for pool, blocks in ((allocator._small, small), (allocator._large, large)):
+            for size, address in blocks:
+                pool.put(address, size)
+        return allocator
+
     def allocate(self, size_bytes: int) -> Block:
         """Allocate a block of at least this size."""
-        size = rounded(size_bytes)
+        size = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
         pool = self._small if size <= SMALL_BYTES else self._large
-        block = pool.best_fit(size) or self._segment(size, pool)
+        order = pool.order
+        # (size,) sorts before every block of this size: the first one that is large enough, at the lowest address
+        position = bisect_left(order, (size,))
+        if position < len(order):
+            block = order.pop(position)[2]
+            block.free = False
+        else:
+            block = self._segment(size, pool)
         left = block.size - size
         if left >= pool.min_remainder:
-            remainder = Block(block.address + size, left, pool, block, block.after)
-            if block.after is not None:
-                block.after.before = remainder
+            address, after = block.address + size, block.after
+            remainder = Block(address, left, pool, block, after)
+            if after is not None:
+                after.before = remainder
             block.after, block.size = remainder, size
-            pool.put(remainder)
+            remainder.free = True
+            insort(order, (left, address, remainder))
         self.allocated_bytes += block.size  # the block, not the request: an unsplit rest counts as allocated
         return block
 
     def free(self, block: Block) -> None:
         """Free a block, and merge it with free neighbours."""
-        self.allocated_bytes -= block.size
-        pool, before, after = block.pool, block.before, block.after
+        size, address, order = block.size, block.address, block.pool.order
+        self.allocated_bytes -= size
+        before, after = block.before, block.after
         if before is not None and before.free:
-            pool.remove(before)
-            block.address, block.size, block.before = before.address, block.size + before.size, before.before
+            del order[bisect_left(order, (before.size, before.address))]
+            address, size, block.before = before.address, size + before.size, before.before
             if block.before is not None:
                 block.before.after = block
         if after is not None and after.free:
-            pool.remove(after)
-            block.size, block.after = block.size + after.size, after.after
+            del order[bisect_left(order, (after.size, after.address))]
+            size, block.after = size + after.size, after.after
             if block.after is not None:
                 block.after.before = block
-        pool.put(block)
+        block.size, block.address, block.free = size, address, True
+        insort(order, (size, address, block))
 
     def replay(self, tape: Tape) -> tuple[int, str]:
         """Serve the events of a tape; returns the most that was allocated at a time and the node that reached it."""
         blocks: list[Block | None] = []
+        allocate, free, serve = self.allocate, self.free, blocks.append
         most, peak_event = self.allocated_bytes, -1
         for position, event in enumerate(tape.events):
-            if event >= 0:
-                blocks.append(self.allocate(event) if event else None)  # PyTorch allocates nothing for an empty tensor
+            if event > 0:
+                serve(allocate(event))
                 if self.allocated_bytes > most:
                     most, peak_event = self.allocated_bytes, position
+            elif not event:
+                serve(None)  # PyTorch allocates nothing for an empty tensor
             elif (block := blocks[~event]) is not None:
-                self.free(block)
+                free(block)
         return most, tape.node_at(peak_event)
 
     def _segment(self, size: int, pool: _Pool) -> Block:
@@ -194,3 +207,13 @@ class CachingAllocator:
             segment = LARGE_SEGMENT_BYTES if size < LARGE_BYTES else rounded(size, SEGMENT_STEP_BYTES)
         self.reserved_bytes += segment
         return Block(self.reserved_bytes - segment, segment, pool, None, None)  # addresses only have to be unique
+
+
+@lru_cache(maxsize=256)
+def _holding(sizes_bytes: tuple[int, ...]) -> tuple[int, int, list[tuple[int, int]], list[tuple[int, int]]]:
+    """The bytes allocated and reserved, and the free blocks of both pools, after allocations that stay."""
+    allocator = CachingAllocator()
+    for size in sizes_bytes:
+        allocator.allocate(size)
+    small, large = ([entry[:2] for entry in pool.order] for pool in (allocator._small, allocator._large))
+    return allocator.allocated_bytes, allocator.reserved_bytes, small, large

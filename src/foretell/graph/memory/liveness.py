@@ -21,8 +21,7 @@ its own does not; both look the same (U-Nets are 8 % off, ``docs/lab/0027-memory
 module paths, such as many ONNX files, are treated as one frame.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from foretell.graph.ir.graph import Graph
@@ -31,6 +30,7 @@ from foretell.graph.ir.node import Node
 from foretell.graph.memory.allocator import CachingAllocator, Tape, rounded
 from foretell.graph.memory.operand_copies import einsum_between, operand_copies
 from foretell.graph.memory.workspaces import INDEX_BYTES, library_blocks
+from foretell.graph.signatures import Record
 
 _STATE = ("parameter", "buffer", "constant")
 
@@ -54,11 +54,16 @@ def state_bytes(graph: Graph) -> int:
     return sum(map(rounded, _state_sizes(graph)))
 
 
-def _state_sizes(graph: Graph) -> Iterator[int]:
-    yield from (t.bytes for t in graph.tensors.values() if t.kind in _STATE and t.elements)
-    for node in graph.nodes:
-        for body in node.bodies:
-            yield from _state_sizes(body)
+def _state_sizes(graph: Graph) -> tuple[int, ...]:
+    """The bytes of each parameter, buffer and constant that is not empty, in the order of the graph."""
+    if "state" not in graph.structure:
+        names = [name for name, tensor in graph.tensors.items() if tensor.kind in _STATE]
+        graph.structure["state"] = names, [body for node in graph.nodes for body in node.bodies]
+    names, bodies = graph.structure["state"]
+    laid_out = layouts(graph)
+    types, type_bytes = laid_out.types, laid_out.memo.bytes
+    sizes = [size for name in names if (size := type_bytes[types[name]])]
+    return (*sizes, *(size for body in bodies for size in _state_sizes(body)))
 
 
 def inference_peak(graph: Graph) -> Peak:
@@ -81,9 +86,8 @@ def cached_peak(graph: Graph, tape: Tape, persistent: Sequence[int] = (), worksp
     are the sizes that the first run allocates and that stay, such as optimizer states; ``workspaces`` are those that
     libraries hold from their first use on.
     """
-    allocator = CachingAllocator()
-    for size in _state_sizes(graph):
-        allocator.allocate(size)
+    state = _state_sizes(graph)
+    allocator = CachingAllocator.holding(state)
     for name in graph.inputs:
         allocator.allocate(graph.tensors[name].bytes)
     for size in workspaces:
@@ -94,23 +98,27 @@ def cached_peak(graph: Graph, tape: Tape, persistent: Sequence[int] = (), worksp
         allocator.allocate(size)
     second, second_node = allocator.replay(tape)
     most, node = (first, first_node) if first > second else (second, second_node)
-    return Peak(most, state_bytes(graph) + sum(map(rounded, persistent)), node)
+    return Peak(most, sum(map(rounded, state)) + sum(map(rounded, persistent)), node)
 
 
 def inference_tape(graph: Graph, *, cuda: bool = False) -> Tape:
     """Record what one forward pass allocates and frees; with ``cuda`` also the workspaces of libraries."""
     laid_out = layouts(graph)
-    dies = deaths(graph, laid_out)
-    tape, numbers = Tape(), {}
-    for position, node in enumerate(graph.nodes):
+    dies, storages, types, type_bytes = deaths(graph), laid_out.storages, laid_out.types, laid_out.memo.bytes
+    tape, numbers = Tape(), dict[str, int]()
+    for position, (node, record) in enumerate(zip(graph.nodes, laid_out.records)):
         tape.begin(node.name)
         for output in node.outputs:
-            if output and laid_out[output].storage == output:  # a view allocates nothing
-                numbers[output] = tape.allocate(graph.tensors[output].bytes)
-        tape.allocate_briefly(working_blocks(graph, node, laid_out))
+            if output and storages[output] == output:  # a view allocates nothing
+                numbers[output] = tape.allocate(type_bytes[types[output]])
+        working = record.working if record.working is not None else _working(graph, node, record)
+        if working:
+            tape.allocate_briefly(working)
         if cuda:
-            tape.allocate_briefly(library_blocks(graph, node, laid_out))
-        for storage in dies[position]:
+            library = record.library if record.library is not None else _library(graph, node, record)
+            if library:
+                tape.allocate_briefly(library)
+        for storage in dies.get(position, ()):
             if storage in numbers:
                 tape.free(numbers.pop(storage))
     for number in numbers.values():
@@ -118,15 +126,32 @@ def inference_tape(graph: Graph, *, cuda: bool = False) -> Tape:
     return tape
 
 
-def deaths(graph: Graph, laid_out: Mapping[str, Layout]) -> Mapping[int, list[str]]:
+def _working(graph: Graph, node: Node, record: Record) -> tuple[int, ...]:
+    record.working = tuple(working_blocks(graph, node, layouts(graph)))
+    return record.working
+
+
+def _library(graph: Graph, node: Node, record: Record) -> tuple[int, ...]:
+    record.library = tuple(library_blocks(graph, node, layouts(graph)))
+    return record.library
+
+
+def deaths(graph: Graph) -> Mapping[int, list[str]]:
     """Map the position of a node to the storages that no one can touch after it."""
+    storages = layouts(graph).storages
+    known, dies = graph.structure.get("deaths", (None, {}))
+    if known == storages:  # at another batch size a view may have to copy
+        return dies  # type: ignore[no-any-return]
     last = _last_use(graph)
     ends: dict[str, int] = {}
-    for name, layout in laid_out.items():  # a storage lives as long as the last of its views
-        ends[layout.storage] = max(ends.get(layout.storage, -1), last.get(name, -1))
-    dies: dict[int, list[str]] = defaultdict(list)
+    for name, storage in storages.items():  # a storage lives as long as the last of its views
+        end, known_end = last.get(name, -1), ends.get(storage)
+        if known_end is None or end > known_end:
+            ends[storage] = end
+    dies = {}
     for storage, position in ends.items():
-        dies[position].append(storage)
+        dies.setdefault(position, []).append(storage)
+    graph.structure["deaths"] = storages, dies
     return dies
 
 
@@ -151,6 +176,8 @@ def _last_use(graph: Graph) -> dict[str, int]:
         return _watched_last_use(graph, graph.held)
     last: dict[str, int] = {}
     end = len(graph.nodes)
+    if not any(node.module for node in graph.nodes):  # one frame, which lets go of a tensor after its last reader
+        return _watched_last_use(graph, {})
     split_paths = {path: path.split(".") if path else [] for path in {node.module for node in graph.nodes}}
     modules = [split_paths[node.module] for node in graph.nodes]
     returns = _module_returns(modules)

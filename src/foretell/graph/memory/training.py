@@ -170,7 +170,7 @@ class _Walk:
 
     def _deaths(self) -> Mapping[int, list[str]]:
         """What dies after each node in the forward pass; what a node saves for nothing dies with its outputs."""
-        ends = {s: position for position, storages in deaths(self.graph, self.laid_out).items() for s in storages}
+        ends = {s: position for position, storages in deaths(self.graph).items() for s in storages}
         until: dict[str, int] = {}  # tensor → when the last node goes that was computed from it and saves something
         for node in reversed(self.graph.nodes):
             if self._has_backward(node) or not differentiates(node, self.needing):

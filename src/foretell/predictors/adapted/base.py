@@ -6,7 +6,6 @@ import numpy as np
 
 from foretell.features import Units, extract_units
 from foretell.features.pooled import DistinctUnits
-from foretell.graph import graph_costs
 from foretell.predictors.adapted.units import Values, Work, work_of
 from foretell.predictors.protocol import Predictor
 from foretell.predictors.roofline import timeline
@@ -43,5 +42,4 @@ def unit_times_us(workload: Workload, predictor: Predictor, distinct: DistinctUn
     predict_units = getattr(predictor, "unit_times_us", None)
     if predict_units is not None:
         return np.asarray(predict_units(workload, distinct))
-    slots = timeline(workload, graph_costs(workload.running_graph))
-    return np.array([us(seconds_from_ms(slot.latency_ms)) for slot in slots])[distinct.first]
+    return timeline(workload).latency_ms[distinct.first] * us(seconds_from_ms(1.0))

@@ -37,7 +37,7 @@ _COVERED = 0.9
 _MULTIPLIERS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0)
 _NOISES = (0.5, 1.0, 2.0)
 _ODD = 4.0
-_SINGLE = 1.0
+_SINGLE, _SINGLE_NOISE = 1.0, 2.0
 _FAR = (1.0, 4.0, 12.0)  # a device may be far off as a whole: a heavy tail, in three steps
 
 
@@ -109,6 +109,7 @@ def fit(works: Sequence[Work], ratios: Values, groups: Sequence[str], widths: Wi
         # a single measurement does not count as farther off than the prior thinks possible: it may be an odd one
         most = _SINGLE * math.hypot(widths.device, widths.classes, widths.units)
         ratios = np.clip(ratios, -most, most)
+        widths = replace(widths, noise=_SINGLE_NOISE * widths.noise)
     prior = _likeliest(works, ratios, widths, np.zeros(WIDTH), np.full(len(works), _first_trust(len(works))))
     if len(works) >= _FEW:
         weights, trust = _settle(works, ratios, prior)

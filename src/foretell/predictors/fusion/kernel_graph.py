@@ -73,10 +73,15 @@ class NodeTimes:
     node_us: NDArray[np.float64]
 
 
-def find_kernels(graph: Graph, runtime: str) -> list[tuple[int, ...]]:
-    """For every kernel under a runtime the positions of its nodes."""
+def check_runtime(runtime: str) -> None:
+    """Refuse a runtime whose fusion is not known."""
     if runtime not in RUNTIMES:
         raise InputError(f"Unknown runtime {runtime!r}.{did_you_mean(runtime, RUNTIMES)}")
+
+
+def find_kernels(graph: Graph, runtime: str) -> list[tuple[int, ...]]:
+    """For every kernel under a runtime the positions of its nodes."""
+    check_runtime(runtime)
     return Partitioner.shipped().partition(graph, runtime).kernels
 
 
@@ -97,10 +102,10 @@ def time_nodes(graph: Graph, device: str, runtime: str, predictor: Predictor | N
         main_nodes = [node for node, rank in zip(nodes, ranks) if rank == min(ranks)]
         for node in main_nodes:
             node_us[node] += took_us / len(main_nodes)
-    label = "estimate" if predict_units else "least time by the roofline"
-    if runtime != EAGER:
-        label = f"eager {label}: operators unfused, added up,"
-    return NodeTimes(f"{label} on {workload.target.device.id}", node_us)
+    label = "predicted" if predict_units else "the least by the roofline"
+    how = "each operator" if runtime == EAGER else "each operator by itself, unfused, and added up for a box"
+    where = f"{workload.target.device.id}, batch {graph.batch_size}, {graph.dtype}"
+    return NodeTimes(f"{label} on {where}: {how}", node_us)
 
 
 def make_kernel_graph(graph: Graph, members: Sequence[Sequence[int]], times: NodeTimes | None = None) -> KernelGraph:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from foretell.errors import ModelError
 from foretell.predictors.fitted_files import read_shipped
@@ -66,7 +67,8 @@ class Fitted:
 
     def engine(self, name: str) -> Engine:
         """An engine with its fitted times."""
-        return replace(RULES[name], **self.times[name])
+        times: dict[str, Any] = dict(self.times[name])
+        return replace(RULES[name], **times)
 
     def to_bytes(self) -> bytes:
         """As the shipped file has it."""

@@ -5,11 +5,14 @@ arithmetic over the peak and bytes over the bandwidth, plus a launch. They are f
 aiconfigurator (NVIDIA, Apache-2.0), which hold A100, H100, H200, L40S and B200 under vLLM, SGLang and TensorRT-LLM.
 The features are sizes, the bound and facts of the device, so that another GPU can be asked; how far that is off is in
 docs/lab/0037-serving.md. Limits: beyond the measured sizes the ratio stays what it was at the edge.
+
+The framework ``torch`` is our own: kernels of plain torch on an H200, over a static cache (``torch``) or over pages
+(``torch-paged``), measured by `lab.campaigns.serving_parts`. Its trees are separate and small, and know H200 alone.
 """
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,8 +26,11 @@ from foretell.predictors.trees import Trees
 from foretell.units import GIGA, MEGA, TERA
 
 FILE = "llm-kernels.npz"
+PARTS_FILE = "llm-parts.npz"
 FRAMEWORKS = ("vllm", "sglang", "trtllm")
+TORCH, TORCH_PAGED = "torch", "torch-paged"
 KINDS = ("product", "context", "generation", "experts", "latent_context", "latent_generation")
+SMALL = {"norm": 0, "gate": 1, "rotate": 2}  # elementwise parts, by their code
 LAUNCH_US = 2.0  # the smallest product of the tables takes 1.7 to 2.5 µs
 
 Array = NDArray[np.float64]
@@ -165,7 +171,26 @@ def _numbers(work: Columns, *names: str) -> list[Array]:
     return [np.asarray(work[name], dtype=np.float64) for name in names]
 
 
+def _of_small(work: Columns, device: Device) -> tuple[Array, Array, list[Array]]:
+    """Norms with their residual, gated activations, rotary embeddings into the cache: bytes alone."""
+    tokens, width, size = _numbers(work, "tokens", "width", "bytes_per_token")
+    flops, traffic = _bounds(
+        tokens * width, np.full(len(tokens), device.vector_tflops["fp32"] * TERA), tokens * size, device
+    )
+    return flops, traffic, [_log2(tokens), _log2(width), np.asarray(work["part"], dtype=np.float64)]
+
+
+def _of_sample(work: Columns, device: Device) -> tuple[Array, Array, list[Array]]:
+    """Softmax and a draw over the logits of each row: seven passes in fp32, two in the logits' own format."""
+    rows, vocabulary = _numbers(work, "tokens", "vocabulary")
+    numbers = rows * vocabulary
+    flops, traffic = _bounds(numbers, np.full(len(rows), device.vector_tflops["fp32"] * TERA), numbers * 32, device)
+    return flops, traffic, [_log2(rows), _log2(vocabulary)]
+
+
 _EXTRACTORS = {
+    "small": _of_small,
+    "sample": _of_sample,
     "product": _of_product,
     "context": _of_context,
     "generation": _of_generation,
@@ -189,6 +214,11 @@ def with_framework(features: NDArray[np.float32], framework: int | NDArray[np.fl
     return np.column_stack([features, column]).astype(np.float32)
 
 
+def _times(bound: Array, logs: Any) -> Array:
+    times: Array = bound * np.exp(logs)
+    return times
+
+
 @dataclass(frozen=True)
 class Kernels:
     """The fitted trees of all kinds, and what they were fitted to: devices, and frameworks by kind and scheme."""
@@ -196,6 +226,7 @@ class Kernels:
     trees: Mapping[str, Trees]
     frameworks: Mapping[str, tuple[int, ...]]
     devices: tuple[str, ...]
+    own: Mapping[str, Trees] = field(default_factory=dict)  # of torch, by kind; "paged" is decoding over pages
 
     def seen(self, kind: str, scheme: str = "") -> tuple[int, ...]:
         """The codes of the frameworks whose kernels of a kind and scheme were measured."""
@@ -206,13 +237,50 @@ class Kernels:
 
         Without a framework, or where a framework's were not measured: the geometric mean of those that were.
         """
+        scheme = work["scheme"][0] if "scheme" in work else ""
+        is_own = framework in (TORCH, TORCH_PAGED)
+        # TensorRT-LLM multiplies fp8 by cuBLAS, as torch does, and quantises in the norm before; its table has both
+        is_fp8 = framework == "trtllm" and kind == "product" and scheme == "fp8" and device.architecture == "Hopper"
+        name = own_name(kind, scheme, is_paged=framework == TORCH_PAGED)
+        if (is_own or is_fp8) and name in self.own:
+            own, bound = self.own_features(kind, work, device)
+            return _times(bound, self.own[name].predict(own))
+        framework = None if is_own else framework
         features, bound = features_of(kind, work, device)
-        seen = self.seen(kind, work["scheme"][0] if "scheme" in work else "")
+        seen = self.seen(kind, scheme)
         wanted = (FRAMEWORKS.index(framework),) if framework else seen
         codes = [code for code in wanted if code in seen] or list(seen or range(len(FRAMEWORKS)))
         logs = [self.trees[kind].predict(with_framework(features, code)) for code in codes]
-        times: Array = bound * np.exp(np.mean(logs, axis=0))
-        return times
+        return _times(bound, np.mean(logs, axis=0))
+
+    def own_features(self, kind: str, work: Columns, device: Device) -> tuple[NDArray[np.float32], Array]:
+        """The features and bounds for kernels of torch; those of attention and experts know what engines take."""
+        features, bound = features_of(kind, work, device)
+        if kind in KINDS and kind != "product":
+            engines = np.log(self.times_us(kind, work, device, None) / bound)
+            features = np.column_stack([features, engines]).astype(np.float32)
+        return features, bound
+
+
+def own_name(kind: str, scheme: str = "", *, is_paged: bool = False) -> str:
+    """Under which name trees of torch's kernels are kept: products by their scheme, decoding over pages apart."""
+    if kind == "product":
+        return f"product/{scheme}"
+    return "paged" if kind == "generation" and is_paged else kind
+
+
+def parts_to_bytes(parts: Mapping[str, Trees]) -> bytes:
+    """Trees of torch's kernels as one .npz file."""
+    buffer = io.BytesIO()
+    arrays = {kind: np.frombuffer(trees.to_bytes(), dtype=np.uint8) for kind, trees in parts.items()}
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+def parts_from_bytes(data: bytes) -> dict[str, Trees]:
+    """Read what `parts_to_bytes` wrote."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return {kind: Trees.load(arrays[kind].tobytes()) for kind in arrays.files}
 
 
 def kernels_to_bytes(kernels: Kernels) -> bytes:
@@ -247,4 +315,5 @@ def shipped_kernels() -> Kernels:
     data = read_shipped(FILE)
     if data is None:
         raise ModelError(f"{FILE} is missing. Install foretell again, or fit it: python -m lab fit-llm TABLES")
-    return kernels_from_bytes(data)
+    parts = read_shipped(PARTS_FILE)
+    return replace(kernels_from_bytes(data), own={} if parts is None else parts_from_bytes(parts))

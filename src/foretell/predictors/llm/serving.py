@@ -68,4 +68,6 @@ def steady_load(steps: Steps, engine: Engine, prompt: int, answer: int, clients:
 
 def with_arrival(ttft_ms: float, tpot_ms: float, engine: Engine, has_experts: bool = False) -> float:
     """The time to a first token with what a request waits for beside the queue."""
-    return ttft_ms * (engine.mixture_prompts if has_experts else 1.0) + engine.arrival_ms + engine.arrival_steps * tpot_ms
+    return (
+        ttft_ms * (engine.mixture_prompts if has_experts else 1.0) + engine.arrival_ms + engine.arrival_steps * tpot_ms
+    )

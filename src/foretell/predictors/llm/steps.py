@@ -27,7 +27,7 @@ from foretell.predictors.llm.architecture import (
 )
 from foretell.predictors.llm.collectives import Kind, collective_time, fabric_of
 from foretell.predictors.llm.deployment import Deployment
-from foretell.predictors.llm.kernels import LAUNCH_US, POWER_LAW_1_01, Kernels
+from foretell.predictors.llm.kernels import LAUNCH_US, POWER_LAW_1_01, SMALL, TORCH, TORCH_PAGED, Kernels
 from foretell.units import GIGA, MEGA, TERA, seconds_from_us, us
 
 Array = NDArray[np.float64]
@@ -37,6 +37,8 @@ _ELEMENTWISE_SHARE = 0.8
 _LINEAR_SHARE = 0.25
 _LINEAR_KERNELS = 6
 _BESIDE = 256  # VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD; SGLang fuses it, TensorRT-LLM uses a second stream
+# from 2^8 to 2^10 tokens; the median of 11 steps of dense models on an H200, docs/lab/0046-steps.md
+_THROTTLED, _THROTTLED_FROM = 0.08, 8
 _TOKENS = np.unique(np.round(np.geomspace(1, 32768, 61))).astype(np.float64)
 _BATCHES = np.unique(np.round(np.geomspace(1, 2048, 23))).astype(np.float64)
 _CONTEXTS = np.unique(np.round(np.geomspace(1, 131072, 27))).astype(np.float64)
@@ -97,7 +99,7 @@ class Steps:
 
     def token_us(self, tokens: float) -> float:
         """What all tokens of a step pass together."""
-        return math.exp(_interpolated(math.log(tokens), _LOG_TOKENS, self._token_logs))
+        return self._sustained(tokens) * math.exp(_interpolated(math.log(tokens), _LOG_TOKENS, self._token_logs))
 
     def head_us(self, rows: float) -> float:
         """The output head and the sampling of so many rows."""
@@ -117,10 +119,21 @@ class Steps:
         """The attention of chunks of prompts: what the prompt so far takes, less what came before."""
         if not self._has_cache:
             return 0.0
-        return self._context_us(1) + sum(
+        own = sum(
             max(self._context_us(chunk.past + chunk.tokens) - self._context_us(max(chunk.past, 1)), 0.0)
             for chunk in chunks
         )
+        return self._context_us(1) + own * self._sustained(sum(chunk.tokens for chunk in chunks))
+
+    def _sustained(self, tokens: float) -> float:
+        """How much longer many tokens take in a step than in kernels that are measured one by one.
+
+        Products of many tokens keep the GPU at its power limit, so its clock falls; a kernel alone is over before that.
+        Engines' tables of fp8 hold the quantising of the input too, which a step does elsewhere: that is as much.
+        """
+        if self.deployment.weights in ("fp8", "fp8_block") and not (self._is_own or self.framework == "trtllm"):
+            return 1.0
+        return 1 + _THROTTLED * min(max(math.log2(max(tokens, 1)) - _THROTTLED_FROM, 0.0) / 2, 1.0)
 
     def _context_us(self, tokens: float) -> float:
         return math.exp(_interpolated(math.log(tokens), _LOG_CONTEXTS, self._context_logs))
@@ -144,6 +157,9 @@ class Steps:
         place, model = self.deployment, self.deployment.architecture
         vocabulary = model.vocabulary / place.tensor
         product = self._product_us(_BATCHES, vocabulary, model.hidden, "bf16")
+        if self._is_own:
+            rows = {"tokens": _BATCHES, "vocabulary": np.full(len(_BATCHES), model.vocabulary)}
+            return _logs(product + self._times_us("sample", rows))
         # softmax, sorting and choosing pass over the logits in fp32 about three times
         sampling = 3 * LAUNCH_US + 3 * _BATCHES * model.vocabulary * 4 / self._bytes_per_us
         gather = self._exchange_us("all-gather", _BATCHES * model.vocabulary * 2, place.tensor)
@@ -202,7 +218,9 @@ class Steps:
             keys = place.kv_heads(attention) * attention.head_size
             total = self._product_us(_TOKENS, queries * (2 if attention.gated else 1) + 2 * keys, hidden, scheme)
             total += self._product_us(_TOKENS, hidden, queries, scheme)
-            total += self._elementwise_us(_TOKENS * 2 * (queries + 2 * keys))  # rotary embedding, into the cache
+            total += self._small_us("rotate", queries + 2 * keys, 4 * (queries + 2 * keys))  # and into the cache
+            if self._is_own and scheme == "fp8":
+                total += self._small_us("gate", queries, 3 * queries)  # engines quantise inside of the attention
         elif isinstance(attention, LatentAttention):
             total = self._latent_us(attention, scheme)
         else:
@@ -244,7 +262,9 @@ class Steps:
             return self._dense_us(part.inner, "dense", part.gated) + self._exchange_us(
                 "all-reduce", _TOKENS * hidden * 2, tp
             )
-        total = self._product_us(_TOKENS, part.count, hidden, "bf16") + 2 * LAUNCH_US  # the router and its choice
+        total = np.zeros(len(_TOKENS))
+        if not self._is_own:  # the router and its choice; torch's experts were measured with them
+            total += self._product_us(_TOKENS, part.count, hidden, "bf16") + 2 * LAUNCH_US
         if part.shared:
             # engines run the shared expert beside the others while the GPU has room (vLLM's limit is 256 tokens)
             total += np.where(_TOKENS <= _BESIDE, 0.0, self._dense_us(part.shared, "shared", True))
@@ -272,15 +292,28 @@ class Steps:
         hidden, tp, scheme = self.deployment.architecture.hidden, self.deployment.tensor, self.deployment.scheme(part)
         wide = (2 if gated else 1) * inner / tp
         total = self._product_us(_TOKENS, wide, hidden, scheme) + self._product_us(_TOKENS, hidden, inner / tp, scheme)
-        return total + self._elementwise_us(_TOKENS * (wide + inner / tp))
+        return total + self._small_us("gate", inner / tp, 2 * (wide + inner / tp))
 
     def _norms_us(self) -> Array:
         """Two norms, each fused with the residual's addition: two tensors read, two written."""
-        return 2 * self._elementwise_us(_TOKENS * 4 * self.deployment.architecture.hidden)
+        hidden = self.deployment.architecture.hidden
+        return 2 * self._small_us("norm", hidden, 8 * hidden)
 
     @property
     def _bytes_per_us(self) -> float:
         return self.deployment.device.bandwidth_gb_per_s * GIGA * _ELEMENTWISE_SHARE / MEGA
+
+    @property
+    def _is_own(self) -> bool:
+        return self.framework in (TORCH, TORCH_PAGED)
+
+    def _small_us(self, part: str, width: float, bytes_per_token: float) -> Array:
+        """A part that only moves numbers; bytes are those of bf16, whatever the product after it takes."""
+        if not self._is_own:
+            return self._elementwise_us(_TOKENS * bytes_per_token / 2)
+        rows = len(_TOKENS)
+        sizes = {"width": np.full(rows, width), "bytes_per_token": np.full(rows, bytes_per_token)}
+        return self._times_us("small", {"tokens": _TOKENS, "part": np.full(rows, SMALL[part]), **sizes})
 
     def _elementwise_us(self, elements: Array) -> Array:
         times: Array = LAUNCH_US + elements * 2 / self._bytes_per_us

@@ -21,7 +21,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from foretell.features import SCHEMA
 from foretell.features.encoded import encode
 from foretell.features.pooled import DistinctUnits
 from foretell.predictors.fitted_files import read_shipped
+from foretell.predictors.row_memo import RowMemo
 from foretell.predictors.unit.network import UnitNetwork, scaled
 from foretell.records import Estimate, Workload
 
@@ -68,7 +69,14 @@ class OccupancyModel:
 
     def units(self, features: NDArray[np.float32]) -> tuple[Values, Values]:
         """For each unit its occupancy in per cent, and its time under a counter over its predicted time."""
-        return predict_units(self.network, features)
+        found = self._memo.values(
+            features, np.zeros(len(features)), lambda new, _: np.stack(predict_units(self.network, new), axis=1)
+        )
+        return found[:, 0], found[:, 1]
+
+    @cached_property
+    def _memo(self) -> RowMemo:
+        return RowMemo(2, smooth=self.network.smooth)
 
     def predict(self, units: DistinctUnits, unit_us: Values, mode: str = "inference") -> Estimate:
         """The occupancy of a workload with these units and times, in per cent."""

@@ -31,7 +31,7 @@ from foretell.predictors.parallel.step_parts import Block, StepParts, step_parts
 from foretell.predictors.protocol import Predictor
 from foretell.records import Estimate, Parallelism, Prediction, Workload
 from foretell.registry import did_you_mean
-from foretell.units import MIB, bytes_from_gib, bytes_from_mib, gib, mib, ms, per_second, seconds_from_ms
+from foretell.units import MIB, mib, ms, per_second, seconds_from_ms
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "tensor")
 FIRST_BUCKET_BYTES, BUCKET_BYTES = MIB, 25 * MIB
@@ -107,7 +107,7 @@ def predict_parallel(
         power_w=None,
         occupancy=None,
         extrapolated=True,
-        warnings=(*_own_warnings(prediction), *_warnings(workload, needed, strategy, gpus, notes)),
+        warnings=(*prediction.warnings, *_warnings(workload, strategy, gpus, notes)),
         parallel=Parallelism(
             strategy=strategy,
             gpus=gpus,
@@ -263,12 +263,7 @@ def _with_context(prediction: Prediction, memory: Estimate, needed: Estimate) ->
     )  # fmt: skip
 
 
-def _own_warnings(prediction: Prediction) -> tuple[str, ...]:
-    """The warnings of one GPU that still hold: whether the step fits is asked again."""
-    return tuple(warning for warning in prediction.warnings if "it will not fit" not in warning)
-
-
-def _warnings(workload: Workload, needed: Estimate, strategy: str, gpus: int, notes: set[str]) -> Iterator[str]:
+def _warnings(workload: Workload, strategy: str, gpus: int, notes: set[str]) -> Iterator[str]:
     whose = "of all GPUs together" if strategy == "tensor" else f"of each GPU, {workload.batch_size * gpus:,} in all"
     yield (
         f"Training on several GPUs was not measured: one GPU is predicted, {gpus:,} follow from the times of "
@@ -282,9 +277,3 @@ def _warnings(workload: Workload, needed: Estimate, strategy: str, gpus: int, no
         )
     if notes:
         yield f"Extrapolated: {'; '.join(sorted(notes))}."
-    capacity_gib = workload.target.hardware.memory_gib
-    if bytes_from_mib(needed.value) > bytes_from_gib(capacity_gib):
-        yield (
-            f"Needs about {gib(bytes_from_mib(needed.value)):.1f} GiB on each GPU; {workload.target.device.id} has "
-            f"{capacity_gib:.1f} GiB here: it will not fit."
-        )

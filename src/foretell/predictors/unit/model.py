@@ -29,7 +29,7 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +40,9 @@ from foretell.errors import ModelError
 from foretell.features import SCHEMA
 from foretell.features.encoded import encode
 from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, pool
+from foretell.predictors.row_memo import RowMemo
 from foretell.predictors.trees import Trees
-from foretell.predictors.unit.network import UnitNetwork, UnitPredictions
+from foretell.predictors.unit.network import UnitNetwork, UnitPredictions, spread_of
 from foretell.predictors.unit.reach import Reach
 from foretell.records import Estimate
 from foretell.units import ms, seconds_from_ms, seconds_from_us
@@ -74,6 +75,20 @@ class WorkloadPrediction:
     beyond: NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class _Remembered:
+    """What is known of units: log(time / bound) and its spread, the power, how far each is beyond what was measured."""
+
+    log_ratio: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    power_w: NDArray[np.float64]
+    beyond: NDArray[np.float64]
+
+    def part(self, rows: slice) -> "_Remembered":
+        """What is known of some of the units."""
+        return _Remembered(self.log_ratio[rows], self.spread[rows], self.power_w[rows], self.beyond[rows])
+
+
 class UnitModel:
     """The model fitted to one device: a ``network`` or trees on units, and trees on the whole workload."""
 
@@ -92,6 +107,10 @@ class UnitModel:
         self.known = known
         scale = card["distance"]
         self._middle, self._spread = np.array(scale["middle"]), np.array(scale["spread"])
+        self._squares = (known**2).sum(1)
+        # of each unit its power, how far it is beyond what was measured, and what each member says of its time
+        members, smooth = (1, None) if network is None else (network.members, network.smooth)
+        self._memo = RowMemo(2 + members, smooth=smooth)
 
     @classmethod
     def load(cls, data: bytes) -> "UnitModel":
@@ -114,53 +133,92 @@ class UnitModel:
 
     def times_us(self, units: DistinctUnits) -> NDArray[np.float64]:
         """The time of each distinct unit."""
-        return np.asarray(np.exp(self.predict_units(units).log_ratio) * units.bound_us)
+        return np.asarray(np.exp(self._remembered(units.features, units.bound_us).log_ratio) * units.bound_us)
 
-    def predict_units(self, units: DistinctUnits) -> UnitPredictions:
-        """The time of each distinct unit over its bound, and its power where a network predicts it."""
+    def _remembered(self, features: Row, bound_us: NDArray[np.float64]) -> "_Remembered":
+        """What is known of each unit; equal units are predicted once, whatever the workload."""
+
+        def compute(new: Row, new_bound_us: NDArray[np.float64]) -> NDArray[np.float64]:
+            predictions = self._predict_units(new, new_bound_us)
+            power_w = np.full(len(new), np.nan) if predictions.power_w is None else predictions.power_w
+            members = predictions.log_ratio[None] if predictions.members is None else predictions.members
+            return np.stack([power_w, self.reach.beyond(new), *members], axis=1)
+
+        power_w, beyond, *members = self._memo.values(features, bound_us, compute).T
+        stacked = np.stack(members)
+        return _Remembered(stacked.mean(axis=0), spread_of(stacked), power_w, beyond)
+
+    def _predict_units(self, features: Row, bound_us: NDArray[np.float64]) -> UnitPredictions:
+        """The time of each unit over its bound, and its power where a network predicts it."""
         if self.network is not None:
-            return self.network.predict(encode(units.features), units.bound_us)
-        return UnitPredictions.mean_of([self.models["unit"].predict(tree_rows(units.features))], [])
+            return self.network.predict(encode(features), bound_us)
+        return UnitPredictions.mean_of([self.models["unit"].predict(tree_rows(features))], [])
 
     def predict(self, units: DistinctUnits, setting: Setting, roofline_w: float) -> WorkloadPrediction:
         """Predict all metrics of one workload that were measured on the device, with intervals."""
-        predictions = self.predict_units(units)
-        unit_us, unit_w = np.exp(predictions.log_ratio) * units.bound_us, predictions.power_w
-        row = pool(units, unit_us, setting)
-        distance = float(self.distances(row[None])[0])
-        beyond = self.reach.beyond(units.features)
+        return self.predict_many([(units, setting, roofline_w)])[0]
+
+    def predict_many(self, asked: Sequence[tuple[DistinctUnits, Setting, float]]) -> list[WorkloadPrediction]:
+        """The predictions of several workloads: the network and the trees are asked once for all of them."""
+        found = self._remembered(
+            np.concatenate([units.features for units, _, _ in asked]),
+            np.concatenate([units.bound_us for units, _, _ in asked]),
+        )
+        ends = np.cumsum([len(units) for units, _, _ in asked]).tolist()
+        parts = [found.part(slice(end - len(units), end)) for end, (units, _, _) in zip(ends, asked, strict=True)]
+        times_us = [np.exp(part.log_ratio) * units.bound_us for part, (units, _, _) in zip(parts, asked, strict=True)]
+        together = list(zip(times_us, parts, asked, strict=True))
+        pooled = np.stack([pool(units, unit_us, setting) for unit_us, _, (units, setting, _) in together])
+        distances = self.distances(pooled)
         # distance and doubts are the last features: trees learn that errors grow with them
-        doubts = doubts_of(unit_us * units.counts, predictions.spread, beyond)
-        row = np.concatenate([row, [distance], doubts]).astype(np.float32)[None]
+        doubts = [
+            doubts_of(unit_us * units.counts, part.spread, part.beyond) for unit_us, part, (units, _, _) in together
+        ]
+        rows = np.concatenate([pooled, distances[:, None], np.array(doubts)], axis=1).astype(np.float32)
         base = {
             # equal units are predicted once and counted
-            "latency_ms": ms(seconds_from_us(float((unit_us * units.counts).sum()))),
-            "memory_mib": setting.memory_mib,
-            "power_w": roofline_w if unit_w is None else mean_power_w(units, unit_us, unit_w),
+            "latency_ms": [
+                ms(seconds_from_us(float((unit_us * units.counts).sum()))) for unit_us, _, (units, _, _) in together
+            ],
+            "memory_mib": [setting.memory_mib for _, setting, _ in asked],
+            "power_w": [
+                roofline_w if np.isnan(part.power_w[0]) else mean_power_w(units, unit_us, part.power_w)
+                for unit_us, part, (units, _, roofline_w) in together
+            ],
         }
-        values = {name: base[name] * math.exp(self._ratio(name, row)) for name in base}
+        values = {name: np.array(base[name]) * np.exp(self._ratios(name, rows)) for name in base}
         # energy has no trees of its own, so that it never contradicts power and latency; it has its own interval
-        values["energy_j"] = values["power_w"] * seconds_from_ms(values["latency_ms"])
-        measured = [name for name in values if f"{name}_error" in self.models]
-        estimates = {name: self._interval(name, values[name], row) for name in measured}
-        return WorkloadPrediction(unit_us, estimates, distance, beyond)
+        values["energy_j"] = values["power_w"] * values["latency_ms"] * seconds_from_ms(1.0)
+        intervals = {
+            name: self._intervals(name, values[name], rows) for name in values if f"{name}_error" in self.models
+        }
+        return [
+            WorkloadPrediction(
+                times_us[number],
+                {name: estimates[number] for name, estimates in intervals.items()},
+                float(distances[number]),
+                parts[number].beyond,
+            )
+            for number in range(len(asked))
+        ]
 
     def distances(self, rows: Row) -> NDArray[np.float64]:
         """How far each row is from the nearest measured workloads; 1 is the 99th percentile of held-out workloads."""
-        return nearest(self._scaled(rows), self.known) / float(self.card["distance"]["far"])
+        return nearest(self._scaled(rows), self.known, self._squares) / float(self.card["distance"]["far"])
 
     def _scaled(self, rows: Row) -> Row:
         return np.asarray((rows - self._middle) / self._spread, dtype=np.float32)
 
-    def _ratio(self, name: str, row: Row) -> float:
-        """The logarithm of the correction of a metric; 0 where a network predicts the metric itself."""
-        return float(self.models[name].predict(row)[0]) if name in self.models else 0.0
+    def _ratios(self, name: str, rows: Row) -> NDArray[np.float64]:
+        """The logarithms of the corrections of a metric; 0 where a network predicts the metric itself."""
+        return self.models[name].predict(rows) if name in self.models else np.zeros(len(rows))
 
-    def _interval(self, name: str, value: float, row: Row) -> Estimate:
-        """The value times and divided by the expected error, which the conformal quantile scales."""
-        expected = math.exp(float(self.models[f"{name}_error"].predict(row)[0]))
-        width = min(expected * float(self.card["quantiles"][name]), _MAX_WIDTH)
-        return Estimate(value, value * math.exp(-width), value * math.exp(width))
+    def _intervals(self, name: str, values: NDArray[np.float64], rows: Row) -> list[Estimate]:
+        """Each value times and divided by its expected error, which the conformal quantile scales."""
+        expected = np.exp(self.models[f"{name}_error"].predict(rows))
+        widths = np.exp(np.minimum(expected * float(self.card["quantiles"][name]), _MAX_WIDTH))
+        ends = zip(values.tolist(), (values / widths).tolist(), (values * widths).tolist(), strict=True)
+        return [Estimate(value, low, high) for value, low, high in ends]
 
 
 def doubts_of(
@@ -185,11 +243,12 @@ def tree_rows(features: Row) -> Row:
     return rows
 
 
-def nearest(rows: Row, known: Row) -> NDArray[np.float64]:
-    """The mean distance from each row to the `NEIGHBOURS` nearest known rows."""
+def nearest(rows: Row, known: Row, known_squares: Row | None = None) -> NDArray[np.float64]:
+    """The mean distance from each row to the `NEIGHBOURS` nearest known rows; ``known_squares`` are their norms."""
     few = min(NEIGHBOURS, len(known))
+    of_known = (known**2).sum(1) if known_squares is None else known_squares
     # |a − b|² = |a|² + |b|² − 2 ab: one matrix product instead of a difference for each pair
-    squares = (rows**2).sum(1)[:, None] + (known**2).sum(1)[None] - 2 * rows @ known.T
+    squares = (rows**2).sum(1)[:, None] + of_known[None] - 2 * rows @ known.T
     return np.asarray(np.sqrt(np.maximum(np.partition(squares, few - 1, axis=1)[:, :few], 0)).mean(1), np.float64)
 
 

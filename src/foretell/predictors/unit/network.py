@@ -18,13 +18,17 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretell.errors import ModelError
-from foretell.features.encoded import ENCODED_WIDTH, Encoded
+from foretell.features import COLUMNS
+from foretell.features.encoded import ENCODED_WIDTH, PLAIN, Encoded
+from foretell.features.reuse import MOVED_IN_ALL
+from foretell.predictors.row_memo import Smooth
 from foretell.predictors.unit.bins import Bins
 
 KERNEL_LIMITS = (-4.0, 6.0)  # of the logarithm of kernel time over bound
@@ -53,6 +57,7 @@ class UnitPredictions:
     log_ratio: NDArray[np.float64]
     power_w: NDArray[np.float64] | None
     spread: NDArray[np.float64]
+    members: NDArray[np.float64] | None = None  # (members, units): log(time / bound), where they are still apart
 
     @classmethod
     def mean_of(
@@ -60,13 +65,18 @@ class UnitPredictions:
     ) -> "UnitPredictions":
         """The mean of some members. Times are averaged in logarithms: their errors are ratios."""
         stacked = np.stack(log_ratios)
-        spread = stacked.std(axis=0, ddof=1) if len(stacked) > 1 else np.zeros(stacked.shape[1])
-        return cls(stacked.mean(axis=0), np.mean(powers_w, axis=0) if len(powers_w) else None, spread)
+        power_w = np.mean(powers_w, axis=0) if len(powers_w) else None
+        return cls(stacked.mean(axis=0), power_w, spread_of(stacked), stacked)
 
     def of(self, rows: NDArray[np.intp]) -> "UnitPredictions":
         """The predictions of some rows."""
         power_w = None if self.power_w is None else self.power_w[rows]
         return UnitPredictions(self.log_ratio[rows], power_w, self.spread[rows])
+
+
+def spread_of(members: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The standard deviation of each unit over the members; 0 where there is only one."""
+    return members.std(axis=0, ddof=1) if len(members) > 1 else np.zeros(members.shape[1])
 
 
 class UnitNetwork:
@@ -99,6 +109,22 @@ class UnitNetwork:
     def operators(self) -> int:
         """How many codes of operators the embedding has."""
         return int(self.weights["embedding"].shape[1])
+
+    @cached_property
+    def smooth(self) -> Smooth:
+        """How the outputs follow the bytes that a whole run moves, the one column that all units of a network share.
+
+        Its kinks are the ends of its bins, and where a scaled number is clipped.
+        """
+        column = PLAIN.index(MOVED_IN_ALL)
+        own = np.flatnonzero(self.bins.columns == column)
+        lows, widths = self.bins.lows[own].astype(np.float64), self.bins.widths[own].astype(np.float64)
+        kinks = [lows, lows + widths]
+        for sign in (-1.0, 1.0):
+            clipped = (self.middle + sign * CLIP_AT * self.spread).astype(np.float64)
+            through = clipped[ENCODED_WIDTH + own]
+            kinks += [clipped[column : column + 1], (lows + widths * through)[(through > 0.0) & (through < 1.0)]]
+        return Smooth.along(COLUMNS.index(MOVED_IN_ALL), np.concatenate(kinks))
 
     def predict(self, units: Encoded, bound_us: NDArray[np.float64]) -> UnitPredictions:
         """The time of every unit over its bound, and its power."""

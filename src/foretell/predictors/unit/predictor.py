@@ -7,7 +7,7 @@ words: which parts of the workload are unlike anything measured, and how much of
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from foretell.predictors.fitted_files import TRAINED, shipped_index
 from foretell.predictors.occupancy.model import occupancy_of
 from foretell.predictors.options import with_options
 from foretell.predictors.roofline import (
+    BOUNDS,
     COMPUTE_EFFICIENCY,
     CONTEXT_MIB,
     LEAST_LATENCY_MS,
@@ -31,11 +32,11 @@ from foretell.predictors.roofline import (
     analytic_prediction,
 )
 from foretell.predictors.unit.model import UnitModel, WorkloadPrediction
+from foretell.predictors.unit.pace import one_core_note
 from foretell.predictors.unit.reach import Reach
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import per_second, seconds_from_ms
 
-_LIMITS = ("compute", "memory")
 _NEW_SHARE = 0.05  # of the time in new units: below it no warning is due
 _NAMED_PARTS = 3
 _PHASE = COLUMNS.index("phase")
@@ -92,38 +93,74 @@ class UnitPredictor:
 
     def predict(self, workload: Workload) -> Prediction:
         """Latency, memory, energy and power of a workload, with intervals."""
-        model = self._fitted_to(workload)
-        asked, measured = f"{workload.mode} {workload.dtype}", model.card.get("settings", ())
-        # files of older versions do not say what was measured, and were fitted to all modes and precisions
-        if measured and asked not in measured:
-            return _unmeasured(workload, asked, measured)
-        base = analytic_prediction(workload)
-        units = extract_units(workload)
-        # a graph of views alone launches nothing: there is no unit to predict
-        if not len(units) or base.memory_mib is None or base.power_w is None:
-            return RooflinePredictor().predict(workload)
-        distinct = DistinctUnits.of(units)
-        setting = Setting.of(workload, base.memory_mib.value)
-        prediction = model.predict(distinct, setting, base.power_w.value)
-        estimates = prediction.estimates
-        latency = estimates["latency_ms"].at_least(base.facts[LEAST_LATENCY_MS])
-        # where nobody measured the memory, it is counted as for any device
-        memory = estimates.get("memory_mib", base.memory_mib)
-        power, energy = _power_and_energy(estimates, latency, workload.target.device.tdp_w)
-        answer = replace(
-            base,
-            predictor=model.card["predictor"],
-            latency_ms=latency,
-            memory_mib=memory,
-            throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
-            occupancy=occupancy_of(workload, distinct, prediction.unit_us),
-            device_memory_mib=memory + CONTEXT_MIB if workload.target.device.is_nvidia else None,
-            breakdown=operator_shares(units, prediction.unit_us[distinct.member], latency.value),
-            warnings=(*_one_core(workload), *base.warnings, *_warnings(workload, model.reach, distinct, prediction)),
-            power_w=power,
-            energy_j=energy,
-        )
-        return with_options(answer, workload, model.card.get("options", ()))
+        return self.predict_many([workload])[0]
+
+    def predict_many(self, workloads: Sequence[Workload]) -> list[Prediction]:
+        """The predictions of several workloads; the model is asked once for all on the same device."""
+        found: list[Prediction | None] = [None] * len(workloads)
+        asked: dict[UnitModel, list[tuple[int, _Described]]] = {}
+        for number, workload in enumerate(workloads):
+            model = self._fitted_to(workload)
+            described = _describe(workload, model)
+            if isinstance(described, Prediction):
+                found[number] = described
+            else:
+                asked.setdefault(model, []).append((number, described))
+        for model, group in asked.items():
+            answers = model.predict_many([one.question for _, one in group])
+            for (number, one), answer in zip(group, answers, strict=True):
+                found[number] = _answer(workloads[number], model, one, answer)
+        return [prediction for prediction in found if prediction is not None]
+
+
+@dataclass(frozen=True)
+class _Described:
+    """A workload as a model takes it, and the roofline's prediction, parts of which stay."""
+
+    base: Prediction
+    units: Units
+    distinct: DistinctUnits
+    question: tuple[DistinctUnits, Setting, float]
+
+
+def _describe(workload: Workload, model: UnitModel) -> _Described | Prediction:
+    """What the model is asked about a workload, or the roofline's answer where it cannot be asked."""
+    asked, measured = f"{workload.mode} {workload.dtype}", model.card.get("settings", ())
+    # files of older versions do not say what was measured, and were fitted to all modes and precisions
+    if measured and asked not in measured:
+        return _unmeasured(workload, asked, measured)
+    base = analytic_prediction(workload)
+    units = extract_units(workload)
+    # a graph of views alone launches nothing: there is no unit to predict
+    if not len(units) or base.memory_mib is None or base.power_w is None:
+        return RooflinePredictor().predict(workload)
+    distinct = DistinctUnits.of(units)
+    setting = Setting.of(workload, base.memory_mib.value)
+    return _Described(base, units, distinct, (distinct, setting, base.power_w.value))
+
+
+def _answer(workload: Workload, model: UnitModel, asked: _Described, prediction: WorkloadPrediction) -> Prediction:
+    """The prediction within what is possible, with its parts, and its doubts in words."""
+    base, distinct, estimates = asked.base, asked.distinct, prediction.estimates
+    latency = estimates["latency_ms"].at_least(base.facts[LEAST_LATENCY_MS])
+    # where nobody measured the memory, it is counted as for any device
+    memory = estimates.get("memory_mib", base.memory_mib)
+    assert memory is not None
+    power, energy = _power_and_energy(estimates, latency, workload.target.device.tdp_w)
+    answer = replace(
+        base,
+        predictor=model.card["predictor"],
+        latency_ms=latency,
+        memory_mib=memory,
+        throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
+        occupancy=occupancy_of(workload, distinct, prediction.unit_us),
+        device_memory_mib=memory + CONTEXT_MIB if workload.target.device.is_nvidia else None,
+        breakdown=operator_shares(asked.units, prediction.unit_us[distinct.member], latency.value),
+        warnings=(*_one_core(workload), *base.warnings, *_warnings(workload, model.reach, distinct, prediction)),
+        power_w=power,
+        energy_j=energy,
+    )
+    return with_options(answer, workload, model.card.get("options", ()))
 
 
 class UnitTreesPredictor(UnitPredictor):
@@ -136,10 +173,7 @@ def _one_core(workload: Workload) -> tuple[str, ...]:
     """What a time on the catalogue's CPU means."""
     if not workload.target.device.is_cpu:
         return ()
-    return (
-        "For one core that multiplies two 192 × 192 matrices in 0.14 ms, as the measured one does; yours may differ: "
-        "foretell adapt --device cpu corrects it by a few measurements.",
-    )
+    return (one_core_note(),)
 
 
 def _unmeasured(workload: Workload, asked: str, measured: Sequence[str]) -> Prediction:
@@ -215,26 +249,30 @@ def _new_parts(reach: Reach, units: DistinctUnits, spent_us: NDArray[np.float64]
 
 def operator_shares(units: Units, unit_us: NDArray[np.float64], latency_ms: float) -> tuple[OperatorShare, ...]:
     """The predicted time by operator, longest first; units are scaled so that they add up to the latency."""
-    total_us = float(unit_us.sum())
-    members: dict[str, list[int]] = {}
-    for position, (operator, phase) in enumerate(zip(units.operators, units.phases, strict=True)):
-        members.setdefault(f"{operator} (backward)" if phase == "backward" else operator, []).append(position)
-    rows = []
-    for name, positions in members.items():
-        share = float(unit_us[positions].sum()) / total_us
-        rows.append(OperatorShare(name, len(positions), latency_ms * share, share, _bound(units, positions)))
-    return tuple(sorted(rows, key=lambda row: -row.latency_ms))
-
-
-def _bound(units: Units, positions: list[int]) -> str:
-    """What limits most of the time of some units: compute, memory or launches."""
-    compute, memory = (np.exp2(units.features[positions, COLUMNS.index(f"log_{name}_us")]) for name in _LIMITS)
+    numbers: dict[tuple[str, bool], int] = {}
+    of_unit = [
+        numbers.setdefault((operator, phase == "backward"), len(numbers))
+        for operator, phase in zip(units.operators, units.phases, strict=True)
+    ]
+    row, count = np.array(of_unit, np.intp), len(numbers)
+    compute, memory = (np.exp2(units.features[:, COLUMNS.index(f"log_{name}_us")]) for name in ("compute", "memory"))
     # a bound is max(compute, memory) + launches: what is left is the launches
-    launch_us = float(units.bound_us[positions].sum() - np.maximum(compute, memory).sum())
-    spent_us = {
-        # kernels reach a larger share of the peak of compute than of bandwidth: compare at what they reach
-        "compute": float(compute.sum()) / COMPUTE_EFFICIENCY,
-        "memory": float(memory.sum()) / MEMORY_EFFICIENCY,
-        "launch": launch_us,
-    }
-    return max(spent_us, key=lambda name: spent_us[name])
+    launch_us = units.bound_us - np.maximum(compute, memory)
+    limits = np.stack(
+        [
+            # kernels reach a larger share of the peak of compute than of bandwidth: compare at what they reach
+            np.bincount(row, compute, count) / COMPUTE_EFFICIENCY,
+            np.bincount(row, memory, count) / MEMORY_EFFICIENCY,
+            np.bincount(row, launch_us, count),
+        ]
+    ).argmax(axis=0)
+    shares = (np.bincount(row, unit_us, count) / unit_us.sum()).tolist()
+    counts = np.bincount(row, minlength=count).tolist()
+    rows = [
+        OperatorShare(
+            f"{operator} (backward)" if is_backward else operator,
+            counts[number], latency_ms * shares[number], shares[number], BOUNDS[limits[number]],
+        )
+        for (operator, is_backward), number in numbers.items()
+    ]  # fmt: skip
+    return tuple(sorted(rows, key=lambda share: -share.latency_ms))

@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -96,8 +97,12 @@ class Reach:
 
     def _found(self, features: Rows) -> NDArray[np.intp]:
         """The row of each unit's key, −1 where it has none."""
-        positions = {tuple(key): position for position, key in enumerate(self.keys.tolist())}
+        positions = self._positions
         return np.array([positions.get(tuple(key), -1) for key in _keys(features).tolist()], np.intp)
+
+    @cached_property
+    def _positions(self) -> dict[tuple[int, ...], int]:
+        return {tuple(key): position for position, key in enumerate(self.keys.tolist())}
 
     def _excess(self, features: Rows) -> NDArray[np.float32]:
         """By unit and size the octaves beyond the range, with the margin taken off."""

@@ -2,15 +2,16 @@
 
 from foretell.rendering.html.report_choices import advice_section, batches_section, devices_section
 from foretell.rendering.html.report_content import Report
-from foretell.rendering.html.report_parts import brief, entries, figure, number, section, span
+from foretell.rendering.html.report_parts import brief, entries, figure, mib_text, number, section, span
 from foretell.rendering.html.report_style import REPORT_CSS
 from foretell.rendering.html.report_work import memory_section, roofline_section, time_section
 from foretell.rendering.svg.canvas import safe
+from foretell.rendering.words import fit_sentence, source_of
 from foretell.units import engineering
 
 _LINKS = (
-    ("summary", "Summary"), ("memory", "Memory"), ("time", "Time"), ("roofline", "Roofline"), ("batches", "Batch size"),
-    ("devices", "Devices"), ("advice", "Where to run it"), ("provenance", "Provenance"),
+    ("verdict", "Verdict"), ("summary", "Summary"), ("memory", "Memory"), ("time", "Time"), ("roofline", "Roofline"),
+    ("batches", "Batch size"), ("devices", "Devices"), ("advice", "Where to run it"), ("provenance", "Provenance"),
 )  # fmt: skip
 # A second line of defence after escaping: whatever a name in a model contains, the page loads and runs nothing.
 _CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -21,7 +22,7 @@ _ERRORS = {"latency_ms": "latency", "memory_mib": "memory", "power_w": "power", 
 def report_page(report: Report) -> str:
     """The page; every text that comes from a model is escaped."""
     parts = (
-        _summary(report), memory_section(report), time_section(report), roofline_section(report),
+        _verdict(report), _summary(report), memory_section(report), time_section(report), roofline_section(report),
         batches_section(report),
         devices_section(report), advice_section(report), _provenance(report),
     )  # fmt: skip
@@ -52,6 +53,21 @@ def _header(report: Report) -> str:
     )
 
 
+def _verdict(report: Report) -> str:
+    """Three lines: does it fit, how fast is it, where would one run it."""
+    prediction, latency = report.prediction, report.prediction.latency_ms
+    lines = [f'<span class="fits-{prediction.fits}">{safe(fit_sentence(prediction))}</span>'] if prediction.fits else []
+    if latency is not None and prediction.throughput_per_s is not None:
+        what = "a training step" if prediction.mode == "training" else f"a batch of {prediction.batch_size}"
+        per_s = f"{number(prediction.throughput_per_s.value)} items a second"
+        lines.append(safe(f"Takes {number(latency.value)} ms ({span(latency)}) for {what}: {per_s}."))
+    if report.advice is not None and report.advice.rows:
+        best = report.advice.rows[0]
+        usd = "" if best.usd is None else f", {number(best.usd.value)} $ for {report.advice.amount}"
+        lines.append(safe(f"Cheapest: {best.place} ({best.instance}), batch {best.batch_size}{usd}."))
+    return f'<section id="verdict"><h2>Verdict</h2><p class="verdict">{"<br>".join(lines)}</p></section>'
+
+
 def _summary(report: Report) -> str:
     prediction = report.prediction
     item = (
@@ -59,10 +75,11 @@ def _summary(report: Report) -> str:
         if prediction.energy_j and prediction.batch_size > 1
         else ""
     )
+    capacity = "" if prediction.capacity_mib is None else f"of {mib_text(prediction.capacity_mib)}"
     figures = (
         ("Latency", prediction.latency_ms, "ms", ""),
         ("Throughput", prediction.throughput_per_s, "items/s", ""),
-        ("Memory", prediction.device_memory_mib or prediction.memory_mib, "MiB", ""),
+        ("Device memory" if prediction.device_memory_mib else "Peak memory", prediction.need_mib, "MiB", capacity),
         ("Energy", prediction.energy_j, "J", item),
         ("Power", prediction.power_w, "W", ""),
         ("Occupancy", prediction.occupancy, "%", ""),
@@ -73,8 +90,10 @@ def _summary(report: Report) -> str:
     missing = [label.lower() for label, estimate, *_ in figures if estimate is None]
     rows = [
         (
-            "Predictor",
-            f"{safe(prediction.predictor)}, {'measured' if prediction.source == 'measured' else _accuracy(report)}",
+            "From",
+            "measured"
+            if prediction.source == "measured"
+            else f"{source_of(prediction.predictor)}: {_accuracy(report)}",
         )
     ]
     rows.append(
@@ -95,8 +114,10 @@ def _summary(report: Report) -> str:
 def _accuracy(report: Report) -> str:
     error = report.provenance.held_out.get("latency_ms")
     if error is None:
-        return "extrapolated: it was not fitted to measurements of this device"
-    return f"{error:.1%} mean error of the latency for architectures that it was not fitted to"
+        return "extrapolated, not fitted to measurements of this device"
+    median = report.provenance.held_out.get("latency_ms_median")
+    middle = "" if median is None else f" (median {median:.1%})"
+    return f"{error:.1%}{middle} mean error of the latency for architectures that it was not fitted to"
 
 
 def _provenance(report: Report) -> str:

@@ -72,8 +72,11 @@ def batches_section(report: Report) -> str:
         )
     elif too_large:
         content.append(note("It does not fit at any batch size.", alarm=True))
+    unsure = [row for row in report.batches if row.prediction.fits == "perhaps"]
+    if unsure:
+        content.append(note(f"Batch {unsure[0].name} perhaps does not fit: the interval crosses the capacity."))
     columns = [Column("batch", "number"), Column("latency, ms", "number"), Column("items/s", "number"),
-               Column("memory, MiB", "number"), Column("J an item", "number", minor=True)]  # fmt: skip
+               Column("device memory, MiB", "number"), Column("J an item", "number", minor=True)]  # fmt: skip
     has_occupancy = any(row.prediction.occupancy is not None for row in report.batches)
     if has_occupancy:
         columns.append(Column("occupancy, %", "number", minor=True))
@@ -82,7 +85,7 @@ def batches_section(report: Report) -> str:
     lines = []
     for row in report.batches:
         prediction = row.prediction
-        need = value(row.need_mib)
+        need = value(row.need_mib) + ("<small>perhaps too much</small>" if prediction.fits == "perhaps" else "")
         cells = (row.name, with_range(prediction.latency_ms), with_range(prediction.throughput_per_s),
                  need if row.fits is not False else f'<span class="bad">{need}</span>',
                  value(prediction.energy_j, prediction.batch_size),
@@ -108,7 +111,7 @@ def devices_section(report: Report) -> str:
     ranked = sorted(report.devices, key=lambda row: (row.fits is False, _latency(row.prediction)))
     fastest = min((_latency(row.prediction) for row in ranked if row.fits is not False), default=0.0)
     columns = (Column("device"), Column("latency, ms", "number"), Column("items/s", "number"),
-               Column("memory", "number"), Column("W", "number"), Column("J an item", "number"),
+               Column("device memory", "number"), Column("W", "number"), Column("J an item", "number"),
                Column("speed", "share"))  # fmt: skip
     lines = []
     for row in ranked:
@@ -120,7 +123,8 @@ def devices_section(report: Report) -> str:
             continue
         filled = ABSENT
         if row.need_mib and row.capacity_mib:
-            filled = f"{row.need_mib.value / row.capacity_mib:.1%}<small>of {mib_text(row.capacity_mib)}</small>"
+            doubt = ", perhaps too much" if prediction.fits == "perhaps" else ""
+            filled = f"{row.need_mib.value / row.capacity_mib:.1%}<small>of {mib_text(row.capacity_mib)}{doubt}</small>"
         cells = (name, with_range(prediction.latency_ms), value(prediction.throughput_per_s), filled,
                  value(prediction.power_w), value(prediction.energy_j, prediction.batch_size),
                  share_bar(fastest / _latency(prediction)))  # fmt: skip

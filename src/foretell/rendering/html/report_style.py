@@ -29,6 +29,10 @@ border-bottom:1px solid var(--line);font-size:.9375rem}
 a{color:var(--mark);text-decoration:none}
 a:hover,a:focus-visible{text-decoration:underline}
 section{padding:3.5rem 0 0}
+.verdict{max-width:none;font-size:1.125rem;line-height:1.75;overflow-wrap:anywhere}
+.verdict span{font-weight:650}
+.fits-yes{color:#157a3c}.fits-perhaps{color:#9a5b00}.fits-no{color:var(--alarm)}
+@media (prefers-color-scheme:dark){.fits-yes{color:#57c785}.fits-perhaps{color:#e0a33e}}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(10.5rem,1fr));gap:2.25rem 2rem;margin:2rem 0 2.5rem}
 .figure b{display:block;font-size:2rem;line-height:1.2;font-weight:600;letter-spacing:-.02em;white-space:nowrap}
 .figure b small{font-size:1rem;font-weight:400;letter-spacing:0;color:var(--quiet)}

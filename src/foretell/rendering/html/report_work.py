@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from foretell.records import KernelShare, OperatorShare, UnitShare
+from foretell.records import KernelShare, OperatorShare, UnitShare, fits_into
 from foretell.rendering.html.report_content import KERNELS, ROOFLINE, Report
 from foretell.rendering.html.report_parts import (
     ABSENT,
@@ -19,6 +19,7 @@ from foretell.rendering.html.report_parts import (
 )
 from foretell.rendering.svg.canvas import safe
 from foretell.rendering.svg.roofline import draw_roofline
+from foretell.rendering.words import MEANINGS, MIG
 from foretell.units import seconds_from_ms, us
 
 _MAX_ROWS = 8
@@ -39,13 +40,14 @@ def memory_section(report: Report) -> str:
     over = need.value > capacity
     scale = max(capacity, need.high)
     content = []
-    if over:
+    fits = fits_into(need, capacity)
+    if fits == "no":
         content.append(
             note(f"It does not fit: {mib_text(need.value)} are needed, {report.device_name} has {mib_text(capacity)}.",
                  alarm=True)
         )  # fmt: skip
-    elif need.high > capacity:
-        content.append(note(f"It may not fit: up to {mib_text(need.high)} may be needed.", alarm=True))
+    elif fits == "perhaps":
+        content.append(note(f"It perhaps does not fit: up to {mib_text(need.high)} may be needed.", alarm=True))
     # What exceeds the device is drawn after what fits, in a warning colour.
     used = f'<i class="c0" style="width:{100 * min(need.value, capacity) / scale:.2f}%"></i>'
     beyond = f'<i class="over-capacity" style="width:{100 * (need.value - capacity) / scale:.2f}%"></i>' if over else ""
@@ -63,8 +65,9 @@ def memory_section(report: Report) -> str:
     )
     content += ["<h3>What the memory is used for</h3>", f'<div class="stack">{bars}</div><ul class="key">{keys}</ul>']
     if prediction.mig_reason is not None:
-        content.append(note(f"MIG profile {prediction.mig or 'none'}: {prediction.mig_reason}."))
-    lead = "The peak memory of the process while the model runs, compared with the memory of the device."
+        content.append(note(f"{MIG[:1].upper()}{MIG[1:]}: {prediction.mig or 'none'}; {prediction.mig_reason}."))
+    kind = "device memory" if prediction.device_memory_mib else "peak memory"
+    lead = f"The {kind} ({MEANINGS[kind]}), compared with what the device has."
     return section("memory", "Memory", lead, *content)
 
 

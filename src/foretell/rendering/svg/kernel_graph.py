@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from itertools import groupby
 from xml.sax.saxutils import escape, quoteattr
 
-from foretell.predictors.fusion.kernel_graph import KINDS, LEFT_OUT, Flow, Kernel, KernelGraph, shorten
+from foretell.predictors.fusion.kernel_graph import KINDS, LEFT_OUT, MAX_KERNELS, Flow, Kernel, KernelGraph, shorten
+from foretell.rendering.svg.graph_columns import fold
 from foretell.rendering.svg.graph_layout import Box, Route, lay_out
 from foretell.rendering.terminal.printable import printable
 from foretell.units import ms, seconds_from_us, size
 
 MAX_ARROWS = 2000
+MAX_BOXES = 36  # what can be read on one screen
 _MAX_LINES = 6
 _MAX_CHARACTERS = 34
 _FONT, _SMALL = 12.0, 11.0
@@ -34,9 +36,12 @@ _STYLE = (
 Line = tuple[str, str | None]  # a text, and the kind whose colour is shown before it
 
 
-def draw(graph: KernelGraph, title: str) -> str:
-    """Draw the picture. Of very many kernels and arrows some are left out; a note in the picture says so."""
-    graph = shorten(graph)
+def draw(graph: KernelGraph, title: str, most: int = MAX_BOXES) -> str:
+    """Draw the picture in columns, about as wide as a screen.
+
+    Of many kernels and arrows some are left out, repeats first; a note in the picture says so.
+    """
+    graph = shorten(graph, min(most, MAX_KERNELS))
     # If there are too many, the shortest arrows stay: long ones make the picture hard to read.
     flows = sorted(graph.flows, key=lambda flow: (flow.target - flow.source, flow.source))[:MAX_ARROWS]
     notes = [*graph.notes, "An arrow is a tensor, wider where it has more bytes: point at it to read how many."]
@@ -44,19 +49,25 @@ def draw(graph: KernelGraph, title: str) -> str:
         notes.append(f"{len(graph.flows) - len(flows)} of {len(graph.flows)} arrows are left out, the longest ones.")
     total_us = sum(kernel.time_us or 0.0 for kernel in graph.kernels)
     lines = [_lines(kernel, total_us) for kernel in graph.kernels]
-    layout = lay_out([_size_of(box_lines) for box_lines in lines], [(flow.source, flow.target) for flow in flows])
+    edges = [(flow.source, flow.target) for flow in flows]
+    layout = fold(lay_out([_size_of(box_lines) for box_lines in lines], edges), edges)
     head, head_width = _head(title, notes, graph)
     top = 2 * _MARGIN + _HEAD_LINE * (len(notes) + 2)
     width = max(layout.width, head_width) + 2 * _MARGIN
     height = top + layout.height + _MARGIN
     left = (width - layout.width) / 2
     largest = max((flow.bytes for flow in flows), default=0)
-    body = [_arrow(flow, route, largest) for flow, route in zip(flows, layout.routes)]
+    paths = [
+        layout.crossing.get(number) or (_path_in_lane(route) if route.lane else _path_among_boxes(route))
+        for number, route in enumerate(layout.routes)
+    ]
+    body = [_arrow(flow, path, largest) for flow, path in zip(flows, paths)]
     body += [_box(kernel, box_lines, box) for kernel, box_lines, box in zip(graph.kernels, lines, layout.boxes)]
     return "\n".join([
         '<?xml version="1.0" encoding="UTF-8"?>',
+        # a viewer scales the picture to its window, and never beyond its own size
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'
-        f' viewBox="0 0 {width:.0f} {height:.0f}">',
+        f' viewBox="0 0 {width:.0f} {height:.0f}" style="max-width:100%;max-height:100vh">',
         f"<title>{_safe(title)}</title>",
         f"<style>{_STYLE}</style>",
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8"'
@@ -139,10 +150,9 @@ def _tooltip(kernel: Kernel) -> str:
     return f"{kernel.label[:500]}: {' '.join(kernel.operators[:max_operators])}{more}"
 
 
-def _arrow(flow: Flow, route: Route, largest: int) -> str:
+def _arrow(flow: Flow, path: str, largest: int) -> str:
     # Square root: sizes of tensors span many orders of magnitude.
     stroke = 1.0 + 2.0 * math.sqrt(flow.bytes / largest) if largest else 1.0
-    path = _path_in_lane(route) if route.lane else _path_among_boxes(route)
     return (
         f'<path class="flow" d="{path}" stroke-width="{stroke:.1f}" marker-end="url(#tip)">'
         f"<title>{escape(size(flow.bytes))}</title></path>"

@@ -20,7 +20,7 @@ _ROWS = {
     "host_latency_ms": ("eager latency on this host", "ms"),
     "throughput_per_s": ("throughput", "items/s"),
     "memory_mib": ("peak memory", "MiB"),
-    "device_memory_mib": ("memory as nvidia-smi shows it", "MiB"),
+    "device_memory_mib": ("device memory", "MiB"),
     "process_peak_mib": ("peak memory of the process", "MiB"),
     "energy_j": ("energy", "J"),
     "power_w": ("power", "W"),

@@ -14,19 +14,11 @@ from foretell.graph import Cost, CostTable
 from foretell.records import Estimate, Parallelism, Prediction
 from foretell.rendering.terminal.numbers import number
 from foretell.rendering.terminal.printable import printable
+from foretell.rendering.words import QUANTITIES, fit_sentence
 from foretell.units import bytes_from_mib, engineering, seconds_from_ms, size, us
 
 PLAIN_WIDTH = 120
-_NAMES = {
-    "latency_ms": ("latency", "ms"),
-    "host_latency_ms": ("eager latency (host)", "ms"),
-    "throughput_per_s": ("throughput", "items/s"),
-    "memory_mib": ("peak memory", "MiB"),
-    "device_memory_mib": ("memory as nvidia-smi shows it", "MiB"),
-    "energy_j": ("energy", "J"),
-    "power_w": ("power", "W"),
-    "occupancy": ("occupancy", "%"),
-}
+_FIT_STYLES = {"yes": "bold green", "perhaps": "bold yellow", "no": "bold red"}
 
 
 def console() -> Console:
@@ -37,7 +29,7 @@ def console() -> Console:
 
 
 def show_prediction(prediction: Prediction, model: str) -> None:
-    """Print a box with the numbers, a bar for the memory, and where the time goes."""
+    """Print whether it fits, a box with the numbers, a bar for the memory, and where the time goes."""
     part = f" {prediction.slice}" if prediction.slice else ""
     where = f"{prediction.device}{part} · {prediction.mode} · batch {prediction.batch_size} · {prediction.dtype}"
     if prediction.optimizer:
@@ -49,7 +41,7 @@ def show_prediction(prediction: Prediction, model: str) -> None:
     metrics.add_column(justify="right")
     metrics.add_column()
     metrics.add_column(style="dim")
-    for name, (label, unit) in _NAMES.items():
+    for name, (label, unit) in QUANTITIES.items():
         estimate: Estimate | None = getattr(prediction, name)
         if estimate is not None:
             metrics.add_row(label, number(estimate.value), unit, f"{number(estimate.low)} – {number(estimate.high)}")
@@ -60,6 +52,9 @@ def show_prediction(prediction: Prediction, model: str) -> None:
     heading = Text(printable(where), style="bold")
     content: list[RenderableType] = [heading, Text(), metrics, Text(), _memory_bar(prediction), counted]
     out = console()
+    said = fit_sentence(prediction)
+    if said:
+        out.print(Text(printable(said), style=_FIT_STYLES[prediction.fits or "yes"]), soft_wrap=True)
     out.print(
         Panel(
             Group(*content),
@@ -108,12 +103,13 @@ def gain(latency_ms: float, eager_ms: float) -> str:
 
 def _memory_bar(prediction: Prediction, width: int = 40) -> Text:
     capacity = prediction.facts.get("memory_capacity_mib", 0.0)
-    if prediction.memory_mib is None or not capacity:
+    need = prediction.need_mib
+    if need is None or not capacity:
         return Text()
-    share = prediction.memory_mib.value / capacity
+    share = need.value / capacity
     # At least one block, so that small models are visible.
     filled = min(width, max(1, round(share * width)))
-    text = Text("memory  ")
+    text = Text("device memory  " if prediction.device_memory_mib else "peak memory  ")
     text.append("█" * filled, style="red" if share > 1 else "green")
     text.append("░" * (width - filled), style="dim")
     text.append(f"  {share:.1%} of {size(bytes_from_mib(capacity))}")

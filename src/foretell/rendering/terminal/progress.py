@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from foretell.rendering.terminal.printable import printable
@@ -11,14 +11,14 @@ PLAIN_LINE_AFTER_S = 15.0  # most commands are faster: logs and pipes stay free 
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
-    """Show that ``what`` is in progress."""
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """Show that ``what`` is in progress; what is yielded shows another text on a terminal."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.text import Text
 
-        with Console(stderr=True).status(Text(printable(f"{what} …")), spinner="dots"):
-            yield
+        with Console(stderr=True).status(Text(printable(f"{what} …")), spinner="dots") as status:
+            yield lambda text: status.update(Text(printable(f"{text} …")))
         return
     line = printable(f"foretell: still {what[0].lower()}{what[1:]} …")
     timer = threading.Timer(PLAIN_LINE_AFTER_S, lambda: print(line, file=sys.stderr))  # noqa: T201
@@ -26,6 +26,6 @@ def working(what: str) -> Iterator[None]:
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield lambda _: None
     finally:
         timer.cancel()

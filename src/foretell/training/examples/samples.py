@@ -23,6 +23,7 @@ from foretell.features.versions import FEATURES_VERSION
 from foretell.files import write_whole
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.sample import TRUTHS, Sample
+from foretell.predictors.unit.pace import REFERENCE_MS
 from foretell.profiling.zoos.wild.zoo import judges
 from foretell.records import Target
 from foretell.training.examples.graphs import GraphKey
@@ -31,7 +32,6 @@ from foretell.training.examples.workloads import Example, Row, measured_rows, re
 _TABLES = ("measurements", "kernels", "kernel_nodes", "graphs")
 BENCH = "synthetic-operators"
 UNIT_TIMES_VERSION = 2  # raise it when units get other times from the same traces
-REFERENCE_MS = 0.14  # a product of 192 × 192 matrices in fp32 on one core; times on CPUs are brought to this pace
 _WHOLE = ("cuda-graph", "cpu-timer")  # sources of a latency that is one run of the whole model
 Log = Callable[[str], None]
 

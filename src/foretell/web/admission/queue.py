@@ -13,7 +13,7 @@ from foretell.web.admission.clients import CLIENT, Shares
 from foretell.web.admission.metrics import Metrics
 from foretell.web.admission.pool import Pool
 from foretell.web.admission.uploads import Upload, Uploads
-from foretell.web.questions import UPLOAD, Question
+from foretell.web.questions import UPLOAD, AnyQuestion
 from foretell.web.refusals import BusyError, RefusedError, TooManyError
 from foretell.web.settings import Settings
 
@@ -66,7 +66,7 @@ class RequestQueue:
         with self.places.hold(client):
             yield
 
-    async def ask(self, kind: str, question: Question, uploaded: Mapping[str, Upload] | None = None) -> str:
+    async def ask(self, kind: str, question: AnyQuestion, uploaded: Mapping[str, Upload] | None = None) -> str:
         """The answer to a question; ``uploaded`` has the files that came with it, by field."""
         files = dict(uploaded or {})
         for name, spec in question.sources().items():

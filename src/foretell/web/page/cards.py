@@ -1,29 +1,28 @@
 """Web: answers as HTML for the page: figures with intervals, tables and charts. Every text is escaped."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from foretell.advisors.placement import Advice, Refused
 from foretell.rendering.svg.canvas import number, safe
 from foretell.rendering.svg.charts import Axis, Bar, Series, bar_chart, xy_chart
+from foretell.rendering.words import MEANINGS, MIG, QUANTITIES, fit_text, source_of
+from foretell.units import bytes_from_mib, size
 
-UNITS = {
-    "latency_ms": ("latency", "ms"),
-    "host_latency_ms": ("latency, eager", "ms"),
-    "throughput_per_s": ("throughput", "items/s"),
-    "memory_mib": ("memory", "MiB"),
-    "device_memory_mib": ("device memory", "MiB"),
-    "energy_j": ("energy", "J"),
-    "power_w": ("power", "W"),
-    "occupancy": ("occupancy", "%"),
-}
+_RANKED = {"usd_per_million": "dollars", "kwh_per_million": "kWh", "kg_co2e_per_million": "kg CO₂e"}
+_SERVING = {
+    "ttft_ms": ("first token after", "ms"), "tpot_ms": ("then a token every", "ms"),
+    "tokens_per_s": ("tokens a second", ""), "requests_per_s": ("requests a second", ""),
+    "energy_j_per_token": ("energy of a token", "J"), "usd_per_million_tokens": ("a million tokens", "$"),
+    "gco2_per_thousand_tokens": ("a thousand tokens", "g CO₂e"),
+}  # fmt: skip
 FACTS = {"parameters": "parameters", "macs": "MACs", "flops": "FLOPs"}
 ABSENT = "–"
 _FIGURES = ("latency_ms", "throughput_per_s", "device_memory_mib", "memory_mib", "energy_j", "power_w", "occupancy")
+_FIT_NOTES = {"perhaps": "perhaps does not fit", "no": "does not fit"}
 _MAX_FIGURES = 6
 _MAX_OPERATORS = 8
 _MAX_CHOICES = 8
-_MAX_REASONS = 5
 _WIDTH = 480  # of charts: narrow enough that the text stays legible on a phone
 
 Values = Mapping[str, Any]
@@ -33,10 +32,13 @@ def show_prediction(prediction: Values, rows: Sequence[Values]) -> str:
     """One prediction, and a sweep over devices and batch sizes around it."""
     same_batch = [row for row in rows if row["batch_size"] == prediction["batch_size"]]
     same_device = [row for row in rows if row["device"] == prediction["device"]]
-    parts = [_head(prediction["model"], _where(prediction)), _figures(prediction)]
+    parts = [_head(prediction["model"], _where(prediction)), _verdict(prediction), _figures(prediction)]
+    sure = [row["batch_size"] for row in same_device if row["verdict"] == "yes"]
+    if sure and len(same_device) > 1:
+        parts.append(_line(f"The largest batch that surely fits, of those tried: {max(sure)}."))
     if prediction.get("mig_profile"):
         profile = prediction["mig_profile"]
-        parts.append(_line(f"MIG profile: {profile['name'] or 'none'}; {profile['reason']}"))
+        parts.append(_line(f"{_sentence(MIG)}: {profile['name'] or 'none'}; {profile['reason']}"))
     charts = []
     if len(same_batch) > 1:
         parts.append(_devices(same_batch))
@@ -60,7 +62,7 @@ def show_comparison(comparison: Values) -> str:
     if names[0] == names[1]:
         names = [f"{name} ({place})" for name, place in zip(names, ("first", "second"))]
     rows = []
-    for key, (label, unit) in UNITS.items():
+    for key, (label, unit) in QUANTITIES.items():
         if key in first or key in second:
             cells = [_with_interval(model.get(key)) for model in (first, second)]
             rows.append((f"{label}{f', {unit}' if unit else ''}", *cells, _times(comparison["times"].get(key))))
@@ -68,9 +70,9 @@ def show_comparison(comparison: Values) -> str:
         bar_chart(
             [Bar(name, model[key]["value"], "", model[key]["low"], model[key]["high"])
              for name, model in zip(names, (first, second)) if key in model],
-            title=UNITS[key][0].capitalize(), unit=UNITS[key][1], width=_WIDTH,
+            title=QUANTITIES[key][0].capitalize(), unit=QUANTITIES[key][1], width=_WIDTH,
         )
-        for key in ("latency_ms", "memory_mib", "energy_j")
+        for key in ("latency_ms", "device_memory_mib", "energy_j")
         if key in first and key in second
     ]  # fmt: skip
     ratio = comparison["times"].get("latency_ms")
@@ -82,7 +84,8 @@ def show_comparison(comparison: Values) -> str:
         if key in comparison["times"]
     ]
     table = _table(("", *names, "times"), rows) + _line(" · ".join(sizes))
-    return _page(_head(headline, _where(first)), table, _grid(charts), _notes(list(warnings)), _source(first))
+    verdicts = "".join(dict.fromkeys(map(_verdict, (first, second))))
+    return _page(_head(headline, _where(first)), verdicts, table, _grid(charts), _notes(list(warnings)), _source(first))
 
 
 def show_sharing(sharing: Values) -> str:
@@ -107,43 +110,53 @@ def show_sharing(sharing: Values) -> str:
         [sharing["device"], sharing["method"], first["mode"], f"batch {first['batch_size']}", first["dtype"]]
     )
     chart = bar_chart(bars, title="One run of each model", unit="ms", width=_WIDTH)
-    return _page(_head(headline, where), _table(head, rows), _grid([chart]), _notes(sharing["warnings"]))
+    need, tone = sharing.get("memory_mib"), "yes" if sharing["fits"] else "no"
+    of = f": about {size(bytes_from_mib(need['value']))} of device memory together" if need else ""
+    said = f"{'Both fit' if sharing['fits'] else 'They do not fit together'} on {sharing['device']}{of}."
+    verdict = f"<p class='ft-verdict ft-{tone}'>{safe(said)}</p>"
+    return _page(_head(headline, where), verdict, _table(head, rows), _grid([chart]), _notes(sharing["warnings"]))
 
 
 def show_advice(advice: Values, model: str) -> str:
-    """The best places, the front of latency against cost, and why the other places were refused."""
-    choices = advice["choices"]
+    """The best places, the front of latency against what is ranked by, and what is excluded."""
+    choices, ranked_by = advice["choices"], advice.get("ranked_by", "usd_per_million")
     if not choices:
         return _page(_head(f"{model}: no place meets the requirements", ""), _reasons(advice["refused"]))
+    label = _RANKED[ranked_by]
     best = choices[0]
     where = best["place"]
     rows = [
         (
-            choice["place"] + ("" if choice["calibrated"] else " ≈"),
-            choice["instance"], str(choice["batch_size"]), _with_interval(choice["latency_ms"]),
-            _with_interval(choice["usd_per_million"]), _value(choice["kwh_per_million"]),
+            choice["place"] + ("" if choice["calibrated"] else " ≈") + (" +" if choice["incomplete"] else ""),
+            choice["instance"], _with_interval(choice["usd_per_million"]), _with_interval(choice["latency_ms"]),
+            str(choice["batch_size"]), _value(choice["kwh_per_million"]),
             _value(choice["kg_co2e_per_million"]), _value(choice["instances"]),
         )
         for choice in choices[:_MAX_CHOICES]
     ]  # fmt: skip
-    head = ("where", "instance", "batch", "ms", "$ a million", "kWh", "kg CO₂e", "instances")
-    front = [choice for choice in advice["front"] if choice["usd_per_million"]]
+    head = ("where", "instance", "$ a million", "latency, ms", "batch", "kWh", "kg CO₂e", "instances")
+    front = [choice for choice in advice["front"] if choice[ranked_by]]
     chart = xy_chart(
         [
             Series(
                 "not beaten in both",
-                [(choice["latency_ms"]["value"], choice["usd_per_million"]["value"]) for choice in front],
+                [(choice["latency_ms"]["value"], choice[ranked_by]["value"]) for choice in front],
                 "points",
                 notes=[f"{choice['place']}, batch {choice['batch_size']}" for choice in front],
             )
         ],
         Axis("latency, ms", log=True),
-        Axis("$ a million inferences", log=True),
-        title="Latency against cost",
+        Axis(f"{label} a million inferences", log=True),
+        title=f"Latency against {label}",
         width=_WIDTH,
         height=320,
     )
-    summary = f"{len(choices)} places meet the requirements; ≈ extrapolated: the device was not measured"
+    summary = (
+        f"{len(choices)} places meet the requirements, ranked by {label} a million inferences; ≈ extrapolated: the "
+        "device was not measured"
+    )
+    if any(choice["incomplete"] for choice in choices[:_MAX_CHOICES]):
+        summary += "; + the price leaves out the machine, so it is ranked last"
     title = f"{model}: {where}, batch {best['batch_size']}"
     return _page(
         _head(title, summary),
@@ -151,6 +164,43 @@ def show_advice(advice: Values, model: str) -> str:
         _grid([chart] if front else []),
         _notes(advice["notes"]),
         _reasons(advice["refused"]),
+    )
+
+
+def show_serving(answer: Values) -> str:
+    """A language model as engines serve it."""
+    fits, gpus, least = answer["fits"], answer["gpus"], answer.get("smallest_gpus")
+    where = f"{gpus} × {answer['device']}"
+    headline = f"{answer['model']} fits on {where}" if fits else f"{answer['model']} does not fit on {where}"
+    if not fits:
+        headline += f"; it takes {least} of them" if least else "; nor on 8 of them: take a larger GPU or int4 weights"
+    line = (
+        f"{answer['input_tokens']:,} tokens in, {answer['output_tokens']:,} out, {answer['concurrency']:,} requests "
+        f"at a time · weights in {answer['weights']}"
+    )
+    shown = [(label, unit, answer[key]) for key, (label, unit) in _SERVING.items() if key in answer]
+    cards = "".join(_card(label, unit, estimate) for label, unit, estimate in shown)
+    memory = answer["memory_mib_per_gpu"]
+    facts = [
+        f"Weights: {size(bytes_from_mib(answer['weights_mib']))} in all; a token of the cache: "
+        f"{size(bytes_from_mib(answer['kv_cache_mib_per_token']))}.",
+        f"Memory of each GPU: about {size(bytes_from_mib(memory['value']))}; it holds "
+        f"{answer['max_concurrency']:,} requests of this length at a time.",
+    ]
+    if answer.get("offer"):
+        facts.append(f"Dollars are those of {answer['offer']}.")
+    tone = "yes" if fits else "no"
+    verdict = f"<p class='ft-verdict ft-{tone}'>{safe(headline)}.</p>"
+    return _page(_head(answer["model"], line), verdict, f"<div class='ft-cards'>{cards}</div>",
+                 *(_line(fact) for fact in facts), _notes(answer["warnings"]))  # fmt: skip
+
+
+def show_progress(text: str, seconds: int) -> str:
+    """What is shown while an answer is made."""
+    waited = f"{seconds} s" if seconds else ""
+    return (
+        f"<div class='ft ft-busy' role='status'><div class='ft-bar' aria-hidden='true'></div>"
+        f"<p>{safe(text)}</p><span>{waited}</span></div>"
     )
 
 
@@ -183,12 +233,29 @@ def _figures(prediction: Values) -> str:
     keys = [
         key for key in _FIGURES if key in prediction and not (key == "memory_mib" and "device_memory_mib" in prediction)
     ]
-    cards = [
-        f"<div class='ft-card'><span>{safe(UNITS[key][0])}</span><b>{number(prediction[key]['value'])}"
-        f"<small> {safe(UNITS[key][1])}</small></b><i>{_range(prediction[key])}</i></div>"
-        for key in keys[:_MAX_FIGURES]
-    ]
+    cards = []
+    for key in keys[:_MAX_FIGURES]:
+        label, unit = QUANTITIES[key]
+        capacity = prediction.get("capacity_mib") if key in ("device_memory_mib", "memory_mib") else None
+        of = f"of {size(bytes_from_mib(capacity))}" if capacity else ""
+        cards.append(_card(label, unit, prediction[key], of, MEANINGS.get(label, "")))
     return f"<div class='ft-cards'>{''.join(cards)}</div>"
+
+
+def _card(label: str, unit: str, estimate: Values, aside: str = "", meaning: str = "") -> str:
+    """One value, large, with its interval; ``meaning`` is shown when a pointer rests on it."""
+    title = f" title='{safe(meaning)}'" if meaning else ""
+    more = f"<i>{safe(aside)}</i>" if aside else ""
+    return (
+        f"<div class='ft-card'{title}><span>{safe(label)}</span><b>{number(estimate['value'])}"
+        f"<small> {safe(unit)}</small></b><i>{_range(estimate)}</i>{more}</div>"
+    )
+
+
+def _verdict(prediction: Values) -> str:
+    """Whether it fits, first and in colour."""
+    said = fit_text(prediction)
+    return f"<p class='ft-verdict ft-{safe(prediction['fits'])}'>{safe(said)}</p>" if said else ""
 
 
 def _over_batches(rows: Sequence[Values], prediction: Values) -> str:
@@ -208,10 +275,15 @@ def _over_batches(rows: Sequence[Values], prediction: Values) -> str:
 def _devices(rows: Sequence[Values]) -> str:
     keys = ("latency_ms", "throughput_per_s", "device_memory_mib", "energy_j")
     body = [
-        (row["device"], *(_with_interval(_estimate(row, key)) for key in keys), row["predictor"], _fits(row))
+        (row["device"], *(_with_interval(_estimate(row, key)) for key in keys), _capacity(row), _fits(row))
         for row in rows
     ]
-    return _table(("device", "ms", "items/s", "MiB", "J", "by", ""), body)
+    head = ("device", "latency, ms", "items/s", "device memory, MiB", "energy, J", "capacity", "")
+    return _table(head, body)
+
+
+def _capacity(row: Values) -> str:
+    return ABSENT if row["capacity_mib"] is None else size(bytes_from_mib(row["capacity_mib"]))
 
 
 def _estimate(row: Values, key: str) -> Values | None:
@@ -219,7 +291,7 @@ def _estimate(row: Values, key: str) -> Values | None:
 
 
 def _fits(row: Values) -> str:
-    return "does not fit" if row["fits"] is False else ""
+    return _FIT_NOTES.get(row["verdict"] or "yes", "")
 
 
 def _with_interval(estimate: Values | None) -> str:
@@ -266,23 +338,19 @@ def _notes(texts: Sequence[str]) -> str:
 
 
 def _reasons(refused: Sequence[Values]) -> str:
-    """Why places were refused, the most frequent reason first."""
-    if not refused:
-        return ""
-    lines = []
-    counted = Counter(refusal["reason"] for refusal in refused)
-    for reason, count in counted.most_common(_MAX_REASONS):
-        first = next(refusal["place"] for refusal in refused if refusal["reason"] == reason)
-        lines.append(f"not {first}{f' and {count - 1} more' if count > 1 else ''}: {reason}")
-    if len(counted) > _MAX_REASONS:
-        lines.append(f"and {len(counted) - _MAX_REASONS} more reasons, all in the JSON")
-    return _notes(lines)
+    """What is excluded and why, in one line; all of it is in the JSON."""
+    places = tuple(Refused(refusal["place"], refusal["reason"]) for refusal in refused)
+    return _line(Advice((), places).exclusions)
 
 
 def _source(prediction: Values) -> str:
     known = f", which knows {prediction['coverage']:.0%} of the work" if prediction["coverage"] < 1 else ""
-    source = f"{prediction['source']} by {prediction['predictor']}{known}"
-    return _line(f"{source}; the true value lies in the interval nine times in ten")
+    source = "measured" if prediction["source"] == "measured" else source_of(prediction["predictor"])
+    return _line(f"{_sentence(source)}{known}; the true value lies in the interval nine times in ten.")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _page(*parts: str) -> str:

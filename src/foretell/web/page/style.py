@@ -5,9 +5,12 @@ CSS = """
 .ft svg.chart { display: block; width: 100%; height: auto; }
 .ft svg.chart .ch-f-paper { fill: transparent; }
 .gradio-container { max-width: 1360px !important; margin: 0 auto !important; }
-.ft-answer:has(.ft-empty) .ft-save, .ft-answer:has(.ft-result .ft-problem) .ft-save { display: none; }
+.ft-answer:has(.ft-empty) .ft-save, .ft-answer:has(.ft-result .ft-busy) .ft-save,
+.ft-answer:has(.ft-result .ft-problem) .ft-save { display: none; }
 .ft-dropbox { background: var(--block-background-fill); }
 .ft-dropbox, .ft-result, .ft-result > div:not(.ft) { padding: 0 !important; }
+.gradio-container button[role="tab"][aria-selected="true"] { color: var(--body-text-color); }
+.gradio-container .info-text { color: var(--ft-quiet); }
 .ft-title { display: flex; flex-wrap: wrap; align-items: baseline; gap: .2rem .9rem; padding: .4rem 0; }
 .ft-title h1 { font-size: 1.7rem; font-weight: 700; margin: 0; }
 .ft-title span { color: var(--ft-quiet); }
@@ -17,10 +20,10 @@ CSS = """
 .ft-cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.4rem, 1fr)); gap: .6rem; margin: .6rem 0; }
 .ft-card, .ft-charts > div { background: var(--background-fill-primary); border-radius: 10px;
   border: 1px solid var(--border-color-primary); }
-.ft-card { display: flex; flex-direction: column; padding: .6rem .8rem; }
+.ft-card { display: flex; flex-direction: column; padding: .6rem; }
 .ft-card span, .ft-card i { color: var(--ft-quiet); font-size: .82rem; font-style: normal; }
-.ft-card b { font-size: 1.45rem; font-weight: 650; white-space: nowrap; }
-.ft-card small { font-size: .85rem; font-weight: 400; }
+.ft-card b { font-size: 1.45rem; font-weight: 650; overflow-wrap: anywhere; }
+.ft-card small { font-size: .78rem; font-weight: 400; white-space: nowrap; }
 .ft-scroll { overflow-x: auto; contain: inline-size; margin: .7rem 0; border-radius: 10px;
   border: 1px solid var(--border-color-primary);
   background: var(--background-fill-primary); }
@@ -39,6 +42,7 @@ CSS = """
     padding: .6rem .8rem; }
   .ft tr + tr { border-top: 1px solid var(--border-color-primary); }
   .ft td, .ft tr + tr td { display: block; padding: 0 !important; border: 0; text-align: left; }
+  .ft td.ft-text { grid-column: 1 / -1; min-width: 0; overflow-wrap: anywhere; }
   .ft td:first-child { grid-column: 1 / -1; font-weight: 600; }
   .ft td small { font-weight: 400; white-space: normal; }
   .ft td:empty { display: none; }
@@ -63,6 +67,18 @@ CSS = """
 .ft-drop button { margin-left: .4rem; padding: 0 .5rem; border-radius: 6px; cursor: pointer;
   border: 1px solid var(--border-color-primary); background: none; color: inherit; }
 .ft-drop em { display: block; font-style: normal; color: #d97706; }
+.ft-verdict { margin: .3rem 0 .7rem; padding: .55rem .8rem; border-radius: 10px; font-weight: 600;
+  overflow-wrap: anywhere; border-left: 4px solid; }
+.ft-yes { border-color: #15803d; background: color-mix(in srgb, #15803d 12%, transparent); }
+.ft-perhaps { border-color: #b45309; background: color-mix(in srgb, #b45309 14%, transparent); }
+.ft-no { border-color: #b91c1c; background: color-mix(in srgb, #b91c1c 12%, transparent); }
+.ft-busy { padding: 2rem 1rem; text-align: center; color: var(--ft-quiet); border-radius: 10px;
+  border: 1px dashed var(--border-color-primary); }
+.ft-busy p { margin: .8rem 0 .2rem; }
+.ft-bar { height: 4px; border-radius: 2px; background: linear-gradient(90deg, transparent, var(--color-accent),
+  transparent) 0 / 40% 100% no-repeat; animation: ft-run 1.4s linear infinite; }
+@keyframes ft-run { from { background-position: -60% 0; } to { background-position: 160% 0; } }
+@media (prefers-reduced-motion: reduce) { .ft-bar { animation: none; } }
 .ft-foot { color: var(--ft-quiet); font-size: .85rem; text-align: center; padding: .6rem 0; }
 @media (max-width: 640px) { .gradio-container { padding: .6rem !important; }
   .ft th, .ft td { padding: .35rem .5rem; } }
@@ -91,6 +107,7 @@ const send = async (file) => {
     const found = await answer.json();
     if (!answer.ok) { props.note = found.error; return; }
     props.name = found.name; props.note = ''; props.value = found.model;
+    trigger('upload');
   } catch (error) {
     props.note = 'The file could not be sent: it may be too large for this server.';
   }
@@ -110,6 +127,14 @@ for (const name of ['dragover', 'dragleave', 'drop']) {
   });
 }
 window.addEventListener('pagehide', forget);
+"""
+
+# A name is typed after a file was dropped: the file goes, for the later of both is meant.
+FORGET_SCRIPT = """
+(upload) => {
+  if (upload) fetch('api/uploads/' + upload.slice(7), {method: 'DELETE', keepalive: true});
+  return '';
+}
 """
 
 # The text came with the answer, so the server writes no file for the download.

@@ -38,6 +38,10 @@ class Tabs:
             lambda: self._share(model_of(spec, upload), model_of(other, other_upload), *rest)
         )
 
+    async def serve(self, model: str, *rest: Any) -> tuple[str, str]:
+        """A language model as engines serve it."""
+        return await self._catch_errors(lambda: self._serve(model, *rest))
+
     async def advise(self, spec: str, upload: str, *rest: Any) -> tuple[str, str]:
         """Where to serve a model."""
         return await self._catch_errors(lambda: self._advise(model_of(spec, upload), *rest))
@@ -87,9 +91,22 @@ class Tabs:
         comparison = json.loads(await self._ask("compare", {**question_fields(model, device, *rest), "other": other}))
         return show.show_comparison(comparison), json.dumps(comparison, indent=1)
 
-    async def _share(self, model: str, other: str, device: str, *rest: Any) -> tuple[str, str]:
-        sharing = json.loads(await self._ask("share", {**question_fields(model, device, *rest), "other": other}))
+    async def _share(
+        self, model: str, other: str, device: str, batch_size: float, dtype: str, mode: str, method: str
+    ) -> tuple[str, str]:
+        fields = question_fields(model, device, batch_size, dtype, mode)
+        sharing = json.loads(await self._ask("share", {**fields, "other": other, "method": method}))
         return show.show_sharing(sharing), json.dumps(sharing, indent=1)
+
+    async def _serve(
+        self, model: str, device: str, input_tokens: float, output_tokens: float, concurrency: float,
+        gpus: str, weights: str, engine: str,
+    ) -> tuple[str, str]:  # fmt: skip
+        fields: Values = {"model": (model or "").strip(), "device": device, "engine": engine}
+        fields |= {"input_tokens": input_tokens, "output_tokens": output_tokens, "concurrency": concurrency}
+        fields |= {name: value for name, value in (("gpus", gpus), ("weights", weights)) if value}
+        answer = json.loads(await self._ask("llm", fields))
+        return show.show_serving(answer), json.dumps(answer, indent=1)
 
     async def _advise(
         self, model: str, dtype: str, slo_ms: str, rate: str, budget: str,
@@ -103,7 +120,9 @@ class Tabs:
 
 
 def model_of(spec: str, upload: str) -> str:
-    """The uploaded file if there is one, else the name that was typed."""
+    """The uploaded file or the name that was typed. The page keeps only the later of both; a client may send two."""
+    if (upload or "").strip() and (spec or "").strip():
+        raise InputError(f"There are two models: the name {spec.strip()[:80]!r} and a file. Remove one of them.")
     model = (upload or spec or "").strip()
     if not model:
         raise InputError("There is no model yet: type a spec such as timm:resnet50, or drop an ONNX file.")

@@ -203,7 +203,8 @@ def fit_metrics(samples: Sequence[Sample]) -> dict[str, Fit]:
     for metric in METRICS:
         known = [(sample, ratio) for sample in samples if (ratio := sample.ratio(metric)) is not None]
         if known:
-            deviation = max(_deviation(getattr(sample.base.prediction, metric)) for sample, _ in known)
+            # one workload with a part that nobody measured has a wide interval: it says little about the others
+            deviation = float(np.median([_deviation(getattr(sample.base.prediction, metric)) for sample, _ in known]))
             fits[metric] = fit(
                 [sample.base.work for sample, _ in known],
                 np.array([ratio for _, ratio in known]),

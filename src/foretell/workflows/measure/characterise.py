@@ -51,6 +51,7 @@ def ceilings_of(measured: "MeasuredCeilings") -> Ceilings:
         measured.dram_gb_per_s,
         measured.cache_gb_per_s,
         dict(measured.tflops),
+        measured.reference_ms,
     )
 
 

@@ -1,11 +1,14 @@
 """Workflows: find out what is installed, which front-ends work, and whether there is a GPU."""
 
+import importlib.util
 import platform
+import re
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
 from foretell.devices import find_device
 from foretell.errors import DeviceError, MeasurementError
@@ -55,6 +58,7 @@ class Diagnosis:
     known_gpus: tuple[str, ...]
     cache: str
     cache_entries: int
+    notes: tuple[str, ...] = ()  # what will not work although everything is installed
 
 
 def diagnose() -> Diagnosis:
@@ -72,7 +76,35 @@ def diagnose() -> Diagnosis:
         known_gpus=tuple(_device_id(name) for name in gpus),
         cache=str(folder),
         cache_entries=sum(1 for _ in folder.glob("*.fgraph")) if folder.is_dir() else 0,
+        notes=_mixed_builds(),
     )
+
+
+def _mixed_builds() -> tuple[str, ...]:
+    """Say that torch and torchvision were built for different things, because then ``import timm`` fails.
+
+    Their versions are read as text: importing torch takes seconds.
+    """
+    built = {name: _build(name) for name in ("torch", "torchvision")}
+    if not all(built.values()) or len(set(built.values())) == 1:
+        return ()
+    said = " and ".join(f"{name} is built for {build}" for name, build in built.items())
+    return (
+        f"{said}: import torchvision and import timm fail in your own code (operator torchvision::nms does not exist). "
+        "foretell repairs this for itself, also in net.py:build. To mend it, install both for the same: "
+        f"torchvision {_version('torchvision')}+{built['torch']} from PyTorch's own package index.",
+    )
+
+
+def _build(name: str) -> str | None:
+    """What a library was built for (cpu, cu130), as its version says; None if it does not."""
+    spec = importlib.util.find_spec(name) if available(name) else None
+    try:
+        text = (Path(spec.origin).parent / "version.py").read_text() if spec and spec.origin else ""
+    except OSError:
+        return None
+    found = re.search(r"__version__ = '[^'+]+\+(\w+)'", text)
+    return found[1] if found else None
 
 
 def _converters() -> dict[str, str | None]:

@@ -1,0 +1,134 @@
+"""Many predictions: another batch size, a search space, long graphs, a sweep over devices, memory. One thread.
+
+python benchmarks/many.py                     all of it, about two minutes
+python benchmarks/many.py --predictions 1000000    and the memory of so many predictions: an hour
+
+Machines differ, and so do moments of a shared one: each time is also given as a multiple of a product of matrices of
+the same run (512 × 512 × 4,096 in single precision, which takes 21 ms on the machine of ``docs/lab/0050-fast.md``).
+"""
+
+import argparse
+import importlib.util
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np
+
+import foretell
+from foretell.graph import Node, Tensor
+
+ROOT = Path(__file__).parents[1]
+ROUNDS = 25
+
+
+def search_space() -> Any:
+    """The module ``examples/search.py``."""
+    spec = importlib.util.spec_from_file_location("search", ROOT / "examples" / "search.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules["search"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """The processor's time: what others do on the machine counts less."""
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def reference() -> float:
+    left, right = np.ones((4096, 512), np.float32), np.ones((512, 512), np.float32)
+    return statistics.median(seconds(lambda: left @ right) for _ in range(9))
+
+
+def show(what: str, each_s: float, unit_s: float, more: str = "") -> None:
+    print(f"{what:58} {each_s * 1e3:9.2f} ms   {each_s / unit_s:7.2f} products  {1 / each_s:9.1f} a second  {more}")
+
+
+def repeated(blocks: int) -> foretell.Graph:
+    """A network of ten nodes a block: products, norms and activations of 64 rows."""
+    tensors = {"t0": Tensor("t0", (1, 64, 256), kind="input", batch_axis=0)}
+    nodes: list[Node] = []
+    for number in range(10 * blocks):
+        name, before = f"t{number + 1}", f"t{number}"
+        tensors[name] = Tensor(name, (1, 64, 256), batch_axis=0)
+        op = ("LayerNormalization", "MatMul", "Add", "Gelu", "MatMul", "Add", "Mul", "Softmax", "Relu", "Add")[
+            number % 10
+        ]
+        inputs: tuple[str, ...] = (before,)
+        if op == "MatMul":
+            tensors[f"w{number}"] = Tensor(f"w{number}", (256, 256), kind="parameter")
+            inputs = (before, f"w{number}")
+        elif op in ("Add", "Mul"):
+            inputs = (before, f"t{max(number - 2, 0)}")
+        nodes.append(Node(name, op, inputs, (name,)))
+    return foretell.Graph(f"{10 * blocks} nodes", tuple(nodes), tensors, ("t0",), (f"t{10 * blocks}",), 1)
+
+
+def resident_mib() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--predictions", type=int, default=4_000)
+    predictions = parser.parse_args().predictions
+    unit_s, search = reference(), search_space()
+    print(f"a product of matrices takes {unit_s * 1e3:.1f} ms")
+    resnet = foretell.load_graph(str(ROOT / "examples" / "resnet50.onnx"))
+
+    def once(batch_size: int, **options: Any) -> None:
+        foretell.predict(resnet, batch_size=batch_size, dtype="fp16", **options)
+
+    once(1000)
+    new = [seconds(lambda size=size: once(size)) for size in range(1, ROUNDS + 1)]  # type: ignore[misc]
+    show(f"ResNet-50 ({len(resnet.nodes)} nodes), another batch size", statistics.median(new), unit_s)
+    again = [seconds(lambda size=size: once(size)) for size in range(1, ROUNDS + 1)]  # type: ignore[misc]
+    show("the same batch sizes again", statistics.median(again), unit_s)
+    sizes = [(resnet, {"batch_size": size}) for size in range(101, 165)]
+    show(
+        "64 new batch sizes in one call", seconds(lambda: list(foretell.predict_many(sizes, dtype="fp16"))) / 64, unit_s
+    )
+    devices = [device.id for device in foretell.devices() if not device.is_cpu and device.is_nvidia][:64]
+    graph = foretell.load_graph(resnet, batch_size=7)
+    asked = [(graph, {"device": device}) for device in devices]
+    each_s = seconds(lambda: list(foretell.predict_many(asked, batch_size=7, dtype="fp16"))) / len(asked)
+    show(f"{len(asked)} devices, one batch size", each_s, unit_s)
+
+    rng = random.Random(0)
+    for first, count in ((0, 64), (64, 936), (1000, 1000)):
+        graphs = [search.build(search.draw(rng)) for _ in range(count)]
+        each_s = seconds(lambda: list(foretell.predict_many(graphs, dtype="fp16"))) / count  # noqa: B023
+        nodes = statistics.mean(len(graph.nodes) for graph in graphs)
+        show(f"graphs {first + 1:,} to {first + count:,} of a search space ({nodes:.0f} nodes)", each_s, unit_s)
+
+    for blocks in (100, 1_000, 10_000):
+        long = repeated(blocks)
+        took_s = seconds(lambda: list(foretell.predict_many([long], dtype="fp16")))  # noqa: B023
+        show(f"a graph of {10 * blocks:,} nodes", took_s, unit_s, f"{took_s / (10 * blocks) * 1e6:.1f} µs a node")
+
+    def stream() -> Iterator[foretell.Graph]:
+        for _ in range(predictions):
+            yield search.build(search.draw(rng))
+
+    marks: dict[int, float] = {}
+    for number, _ in enumerate(foretell.predict_many(stream(), dtype="fp16"), 1):
+        if number in {predictions // 8, predictions // 4, predictions // 2, predictions}:
+            marks[number] = resident_mib()
+    print("memory of the process after " + ", ".join(f"{n:,} predictions {mib:.0f} MiB" for n, mib in marks.items()))
+
+
+if __name__ == "__main__":
+    main()

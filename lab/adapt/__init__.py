@@ -1,0 +1,1 @@
+"""Lab: a few measurements of a device, judged."""

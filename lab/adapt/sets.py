@@ -1,0 +1,315 @@
+"""Lab: devices to judge ``foretell adapt`` on: measured workloads, and what the base says about their units.
+
+Three kinds. GeForce cards by timm's published results: whole models, whose graphs are those of our own measurements
+where image size and mode are the same. They ran under autocast, so they are described both as the product can (the
+model cast to fp16) and as they ran (autocast). NeuSight's GPUs: single operators in fp32. Slices of the H200 as devices
+of their own, by the `transfer` predictor and the model of slices.
+
+Describing thousands of units takes minutes, so it is done once; files are named by the versions of what they hold.
+"""
+
+import hashlib
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foretell.datasets.parquet_files import find_files, read_columns
+from foretell.datasets.splits import architecture_of
+from foretell.devices import Device, find_device, parse_slice
+from foretell.errors import ForetellError
+from foretell.features.pooled import POOLED_SCHEMA, Setting, pool
+from foretell.features.versions import FEATURES_VERSION
+from foretell.files import write_whole
+from foretell.graph import Graph, Node, Tensor
+from foretell.graph.ir.node import Attribute
+from foretell.graph.ir.passes import autocast, normalise
+from foretell.graph.ir.tensor import TensorKind
+from foretell.optional import require
+from foretell.predictors import best_predictor, find_predictor
+from foretell.predictors.adapted.base import base_of
+from foretell.predictors.adapted.units import Values, Work, described
+from foretell.predictors.fitted_files import read_shipped, shipped_index
+from foretell.predictors.protocol import Predictor
+from foretell.predictors.roofline import CONSTANTS_FROM
+from foretell.predictors.slices.model import on_slices
+from foretell.records import Target, Workload
+from foretell.training.examples.graphs import GraphKey, read_graphs, stored_keys
+from foretell.training.examples.workloads import workload_of
+
+VERSION = 2
+MODELS = 250  # of each of timm's runs, some at random
+OPERATORS = 700  # of each of NeuSight's devices
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One of timm's published runs."""
+
+    device: str
+    file: str
+    run: str
+    mode: str = "inference"
+    channels_last: bool = False
+    as_it_ran: bool = False  # described with autocast, not as a model cast to fp16
+    models: int = MODELS
+
+
+# of the same software; in the newer run of the 4090 models were re-parameterised before they were measured
+_3090, _4090 = "infer-amp-{}-pt240-cu124-rtx3090", "infer-amp-{}-pt240-cu124-rtx4090"
+_AS_CAST = (
+    Run("rtx-3090", "infer_rtx3090", _3090.format("nchw")),
+    Run("rtx-4090", "infer_rtx4090", _4090.format("nchw"), models=150),
+)
+RUNS: Mapping[str, Run] = {
+    "RTX 3090, inference": _AS_CAST[0],
+    "RTX 3090, inference, autocast described": replace(_AS_CAST[0], as_it_ran=True),
+    "RTX 3090, channels-last": Run(
+        "rtx-3090", "infer_rtx3090", _3090.format("nhwc"), channels_last=True, as_it_ran=True
+    ),
+    "RTX 4090, inference, autocast described": replace(_AS_CAST[1], as_it_ran=True),
+    "RTX 3090, training": Run("rtx-3090", "train_rtx3090", "train-amp-nchw-pt112-cu113-rtx3090", "training"),
+    "RTX 4090, inference": _AS_CAST[1],
+    "RTX 4090, channels-last": Run(
+        "rtx-4090", "infer_rtx4090", _4090.format("nhwc"), channels_last=True, as_it_ran=True, models=150
+    ),
+}
+NEUSIGHT = {
+    "A100-PCIE-40GB": "NVIDIA A100-PCIE-40GB", "V100-PCIE-32GB": "Tesla V100-PCIE-32GB", "T4": "Tesla T4",
+    "P100": "Tesla P100-PCIE-16GB", "P4": "Tesla P4",
+}  # fmt: skip
+SLICES = ("mps:10", "mps:20", "mps:70")
+_OVER_LAUNCH = 5.0
+_UNARY = {"gelu": "Gelu", "relu": "Relu", "tanh": "Tanh"}
+_BINARY = {"add": "Add", "mul": "Mul", "div": "Div", "pow": "Pow"}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The measured workloads of one device: groups that stay together, units, pooled features, logarithms of time.
+
+    ``ratios`` are logarithms of measured over predicted by the base; ``deviation`` is how far off it says it may be.
+    """
+
+    name: str
+    groups: tuple[str, ...]
+    works: tuple[Work, ...]
+    pooled: Values
+    ratios: Values
+    measured_ms: Values
+    deviation: float
+
+
+def judged_sets(tables: Path, store: Path, cache: Path, log: Log) -> Iterator[Judged]:
+    """Every device, from the cache where there is one."""
+    for name, run in RUNS.items():
+        yield _cached(name, cache, log, partial(_timm, tables / "timm", run, store / "graphs"))
+    for name, device in NEUSIGHT.items():
+        yield _cached(f"{name}, operators", cache, log, partial(_neusight, tables / "neusight", device))
+    for part in SLICES:
+        yield _cached(f"H200 {part}", cache, log, partial(_slices, store, part))
+
+
+Case = tuple[str, Workload, float]  # the group, the workload, and its measured milliseconds
+
+
+def _cached(name: str, cache: Path, log: Log, cases: Callable[[], Iterator[Case]]) -> Judged:
+    # another fit of the base gives other figures
+    fits = [read_shipped(file) for file in ("transfer.json", f"slices-{CONSTANTS_FROM}.json")]
+    state = (name, VERSION, FEATURES_VERSION, POOLED_SCHEMA, MODELS, OPERATORS, shipped_index()[CONSTANTS_FROM], fits)
+    key = hashlib.sha256(repr(state).encode()).hexdigest()
+    file = cache / "adapt" / f"{key[:16]}.npz"
+    if not file.exists():
+        log(f"describing {name}")
+        columns = _described(cases(), log)
+        written = io.BytesIO()
+        np.savez_compressed(written, **columns)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, written.getvalue())
+    return _judged(name, np.load(file, allow_pickle=False))
+
+
+def _described(cases: Iterator[Case], log: Log) -> dict[str, Any]:
+    groups, features, sizes, unit_us, counts, bounds, pooled, measured, predicted = ([] for _ in range(9))
+    deviation = 0.0
+    for group, workload, measured_ms in cases:
+        predictor = _base(workload)
+        try:
+            base = base_of(workload, predictor)
+        except ForetellError as error:
+            log(f"left out {group}: {str(error)[:80]}")
+            continue
+        if base is None or base.prediction.latency_ms is None or base.prediction.memory_mib is None:
+            continue
+        latency = base.prediction.latency_ms
+        deviation = stated_deviation(latency.low, latency.value, latency.high)
+        groups.append(group)
+        features.append(base.distinct.features)
+        sizes.append(len(base.distinct))
+        unit_us.append(base.unit_us)
+        counts.append(base.distinct.counts)
+        bounds.append(base.distinct.bound_us)
+        pooled.append(pool(base.distinct, base.unit_us, Setting.of(workload, base.prediction.memory_mib.value)))
+        measured.append(measured_ms)
+        predicted.append(latency.value)
+        if len(groups) % 50 == 0:
+            log(f"  {len(groups)} workloads")
+    return {
+        "groups": np.array(groups), "features": np.concatenate(features), "sizes": np.array(sizes),
+        "unit_us": np.concatenate(unit_us), "counts": np.concatenate(counts), "bounds": np.concatenate(bounds),
+        "pooled": np.array(pooled), "measured": np.array(measured), "predicted": np.array(predicted),
+        "deviation": np.array(deviation),
+    }  # fmt: skip
+
+
+def _judged(name: str, stored: Mapping[str, Any]) -> Judged:
+    from foretell.features.pooled import DistinctUnits
+
+    ends = np.cumsum(stored["sizes"])
+    columns = {column: stored[column] for column in ("features", "counts", "bounds", "unit_us")}
+    works = []
+    for begin, end in zip(ends - stored["sizes"], ends, strict=True):
+        features, counts, bounds, unit_us = (columns[column][begin:end] for column in columns)
+        units = DistinctUnits(features, counts, bounds, np.arange(len(counts)))
+        works.append(Work(described(units, unit_us), unit_us * counts))
+    measured = stored["measured"]
+    return Judged(
+        name, tuple(map(str, stored["groups"])), tuple(works), stored["pooled"].astype(np.float64),
+        np.log(measured / stored["predicted"]), measured, float(stored["deviation"]),
+    )  # fmt: skip
+
+
+def stated_deviation(low: float, value: float, high: float) -> float:
+    """The standard deviation, in logarithms, of a base whose interval holds nine in ten."""
+    return max(math.log(value / low), math.log(high / value)) / 1.645
+
+
+def _base(workload: Workload) -> Predictor:
+    if workload.target.slice is not None:
+        return on_slices(find_predictor("transfer", workload.target.device.id), workload.target.device)
+    return find_predictor(best_predictor(workload.target.device.id), workload.target.device.id)
+
+
+def _timm(tables: Path, run: Run, graphs: Path) -> Iterator[Case]:
+    table = require("pandas", extra="pandas", purpose="Reading tables").read_parquet(tables / f"{run.file}.parquet")
+    table = table[table["run"] == run.run].rename(columns=lambda name: name.removeprefix("infer_"))
+    table = table.rename(columns=lambda name: name.removeprefix("train_"))
+    known = stored_keys(graphs)
+    rows: dict[GraphKey, Any] = {}
+    for row in table.sample(len(table), random_state=1).itertuples():
+        size = int(row.img_size)
+        key = GraphKey(f"timm:{str(row.model).partition('.')[0]}", (3, size, size), run.mode)
+        if key in known and key not in rows and len(rows) < run.models:
+            rows[key] = row
+    target = Target(find_device(run.device))
+    for key, _, graph in read_graphs(graphs, list(rows)):
+        scaled = normalise(graph).with_batch(int(rows[key].batch_size))
+        if run.mode == "training":
+            workload = Workload(scaled, target, "fp16", run.mode, "sgd", run.channels_last)
+        else:
+            cast = _as_it_ran(scaled) if run.as_it_ran else scaled.with_dtype("fp16")
+            workload = Workload(cast, target, "fp16", run.mode, None, run.channels_last)
+        yield architecture_of(key.spec), workload, float(rows[key].step_time)
+
+
+def _as_it_ran(graph: Graph) -> Graph:
+    """The graph under autocast. A batch norm keeps its statistics in fp32; H200's network knows it in one precision."""
+    cast = autocast(graph, "fp16")
+    tensors = dict(cast.tensors)
+    for node in cast.nodes:
+        if node.op == "BatchNormalization" and tensors[node.outputs[0]].dtype == "fp16":
+            for name in node.inputs[1:]:
+                if name and tensors[name].dtype == "fp32":
+                    tensors[name] = replace(tensors[name], dtype="fp16")
+    return replace(cast, tensors=tensors)
+
+
+def _neusight(tables: Path, name: str) -> Iterator[Case]:
+    table = require("pandas", extra="pandas", purpose="Reading tables").read_parquet(tables / "ops.parquet")
+    table = table[(table["Device"] == name) & (table["Latency"] > 0)]
+    # the shortest times, 26 µs on an A100, are those of an empty launch: where they are large, little else is measured
+    table = table[table["Latency"] >= _OVER_LAUNCH * table["Latency"].quantile(0.01)]
+    target = Target(find_device(name))
+    # as many of each operator, so that elementwise ones do not crowd out products
+    each = OPERATORS // table["OPName"].nunique()
+    for operator, rows in table.groupby("OPName"):
+        for row in rows.sample(min(each, len(rows)), random_state=1).itertuples():
+            graph = _operator(str(operator), row)
+            if graph is not None:
+                shape = "-".join(map(str, graph.tensors["y"].shape))
+                yield f"{operator} {shape}", Workload(graph, target, "fp32"), float(row.Latency)
+
+
+def _operator(name: str, row: Any) -> Graph | None:
+    """The graph of one of NeuSight's operators; None for what has no single node here (backward of convolutions)."""
+    tensors: dict[str, Tensor] = {}
+
+    def tensor(called: str, shape: tuple[int, ...], kind: TensorKind = "input") -> str:
+        tensors[called] = Tensor(called, shape, dtype="fp32", kind=kind)
+        return called
+
+    size = int(row.B)
+    inputs: tuple[str, ...]
+    attributes: dict[str, Attribute]
+    if name in ("bmm", "linear"):
+        m, n, k = int(row.M), int(row.N), int(row.K)
+        if name == "bmm":
+            node = Node("y", "MatMul", (tensor("x", (size, m, k)), tensor("w", (size, k, n))), ("y",))
+            tensor("y", (size, m, n), "activation")
+        else:
+            node = Node("y", "Gemm", (tensor("x", (size * m, k)), tensor("w", (k, n), "parameter")), ("y",))
+            tensor("y", (size * m, n), "activation")
+    elif name == "conv":
+        side, kernel = int(row.Input_Size), int(row.Kernel_Szie)
+        stride, padding = int(row.Stride), int(row.Padding)
+        out = (side + 2 * padding - kernel) // stride + 1
+        channels, outputs = int(row.Input_Channel), int(row.Output_Channel)
+        attributes = {"kernel_shape": (kernel, kernel), "strides": (stride, stride), "pads": (padding,) * 4}
+        inputs = (
+            tensor("x", (size, channels, side, side)),
+            tensor("w", (outputs, channels, kernel, kernel), "parameter"),
+        )
+        node = Node("y", "Conv", inputs, ("y",), attributes)
+        tensor("y", (size, outputs, out, out), "activation")
+    else:
+        shape = (size, int(row.H))
+        inputs = (tensor("x", shape),)
+        if name in _BINARY:
+            inputs += (tensor("w", shape),)
+        elif name.removesuffix("u") in _BINARY:  # one operand is a number
+            inputs += (tensor("w", (), "constant"),)
+        elif name == "ln":
+            inputs += (tensor("w", shape[1:], "parameter"), tensor("b", shape[1:], "parameter"))
+        operator = {"ln": "LayerNormalization", "softmax": "Softmax", **_UNARY, **_BINARY}
+        attributes = {"axis": -1} if name in ("ln", "softmax") else {}
+        node = Node("y", operator[name if name in operator else name.removesuffix("u")], inputs, ("y",), attributes)
+        tensor("y", shape, "activation")
+    leaves = [called for called in node.inputs if tensors[called].kind == "input"]
+    return Graph.build(name, [node], tensors, leaves, ["y"])
+
+
+def _slices(store: Path, text: str) -> Iterator[Case]:
+    device: Device = find_device("h200")
+    part = parse_slice(text, device)
+    percent = float(text.partition(":")[2])
+    columns = ("workload_id", "spec", "mode", "optimizer", "dtype", "batch_size", "input_shape", "status", "method",
+               "percent", "latency_ms")  # fmt: skip
+    rows: dict[str, dict[str, Any]] = {}
+    for file in find_files(store):
+        if file.table == "slices":
+            for row in read_columns(file, columns).to_pylist():
+                if row["status"] == "ok" and row["method"] == "mps" and abs(row["percent"] - percent) < 0.5:
+                    rows.setdefault(row["workload_id"], row)
+    waiting: dict[GraphKey, list[dict[str, Any]]] = {}
+    for row in rows.values():
+        waiting.setdefault(GraphKey.of(row), []).append(row)
+    target = Target(device, part)
+    for key, _, graph in read_graphs(store, list(waiting)):
+        for row in waiting[key]:
+            yield architecture_of(row["spec"]), workload_of(row, graph, target), float(row["latency_ms"])

@@ -1,0 +1,1 @@
+"""Lab: suggestions of ``foretell improve``, predicted first and measured afterwards."""

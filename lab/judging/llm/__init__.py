@@ -1,0 +1,1 @@
+"""Lab: language models as they are served, judged."""

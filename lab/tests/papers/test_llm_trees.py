@@ -1,0 +1,71 @@
+"""Trees of the thesis' chapter 6: folds keep architectures together, and what a feature decides is found."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lab.papers.llm_trees import (
+    FITS,
+    FOLDS,
+    HARDWARE_FEATURES,
+    MODEL_FEATURES,
+    Forward,
+    _forward,
+    _hardware,
+    folds,
+    judge,
+    read_splitwise,
+)
+
+
+def forwards(count: int = 120) -> list[Forward]:
+    random = np.random.default_rng(0)
+    made = []
+    for number in range(count):
+        features = dict.fromkeys(MODEL_FEATURES, 1.0) | {"MACs": float(random.uniform(1e9, 1e12)), "batch size": 4.0}
+        truths = {"throughput": 1e15 / features["MACs"], "memory": 100.0, "energy": float("nan")}
+        made.append(Forward(features, truths, f"family {number % 12}"))
+    return made
+
+
+def test_all_rows_of_an_architecture_are_in_one_fold() -> None:
+    rows = forwards()
+    fold = folds(rows, 1, by_family=True)
+    assert set(fold) == set(range(FOLDS))
+    for family in {row.family for row in rows}:
+        assert len({int(number) for number, row in zip(fold, rows, strict=True) if row.family == family}) == 1
+    assert not np.array_equal(folds(rows, 1, by_family=False), folds(rows, 2, by_family=False))
+
+
+@pytest.mark.parametrize("name", list(FITS))
+def test_a_feature_that_decides_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.papers.llm_trees.ROUNDS", 80)
+    told = judge(forwards(), ("MACs",), "throughput", FITS[name], by_family=True, seeds=1)
+    blind = judge(forwards(), ("batch size",), "throughput", FITS["boosted trees"], by_family=True, seeds=1)
+    assert told["MAPE"] < 0.5 * blind["MAPE"]
+    assert told["τ"] > 0.7
+
+
+def test_a_measured_row_has_fourteen_features() -> None:
+    row = {"spec": "hf:bert?hidden_size=256&num_attention_heads=4&num_hidden_layers=3&vocab_size=800", "dtype": "fp16",
+           "batch_size": 8, "input_shape": "128", "latency_ms": 2.0, "memory_mib": 64.0, "energy_j": 4.0,
+           "family": "hf-bert"}  # fmt: skip
+    totals = {"nodes": 10, "edges": 20, "MACs": 100, "parameters": 50, "memory": 400}
+    forward = _forward(row, totals)
+    assert set(forward.features) == set(MODEL_FEATURES)
+    assert (forward.features["layers"], forward.features["MACs"], forward.family) == (3.0, 800, "bert")
+    assert forward.truths == {"throughput": 4000.0, "memory": 64.0, "energy": 0.5}
+
+
+def test_hardware_features_are_facts_of_the_catalogue(tmp_path: Path) -> None:
+    assert set(_hardware("h100-sxm")) == set(HARDWARE_FEATURES)
+    assert _hardware("h100-sxm")["SMs"] == 132
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    same = {"model": "llama2-70b", "tensor_parallel": 8, "prompt_size": 512, "batch_size": 2}
+    gpus = ("a100-80gb", "h100-80gb", "h100-80gb-pcap")
+    rows = [{**same, "hardware": gpu, "prompt_time": ms} for gpu in gpus for ms in (90.0, 110.0)]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    read = read_splitwise(tmp_path / "t.parquet")
+    assert [row.truths["throughput"] for row in read] == [20.0, 20.0]
+    assert {row.features["SMs"] for row in read} == {108, 132}

@@ -1,0 +1,1 @@
+"""Cli: the commands that say what to do about a model."""

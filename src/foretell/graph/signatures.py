@@ -1,0 +1,126 @@
+"""Graph: signatures: nodes to which every rule gives the same answer are recognised, so that each is computed once.
+
+Layouts, costs, workspaces and features of a node follow from its operator and attributes, from the shape, dtype, kind
+and strides of its operands, and from the types of its results. Networks repeat their blocks, and networks of one search
+space repeat those of others. So each node gets a `Record` that all nodes of its signature share, in all graphs: a rule
+runs for the first of them, and its answer stays in the record.
+
+Idea: hash-consing (E. Goto, 1974). A tensor's type, its strides, and what is fixed about a node become small numbers
+the first time they are seen; a signature is a tuple of such numbers, which is cheap to hash and to compare.
+
+Limits: names are no part of a signature, except for which operands are the same tensor. Nodes with sub-graphs are never
+shared. The tables are bounded: a memo that is full is replaced by an empty one, and lives on only as long as graphs
+that were numbered with it.
+"""
+
+from collections.abc import Iterable
+from threading import Lock
+from typing import Any
+
+from foretell.graph.ir.graph import Graph
+from foretell.graph.ir.node import Node
+from foretell.graph.ir.tensor import Tensor
+
+MAX_RECORDS = 50_000  # about 3 KiB each
+_FLAGS = 4  # what a whole graph sets: memory format, precision of products
+ABSENT = 0  # the number of an optional operand that is absent
+
+
+class Record:
+    """What is known of the nodes of one signature; what no rule has asked for yet is None.
+
+    ``operands`` numbers the type and strides of each output, ``shares`` says of each whether it lies in the storage of
+    the first input. ``known`` is for rooms above this one.
+    """
+
+    __slots__ = ("cost", "known", "library", "operands", "shares", "working")
+
+    def __init__(self) -> None:
+        self.operands: tuple[int, ...] = ()
+        self.shares: tuple[bool, ...] = ()
+        self.cost: Any = None
+        self.working: tuple[int, ...] | None = None
+        self.library: tuple[int, ...] | None = None
+        self.known: dict[Any, Any] = {}
+
+
+class Memo:
+    """The tables that turn types, strides and nodes into numbers, and the record of every signature."""
+
+    def __init__(self) -> None:
+        self._types: dict[tuple[tuple[int, ...], str, str], int] = {}
+        self._operands: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._nodes: dict[tuple[object, ...], int] = {}
+        self._lock = Lock()
+        self.records: dict[tuple[int, ...], Record] = {}
+        self.strides: list[tuple[int, ...]] = [()]  # by the number of an operand
+        self.bytes: list[int] = [0]  # by the number of a type
+        self.elements: list[int] = [0]
+        self.known: dict[Any, Any] = {}  # tables of rooms above this one, as large as the records are many
+
+    @property
+    def is_full(self) -> bool:
+        """Whether further graphs should start with another memo."""
+        return max(len(self.records), len(self._types), len(self._operands), len(self._nodes)) >= MAX_RECORDS
+
+    def types_of(self, tensors: Iterable[Tensor]) -> dict[str, int]:
+        """The number of each tensor's type, by its name; the absent operand is among them."""
+        known, found = self._types, {"": ABSENT}
+        for tensor in tensors:
+            key = (tensor.shape, tensor.dtype, tensor.kind)
+            number = known.get(key)
+            found[tensor.name] = self._new_type(tensor) if number is None else number
+        return found
+
+    def _new_type(self, tensor: Tensor) -> int:
+        with self._lock:
+            key = (tensor.shape, tensor.dtype, tensor.kind)
+            if key not in self._types:
+                self.bytes.append(tensor.bytes)
+                self.elements.append(tensor.elements)
+                self._types[key] = len(self.bytes) - 1
+            return self._types[key]
+
+    def operand(self, type_number: int, strides: tuple[int, ...]) -> int:
+        """The number of a type with these strides."""
+        key = (type_number, strides)
+        number = self._operands.get(key)
+        if number is None:
+            with self._lock:
+                number = self._operands.get(key)
+                if number is None:
+                    number = len(self.strides)
+                    self.strides.append(strides)
+                    self._operands[key] = number
+        return number
+
+    def nodes_of(self, graph: Graph, flags: int) -> list[int]:
+        """The number of each node's fixed part: operator, attributes, and which operands are the same tensor."""
+        cached = graph.structure.get("nodes")
+        if cached is None or cached[0] is not self:
+            numbers = [self._node(node) for node in graph.nodes]
+            cached = graph.structure["nodes"] = (self, numbers)
+        return [number * _FLAGS + flags for number in cached[1]]
+
+    def _node(self, node: Node) -> int:
+        inputs = node.inputs
+        # attributes as text: 1, 1.0 and True are equal as keys, but not to every rule
+        attributes = repr(node.attributes) if node.attributes else ""
+        first = tuple(map(inputs.index, inputs)) if len(set(inputs)) < len(inputs) else ()
+        key = (node.op, node.domain, attributes, first)
+        number = self._nodes.get(key)
+        if number is None:
+            with self._lock:
+                number = self._nodes.setdefault(key, len(self._nodes) + 1)
+        return number
+
+
+_memo = Memo()
+
+
+def current_memo() -> Memo:
+    """The memo for graphs that have none yet."""
+    global _memo  # one memo serves the whole process
+    if _memo.is_full:
+        _memo = Memo()
+    return _memo

@@ -1,0 +1,1 @@
+"""Web: foretell's functions as tools for agents, by the Model Context Protocol."""

@@ -1,0 +1,1 @@
+"""Workflows: what would make a model faster, smaller or cheaper."""

@@ -1,0 +1,1 @@
+"""Workflows: many predictions at once."""
