@@ -71,7 +71,13 @@ def test_adapt_takes_the_folder_of_public_tables(
     assert "is judged by public tables" in run(capsys, "evaluate", "adapt", code=2)
 
 
-REPORTS = {"flattened": "flattened-gpu", "dnn-occu": "dnn-occu", "mixes": "mixes", "transfer": "other-gpus"}
+REPORTS = {
+    "sharing": "sharing",
+    "flattened": "flattened-gpu",
+    "dnn-occu": "dnn-occu",
+    "mixes": "mixes",
+    "transfer": "other-gpus",
+}
 
 
 @pytest.mark.parametrize("model", [name for name in ALONE if name not in FROM_TABLES])

@@ -161,7 +161,8 @@ def test_a_predictor_of_one_mode_is_shown_by_it(
         (("evaluate", "transfer"), "transfer is for devices without measurements"),
         (
             ("train", "-p", "WRONG"),
-            "Choose from: unit-network, unit-trees, partitioner, slices, kernel-classes, compiled, occupancy, sharing.",
+            "Choose from: unit-network, unit-trees, partitioner, slices, kernel-classes, compiled, occupancy, sharing, "
+            "core-sharing.",
         ),
         (("train", "--device", "h20o"), "Unknown device 'h20o'. Did you mean 'h200'?"),
         (("train", "--threads", "0"), "Invalid value for '--threads'"),

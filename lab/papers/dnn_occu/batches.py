@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.papers.dnn_occu.graphs import OccupancyGraph
-from lab.papers.dnn_occu.networks import FARTHEST, MOST_LINKS, Batch, torch
+from lab.papers.dnn_occu.graphs import FARTHEST, MOST_LINKS, OccupancyGraph
+from lab.papers.dnn_occu.networks import Batch, torch
 
 # pairs of nodes in a batch; a GPU has room for the attention of more of them
 _MOST_PAIRS = {"cpu": 4_000_000, "cuda": 24_000_000}

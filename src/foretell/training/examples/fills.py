@@ -68,7 +68,7 @@ def unit_fills(samples: Sequence[Sample], traced: UnitLaunches, device: Device) 
     count = int(first[-1])
 
     def total(values: Values) -> Values:
-        return np.bincount(row, values, count)
+        return np.asarray(np.bincount(row, values, count), np.float64)
 
     time_us = total(kernel_us * kernels)
     found = np.flatnonzero(time_us > 0)
