@@ -10,7 +10,8 @@ from foretell.errors import GraphError
 from foretell.graph import Cost, Graph, Node, Tensor, graph_costs
 from foretell.graph.cost.arithmetic import EinsumPair, einsum_pairs, first_layer_macs, mixture, time_steps
 from foretell.graph.ir.node import Attribute
-from foretell.testing import Shape, one_node
+from foretell.testing import one_node
+from foretell.testing.tiny import Shape
 
 
 def cost_of(op: str, inputs: list[Shape | None], output: Shape, **options: Any) -> Cost:

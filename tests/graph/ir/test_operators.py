@@ -5,7 +5,8 @@ import pytest
 
 from foretell.graph import Node, graph_costs
 from foretell.graph.ir.operators import OPERATORS, lookup
-from foretell.testing import Shape, chain, one_node
+from foretell.testing import chain, one_node
+from foretell.testing.tiny import Shape
 
 NEWEST_OPSET = 23
 COSTED = {"elementwise", "reduction", "movement", "generator", "normalisation", "pooling", "gather", "scatter", "sort"}

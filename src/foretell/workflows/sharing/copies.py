@@ -34,12 +34,14 @@ def shared_candidates(graph: Graph, device: Device, whole: Sequence[Candidate]) 
     ]
     asked = [(one, job, count) for one, job in zip(whole, jobs, strict=True) for count in COUNTS]
     logs = batch_logs(model, [[job] * count for _, job, count in asked])
-    for (one, _, count), (log, *_) in zip(asked, logs, strict=True):
+    for (one, job, count), (log, *_) in zip(asked, logs, strict=True):
         width = model.width(log)
         slowdown = Estimate(math.exp(log), math.exp(max(log - width, 0.0)), math.exp(log + width))
+        # MPS itself makes launches longer, as foretell share says
+        alone_ms = one.latency_ms + Estimate(job.mps_ms, job.mps_ms, job.mps_ms)
         yield replace(
             one,
-            latency_ms=slowed_down(one.latency_ms, slowdown),
+            latency_ms=slowed_down(alone_ms, slowdown),
             need_mib=None if one.need_mib is None else one.need_mib.scaled(count),
             energy_j=None,
             power_w=None,
