@@ -1,11 +1,14 @@
 """Groups are read, judged on architectures that were not seen, and fitted."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from foretell.errors import DataError
+from foretell.predictors.sharing import fit, launches
 from foretell.predictors.sharing.model import SharingModel
 from foretell.training import sharing
 from foretell.training.examples.samples import read_samples
@@ -16,10 +19,19 @@ from small.small_store import write_store, write_table
 pytest.importorskip("pyarrow")
 pytest.importorskip("lightgbm")
 
-WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+WIDTHS = (8, 16, 32, 48, 64, 96, 128)
 SLOWDOWN = {"mps": {2: 1.5, 3: 2.0}, "time-slicing": {2: 2.2, 3: 3.3}}
 FACTS = ("workload_id", "spec", "family", "mode", "dtype", "batch_size")
 GRID = {"grid_x": 264, "grid_y": 1, "grid_z": 1, "block_x": 256, "block_y": 1, "block_z": 1}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fewer_trees() -> Iterator[None]:
+    """A few groups need few trees."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit, "_FIT", replace(fit._FIT, rounds=100, learning_rate=0.15))
+        patch.setattr(launches, "_FIT", replace(launches._FIT, rounds=10))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +69,8 @@ def cache(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     units = sum(len(sample.units) for sample in read_samples(store, "h200", folder))
     (folder / "networks-h200-0").mkdir()
-    fit = {"log_ratio": np.full(units, np.log(2.0), np.float32), "spread": np.zeros(units, np.float32)}
-    np.savez(folder / "networks-h200-0" / "all-0.npz", **fit, network=np.zeros(1, np.uint8))
+    stored = {"log_ratio": np.full(units, np.log(2.0), np.float32), "spread": np.zeros(units, np.float32)}
+    np.savez(folder / "networks-h200-0" / "all-0.npz", **stored, network=np.zeros(1, np.uint8))
     return folder
 
 
