@@ -40,7 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_store(tmp_path_factory.mktemp("store"), WIDTHS)
     known = [row for row in measured_rows(folder).values() if row["mode"] == "inference"]
     rows = []
-    for number in range(len(known)):
+    for number in range(0, len(known), 3):
         for method, slowdowns in SLOWDOWN.items():
             for members, slowdown in slowdowns.items():
                 for member in range(members):
@@ -80,7 +80,7 @@ def group_set(store: Path, cache: Path) -> sharing.GroupSet:
 
 
 def test_complete_groups_of_known_workloads_are_read(group_set: sharing.GroupSet) -> None:
-    assert len(group_set.groups) == 4 * len(WIDTHS) * 6
+    assert len(group_set.groups) == 4 * len(WIDTHS) * 2
     assert group_set.source == sharing.HELD_OUT
     assert {len(group) for group in group_set.of("mps")} == {2, 3}
     member = group_set.of("mps")[0][0]

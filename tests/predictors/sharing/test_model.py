@@ -9,6 +9,7 @@ from foretell.features import extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.predictors.sharing.jobs import Job
 from foretell.predictors.sharing.model import SharingModel, shipped
+from foretell.records import Estimate
 from foretell.testing import tiny_onnx
 from foretell.workflows.workload import choose_predictor, read_workload
 
@@ -32,8 +33,20 @@ def jobs(model: SharingModel) -> list[Job]:
     return described
 
 
-def test_slowdowns_are_at_least_one_and_inside_their_intervals(model: SharingModel, jobs: list[Job]) -> None:
-    for slowdown in model.slowdowns(jobs):
+@pytest.fixture(scope="module")
+def trio(model: SharingModel, jobs: list[Job]) -> tuple[Estimate, ...]:
+    """The slowdowns of all three jobs together."""
+    return tuple(model.slowdowns(jobs))
+
+
+@pytest.fixture(scope="module")
+def free(model: SharingModel, jobs: list[Job]) -> Estimate:
+    """The slowdown of the second job beside the third, without limits."""
+    return model.slowdowns([jobs[1], jobs[2]])[0]
+
+
+def test_slowdowns_are_at_least_one_and_inside_their_intervals(trio: tuple[Estimate, ...]) -> None:
+    for slowdown in trio:
         assert 1.0 <= slowdown.low <= slowdown.value <= slowdown.high
 
 
@@ -42,20 +55,20 @@ def test_equal_jobs_are_slowed_down_equally(model: SharingModel, jobs: list[Job]
     assert one == other
 
 
-def test_the_order_of_jobs_does_not_count(model: SharingModel, jobs: list[Job]) -> None:
-    assert model.slowdowns(jobs) == model.slowdowns(jobs[::-1])[::-1]
+def test_the_order_of_jobs_does_not_count(model: SharingModel, jobs: list[Job], trio: tuple[Estimate, ...]) -> None:
+    assert trio == tuple(model.slowdowns(jobs[::-1])[::-1])
 
 
-def test_a_third_job_helps_nobody(model: SharingModel, jobs: list[Job]) -> None:
-    trio = model.slowdowns(jobs)
+def test_a_third_job_helps_nobody(model: SharingModel, jobs: list[Job], trio: tuple[Estimate, ...]) -> None:
     for pair, places in (((0, 1), (0, 1)), ((1, 2), (1, 2))):
         for slowdown, place in zip(model.slowdowns([jobs[one] for one in pair]), places, strict=True):
             assert trio[place].value >= slowdown.value
 
 
 @pytest.mark.parametrize("share", [0.75, 0.5, 0.25, 0.1])
-def test_a_limit_of_the_other_never_slows_a_job_down(model: SharingModel, jobs: list[Job], share: float) -> None:
-    free = model.slowdowns([jobs[1], jobs[2]])[0]
+def test_a_limit_of_the_other_never_slows_a_job_down(
+    model: SharingModel, jobs: list[Job], free: Estimate, share: float
+) -> None:
     limited = model.slowdowns([jobs[1], replace(jobs[2], share=share)])[0]
     assert limited.value <= free.value
 
