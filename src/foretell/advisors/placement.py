@@ -9,7 +9,7 @@ each device or slice, the best batch size is listed.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -172,10 +172,26 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A place that does not meet the requirements, and why."""
+    """A place that does not meet the requirements, and why; without a ``kind``, the reason begins with it."""
 
     place: str
     reason: str
+    kind: str = ""
+
+
+def exclusions(refused: Iterable[Refused]) -> str:
+    """What is excluded and why, in one line: how many places fail for each kind of reason, and one of them.
+
+    >>> exclusions([Refused("t4", "price: unknown"), Refused("p4", "price: unknown"), Refused("l4", "slow", "latency")])
+    'excluded: 2 by price (t4: unknown); 1 by latency (l4: slow)'
+    """
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for one in refused:
+        kind, _, rest = one.reason.partition(": ")
+        kind, why = (one.kind, one.reason) if one.kind else (kind.removesuffix(":"), rest)
+        kinds.setdefault(kind, []).append((one.place, why))
+    parts = [f"{len(own)} by {kind} ({own[0][0]}: {own[0][1]})" for kind, own in kinds.items()]
+    return f"excluded: {'; '.join(parts)}" if parts else ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -202,14 +218,8 @@ class Advice(Readable):
 
     @property
     def exclusions(self) -> str:
-        """What is excluded and why, in one line: how many places fail for each kind of reason, and one of them."""
-        kinds: dict[str, list[Refused]] = {}
-        for refused in self.refused:
-            kinds.setdefault(refused.reason.partition(":")[0], []).append(refused)
-        parts = [
-            f"{len(own)} by {kind} ({own[0].place}: {own[0].reason.partition(': ')[2]})" for kind, own in kinds.items()
-        ]
-        return f"excluded: {'; '.join(parts)}" if parts else ""
+        """What is excluded and why, in one line."""
+        return exclusions(self.refused)
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row a choice, the best first."""

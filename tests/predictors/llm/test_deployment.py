@@ -85,6 +85,16 @@ def test_a_division_that_cannot_be_is_one_line(gpus: int | None, sizes: tuple[in
     assert "\n" not in str(raised.value)
 
 
+def test_heads_of_keys_and_values_are_named_where_they_forbid_a_division() -> None:
+    phi = Deployment(load_architecture("microsoft/phi-4"), H100)  # 40 heads, 10 of keys and values
+    with pytest.raises(
+        InputError, match=r"the 10 of keys and values of .*; 1, 2, 5, 10, 20, 40 do"
+    ):
+        replace(phi, tensor=4).check()
+    for size in (1, 2, 5, 10, 20, 40):
+        replace(phi, tensor=size)._check_heads(phi.architecture.groups[0].attention)
+
+
 def test_all_gpus_are_used_by_tensors_then_by_replicas_or_stages() -> None:
     none = (None, None, None, None)
     eight = divide(Deployment(LLAMA_8B, H100), 2048, 1, 0.9, 8, none)

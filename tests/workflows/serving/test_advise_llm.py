@@ -63,6 +63,9 @@ def test_what_is_refused_has_a_reason() -> None:
     reasons = {refused.place: refused.reason for refused in other.refused}
     assert reasons["a100-sxm-80gb, fp8"] == "a100-sxm-80gb has no fp8 units"
     assert "no tensor cores" in reasons["p100"]
+    assert {refused.kind for refused in (*tight.refused, *other.refused)} >= {"latency", "precision"}
+    # one line: so many by each kind, and one of them
+    assert tight.exclusions.count("by latency") == 1
 
 
 def test_rows_and_dictionaries_have_the_choices(limited: LlmAdvice) -> None:

@@ -1,7 +1,6 @@
 """Cli: ``foretell advise``."""
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +13,7 @@ from foretell.rendering.terminal.printable import printable
 from foretell.rendering.terminal.progress import working
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from foretell.advisors.placement import Advice, Choice, Refused
+    from foretell.advisors.placement import Advice, Choice
     from foretell.workflows.advise import TrainingAdvice
     from foretell.workflows.serving.advise_llm import LlmAdvice, LlmChoice
 
@@ -171,15 +168,6 @@ def _show(placement: "Advice", model: str, most: int) -> None:
         click.echo(printable(placement.exclusions))
 
 
-def _show_refused(refused: "Sequence[Refused]") -> None:
-    """One line: how many places are excluded for each reason, and one of them."""
-    reasons = Counter(refusal.reason for refusal in refused)
-    first = {refusal.reason: refusal.place for refusal in reversed(refused)}
-    parts = [f"{count} as {first[reason]}: {reason}" for reason, count in reasons.most_common()]
-    if parts:
-        click.echo(printable(f"excluded: {'; '.join(parts)}"))
-
-
 def _refuse_beside_llm(slo_ms: float | None, max_batch: int | None, shared: bool, train: bool) -> None:
     given = (("--slo-ms", slo_ms is not None), ("--max-batch", max_batch is not None), ("--shared", shared),
              ("--train", train))  # fmt: skip
@@ -204,7 +192,8 @@ def _show_llm(advice: "LlmAdvice", most: int, *, as_json: bool) -> None:
         )
         for note in dict.fromkeys(note for one in advice.choices[:most] for note in one.prediction.warnings):
             click.echo(printable(note))
-    _show_refused(advice.refused)
+    if advice.refused:
+        click.echo(printable(advice.exclusions))
 
 
 def _llm_row(choice: "LlmChoice") -> list[str]:

@@ -28,6 +28,7 @@ TOKEN_BUDGET = 8192  # tokens of one step: vLLM's --max-num-batched-tokens on GP
 # CUDA context, cuBLAS and NCCL of one process, CUDA graphs: 2 to 3 GiB on an H100 in vLLM's start-up log; a constant
 RUNTIME_BYTES = 2.5 * GIB
 RUNTIME_SPREAD_BYTES = 1.0 * GIB
+_MOST_NAMED = 64  # divisions that a message lists
 EXPERTS_ONLY = ("mxfp4_weights", "int4_weights")  # published mixtures in these formats keep the attention in bf16
 
 
@@ -187,11 +188,14 @@ class Deployment:
 
     def _check_heads(self, attention: object) -> None:
         heads = attention.value_heads if isinstance(attention, LinearAttention) else getattr(attention, "heads", 1)
-        kv_heads = attention.kv_heads if isinstance(attention, GroupedAttention) else self.tensor
-        if heads % self.tensor or (kv_heads % self.tensor and self.tensor % kv_heads):
+        kv_heads = attention.kv_heads if isinstance(attention, GroupedAttention) else heads
+        # fewer heads of keys and values than GPUs: each has copies on as many of them
+        allowed = [size for size in range(1, min(heads, _MOST_NAMED) + 1) if _divides(size, heads, kv_heads)]
+        if not _divides(self.tensor, heads, kv_heads):
+            grouped = f" of queries and the {kv_heads} of keys and values" if kv_heads != heads else ""
             raise InputError(
-                f"--tensor-parallel {self.tensor} does not divide the {heads} heads of {self.architecture.name}; "
-                f"{_divisors(heads)} do."
+                f"--tensor-parallel {self.tensor} does not divide the {heads} heads{grouped} of "
+                f"{self.architecture.name}; {', '.join(map(str, allowed))} do."
             )
 
     def _check_experts(self) -> None:
@@ -213,5 +217,9 @@ class Deployment:
             )
 
 
-def _divisors(number: int, most: int = 64) -> str:
-    return ", ".join(str(count) for count in range(1, min(number, most) + 1) if number % count == 0)
+def _divides(size: int, heads: int, kv_heads: int) -> bool:
+    return heads % size == 0 and (kv_heads % size == 0 or size % kv_heads == 0)
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(count) for count in range(1, min(number, _MOST_NAMED) + 1) if number % count == 0)

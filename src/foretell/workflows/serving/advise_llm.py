@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from foretell.advisors.placement import OBJECTIVES, Objective, Offer, Refused
+from foretell.advisors.placement import OBJECTIVES, Objective, Offer, Refused, exclusions
 from foretell.devices import Device
 from foretell.errors import DeviceError, InputError
 from foretell.predictors.llm.architecture import Architecture, load_architecture
@@ -37,7 +37,7 @@ _SIZES = (1, 2, 4, 8)
 _MOST_CLIENTS = 512
 _DEARER = 4 / 3
 _SHOWN = 5
-_NOBODY = "nobody rents out"
+_MACHINE = "machine"  # no machine has so many GPUs: more of them are not tried
 _SECONDS_PER_H = 3600
 _FIELDS = {"usd": "usd_per_million_tokens", "energy": "energy_j_per_token", "carbon": "gco2_per_thousand_tokens"}
 
@@ -124,6 +124,11 @@ class LlmAdvice(Readable):
             token = "" if one.tpot_ms is None else f", {spell(one.tpot_ms)} ms a token"
             yield choice.place, f"{cost} $ a million tokens, first token {first} ms{token}"
 
+    @property
+    def exclusions(self) -> str:
+        """What is excluded and why, in one line."""
+        return exclusions(self.refused)
+
     def rows(self) -> list[dict[str, Any]]:
         """One flat row for each choice."""
         return [flat_row(choice.to_dict(), leave_out="warnings") for choice in self.choices]
@@ -197,7 +202,7 @@ def advise_llm(
         progress(device.id)
         offers = [offer for offer in find_offers([device], renting) if offer.usd_per_h is not None]
         if not offers:
-            refused.append(Refused(device.id, "no price is known"))
+            refused.append(Refused(device.id, "no price is known", "price"))
             continue
         for precision in _precisions(architecture, device, weights, kv_dtype, refused):
             found, reasons = search.on(device, precision, offers)
@@ -235,7 +240,8 @@ def _precisions(
             reason = str(error).split(";")[0].removesuffix(".")
             # a device that computes in none of them is named once
             if not any(one.reason == reason for one in refused):
-                refused.append(Refused(device.id if name == AS_PUBLISHED else f"{device.id}, {name}", reason))
+                place = device.id if name == AS_PUBLISHED else f"{device.id}, {name}"
+                refused.append(Refused(place, reason, "precision"))
         else:
             found.setdefault(precision.weights, precision)
     return list(found.values())
@@ -267,10 +273,9 @@ class _Search:
         for size in _SIZES:
             place = Deployment(self.model, device, precision.weights, precision.kv_bytes, tensor=size)
             choice = self._choice(place, precision, offers)
-            if isinstance(choice, str):
-                name = place.weights.removesuffix("_weights")
-                reasons.append(Refused(f"{size} × {device.id}, {name}", choice))
-                if choice.startswith(_NOBODY):
+            if isinstance(choice, Refused):
+                reasons.append(choice)
+                if choice.kind == _MACHINE:
                     break
                 continue
             found.append(choice)
@@ -279,20 +284,20 @@ class _Search:
                 break
         return found, reasons
 
-    def _choice(self, place: Deployment, precision: Precision, offers: Sequence[Offer]) -> LlmChoice | str:
+    def _choice(self, place: Deployment, precision: Precision, offers: Sequence[Offer]) -> LlmChoice | Refused:
         """The best of one deployment, or why there is none."""
         try:
             place.check()
         except InputError as error:
-            return str(error).split(";")[0]
+            return _refuse(place, "parallelism", str(error).split(";")[0])
         if place.gpus > max((offer.devices for offer in offers), default=0):
-            return f"{_NOBODY} {place.gpus} of them in one machine"
+            return _refuse(place, _MACHINE, f"nobody rents out {place.gpus} of them in one machine")
         most = place.max_concurrency(sum(self.lengths), self.fraction)
         if not most:
-            return "it does not fit"
+            return _refuse(place, "memory", "it does not fit")
         found = self._largest(place, min(most, _MOST_CLIENTS))
         if isinstance(found, str):
-            return found
+            return _refuse(place, "latency", found)
         clients, load = found
         prediction = served(
             place, load, self.engine.name, self.lengths, clients, self.fraction, precision.notes, offers
@@ -314,7 +319,7 @@ class _Search:
 
     def _rented(
         self, prediction: LlmPrediction, place: Deployment, load: Load, offers: Sequence[Offer]
-    ) -> LlmChoice | str:
+    ) -> LlmChoice | Refused:
         """The cheapest machines for a deployment, or why there are none."""
         assert prediction.tokens_per_s is not None
         rate = self.limits.rate_per_s
@@ -328,10 +333,11 @@ class _Search:
                 share = 1 / fit if rate is None else machines
                 rents.append((offer.usd_per_h * share, machines, offer))
         if not rents:
-            return f"{_NOBODY} {gpus_together(place)} of them in one machine"
+            return _refuse(place, _MACHINE, f"nobody rents out {gpus_together(place)} of them in one machine")
         usd, machines, offer = min(rents, key=lambda rent: rent[0])
         if self.limits.budget_usd_per_h is not None and usd > self.limits.budget_usd_per_h:
-            return f"it costs {usd:,.2f} $ an hour; the budget is {self.limits.budget_usd_per_h:g}"
+            over = f"it costs {usd:,.2f} $ an hour; the budget is {self.limits.budget_usd_per_h:g}"
+            return _refuse(place, "budget", over)
         if rate is None:
             cost = prediction.tokens_per_s.inverted(usd / _SECONDS_PER_H * MEGA)
         else:  # so many tokens are asked for, however many could be made
@@ -345,6 +351,10 @@ class _Search:
     def _at_risk(self, prediction: LlmPrediction) -> bool:
         pairs = ((prediction.ttft_ms, self.limits.ttft_ms), (prediction.tpot_ms, self.limits.tpot_ms))
         return any(limit is not None and own is not None and own.high > limit for own, limit in pairs)
+
+
+def _refuse(place: Deployment, kind: str, reason: str) -> Refused:
+    return Refused(f"{place.tensor} × {place.device.id}, {place.weights.removesuffix('_weights')}", reason, kind)
 
 
 def _ladder(most: int) -> list[int]:
