@@ -15,10 +15,11 @@ import numpy as np
 from foretell.files import write_whole
 from foretell.optional import require
 from foretell.predictors.llm.deployment import MEMORY_FRACTION, Deployment
-from foretell.predictors.llm.engines import RULES, shipped_engines
+from foretell.predictors.llm.engines import RULES, Engine, shipped_engines
 from foretell.predictors.llm.kernels import shipped_kernels
 from foretell.predictors.llm.serving import with_arrival
 from foretell.predictors.llm.steps import Steps
+from foretell.scheduling import serving
 from foretell.scheduling.serving import closed_loop, simulate_serving
 from foretell.training.judging.table import Cell, Comparison, page
 from foretell.units import ms
@@ -40,13 +41,17 @@ def follow_rows(rows: Sequence[ServedRow]) -> list[Judged]:
         longest = max(request.prompt + request.answer for request in requests)
         steps = Steps(place, kernels, engine.framework)
         deployment = deployment_of(place, engine, steps, longest, row.launch.fraction)
-        lengths = ((request.prompt, request.answer) for request in requests)
-        totals = simulate_serving(closed_loop(lengths), deployment, concurrency=row.clients)
-        tpot_ms = ms(totals.tpot.mean_s)
-        has_experts = row.deployment.architecture.has_experts
-        ttft_ms = with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine, has_experts)
-        judged.append(Judged(row, ttft_ms, tpot_ms))
+        judged.append(_followed(row, engine, deployment))
     return judged
+
+
+def _followed(row: ServedRow, engine: Engine, servers: serving.Deployment) -> Judged:
+    """The requests of a row through its servers."""
+    lengths = ((request.prompt, request.answer) for request in row.requests())
+    totals = simulate_serving(closed_loop(lengths), servers, concurrency=row.clients)
+    tpot_ms = ms(totals.tpot.mean_s)
+    has_experts = row.deployment.architecture.has_experts
+    return Judged(row, with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine, has_experts), tpot_ms)
 
 
 @dataclass(frozen=True)
@@ -90,12 +95,7 @@ def follow_split(rows: Sequence[SplitRow]) -> list[Judged]:
             answers, servers=answers.servers * split.workers, prefill_step_time=prompts.step_time,
             prefill_servers=prompts.servers * split.prefill_workers,
         )  # fmt: skip
-        lengths = ((request.prompt, request.answer) for request in requests)
-        totals = simulate_serving(closed_loop(lengths), deployment, concurrency=row.clients)
-        tpot_ms = ms(totals.tpot.mean_s)
-        has_experts = row.deployment.architecture.has_experts
-        ttft_ms = with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine, has_experts)
-        judged.append(Judged(row, ttft_ms, tpot_ms))
+        judged.append(_followed(row, engine, deployment))
     return judged
 
 

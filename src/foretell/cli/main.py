@@ -15,8 +15,8 @@ COMMANDS = Registry(
     "command",
     {  # in the order of the help page
         "predict": "foretell.cli.models.predict:run",
-        "fit": "foretell.cli.models.fit:run",
-        "advise": "foretell.cli.models.advise:run",
+        "fit": "foretell.cli.advice.fit:run",
+        "advise": "foretell.cli.advice.advise:run",
         "improve": "foretell.cli.advice.improve:run",
         "llm": "foretell.cli.models.llm:run",
         "simulate": "foretell.cli.models.simulate:run",

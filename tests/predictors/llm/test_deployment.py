@@ -87,9 +87,7 @@ def test_a_division_that_cannot_be_is_one_line(gpus: int | None, sizes: tuple[in
 
 def test_heads_of_keys_and_values_are_named_where_they_forbid_a_division() -> None:
     phi = Deployment(load_architecture("microsoft/phi-4"), H100)  # 40 heads, 10 of keys and values
-    with pytest.raises(
-        InputError, match=r"the 10 of keys and values of .*; 1, 2, 5, 10, 20, 40 do"
-    ):
+    with pytest.raises(InputError, match=r"the 10 of keys and values of .*; 1, 2, 5, 10, 20, 40 do"):
         replace(phi, tensor=4).check()
     for size in (1, 2, 5, 10, 20, 40):
         replace(phi, tensor=size)._check_heads(phi.architecture.groups[0].attention)

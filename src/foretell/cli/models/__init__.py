@@ -1,1 +1,1 @@
-"""Commands that take a model."""
+"""Cli: the commands that take a model."""
