@@ -74,7 +74,7 @@ def simulate_rows(rows: Iterable[ServedRow], kernels: Kernels, engines: Mapping[
         served = serve(steps, engine, clients, replace(row, clients=clients).requests(), row.launch.fraction)
         tpot_ms = float(np.mean([one.tpot_ms for one in served]))
         ttft_ms = float(np.mean([one.ttft_ms for one in served]))
-        judged.append(Judged(row, with_arrival(ttft_ms, tpot_ms, engine, place.architecture.has_experts), tpot_ms))
+        judged.append(Judged(row, with_arrival(ttft_ms, tpot_ms, engine, place.architecture.expert_layers), tpot_ms))
     return judged
 
 
@@ -82,7 +82,8 @@ def fit_engines(rows: Sequence[ServedRow], kernels: Kernels) -> Fitted:
     """Fit an engine's times to rows that teach: the least mean error in logarithms, every model counting the same.
 
     Kernels of a model may be off by a factor, so each model has one of its own while what an arrival waits for is
-    fitted. Of those of mixtures the geometric mean is kept, where two of them or more teach.
+    fitted. Of those of mixtures the geometric mean is kept, where two of them or more teach. One mixture alone teaches
+    SGLang, and one TensorRT-LLM: an arrival waits there as in vLLM, and for each layer of experts besides.
     """
     taught = [row for row in rows if row.model in teaching_models()]
     # rows of vLLM whose protocol is not said contradict the others: docs/lab/0037-serving.md
@@ -108,12 +109,13 @@ def fit_engines(rows: Sequence[ServedRow], kernels: Kernels) -> Fitted:
 def _fit_all(raw: Sequence[Judged]) -> dict[str, dict[str, float]]:
     """The times of each engine that has rows."""
     groups = {name: [one for one in raw if one.row.engine == name] for name in ("vllm", "sglang", "trtllm")}
+    # vLLM is the engine that most models teach, by rows whose protocol is known
+    arrival = _fit_arrival(groups["vllm"])
     times = {
-        name: {**_fit_steps(modelled), **_fit_arrival(group)}
+        name: {**_fit_steps(modelled), **(arrival if name == "vllm" else _fit_expert_layers(group, arrival))}
         for name, group in groups.items()
         if (modelled := [one for one in group if one.row.model not in UNMODELLED])
     }
-    # the engine that most models teach, by rows whose protocol is known
     return {**times, PAGED: dict(times["vllm"])}
 
 
@@ -121,8 +123,10 @@ def _with_times(one: Judged, times: Mapping[str, float]) -> Judged:
     """A row that was simulated without a host's times, with them; close to simulating it again."""
     clients = one.row.clients / one.row.deployment.data
     tpot_ms = one.tpot_ms + (times["step_us"] + times["request_us"] * clients) / KILO
-    factor = times["mixture_prompts"] if one.row.deployment.architecture.has_experts else 1.0
-    return Judged(one.row, factor * one.ttft_ms + times["arrival_ms"] + times["arrival_steps"] * tpot_ms, tpot_ms)
+    ttft_ms = with_arrival(
+        one.ttft_ms, tpot_ms, replace(RULES[PAGED], **times), one.row.deployment.architecture.expert_layers
+    )
+    return Judged(one.row, ttft_ms, tpot_ms)
 
 
 def _columns(judged: Sequence[Judged]) -> tuple[NDArray[np.float64], ...]:
@@ -169,6 +173,29 @@ def _fit_arrival(judged: Sequence[Judged]) -> dict[str, float]:
     ]
     factor = float(np.exp(np.mean(np.log(factors)))) if len(factors) > 1 else 1.0
     return {"arrival_ms": best[0], "arrival_steps": best[1], "mixture_prompts": round(factor, 3)}
+
+
+def _fit_expert_layers(judged: Sequence[Judged], arrival: Mapping[str, float]) -> dict[str, float]:
+    """What a prompt waits for each layer of experts, beside what every arrival waits for; a factor for each model.
+
+    SGLang and TensorRT-LLM launch a prompt's kernels one by one, and those of experts are many; vLLM compiles them.
+    """
+    groups = _by([one for one in judged if one.row.varied], lambda row: row.model).values()
+    mixtures = [group for group in groups if group[0].row.deployment.architecture.has_experts]
+
+    def loss(layer_ms: float) -> float:
+        total = 0.0
+        for group in mixtures:
+            ttft, _, true_ttft, true_tpot = _columns(group)
+            waiting = arrival["arrival_ms"] + arrival["arrival_steps"] * true_tpot
+            waiting = waiting + layer_ms * group[0].row.deployment.architecture.expert_layers
+            predicted = _FACTORS[:, None] * ttft + waiting
+            total += float(np.abs(np.log(predicted / true_ttft)).mean(axis=1).min())
+        return total
+
+    best = min(np.arange(0, 5.01, 0.1), key=lambda layer_ms: loss(float(layer_ms))) if mixtures else 0.0
+    waits = {"arrival_ms": arrival["arrival_ms"], "arrival_steps": arrival["arrival_steps"]}
+    return {**waits, "mixture_prompts": 1.0, "expert_layer_ms": round(float(best), 2)}
 
 
 def evaluate(

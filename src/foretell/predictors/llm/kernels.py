@@ -235,23 +235,28 @@ class Kernels:
     def times_us(self, kind: str, work: Columns, device: Device, framework: str | None) -> Array:
         """Microseconds of kernels of a kind, all of one scheme.
 
-        Without a framework, or where a framework's were not measured: the geometric mean of those that were.
+        Without a framework, or where a framework's were not measured: the geometric mean of those that were; quantised
+        products take the faster of that and of torch's kernel, which has no quantising of the input in it.
         """
         scheme = work["scheme"][0] if "scheme" in work else ""
-        is_own = framework in (TORCH, TORCH_PAGED)
-        # TensorRT-LLM multiplies fp8 by cuBLAS, as torch does, and quantises in the norm before; its table has both
-        is_fp8 = framework == "trtllm" and kind == "product" and scheme == "fp8" and device.architecture == "Hopper"
+        is_quantised = kind == "product" and scheme != "bf16" and device.architecture == "Hopper"
+        own: Array | None = None
         name = own_name(kind, scheme, is_paged=framework == TORCH_PAGED)
-        if (is_own or is_fp8) and name in self.own:
-            own, bound = self.own_features(kind, work, device)
-            return _times(bound, self.own[name].predict(own))
-        framework = None if is_own else framework
+        if name in self.own and (framework in (TORCH, TORCH_PAGED) or is_quantised):
+            features, bound = self.own_features(kind, work, device)
+            own = _times(bound, self.own[name].predict(features))
+            # TensorRT-LLM multiplies fp8 by cuBLAS, as torch does, and quantises in the norm before; its table has both
+            if framework in (TORCH, TORCH_PAGED) or (framework == "trtllm" and scheme == "fp8"):
+                return own
         features, bound = features_of(kind, work, device)
         seen = self.seen(kind, scheme)
-        wanted = (FRAMEWORKS.index(framework),) if framework else seen
+        wanted = (FRAMEWORKS.index(framework),) if framework in FRAMEWORKS else seen
         codes = [code for code in wanted if code in seen] or list(seen or range(len(FRAMEWORKS)))
         logs = [self.trees[kind].predict(with_framework(features, code)) for code in codes]
-        return _times(bound, np.mean(logs, axis=0))
+        engines = _times(bound, np.mean(logs, axis=0))
+        # nobody keeps a kernel that is slower than another one that is free to use
+        is_open = own is not None and (framework is None or FRAMEWORKS.index(framework) not in seen)
+        return np.minimum(own, engines) if is_open else engines
 
     def own_features(self, kind: str, work: Columns, device: Device) -> tuple[NDArray[np.float32], Array]:
         """The features and bounds for kernels of torch; those of attention and experts know what engines take."""

@@ -131,7 +131,7 @@ class Steps:
         Products of many tokens keep the GPU at its power limit, so its clock falls; a kernel alone is over before that.
         Engines' tables of fp8 hold the quantising of the input too, which a step does elsewhere: that is as much.
         """
-        if self.deployment.weights in ("fp8", "fp8_block") and not (self._is_own or self.framework == "trtllm"):
+        if self.deployment.weights in ("fp8", "fp8_block") and self.framework in ("vllm", "sglang"):
             return 1.0
         return 1 + _THROTTLED * min(max(math.log2(max(tokens, 1)) - _THROTTLED_FROM, 0.0) / 2, 1.0)
 
