@@ -30,7 +30,8 @@ PARTS_FILE = "llm-parts.npz"
 FRAMEWORKS = ("vllm", "sglang", "trtllm")
 TORCH, TORCH_PAGED = "torch", "torch-paged"
 KINDS = ("product", "context", "generation", "experts", "latent_context", "latent_generation")
-SMALL = {"norm": 0, "gate": 1, "rotate": 2}  # elementwise parts, by their code
+SMALL = {"norm": 0, "gate": 1, "rotate": 2, "cast": 3}  # elementwise parts, by their code
+SMALL_BYTES = {"norm": 8, "gate": 6, "rotate": 4, "cast": 4}  # of each number of their width, read and written in bf16
 LAUNCH_US = 2.0  # the smallest product of the tables takes 1.7 to 2.5 µs
 
 Array = NDArray[np.float64]
@@ -172,12 +173,12 @@ def _numbers(work: Columns, *names: str) -> list[Array]:
 
 
 def _of_small(work: Columns, device: Device) -> tuple[Array, Array, list[Array]]:
-    """Norms with their residual, gated activations, rotary embeddings into the cache: bytes alone."""
-    tokens, width, size = _numbers(work, "tokens", "width", "bytes_per_token")
+    """Norms with their residual, gated activations, rotary embeddings into the cache, casts: bytes alone."""
+    tokens, width, size, written = _numbers(work, "tokens", "width", "bytes_per_token", "written_bytes")
     flops, traffic = _bounds(
         tokens * width, np.full(len(tokens), device.vector_tflops["fp32"] * TERA), tokens * size, device
     )
-    return flops, traffic, [_log2(tokens), _log2(width), np.asarray(work["part"], dtype=np.float64)]
+    return flops, traffic, [_log2(tokens), _log2(width), np.asarray(work["part"], dtype=np.float64), written]
 
 
 def _of_sample(work: Columns, device: Device) -> tuple[Array, Array, list[Array]]:
