@@ -256,8 +256,9 @@ class Kernels:
         logs = [self.trees[kind].predict(with_framework(features, code)) for code in codes]
         engines = _times(bound, np.mean(logs, axis=0))
         # nobody keeps a kernel that is slower than another one that is free to use
-        is_open = own is not None and (framework is None or FRAMEWORKS.index(framework) not in seen)
-        return np.minimum(own, engines) if is_open else engines
+        if own is not None and (framework is None or FRAMEWORKS.index(framework) not in seen):
+            return np.minimum(own, engines)
+        return engines
 
     def own_features(self, kind: str, work: Columns, device: Device) -> tuple[NDArray[np.float32], Array]:
         """The features and bounds for kernels of torch; those of attention and experts know what engines take."""
