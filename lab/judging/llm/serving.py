@@ -10,26 +10,22 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.devices import find_device
 from foretell.files import write_whole
-from foretell.optional import require
-from foretell.predictors.llm.architecture import load_architecture
-from foretell.predictors.llm.deployment import Deployment
 from foretell.predictors.llm.engines import PAGED, RULES, Engine, Fitted, shipped_engines
 from foretell.predictors.llm.kernels import KINDS, Kernels, shipped_kernels
 from foretell.predictors.llm.serving import serve, with_arrival
-from foretell.predictors.llm.steps import Chunk, Steps
+from foretell.predictors.llm.steps import Steps
 from foretell.training.judging.metrics import kendall_tau
 from foretell.training.judging.table import Cell, Comparison, page
 from foretell.training.llm_kernels import FIT, GPUS, KernelRows, errors_of, fit_trees, read_rows
 from foretell.units import KILO
 from lab.judging.llm.serving_rows import ServedRow, read_serving, teaching_models
 from lab.judging.llm.serving_steps import tables as own_tables
+from lab.judging.llm.splitwise import judge_splitwise
 
 Log = Callable[[str], None]
 Times = tuple[float, float]
@@ -234,7 +230,7 @@ def evaluate(
     ]  # fmt: skip
     splitwise = store.parent / "splitwise_perf_model.parquet"
     if splitwise.is_file():
-        tables.append(_splitwise(splitwise, kernels, fitted))
+        tables.append(judge_splitwise(splitwise, kernels, fitted))
     if _OWN.is_dir():
         tables += own_tables(_OWN, kernels)
     tables += _kernel_tables(store, kernels, log)
@@ -322,50 +318,6 @@ def _worst(judged: Sequence[Judged], count: int = 12) -> Comparison:
         for one in ordered
     }  # fmt: skip
     return Comparison("The rows whose TPOT is furthest off", rows, ranked=False, head="row")
-
-
-_SPLITWISE = {"llama2-70b": "meta-llama/Llama-2-70b-hf"}
-_SPLITWISE_GPUS = {"a100-80gb": "a100-sxm-80gb", "h100-80gb": "h100-sxm"}
-
-
-def _splitwise(file: Path, kernels: Kernels, fitted: Fitted) -> Comparison:
-    """Splitwise (Patel et al., ISCA 2024): Llama-2-70B in fp16 by vLLM of 2023; rows with a power cap are left out."""
-    parquet = require("pyarrow.parquet", extra="train", purpose="Reading Splitwise's table")
-    table: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
-    errors: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    engine = fitted.engine("vllm")
-    means: dict[tuple[object, ...], list[dict[str, Any]]] = defaultdict(list)
-    for row in table:
-        if row["model"] in _SPLITWISE and row["hardware"] in _SPLITWISE_GPUS:
-            key = tuple(
-                row[name] for name in ("hardware", "tensor_parallel", "prompt_size", "batch_size", "token_size")
-            )
-            means[key].append(row)
-    known: dict[tuple[str, int], Steps] = {}
-    for (hardware, tensor, prompt, batch, answer), group in means.items():
-        place = Deployment(
-            load_architecture(_SPLITWISE["llama2-70b"]),
-            find_device(_SPLITWISE_GPUS[str(hardware)]),
-            tensor=int(str(tensor)),
-        )
-        steps = known.setdefault((str(hardware), place.tensor), Steps(place, kernels, "vllm"))
-        size, context = int(str(batch)), int(str(prompt)) + int(str(answer)) / 2
-        token_us = steps.step_us(size, context) + engine.step_us + engine.request_us * size
-        prompt_us = steps.step_us(0, 0, [Chunk(int(str(prompt)))] * size) + engine.step_us
-        times = (prompt_us / KILO, token_us / KILO)
-        truth = [float(np.mean([row[name] for row in group])) for name in ("prompt_time", "token_time")]
-        for name in (f"{hardware}, tp{tensor}", f"{hardware}"):
-            errors[name].append((times[0] / truth[0] - 1, times[1] / truth[1] - 1))
-    rows: dict[str, dict[str, Cell]] = {}
-    for name, pairs in sorted(errors.items()):
-        both = np.array(pairs)
-        rows[name] = {
-            "count": len(both), "prompt": float(np.median(np.abs(both[:, 0]))),
-            "token": float(np.median(np.abs(both[:, 1]))), "TTFT bias": float(np.median(both[:, 0])),
-            "TPOT bias": float(np.median(both[:, 1])),
-        }  # fmt: skip
-    title = "Splitwise: Llama-2-70B, fp16, vLLM of 2023 (prompt and token times; nothing was fitted to them)"
-    return Comparison(title, rows, ranked=False, shares=_SHARES, head="GPU")
 
 
 _JUDGED_ROWS, _TAUGHT_ROWS, _FEW_ROUNDS = 4000, 60_000, 150
