@@ -376,8 +376,8 @@ def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
         f"Taught by {', '.join(teaching_models())}; all other models only judge. TTFT, TPOT and throughput are median "
         "relative errors; throughput follows from the other two by Little's law, measured and predicted. τ is "
         "Kendall's over configurations of one model and one pair of lengths. Remade by "
-        "`python -m lab evaluate llm TABLES --report`; what it means is in docs/lab/0037-serving.md and "
-        "docs/lab/0046-steps.md."
+        "`python -m lab evaluate llm TABLES --report`; what it means is in docs/lab/0037-serving.md, "
+        "docs/lab/0046-steps.md and docs/lab/0057-serving-parts.md."
     )
     write_whole(folder / "llm.md", page(text, tables))
     return folder / "llm.md"
