@@ -57,10 +57,11 @@ class DistinctUnits:
         numbers: dict[bytes, int] = {}
         found = [numbers.setdefault(data[at : at + size], len(numbers)) for at in range(0, len(data), size)]
         merged = np.array(found, np.intp)
-        first = np.full(len(numbers), len(found), np.intp)
-        np.minimum.at(first, merged, np.arange(len(found)))
-        # in the order of their numbers from the first column on, whatever the order of the units
-        order = np.lexsort(rows[first].T[::-1])
+        first = np.empty(len(numbers), np.intp)
+        first[merged[::-1]] = np.arange(len(found) - 1, -1, -1)  # of several the first one stays
+        # in the order of their bytes, whatever the order of the units
+        keys = list(numbers)
+        order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.intp)
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         member, chosen = place[merged], first[order]

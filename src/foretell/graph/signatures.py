@@ -13,13 +13,12 @@ shared. The tables are bounded: a memo that is full is replaced by an empty one,
 that were numbered with it.
 """
 
-from collections.abc import Iterable
 from threading import Lock
 from typing import Any
 
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.node import Node
-from foretell.graph.ir.tensor import Tensor
+from foretell.graph.ir.tensor import Tensor, TensorClasses
 
 MAX_RECORDS = 50_000  # about 3 KiB each
 _FLAGS = 4  # what a whole graph sets: memory format, precision of products
@@ -30,15 +29,17 @@ class Record:
     """What is known of the nodes of one signature; what no rule has asked for yet is None.
 
     ``operands`` numbers the type and strides of each output, ``shares`` says of each whether it lies in the storage of
-    the first input. ``known`` is for rooms above this one.
+    the first input. ``row`` and ``known`` are for rooms above this one.
     """
 
-    __slots__ = ("cost", "known", "library", "operands", "shares", "working")
+    __slots__ = ("cost", "known", "library", "operands", "owning", "row", "shares", "working")
 
     def __init__(self) -> None:
         self.operands: tuple[int, ...] = ()
         self.shares: tuple[bool, ...] = ()
         self.cost: Any = None
+        self.owning: dict[tuple[int, ...], Any] = {}  # the cost where parameters of these types belong to the node
+        self.row: int | None = None
         self.working: tuple[int, ...] | None = None
         self.library: tuple[int, ...] | None = None
         self.known: dict[Any, Any] = {}
@@ -63,14 +64,14 @@ class Memo:
         """Whether further graphs should start with another memo."""
         return max(len(self.records), len(self._types), len(self._operands), len(self._nodes)) >= MAX_RECORDS
 
-    def types_of(self, tensors: Iterable[Tensor]) -> dict[str, int]:
-        """The number of each tensor's type, by its name; the absent operand is among them."""
-        known, found = self._types, {"": ABSENT}
-        for tensor in tensors:
-            key = (tensor.shape, tensor.dtype, tensor.kind)
-            number = known.get(key)
-            found[tensor.name] = self._new_type(tensor) if number is None else number
-        return found
+    def types_of(self, classes: TensorClasses) -> list[int]:
+        """The number of the type of each class."""
+        known = self._types
+        numbers = [known.get((tensor.shape, tensor.dtype, tensor.kind)) for tensor in classes.first]
+        return [
+            self._new_type(tensor) if number is None else number
+            for number, tensor in zip(numbers, classes.first, strict=True)
+        ]
 
     def _new_type(self, tensor: Tensor) -> int:
         with self._lock:

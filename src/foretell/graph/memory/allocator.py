@@ -47,18 +47,20 @@ def rounded(size_bytes: int, step_bytes: int = BLOCK_BYTES) -> int:
 class Tape:
     """The allocations and frees of a run in their order, and the node that each belongs to."""
 
-    __slots__ = ("count", "events", "marks")
+    __slots__ = ("count", "events", "nodes", "starts")
 
     def __init__(self) -> None:
         # one integer an event, to keep tapes of long runs small: a size to allocate (0 or more), or ~number (below 0)
         # to free the block of that number
         self.events: list[int] = []
         self.count = 0  # of blocks allocated so far; a block's number is its place among them
-        self.marks: list[tuple[int, str]] = []  # (index of its first event, node)
+        self.nodes: list[str] = []
+        self.starts: list[int] = []  # the index of the first event of each node
 
     def begin(self, node: str) -> None:
         """Attribute the events from here on to ``node``."""
-        self.marks.append((len(self.events), node))
+        self.starts.append(len(self.events))
+        self.nodes.append(node)
 
     def allocate(self, size_bytes: int) -> int:
         """Allocate a block; returns its number."""
@@ -77,8 +79,8 @@ class Tape:
 
     def node_at(self, event: int) -> str:
         """The node that an event belongs to."""
-        position = bisect_right(self.marks, event, key=lambda mark: mark[0])
-        return self.marks[position - 1][1] if position else ""
+        position = bisect_right(self.starts, event)
+        return self.nodes[position - 1] if position else ""
 
     def peak(self) -> tuple[int, str]:
         """The largest sum of live blocks, each rounded up, and the node that reaches it."""
@@ -186,10 +188,23 @@ class CachingAllocator:
     def replay(self, tape: Tape) -> tuple[int, str]:
         """Serve the events of a tape; returns the most that was allocated at a time and the node that reached it."""
         blocks: list[Block | None] = []
-        allocate, free, serve = self.allocate, self.free, blocks.append
+        events, allocate, free, serve = tape.events, self.allocate, self.free, blocks.append
         most, peak_event = self.allocated_bytes, -1
-        for position, event in enumerate(tape.events):
-            if event > 0:
+        following = iter(events)
+        next(following, None)
+        skips = False
+        for position, event in enumerate(events):
+            after = next(following, 0)
+            if skips:
+                skips = False
+            elif event > 0:
+                if after == ~len(blocks):  # freed at once
+                    serve(None)
+                    skips = True
+                    reached = self.allocated_bytes + self._passing(event)
+                    if reached > most:
+                        most, peak_event = reached, position
+                    continue
                 serve(allocate(event))
                 if self.allocated_bytes > most:
                     most, peak_event = self.allocated_bytes, position
@@ -198,6 +213,19 @@ class CachingAllocator:
             elif (block := blocks[~event]) is not None:
                 free(block)
         return most, tape.node_at(peak_event)
+
+    def _passing(self, size_bytes: int) -> int:
+        """Allocate a block and free it at once; returns its size. Splitting and merging undo each other."""
+        size = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        pool = self._small if size <= SMALL_BYTES else self._large
+        position = bisect_left(pool.order, (size,))
+        if position < len(pool.order):
+            whole = pool.order[position][0]
+        else:
+            block = self._segment(size, pool)
+            block.free, whole = True, block.size
+            insort(pool.order, (whole, block.address, block))
+        return size if whole - size >= pool.min_remainder else whole
 
     def _segment(self, size: int, pool: _Pool) -> Block:
         """Reserve a new segment, as one block without neighbours: blocks of different segments never merge."""
