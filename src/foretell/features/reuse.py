@@ -87,7 +87,7 @@ def _find_reads(graph: Graph, units: Units) -> _Reads:
     tensor, unit = base[tensors[at]], np.repeat(unit_of_member, counts)
     producer = edges.producers[tensor]
     writer = np.where(producer >= 0, writer_of_node[producer], -1)
-    is_parameter = np.array([first.kind == "parameter" for first in graph.classes.first], bool)
+    is_parameter = np.array([first.kind == "parameter" for first in graph.classes.types], bool)
     kinds = np.fromiter(graph.classes.numbers.values(), np.intp)
     # what a unit makes itself it does not read from memory; what a later one makes is of the run before
     kept = ~is_parameter[kinds[tensor]] & (writer != unit)

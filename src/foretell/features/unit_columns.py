@@ -168,7 +168,7 @@ def _forward(graph: Graph, rows: RowTable) -> tuple[list[str], list[tuple[int, .
     if not all(launches):
         groups, numbers = list(compress(groups, launches)), [number for number in numbers if number >= 0]
         costs = tuple(compress(costs, launches))
-    outputs, types, dtypes = laid_out.edges.outputs, graph.classes.first, list(graph.classes.numbers.values())
+    outputs, types, dtypes = laid_out.edges.outputs, graph.classes.types, list(graph.classes.numbers.values())
     first = [next((output for output in outputs[members[0]] if output >= 0), -1) for _, _, members in groups]
     return (
         [op for _, op, _ in groups],

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.graph.ir.graph import Graph
-from foretell.graph.ir.operators import lookup
+from foretell.graph.ir.operators import DOMAINS, OPERATORS, UNKNOWN
 
 NONE = -1  # the number of an operand that is absent
 
@@ -70,15 +70,25 @@ def wiring(graph: Graph) -> Wiring:
     if found is None:
         names = list(graph.tensors)
         numbers = dict(zip(names, range(len(names)), strict=True))
-        at = {**numbers, "": NONE}
+        number_of = {**numbers, "": NONE}.__getitem__
         found = graph.structure["wiring"] = Wiring(
             names,
             numbers,
-            [tuple([at[name] for name in node.inputs]) for node in graph.nodes],
-            [tuple([at[name] for name in node.outputs]) for node in graph.nodes],
-            [lookup(node.op, node.domain).kind for node in graph.nodes],
+            [tuple(map(number_of, node.inputs)) for node in graph.nodes],
+            [tuple(map(number_of, node.outputs)) for node in graph.nodes],
+            [(OPERATORS.get(node.op, UNKNOWN) if node.domain in DOMAINS else UNKNOWN).kind for node in graph.nodes],
         )
     return found
+
+
+def numbers_of(graph: Graph, *kinds: str) -> list[int]:
+    """The numbers of the tensors of some kinds, in their order."""
+    key = ("tensors", *kinds)
+    if key not in graph.structure:
+        classes = graph.classes
+        is_asked = [tensor.kind in kinds for tensor in classes.types]
+        graph.structure[key] = [tensor for tensor, member in enumerate(classes.numbers.values()) if is_asked[member]]
+    return graph.structure[key]  # type: ignore[no-any-return]
 
 
 def _flat(edges: list[tuple[int, ...]]) -> tuple[Numbers, Numbers]:

@@ -98,7 +98,7 @@ class RooflinePredictor:
         return with_options(replace(prediction, warnings=warnings, extrapolated=True), workload)
 
 
-def analytic_prediction(workload: Workload) -> Prediction:
+def analytic_prediction(workload: Workload, *, with_breakdown: bool = True) -> Prediction:
     """The roofline's prediction; other predictors replace the parts that they know better."""
     graph, hardware = workload.running_graph, workload.target.hardware
     warnings = [*workload.graph.warnings]
@@ -139,12 +139,10 @@ def analytic_prediction(workload: Workload) -> Prediction:
         energy_j=Estimate(energy_j, energy_j * low * POWER_LOW, energy_j * high * POWER_HIGH),
         power_w=power,
         coverage=table.coverage,
-        breakdown=shares(slots),
+        breakdown=shares(slots) if with_breakdown else (),
         warnings=tuple(warnings),
         facts={
-            "parameters": table.total.parameters,
-            "macs": table.total.macs,
-            "flops": table.total.flops,
+            **{name: table.summed(name) for name in ("parameters", "macs", "flops")},
             "memory_capacity_mib": mib(bytes_from_gib(hardware.memory_gib)),
             LEAST_LATENCY_MS: bound_ms,
         },

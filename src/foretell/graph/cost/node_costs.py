@@ -19,7 +19,7 @@ from foretell.graph.ir.operators import Operator, lookup
 from foretell.graph.ir.passes import MATMUL
 from foretell.graph.ir.tensor import DTYPE_BITS, Tensor
 from foretell.graph.signatures import Memo, Record
-from foretell.graph.wiring import wiring
+from foretell.graph.wiring import numbers_of, wiring
 
 TENSOR_CORE_DTYPES = frozenset({"fp16", "bf16", "fp8", "fp4", "int8", "uint8", "int4", "uint4"})
 
@@ -68,16 +68,29 @@ class CostTable:
     @cached_property
     def total(self) -> Cost:
         """The cost of the whole graph, including parameters that no node reads."""
-        summed, graph = total(self.nodes), self.graph
+        summed, unread = total(self.nodes), self._unread
+        return summed + unread if unread is not None else summed
+
+    def summed(self, name: str) -> int:
+        """One of the numbers of `total`, which is faster to find than all of them."""
+        own: int = sum([getattr(cost, name) for cost in self.nodes])
+        unread = self._unread
+        return own + getattr(unread, name) if unread is not None else own
+
+    @property
+    def _unread(self) -> Cost | None:
+        """The cost of parameters that no node reads, None where there are none."""
+        graph = self.graph
         if "unread" not in graph.structure:
-            read = wiring(graph).first_readers
-            is_parameter = [tensor.kind == "parameter" for tensor in graph.classes.first]
-            tensors = enumerate(graph.classes.numbers.items())
-            graph.structure["unread"] = [name for n, (name, k) in tensors if is_parameter[k] and n not in read]
+            edges = wiring(graph)
+            read = edges.first_readers
+            graph.structure["unread"] = [
+                edges.names[tensor] for tensor in numbers_of(graph, "parameter") if tensor not in read
+            ]
         unread = [graph.tensors[name] for name in graph.structure["unread"]]
         if not unread:
-            return summed
-        return summed + Cost(parameters=sum(t.elements for t in unread), parameter_bytes=sum(t.bytes for t in unread))
+            return None
+        return Cost(parameters=sum(t.elements for t in unread), parameter_bytes=sum(t.bytes for t in unread))
 
     def by_operator(self) -> dict[str, tuple[int, Cost]]:
         """For every operator its number of nodes and its cost, sorted by MACs, then by bytes."""
@@ -114,6 +127,8 @@ class CostTable:
         if "unknown" not in structure:
             kinds = wiring(self.graph).kinds
             structure["unknown"] = [position for position, kind in enumerate(kinds) if kind == "unknown"]
+        if not structure["unknown"]:
+            return {}
         total_bytes = max(self.total.bytes, 1)
         shares: dict[str, float] = {}
         for position in structure["unknown"]:
@@ -181,19 +196,23 @@ def _first_readers(graph: Graph) -> list[tuple[int, list[int]]]:
     A view, such as the transpose of a weight, passes the parameter on to the node that reads the view.
     """
     if "first readers" not in graph.structure:
-        edges, classes = wiring(graph), graph.classes
+        edges = wiring(graph)
         first, kinds = edges.first_readers, edges.kinds
-        is_parameter = [tensor.kind == "parameter" for tensor in classes.first]
         owned: dict[int, list[int]] = {}
-        for tensor, number in enumerate(classes.numbers.values()):
-            if is_parameter[number] and tensor in first:
-                reader = first[tensor]
-                while kinds[reader] == "view":
-                    next_reader = first.get(edges.outputs[reader][0])
-                    if next_reader is None:
-                        break
-                    reader = next_reader
-                owned.setdefault(reader, []).append(tensor)
+        for tensor in numbers_of(graph, "parameter"):
+            reader = first.get(tensor)
+            if reader is None:
+                continue
+            while kinds[reader] == "view":
+                next_reader = first.get(edges.outputs[reader][0])
+                if next_reader is None:
+                    break
+                reader = next_reader
+            known = owned.get(reader)
+            if known is None:
+                owned[reader] = [tensor]
+            else:
+                known.append(tensor)
         graph.structure["first readers"] = list(owned.items())
     return graph.structure["first readers"]  # type: ignore[no-any-return]
 

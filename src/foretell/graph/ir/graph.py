@@ -12,7 +12,7 @@ from typing import Any
 
 from foretell.errors import GraphError, InputError
 from foretell.graph.ir.node import Node
-from foretell.graph.ir.tensor import DTYPE_BITS, FLOAT_DTYPES, ClassedTensors, Tensor, TensorClasses
+from foretell.graph.ir.tensor import DTYPE_BITS, FLOAT_DTYPES, ClassedTensors, Tensor, TensorClasses, TensorType
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Graph:
                 raise GraphError(f"The graph names {name!r} as an input or output, but nothing makes it.")
 
     @cached_property
-    def structure(self) -> dict[str, Any]:
+    def structure(self) -> dict[Any, Any]:
         """What others have found out about the nodes and their edges, whatever the sizes of tensors.
 
         The same graph at another batch size or dtype shares it.
@@ -207,7 +207,9 @@ class Graph:
             raise InputError(f"The batch size is {batch_size}; it must be 1 or more.")
         if batch_size == self.batch_size:
             return self
-        classes = self.classes.changed(lambda t: t if t.batch_axis is None else self._scaled(t, batch_size))
+        classes = self.classes.with_types(
+            [t if t.batch_axis is None else self._scaled(t, batch_size) for t in self.classes.types]
+        )
         nodes = self._with_bodies(lambda body: body.with_batch(batch_size))
         graph = self._resized(classes, nodes, batch_size=batch_size)
         if self._parameter_dtype:
@@ -220,19 +222,21 @@ class Graph:
             return self.nodes
         return tuple(replace(n, bodies=tuple(map(change, n.bodies))) if n.bodies else n for n in self.nodes)
 
-    def _scaled(self, tensor: Tensor, batch_size: int) -> Tensor:
-        """A tensor at another batch size."""
-        axis, shape = tensor.batch_axis, tensor.shape
+    def _scaled(self, own: TensorType, batch_size: int) -> TensorType:
+        """The type of a tensor at another batch size."""
+        shape, dtype, kind, axis, is_fixed = own
         assert axis is not None
         # the axis may hold a multiple of the batch, such as batch × windows
         per_item, rest = divmod(shape[axis], self.batch_size)
         if rest:
+            number = self.classes.types.index(own)
+            name = next(name for name, member in self.classes.numbers.items() if member == number)
             raise InputError(
-                f"Tensor {tensor.name!r} of shape {tensor.shape} does not divide by the batch size {self.batch_size}: "
+                f"Tensor {name!r} of shape {shape} does not divide by the batch size {self.batch_size}: "
                 "convert the model again at the batch size that you need."
             )
         scaled = (*shape[:axis], per_item * batch_size, *shape[axis + 1 :])
-        return Tensor(tensor.name, scaled, tensor.dtype, tensor.kind, axis)
+        return TensorType(scaled, dtype, kind, axis, is_fixed)
 
     def at(self, batch_size: int, dtype: str | None = None) -> Graph:
         """Return the model at a batch size and, where one is given, a dtype. A cast graph is kept for the next time."""
@@ -252,16 +256,14 @@ class Graph:
         model_dtype = self.dtype
         if model_dtype == dtype:
             return self
-        fixed = self.fixed
-        classes = self.classes.changed(
-            lambda t: (
-                Tensor(t.name, t.shape, dtype, t.kind, t.batch_axis)
-                if t.dtype == model_dtype and t.name not in fixed
-                else t
-            )
+        classes = self.classes.with_types(
+            [
+                TensorType(t.shape, dtype, t.kind, t.batch_axis) if t.dtype == model_dtype and not t.is_fixed else t
+                for t in self.classes.types
+            ]
         )
         nodes = self._with_bodies(lambda body: body.with_dtype(dtype))
-        if fixed:
+        if self.fixed:
             tensors = ClassedTensors(classes)
             recast = tuple(_recast(node, self.tensors, tensors) for node in nodes)
             nodes = nodes if all(map(is_, recast, nodes)) else recast
@@ -279,10 +281,13 @@ class Graph:
     def _largest_dtype(self, *kinds: str) -> str:
         """The floating-point dtype of most tensors of some kinds; empty where there is none."""
         # by bytes: a model with fp16 matrices and a few fp32 norms is an fp16 model
+        dtypes = {own.dtype for own in self.classes.types if own.kind in kinds and own.dtype in FLOAT_DTYPES}
+        if len(dtypes) < 2:
+            return next(iter(dtypes), "")
         weight: Counter[str] = Counter()
-        for tensor, count in zip(self.classes.first, self.classes.counts(), strict=True):
-            if tensor.kind in kinds and tensor.is_float:
-                weight[tensor.dtype] += count * tensor.elements * DTYPE_BITS[tensor.dtype]
+        for own, count in zip(self.classes.types, self.classes.counts(), strict=True):
+            if own.kind in kinds and own.dtype in FLOAT_DTYPES:
+                weight[own.dtype] += count * own.elements * DTYPE_BITS[own.dtype]
         return weight.most_common(1)[0][0] if weight else ""
 
 

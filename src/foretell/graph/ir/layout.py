@@ -27,7 +27,7 @@ from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
 from foretell.graph.ir.passes import MATMUL
 from foretell.graph.ir.strides import EinsumPlan, contiguous, is_contiguous, plan_einsum, viewed_strides
-from foretell.graph.ir.tensor import Tensor
+from foretell.graph.ir.tensor import TensorType
 from foretell.graph.signatures import ABSENT, Memo, Record, current_memo
 from foretell.graph.wiring import Wiring, wiring
 
@@ -101,16 +101,16 @@ def _find_layouts(graph: Graph) -> Layouts:
     memo, edges, classes = current_memo(), wiring(graph), graph.classes
     class_types = memo.types_of(classes)
     own = [
-        ABSENT if tensor.kind == "activation" else memo.operand(number, _own_strides(tensor, converted))
-        for tensor, number in zip(classes.first, class_types, strict=True)
+        ABSENT if member.kind == "activation" else memo.operand(number, _own_strides(member, converted))
+        for member, number in zip(classes.types, class_types, strict=True)
     ]
     members = classes.numbers.values()
     found = Layouts(memo, edges, [class_types[k] for k in members] + [ABSENT], [own[k] for k in members] + [ABSENT])
     types, operands, storages, records = found.types, found.operands, found.storages, memo.records
     flags = bool(converted) + 2 * (graph.metadata.get(MATMUL) == "tf32")
-    add = found.records.append
+    operand_of, type_of, add = operands.__getitem__, types.__getitem__, found.records.append
     for position, (inputs, outputs, number) in enumerate(zip(edges.inputs, edges.outputs, memo.nodes_of(graph, flags))):
-        signature = (number, *[operands[i] for i in inputs], -1, *[types[o] for o in outputs])
+        signature = (number, *map(operand_of, inputs), -1, *map(type_of, outputs))
         record = records.get(signature)
         if record is None:
             node = graph.nodes[position]
@@ -118,18 +118,20 @@ def _find_layouts(graph: Graph) -> Layouts:
             if not node.bodies:
                 records[signature] = record
         add(record)
-        for output, laid_out, is_shared in zip(outputs, record.operands, record.shares):
+        for output, laid_out in zip(outputs, record.operands):
             if output >= 0:
                 operands[output] = laid_out
+        if record.has_views:
+            for output, is_shared in zip(outputs, record.shares):
                 if is_shared:
                     storages[output] = storages[inputs[0]]
     return found
 
 
-def _own_strides(tensor: Tensor, converted: tuple[str, ...]) -> tuple[int, ...]:
+def _own_strides(own: TensorType, converted: tuple[str, ...]) -> tuple[int, ...]:
     """The strides of a tensor that no node makes."""
-    is_image = tensor.kind in converted and len(tensor.shape) == _IMAGE_AXES
-    return channels_last(tensor.shape) if is_image else contiguous(tensor.shape)
+    is_image = own.kind in converted and len(own.shape) == _IMAGE_AXES
+    return channels_last(own.shape) if is_image else contiguous(own.shape)
 
 
 def _new_record(graph: Graph, node: Node, known: Layouts) -> Record:
@@ -143,6 +145,7 @@ def _new_record(graph: Graph, node: Node, known: Layouts) -> Record:
     record.shares = tuple(
         layout is not None and layout.storage != name for name, layout in zip(node.outputs, found, strict=True)
     )
+    record.has_views = any(record.shares)
     return record
 
 

@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from foretell.errors import GraphError, InputError
 from foretell.registry import did_you_mean
@@ -91,44 +91,62 @@ class Tensor:
             )
 
 
+class TensorType(NamedTuple):
+    """What tensors have in common that differ only in their names.
+
+    A fixed one keeps its dtype when the model is cast.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    kind: TensorKind
+    batch_axis: int | None = None
+    is_fixed: bool = False
+
+    @property
+    def elements(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+
 @dataclass(frozen=True, slots=True)
 class TensorClasses:
     """The tensors of a graph by class: those of a class differ only in their names.
 
-    A network has many tensors and few classes, so that another batch size or dtype changes the classes alone.
+    A network has many tensors and few classes, so that another batch size or dtype changes the types of classes alone.
 
     >>> classes = TensorClasses.of({name: Tensor(name, (2, 3)) for name in "ab"})
-    >>> classes.numbers, classes.first
-    ({'a': 0, 'b': 0}, [Tensor(name='a', shape=(2, 3), dtype='fp32', kind='activation', batch_axis=None)])
+    >>> classes.numbers, [type.shape for type in classes.types]
+    ({'a': 0, 'b': 0}, [(2, 3)])
     """
 
     numbers: Mapping[str, int]  # the class of each tensor, in the order of the graph
-    first: list[Tensor]  # the first tensor of each class
-    fixed: frozenset[str] = frozenset()  # tensors that keep their dtype when the model is cast, in classes of their own
+    types: list[TensorType]
+    fixed: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], fixed: frozenset[str] = frozenset()) -> "TensorClasses":
         """The classes of some tensors, of which ``fixed`` keep their dtype."""
         numbers: dict[str, int] = {}
-        first: list[Tensor] = []
+        types: list[TensorType] = []
         known: dict[tuple[object, ...], int] = {}
         for name, tensor in tensors.items():
             key = (tensor.shape, tensor.dtype, tensor.kind, tensor.batch_axis, name in fixed)
             number = known.get(key)
             if number is None:
-                number = known[key] = len(first)
-                first.append(tensor)
+                number = known[key] = len(types)
+                types.append(TensorType(*key))
             numbers[name] = number
-        return cls(numbers, first, fixed)
+        return cls(numbers, types, fixed)
 
-    def changed(self, change: Callable[[Tensor], Tensor]) -> "TensorClasses":
-        """The classes with their tensors changed."""
-        return TensorClasses(self.numbers, [change(tensor) for tensor in self.first], self.fixed)
+    def with_types(self, types: list[TensorType]) -> "TensorClasses":
+        """The same tensors with other types of their classes."""
+        return TensorClasses(self.numbers, types, self.fixed)
 
     def counts(self) -> list[int]:
         """The number of tensors of each class."""
         counted = Counter(self.numbers.values())
-        return [counted[number] for number in range(len(self.first))]
+        return [counted[number] for number in range(len(self.types))]
 
 
 class ClassedTensors(Mapping[str, Tensor]):
@@ -143,8 +161,8 @@ class ClassedTensors(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         tensor = self._made.get(name)
         if tensor is None:
-            like = self.classes.first[self.classes.numbers[name]]
-            tensor = self._made[name] = Tensor(name, like.shape, like.dtype, like.kind, like.batch_axis)
+            shape, dtype, kind, axis, _ = self.classes.types[self.classes.numbers[name]]
+            tensor = self._made[name] = Tensor(name, shape, dtype, kind, axis)
         return tensor
 
     def __contains__(self, name: object) -> bool:

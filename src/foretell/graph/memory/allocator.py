@@ -33,6 +33,8 @@ SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_BYTES = 10 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
 SEGMENT_STEP_BYTES = 2 * MIB
+# small blocks are always split; large ones only if strictly more than 1 MiB is left
+LEAST_SMALL_REST, LEAST_LARGE_REST = BLOCK_BYTES, SMALL_BYTES + 1
 
 
 def rounded(size_bytes: int, step_bytes: int = BLOCK_BYTES) -> int:
@@ -130,8 +132,7 @@ class CachingAllocator:
     def __init__(self) -> None:
         self.allocated_bytes = 0
         self.reserved_bytes = 0
-        # small blocks are always split; large ones only if strictly more than 1 MiB is left
-        self._small, self._large = _Pool(BLOCK_BYTES), _Pool(SMALL_BYTES + 1)
+        self._small, self._large = _Pool(LEAST_SMALL_REST), _Pool(LEAST_LARGE_REST)
 
     @classmethod
     def holding(cls, sizes_bytes: tuple[int, ...]) -> "CachingAllocator":
@@ -189,29 +190,25 @@ class CachingAllocator:
         """Serve the events of a tape; returns the most that was allocated at a time and the node that reached it."""
         blocks: list[Block | None] = []
         events, allocate, free, serve = tape.events, self.allocate, self.free, blocks.append
-        most, peak_event = self.allocated_bytes, -1
-        following = iter(events)
-        next(following, None)
-        skips = False
-        for position, event in enumerate(events):
-            after = next(following, 0)
-            if skips:
-                skips = False
-            elif event > 0:
-                if after == ~len(blocks):  # freed at once
-                    serve(None)
-                    skips = True
-                    reached = self.allocated_bytes + self._passing(event)
-                    if reached > most:
-                        most, peak_event = reached, position
-                    continue
+        most, peak_event, is_served = self.allocated_bytes, -1, False
+        for position, (event, after) in enumerate(zip(events, [*events[1:], 0])):
+            if event < 0:
+                if is_served:
+                    is_served = False
+                elif (block := blocks[~event]) is not None:
+                    free(block)
+            elif not event:
+                serve(None)  # PyTorch allocates nothing for an empty tensor
+            elif after == ~len(blocks):
+                serve(None)
+                is_served = True  # the event after this one, which frees it at once
+                reached = self.allocated_bytes + self._passing(event)
+                if reached > most:
+                    most, peak_event = reached, position
+            else:
                 serve(allocate(event))
                 if self.allocated_bytes > most:
                     most, peak_event = self.allocated_bytes, position
-            elif not event:
-                serve(None)  # PyTorch allocates nothing for an empty tensor
-            elif (block := blocks[~event]) is not None:
-                free(block)
         return most, tape.node_at(peak_event)
 
     def _passing(self, size_bytes: int) -> int:
@@ -229,19 +226,39 @@ class CachingAllocator:
 
     def _segment(self, size: int, pool: _Pool) -> Block:
         """Reserve a new segment, as one block without neighbours: blocks of different segments never merge."""
-        if size <= SMALL_BYTES:
-            segment = SMALL_SEGMENT_BYTES
-        else:
-            segment = LARGE_SEGMENT_BYTES if size < LARGE_BYTES else rounded(size, SEGMENT_STEP_BYTES)
+        segment = _segment_bytes(size)
         self.reserved_bytes += segment
         return Block(self.reserved_bytes - segment, segment, pool, None, None)  # addresses only have to be unique
 
 
 @lru_cache(maxsize=256)
 def _holding(sizes_bytes: tuple[int, ...]) -> tuple[int, int, list[tuple[int, int]], list[tuple[int, int]]]:
-    """The bytes allocated and reserved, and the free blocks of both pools, after allocations that stay."""
-    allocator = CachingAllocator()
-    for size in sizes_bytes:
-        allocator.allocate(size)
-    small, large = ([entry[:2] for entry in pool.order] for pool in (allocator._small, allocator._large))
-    return allocator.allocated_bytes, allocator.reserved_bytes, small, large
+    """The bytes allocated and reserved, and the free blocks of both pools, after allocations that stay.
+
+    What `CachingAllocator.allocate` does where nothing is ever freed: no block has to know its neighbours.
+    """
+    allocated = reserved = 0
+    small: list[tuple[int, int]] = []  # (size, address) of each free block, sorted
+    large: list[tuple[int, int]] = []
+    for size_bytes in sizes_bytes:
+        size = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        order, least = (small, LEAST_SMALL_REST) if size <= SMALL_BYTES else (large, LEAST_LARGE_REST)
+        position = bisect_left(order, (size,))
+        if position < len(order):
+            whole, address = order.pop(position)
+        else:
+            whole, address = _segment_bytes(size), reserved
+            reserved += whole
+        left = whole - size
+        if left >= least:
+            insort(order, (left, address + size))
+            whole = size
+        allocated += whole
+    return allocated, reserved, small, large
+
+
+def _segment_bytes(size: int) -> int:
+    """The size of the segment that is reserved for a block."""
+    if size <= SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    return LARGE_SEGMENT_BYTES if size < LARGE_BYTES else rounded(size, SEGMENT_STEP_BYTES)

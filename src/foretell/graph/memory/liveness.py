@@ -34,7 +34,7 @@ from foretell.graph.memory.allocator import CachingAllocator, Tape, rounded
 from foretell.graph.memory.operand_copies import einsum_between, operand_copies
 from foretell.graph.memory.workspaces import INDEX_BYTES, library_blocks
 from foretell.graph.signatures import Record
-from foretell.graph.wiring import wiring
+from foretell.graph.wiring import numbers_of, wiring
 
 _STATE = ("parameter", "buffer", "constant")
 
@@ -60,16 +60,12 @@ def state_bytes(graph: Graph) -> int:
 
 def _state_sizes(graph: Graph) -> tuple[int, ...]:
     """The bytes of each parameter, buffer and constant that is not empty, in the order of the graph."""
-    if "state" not in graph.structure:
-        classes = graph.classes
-        is_state = [tensor.kind in _STATE for tensor in classes.first]
-        numbers = [tensor for tensor, k in enumerate(classes.numbers.values()) if is_state[k]]
-        graph.structure["state"] = numbers, [body for node in graph.nodes for body in node.bodies]
-    numbers, bodies = graph.structure["state"]
+    if "bodies" not in graph.structure:
+        graph.structure["bodies"] = [body for node in graph.nodes for body in node.bodies]
     sizes = layouts(graph).bytes
     return (
-        *[size for number in numbers if (size := sizes[number])],
-        *(size for body in bodies for size in _state_sizes(body)),
+        *[size for number in numbers_of(graph, *_STATE) if (size := sizes[number])],
+        *(size for body in graph.structure["bodies"] for size in _state_sizes(body)),
     )
 
 

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from foretell.errors import ModelError
 from foretell.features import SCHEMA
 from foretell.features.encoded import encode
-from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, pool
+from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, Stacked, pool_many
 from foretell.predictors.row_memo import RowMemo
 from foretell.predictors.trees import Trees
 from foretell.predictors.unit.network import UnitNetwork, UnitPredictions, spread_of
@@ -83,10 +83,6 @@ class _Remembered:
     spread: NDArray[np.float64]
     power_w: NDArray[np.float64]
     beyond: NDArray[np.float64]
-
-    def part(self, rows: slice) -> "_Remembered":
-        """What is known of some of the units."""
-        return _Remembered(self.log_ratio[rows], self.spread[rows], self.power_w[rows], self.beyond[rows])
 
 
 class UnitModel:
@@ -160,33 +156,23 @@ class UnitModel:
 
     def predict_many(self, asked: Sequence[tuple[DistinctUnits, Setting, float]]) -> list[WorkloadPrediction]:
         """The predictions of several workloads: the network and the trees are asked once for all of them."""
-        found = self._remembered(
-            np.concatenate([units.features for units, _, _ in asked]),
-            np.concatenate([units.bound_us for units, _, _ in asked]),
-        )
-        ends = np.cumsum([len(units) for units, _, _ in asked]).tolist()
-        parts = [found.part(slice(end - len(units), end)) for end, (units, _, _) in zip(ends, asked, strict=True)]
-        times_us = [np.exp(part.log_ratio) * units.bound_us for part, (units, _, _) in zip(parts, asked, strict=True)]
-        together = list(zip(times_us, parts, asked, strict=True))
-        pooled = np.stack([pool(units, unit_us, setting) for unit_us, _, (units, setting, _) in together])
+        units, settings = Stacked.of([units for units, _, _ in asked]), [setting for _, setting, _ in asked]
+        found = self._remembered(units.features, units.bound_us)
+        unit_us = np.exp(found.log_ratio) * units.bound_us
+        spent_us = unit_us * units.counts  # equal units are predicted once and counted
+        in_all_us = units.sums(spent_us)
+        pooled = pool_many(units, unit_us, settings)
         distances = self.distances(pooled)
         # distance and doubts are the last features: trees learn that errors grow with them
-        doubts = [
-            doubts_of(unit_us * units.counts, part.spread, part.beyond) for unit_us, part, (units, _, _) in together
-        ]
-        rows = np.concatenate([pooled, distances[:, None], np.array(doubts)], axis=1).astype(np.float32)
+        doubts = [units.sums(spent_us * one) / in_all_us for one in (found.spread, found.beyond, found.beyond > 0)]
+        rows = np.concatenate([pooled, np.stack([distances, *doubts], axis=1)], axis=1).astype(np.float32)
+        power_w = units.sums(spent_us * found.power_w) / in_all_us
         base = {
-            # equal units are predicted once and counted
-            "latency_ms": [
-                ms(seconds_from_us(float((unit_us * units.counts).sum()))) for unit_us, _, (units, _, _) in together
-            ],
-            "memory_mib": [setting.memory_mib for _, setting, _ in asked],
-            "power_w": [
-                roofline_w if np.isnan(part.power_w[0]) else mean_power_w(units, unit_us, part.power_w)
-                for unit_us, part, (units, _, roofline_w) in together
-            ],
+            "latency_ms": in_all_us * ms(seconds_from_us(1.0)),
+            "memory_mib": np.array([setting.memory_mib for setting in settings]),
+            "power_w": np.where(np.isnan(power_w), [roofline_w for _, _, roofline_w in asked], power_w),
         }
-        values = {name: np.array(base[name]) * np.exp(self._ratios(name, rows)) for name in base}
+        values = {name: base[name] * np.exp(self._ratios(name, rows)) for name in base}
         # energy has no trees of its own, so that it never contradicts power and latency; it has its own interval
         values["energy_j"] = values["power_w"] * values["latency_ms"] * seconds_from_ms(1.0)
         intervals = {
@@ -194,12 +180,11 @@ class UnitModel:
         }
         return [
             WorkloadPrediction(
-                times_us[number],
-                {name: estimates[number] for name, estimates in intervals.items()},
-                float(distances[number]),
-                parts[number].beyond,
+                own_us, {name: estimates[number] for name, estimates in intervals.items()}, distance, beyond
             )
-            for number in range(len(asked))
+            for number, (own_us, distance, beyond) in enumerate(
+                zip(units.split(unit_us), distances.tolist(), units.split(found.beyond), strict=True)
+            )
         ]
 
     def distances(self, rows: Row) -> NDArray[np.float64]:
@@ -227,12 +212,6 @@ def doubts_of(
     """The `DOUBTS` of one workload: means over its units, weighted by their time."""
     weight = spent_us / spent_us.sum()
     return np.array([(weight * spread).sum(), (weight * beyond).sum(), weight[beyond > 0].sum()])
-
-
-def mean_power_w(units: DistinctUnits, unit_us: NDArray[np.float64], unit_w: NDArray[np.float64]) -> float:
-    """The mean power of a workload: the power of its units weighted by their time."""
-    spent_us = unit_us * units.counts
-    return float((spent_us * unit_w).sum() / spent_us.sum())
 
 
 def tree_rows(features: Row) -> Row:
