@@ -98,9 +98,9 @@ class Memo:
         """The number of each node's fixed part: operator, attributes, and which operands are the same tensor."""
         cached = graph.structure.get("nodes")
         if cached is None or cached[0] is not self:
-            numbers = [self._node(node) for node in graph.nodes]
+            numbers = [self._node(node) * _FLAGS for node in graph.nodes]
             cached = graph.structure["nodes"] = (self, numbers)
-        return [number * _FLAGS + flags for number in cached[1]]
+        return [number + flags for number in cached[1]] if flags else cached[1]
 
     def _node(self, node: Node) -> int:
         inputs = node.inputs

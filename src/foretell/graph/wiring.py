@@ -5,20 +5,24 @@ or over arrays of all edges at once. The wiring depends on nodes and edges alone
 or dtype shares it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.operators import DOMAINS, OPERATORS, UNKNOWN
 
-NONE = -1  # the number of an operand that is absent
+if TYPE_CHECKING:  # numpy is imported when it is needed: commands that predict nothing start without it
+    import numpy as np
+    from numpy.typing import NDArray
 
-Numbers = NDArray[np.intp]
+    Numbers = NDArray[np.intp]
+
+NONE = -1  # the number of an operand that is absent
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,7 @@ class Wiring:
     @cached_property
     def producers(self) -> Numbers:
         """The position of the node that makes each tensor; −1 where none does."""
-        tensors, positions = self.makes
-        found = np.full(len(self.names), NONE, np.intp)
-        found[tensors] = positions
-        return found
+        return self._last(*self.makes)
 
     @cached_property
     def first_readers(self) -> Mapping[int, int]:
@@ -58,7 +59,12 @@ class Wiring:
     @cached_property
     def last_readers(self) -> Numbers:
         """The position of the last node that reads each tensor; −1 where none does."""
-        tensors, positions = self.reads
+        return self._last(*self.reads)
+
+    def _last(self, tensors: Numbers, positions: Numbers) -> Numbers:
+        """The last of the positions of each tensor; −1 where it has none."""
+        import numpy as np
+
         found = np.full(len(self.names), NONE, np.intp)
         found[tensors] = positions  # of several the last one stays
         return found
@@ -93,6 +99,8 @@ def numbers_of(graph: Graph, *kinds: str) -> list[int]:
 
 def _flat(edges: list[tuple[int, ...]]) -> tuple[Numbers, Numbers]:
     """The edges of all nodes that are present, and the node of each."""
+    import numpy as np
+
     tensors = np.array(list(chain.from_iterable(edges)), np.intp)
     positions = np.repeat(np.arange(len(edges)), [len(own) for own in edges])
     is_present = tensors != NONE

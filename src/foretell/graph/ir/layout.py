@@ -19,8 +19,9 @@ to write row-major results, even where a library chooses another layout.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.node import Node
@@ -38,8 +39,7 @@ _MEMORY_FORMAT, _CHANNELS_LAST = "memory_format", "channels_last"  # in the meta
 _KEEPS_CHANNELS_LAST = ("Conv", "ConvTranspose", "FusedConv", "BatchNormalization", "Resize", "Concat", "Pad")
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Where a tensor lies: the tensor that owns its storage, and its stride along each axis, in elements."""
 
     storage: str
@@ -69,6 +69,7 @@ class Layouts(Mapping[str, Layout]):
         self.operands = operands
         self.storages = list(range(len(types)))
         self.records: list[Record] = []
+        self._made: dict[str, Layout] = {}
 
     @cached_property
     def bytes(self) -> list[int]:
@@ -77,8 +78,12 @@ class Layouts(Mapping[str, Layout]):
         return [sizes[number] for number in self.types]
 
     def __getitem__(self, name: str) -> Layout:
-        number = self.edges.numbers[name]
-        return Layout(self.edges.names[self.storages[number]], self.memo.strides[self.operands[number]])
+        layout = self._made.get(name)
+        if layout is None:
+            number = self.edges.numbers[name]
+            layout = Layout(self.edges.names[self.storages[number]], self.memo.strides[self.operands[number]])
+            self._made[name] = layout
+        return layout
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.edges.names)

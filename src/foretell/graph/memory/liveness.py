@@ -21,11 +21,11 @@ its own does not; both look the same (U-Nets are 8 % off, ``docs/lab/0027-memory
 module paths, such as many ONNX files, are treated as one frame.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.layout import Layout, layouts
@@ -35,6 +35,9 @@ from foretell.graph.memory.operand_copies import einsum_between, operand_copies
 from foretell.graph.memory.workspaces import INDEX_BYTES, library_blocks
 from foretell.graph.signatures import Record
 from foretell.graph.wiring import numbers_of, wiring
+
+if TYPE_CHECKING:
+    from foretell.graph.wiring import Numbers
 
 _STATE = ("parameter", "buffer", "constant")
 
@@ -157,13 +160,15 @@ def deaths(graph: Graph) -> Mapping[int, list[str]]:
 
 def _ends(graph: Graph) -> Mapping[int, list[int]]:
     """The same with the numbers of the storages, in the order in which they come to be."""
+    import numpy as np  # commands that predict nothing start without it
+
     laid_out = layouts(graph)
     known, dies = graph.structure.get("deaths", (None, {}))
     if known == laid_out.storages:  # at another batch size a view may have to copy
         return dies  # type: ignore[no-any-return]
     if "last use" not in graph.structure:
         graph.structure["last use"] = _last_use(graph)
-    last: NDArray[np.intp] = graph.structure["last use"]
+    last: Numbers = graph.structure["last use"]
     storages = np.array(laid_out.storages[:-1], np.intp)
     ends = np.full(len(storages), -1, np.intp)
     np.maximum.at(ends, storages, last)  # a storage lives as long as the last of its views
@@ -197,7 +202,7 @@ def working_blocks(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> 
     return blocks
 
 
-def _last_use(graph: Graph) -> NDArray[np.intp]:
+def _last_use(graph: Graph) -> Numbers:
     """The position of the last node that can touch each tensor, by its number; −1 where none can."""
     end, edges = len(graph.nodes), wiring(graph)
     if graph.held is not None:
@@ -211,7 +216,7 @@ def _last_use(graph: Graph) -> NDArray[np.intp]:
     return last
 
 
-def _guessed_last_use(graph: Graph) -> NDArray[np.intp]:
+def _guessed_last_use(graph: Graph) -> Numbers:
     """The last use where the paths of modules say which frames hold a tensor."""
     edges, end = wiring(graph), len(graph.nodes)
     split_paths = {path: path.split(".") if path else [] for path in {node.module for node in graph.nodes}}
@@ -231,8 +236,10 @@ def _guessed_last_use(graph: Graph) -> NDArray[np.intp]:
     return last
 
 
-def _watched_last_use(graph: Graph, held: Mapping[str, str]) -> NDArray[np.intp]:
+def _watched_last_use(graph: Graph, held: Mapping[str, str]) -> Numbers:
     """The same where the program itself was watched: nothing is guessed."""
+    import numpy as np
+
     edges = wiring(graph)
     last = np.maximum(edges.last_readers, edges.producers)
     if held:

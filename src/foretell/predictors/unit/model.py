@@ -31,6 +31,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from foretell.features import SCHEMA
 from foretell.features.encoded import encode
 from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, Stacked, pool_many
 from foretell.predictors.row_memo import RowMemo
-from foretell.predictors.trees import Trees
+from foretell.predictors.trees import Forest, Trees
 from foretell.predictors.unit.network import UnitNetwork, UnitPredictions, spread_of
 from foretell.predictors.unit.reach import Reach
 from foretell.records import Estimate
@@ -172,11 +173,15 @@ class UnitModel:
             "memory_mib": np.array([setting.memory_mib for setting in settings]),
             "power_w": np.where(np.isnan(power_w), [roofline_w for _, _, roofline_w in asked], power_w),
         }
-        values = {name: base[name] * np.exp(self._ratios(name, rows)) for name in base}
+        fitted = self._forest.predict(rows) if self._forest is not None else {}
+        # where a network predicts a metric itself, nothing corrects it
+        values = {name: base[name] * np.exp(fitted[name]) if name in fitted else base[name] for name in base}
         # energy has no trees of its own, so that it never contradicts power and latency; it has its own interval
         values["energy_j"] = values["power_w"] * values["latency_ms"] * seconds_from_ms(1.0)
         intervals = {
-            name: self._intervals(name, values[name], rows) for name in values if f"{name}_error" in self.models
+            name: self._intervals(name, values[name], fitted[f"{name}_error"])
+            for name in values
+            if f"{name}_error" in fitted
         }
         return [
             WorkloadPrediction(
@@ -194,13 +199,15 @@ class UnitModel:
     def _scaled(self, rows: Row) -> Row:
         return np.asarray((rows - self._middle) / self._spread, dtype=np.float32)
 
-    def _ratios(self, name: str, rows: Row) -> NDArray[np.float64]:
-        """The logarithms of the corrections of a metric; 0 where a network predicts the metric itself."""
-        return self.models[name].predict(rows) if name in self.models else np.zeros(len(rows))
+    @cached_property
+    def _forest(self) -> Forest | None:
+        """The trees on whole workloads, together; None where the model has none."""
+        trees = {name: trees for name, trees in self.models.items() if name != "unit"}
+        return Forest(trees) if trees else None
 
-    def _intervals(self, name: str, values: NDArray[np.float64], rows: Row) -> list[Estimate]:
+    def _intervals(self, name: str, values: NDArray[np.float64], log_errors: NDArray[np.float64]) -> list[Estimate]:
         """Each value times and divided by its expected error, which the conformal quantile scales."""
-        expected = np.exp(self.models[f"{name}_error"].predict(rows))
+        expected = np.exp(log_errors)
         widths = np.exp(np.minimum(expected * float(self.card["quantiles"][name]), _MAX_WIDTH))
         ends = zip(values.tolist(), (values / widths).tolist(), (values * widths).tolist(), strict=True)
         return [Estimate(value, low, high) for value, low, high in ends]
