@@ -137,6 +137,11 @@ class Stacked:
         """The sum over the rows of each workload."""
         return np.asarray(np.bincount(self.owner, values, len(self.starts)), np.float64)
 
+    def means(self, unit_us: Values, values: Values) -> Values:
+        """The mean over the units of each workload, weighted by the time that all of them take."""
+        weights = unit_us * self.counts
+        return self.sums(weights * values) / self.sums(weights)
+
     def largest(self, values: Values) -> Values:
         """The largest value of each workload."""
         return np.asarray(np.maximum.reduceat(values, self.starts), np.float64)

@@ -29,7 +29,7 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -61,6 +61,7 @@ _MAX_WIDTH = math.log(20.0)  # an interval never goes beyond a twentieth and twe
 _UNKNOWN_OPERATOR = 500.0
 
 Row = NDArray[np.float32]
+Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -160,16 +161,15 @@ class UnitModel:
         units, settings = Stacked.of([units for units, _, _ in asked]), [setting for _, setting, _ in asked]
         found = self._remembered(units.features, units.bound_us)
         unit_us = np.exp(found.log_ratio) * units.bound_us
-        spent_us = unit_us * units.counts  # equal units are predicted once and counted
-        in_all_us = units.sums(spent_us)
         pooled = pool_many(units, unit_us, settings)
         distances = self.distances(pooled)
         # distance and doubts are the last features: trees learn that errors grow with them
-        doubts = [units.sums(spent_us * one) / in_all_us for one in (found.spread, found.beyond, found.beyond > 0)]
-        rows = np.concatenate([pooled, np.stack([distances, *doubts], axis=1)], axis=1).astype(np.float32)
-        power_w = units.sums(spent_us * found.power_w) / in_all_us
+        doubts = doubts_of(lambda values: units.means(unit_us, values), found.spread, found.beyond)
+        rows = np.concatenate([pooled, distances[:, None], doubts], axis=1).astype(np.float32)
+        power_w = units.means(unit_us, found.power_w)
         base = {
-            "latency_ms": in_all_us * ms(seconds_from_us(1.0)),
+            # equal units are predicted once and counted
+            "latency_ms": units.sums(unit_us * units.counts) * ms(seconds_from_us(1.0)),
             "memory_mib": np.array([setting.memory_mib for setting in settings]),
             "power_w": np.where(np.isnan(power_w), [roofline_w for _, _, roofline_w in asked], power_w),
         }
@@ -213,12 +213,9 @@ class UnitModel:
         return [Estimate(value, low, high) for value, low, high in ends]
 
 
-def doubts_of(
-    spent_us: NDArray[np.float64], spread: NDArray[np.float64], beyond: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """The `DOUBTS` of one workload: means over its units, weighted by their time."""
-    weight = spent_us / spent_us.sum()
-    return np.array([(weight * spread).sum(), (weight * beyond).sum(), weight[beyond > 0].sum()])
+def doubts_of(mean: Callable[[Values], Values], spread: Values, beyond: Values) -> Values:
+    """The `DOUBTS` of each workload; ``mean`` is that over its units, weighted by their time."""
+    return np.stack([mean(spread), mean(beyond), mean((beyond > 0).astype(np.float64))], axis=1)
 
 
 def tree_rows(features: Row) -> Row:
