@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.features.units import COLUMNS, DTYPES, KINDS, PHASES
+from foretell.units import MIB
 
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 _CODED = {"kind": len(KINDS), "phase": len(PHASES), "dtype": len(DTYPES), "variant": 5}
@@ -65,7 +66,7 @@ class Encoded:
         return len(self.operators)
 
 
-_LARGEST_KEPT = 2**20  # bytes of rows
+_LARGEST_KEPT = MIB  # of rows
 _last: list[tuple[bytes, Encoded]] = []
 
 
