@@ -136,12 +136,14 @@ class CachingAllocator:
 
     @classmethod
     def holding(cls, sizes_bytes: tuple[int, ...]) -> "CachingAllocator":
-        """An allocator with blocks of these sizes, which are never freed: the weights of a model."""
+        """An allocator with blocks of these sizes, which are never freed: the weights of a model.
+
+        The segments of small ones are not counted as reserved.
+        """
         allocator = cls()
-        allocator.allocated_bytes, allocator.reserved_bytes, small, large = _holding(sizes_bytes)
-        for pool, blocks in ((allocator._small, small), (allocator._large, large)):
-            for size, address in blocks:
-                pool.put(address, size)
+        allocator.allocated_bytes, allocator.reserved_bytes, large = _holding(sizes_bytes)
+        for size, address in large:
+            allocator._large.put(address, size)
         return allocator
 
     def allocate(self, size_bytes: int) -> Block:
@@ -187,42 +189,54 @@ class CachingAllocator:
         insort(order, (size, address, block))
 
     def replay(self, tape: Tape) -> tuple[int, str]:
-        """Serve the events of a tape; returns the most that was allocated at a time and the node that reached it."""
-        blocks: list[Block | None] = []
+        """Serve the events of a tape; returns the most that was allocated at a time and the node that reached it.
+
+        A small block is always split to what was asked for, wherever it lies. So small requests are only added up, and
+        large ones are served.
+        """
+        blocks: list[Block | int] = []  # of a small request its size
         events, allocate, free, serve = tape.events, self.allocate, self.free, blocks.append
-        most, peak_event, is_served = self.allocated_bytes, -1, False
-        for position, (event, after) in enumerate(zip(events, [*events[1:], 0])):
+        most, peak_event, small, is_served = self.allocated_bytes, -1, 0, False
+        for position, event in enumerate(events):
             if event < 0:
                 if is_served:
                     is_served = False
-                elif (block := blocks[~event]) is not None:
+                    continue
+                block = blocks[~event]
+                if isinstance(block, int):
+                    small -= block
+                else:
                     free(block)
-            elif not event:
-                serve(None)  # PyTorch allocates nothing for an empty tensor
-            elif after == ~len(blocks):
-                serve(None)
-                is_served = True  # the event after this one, which frees it at once
-                reached = self.allocated_bytes + self._passing(event)
+            elif event <= SMALL_BYTES:
+                size = -(-event // BLOCK_BYTES) * BLOCK_BYTES  # 0: PyTorch allocates nothing for an empty tensor
+                serve(size)
+                small += size
+                if self.allocated_bytes + small > most:
+                    most, peak_event = self.allocated_bytes + small, position
+            else:
+                if position + 1 < len(events) and events[position + 1] == ~len(blocks):
+                    is_served = True  # the event after this one, which frees it at once
+                    serve(0)
+                    reached = self.allocated_bytes + small + self._passing(event)
+                else:
+                    serve(allocate(event))
+                    reached = self.allocated_bytes + small
                 if reached > most:
                     most, peak_event = reached, position
-            else:
-                serve(allocate(event))
-                if self.allocated_bytes > most:
-                    most, peak_event = self.allocated_bytes, position
+        self.allocated_bytes += small
         return most, tape.node_at(peak_event)
 
     def _passing(self, size_bytes: int) -> int:
-        """Allocate a block and free it at once; returns its size. Splitting and merging undo each other."""
-        size = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
-        pool = self._small if size <= SMALL_BYTES else self._large
-        position = bisect_left(pool.order, (size,))
-        if position < len(pool.order):
-            whole = pool.order[position][0]
+        """Allocate a large block and free it at once; returns its size. Splitting and merging undo each other."""
+        size, order = rounded(size_bytes), self._large.order
+        position = bisect_left(order, (size,))
+        if position < len(order):
+            whole = order[position][0]
         else:
-            block = self._segment(size, pool)
+            block = self._segment(size, self._large)
             block.free, whole = True, block.size
-            insort(pool.order, (whole, block.address, block))
-        return size if whole - size >= pool.min_remainder else whole
+            insort(order, (whole, block.address, block))
+        return size if whole - size >= LEAST_LARGE_REST else whole
 
     def _segment(self, size: int, pool: _Pool) -> Block:
         """Reserve a new segment, as one block without neighbours: blocks of different segments never merge."""
@@ -232,17 +246,20 @@ class CachingAllocator:
 
 
 @lru_cache(maxsize=256)
-def _holding(sizes_bytes: tuple[int, ...]) -> tuple[int, int, list[tuple[int, int]], list[tuple[int, int]]]:
-    """The bytes allocated and reserved, and the free blocks of both pools, after allocations that stay.
+def _holding(sizes_bytes: tuple[int, ...]) -> tuple[int, int, list[tuple[int, int]]]:
+    """The bytes allocated and reserved, and the free large blocks, after allocations that stay.
 
-    What `CachingAllocator.allocate` does where nothing is ever freed: no block has to know its neighbours.
+    What `CachingAllocator.allocate` does where nothing is ever freed: no block has to know its neighbours. Small blocks
+    are only added up, as in `CachingAllocator.replay`.
     """
-    allocated = reserved = 0
-    small: list[tuple[int, int]] = []  # (size, address) of each free block, sorted
-    large: list[tuple[int, int]] = []
-    for size_bytes in sizes_bytes:
-        size = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
-        order, least = (small, LEAST_SMALL_REST) if size <= SMALL_BYTES else (large, LEAST_LARGE_REST)
+    small = [size for size in sizes_bytes if size <= SMALL_BYTES]
+    allocated = sum([-(-size // BLOCK_BYTES) for size in small]) * BLOCK_BYTES
+    reserved = 0
+    order: list[tuple[int, int]] = []  # (size, address) of each free block, sorted
+    for size_bytes in sizes_bytes if len(small) < len(sizes_bytes) else ():
+        if size_bytes <= SMALL_BYTES:
+            continue
+        size = rounded(size_bytes)
         position = bisect_left(order, (size,))
         if position < len(order):
             whole, address = order.pop(position)
@@ -250,11 +267,11 @@ def _holding(sizes_bytes: tuple[int, ...]) -> tuple[int, int, list[tuple[int, in
             whole, address = _segment_bytes(size), reserved
             reserved += whole
         left = whole - size
-        if left >= least:
+        if left >= LEAST_LARGE_REST:
             insort(order, (left, address + size))
             whole = size
         allocated += whole
-    return allocated, reserved, small, large
+    return allocated, reserved, order
 
 
 def _segment_bytes(size: int) -> int:
