@@ -40,6 +40,7 @@ from foretell.units import per_second, seconds_from_ms
 _NEW_SHARE = 0.05  # of the time in new units: below it no warning is due
 _NAMED_PARTS = 3
 _PHASE = COLUMNS.index("phase")
+_TIMES = [COLUMNS.index("log_compute_us"), COLUMNS.index("log_memory_us")]
 
 
 @cache
@@ -258,12 +259,10 @@ def _new_parts(reach: Reach, units: DistinctUnits, spent_us: NDArray[np.float64]
 def operator_shares(units: Units, unit_us: NDArray[np.float64], latency_ms: float) -> tuple[OperatorShare, ...]:
     """The predicted time by operator, longest first; units are scaled so that they add up to the latency."""
     numbers: dict[tuple[str, bool], int] = {}
-    of_unit = [
-        numbers.setdefault((operator, phase == "backward"), len(numbers))
-        for operator, phase in zip(units.operators, units.phases, strict=True)
-    ]
+    pairs = zip(units.operators, map("backward".__eq__, units.phases), strict=True)
+    of_unit = [numbers.setdefault(pair, len(numbers)) for pair in pairs]
     row, count = np.array(of_unit, np.intp), len(numbers)
-    compute, memory = (np.exp2(units.features[:, COLUMNS.index(f"log_{name}_us")]) for name in ("compute", "memory"))
+    compute, memory = np.exp2(units.features[:, _TIMES]).T
     # a bound is max(compute, memory) + launches: what is left is the launches
     launch_us = units.bound_us - np.maximum(compute, memory)
     limits = np.stack(
