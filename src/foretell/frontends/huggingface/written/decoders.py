@@ -1,0 +1,162 @@
+"""Frontends: decoders with rotary positions, RMS norms and gated networks: Llama and what is built like it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from foretell.frontends.huggingface.written import blocks
+from foretell.frontends.huggingface.written.family import Family, Sizes
+from foretell.frontends.huggingface.written.settings import ROPE_KEYS, Optional, Settings, check_rope, need
+from foretell.frontends.huggingface.written.values import Trace, Value
+
+ORDER = (
+    "model embed_tokens layers self_attn q_proj k_proj v_proj o_proj q_norm k_norm mlp gate_proj up_proj down_proj "
+    "input_layernorm post_attention_layernorm norm rotary_emb inv_freq original_inv_freq lm_head weight bias"
+)
+
+
+def run_decoder(t: Trace, c: Settings, sizes: Sizes) -> list[Value]:
+    """Run the model; return the logits and the cache."""
+    input_ids = t.input("input_ids", sizes.length)
+    heads = (c.num_key_value_heads, c.head_dim)
+    cache = blocks.start_cache(t, sizes, [c.window] * c.num_hidden_layers, heads, heads)
+    hidden_states = t.run("model", _model, c, input_ids, cache)
+    tied = "model.embed_tokens.weight" if c.tie_word_embeddings else ""
+    logits = blocks.last_logits(t, hidden_states, c.vocab_size, last=cache is not None, tied=tied)
+    return [logits, *(cache.tensors if cache else ())]
+
+
+def _model(t: Trace, c: Settings, input_ids: Value, cache: blocks.Cache | None) -> Value:
+    inputs_embeds = blocks.embedding(t, "embed_tokens", input_ids, c.vocab_size, c.hidden_size)
+    if cache is not None:
+        cache.start(t)
+    position_ids = blocks.positions(t, input_ids.shape[1], cache.past if cache else 0)
+    blocks.check_packing(t, position_ids, cache is not None)
+    hidden_states = inputs_embeds
+    position_embeddings = blocks.rotary(t, position_ids, c.head_dim)
+    for index in range(c.num_hidden_layers):
+        hidden_states = t.run(f"layers.{index}", _layer, c, index, hidden_states, position_embeddings, cache)
+    return blocks.rms_norm(t, "norm", hidden_states)
+
+
+def _layer(t: Trace, c: Settings, index: int, hidden_states: Value, rotary: Any, cache: blocks.Cache | None) -> Value:
+    residual = hidden_states
+    hidden_states = blocks.rms_norm(t, "input_layernorm", hidden_states)
+    hidden_states = t.run("self_attn", _attention, c, index, hidden_states, rotary, cache)
+    hidden_states = residual + hidden_states
+    residual = hidden_states
+    hidden_states = blocks.rms_norm(t, "post_attention_layernorm", hidden_states)
+    hidden_states = t.run("mlp", _mlp, c, hidden_states)
+    hidden_states = residual + hidden_states
+    return hidden_states  # noqa: RET504 the name must live as long as in transformers
+
+
+def _mlp(t: Trace, c: Settings, x: Value) -> Value:
+    return blocks.gated_mlp(t, x, c.intermediate_size, c.hidden_act, bias=c.mlp_bias)
+
+
+def _attention(t: Trace, c: Settings, index: int, hidden_states: Value, rotary: Any, cache: blocks.Cache | None) -> Value:
+    input_shape = hidden_states.shape[:-1]
+    hidden_shape = (*input_shape, -1, c.head_dim)
+
+    def project(name: str, heads: int) -> Value:
+        return blocks.linear(t, name, hidden_states, heads * c.head_dim, bias=c.qkv_bias).view(*hidden_shape)
+
+    if c.qk_norm:
+        query_states = blocks.rms_norm(t, "q_norm", project("q_proj", c.num_attention_heads)).transpose(1, 2)
+        key_states = blocks.rms_norm(t, "k_norm", project("k_proj", c.num_key_value_heads)).transpose(1, 2)
+    else:
+        query_states = project("q_proj", c.num_attention_heads).transpose(1, 2)
+        key_states = project("k_proj", c.num_key_value_heads).transpose(1, 2)
+    value_states = project("v_proj", c.num_key_value_heads).transpose(1, 2)
+    cos, sin = rotary
+    query_states, key_states = blocks.apply_rotary(query_states, key_states, cos, sin)
+    if cache is not None:
+        key_states, value_states = cache.update(t, index, key_states, value_states)
+    attn_output = blocks.attend(t, query_states, key_states, value_states, c.attention_dropout)
+    attn_output = attn_output.reshape(*input_shape, -1).contiguous()
+    attn_output = blocks.linear(t, "o_proj", attn_output, c.hidden_size, bias=c.output_bias)
+    return attn_output  # noqa: RET504
+
+
+_COMMON = {
+    "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": None, "hidden_act": "silu", "max_position_embeddings": 2048,
+    "pad_token_id": None, "tie_word_embeddings": False, "attention_dropout": 0.0, "head_dim": None,
+}  # fmt: skip
+_QWEN = _COMMON | {
+    "vocab_size": 151936, "intermediate_size": 22016, "max_position_embeddings": 32768, "use_sliding_window": False,
+}  # fmt: skip
+_QWEN_IGNORED = (*ROPE_KEYS, "sliding_window", "max_window_layers")
+
+
+def check_decoder(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
+    """Fill in what follows from other values, and refuse what transformers would refuse or run otherwise."""
+    check_rope(values)
+    c.num_key_value_heads = c.num_attention_heads if c.num_key_value_heads is None else c.num_key_value_heads
+    c.head_dim = c.hidden_size // c.num_attention_heads if c.head_dim is None else c.head_dim
+    need(c.num_attention_heads % c.num_key_value_heads == 0, "heads that do not divide")
+    need(c.hidden_size % c.num_attention_heads == 0, "a width that is no multiple of the heads")
+    need(c.head_dim % 2 == 0, "an odd head")
+    need(c.hidden_act in blocks.ACTIVATIONS, c.hidden_act)
+    blocks.check_padding(c)
+    blocks.check_shares(c.attention_dropout)
+    need(c.window is None or sizes.length + sizes.past < c.window, "more tokens than a sliding window")
+
+
+def _llama(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
+    c.window, c.qk_norm, c.qkv_bias, c.output_bias = None, False, c.attention_bias, c.attention_bias
+    check_decoder(c, values, sizes)
+
+
+def _mistral(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
+    c.window, c.qk_norm, c.qkv_bias, c.output_bias, c.mlp_bias = c.sliding_window, False, False, False, False
+    check_decoder(c, values, sizes)
+
+
+def _qwen2(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
+    c.window, c.qk_norm, c.qkv_bias, c.output_bias, c.mlp_bias = None, False, True, False, False
+    need(not c.use_sliding_window, "a sliding window in some layers")
+    check_decoder(c, values, sizes)
+
+
+def _qwen3(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
+    c.window, c.qk_norm, c.qkv_bias, c.output_bias, c.mlp_bias = None, True, c.attention_bias, c.attention_bias, False
+    need(not c.use_sliding_window, "a sliding window in some layers")
+    check_decoder(c, values, sizes)
+
+
+FAMILIES = {
+    "llama": Family(
+        ("LlamaForCausalLM",),
+        _COMMON | {"attention_bias": False, "mlp_bias": False},
+        ROPE_KEYS,
+        _llama,
+        run_decoder,
+        ORDER,
+    ),
+    "mistral": Family(
+        ("MistralForCausalLM",),
+        _COMMON
+        | {
+            "intermediate_size": 14336,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 131072,
+            "sliding_window": Optional(4096),
+        },
+        ROPE_KEYS,
+        _mistral,
+        run_decoder,
+        ORDER,
+    ),
+    "qwen2": Family(
+        ("Qwen2ForCausalLM",), _QWEN | {"num_key_value_heads": Optional(32)}, _QWEN_IGNORED, _qwen2, run_decoder, ORDER
+    ),
+    "qwen3": Family(
+        ("Qwen3ForCausalLM",),
+        _QWEN | {"num_key_value_heads": Optional(32), "head_dim": 128, "attention_bias": False},
+        _QWEN_IGNORED,
+        _qwen3,
+        run_decoder,
+        ORDER,
+    ),
+}
