@@ -24,9 +24,13 @@ def linear(t: Trace, name: str, x: Value, width: int, *, bias: bool = False) -> 
 
 def embedding(t: Trace, name: str, tokens: Value, rows: int, width: int) -> Value:
     """``nn.Embedding``."""
-    with t.within(name):
-        table = t.weight("weight", rows, width)
-        return t.call("embedding", {"weight": table, "indices": tokens}, (*tokens.shape, width), t.dtype)
+    return t.run(name, look_up, tokens, rows, width)
+
+
+def look_up(t: Trace, tokens: Value, rows: int, width: int) -> Value:
+    """The rows of the current module's table."""
+    table = t.weight("weight", rows, width)
+    return t.call("embedding", {"weight": table, "indices": tokens}, (*tokens.shape, width), t.dtype)
 
 
 def rms_norm(t: Trace, name: str, hidden_states: Value) -> Value:
@@ -41,6 +45,22 @@ def _rms_norm(t: Trace, hidden_states: Value) -> Value:
     variance = hidden_states.apply("pow").reduce("mean", -1, keep=True)
     hidden_states = hidden_states * (variance + 1e-6).apply("rsqrt")
     return weight * hidden_states.to(dtype)
+
+
+def shifted_norm(t: Trace, name: str, x: Value) -> Value:
+    """``GemmaRMSNorm``: its weight is a difference from 1."""
+    return t.run(name, _shifted_norm, x)
+
+
+def _shifted_norm(t: Trace, x: Value) -> Value:
+    weight = t.weight("weight", x.shape[-1])
+    output = _unit(x.to("fp32"))
+    output = output * (1.0 + weight.to("fp32"))
+    return output.to_type_of(x)
+
+
+def _unit(x: Value) -> Value:
+    return x * (x.apply("pow").reduce("mean", -1, keep=True) + 1e-6).apply("rsqrt")
 
 
 def layer_norm(t: Trace, name: str, x: Value, *, bias: bool = True) -> Value:

@@ -9,7 +9,7 @@ from foretell.frontends.huggingface.written.settings import ROPE_KEYS, Optional,
 from foretell.frontends.huggingface.written.values import Trace, Value
 
 ORDER = (
-    "model embed_tokens layers self_attn q_proj k_proj v_proj o_proj q_norm k_norm mlp gate_proj up_proj down_proj "
+    "model embed_tokens embed_scale layers self_attn q_proj k_proj v_proj o_proj q_norm k_norm mlp gate_proj up_proj down_proj "
     "input_layernorm post_attention_layernorm norm rotary_emb inv_freq original_inv_freq lm_head weight bias"
 )
 
@@ -26,8 +26,10 @@ def run_decoder(t: Trace, c: Settings, sizes: Sizes) -> list[Value]:
 
 
 def _model(t: Trace, c: Settings, input_ids: Value, cache: blocks.Cache | None) -> Value:
-    inputs_embeds = blocks.embedding(t, "embed_tokens", input_ids, c.vocab_size, c.hidden_size)
-    if cache is not None:
+    if cache is not None and c.cache_first:
+        cache.start(t)
+    inputs_embeds = t.run("embed_tokens", c.embed, c, input_ids)
+    if cache is not None and not c.cache_first:
         cache.start(t)
     position_ids = blocks.positions(t, input_ids.shape[1], cache.past if cache else 0)
     blocks.check_packing(t, position_ids, cache is not None)
@@ -35,22 +37,31 @@ def _model(t: Trace, c: Settings, input_ids: Value, cache: blocks.Cache | None) 
     position_embeddings = blocks.rotary(t, position_ids, c.head_dim)
     for index in range(c.num_hidden_layers):
         hidden_states = t.run(f"layers.{index}", _layer, c, index, hidden_states, position_embeddings, cache)
-    return blocks.rms_norm(t, "norm", hidden_states)
+    return c.norm(t, "norm", hidden_states)
+
+
+def _embed(t: Trace, c: Settings, input_ids: Value) -> Value:
+    return blocks.look_up(t, input_ids, c.vocab_size, c.hidden_size)
+
+
+def _embed_scaled(t: Trace, c: Settings, input_ids: Value) -> Value:
+    """Gemma scales its embeddings by a buffer."""
+    return _embed(t, c, input_ids) * t.weight("embed_scale", kind="buffer").to(t.dtype)
 
 
 def _layer(t: Trace, c: Settings, index: int, hidden_states: Value, rotary: Any, cache: blocks.Cache | None) -> Value:
     residual = hidden_states
-    hidden_states = blocks.rms_norm(t, "input_layernorm", hidden_states)
+    hidden_states = c.norm(t, "input_layernorm", hidden_states)
     hidden_states = t.run("self_attn", _attention, c, index, hidden_states, rotary, cache)
     hidden_states = residual + hidden_states
     residual = hidden_states
-    hidden_states = blocks.rms_norm(t, "post_attention_layernorm", hidden_states)
-    hidden_states = t.run("mlp", _mlp, c, hidden_states)
+    hidden_states = c.norm(t, "post_attention_layernorm", hidden_states)
+    hidden_states = t.run("mlp", c.mlp, c, index, hidden_states)
     hidden_states = residual + hidden_states
     return hidden_states  # noqa: RET504 the name must live as long as in transformers
 
 
-def _mlp(t: Trace, c: Settings, x: Value) -> Value:
+def _dense(t: Trace, c: Settings, _: int, x: Value) -> Value:
     return blocks.gated_mlp(t, x, c.intermediate_size, c.hidden_act, bias=c.mlp_bias)
 
 
@@ -62,8 +73,8 @@ def _attention(t: Trace, c: Settings, index: int, hidden_states: Value, rotary: 
         return blocks.linear(t, name, hidden_states, heads * c.head_dim, bias=c.qkv_bias).view(*hidden_shape)
 
     if c.qk_norm:
-        query_states = blocks.rms_norm(t, "q_norm", project("q_proj", c.num_attention_heads)).transpose(1, 2)
-        key_states = blocks.rms_norm(t, "k_norm", project("k_proj", c.num_key_value_heads)).transpose(1, 2)
+        query_states = c.norm(t, "q_norm", project("q_proj", c.num_attention_heads)).transpose(1, 2)
+        key_states = c.norm(t, "k_norm", project("k_proj", c.num_key_value_heads)).transpose(1, 2)
     else:
         query_states = project("q_proj", c.num_attention_heads).transpose(1, 2)
         key_states = project("k_proj", c.num_key_value_heads).transpose(1, 2)
@@ -78,15 +89,25 @@ def _attention(t: Trace, c: Settings, index: int, hidden_states: Value, rotary: 
     return attn_output  # noqa: RET504
 
 
-_COMMON = {
+COMMON = {
     "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
     "num_attention_heads": 32, "num_key_value_heads": None, "hidden_act": "silu", "max_position_embeddings": 2048,
     "pad_token_id": None, "tie_word_embeddings": False, "attention_dropout": 0.0, "head_dim": None,
 }  # fmt: skip
-_QWEN = _COMMON | {
+QWEN = COMMON | {
     "vocab_size": 151936, "intermediate_size": 22016, "max_position_embeddings": 32768, "use_sliding_window": False,
 }  # fmt: skip
-_QWEN_IGNORED = (*ROPE_KEYS, "sliding_window", "max_window_layers")
+QWEN_IGNORED = (*ROPE_KEYS, "sliding_window", "max_window_layers")
+
+
+def choose(c: Settings, **choices: Any) -> None:
+    """Note the choices of a family: what is not named is as in Llama without biases."""
+    usual = {
+        "window": None, "qk_norm": False, "qkv_bias": False, "output_bias": False, "mlp_bias": False,
+        "cache_first": False, "mlp": _dense, "norm": blocks.rms_norm, "embed": _embed,
+    }  # fmt: skip
+    for name, value in (usual | choices).items():
+        setattr(c, name, value)
 
 
 def check_decoder(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
@@ -104,31 +125,36 @@ def check_decoder(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
 
 
 def _llama(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
-    c.window, c.qk_norm, c.qkv_bias, c.output_bias = None, False, c.attention_bias, c.attention_bias
+    choose(c, qkv_bias=c.attention_bias, output_bias=c.attention_bias, mlp_bias=c.mlp_bias)
     check_decoder(c, values, sizes)
 
 
 def _mistral(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
-    c.window, c.qk_norm, c.qkv_bias, c.output_bias, c.mlp_bias = c.sliding_window, False, False, False, False
+    choose(c, window=c.sliding_window)
     check_decoder(c, values, sizes)
 
 
 def _qwen2(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
-    c.window, c.qk_norm, c.qkv_bias, c.output_bias, c.mlp_bias = None, False, True, False, False
+    choose(c, qkv_bias=True)
     need(not c.use_sliding_window, "a sliding window in some layers")
     check_decoder(c, values, sizes)
 
 
 def _qwen3(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
-    c.window, c.qk_norm, c.qkv_bias, c.output_bias, c.mlp_bias = None, True, c.attention_bias, c.attention_bias, False
+    choose(c, qk_norm=True, qkv_bias=c.attention_bias, output_bias=c.attention_bias)
     need(not c.use_sliding_window, "a sliding window in some layers")
+    check_decoder(c, values, sizes)
+
+
+def _gemma(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
+    choose(c, qkv_bias=c.attention_bias, output_bias=c.attention_bias, norm=blocks.shifted_norm, embed=_embed_scaled)
     check_decoder(c, values, sizes)
 
 
 FAMILIES = {
     "llama": Family(
         ("LlamaForCausalLM",),
-        _COMMON | {"attention_bias": False, "mlp_bias": False},
+        COMMON | {"attention_bias": False, "mlp_bias": False},
         ROPE_KEYS,
         _llama,
         run_decoder,
@@ -136,7 +162,7 @@ FAMILIES = {
     ),
     "mistral": Family(
         ("MistralForCausalLM",),
-        _COMMON
+        COMMON
         | {
             "intermediate_size": 14336,
             "num_key_value_heads": 8,
@@ -149,13 +175,27 @@ FAMILIES = {
         ORDER,
     ),
     "qwen2": Family(
-        ("Qwen2ForCausalLM",), _QWEN | {"num_key_value_heads": Optional(32)}, _QWEN_IGNORED, _qwen2, run_decoder, ORDER
+        ("Qwen2ForCausalLM",), QWEN | {"num_key_value_heads": Optional(32)}, QWEN_IGNORED, _qwen2, run_decoder, ORDER
     ),
     "qwen3": Family(
         ("Qwen3ForCausalLM",),
-        _QWEN | {"num_key_value_heads": Optional(32), "head_dim": 128, "attention_bias": False},
-        _QWEN_IGNORED,
+        QWEN | {"num_key_value_heads": Optional(32), "head_dim": 128, "attention_bias": False},
+        QWEN_IGNORED,
         _qwen3,
+        run_decoder,
+        ORDER,
+    ),
+    "gemma": Family(
+        ("GemmaForCausalLM",),
+        COMMON
+        | {
+            "vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28,
+            "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh",
+            "max_position_embeddings": 8192, "pad_token_id": Optional(0), "tie_word_embeddings": True,
+            "attention_bias": False,
+        },  # fmt: skip
+        ROPE_KEYS,
+        _gemma,
         run_decoder,
         ORDER,
     ),

@@ -179,6 +179,12 @@ class Value:
             return self._renamed("to")
         return self.trace.call("to", {"self": self}, self.shape, dtype, _dense(self))
 
+    def to_type_of(self, other: Value) -> Value:
+        """``type_as``: a cast to the dtype of another value, or the value itself."""
+        if other.dtype == self.dtype:
+            return self._renamed("type_as", other=other.ref)
+        return self.trace.call("type_as", {"self": self, "other": other}, self.shape, other.dtype, _dense(self))
+
     # arithmetic
 
     def _unary(self, op: str, dtype: str | None = None, **arguments: Any) -> Value:
@@ -207,6 +213,14 @@ class Value:
         return self._binary("div", other)
 
     __radd__, __rmul__ = __add__, __mul__
+
+    def divide_(self, other: Value) -> None:
+        """``x /= y``."""
+        self._renamed("div_", other=other.ref)
+
+    def put_(self, index: Value, values: Value) -> None:
+        """``x[index] = values``."""
+        self._renamed("index_put_", indices=[index.ref], values=values.ref)
 
     def __neg__(self) -> Value:
         return self._unary("neg")
