@@ -138,6 +138,29 @@ def check_packing(t: Trace, position_ids: Value, cached: bool) -> None:
         position_ids.expand(t.batch_size, -1)
 
 
+def sliding_mask(t: Trace, length: int, past: int) -> Value:
+    """``sdpa_mask`` of a sliding window: which tokens each token sees."""
+    batch_arange, head_arange = arange(t, t.batch_size), arange(t, 1)
+    q_arange = arange(t, length) + past
+    kv_arange = arange(t, past + length) + 0
+    mask = _seen(t, *_spread(batch_arange, head_arange, q_arange, kv_arange))
+    return mask.expand(t.batch_size, -1, length, past + length)
+
+
+def _spread(batch: Value, head: Value, q: Value, kv: Value) -> tuple[Value, Value, Value, Value]:
+    batch = batch.unsqueeze(1).unsqueeze(2).unsqueeze(3)
+    head = head.unsqueeze(0).unsqueeze(2).unsqueeze(3)
+    q = q.unsqueeze(0).unsqueeze(1).unsqueeze(3)
+    kv = kv.unsqueeze(0).unsqueeze(1).unsqueeze(2)
+    return batch, head, q, kv
+
+
+def _seen(t: Trace, batch: Value, head: Value, q: Value, kv: Value) -> Value:
+    result = t.call("new_ones", {"self": q}, (), "bool")
+    result = result.with_other("__and__", kv.with_other("gt", q - 0, "bool").to("bool"))
+    return result.with_other("__and__", kv.with_other("le", q, "bool").to("bool"))
+
+
 def rotary(t: Trace, position_ids: Value, width: int) -> tuple[Value, Value]:
     """Cosines and sines of the positions, of ``width`` columns (``LlamaRotaryEmbedding``)."""
     return t.run("rotary_emb", _rotary, position_ids, width)

@@ -33,6 +33,9 @@ def _model(t: Trace, c: Settings, input_ids: Value, cache: blocks.Cache | None) 
         cache.start(t)
     position_ids = blocks.positions(t, input_ids.shape[1], cache.past if cache else 0)
     blocks.check_packing(t, position_ids, cache is not None)
+    if c.makes_mask:
+        blocks.check_packing(t, position_ids, cache is not None)
+        _mask = blocks.sliding_mask(t, input_ids.shape[1], cache.past if cache else 0)
     hidden_states = inputs_embeds
     position_embeddings = blocks.rotary(t, position_ids, c.head_dim)
     for index in range(c.num_hidden_layers):
@@ -104,7 +107,7 @@ def choose(c: Settings, **choices: Any) -> None:
     """Note the choices of a family: what is not named is as in Llama without biases."""
     usual = {
         "window": None, "qk_norm": False, "qkv_bias": False, "output_bias": False, "mlp_bias": False,
-        "cache_first": False, "mlp": _dense, "norm": blocks.rms_norm, "embed": _embed,
+        "cache_first": False, "makes_mask": False, "mlp": _dense, "norm": blocks.rms_norm, "embed": _embed,
     }  # fmt: skip
     for name, value in (usual | choices).items():
         setattr(c, name, value)

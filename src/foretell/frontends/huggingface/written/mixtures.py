@@ -153,7 +153,7 @@ def _check_qwen(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
 
 
 def _qwen2(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
-    choose(c, qkv_bias=c.qkv_bias, mlp=_qwen2_block)
+    choose(c, qkv_bias=c.qkv_bias, mlp=_qwen2_block, makes_mask=True)  # transformers makes it and uses it nowhere
     _check_qwen(c, values, sizes)
 
 

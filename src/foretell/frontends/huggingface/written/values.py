@@ -14,6 +14,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from keyword import iskeyword
 from math import prod
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from foretell.graph.ir.strides import contiguous, is_contiguous, viewed_strides
 from foretell.graph.ir.tensor import TensorKind
 
 Result = TypeVar("Result")
-_WIDTHS = {"bool": 0, "int64": 1, "bf16": 2, "fp32": 3}
+_WIDTHS = {"bool": 0, "int32": 1, "int64": 2, "bf16": 3, "fp32": 4}
 
 
 class Value:
@@ -192,7 +193,7 @@ class Value:
 
     def _binary(self, op: str, other: Value | float, dtype: str | None = None) -> Value:
         if not isinstance(other, Value):
-            wide = "fp32" if isinstance(other, float) and self.dtype in ("int64", "bool") else self.dtype
+            wide = "fp32" if isinstance(other, float) and _WIDTHS[self.dtype] < _WIDTHS["bf16"] else self.dtype
             return self._unary(op, dtype or wide, other=other)
         rank = max(len(self.shape), len(other.shape))
         shape = tuple(map(max, _padded(self.shape, rank), _padded(other.shape, rank)))
@@ -224,12 +225,6 @@ class Value:
 
     def __neg__(self) -> Value:
         return self._unary("neg")
-
-    def __ge__(self, other: Value | float) -> Value:
-        return self._binary("ge", other, "bool")
-
-    def __lt__(self, other: Value | float) -> Value:
-        return self._binary("lt", other, "bool")
 
     def apply(self, op: str, dtype: str | None = None) -> Value:
         """An element-wise function, such as ``cos``."""
@@ -337,7 +332,7 @@ class Trace:
         path = f"{self.path}.{name}" if self.path else name
         if path not in self.weights:
             prefix = {"parameter": "p_", "buffer": "b_"}[kind]
-            self.weights[path] = Value(self, prefix + path.replace(".", "_"), shape, dtype or self.dtype)
+            self.weights[path] = Value(self, prefix + path.replace(".", "_").lower(), shape, dtype or self.dtype)
             if kind == "buffer":
                 self._buffers.add(path)
         return self.weights[path]
@@ -387,9 +382,11 @@ class Trace:
     ) -> list[str]:
         """Write down a call, and return the names of its results."""
         namespace, _, plain = op.rpartition("::")
-        count = self._counts.get(plain, hasattr(builtins, plain))  # FX has no name of Python's itself
-        self._counts[plain] = count + 1
-        name = f"{plain}_{int(count)}" if count else plain
+        base = plain.strip("_") if plain.startswith("__") else plain
+        # FX gives out no name that means something in Python
+        count = self._counts.get(base, int(hasattr(builtins, base) or iskeyword(base)))
+        self._counts[base] = count + 1
+        name = f"{base}_{count}" if count else base
         names = [f"{name}.{i}" for i in range(len(results))] if several else [name]
         for output, (shape, dtype) in zip(names, results):
             self._tensors[output] = Tensor(output, shape, dtype)

@@ -14,7 +14,7 @@ from typing import Any
 
 from foretell.frontends.huggingface.configs import HfConfig, chosen_attention
 from foretell.frontends.huggingface.inputs import DEFAULT_PROMPT, DEFAULT_TOKENS
-from foretell.frontends.huggingface.written import decoders, gpt, mixtures
+from foretell.frontends.huggingface.written import decoders, encoders, gpt, mixtures
 from foretell.frontends.huggingface.written.family import Family, Sizes
 from foretell.frontends.huggingface.written.settings import Settings, Unwritten, need, read_settings
 from foretell.frontends.huggingface.written.values import Trace
@@ -22,7 +22,7 @@ from foretell.frontends.torch.tracing.precision import in_full_precision, sets_d
 from foretell.graph import Graph
 
 TRANSFORMERS = "5.22.2"  # the version whose models are written here
-FAMILIES: dict[str, Family] = {**decoders.FAMILIES, **gpt.FAMILIES, **mixtures.FAMILIES}
+FAMILIES: dict[str, Family] = {**decoders.FAMILIES, **gpt.FAMILIES, **mixtures.FAMILIES, **encoders.FAMILIES}
 
 
 @dataclass(frozen=True)
