@@ -17,8 +17,7 @@ ORDER = (
 def run_decoder(t: Trace, c: Settings, sizes: Sizes) -> list[Value]:
     """Run the model; return the logits and the cache."""
     input_ids = t.input("input_ids", sizes.length)
-    heads = (c.num_key_value_heads, c.head_dim)
-    cache = blocks.start_cache(t, sizes, [c.window] * c.num_hidden_layers, heads, heads)
+    cache = blocks.start_cache(t, sizes, [c.window] * c.num_hidden_layers, c.cache_keys, c.cache_values)
     hidden_states = t.run("model", _model, c, input_ids, cache)
     tied = "model.embed_tokens.weight" if c.tie_word_embeddings else ""
     logits = blocks.last_logits(t, hidden_states, c.vocab_size, last=cache is not None, tied=tied)
@@ -37,7 +36,7 @@ def _model(t: Trace, c: Settings, input_ids: Value, cache: blocks.Cache | None) 
         blocks.check_packing(t, position_ids, cache is not None)
         _mask = blocks.sliding_mask(t, input_ids.shape[1], cache.past if cache else 0)
     hidden_states = inputs_embeds
-    position_embeddings = blocks.rotary(t, position_ids, c.head_dim)
+    position_embeddings = c.rotary(t, position_ids, c.head_dim)
     for index in range(c.num_hidden_layers):
         hidden_states = t.run(f"layers.{index}", _layer, c, index, hidden_states, position_embeddings, cache)
     return c.norm(t, "norm", hidden_states)
@@ -55,7 +54,7 @@ def _embed_scaled(t: Trace, c: Settings, input_ids: Value) -> Value:
 def _layer(t: Trace, c: Settings, index: int, hidden_states: Value, rotary: Any, cache: blocks.Cache | None) -> Value:
     residual = hidden_states
     hidden_states = c.norm(t, "input_layernorm", hidden_states)
-    hidden_states = t.run("self_attn", _attention, c, index, hidden_states, rotary, cache)
+    hidden_states = t.run("self_attn", c.attention, c, index, hidden_states, rotary, cache)
     hidden_states = residual + hidden_states
     residual = hidden_states
     hidden_states = c.norm(t, "post_attention_layernorm", hidden_states)
@@ -107,7 +106,8 @@ def choose(c: Settings, **choices: Any) -> None:
     """Note the choices of a family: what is not named is as in Llama without biases."""
     usual = {
         "window": None, "qk_norm": False, "qkv_bias": False, "output_bias": False, "mlp_bias": False,
-        "cache_first": False, "makes_mask": False, "mlp": _dense, "norm": blocks.rms_norm, "embed": _embed,
+        "cache_first": False, "makes_mask": False, "cache_keys": None, "cache_values": None, "mlp": _dense,
+        "norm": blocks.rms_norm, "embed": _embed, "attention": _attention, "rotary": blocks.rotary,
     }  # fmt: skip
     for name, value in (usual | choices).items():
         setattr(c, name, value)
@@ -118,6 +118,8 @@ def check_decoder(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
     check_rope(values)
     c.num_key_value_heads = c.num_attention_heads if c.num_key_value_heads is None else c.num_key_value_heads
     c.head_dim = c.hidden_size // c.num_attention_heads if c.head_dim is None else c.head_dim
+    c.cache_keys = c.cache_keys or (c.num_key_value_heads, c.head_dim)
+    c.cache_values = c.cache_values or (c.num_key_value_heads, c.head_dim)
     need(c.num_attention_heads % c.num_key_value_heads == 0, "heads that do not divide")
     need(c.hidden_size % c.num_attention_heads == 0, "a width that is no multiple of the heads")
     need(c.head_dim % 2 == 0, "an odd head")

@@ -31,7 +31,7 @@ class Optional:
 
 # keys that no graph depends on, whatever the family: names, notes, how weights start and how text is generated
 _IGNORED = re.compile(
-    r"^(architectures|model_type|torch_dtype|dtype|transformers_version|_name_or_path|use_cache|initializer_range"
+    r"^(architectures|auto_map|model_type|torch_dtype|dtype|transformers_version|_name_or_path|use_cache|initializer_range"
     r"|(bos|eos|sep|cls|unk|mask)_token_id|pretraining_tp|gradient_checkpointing|task_specific_params|finetuning_task"
     r"|max_length|do_sample|temperature|top_p|top_k|num_beams|early_stopping|no_repeat_ngram_size|prefix"
     r"|model_max_length|tokenizer_class|initializer_factor|output_past|summary_\w+|rms_norm_eps|layer_norm_eps"
@@ -61,6 +61,8 @@ def read_settings(values: Mapping[str, Any], defaults: Mapping[str, Any], ignore
             if not _fits(value, defaults[key]):
                 raise Unwritten(f"{key} = {value!r}")
             settings[key] = value
+        elif key == "quantization_config":
+            need(isinstance(value, dict), key)
         elif key in _NUMBERS:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise Unwritten(f"{key} = {value!r}")

@@ -25,7 +25,7 @@ from foretell.graph.ir.strides import contiguous, is_contiguous, viewed_strides
 from foretell.graph.ir.tensor import TensorKind
 
 Result = TypeVar("Result")
-_WIDTHS = {"bool": 0, "int32": 1, "int64": 2, "bf16": 3, "fp32": 4}
+_WIDTHS = {"bool": 0, "int32": 1, "int64": 2, "bf16": 3, "fp32": 4, "complex64": 5}
 
 
 class Value:
@@ -149,6 +149,16 @@ class Value:
         shapes = [(*self.shape[:axis_from_0], size, *self.shape[axis_from_0 + 1 :]) for size in sizes]
         return self.trace.call_many(op, {"self": self, "dim": axis}, shapes, self.dtype, self.strides, self)
 
+    def as_complex(self) -> Value:
+        """Pairs of numbers as complex ones."""
+        strides = tuple(stride // 2 for stride in self.strides[:-1])
+        return self.trace.call("view_as_complex", {"self": self}, self.shape[:-1], "complex64", strides, self)
+
+    def as_real(self) -> Value:
+        """Complex numbers as pairs."""
+        strides = (*(2 * stride for stride in self.strides), 1)
+        return self.trace.call("view_as_real", {"self": self}, (*self.shape, 2), "fp32", strides, self)
+
     def alias(self) -> Value:
         """``x[:]``: all of it."""
         return self.trace.call("alias", {"self": self}, self.shape, self.dtype, self.strides, self)
@@ -215,6 +225,18 @@ class Value:
 
     __radd__, __rmul__ = __add__, __mul__
 
+    def copy_(self, other: Value) -> None:
+        """Overwrite it."""
+        self._renamed("copy_", src=other.ref)
+
+    def scatter_(self, axis: int, index: Value) -> None:
+        """Write a number to positions of an axis."""
+        self._renamed("scatter_", dim=axis, index=index.ref)
+
+    def masked_fill(self, mask: Value) -> Value:
+        """A number where the mask is true."""
+        return self._unary("masked_fill", mask=mask)
+
     def divide_(self, other: Value) -> None:
         """``x /= y``."""
         self._renamed("div_", other=other.ref)
@@ -255,6 +277,11 @@ class Value:
         """The largest elements of the last axis, and their positions."""
         shape = (*self.shape[:-1], count)
         return self.trace.call_many("topk", {"self": self}, [shape, shape], (self.dtype, "int64"))
+
+    def largest(self) -> list[Value]:
+        """The largest element of the last axis, and its position."""
+        shape = self.shape[:-1]
+        return self.trace.call_many("max", {"self": self, "dim": -1}, [shape, shape], (self.dtype, "int64"))
 
     def gather(self, axis: int, index: Value) -> Value:
         """Elements of an axis by their positions."""

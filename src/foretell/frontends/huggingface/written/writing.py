@@ -14,7 +14,7 @@ from typing import Any
 
 from foretell.frontends.huggingface.configs import HfConfig, chosen_attention
 from foretell.frontends.huggingface.inputs import DEFAULT_PROMPT, DEFAULT_TOKENS
-from foretell.frontends.huggingface.written import decoders, encoders, gpt, mixtures
+from foretell.frontends.huggingface.written import decoders, deepseek, encoders, gpt, mixtures
 from foretell.frontends.huggingface.written.family import Family, Sizes
 from foretell.frontends.huggingface.written.settings import Settings, Unwritten, need, read_settings
 from foretell.frontends.huggingface.written.values import Trace
@@ -22,7 +22,13 @@ from foretell.frontends.torch.tracing.precision import in_full_precision, sets_d
 from foretell.graph import Graph
 
 TRANSFORMERS = "5.22.2"  # the version whose models are written here
-FAMILIES: dict[str, Family] = {**decoders.FAMILIES, **gpt.FAMILIES, **mixtures.FAMILIES, **encoders.FAMILIES}
+FAMILIES: dict[str, Family] = {
+    **decoders.FAMILIES,
+    **gpt.FAMILIES,
+    **mixtures.FAMILIES,
+    **deepseek.FAMILIES,
+    **encoders.FAMILIES,
+}
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,13 @@ def _plan(config: HfConfig, mode: str, sequence: int | None, context: int | None
         raise Unwritten("another family, or another version of transformers")
     architectures = values.get("architectures") or [family.classes[0]]
     need(isinstance(architectures, list) and architectures[0] in family.classes, "another class")
+    need("architectures" in values or "auto_map" not in values, "a class of its own")
     need(chosen_attention(config) == (None, None), "a chosen attention")
     need(family.generates or mode in ("inference", "training"), "a cache")
     settings = read_settings(values, family.defaults, family.ignored)
     settings.architecture, settings.notes = architectures[0], ()
+    if "quantization_config" in values:
+        settings.notes = ("quantization_config is ignored: weights count as fp32",)
     sizes = _sizes(family, settings, mode, sequence, context)
     family.complete(settings, values, sizes)
     return Plan(config.name, family, settings, sizes)
