@@ -14,7 +14,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from keyword import iskeyword
+from keyword import kwlist
 from math import prod
 from typing import Any, TypeVar
 
@@ -26,6 +26,9 @@ from foretell.graph.ir.tensor import TensorKind
 
 Result = TypeVar("Result")
 _WIDTHS = {"bool": 0, "int32": 1, "int64": 2, "bf16": 3, "fp32": 4, "complex64": 5}
+_PYTHON = frozenset((*dir(builtins), *kwlist))
+_CASTS = ("aten.to", "aten.type_as")
+_SOURCES = ("aten.arange", "aten.ones", "aten.zeros")
 
 
 class Value:
@@ -411,7 +414,7 @@ class Trace:
         namespace, _, plain = op.rpartition("::")
         base = plain.strip("_") if plain.startswith("__") else plain
         # FX gives out no name that means something in Python
-        count = self._counts.get(base, int(hasattr(builtins, base) or iskeyword(base)))
+        count = self._counts.get(base, int(base in _PYTHON))
         self._counts[base] = count + 1
         name = f"{base}_{count}" if count else base
         names = [f"{name}.{i}" for i in range(len(results))] if several else [name]
@@ -428,6 +431,21 @@ class Trace:
                 self._released[name] = len(self.calls)
 
     # the graph
+
+    @property
+    def sets_dtypes(self) -> bool:
+        """Whether the program casts, or makes floating-point tensors from nothing.
+
+        The rule of `foretell.frontends.torch.tracing.precision.sets_dtypes`, on calls in place of nodes.
+        """
+        if any(value.shape and _WIDTHS[value.dtype] >= _WIDTHS["bf16"] for value in self._constants):
+            return True
+        for call in self.calls:
+            tensor = self._tensors[call.outputs[0]]
+            if tensor.is_float and tensor.elements:
+                if call.target in _CASTS or (call.target in _SOURCES and tensor.shape and not call.arguments):
+                    return True
+        return False
 
     def graph(self, name: str, outputs: Iterable[Value], notes: Iterable[str] = ()) -> Graph:
         """Return the graph of all calls."""

@@ -17,8 +17,8 @@ from foretell.frontends.huggingface.inputs import DEFAULT_PROMPT, DEFAULT_TOKENS
 from foretell.frontends.huggingface.written import decoders, deepseek, encoders, gpt, mixtures
 from foretell.frontends.huggingface.written.family import Family, Sizes
 from foretell.frontends.huggingface.written.settings import Settings, Unwritten, need, read_settings
-from foretell.frontends.huggingface.written.values import Trace
-from foretell.frontends.torch.tracing.precision import in_full_precision, sets_dtypes
+from foretell.frontends.huggingface.written.values import Trace, Value
+from foretell.frontends.torch.tracing.precision import in_full_precision
 from foretell.graph import Graph
 
 TRANSFORMERS = "5.22.2"  # the version whose models are written here
@@ -42,15 +42,17 @@ class Plan:
 
     def write(self, batch_size: int) -> Graph:
         """Write the graph, as a trace of the same program would find it."""
-        graph = self._run(batch_size, "fp32")
-        if self.sizes.mode != "training" and sets_dtypes(graph):
-            return in_full_precision(self._run(batch_size, "bf16"))
-        return graph
+        if self.sizes.mode != "training":
+            # what casts by itself is traced in half precision, too, and that is the graph that is kept
+            half, outputs = self._run(batch_size, "bf16")
+            if half.sets_dtypes:
+                return in_full_precision(half.graph(self.name, outputs, self.settings.notes))
+        full, outputs = self._run(batch_size, "fp32")
+        return full.graph(self.name, outputs, self.settings.notes)
 
-    def _run(self, batch_size: int, dtype: str) -> Graph:
+    def _run(self, batch_size: int, dtype: str) -> tuple[Trace, list[Value]]:
         trace = Trace(batch_size, dtype, training=self.sizes.mode == "training", order=self.family.order)
-        outputs = self.family.run(trace, self.settings, self.sizes)
-        return trace.graph(self.name, outputs, self.settings.notes)
+        return trace, self.family.run(trace, self.settings, self.sizes)
 
 
 def plan(config: HfConfig, mode: str, sequence: int | None, context: int | None) -> Plan | None:
