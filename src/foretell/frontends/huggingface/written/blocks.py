@@ -138,12 +138,12 @@ def check_packing(t: Trace, position_ids: Value, cached: bool) -> None:
         position_ids.expand(t.batch_size, -1)
 
 
-def sliding_mask(t: Trace, length: int, past: int) -> Value:
-    """``sdpa_mask`` of a sliding window: which tokens each token sees."""
+def causal_mask(t: Trace, length: int, past: int, *, sliding: bool = False) -> Value:
+    """``sdpa_mask``: which tokens each token sees, where that is written out."""
     batch_arange, head_arange = arange(t, t.batch_size), arange(t, 1)
     q_arange = arange(t, length) + past
     kv_arange = arange(t, past + length) + 0
-    mask = _seen(t, *_spread(batch_arange, head_arange, q_arange, kv_arange))
+    mask = (_in_window if sliding else _before)(t, *_spread(batch_arange, head_arange, q_arange, kv_arange))
     return mask.expand(t.batch_size, -1, length, past + length)
 
 
@@ -155,7 +155,11 @@ def _spread(batch: Value, head: Value, q: Value, kv: Value) -> tuple[Value, Valu
     return batch, head, q, kv
 
 
-def _seen(t: Trace, batch: Value, head: Value, q: Value, kv: Value) -> Value:
+def _before(_: Trace, batch: Value, head: Value, q: Value, kv: Value) -> Value:
+    return kv.with_other("le", q, "bool")
+
+
+def _in_window(t: Trace, batch: Value, head: Value, q: Value, kv: Value) -> Value:
     result = t.call("new_ones", {"self": q}, (), "bool")
     result = result.with_other("__and__", kv.with_other("gt", q - 0, "bool").to("bool"))
     return result.with_other("__and__", kv.with_other("le", q, "bool").to("bool"))

@@ -34,7 +34,7 @@ def _model(t: Trace, c: Settings, input_ids: Value, cache: blocks.Cache | None) 
     blocks.check_packing(t, position_ids, cache is not None)
     if c.makes_mask:
         blocks.check_packing(t, position_ids, cache is not None)
-        _mask = blocks.sliding_mask(t, input_ids.shape[1], cache.past if cache else 0)
+        _mask = blocks.causal_mask(t, input_ids.shape[1], cache.past if cache else 0, sliding=True)
     hidden_states = inputs_embeds
     position_embeddings = c.rotary(t, position_ids, c.head_dim)
     for index in range(c.num_hidden_layers):

@@ -90,6 +90,10 @@ class Value:
         """The axes in another order."""
         return self._permuted("permute", order, {"dims": list(order)})
 
+    def reversed(self) -> Value:
+        """``x.T``: the axes in the opposite order."""
+        return self._permuted("numpy_T", range(len(self.shape))[::-1], {})
+
     def _permuted(self, op: str, order: Sequence[int], arguments: dict[str, Any]) -> Value:
         shape = tuple(self.shape[i] for i in order)
         strides = tuple(self.strides[i] for i in order)
@@ -127,7 +131,11 @@ class Value:
         strides = (*self.strides[:axis], *self.strides[axis + 1 :])
         return self.trace.call("select", {"self": self, "dim": axis}, shape, self.dtype, strides, self)
 
-    def expand(self, *shape: int) -> Value:
+    def broadcast_to(self, *shape: int) -> Value:
+        """Like `expand`."""
+        return self.expand(*shape, op="broadcast_to")
+
+    def expand(self, *shape: int, op: str = "expand") -> Value:
         """Axes of size 1 repeated, without a copy; -1 keeps a size."""
         lead = len(shape) - len(self.shape)
         old = (1,) * lead + self.shape
@@ -135,7 +143,7 @@ class Value:
         strides = tuple(
             0 if i < lead or (o == 1 and d != 1) else self.strides[i - lead] for i, (d, o) in enumerate(zip(sizes, old))
         )
-        return self.trace.call("expand", {"self": self}, sizes, self.dtype, strides, self)
+        return self.trace.call(op, {"self": self}, sizes, self.dtype, strides, self)
 
     def split(self, sizes: int | Sequence[int], axis: int) -> list[Value]:
         """Parts of one axis: of a size each, or of a list of sizes."""
@@ -239,6 +247,10 @@ class Value:
     def masked_fill(self, mask: Value) -> Value:
         """A number where the mask is true."""
         return self._unary("masked_fill", mask=mask)
+
+    def add_(self, other: Value) -> None:
+        """``x += y``."""
+        self._renamed("add_", other=other.ref)
 
     def divide_(self, other: Value) -> None:
         """``x /= y``."""
@@ -412,7 +424,7 @@ class Trace:
     ) -> list[str]:
         """Write down a call, and return the names of its results."""
         namespace, _, plain = op.rpartition("::")
-        base = plain.strip("_") if plain.startswith("__") else plain
+        base = (plain.strip("_") if plain.startswith("__") else plain).lower()
         # FX gives out no name that means something in Python
         count = self._counts.get(base, int(base in _PYTHON))
         self._counts[base] = count + 1

@@ -14,7 +14,7 @@ from typing import Any
 
 from foretell.frontends.huggingface.configs import HfConfig, chosen_attention
 from foretell.frontends.huggingface.inputs import DEFAULT_PROMPT, DEFAULT_TOKENS
-from foretell.frontends.huggingface.written import decoders, deepseek, encoders, gpt, mixtures
+from foretell.frontends.huggingface.written import decoders, deepseek, encoders, falcon, gpt, mixtures
 from foretell.frontends.huggingface.written.family import Family, Sizes
 from foretell.frontends.huggingface.written.settings import Settings, Unwritten, need, read_settings
 from foretell.frontends.huggingface.written.values import Trace, Value
@@ -27,6 +27,7 @@ FAMILIES: dict[str, Family] = {
     **gpt.FAMILIES,
     **mixtures.FAMILIES,
     **deepseek.FAMILIES,
+    **falcon.FAMILIES,
     **encoders.FAMILIES,
 }
 
