@@ -49,8 +49,8 @@ def test_the_fingerprint_follows_the_values_of_the_config(tmp_path):
 
 
 ELECTRA = {
-    "model_type": "electra", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64,
-    "vocab_size": 99,
+    "model_type": "electra", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "intermediate_size": 64, "vocab_size": 99,
 }  # fmt: skip
 
 

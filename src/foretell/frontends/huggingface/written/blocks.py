@@ -1,4 +1,4 @@
-"""Frontends: the blocks that language models are made of, as transformers runs them: norms, rotary positions, attention.
+"""Frontends: the blocks of language models, as transformers runs them: norms, rotary positions, attention.
 
 Local variables have the names and lifetimes that they have there, because these decide what stays in memory
 (`foretell.frontends.huggingface.written.values`).
@@ -155,11 +155,11 @@ def _spread(batch: Value, head: Value, q: Value, kv: Value) -> tuple[Value, Valu
     return batch, head, q, kv
 
 
-def _before(_: Trace, batch: Value, head: Value, q: Value, kv: Value) -> Value:
+def _before(_: Trace, _batch: Value, _head: Value, q: Value, kv: Value) -> Value:
     return kv.with_other("le", q, "bool")
 
 
-def _in_window(t: Trace, batch: Value, head: Value, q: Value, kv: Value) -> Value:
+def _in_window(t: Trace, _batch: Value, _head: Value, q: Value, kv: Value) -> Value:
     result = t.call("new_ones", {"self": q}, (), "bool")
     result = result.with_other("__and__", kv.with_other("gt", q - 0, "bool").to("bool"))
     return result.with_other("__and__", kv.with_other("le", q, "bool").to("bool"))
@@ -228,8 +228,9 @@ class Cache:
         past_keys, past_values = self.layers[layer]
         full_keys, full_values = cat([past_keys, key], -2), cat([past_values, value], -2)
         window = self.windows[layer]
-        full = [full_keys, full_values]
-        self.layers[layer] = full if window is None else [full_keys.slice(2, 1 - window), full_values.slice(2, 1 - window)]
+        self.layers[layer] = [full_keys, full_values]
+        if window is not None:
+            self.layers[layer] = [full_keys.slice(2, 1 - window), full_values.slice(2, 1 - window)]
         return full_keys, full_values
 
     @property

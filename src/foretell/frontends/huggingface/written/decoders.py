@@ -1,6 +1,6 @@
 """Frontends: decoders with rotary positions, RMS norms and gated networks: Llama and what is built like it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from foretell.frontends.huggingface.written import blocks
@@ -9,8 +9,8 @@ from foretell.frontends.huggingface.written.settings import ROPE_KEYS, Optional,
 from foretell.frontends.huggingface.written.values import Trace, Value
 
 ORDER = (
-    "model embed_tokens embed_scale layers self_attn q_proj k_proj v_proj o_proj q_norm k_norm mlp gate_proj up_proj down_proj "
-    "input_layernorm post_attention_layernorm norm rotary_emb inv_freq original_inv_freq lm_head weight bias"
+    "model embed_tokens embed_scale layers self_attn q_proj k_proj v_proj o_proj q_norm k_norm mlp gate_proj up_proj "
+    "down_proj input_layernorm post_attention_layernorm norm rotary_emb inv_freq original_inv_freq lm_head weight bias"
 )
 
 
@@ -25,6 +25,7 @@ def run_decoder(t: Trace, c: Settings, sizes: Sizes) -> list[Value]:
 
 
 def _model(t: Trace, c: Settings, input_ids: Value, cache: blocks.Cache | None) -> Value:
+    norm: Callable[[Trace, str, Value], Value] = c.norm
     if cache is not None and c.cache_first:
         cache.start(t)
     inputs_embeds = t.run("embed_tokens", c.embed, c, input_ids)
@@ -39,7 +40,7 @@ def _model(t: Trace, c: Settings, input_ids: Value, cache: blocks.Cache | None) 
     position_embeddings = c.rotary(t, position_ids, c.head_dim)
     for index in range(c.num_hidden_layers):
         hidden_states = t.run(f"layers.{index}", _layer, c, index, hidden_states, position_embeddings, cache)
-    return c.norm(t, "norm", hidden_states)
+    return norm(t, "norm", hidden_states)
 
 
 def _embed(t: Trace, c: Settings, input_ids: Value) -> Value:
@@ -59,15 +60,16 @@ def _layer(t: Trace, c: Settings, index: int, hidden_states: Value, rotary: Any,
     residual = hidden_states
     hidden_states = c.norm(t, "post_attention_layernorm", hidden_states)
     hidden_states = t.run("mlp", c.mlp, c, index, hidden_states)
-    hidden_states = residual + hidden_states
-    return hidden_states  # noqa: RET504 the name must live as long as in transformers
+    return residual + hidden_states
 
 
 def _dense(t: Trace, c: Settings, _: int, x: Value) -> Value:
     return blocks.gated_mlp(t, x, c.intermediate_size, c.hidden_act, bias=c.mlp_bias)
 
 
-def _attention(t: Trace, c: Settings, index: int, hidden_states: Value, rotary: Any, cache: blocks.Cache | None) -> Value:
+def _attention(
+    t: Trace, c: Settings, index: int, hidden_states: Value, rotary: Any, cache: blocks.Cache | None
+) -> Value:
     input_shape = hidden_states.shape[:-1]
     hidden_shape = (*input_shape, -1, c.head_dim)
 
@@ -87,8 +89,7 @@ def _attention(t: Trace, c: Settings, index: int, hidden_states: Value, rotary: 
         key_states, value_states = cache.update(t, index, key_states, value_states)
     attn_output = blocks.attend(t, query_states, key_states, value_states, c.attention_dropout)
     attn_output = attn_output.reshape(*input_shape, -1).contiguous()
-    attn_output = blocks.linear(t, "o_proj", attn_output, c.hidden_size, bias=c.output_bias)
-    return attn_output  # noqa: RET504
+    return blocks.linear(t, "o_proj", attn_output, c.hidden_size, bias=c.output_bias)
 
 
 COMMON = {
@@ -194,11 +195,19 @@ FAMILIES = {
         ("GemmaForCausalLM",),
         COMMON
         | {
-            "vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28,
-            "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh",
-            "max_position_embeddings": 8192, "pad_token_id": Optional(0), "tie_word_embeddings": True,
+            "vocab_size": 256000,
+            "hidden_size": 3072,
+            "intermediate_size": 24576,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "head_dim": 256,
+            "hidden_act": "gelu_pytorch_tanh",
+            "max_position_embeddings": 8192,
+            "pad_token_id": Optional(0),
+            "tie_word_embeddings": True,
             "attention_bias": False,
-        },  # fmt: skip
+        },
         ROPE_KEYS,
         _gemma,
         run_decoder,

@@ -40,8 +40,7 @@ def _attention(
     key_states, value_states = _expand(t, c, latent, k_rot)
     attn_output = blocks.attend(t, query_states, key_states, value_states, c.attention_dropout)
     attn_output = attn_output.reshape(batch, length, -1).contiguous()
-    attn_output = blocks.linear(t, "o_proj", attn_output, c.hidden_size, bias=c.attention_bias)
-    return attn_output  # noqa: RET504 the name must live as long as in transformers
+    return blocks.linear(t, "o_proj", attn_output, c.hidden_size, bias=c.attention_bias)
 
 
 def _queries(t: Trace, c: Settings, hidden_states: Value) -> Value:
@@ -104,8 +103,7 @@ def _polar(t: Trace, position_ids: Value, width: int) -> Value:
     t.weight("original_inv_freq", width // 2, kind="buffer")
     freqs = position_ids.unsqueeze(2).to("fp32") * inv_freq.to("fp32")
     freqs_cis = t.call("polar", {"abs": freqs.apply("ones_like"), "angle": freqs}, freqs.shape, "complex64")
-    freqs_cis = freqs_cis * 1.0
-    return freqs_cis  # noqa: RET504
+    return freqs_cis * 1.0
 
 
 # ── mixtures ──────────────────────────────────────────────────────────────────────────────────────────────────────────

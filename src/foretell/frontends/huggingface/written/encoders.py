@@ -18,8 +18,7 @@ def _attend(t: Trace, names: str, hidden_states: Value, heads: int, share: float
         for name in names.split()
     )
     attn_output = blocks.attend(t, query_layer, key_layer, value_layer, share, causal=False)
-    attn_output = attn_output.reshape(*input_shape, -1).contiguous()
-    return attn_output  # noqa: RET504 the name must live as long as in transformers
+    return attn_output.reshape(*input_shape, -1).contiguous()
 
 
 def _head(t: Trace, name: str, x: Value, c: Settings, bias: Value) -> Value:
@@ -96,15 +95,13 @@ def _bert_layer(t: Trace, c: Settings, hidden_states: Value) -> Value:
 
 def _feed_forward(t: Trace, c: Settings, attention_output: Value) -> Value:
     intermediate_output = t.run("intermediate", _bert_intermediate, c, attention_output)
-    layer_output = t.run("output", _bert_output, c, intermediate_output, attention_output)
-    return layer_output  # noqa: RET504
+    return t.run("output", _bert_output, c, intermediate_output, attention_output)
 
 
 def _bert_attention(t: Trace, c: Settings, hidden_states: Value) -> Value:
     heads, share = c.num_attention_heads, c.attention_probs_dropout_prob
     attention_output = t.run("self", _attend, "query key value", hidden_states, heads, share)
-    attention_output = t.run("output", _bert_output, c, attention_output, hidden_states)
-    return attention_output  # noqa: RET504
+    return t.run("output", _bert_output, c, attention_output, hidden_states)
 
 
 def _bert_intermediate(t: Trace, c: Settings, hidden_states: Value) -> Value:
@@ -115,15 +112,13 @@ def _bert_intermediate(t: Trace, c: Settings, hidden_states: Value) -> Value:
 def _bert_output(t: Trace, c: Settings, hidden_states: Value, input_tensor: Value) -> Value:
     hidden_states = blocks.linear(t, "dense", hidden_states, c.hidden_size, bias=True)
     hidden_states = blocks.dropout(t, "dropout", hidden_states, c.hidden_dropout_prob)
-    hidden_states = blocks.layer_norm(t, "LayerNorm", hidden_states + input_tensor)
-    return hidden_states  # noqa: RET504
+    return blocks.layer_norm(t, "LayerNorm", hidden_states + input_tensor)
 
 
 def _pool(t: Trace, hidden_states: Value) -> Value:
     first_token_tensor = hidden_states.select(1)
     pooled_output = blocks.linear(t, "dense", first_token_tensor, first_token_tensor.shape[-1], bias=True)
-    pooled_output = blocks.activation(t, "activation", "tanh", pooled_output)
-    return pooled_output  # noqa: RET504
+    return blocks.activation(t, "activation", "tanh", pooled_output)
 
 
 def _bert_head(t: Trace, c: Settings, hidden_states: Value) -> Value:
@@ -214,8 +209,7 @@ def _distilbert_layer(t: Trace, c: Settings, hidden_states: Value) -> Value:
     attention_output = t.run("attention", _distilbert_attention, c, hidden_states)
     attention_output = blocks.layer_norm(t, "sa_layer_norm", attention_output + hidden_states)
     ffn_output = t.run("ffn", _distilbert_ffn, c, attention_output)
-    ffn_output = blocks.layer_norm(t, "output_layer_norm", ffn_output + attention_output)
-    return ffn_output  # noqa: RET504
+    return blocks.layer_norm(t, "output_layer_norm", ffn_output + attention_output)
 
 
 def _distilbert_attention(t: Trace, c: Settings, hidden_states: Value) -> Value:
@@ -226,8 +220,7 @@ def _distilbert_attention(t: Trace, c: Settings, hidden_states: Value) -> Value:
     value_layer = blocks.linear(t, "v_lin", hidden_states, c.dim, bias=True).view(*hidden_shape).transpose(1, 2)
     attn_output = blocks.attend(t, query_layer, key_layer, value_layer, c.attention_dropout, causal=False)
     attn_output = attn_output.reshape(*input_shape, -1).contiguous()
-    attn_output = blocks.linear(t, "out_lin", attn_output, c.dim, bias=True)
-    return attn_output  # noqa: RET504
+    return blocks.linear(t, "out_lin", attn_output, c.dim, bias=True)
 
 
 def _distilbert_ffn(t: Trace, c: Settings, x: Value) -> Value:
@@ -254,8 +247,8 @@ _BERT = {
     "position_embedding_type": "absolute",
 }  # fmt: skip
 _ORDER = (
-    "weight bias dense {0} embeddings word_embeddings {1} position_ids token_type_ids encoder layer attention self query key "
-    "value intermediate output pooler {2}"
+    "weight bias dense {0} embeddings word_embeddings {1} position_ids token_type_ids encoder layer attention self "
+    "query key value intermediate output pooler {2}"
 )
 
 FAMILIES = {
@@ -292,8 +285,8 @@ FAMILIES = {
         ("qa_dropout", "seq_classif_dropout", "tie_weights_"),
         _check_distilbert,
         _distilbert,
-        "weight bias distilbert embeddings word_embeddings position_embeddings LayerNorm position_ids transformer layer "
-        "attention q_lin k_lin v_lin out_lin sa_layer_norm ffn lin1 lin2 output_layer_norm vocab_transform "
+        "weight bias distilbert embeddings word_embeddings position_embeddings LayerNorm position_ids transformer "
+        "layer attention q_lin k_lin v_lin out_lin sa_layer_norm ffn lin1 lin2 output_layer_norm vocab_transform "
         "vocab_layer_norm vocab_projector",
         generates=False,
         positions="max_position_embeddings",

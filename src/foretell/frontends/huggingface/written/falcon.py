@@ -28,11 +28,8 @@ def _model(t: Trace, c: Settings, input_ids: Value, cache: blocks.Cache | None) 
     hidden_states = inputs_embeds
     position_embeddings = blocks.rotary(t, position_ids, c.head_dim)
     for index in range(c.num_hidden_layers):
-        hidden_states = t.run(
-            f"h.{index}", _layer, c, index, hidden_states, causal_mask, position_embeddings, cache
-        )
-    hidden_states = blocks.layer_norm(t, "ln_f", hidden_states)
-    return hidden_states  # noqa: RET504 the name must live as long as in transformers
+        hidden_states = t.run(f"h.{index}", _layer, c, index, hidden_states, causal_mask, position_embeddings, cache)
+    return blocks.layer_norm(t, "ln_f", hidden_states)
 
 
 def _layer(
@@ -53,8 +50,7 @@ def _layer(
     mlp_output = t.run("mlp", _mlp, c, mlp_layernorm_out)
     if c.parallel_attn:
         mlp_output.add_(attention_output)
-    output = _dropout_add(mlp_output, residual, c.hidden_dropout)
-    return output  # noqa: RET504
+    return _dropout_add(mlp_output, residual, c.hidden_dropout)
 
 
 def _dropout_add(x: Value, residual: Value, share: float) -> Value:
@@ -90,8 +86,7 @@ def _attention(
     attn_output = attn_output.view(batch, heads, length, width)
     attn_output = attn_output.permute(0, 2, 1, 3)
     attn_output = attn_output.reshape(batch, length, heads * width)
-    attn_output = _linear(t, "dense", attn_output, c.hidden_size, c)
-    return attn_output  # noqa: RET504
+    return _linear(t, "dense", attn_output, c.hidden_size, c)
 
 
 def _split_groups(t: Trace, c: Settings, fused_qkv: Value) -> list[Value]:
@@ -113,10 +108,10 @@ def _split_query(t: Trace, c: Settings, fused_qkv: Value) -> list[Value]:
     return [fused_qkv.slice(2, 0, -2), _pick(t, fused_qkv, 2), _pick(t, fused_qkv, 2)]
 
 
-def _split_equal(t: Trace, c: Settings, fused_qkv: Value) -> list[Value]:
-    batch, length, _ = fused_qkv.shape
+def _split_equal(_: Trace, c: Settings, fused_qkv: Value) -> list[Value]:
+    batch, length = fused_qkv.shape[:2]
     fused_qkv = fused_qkv.view(batch, length, c.num_attention_heads, 3, c.head_dim)
-    return [fused_qkv.select(3) for _ in range(3)]
+    return [fused_qkv.select(3) for _part in range(3)]
 
 
 def _pick(t: Trace, x: Value, axis: int) -> Value:

@@ -16,7 +16,7 @@ def _outputs(logits: Value, cache: blocks.Cache | None) -> list[Value]:
     return [logits, *(cache.tensors if cache else ())]
 
 
-def _cache(t: Trace, c: Settings, sizes: Sizes, layers: int, heads: int, width: int) -> blocks.Cache | None:
+def _cache(t: Trace, sizes: Sizes, layers: int, heads: int, width: int) -> blocks.Cache | None:
     return blocks.start_cache(t, sizes, [None] * layers, (heads, width), (heads, width))
 
 
@@ -25,7 +25,7 @@ def _cache(t: Trace, c: Settings, sizes: Sizes, layers: int, heads: int, width: 
 
 def _gpt2(t: Trace, c: Settings, sizes: Sizes) -> list[Value]:
     input_ids = t.input("input_ids", sizes.length)
-    cache = _cache(t, c, sizes, c.n_layer, c.n_head, c.n_embd // c.n_head)
+    cache = _cache(t, sizes, c.n_layer, c.n_head, c.n_embd // c.n_head)
     hidden_states = t.run("transformer", _gpt2_model, c, input_ids, cache)
     tied = "transformer.wte.weight" if c.tie_word_embeddings else ""
     return _outputs(blocks.last_logits(t, hidden_states, c.vocab_size, last=sizes.cached, tied=tied), cache)
@@ -102,7 +102,7 @@ def _check_gpt2(c: Settings, _: Mapping[str, Any], __: Sizes) -> None:
 def _neox(t: Trace, c: Settings, sizes: Sizes) -> list[Value]:
     input_ids = t.input("input_ids", sizes.length)
     heads = c.num_attention_heads
-    cache = _cache(t, c, sizes, c.num_hidden_layers, heads, c.hidden_size // heads)
+    cache = _cache(t, sizes, c.num_hidden_layers, heads, c.hidden_size // heads)
     hidden_states = t.run("gpt_neox", _neox_model, c, input_ids, cache)
     tied = "gpt_neox.embed_in.weight" if c.tie_word_embeddings else ""
     return _outputs(blocks.last_logits(t, hidden_states, c.vocab_size, last=sizes.cached, tied=tied), cache)
@@ -116,8 +116,7 @@ def _neox_model(t: Trace, c: Settings, input_ids: Value, cache: blocks.Cache | N
     position_embeddings = blocks.rotary(t, position_ids, c.rotary_width)
     for index in range(c.num_hidden_layers):
         hidden_states = t.run(f"layers.{index}", _neox_layer, c, index, hidden_states, position_embeddings, cache)
-    hidden_states = blocks.layer_norm(t, "final_layer_norm", hidden_states)
-    return hidden_states  # noqa: RET504 the name must live as long as in transformers
+    return blocks.layer_norm(t, "final_layer_norm", hidden_states)
 
 
 def _neox_layer(
@@ -159,8 +158,7 @@ def _neox_attention(
         key_states, value_states = cache.update(t, index, key_states, value_states)
     attn_output = blocks.attend(t, query_states, key_states, value_states, c.attention_dropout)
     attn_output = attn_output.reshape(*input_shape, -1).contiguous()
-    attn_output = blocks.linear(t, "dense", attn_output, c.hidden_size, bias=c.attention_bias)
-    return attn_output  # noqa: RET504
+    return blocks.linear(t, "dense", attn_output, c.hidden_size, bias=c.attention_bias)
 
 
 def _apply_part(q: Value, k: Value, cos: Value, sin: Value) -> Rotary:
@@ -196,7 +194,7 @@ def _check_neox(c: Settings, values: Mapping[str, Any], _: Sizes) -> None:
 
 def _phi(t: Trace, c: Settings, sizes: Sizes) -> list[Value]:
     input_ids = t.input("input_ids", sizes.length)
-    cache = _cache(t, c, sizes, c.num_hidden_layers, c.num_key_value_heads, c.head_dim)
+    cache = _cache(t, sizes, c.num_hidden_layers, c.num_key_value_heads, c.head_dim)
     hidden_states = t.run("model", _phi_model, c, input_ids, cache)
     tied = "model.embed_tokens.weight" if c.tie_word_embeddings else ""
     return _outputs(blocks.last_logits(t, hidden_states, c.vocab_size, last=sizes.cached, tied=tied, bias=True), cache)
@@ -211,8 +209,7 @@ def _phi_model(t: Trace, c: Settings, input_ids: Value, cache: blocks.Cache | No
     position_embeddings = blocks.rotary(t, position_ids, c.rotary_width)
     for index in range(c.num_hidden_layers):
         hidden_states = t.run(f"layers.{index}", _phi_layer, c, index, hidden_states, position_embeddings, cache)
-    hidden_states = blocks.layer_norm(t, "final_layernorm", hidden_states)
-    return hidden_states  # noqa: RET504
+    return blocks.layer_norm(t, "final_layernorm", hidden_states)
 
 
 def _phi_layer(
@@ -223,8 +220,7 @@ def _phi_layer(
     attn_outputs = t.run("self_attn", _phi_attention, c, index, hidden_states, rotary, cache)
     attn_outputs = blocks.dropout(t, "resid_dropout", attn_outputs, c.resid_pdrop)
     feed_forward = blocks.dropout(t, "resid_dropout", t.run("mlp", _phi_mlp, c, hidden_states), c.resid_pdrop)
-    hidden_states = attn_outputs + feed_forward + residual
-    return hidden_states  # noqa: RET504
+    return attn_outputs + feed_forward + residual
 
 
 def _phi_attention(
@@ -233,7 +229,9 @@ def _phi_attention(
     input_shape = hidden_states.shape[:-1]
     hidden_shape = (*input_shape, -1, c.head_dim)
     kv_width = c.num_key_value_heads * c.head_dim
-    query_states = blocks.linear(t, "q_proj", hidden_states, c.hidden_size, bias=True).view(*hidden_shape).transpose(1, 2)
+    query_states = (
+        blocks.linear(t, "q_proj", hidden_states, c.hidden_size, bias=True).view(*hidden_shape).transpose(1, 2)
+    )
     key_states = blocks.linear(t, "k_proj", hidden_states, kv_width, bias=True).view(*hidden_shape).transpose(1, 2)
     value_states = blocks.linear(t, "v_proj", hidden_states, kv_width, bias=True).view(*hidden_shape).transpose(1, 2)
     if c.qk_layernorm:
@@ -250,8 +248,7 @@ def _phi_attention(
         key_states, value_states = cache.update(t, index, key_states, value_states)
     attn_output = blocks.attend(t, query_states, key_states, value_states, c.attention_dropout)
     attn_output = attn_output.reshape(*input_shape, -1).contiguous()
-    attn_output = blocks.linear(t, "dense", attn_output, c.hidden_size, bias=True)
-    return attn_output  # noqa: RET504
+    return blocks.linear(t, "dense", attn_output, c.hidden_size, bias=True)
 
 
 def _phi_mlp(t: Trace, c: Settings, hidden_states: Value) -> Value:
@@ -278,7 +275,7 @@ def _check_phi(c: Settings, values: Mapping[str, Any], _: Sizes) -> None:
 def _opt(t: Trace, c: Settings, sizes: Sizes) -> list[Value]:
     input_ids = t.input("input_ids", sizes.length)
     heads = c.num_attention_heads
-    cache = _cache(t, c, sizes, c.num_hidden_layers, heads, c.hidden_size // heads)
+    cache = _cache(t, sizes, c.num_hidden_layers, heads, c.hidden_size // heads)
     hidden_states = t.run("model.decoder", _opt_model, c, input_ids, cache)
     tied = "model.decoder.embed_tokens.weight" if c.tie_word_embeddings else ""
     return _outputs(blocks.last_logits(t, hidden_states, c.vocab_size, last=sizes.cached, tied=tied), cache)
@@ -348,8 +345,7 @@ def _opt_attention(t: Trace, c: Settings, index: int, hidden_states: Value, cach
         key_states, value_states = cache.update(t, index, key_states, value_states)
     attn_output = blocks.attend(t, query_states, key_states, value_states, c.attention_dropout)
     attn_output = attn_output.reshape(batch, length, -1).contiguous()
-    attn_output = blocks.linear(t, "out_proj", attn_output, width, bias=c.enable_bias)
-    return attn_output  # noqa: RET504
+    return blocks.linear(t, "out_proj", attn_output, width, bias=c.enable_bias)
 
 
 def _check_opt(c: Settings, _: Mapping[str, Any], __: Sizes) -> None:

@@ -102,8 +102,7 @@ def _mixtral_block(t: Trace, c: Settings, _: int, hidden_states: Value) -> Value
     _logits, top_k_weights, top_k_index = t.run("gate", _mixtral_router, c, hidden_states)
     sizes = (c.num_local_experts, c.intermediate_size, c.hidden_act)
     hidden_states = t.run("experts", experts, hidden_states, top_k_index, top_k_weights, *sizes)
-    hidden_states = hidden_states.reshape(*shape)
-    return hidden_states  # noqa: RET504 the name must live as long as in transformers
+    return hidden_states.reshape(*shape)
 
 
 def _is_sparse(c: Settings, index: int) -> bool:
@@ -123,8 +122,7 @@ def _qwen2_block(t: Trace, c: Settings, index: int, hidden_states: Value) -> Val
     gate = [blocks.linear(t, "shared_expert_gate", hidden_states_reshaped, 1)]
     shared_expert_output = gate.pop().apply("sigmoid") * shared_expert_output
     expert_output = expert_output + shared_expert_output
-    expert_output = expert_output.reshape(*shape)
-    return expert_output  # noqa: RET504
+    return expert_output.reshape(*shape)
 
 
 def _qwen3_block(t: Trace, c: Settings, index: int, hidden_states: Value) -> Value:

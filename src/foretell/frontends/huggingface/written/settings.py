@@ -1,7 +1,7 @@
 """Frontends: the values of a configuration that a graph depends on, or the reason why a graph is not written from it.
 
 A configuration is only believed where every key of it is known: one that the graph depends on, with a value of the
-expected type, or one that no graph depends on. Anything else raises `Unwritten`, and the model is traced.
+expected type, or one that no graph depends on. Anything else raises `UnwrittenError`, and the model is traced.
 """
 
 import re
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 
-class Unwritten(Exception):
+class UnwrittenError(Exception):
     """A graph cannot be written from this configuration; the model has to be traced."""
 
 
@@ -59,15 +59,15 @@ def read_settings(values: Mapping[str, Any], defaults: Mapping[str, Any], ignore
     for key, value in values.items():
         if key in defaults:
             if not _fits(value, defaults[key]):
-                raise Unwritten(f"{key} = {value!r}")
+                raise UnwrittenError(f"{key} = {value!r}")
             settings[key] = value
         elif key == "quantization_config":
             need(isinstance(value, dict), key)
         elif key in _NUMBERS:
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise Unwritten(f"{key} = {value!r}")
+                raise UnwrittenError(f"{key} = {value!r}")
         elif key not in skipped and not _IGNORED.match(key):
-            raise Unwritten(key)
+            raise UnwrittenError(key)
     return Settings(**settings)
 
 
@@ -83,13 +83,13 @@ def _fits(value: Any, default: Any) -> bool:
 
 
 def need(condition: bool, reason: str) -> None:
-    """Raise `Unwritten` unless the condition holds."""
+    """Raise `UnwrittenError` unless the condition holds."""
     if not condition:
-        raise Unwritten(reason)
+        raise UnwrittenError(reason)
 
 
 def check_rope(values: Mapping[str, Any], *allowed: str) -> None:
-    """Raise `Unwritten` unless the rotary positions of a configuration are of a kind that changes numbers only."""
+    """Raise `UnwrittenError` unless the rotary positions of a configuration are of a kind that changes numbers only."""
     theta, scaling, parameters = (values.get(key) for key in ("rope_theta", "rope_scaling", "rope_parameters"))
     need(theta is None or _fits(theta, 1.0), f"rope_theta = {theta!r}")
     need(not (scaling and parameters), "rope_scaling beside rope_parameters")

@@ -350,7 +350,6 @@ class Trace:
         self._constants: list[Value] = []
         self._counts: dict[str, int] = {}
         self._released: dict[str, int] = {}
-        self._called: set[str] = set()
 
     # modules
 
@@ -433,13 +432,12 @@ class Trace:
         for output, (shape, dtype) in zip(names, results):
             self._tensors[output] = Tensor(output, shape, dtype)
         self.calls.append(AtenCall(name, f"{namespace or 'aten'}.{plain}", arguments, tuple(names), self.path))
-        self._called.update(names)
         return names
 
     def release(self, names: Iterable[str]) -> None:
         """Note that Python has freed a value."""
         for name in names:
-            if name in self._called:
+            if name in self._tensors:
                 self._released[name] = len(self.calls)
 
     # the graph
@@ -454,9 +452,9 @@ class Trace:
             return True
         for call in self.calls:
             tensor = self._tensors[call.outputs[0]]
-            if tensor.is_float and tensor.elements:
-                if call.target in _CASTS or (call.target in _SOURCES and tensor.shape and not call.arguments):
-                    return True
+            sets = call.target in _CASTS or (call.target in _SOURCES and tensor.shape and not call.arguments)
+            if sets and tensor.is_float and tensor.elements:
+                return True
         return False
 
     def graph(self, name: str, outputs: Iterable[Value], notes: Iterable[str] = ()) -> Graph:
@@ -479,7 +477,7 @@ class Trace:
             tuple(dict.fromkeys(value.names[-1] for value in outputs)),
             self.batch_size,
             tuple(notes),
-            released=dict.fromkeys(self._called, len(self.calls)) | self._released,
+            released=dict.fromkeys(self._tensors, len(self.calls)) | self._released,
         )
         return assemble(program)
 

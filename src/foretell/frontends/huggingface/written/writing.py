@@ -16,7 +16,7 @@ from foretell.frontends.huggingface.configs import HfConfig, chosen_attention
 from foretell.frontends.huggingface.inputs import DEFAULT_PROMPT, DEFAULT_TOKENS
 from foretell.frontends.huggingface.written import decoders, deepseek, encoders, falcon, gpt, mixtures
 from foretell.frontends.huggingface.written.family import Family, Sizes
-from foretell.frontends.huggingface.written.settings import Settings, Unwritten, need, read_settings
+from foretell.frontends.huggingface.written.settings import Settings, UnwrittenError, need, read_settings
 from foretell.frontends.huggingface.written.values import Trace, Value
 from foretell.frontends.torch.tracing.precision import in_full_precision
 from foretell.graph import Graph
@@ -60,7 +60,7 @@ def plan(config: HfConfig, mode: str, sequence: int | None, context: int | None)
     """Return how to write the graph of a configuration, or None if the model has to be traced."""
     try:
         return _plan(config, mode, sequence, context)
-    except Unwritten:
+    except UnwrittenError:
         return None
 
 
@@ -69,7 +69,7 @@ def _plan(config: HfConfig, mode: str, sequence: int | None, context: int | None
     model_type = values.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None or not _same_version():
-        raise Unwritten("another family, or another version of transformers")
+        raise UnwrittenError("another family, or another version of transformers")
     architectures = values.get("architectures") or [family.classes[0]]
     need(isinstance(architectures, list) and architectures[0] in family.classes, "another class")
     need("architectures" in values or "auto_map" not in values, "a class of its own")

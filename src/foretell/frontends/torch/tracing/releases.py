@@ -20,7 +20,6 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-
 _PART = "getitem"  # how the FX graph names the parts of a list
 
 
