@@ -105,8 +105,14 @@ SPACES: dict[str, dict[str, list[Any]]] = {
         "dropout": [0.0, 0.1], "attention_dropout": [0.0, 0.1], "activation": ["gelu", "relu"],
         "max_position_embeddings": [16, 64], "architectures": [["DistilBertModel"], ["DistilBertForMaskedLM"]],
     },
+    "t5": {
+        "vocab_size": [64, 99], "num_layers": [1, 2], "num_decoder_layers": [None, 1], "_heads": [2, 4],
+        "_head": [4, 8], "d_kv": [4, 8], "d_ff": [24, 48], "relative_attention_num_buckets": [8, 32],
+        "dropout_rate": [0.0, 0.1], "feed_forward_proj": ["relu", "gated-gelu", "gated-silu"],
+        "tie_word_embeddings": [True, False],
+    },
 }  # fmt: skip
-_WIDTHS = {"gpt2": ("n_embd", "n_head"), "distilbert": ("dim", "n_heads")}
+_WIDTHS = {"t5": ("d_model", "num_heads"), "gpt2": ("n_embd", "n_head"), "distilbert": ("dim", "n_heads")}
 
 
 def configuration(family: str, seed: int) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from foretell.frontends.huggingface.written.values import Trace, Value
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a run reads: so many tokens, after ``past`` tokens in a cache; ``target`` are those of a T5's decoder."""
+    """What a run reads: so many tokens, after ``past`` tokens in a cache, and ``source`` tokens of an encoder."""
 
     mode: str
     length: int
     past: int = 0
-    target: int = 0
+    source: int = 0
 
     @property
     def cached(self) -> bool:
@@ -35,6 +35,7 @@ class Family:
         run: The forward pass; returns the outputs.
         order: The parts of the model in the order in which they are registered.
         generates: Whether it can run with a cache.
+        is_encoder_decoder: Whether an encoder reads a source.
         positions: The key with the rows of a table of learned positions; empty if there is no such table.
     """
 
@@ -46,3 +47,4 @@ class Family:
     order: str
     generates: bool = True
     positions: str = ""
+    is_encoder_decoder: bool = False

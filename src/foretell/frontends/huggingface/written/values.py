@@ -107,14 +107,6 @@ class Value:
         strides = (*self.strides[:axis], stride, *self.strides[axis:])
         return self.trace.call("unsqueeze", {"self": self, "dim": axis}, shape, self.dtype, strides, self)
 
-    def squeeze(self, axis: int) -> Value:
-        """Without an axis of size 1."""
-        axis %= len(self.shape)
-        shape, strides = list(self.shape), list(self.strides)
-        if shape[axis] == 1:
-            del shape[axis], strides[axis]
-        return self.trace.call("squeeze", {"self": self, "dim": axis}, tuple(shape), self.dtype, tuple(strides), self)
-
     def slice(self, axis: int, start: int = 0, end: int | None = None, step: int = 1) -> Value:
         """``x[..., start:end:step]`` of one axis."""
         axis %= len(self.shape)
@@ -191,10 +183,6 @@ class Value:
             return self
         return self.trace.call("contiguous", {"self": self}, self.shape, self.dtype)
 
-    def clone(self) -> Value:
-        """A copy."""
-        return self.trace.call("clone", {"self": self}, self.shape, self.dtype, _dense(self))
-
     def to(self, dtype: str) -> Value:
         """A cast, or the value itself where it has the dtype already."""
         if dtype == self.dtype:
@@ -247,6 +235,11 @@ class Value:
     def masked_fill(self, mask: Value) -> Value:
         """A number where the mask is true."""
         return self._unary("masked_fill", mask=mask)
+
+    def where(self, condition: Value) -> Value:
+        """The value where the condition holds, a number elsewhere."""
+        arguments = {"condition": condition, "self": self}
+        return self.trace.call("where", arguments, self.shape, self.dtype, _dense(self))
 
     def add_(self, other: Value) -> None:
         """``x += y``."""
@@ -385,7 +378,7 @@ class Trace:
 
     def constant(self, *shape: int, dtype: str | None = None) -> Value:
         """A tensor that the program makes from numbers (``torch.tensor([])``)."""
-        name = f"c_{self.path.replace('.', '_')}_lifted_tensor_{len(self._constants)}"
+        name = f"c_{self.path.replace('.', '_').lower()}_lifted_tensor_{len(self._constants)}"
         self._constants.append(Value(self, name, shape, dtype or self.dtype))
         return self._constants[-1]
 

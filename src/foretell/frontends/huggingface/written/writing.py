@@ -7,14 +7,12 @@ Where transformers is installed in another version, or anything is unknown, the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
 
 from foretell.frontends.huggingface.configs import HfConfig, chosen_attention
 from foretell.frontends.huggingface.inputs import DEFAULT_PROMPT, DEFAULT_TOKENS
-from foretell.frontends.huggingface.written import decoders, deepseek, encoders, falcon, gpt, mixtures
+from foretell.frontends.huggingface.written import decoders, deepseek, encoders, falcon, gpt, mixtures, t5
 from foretell.frontends.huggingface.written.family import Family, Sizes
 from foretell.frontends.huggingface.written.settings import Settings, UnwrittenError, need, read_settings
 from foretell.frontends.huggingface.written.values import Trace, Value
@@ -29,6 +27,7 @@ FAMILIES: dict[str, Family] = {
     **deepseek.FAMILIES,
     **falcon.FAMILIES,
     **encoders.FAMILIES,
+    **t5.FAMILIES,
 }
 
 
@@ -90,6 +89,8 @@ def _sizes(family: Family, settings: Settings, mode: str, sequence: int | None, 
     longest = [size for size in (limit, getattr(settings, "max_position_embeddings", None)) if size is not None]
     for count in (sequence, context):
         need(count is None or count >= 1, "no tokens")
+    if family.is_encoder_decoder:
+        return _sizes_of_both(mode, sequence, context)
     if mode == "decode":
         past = context or sequence or DEFAULT_PROMPT
         sizes = Sizes(mode, 1, past)
@@ -100,14 +101,18 @@ def _sizes(family: Family, settings: Settings, mode: str, sequence: int | None, 
     return sizes
 
 
+def _sizes_of_both(mode: str, sequence: int | None, context: int | None) -> Sizes:
+    """The tokens of an encoder-decoder: a source is read, and one token or a whole target is written."""
+    if mode == "decode":
+        return Sizes(mode, 1, context or sequence or DEFAULT_PROMPT, sequence or DEFAULT_TOKENS)
+    if mode == "prefill":
+        return Sizes(mode, 1, 0, sequence or DEFAULT_PROMPT)
+    return Sizes(mode, context or sequence or DEFAULT_TOKENS, 0, sequence or DEFAULT_TOKENS)
+
+
 def _same_version() -> bool:
     """Whether the installed transformers is the one whose models are written here; none at all will do."""
     try:
         return metadata.version("transformers") == TRANSFORMERS
     except metadata.PackageNotFoundError:
         return True
-
-
-def families() -> Mapping[str, Any]:
-    """The families whose graphs are written."""
-    return FAMILIES
