@@ -58,12 +58,15 @@ _QWEN = {key: choices for key, choices in _ROTARY.items() if key != "num_key_val
 SPACES: dict[str, dict[str, list[Any]]] = {
     "llama": _ROTARY | {"attention_bias": [True, False], "mlp_bias": [True, False], "head_dim": [None, 6]},
     "mistral": _ROTARY | {"sliding_window": [None, 512], "head_dim": [None, 6]},
-    "qwen2": _QWEN | {"sliding_window": [4096], "use_sliding_window": [False]},
+    "qwen2": _QWEN | {"sliding_window": [4096], "use_sliding_window": [False], "head_dim": ["_absent", 6]},
     "qwen3": _QWEN | {"attention_bias": [True, False], "head_dim": [6, 8]},
     "gemma": _QWEN | {"attention_bias": [True, False], "head_dim": [8, 264], "pad_token_id": [0, None]},
     "mixtral": _QWEN
-    | {"num_local_experts": [4, 6], "num_experts_per_tok": [1, 2, 3], "sliding_window": [None, 512]},
-    "qwen2_moe": _QWEN | _QWEN_MIXTURE | {"shared_expert_intermediate_size": [8, 16], "qkv_bias": [True, False]},
+    | {
+        "num_local_experts": [4, 6], "num_experts_per_tok": [1, 2, 3], "sliding_window": [None, 512], "head_dim": [6],
+    },
+    "qwen2_moe": _QWEN | _QWEN_MIXTURE
+    | {"shared_expert_intermediate_size": [8, 16], "qkv_bias": [True, False], "head_dim": ["_absent", 6]},
     "qwen3_moe": _QWEN | _QWEN_MIXTURE | {"attention_bias": [True, False], "head_dim": [6, 8]},
     "deepseek_v2": _LATENT | {"mlp_bias": [True, False], "topk_method": ["greedy", "group_limited_greedy"]},
     "deepseek_v3": _LATENT
@@ -121,7 +124,7 @@ def configuration(family: str, seed: int) -> dict[str, Any]:
     values = {key: draw.choice(choices) for key, choices in SPACES[family].items()}
     heads, head = values.pop("_heads"), values.pop("_head")
     width, count = _WIDTHS.get(family, ("hidden_size", "num_attention_heads"))
-    values = {key: heads if value == "_heads" else value for key, value in values.items()}
+    values = {key: heads if value == "_heads" else value for key, value in values.items() if value != "_absent"}
     return {"model_type": family, width: heads * head, count: heads, **values}
 
 
@@ -246,6 +249,8 @@ def test_what_is_not_known_is_traced(change: dict[str, Any]) -> None:
         ({"model_type": "gpt2", "n_positions": 16}, "prefill", 17),
         ({"model_type": "gpt2", "n_positions": 16}, "decode", 16),
         ({"model_type": "bert"}, "decode", 8),
+        (LLAMA | {"model_type": "qwen2", "head_dim": None}, "prefill", 8),
+        (LLAMA | {"model_type": "mixtral", "rope_scaling": {"type": "linear", "factor": 2.0}}, "prefill", 8),
         ({"model_type": "roberta", "max_position_embeddings": 10}, "inference", 9),
         (LLAMA, "prefill", 0),
     ],

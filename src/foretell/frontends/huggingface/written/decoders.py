@@ -108,7 +108,7 @@ def choose(c: Settings, **choices: Any) -> None:
     usual = {
         "window": None, "qk_norm": False, "qkv_bias": False, "output_bias": False, "mlp_bias": False,
         "cache_first": False, "makes_mask": False, "cache_keys": None, "cache_values": None, "mlp": _dense,
-        "norm": blocks.rms_norm, "embed": _embed, "attention": _attention, "rotary": blocks.rotary,
+        "fills_head": False, "norm": blocks.rms_norm, "embed": _embed, "attention": _attention, "rotary": blocks.rotary,
     }  # fmt: skip
     for name, value in (usual | choices).items():
         setattr(c, name, value)
@@ -116,6 +116,8 @@ def choose(c: Settings, **choices: Any) -> None:
 
 def check_decoder(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
     """Fill in what follows from other values, and refuse what transformers would refuse or run otherwise."""
+    # transformers reads a head_dim of null only where the family fills it in
+    need(c.fills_head or values.get("head_dim", 0) is not None, "head_dim = None")
     check_rope(values)
     c.num_key_value_heads = c.num_attention_heads if c.num_key_value_heads is None else c.num_key_value_heads
     c.head_dim = c.hidden_size // c.num_attention_heads if c.head_dim is None else c.head_dim
@@ -131,12 +133,12 @@ def check_decoder(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
 
 
 def _llama(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
-    choose(c, qkv_bias=c.attention_bias, output_bias=c.attention_bias, mlp_bias=c.mlp_bias)
+    choose(c, qkv_bias=c.attention_bias, output_bias=c.attention_bias, mlp_bias=c.mlp_bias, fills_head=True)
     check_decoder(c, values, sizes)
 
 
 def _mistral(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
-    choose(c, window=c.sliding_window)
+    choose(c, window=c.sliding_window, fills_head=True)
     check_decoder(c, values, sizes)
 
 

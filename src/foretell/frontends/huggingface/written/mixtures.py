@@ -14,7 +14,7 @@ from foretell.frontends.huggingface.written.decoders import (
     run_decoder,
 )
 from foretell.frontends.huggingface.written.family import Family, Sizes
-from foretell.frontends.huggingface.written.settings import ROPE_KEYS, Settings, need
+from foretell.frontends.huggingface.written.settings import ROPE_KEYS, Settings, check_rope, need
 from foretell.frontends.huggingface.written.values import Trace, Value
 
 
@@ -137,7 +137,9 @@ def _qwen3_block(t: Trace, c: Settings, index: int, hidden_states: Value) -> Val
 
 
 def _mixtral(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
-    choose(c, window=c.sliding_window, cache_first=True, mlp=_mixtral_block)
+    choose(c, window=c.sliding_window, cache_first=True, mlp=_mixtral_block, fills_head=True)
+    if c.head_dim is None:
+        check_rope(values, "default")  # transformers cannot compute the others without it
     need(not c.output_router_logits, "output_router_logits")
     need(sizes.mode != "training" or c.router_jitter_noise == 0, "router_jitter_noise")
     need(1 <= c.num_experts_per_tok <= c.num_local_experts, "more experts a token than there are")
