@@ -61,6 +61,11 @@ SPACES: dict[str, dict[str, list[Any]]] = {
     "qwen2": _QWEN | {"sliding_window": [4096], "use_sliding_window": [False], "head_dim": ["_absent", 6]},
     "qwen3": _QWEN | {"attention_bias": [True, False], "head_dim": [6, 8]},
     "gemma": _QWEN | {"attention_bias": [True, False], "head_dim": [8, 264], "pad_token_id": [0, None]},
+    "phi3": {key: choices for key, choices in _QWEN.items() if key != "rope_scaling"}
+    | {
+        "sliding_window": [None, 512], "resid_pdrop": [0.0, 0.1], "partial_rotary_factor": [0.5, 1.0],
+        "pad_token_id": [0, None],
+    },
     "mixtral": _QWEN
     | {
         "num_local_experts": [4, 6], "num_experts_per_tok": [1, 2, 3], "sliding_window": [None, 512], "head_dim": [6],
@@ -102,6 +107,7 @@ SPACES: dict[str, dict[str, list[Any]]] = {
         "ffn_hidden_size": [None, 24], "hidden_dropout": [0.0, 0.1],
     },
     "bert": _BERT | {"architectures": [["BertModel"], ["BertForMaskedLM"]]},
+    "xlm-roberta": _BERT,
     "roberta": _BERT | {"architectures": [["RobertaModel"], ["RobertaForMaskedLM"]]},
     "distilbert": {
         "vocab_size": [64, 99], "n_layers": [1, 2], "_heads": [2, 4], "_head": [4, 8], "hidden_dim": [24, 48],

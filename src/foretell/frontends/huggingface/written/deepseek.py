@@ -174,6 +174,7 @@ def _router_v2(t: Trace, c: Settings, hidden_states: Value) -> tuple[Value, Valu
 def _check(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
     c.cache_keys, c.cache_values = (1, c.kv_lora_rank), (1, c.qk_rope_head_dim)
     c.head_dim = c.qk_rope_head_dim
+    need(values.get("head_dim", c.head_dim) == c.head_dim, "head_dim")
     check_decoder(c, values, sizes)
     heads = c.num_attention_heads
     need(c.num_key_value_heads == heads, "fewer heads of keys than of queries")
@@ -209,8 +210,8 @@ _DEEPSEEK = {key: value for key, value in COMMON.items() if key != "head_dim"} |
     "v_head_dim": 128, "attention_bias": False, "output_router_logits": False, "norm_topk_prob": False,
 }  # fmt: skip
 _IGNORED = (
-    *ROPE_KEYS, "routed_scaling_factor", "aux_loss_alpha", "ep_size", "moe_layer_freq", "seq_aux", "scoring_func",
-    "num_nextn_predict_layers", "head_dim",
+    *ROPE_KEYS, "pretraining_tp", "routed_scaling_factor", "aux_loss_alpha", "ep_size", "moe_layer_freq", "seq_aux",
+    "scoring_func", "num_nextn_predict_layers", "head_dim",
 )  # fmt: skip
 _ORDER = (
     "weight bias model embed_tokens layers self_attn q_proj q_a_proj q_a_layernorm q_b_proj kv_a_proj_with_mqa "

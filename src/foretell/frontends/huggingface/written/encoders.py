@@ -255,7 +255,7 @@ FAMILIES = {
     "bert": Family(
         ("BertModel", "BertForMaskedLM"),
         _BERT,
-        ("classifier_dropout", "_num_labels"),
+        ("classifier_dropout",),
         _check_bert,
         _bert,
         _ORDER.format(
@@ -267,10 +267,20 @@ FAMILIES = {
     "roberta": Family(
         ("RobertaModel", "RobertaForMaskedLM"),
         _BERT | {"vocab_size": 50265, "pad_token_id": Optional(1)},
-        ("classifier_dropout", "_num_labels"),
+        ("classifier_dropout",),
         _check_roberta,
         _bert,
         _ORDER.format("roberta", "token_type_embeddings LayerNorm position_embeddings", "lm_head layer_norm decoder"),
+        generates=False,
+        positions="max_position_embeddings",
+    ),
+    "xlm-roberta": Family(
+        ("XLMRobertaModel",),
+        _BERT | {"pad_token_id": Optional(1)},
+        ("classifier_dropout",),
+        _check_roberta,
+        _bert,
+        _ORDER.format("roberta", "token_type_embeddings LayerNorm position_embeddings", ""),
         generates=False,
         positions="max_position_embeddings",
     ),

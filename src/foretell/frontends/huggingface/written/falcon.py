@@ -159,7 +159,7 @@ FAMILIES = {
             "bias": False, "max_position_embeddings": 2048, "ffn_hidden_size": None, "activation": "gelu",
             "tie_word_embeddings": True,
         },
-        (*ROPE_KEYS, "pad_token_id", "apply_residual_connection_post_layernorm"),
+        (*ROPE_KEYS, "apply_residual_connection_post_layernorm"),
         _check,
         _run,
         "weight bias transformer word_embeddings h self_attention query_key_value dense mlp dense_h_to_4h "

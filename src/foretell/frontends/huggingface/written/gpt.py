@@ -366,7 +366,7 @@ FAMILIES = {
             "activation_function": "gelu_new", "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
             "reorder_and_upcast_attn": False, "add_cross_attention": False, "tie_word_embeddings": True,
         },
-        ("n_ctx", "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "pad_token_id"),
+        ("n_ctx", "summary_first_dropout", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"),
         _check_gpt2,
         _gpt2,
         "transformer wte wpe h ln_1 attn c_attn c_fc c_proj ln_2 mlp ln_f lm_head weight bias",
@@ -380,7 +380,7 @@ FAMILIES = {
             "max_position_embeddings": 2048, "tie_word_embeddings": False, "use_parallel_residual": True,
             "attention_bias": True, "rotary_pct": 0.25,
         },
-        ("rotary_emb_base", "rope_scaling", "rope_parameters", "classifier_dropout", "pad_token_id"),
+        ("rotary_emb_base", "rope_scaling", "rope_parameters", "classifier_dropout"),
         _check_neox,
         _neox,
         "gpt_neox embed_in layers input_layernorm post_attention_layernorm attention query_key_value dense mlp "

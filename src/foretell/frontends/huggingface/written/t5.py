@@ -274,7 +274,7 @@ FAMILIES = {
             "dropout_rate": 0.1, "feed_forward_proj": "relu", "is_encoder_decoder": True, "is_decoder": False,
             "pad_token_id": Optional(0),
         },
-        ("tie_word_embeddings", "n_positions", "classifier_dropout", "decoder_start_token_id"),
+        ("tie_word_embeddings", "n_positions", "classifier_dropout"),
         _check,
         _run,
         "weight shared encoder block layer SelfAttention EncDecAttention q k v o relative_attention_bias "
