@@ -37,7 +37,7 @@ _IGNORED: dict[tuple[type, ...], str] = {
     (str, NoneType): "transformers_version _name_or_path tokenizer_class finetuning_task prefix summary_type "
     "summary_activation",
     (bool,): "use_cache gradient_checkpointing output_past summary_use_proj summary_proj_to_labels",
-    (float,): "initializer_range initializer_factor rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon",
+    (float,): "initializer_factor rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon",
 }
 _IGNORED_BY_SOME: dict[tuple[type, ...], str] = {
     (object,): "rope_theta rope_scaling rope_parameters tie_word_embeddings head_dim",  # checked elsewhere
@@ -88,6 +88,8 @@ def _is_ignored(key: str, value: Any, named: frozenset[str]) -> bool:
     """Whether the graph does not depend on a key, and transformers takes its value."""
     if key in ("dtype", "torch_dtype"):
         return value is None or (isinstance(value, str) and value in _DTYPES)
+    if key == "initializer_range":
+        return isinstance(value, float) and 0 <= value <= 1
     if key == "quantization_config":
         return isinstance(value, dict)
     if _TOKEN.match(key):
