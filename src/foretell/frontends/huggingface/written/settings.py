@@ -120,7 +120,7 @@ def need(condition: bool, reason: str) -> None:
 def check_rope(values: Mapping[str, Any], *allowed: str) -> None:
     """Raise `UnwrittenError` unless the rotary positions of a configuration are of a kind that changes numbers only."""
     theta, scaling, parameters = (values.get(key) for key in ("rope_theta", "rope_scaling", "rope_parameters"))
-    need("rope_theta" not in values or _fits(theta, 1.0), f"rope_theta = {theta!r}")
+    need("rope_theta" not in values or (_fits(theta, 1.0) and theta > 1), f"rope_theta = {theta!r}")
     need(all(value is None or isinstance(value, dict) for value in (scaling, parameters)), "rope_scaling")
     need(not (scaling and parameters), "rope_scaling beside rope_parameters")
     chosen = scaling or parameters
@@ -131,7 +131,7 @@ def check_rope(values: Mapping[str, Any], *allowed: str) -> None:
     keys = frozenset(chosen) - {"rope_type", "type"}
     need(_ROPE_KINDS[kind] <= keys <= _ROPE_KINDS[kind] | _ROPE_OPTIONS, f"rope_scaling = {chosen!r}")
     need(all(_fits(chosen[key], 1.0) and chosen[key] > 0 for key in keys), f"rope_scaling = {chosen!r}")
-    need(chosen.get("factor", 1) >= 1, "factor below 1")
+    need(chosen.get("factor", 1) >= 1 and chosen.get("rope_theta", 2) > 1, "factor below 1")
 
 
 ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters")
