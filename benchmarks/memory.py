@@ -109,8 +109,8 @@ def main() -> None:
     each_ms = (time.process_time() - busy) / max(number, 1) * 1e3
     print(
         f"{number:,} predictions, {errors} errors, {each_ms:.2f} ms of the processor each; after the first quarter "
-        f"{min(sizes) / 2**20:.1f} to {max(sizes) / 2**20:.1f} MiB; slope {whole:+.1f} ± {doubt:.1f} bytes a prediction: "
-        f"{whole * 1e6 / 2**20:+.1f} ± {doubt * 1e6 / 2**20:.1f} MiB in a million"
+        f"{min(sizes) / 2**20:.1f} to {max(sizes) / 2**20:.1f} MiB; slope {whole:+.1f} ± {doubt:.1f} bytes a "
+        f"prediction: {whole * 1e6 / 2**20:+.1f} ± {doubt * 1e6 / 2**20:.1f} MiB in a million"
     )
     sys.exit(1 if whole - doubt > MOST_BYTES else 0)
 
