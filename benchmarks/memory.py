@@ -2,9 +2,10 @@
 
 python benchmarks/memory.py --predictions 100000      small random networks, all different: the worst case for memos
 python benchmarks/memory.py --seconds 3600            for an hour
+python benchmarks/memory.py --layers 4                smaller networks: more of them in the same time
 python benchmarks/memory.py --space                   networks of the space of examples/search.py, whose blocks repeat
 
-All tables of `foretell` that remember something have a bound. A network here has 6 to 30 layers of random widths, so
+All tables of `foretell` that remember something have a bound. A network here has up to 30 layers of random widths, so
 that nearly every node, unit and row is new and the tables are always full. Devices, batch sizes and precisions vary
 as well. The slope is that of a straight line through the memory after the first quarter, when the tables are full;
 its doubt is two standard errors, from eight parts of the run. Exits 1 where the slope is surely above a bound.
@@ -39,13 +40,13 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def random_network(rng: random.Random) -> foretell.Graph:
+def random_network(rng: random.Random, layers: int) -> foretell.Graph:
     """Linear layers and activations of random widths."""
     width, rows = rng.randint(8, 4096), rng.choice((1, 16, 128))
     tensors = {"x": Tensor("x", (1, rows, width), kind="input", batch_axis=0)}
     nodes: list[Node] = []
     before = "x"
-    for number in range(rng.randint(6, 30)):
+    for number in range(rng.randint(1 + layers // 5, layers)):
         name, kind = f"t{number}", rng.choice(("MatMul", "MatMul", "Relu", "Gelu", "Softmax", "LayerNormalization"))
         inputs: tuple[str, ...] = (before,)
         if kind == "MatMul":
@@ -69,8 +70,8 @@ def space_networks(rng: random.Random) -> Iterator[foretell.Graph]:
         yield search.build(search.draw(rng))
 
 
-def questions(rng: random.Random, space: bool) -> Iterator[tuple[foretell.Graph, dict[str, Any]]]:
-    networks = space_networks(rng) if space else (random_network(rng) for _ in itertools.count())
+def questions(rng: random.Random, space: bool, layers: int) -> Iterator[tuple[foretell.Graph, dict[str, Any]]]:
+    networks = space_networks(rng) if space else (random_network(rng, layers) for _ in itertools.count())
     for network in networks:
         options = {"device": rng.choice(DEVICES), "dtype": rng.choice(DTYPES), "batch_size": rng.randint(1, 512)}
         yield network, options
@@ -84,13 +85,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--predictions", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--layers", type=int, default=30, help="the most layers of a network")
     parser.add_argument("--space", action="store_true")
     chosen = parser.parse_args()
     started, busy = time.monotonic(), time.process_time()
     numbers: list[int] = []
     sizes: list[int] = []
     errors, number, shown = 0, 0, started
-    asked = itertools.islice(questions(random.Random(0), chosen.space), chosen.predictions)
+    asked = itertools.islice(questions(random.Random(0), chosen.space, chosen.layers), chosen.predictions)
     for number, answer in enumerate(foretell.predict_many(asked), 1):
         errors += isinstance(answer, foretell.ForetellError)
         if number % EVERY == 0:

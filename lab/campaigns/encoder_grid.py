@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.profiling.zoos.hf_architectures import architecture
+from lab.campaigns.serving_parts import read_lines
 
 BATCHES, LENGTHS, DTYPES = (1, 4, 16, 64, 256), (16, 64, 128, 384, 512), ("fp32", "fp16", "nf4")
 _MOST_TOKENS = 32768
@@ -112,7 +113,7 @@ def measure(row: Row, model: Any, vocabulary: int, runtime: Any) -> Row:
         return {**row, "error": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
 
 
-def run(out: Path, seconds: float) -> int:
+def run(out: Path, seconds: float, known: set[tuple[Any, ...]]) -> int:
     """Measure until the time is over, the same time for each encoder and precision; 4-bit comes first."""
     import torch
 
@@ -138,7 +139,7 @@ def run(out: Path, seconds: float) -> int:
             runtime.clear()
             vocabulary = model.config.vocab_size
             for row in settings(spec):
-                if row["dtype"] != dtype:
+                if row["dtype"] != dtype or _name(row) in known:
                     continue
                 if time.monotonic() > stop:
                     break
@@ -150,11 +151,16 @@ def run(out: Path, seconds: float) -> int:
     return count
 
 
+def _name(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("spec", "batch_size", "tokens", "dtype"))
+
+
 def main(argv: list[str] | None = None) -> None:
     """Measure the grid, or with ``--dry`` build the smallest encoder on a CPU and run it once."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=45.0)
+    parser.add_argument("--known", type=Path, action="append", default=[], help="files whose rows are not repeated")
     parser.add_argument("--dry", action="store_true")
     options = parser.parse_args(argv)
     if options.dry:
@@ -168,7 +174,9 @@ def main(argv: list[str] | None = None) -> None:
                 f"{dtype}: {tuple(states.shape)}, mean of squares {float(states.float().square().mean())}\n"
             )
         return
-    sys.stdout.write(f"{run(options.out, options.seconds)} settings measured\n")
+    lines = [json.loads(line) for file in options.known for line in read_lines(file)]
+    known = {_name(line) for line in lines if "latency_ms" in line}
+    sys.stdout.write(f"{run(options.out, options.seconds, known)} settings measured\n")
 
 
 if __name__ == "__main__":

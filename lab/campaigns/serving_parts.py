@@ -465,7 +465,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--again", default="", help="these parts although they are known, separated by commas")
     parser.add_argument("--dry", action="store_true")
     options = parser.parse_args(argv)
-    lines = [json.loads(line) for file in (options.out, *options.known) if file.exists() for line in _lines(file)]
+    lines = [json.loads(line) for file in (options.out, *options.known) if file.exists() for line in read_lines(file)]
     again = options.again.split(",")
     # what failed is tried again
     done = {key(line) for line in lines if "error" not in line and line["part"] not in again}
@@ -502,7 +502,8 @@ def _run_parts(left: list[Part], file: Any, until: float, pools: Pools) -> int:
     return len(ordered)
 
 
-def _lines(file: Path) -> list[str]:
+def read_lines(file: Path) -> list[str]:
+    """The lines of a file, compressed or not."""
     import gzip
 
     return (gzip.decompress(file.read_bytes()).decode() if file.suffix == ".gz" else file.read_text()).splitlines()

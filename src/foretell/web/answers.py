@@ -25,6 +25,7 @@ from foretell.workflows.many.predict_many import predict_many
 from foretell.workflows.memory.fit import fit
 from foretell.workflows.predict import predict
 from foretell.workflows.report import gather
+from foretell.workflows.serving.advise_llm import advise_llm
 from foretell.workflows.sharing.share import share
 from foretell.workflows.sweep import sweep
 from foretell.workflows.workload import read_configuration
@@ -44,10 +45,18 @@ def answer(
 ) -> str:
     """The text of an answer; ``files`` has the paths of the uploads, by field, ``names`` what a report calls them."""
     values = dict(fields)
+<<<<<<< HEAD
     if kind == "llm":
         return _llm(values)
     values |= files
     values["input_shape"] = values["input_shape"] or None
+=======
+    if kind in _SERVED:  # a configuration is read as numbers: there is neither a file nor a graph
+        return _SERVED[kind](values)
+    for name, file in files.items():
+        check_upload(file)
+        values[name] = file
+>>>>>>> 537d2a89d837d6af068bd7feb358bb1c7684c01f
     # Uploads are private: not even their graphs stay in the cache.
     values["use_cache"] = not files
     if kind == "report":
@@ -122,6 +131,11 @@ def _llm(values: Fields) -> str:
     return _json(answered.to_dict())
 
 
+def _advise_llm(values: Fields) -> str:
+    renting = Renting(*(values.pop(name) for name in ("clouds", "region", "country", "market", "pue")))
+    return _json(advise_llm(values.pop("model"), renting=renting, **values).to_dict())
+
+
 def _fit(values: Fields) -> str:
     model = values.pop("model")
     return _json({**fit(_source(model), **values).to_dict(), "model": _name(model)})
@@ -194,6 +208,7 @@ def _json(values: Any) -> str:
     return json.dumps(values, allow_nan=False)  # browsers cannot parse NaN
 
 
+_SERVED: dict[str, Callable[[Fields], str]] = {"llm": _llm, "advise-llm": _advise_llm}
 _ANSWERS: dict[str, Callable[[Fields], str]] = {
     "predict": _predict_within, "fit": _fit, "share": _share, "sweep": _sweep, "advise": _advise,
     "report": _report,
