@@ -45,18 +45,10 @@ def answer(
 ) -> str:
     """The text of an answer; ``files`` has the paths of the uploads, by field, ``names`` what a report calls them."""
     values = dict(fields)
-<<<<<<< HEAD
-    if kind == "llm":
-        return _llm(values)
-    values |= files
-    values["input_shape"] = values["input_shape"] or None
-=======
     if kind in _SERVED:  # a configuration is read as numbers: there is neither a file nor a graph
         return _SERVED[kind](values)
-    for name, file in files.items():
-        check_upload(file)
-        values[name] = file
->>>>>>> 537d2a89d837d6af068bd7feb358bb1c7684c01f
+    values |= files
+    values["input_shape"] = values["input_shape"] or None
     # Uploads are private: not even their graphs stay in the cache.
     values["use_cache"] = not files
     if kind == "report":
