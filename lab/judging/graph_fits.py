@@ -228,7 +228,7 @@ class _FittingContext:
 
         The graphs of the validation side choose its epoch.
         """
-        from lab.papers.graph_networks.pretraining import pretrain
+        from lab.papers.trappm.pretraining import pretrain
         from lab.papers.graph_networks.training import Encoder
 
         file = self.folder / f"encoder-{planned.split}-{planned.seed}.npz"

@@ -35,7 +35,7 @@ from small.tiny_workloads import tiny_recipe
 pytest.importorskip("pyarrow")
 pytest.importorskip("torch")
 
-from lab.papers.graph_networks import pretraining as graph_pretraining
+from lab.papers.trappm import pretraining as graph_pretraining
 from lab.papers.graph_networks import training as graph_training
 
 
