@@ -228,8 +228,8 @@ class _FittingContext:
 
         The graphs of the validation side choose its epoch.
         """
-        from lab.papers.trappm.pretraining import pretrain
         from lab.papers.graph_networks.training import Encoder
+        from lab.papers.trappm.pretraining import pretrain
 
         file = self.folder / f"encoder-{planned.split}-{planned.seed}.npz"
         if not file.exists():

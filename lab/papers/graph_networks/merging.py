@@ -110,9 +110,9 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _hashed_rows(nodes: NDArray[np.float32]) -> NDArray[np.uint64]:
     bits = np.ascontiguousarray(nodes + np.float32(0)).view(np.uint32)  # + 0: −0 and 0 are one number
-    draw = np.random.default_rng(_SEED).integers(1, 2**63, nodes.shape[1], dtype=np.uint64)
+    draw: NDArray[np.uint64] = np.random.default_rng(_SEED).integers(1, 2**63, nodes.shape[1:], dtype=np.uint64)
     total = np.zeros(len(nodes), np.uint64)
     with np.errstate(over="ignore"):
-        for column, factor in enumerate(draw):
-            total += _mixed(bits[:, column].astype(np.uint64) + factor)
+        for column in range(nodes.shape[1]):
+            total += _mixed(bits[:, column].astype(np.uint64) + draw[column])
     return total

@@ -2,7 +2,7 @@
 
 A step of a graph network launches some three hundred small kernels, and the host needs longer to launch them than the
 device to run them. With fixed shapes the whole step (forward, backward, optimizer) is captured once for each size and
-then replayed. All indices of an epoch are made by numpy and sent at once.
+then replayed. The indices of a batch are made by numpy.
 
 Padding changes nothing: rows beyond the batch belong to a graph of their own whose loss is masked, and count 0 times.
 The last row speaks to the one before it, along all edges beyond the batch, and hears nothing: nothing can grow.
@@ -23,6 +23,7 @@ from lab.papers.graph_networks.tensors import DeviceGraphs, Routes, Tensor, torc
 _GROWTH = 1.25  # between one size of a batch and the next: a fifth of the rows are padding at most
 _LEAST = 64
 _WARM_UP = 2
+_SENT_AT_ONCE = 16  # batches
 
 
 @dataclass(frozen=True)
@@ -158,11 +159,16 @@ class FixedSteps:
         return float(self._total)
 
     def _placed(self, parts: Sequence[NDArray[np.int64]], count: int) -> Iterator[tuple[Size, Tensor]]:
-        sizes = [self._batches.size_of(part, count) for part in parts]
-        # one copy to the device for an epoch
-        flat = np.concatenate([self._batches.indices(part, size) for part, size in zip(parts, sizes, strict=True)])
-        sent = torch.from_numpy(flat).to(self._device)
-        return zip(sizes, torch.split(sent, [size.places for size in sizes]), strict=True)
+        """The size and the indices of each batch; while the device runs some batches, the next are made."""
+        for begin in range(0, len(parts), _SENT_AT_ONCE):
+            some = parts[begin : begin + _SENT_AT_ONCE]
+            sizes = [self._batches.size_of(part, count) for part in some]
+            flat = np.concatenate([self._batches.indices(part, size) for part, size in zip(some, sizes, strict=True)])
+            indices = torch.from_numpy(flat)
+            if self._device.type == "cuda":
+                # from pinned memory a copy does not wait for the steps before it
+                indices = indices.pin_memory().to(self._device, non_blocking=True)
+            yield from zip(sizes, torch.split(indices, [size.places for size in sizes]), strict=True)
 
     def _gradients(self, indices: Tensor, size: Size) -> Tensor:
         total, known = self._loss(*self._batches.inputs(indices, size))

@@ -4,7 +4,7 @@ Only fitting imports this module; a fitted network is served without torch.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -115,14 +115,18 @@ class TorchOperations:
     dropping: bool = False
     momentum: float | None = None
     narrow_nodes: bool = False
+    _constants: dict[bytes, Tensor] = field(default_factory=dict)
 
     def weight(self, name: str) -> Tensor:
         """A weight by its name."""
         return self.weights[name]
 
     def constant(self, value: NDArray[np.float32]) -> Tensor:
-        """An array on the device of the weights."""
-        return torch.from_numpy(value).to(next(iter(self.weights.values())).device)
+        """An array on the device of the weights; sent there once, because a captured step cannot send anything."""
+        key = f"{value.shape}".encode() + value.tobytes()
+        if key not in self._constants:
+            self._constants[key] = torch.from_numpy(value).to(next(iter(self.weights.values())).device)
+        return self._constants[key]
 
     def narrow(self, x: Tensor) -> Tensor:
         """x in the precision in which nodes are computed."""
