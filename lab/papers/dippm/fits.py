@@ -67,13 +67,12 @@ def run(planned: Sequence[Arm], file: Path, out: Path, end: float, processes: in
     context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
     os.environ["OMP_NUM_THREADS"] = "1"
     with ProcessPoolExecutor(processes, context, _open, (file,)) as pool:
-        started = [pool.submit(_wait) for _ in range(processes)]  # processes read the set while captures are tried
+        for _ in range(processes):
+            pool.submit(_wait)  # processes read the set while captures are tried
         captured = captures_work(file) if default_device() == "cuda" else False
         _say(f"steps are {'captured' if captured else 'plain'}")
         fits = {pool.submit(fit_arm, arm, out, end, captured): arm for arm in waiting}
-        for future in (*started, *as_completed(fits)):
-            if future not in fits:
-                continue
+        for future in as_completed(fits):
             try:
                 _say(f"{end - time.time():.0f} s left, {fits[future].key}: {future.result()}")
             except Exception as error:  # noqa: BLE001 - whatever ends one arm must not end the others
