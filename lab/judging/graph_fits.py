@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -264,7 +264,29 @@ def has_truth(samples: Sequence[Sample], metric: str) -> bool:
     return any(np.isfinite(sample.truth[metric]) for sample in samples)
 
 
-def share_of(samples: Sequence[Sample], split: str, share: float, seed: int) -> list[Sample]:
+class Placed(Protocol):
+    """What is asked of a sample to place it: which workload, which model, which family."""
+
+    @property
+    def workload_id(self) -> str:
+        """The workload."""
+        ...
+
+    @property
+    def spec(self) -> str:
+        """The model."""
+        ...
+
+    @property
+    def family(self) -> str:
+        """The family of the model."""
+        ...
+
+
+Some = TypeVar("Some", bound=Placed)
+
+
+def share_of(samples: Sequence[Some], split: str, share: float, seed: int) -> list[Some]:
     """A share of samples; a smaller share is part of a larger one, and every family gives its share.
 
     Where the split keeps architectures together, they stay together here too.

@@ -14,10 +14,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,9 @@ from foretell.files import write_whole
 from foretell.predictors.unit.fit_network import default_device
 from lab.papers.dippm.arms import Arm, arms
 from lab.papers.dippm.sets import Labelled, read_set, split_rows, subset
+
+if TYPE_CHECKING:
+    from lab.papers.graph_networks.training import Fitted
 
 PARTS = ("main", "published", "table-4", "others")
 _SAVE_EVERY_S = 120.0
@@ -66,22 +70,21 @@ def run(planned: Sequence[Arm], file: Path, out: Path, end: float, processes: in
     waiting = [arm for arm in planned if not _file(out, arm).exists()]
     context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
     os.environ["OMP_NUM_THREADS"] = "1"
-    with ProcessPoolExecutor(processes, context, _open, (file,)) as pool:
+    with ProcessPoolExecutor(processes, context, open_set, (file,)) as pool:
         for _ in range(processes):
             pool.submit(_wait)  # processes read the set while captures are tried
         captured = captures_work(file) if default_device() == "cuda" else False
-        _say(f"steps are {'captured' if captured else 'plain'}")
+        say(f"steps are {'captured' if captured else 'plain'}")
         fits = {pool.submit(fit_arm, arm, out, end, captured): arm for arm in waiting}
         for future in as_completed(fits):
             try:
-                _say(f"{end - time.time():.0f} s left, {fits[future].key}: {future.result()}")
+                say(f"{end - time.time():.0f} s left, {fits[future].key}: {future.result()}")
             except Exception as error:  # noqa: BLE001 - whatever ends one arm must not end the others
-                _say(f"{fits[future].key} failed: {type(error).__name__}: {error}")
+                say(f"{fits[future].key} failed: {type(error).__name__}: {error}")
 
 
 def fit_arm(arm: Arm, out: Path, end: float, captured: bool) -> str:
     """Fit one arm, and write what it predicts for the test side; one line about it."""
-    from lab.papers.graph_networks.loop import improvement
     from lab.papers.graph_networks.training import fit
 
     began = time.time()
@@ -96,28 +99,36 @@ def fit_arm(arm: Arm, out: Path, end: float, captured: bool) -> str:
         samples[TRAIN], samples[VALIDATION], recipe, arm.seed, device=device, seconds=seconds,
         checkpoint=checkpoint, save_every_s=_SAVE_EVERY_S, captured=captured,
     )  # fmt: skip
-    predicted = fitted.predict([row.graph for row in parts[TEST]], device)
-    history = fitted.history
     facts = {
-        "arm": arm.name, "subset": arm.subset, "split": arm.split, "seed": arm.seed, "graphs": len(parts[TRAIN]),
-        "epochs": len(history), "planned_epochs": recipe.epochs, "batch": recipe.batch,
-        "steps": len(history) * -(-len(parts[TRAIN]) // recipe.batch), "spent_s": round(time.time() - began, 1),
-        "device": device, "captured": captured, "improvement_of_last_tenth": improvement(history),
+        "arm": arm.name, "subset": arm.subset, "split": arm.split, "seed": arm.seed, "device": device,
+        "captured": captured, "spent_s": round(time.time() - began, 1),
+    }  # fmt: skip
+    line = save(_file(out, arm), fitted, len(parts[TRAIN]), parts[TEST], facts)
+    checkpoint.unlink(missing_ok=True)
+    return line
+
+
+def save(file: Path, fitted: "Fitted", graphs: int, test: Sequence[Labelled], facts: Mapping[str, object]) -> str:
+    """Write what a fitted network predicts for the test side, with its curve; one line about it."""
+    from lab.papers.graph_networks.loop import improvement
+
+    recipe, history = fitted.recipe, fitted.history
+    predicted = fitted.predict([row.graph for row in test], default_device())
+    told = {
+        **facts, "graphs": graphs, "epochs": len(history), "planned_epochs": recipe.epochs, "batch": recipe.batch,
+        "steps": len(history) * -(-graphs // recipe.batch), "improvement_of_last_tenth": improvement(history),
         "validation": fitted.metrics, "recipe": json.loads(recipe.to_json()), "curve": thin(history),
     }  # fmt: skip
     data = io.BytesIO()
     np.savez_compressed(
-        data, allow_pickle=False, ids=np.array([row.workload_id for row in parts[TEST]]),
-        facts=np.array(json.dumps(facts)), **{name: values.astype(np.float32) for name, values in predicted.items()},
+        data, allow_pickle=False, ids=np.array([row.workload_id for row in test]), facts=np.array(json.dumps(told)),
+        **{name: values.astype(np.float32) for name, values in predicted.items()},
     )  # fmt: skip
-    write_whole(_file(out, arm), data.getvalue())
-    checkpoint.unlink(missing_ok=True)
-    error = np.mean([
-        abs(value / row.truth["latency_ms"] - 1) for row, value in zip(parts[TEST], predicted["latency_ms"])
-    ])  # fmt: skip
+    write_whole(file, data.getvalue())
+    errors = [abs(value / row.truth["latency_ms"] - 1) for row, value in zip(test, predicted["latency_ms"])]
     return (
-        f"{len(history)} of {recipe.epochs} epochs in {facts['spent_s']} s, test latency {error:.1%}, last tenth "
-        f"{facts['improvement_of_last_tenth']:.1%}"
+        f"{len(history)} of {recipe.epochs} epochs in {facts['spent_s']} s, test latency {np.mean(errors):.1%}, "
+        f"last tenth {told['improvement_of_last_tenth']:.1%}"
     )
 
 
@@ -140,7 +151,7 @@ def self_test(rows: Sequence[Labelled]) -> None:
             fit(samples, samples, recipe, device=default_device(), captured=how).history[-1]["loss"]
             for how in (False, True)
         )
-        _say(f"{name}: loss {plain:.4f} by plain steps, {captured:.4f} by captured ones")
+        say(f"{name}: loss {plain:.4f} by plain steps, {captured:.4f} by captured ones")
         if not abs(captured / plain - 1) < 0.1:  # 16 bits, and another order of sums
             sys.exit(f"captured steps of {name} learn something else")
 
@@ -154,7 +165,7 @@ def captures_work(file: Path) -> bool:
         return False
 
 
-def collect(out: Path) -> None:
+def collect(out: Path, name: str = "dippm-arms.npz") -> None:
     """All finished arms as one file."""
     arrays: dict[str, NDArray[np.generic]] = {}
     for file in sorted((out / "arms").glob("*.npz")):
@@ -162,10 +173,11 @@ def collect(out: Path) -> None:
             arrays |= {f"{file.stem}/{name}": stored[name] for name in stored.files}
     data = io.BytesIO()
     np.savez_compressed(data, allow_pickle=False, **arrays)
-    write_whole(out / "dippm-arms.npz", data.getvalue())
+    write_whole(out / name, data.getvalue())
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Write a line at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
@@ -174,7 +186,13 @@ def _file(out: Path, arm: Arm) -> Path:
     return out / "arms" / f"{arm.key}.npz"
 
 
-def _open(file: Path) -> None:
+def rows() -> Sequence[Labelled]:
+    """The set that this process has read."""
+    return _rows
+
+
+def open_set(file: Path) -> None:
+    """Read a set once; every fit of this process uses it."""
     _rows.extend(read_set(file))
     gc.freeze()  # every capture collects garbage: a million arrays need not be looked at again
 

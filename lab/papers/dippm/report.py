@@ -1,4 +1,4 @@
-"""Lab: DIPPM's tables: ``python -m lab.papers.dippm.report SET ARMS`` writes reports/dippm.md from fitted arms."""
+"""Lab: tables of fitted arms: ``python -m lab.papers.dippm.report SET ARMS`` writes reports/dippm.md, or trappm.md."""
 
 import argparse
 import json
@@ -15,7 +15,11 @@ from foretell.files import write_whole
 from lab.papers.dippm.mig import dippm_mig
 from lab.papers.dippm.sets import Labelled, read_set
 
-METRICS = {"latency_ms": "latency", "energy_j": "energy", "device_memory_mib": "device memory"}
+METRICS = {
+    "latency_ms": "latency", "energy_j": "energy", "device_memory_mib": "device memory", "memory_mib": "memory",
+    "power_w": "power",
+}  # fmt: skip
+TITLES = {"dippm": "DIPPM, fitted until it converges", "trappm": "TraPPM's pre-training"}
 CONVERGED = 0.02  # the last tenth of the epochs improves the validation error by less
 _DECILES = 10
 
@@ -59,19 +63,17 @@ def read_arms(file: Path, rows: Sequence[Labelled]) -> list[Fitted]:
     return fitted
 
 
-def render(arms: Sequence[Fitted]) -> str:
+def render(arms: Sequence[Fitted], title: str = TITLES["dippm"], name: str = "dippm") -> str:
     """All tables, as Markdown."""
     groups: defaultdict[tuple[str, str, str], list[Fitted]] = defaultdict(list)
     for arm in arms:
         groups[arm.group].append(arm)
-    parts = [
-        "# DIPPM, fitted until it converges",
-        "Remade by `python -m lab remake dippm`. Errors in % on the test side.",
-    ]
+    parts = [f"# {title}", f"Remade by `python -m lab remake {name}`. Errors in % on the test side."]
     for place in sorted({group[:2] for group in groups}):
         own = {group[2]: found for group, found in groups.items() if group[:2] == place}
         parts += [f"### {place[0]}, split by {place[1]}", _errors_table(own)]
-    parts += ["### MIG profiles by eq. 2, from predicted device memory", _mig_table(groups)]
+    if any(group[2] == "dippm" for group in groups):
+        parts += ["### MIG profiles by eq. 2, from predicted device memory", _mig_table(groups)]
     parts += ["### Curves: validation error of latency in %, by tenths of the epochs", _curves(groups)]
     return "\n\n".join(parts) + "\n"
 
@@ -145,9 +147,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("set", type=Path)
     parser.add_argument("arms", type=Path)
-    parser.add_argument("--report", type=Path, default=Path("reports/dippm.md"))
+    parser.add_argument("--name", choices=TITLES, default="dippm")
     options = parser.parse_args()
-    write_whole(options.report, render(read_arms(options.arms, read_set(options.set))).encode())
+    text = render(read_arms(options.arms, read_set(options.set)), TITLES[options.name], options.name)
+    write_whole(Path("reports") / f"{options.name}.md", text.encode())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from lab.papers.graph_networks.recipes import Recipe
 # a tensor of torch or of an ONNX graph; both have + − * / @
 Value = Any
 GAT_SLOPE = 0.2
-ENCODER_DROPOUT = 0.5
 ENCODER = "encoder"
 
 
@@ -297,5 +296,5 @@ def encode(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
     for number in range(last + 1):
         x = ops.batch_norm(sage(ops, x, flow, f"{ENCODER}.{number}"), f"{ENCODER}.{number}.norm")
         if number < last:
-            x = ops.dropout(ops.relu(x), ENCODER_DROPOUT)
+            x = ops.dropout(ops.relu(x), recipe.encoder_dropout)
     return ops.relu(x) if recipe.last_relu else x

@@ -68,6 +68,7 @@ class Recipe:
     encoder_widths: tuple[int, ...] = (1024, 512, 512, 512)
     encoder_epochs: int = 400
     encoder_rate: float = 5e-4
+    encoder_dropout: float = 0.5
     last_relu: bool = True
     targets: tuple[str, ...] = ("latency_ms", "energy_j", "device_memory_mib", "memory_mib")
     units: tuple[float, ...] = ()
