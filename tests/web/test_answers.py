@@ -123,3 +123,9 @@ def test_fit_and_llm_answer_as_their_commands_do() -> None:
         "llm", {"model": "hf:meta-llama/Llama-3.1-8B", "input_tokens": 64, "output_tokens": 8}
     ).model_dump()
     assert json.loads(answer("llm", fields, {}))["fits"] is True
+    fields = read_question(
+        "advise-llm",
+        {"model": "hf:meta-llama/Llama-3.1-8B", "input_tokens": 64, "output_tokens": 8, "devices": ["l40s"],
+         "weights": ["fp8"]},
+    ).model_dump()  # fmt: skip
+    assert json.loads(answer("advise-llm", fields, {}))["choices"][0]["place"] == "1 × l40s, fp8"

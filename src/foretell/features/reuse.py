@@ -59,7 +59,9 @@ def reuse_columns(graph: Graph, units: Units, moved_bytes: Values) -> Values:
         since[reads.unit[chosen]] = distance[chosen]
     # a whole power of two, so that units that differ only a little here stay equal and can merge
     rounded = np.clip(np.rint(np.log2(since + 1.0)), _MIN_LOG, _MAX_LOG)
-    return np.stack([rounded, np.full(len(units), np.log2(in_all + 1.0))], axis=1)
+    # half a power of two: graphs that move nearly as much share their units
+    whole = np.rint(2 * np.log2(in_all + 1.0)) / 2
+    return np.stack([rounded, np.full(len(units), whole)], axis=1)
 
 
 def _find_reads(graph: Graph, units: Units) -> _Reads:

@@ -17,6 +17,7 @@ from foretell.workflows.llm import llm
 from foretell.workflows.memory.fit import fit
 from foretell.workflows.predict import predict
 from foretell.workflows.report import gather
+from foretell.workflows.serving.advise_llm import advise_llm
 from foretell.workflows.sharing.share import share
 from foretell.workflows.sweep import sweep
 
@@ -32,8 +33,8 @@ def answer(
 ) -> str:
     """The text of an answer; ``files`` has the paths of the uploads, by field, ``names`` what a report calls them."""
     values = dict(fields)
-    if kind == "llm":
-        return _llm(values)
+    if kind in _SERVED:  # a configuration is read as numbers: there is neither a file nor a graph
+        return _SERVED[kind](values)
     for name, file in files.items():
         check_upload(file)
         values[name] = file
@@ -55,6 +56,11 @@ def check_upload(file: str) -> None:
 def _llm(values: Fields) -> str:
     answered = llm(values.pop("model"), **values)
     return _json(answered.to_dict())
+
+
+def _advise_llm(values: Fields) -> str:
+    renting = Renting(*(values.pop(name) for name in ("clouds", "region", "country", "market", "pue")))
+    return _json(advise_llm(values.pop("model"), renting=renting, **values).to_dict())
 
 
 def _fit(values: Fields) -> str:
@@ -135,6 +141,7 @@ def _json(values: Any) -> str:
     return json.dumps(values, allow_nan=False)  # browsers cannot parse NaN
 
 
+_SERVED: dict[str, Callable[[Fields], str]] = {"llm": _llm, "advise-llm": _advise_llm}
 _ANSWERS: dict[str, Callable[[Fields], str]] = {
     "predict": _predict, "fit": _fit, "compare": _compare, "share": _share, "sweep": _sweep, "advise": _advise,
     "report": _report,
