@@ -44,7 +44,7 @@ MODES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "brp-nas": (INFERENCE, TRAINING),
     "mlp": (INFERENCE, TRAINING),
 }
-FIT_VERSION = 1  # raise it when a recipe, its training or its splits change: saved predictions are then made again
+FIT_VERSION = 2  # raise it when a recipe, its training or its splits change: saved predictions are then made again
 _REPORT_EVERY_S = 10.0
 _NOT_METRICS = ("ids", "facts")
 
