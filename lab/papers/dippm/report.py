@@ -19,6 +19,7 @@ METRICS = {
     "latency_ms": "latency", "energy_j": "energy", "device_memory_mib": "device memory", "memory_mib": "memory",
     "power_w": "power",
 }  # fmt: skip
+JOINT = ("latency_ms", "energy_j", "device_memory_mib")
 TITLES = {"dippm": "DIPPM, fitted until it converges", "trappm": "TraPPM's pre-training"}
 CONVERGED = 0.02  # the last tenth of the epochs improves the validation error by less
 _DECILES = 10
@@ -44,6 +45,11 @@ class Fitted:
         truth = self.truth[metric]
         known = np.isfinite(truth)
         return np.abs(self.predicted[metric][known] / truth[known] - 1)
+
+
+def joint(arm: Fitted) -> float:
+    """The paper's error: one mean over latency, energy and device memory together."""
+    return float(np.mean(np.concatenate([arm.errors(metric) for metric in JOINT])))
 
 
 def read_arms(file: Path, rows: Sequence[Labelled]) -> list[Fitted]:
@@ -79,7 +85,7 @@ def render(arms: Sequence[Fitted], title: str = TITLES["dippm"], name: str = "di
 
 
 def _errors_table(groups: Mapping[str, Sequence[Fitted]]) -> str:
-    head = ["arm", "seeds", *(f"{name} %" for name in METRICS.values()), "median latency %", "epochs", "steps",
+    head = ["arm", "seeds", *(f"{name} %" for name in METRICS.values()), "joint %", "median latency %", "epochs", "steps",
             "last tenth %", "converged"]  # fmt: skip
     rows = []
     for name, arms in sorted(groups.items(), key=lambda item: _mean(item[1], "latency_ms")):
@@ -87,6 +93,7 @@ def _errors_table(groups: Mapping[str, Sequence[Fitted]]) -> str:
         errors = [[100 * e.mean() for arm in arms if len(e := arm.errors(metric))] for metric in METRICS]
         rows.append([
             name, str(len(arms)), *map(_spread, errors),
+            _spread([100 * joint(arm) for arm in arms]),
             _spread([100 * np.median(arm.errors("latency_ms")) for arm in arms]),
             _range([arm.facts["epochs"] for arm in arms]), _range([arm.facts["steps"] for arm in arms]),
             _spread([100 * value for value in last]),
