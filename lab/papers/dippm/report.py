@@ -85,8 +85,8 @@ def render(arms: Sequence[Fitted], title: str = TITLES["dippm"], name: str = "di
 
 
 def _errors_table(groups: Mapping[str, Sequence[Fitted]]) -> str:
-    head = ["arm", "seeds", *(f"{name} %" for name in METRICS.values()), "joint %", "median latency %", "epochs", "steps",
-            "last tenth %", "converged"]  # fmt: skip
+    head = ["arm", "seeds", *(f"{name} %" for name in METRICS.values()), "joint %", "median latency %", "epochs",
+            "steps", "last tenth %", "converged"]  # fmt: skip
     rows = []
     for name, arms in sorted(groups.items(), key=lambda item: _mean(item[1], "latency_ms")):
         last = [arm.facts["improvement_of_last_tenth"] for arm in arms]
