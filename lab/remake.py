@@ -44,6 +44,7 @@ _SET, _ARMS = "out/o/dippm-set.npz", "out/dippm"
 _NETWORKS = "dippm gcn gat gin nnlqp brp-nas mlp trappm"
 REMADE = (
     Remade("arithmetic", None, ("lab.papers.arithmetic",), 0.1),
+    Remade("occupancy-slowdowns", None, ("lab.papers.dnn_occu.slowdowns",), 0.1),
     Remade("pairs", None, ("lab.papers.pairs",), 0.1),
     Remade("dippm", "reports/dippm.md",
            (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.dippm.fits {_SET} {_ARMS}",

@@ -182,7 +182,7 @@ def main() -> None:
 
     names = models(timm_names())
     sys.stdout.write(f"{len(names)} models, {sum(len(settings(name)) for name in names)} settings\n")
-    for family in reversed(FAMILIES):
+    for family in FAMILIES:
         row = settings(next(name for name in names if family_of(f"timm:{name}") == family))[0]
         with torch.inference_mode():
             answer = build(row["spec"], "cpu")(torch.randn(1, *row["input_shape"]))

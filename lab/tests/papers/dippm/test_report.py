@@ -21,7 +21,10 @@ def arm(name, seed, factor, last=0.001):
 def test_the_best_arm_is_first_with_its_spread_and_whether_it_converged():
     text = render([arm("gcn", 0, 1.5), arm("dippm", 0, 1.1), arm("dippm", 1, 1.3, last=0.05)])
     rows = [line for line in text.splitlines() if line.startswith(("| dippm |", "| gcn |"))]
-    assert rows[0] == "| dippm | 2 | 20 ± 14 | – | 25 ± 0 | – | – | 22.9 ± 6.1 | 20 ± 14 | 500 | 5,000 | 2.55 ± 3.5 | 1 of 2 |"
+    assert (
+        rows[0]
+        == "| dippm | 2 | 20 ± 14 | – | 25 ± 0 | – | – | 22.9 ± 6.1 | 20 ± 14 | 500 | 5,000 | 2.55 ± 3.5 | 1 of 2 |"
+    )
     assert rows[1].startswith("| gcn | 1 | 50 | – | 25 |")
 
 
