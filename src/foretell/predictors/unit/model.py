@@ -54,7 +54,7 @@ NETWORK, REACH = "network", "reach"
 # what the trees for errors know beside the pooled features and the distance: how far the members of the network differ,
 # how far units lie beyond what was measured, and which share of the time such units take
 DOUBTS = ("spread", "beyond", "new_share")
-_STORED = ("known.npy", f"{NETWORK}.npz")  # weights hardly shrink, and unpacking them delays every start
+_STORED = (f"{NETWORK}.npz",)  # weights hardly shrink, and unpacking them delays every start
 NEIGHBOURS = 5
 _MAX_WIDTH = math.log(20.0)  # an interval never goes beyond a twentieth and twenty times the value
 # LightGBM treats a negative category as a missing value, so an operator without a code gets a number of its own
