@@ -19,6 +19,7 @@ def test_what_a_file_leaves_out_has_its_default() -> None:
 @pytest.mark.parametrize(
     "values",
     [
+        {"width": 0}, {"heads": -1},
         {"width": "4"}, {"width": True}, {"width": None}, {"width": 4.0}, {"share": "0.1"}, {"share": False},
         {"gate": 1}, {"kind": None}, {"heads": "2"}, {"heads": True}, {"window": 1.5}, {"unheard_of": 1},
     ],

@@ -201,6 +201,7 @@ def _v2(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
     choose(c, mlp=_mlp, attention=_attention, version=2, **choices)
     _check(c, values, sizes)
     need(c.topk_method in ("greedy", _GROUPED), c.topk_method)
+    need(isinstance(c.attention_dropout, float), "attention_dropout")
     if c.topk_method == _GROUPED:
         _check_groups(c)
 

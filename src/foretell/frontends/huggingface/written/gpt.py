@@ -182,7 +182,8 @@ def _neox_mlp(t: Trace, c: Settings, hidden_states: Value) -> Value:
 
 
 def _check_neox(c: Settings, values: Mapping[str, Any], _: Sizes) -> None:
-    need(not values.get("rope_scaling") and not values.get("rope_parameters"), "rope_scaling")
+    need(values.get("rope_scaling") is None and values.get("rope_parameters") is None, "rope_scaling")
+    need(values.get("classifier_dropout", 0) is not None, "classifier_dropout")
     need(c.hidden_size % c.num_attention_heads == 0, "heads that do not divide")
     need(c.hidden_act in blocks.ACTIVATIONS, c.hidden_act)
     c.rotary_width = blocks.rotary_width(c.hidden_size // c.num_attention_heads, c.rotary_pct)

@@ -141,6 +141,7 @@ def _mixtral(c: Settings, values: Mapping[str, Any], sizes: Sizes) -> None:
     if c.head_dim is None:
         check_rope(values, "default")  # transformers cannot compute the others without it
     need(not c.output_router_logits, "output_router_logits")
+    need(isinstance(c.router_jitter_noise, float), "router_jitter_noise")
     need(sizes.mode != "training" or c.router_jitter_noise == 0, "router_jitter_noise")
     need(1 <= c.num_experts_per_tok <= c.num_local_experts, "more experts a token than there are")
     check_decoder(c, values, sizes)

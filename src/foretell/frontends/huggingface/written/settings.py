@@ -56,6 +56,7 @@ _IGNORED_BY_SOME: dict[tuple[type, ...], str] = {
     "activation_dropout rotary_emb_base",
     (int, float, NoneType): "classifier_dropout",
 }
+_MAY_BE_ZERO = ("pad_token_id", "first_k_dense_replace", "chunk_size_feed_forward")
 _TOKEN = re.compile(r"^(bos|eos|sep|cls|unk|mask|pad|decoder_start)_token_id$")
 _DTYPES = (None, "float64", "float32", "float16", "bfloat16")
 # kinds of rotary positions that differ in numbers only, not in what is computed, and the keys that each must have
@@ -77,7 +78,11 @@ def read_settings(values: Mapping[str, Any], defaults: Mapping[str, Any], ignore
     settings = {key: value.value if isinstance(value, Optional) else value for key, value in defaults.items()}
     for key, value in values.items():
         if key in defaults:
+            is_count = not isinstance(defaults[key], float) and key not in _MAY_BE_ZERO
             need(_fits(value, defaults[key]), f"{key} = {value!r}")
+            need(
+                not is_count or isinstance(value, bool) or not isinstance(value, int) or value >= 1, f"{key} = {value}"
+            )
             settings[key] = value
         else:
             need(_is_ignored(key, value, frozenset(ignored)), f"{key} = {value!r}")
@@ -120,7 +125,8 @@ def need(condition: bool, reason: str) -> None:
 def check_rope(values: Mapping[str, Any], *allowed: str) -> None:
     """Raise `UnwrittenError` unless the rotary positions of a configuration are of a kind that changes numbers only."""
     theta, scaling, parameters = (values.get(key) for key in ("rope_theta", "rope_scaling", "rope_parameters"))
-    need("rope_theta" not in values or (_fits(theta, 1.0) and theta > 1), f"rope_theta = {theta!r}")
+    if "rope_theta" in values:
+        need(_fits(theta, 1.0) and values["rope_theta"] > 1, f"rope_theta = {theta!r}")
     need(all(value is None or isinstance(value, dict) for value in (scaling, parameters)), "rope_scaling")
     need(not (scaling and parameters), "rope_scaling beside rope_parameters")
     chosen = scaling or parameters

@@ -260,6 +260,7 @@ def _check(c: Settings, values: Mapping[str, Any], _: Sizes) -> None:
     need(c.act in blocks.ACTIVATIONS, c.act)
     c.scale_decoder_outputs = values.get("tie_word_embeddings") is not False
     need(values.get("tie_word_embeddings") in (None, True, False), "tie_word_embeddings")
+    need(values.get("classifier_dropout", 0) is not None, "classifier_dropout")
     need(c.is_encoder_decoder and not c.is_decoder, "an encoder or a decoder alone")
     need(c.relative_attention_num_buckets >= 4 and c.relative_attention_max_distance > 16, "few buckets")
     blocks.check_shares(c.dropout_rate)
