@@ -20,6 +20,7 @@ many as GPUs: of each size, the 64 that opened last are looked at.
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from operator import le
 
 from foretell.scheduling.cluster import PlaceKind
 from foretell.scheduling.jobs import Profile
@@ -161,8 +162,7 @@ class SlowdownPacking:
         return next((number for number in numbers if self._keeps(group, profile, number)), None)
 
     def _keeps(self, group: Group, profile: Profile, number: int) -> bool:
-        slowed = group.slowed.get(profile.number, ())
-        return all([slowdown <= spare for slowdown, spare in zip(slowed, self._spare[number], strict=False)])
+        return all(map(le, group.slowed.get(profile.number, ()), self._spare[number]))
 
     def _candidates(self) -> Iterator[Group]:
         for members, groups in enumerate(self._open):
