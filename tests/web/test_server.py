@@ -88,7 +88,7 @@ def test_half_open_connections_silence_nobody() -> None:
 def test_health_is_answered_while_all_connections_are_busy() -> None:
     release = threading.Event()
 
-    async def wait(*_: Any) -> dict[str, Any]:
+    async def wait(*_: Any, **__: Any) -> dict[str, Any]:
         while not release.is_set():
             await asyncio.sleep(0.01)
         return {"text": "{}"}
@@ -120,7 +120,7 @@ def test_a_client_that_leaves_frees_its_place() -> None:
     apps: list[Any] = []
     cancelled = threading.Event()
 
-    async def wait(*_: Any) -> dict[str, Any]:
+    async def wait(*_: Any, **__: Any) -> dict[str, Any]:
         try:
             await asyncio.sleep(3600)
         finally:
@@ -172,7 +172,7 @@ def test_a_head_has_less_time_than_an_answer() -> None:
 def test_nobody_says_who_he_is_unless_a_proxy_does(behind_proxy: bool, client: str) -> None:
     seen: list[str] = []
 
-    async def ask(*_: Any) -> dict[str, Any]:
+    async def ask(*_: Any, **__: Any) -> dict[str, Any]:
         seen.append(CLIENT.get())
         return {"text": "{}"}
 
