@@ -87,14 +87,14 @@ def fit(
     start: Fitted | None = None,
     seconds: float | None = None,
     save_every_s: float = 0.0,
-    captured: bool | None = None,
+    captured: bool = False,
 ) -> Fitted:
     """Fit a network to samples, each a graph and its truths, of which some may be None.
 
     ``checkpoint`` is written after every epoch, and read where it exists. ``encoder`` gives the embedding of a recipe
     that has one. ``start`` is a fitted network to start from (transfer), with its scales and its encoder. ``seconds``
-    limits all epochs together; one is always run. Steps are ``captured`` where the device is a GPU and the recipe can
-    merge nodes; False turns that off.
+    limits all epochs together; one is always run. With ``captured``, steps have fixed shapes where the recipe can merge
+    nodes, and a GPU replays them.
     """
     if not samples or not validation:
         raise InputError(f"Got {len(samples)} training and {len(validation)} validation samples; give some of each.")
@@ -115,8 +115,6 @@ def fit(
             tensor.requires_grad_(tensor.requires_grad and not name.startswith(ENCODER))
     identity = _identity(recipe, seed, weights, (training_side, validation_side))
     loop = Loop(recipe, recipe.epochs, recipe.rate, seed, device, identity, seconds, save_every_s)
-    if captured is None:
-        captured = device.startswith("cuda")
     trainer = _Trainer(tensors, recipe, training_side, seed, captured and can_merge(recipe))
     parts = validation_side.parts(recipe)
     best, history = loop.run(

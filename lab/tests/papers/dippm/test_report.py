@@ -4,11 +4,12 @@ import pytest
 from lab.papers.dippm.report import Fitted, render
 
 
-def arm(name, seed, factor, last=0.001):
+def arm(name, seed, factor, last=0.001, planned=500):
     truth = np.array([1.0, 2.0, np.nan, 4.0])
     memory = np.array([1000.0, 4000.0, 6000.0, 30000.0])
     facts = {
-        "arm": name, "subset": "families", "split": "random", "seed": seed, "epochs": 500, "steps": 5000,
+        "arm": name, "subset": "families", "split": "random", "seed": seed, "epochs": 500,
+        "planned_epochs": planned, "steps": 5000,
         "improvement_of_last_tenth": last, "curve": [{"epoch": 1, "score": 0.5}, {"epoch": 2, "score": 0.7}],
     }  # fmt: skip
     return Fitted(
@@ -41,3 +42,8 @@ def test_a_curve_shows_the_best_error_so_far():
 def test_unmeasured_workloads_are_not_counted():
     assert arm("dippm", 0, 1.2).errors("latency_ms") == pytest.approx([0.2] * 3)
     assert not len(arm("dippm", 0, 1.2).errors("power_w"))
+
+
+def test_a_fit_that_the_clock_ended_has_not_converged():
+    assert "| 1 of 1 |" in render([arm("dippm", 0, 1.0)])
+    assert "| 0 of 1 |" in render([arm("dippm", 0, 1.0, planned=501)])
