@@ -22,7 +22,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 
 import foretell
-from foretell.graph import Node, Tensor
+from foretell.graph import Node, Tensor, signatures
+from foretell.predictors.unit import predictor
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = 25
@@ -77,6 +78,37 @@ def repeated(blocks: int) -> foretell.Graph:
     return foretell.Graph(f"{10 * blocks} nodes", tuple(nodes), tensors, ("t0",), (f"t{10 * blocks}",), 1)
 
 
+def largest_difference(search: Any) -> float:
+    """Of any number, between graphs predicted in random orders, many at once, and each one with empty tables."""
+    rng = random.Random(1)
+    asked = [
+        (search.build(search.draw(rng)), {"batch_size": rng.choice((1, 3, 16)), "dtype": rng.choice(("fp16", "fp32"))})
+        for _ in range(40)
+    ]
+    alone = []
+    for graph, options in asked:
+        signatures._memo = signatures.Memo()
+        predictor.shipped.cache_clear()
+        alone.append(numbers(foretell.predict(foretell.Graph(**graph.__getstate__()), **options)))
+    worst = 0.0
+    for _ in range(3):
+        order = rng.sample(range(len(asked)), len(asked))
+        for place, answer in zip(order, foretell.predict_many([asked[place] for place in order]), strict=True):
+            assert isinstance(answer, foretell.Prediction)
+            pairs = zip(numbers(answer), alone[place], strict=True)
+            worst = max(worst, *(abs(one - other) / max(abs(other), 1e-300) for one, other in pairs))
+    return worst
+
+
+def numbers(answer: Any) -> list[float]:
+    """All numbers of a prediction, in a fixed order."""
+    found = answer.to_dict() if isinstance(answer, foretell.Prediction) else answer
+    if isinstance(found, dict | list):
+        values = found.values() if isinstance(found, dict) else found
+        return [number for value in values for number in numbers(value)]
+    return [float(found)] if isinstance(found, int | float) else []
+
+
 def resident_mib() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -114,6 +146,7 @@ def main() -> None:
         nodes = statistics.mean(len(graph.nodes) for graph in graphs)
         show(f"graphs {first + 1:,} to {first + count:,} of a search space ({nodes:.0f} nodes)", each_s, unit_s)
 
+    print(f"in random orders, together and alone: {largest_difference(search):.1e} apart at most in any number")
     for blocks in (100, 1_000, 10_000):
         long = repeated(blocks)
         took_s = seconds(lambda: list(foretell.predict_many([long], dtype="fp16")))  # noqa: B023

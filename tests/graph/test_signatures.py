@@ -9,7 +9,8 @@ from foretell.graph import Graph, Node, Tensor, graph_costs
 from foretell.graph import signatures as module
 from foretell.graph.ir.layout import in_channels_last, layouts
 from foretell.graph.ir.passes import in_tf32
-from foretell.graph.signatures import Memo, current_memo
+from foretell.graph.ir.tensor import TensorClasses
+from foretell.graph.signatures import ABSENT, Memo, current_memo
 from foretell.testing import chain, one_node, tiny_graph
 
 
@@ -119,6 +120,9 @@ def test_a_graph_can_be_pickled_whatever_was_computed_from_it() -> None:
 
 def test_types_have_their_size() -> None:
     memo = Memo()
-    types = memo.types_of([Tensor("a", (2, 3)), Tensor("b", (2, 3)), Tensor("c", (3,), "fp16")])
-    assert types["a"] == types["b"] != types["c"]
-    assert (memo.bytes[types["a"]], memo.bytes[types["c"]], memo.bytes[types[""]]) == (24, 6, 0)
+    tensors = (Tensor("a", (2, 3)), Tensor("b", (2, 3)), Tensor("c", (3,), "fp16"), Tensor("d", (2, 3), batch_axis=0))
+    classes = TensorClasses.of({tensor.name: tensor for tensor in tensors})
+    assert list(classes.numbers.values()) == [0, 0, 1, 2]
+    ab, c, d = memo.types_of(classes)
+    assert ab == d != c
+    assert (memo.bytes[ab], memo.bytes[c], memo.bytes[ABSENT]) == (24, 6, 0)

@@ -6,7 +6,7 @@ import pytest
 
 from foretell.errors import InputError, ModelError
 from foretell.predictors import trees as trees_module
-from foretell.predictors.trees import Trees
+from foretell.predictors.trees import Forest, Trees
 
 
 @pytest.fixture
@@ -92,3 +92,16 @@ def test_arrays_that_point_outside_themselves_are_refused(trees: Trees, name: st
     broken = replace(trees, **{name: np.array(array, getattr(trees, name).dtype)})
     with pytest.raises(ModelError, match="damaged"):
         Trees.load(broken.to_bytes())
+
+
+def test_a_forest_gives_what_each_ensemble_gives_by_itself(trees: Trees) -> None:
+    without_sets = replace(trees, code_set=np.full(3, -1, np.int32), sets=np.zeros((0, 0), np.bool_))
+    more_codes = replace(trees, leaves=-trees.leaves, sets=np.eye(1, 7, 5, dtype=np.bool_))
+    ensembles = {"first": trees, "second": without_sets, "third": more_codes}
+    rows = np.random.default_rng(0).integers(-1, 8, (300, 2)).astype(np.float32)
+    rows[7, 0] = np.nan
+    found = Forest(ensembles).predict(rows)
+    assert list(found) == list(ensembles)
+    for name, one in ensembles.items():
+        np.testing.assert_array_equal(found[name], one.predict(rows))
+    assert len({tuple(values) for values in found.values()}) == 3

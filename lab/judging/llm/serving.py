@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,8 +120,9 @@ def _with_times(one: Judged, times: Mapping[str, float]) -> Judged:
     """A row that was simulated without a host's times, with them; close to simulating it again."""
     clients = one.row.clients / one.row.deployment.data
     tpot_ms = one.tpot_ms + (times["step_us"] + times["request_us"] * clients) / KILO
+    host: dict[str, Any] = dict(times)
     ttft_ms = with_arrival(
-        one.ttft_ms, tpot_ms, replace(RULES[PAGED], **times), one.row.deployment.architecture.expert_layers
+        one.ttft_ms, tpot_ms, replace(RULES[PAGED], **host), one.row.deployment.architecture.expert_layers
     )
     return Judged(one.row, ttft_ms, tpot_ms)
 
@@ -374,8 +376,8 @@ def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
         f"Taught by {', '.join(teaching_models())}; all other models only judge. TTFT, TPOT and throughput are median "
         "relative errors; throughput follows from the other two by Little's law, measured and predicted. τ is "
         "Kendall's over configurations of one model and one pair of lengths. Remade by "
-        "`python -m lab evaluate llm TABLES --report`; what it means is in docs/lab/0037-serving.md and "
-        "docs/lab/0046-steps.md."
+        "`python -m lab evaluate llm TABLES --report`; what it means is in docs/lab/0037-serving.md, "
+        "docs/lab/0046-steps.md and docs/lab/0057-serving-parts.md."
     )
     write_whole(folder / "llm.md", page(text, tables))
     return folder / "llm.md"

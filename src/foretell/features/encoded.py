@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.features.units import COLUMNS, DTYPES, KINDS, PHASES
+from foretell.units import MIB
 
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 _CODED = {"kind": len(KINDS), "phase": len(PHASES), "dtype": len(DTYPES), "variant": 5}
@@ -43,6 +44,13 @@ ENCODED_WIDTH = (
     + len(_PRESENT) + sum(_CODED.values())
 )  # fmt: skip
 
+_PLAIN_AT, _COUNTS_AT, _DIVIDED_AT, _PRESENT_AT = (
+    [_AT[name] for name in names] for names in (PLAIN, _COUNTS, _DIVIDED, _PRESENT)
+)
+_SIZES_AT = [_AT[name] for name in (*_TILED, "log_many")]
+_DIVISORS_OF, _TILE_SIZES_OF = (np.array(values, np.float64)[:, None] for values in (_DIVISORS, _TILE_SIZES))
+_TILE_HEIGHTS, _TILE_WIDTHS = (np.array(values, np.float64)[:, None] for values in zip(*_TILES, strict=True))
+
 Numbers = NDArray[np.float32]
 
 
@@ -58,35 +66,53 @@ class Encoded:
         return len(self.operators)
 
 
+_LARGEST_KEPT = MIB  # of rows
+_last: list[tuple[bytes, Encoded]] = []
+
+
 def encode(features: Numbers) -> Encoded:
-    """Encode rows of `foretell.features.COLUMNS` for a network."""
-    columns = {name: features[:, position].astype(np.float64) for name, position in _AT.items()}
+    """Encode rows of `foretell.features.COLUMNS` for a network.
+
+    The last rows are kept: several networks are asked about the same ones, one after the other.
+    """
+    if features.nbytes > _LARGEST_KEPT:
+        return _encode(features)
+    key = features.tobytes()
+    for known, encoded in _last:
+        if known == key:
+            return encoded
+    encoded = _encode(features)
+    _last[:] = [(key, encoded)]
+    return encoded
+
+
+def _encode(features: Numbers) -> Encoded:
+    columns = features.T.astype(np.float64)  # a row for each column, so that what follows works on whole rows
+    count = features.shape[0]
     # logarithms and shares as they are; counts as logarithms, with the sign of an absent −1
-    parts = [columns[name] for name in PLAIN]
-    parts += [np.sign(columns[name]) * np.log2(1.0 + np.abs(columns[name])) for name in _COUNTS]
+    counts = columns[_COUNTS_AT]
+    parts = [columns[_PLAIN_AT], np.sign(counts) * np.log2(1.0 + np.abs(counts))]
     # vectorised loads and tensor cores want sizes that are multiples of small powers of two
-    for name in _DIVIDED:
-        size = np.maximum(columns[name], 0.0)
-        parts += [(size > 0) & (size % divisor == 0) for divisor in _DIVISORS]
-    sizes = {name: _size(columns[name]) for name in (*_TILED, "log_many")}
+    divided = np.maximum(columns[_DIVIDED_AT], 0.0)[:, None]
+    parts.append(((divided > 0) & (divided % _DIVISORS_OF == 0)).reshape(-1, count))
     # the share of a tile that is useful, for every tile size that libraries have
-    for name in _TILED:
-        parts += [sizes[name] / np.maximum(np.ceil(sizes[name] / tile) * tile, 1.0) for tile in _TILE_SIZES]
+    sizes = _size(columns[_SIZES_AT])
+    tiled = sizes[: len(_TILED), None]
+    parts.append((tiled / np.maximum(np.ceil(tiled / _TILE_SIZES_OF) * _TILE_SIZES_OF, 1.0)).reshape(-1, count))
     # waves = tiles / SMs, so the number of SMs follows from the two columns
-    sms = _size(columns["log_tiles"]) / np.maximum(columns["waves"], 1e-6)
+    sms = _size(columns[_AT["log_tiles"]]) / np.maximum(columns[_AT["waves"]], 1e-6)
     # how full the last wave is: 133 tiles on 132 SMs take as long as 264
-    for height, width in _TILES:
-        tiles = np.ceil(sizes["log_m"] / height) * np.ceil(sizes["log_n"] / width) * sizes["log_many"]
-        waves = tiles / np.maximum(np.round(sms), 1.0)
-        parts += [waves / np.maximum(np.ceil(waves), 1.0), np.log2(1.0 + waves)]
-    parts += [columns[name] != -1.0 for name in _PRESENT]
-    for name, codes in _CODED.items():
-        parts += [columns[name] == code for code in range(codes)]
+    m, n, _, many = sizes
+    tiles = np.ceil(m / _TILE_HEIGHTS) * np.ceil(n / _TILE_WIDTHS) * many
+    waves = tiles / np.maximum(np.round(sms), 1.0)
+    pairs = np.stack([waves / np.maximum(np.ceil(waves), 1.0), np.log2(1.0 + waves)], axis=1)
+    parts += [pairs.reshape(-1, count), columns[_PRESENT_AT] != -1.0]
+    parts += [columns[_AT[name]] == np.arange(codes)[:, None] for name, codes in _CODED.items()]
     # an unknown operator is −1 in the columns and 0 here; the launches are no longer a logarithm
     return Encoded(
-        np.stack(parts, axis=1).astype(np.float32),
-        np.maximum(columns["operator"] + 1, 0).astype(np.int64),
-        (np.exp2(columns["launches"]) - 1.0).astype(np.float32),
+        np.ascontiguousarray(np.concatenate(parts).T, dtype=np.float32),
+        np.maximum(columns[_AT["operator"]] + 1, 0).astype(np.int64),
+        (np.exp2(columns[_AT["launches"]]) - 1.0).astype(np.float32),
     )
 
 

@@ -6,6 +6,7 @@ equal rows get equal predictions.
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,9 @@ POOLED_COLUMNS = (
 )  # fmt: skip
 POOLED_SCHEMA = hashlib.sha256("|".join((SCHEMA, *POOLED_COLUMNS)).encode()).hexdigest()[:16]
 _AT = {name: position for position, name in enumerate(COLUMNS)}
+_EXPONENTS = [_AT[f"log_{name}"] for name in ("parameter_bytes", "written_bytes", "compute_us", "memory_us")]
+
+Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,11 @@ class DistinctUnits:
         numbers: dict[bytes, int] = {}
         found = [numbers.setdefault(data[at : at + size], len(numbers)) for at in range(0, len(data), size)]
         merged = np.array(found, np.intp)
-        first = np.full(len(numbers), len(found), np.intp)
-        np.minimum.at(first, merged, np.arange(len(found)))
-        # in the order of their numbers from the first column on, whatever the order of the units
-        order = np.lexsort(rows[first].T[::-1])
+        first = np.empty(len(numbers), np.intp)
+        first[merged[::-1]] = np.arange(len(found) - 1, -1, -1)  # of several the first one stays
+        # in the order of their bytes, whatever the order of the units
+        keys = list(numbers)
+        order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.intp)
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         member, chosen = place[merged], first[order]
@@ -98,46 +103,96 @@ class Setting:
 
 def pool(units: DistinctUnits, unit_us: NDArray[np.float64], setting: Setting) -> NDArray[np.float32]:
     """Return a row of `POOLED_COLUMNS`, given the time of each distinct unit."""
-    rows, counts = units.features, units.counts
+    return np.asarray(pool_many(Stacked.of([units]), unit_us, [setting])[0])
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """The distinct units of several workloads, one after the other; each workload has some."""
+
+    features: NDArray[np.float32]
+    counts: Values
+    bound_us: Values
+    starts: NDArray[np.intp]  # the first row of each workload
+    owner: NDArray[np.intp]  # the workload of each row
+
+    @classmethod
+    def of(cls, workloads: Sequence[DistinctUnits]) -> "Stacked":
+        """Stack the units of some workloads."""
+        sizes = [len(units) for units in workloads]
+        starts = np.zeros(len(sizes), np.intp)
+        np.cumsum(sizes[:-1], out=starts[1:])
+        if len(workloads) == 1:
+            (units,) = workloads
+            return cls(units.features, units.counts, units.bound_us, starts, np.zeros(len(units), np.intp))
+        return cls(
+            np.concatenate([units.features for units in workloads]),
+            np.concatenate([units.counts for units in workloads]),
+            np.concatenate([units.bound_us for units in workloads]),
+            starts,
+            np.repeat(np.arange(len(sizes)), sizes),
+        )
+
+    def sums(self, values: Values) -> Values:
+        """The sum over the rows of each workload."""
+        return np.asarray(np.bincount(self.owner, values, len(self.starts)), np.float64)
+
+    def means(self, unit_us: Values, values: Values) -> Values:
+        """The mean over the units of each workload, weighted by the time that all of them take."""
+        weights = unit_us * self.counts
+        return self.sums(weights * values) / self.sums(weights)
+
+    def largest(self, values: Values) -> Values:
+        """The largest value of each workload."""
+        return np.asarray(np.maximum.reduceat(values, self.starts), np.float64)
+
+    def split(self, values: Values) -> list[Values]:
+        """The values of each workload."""
+        return np.split(values, self.starts[1:]) if len(self.starts) > 1 else [values]
+
+
+def pool_many(units: Stacked, unit_us: Values, settings: Sequence[Setting]) -> NDArray[np.float32]:
+    """Return a row of `POOLED_COLUMNS` for each workload, given the time of each distinct unit."""
+    rows, counts, owner = units.features, units.counts, units.owner
     times_us = unit_us * counts
-    total_us, bound_us, number = float(times_us.sum()), float((units.bound_us * counts).sum()), float(counts.sum())
-    kind, phase = rows[:, _AT["kind"]].astype(int), rows[:, _AT["phase"]].astype(int)
+    total_us, bound_us, number = units.sums(times_us), units.sums(units.bound_us * counts), units.sums(counts)
+    kind, phase = rows[:, _AT["kind"]].astype(np.intp), rows[:, _AT["phase"]].astype(np.intp)
     short = unit_us < _SHORT_US
-    parameters, outputs = np.exp2(rows[:, _AT["log_parameter_bytes"]]), np.exp2(rows[:, _AT["log_written_bytes"]])
+    parameters, outputs, compute_us, memory_us = np.exp2(rows[:, _EXPONENTS]).T
     # the spread of the units' times, on a logarithmic scale
     logs = np.log(unit_us)
-    mean_log = float((logs * counts).sum()) / number
+    mean_log = units.sums(logs * counts) / number
     values = [
-        math.log(total_us),
-        math.log(bound_us),
-        math.log(total_us / bound_us),
-        math.log(number),
-        math.log(total_us / number),
-        float(unit_us.max()) / total_us,
-        float((np.exp2(rows[:, _AT["log_compute_us"]]) * counts).sum()) / total_us,
-        float((np.exp2(rows[:, _AT["log_memory_us"]]) * counts).sum()) / total_us,
-        float(counts[short].sum()) / number,
-        float(times_us[short].sum()) / total_us,
-        math.sqrt(float(((logs - mean_log) ** 2 * counts).sum()) / number),
-        float(_code(DTYPES, setting.dtype)),
-        float(_code(MODES, setting.mode)),
-        float(setting.batch_size),
-        float(_code(OPTIMIZERS, setting.optimizer)),
-        math.log(max(setting.memory_mib, _LEAST_MIB)),
-        math.log(float(parameters.max())),
-        math.log(float((parameters * counts).sum())),
-        math.log(float(outputs.max())),
-        math.log(float((outputs * counts).sum())),
+        np.log(total_us),
+        np.log(bound_us),
+        np.log(total_us / bound_us),
+        np.log(number),
+        np.log(total_us / number),
+        units.largest(unit_us) / total_us,
+        units.sums(compute_us * counts) / total_us,
+        units.sums(memory_us * counts) / total_us,
+        units.sums(counts * short) / number,
+        units.sums(times_us * short) / total_us,
+        np.sqrt(units.sums((logs - mean_log[owner]) ** 2 * counts) / number),
+        [_code(DTYPES, setting.dtype) for setting in settings],
+        [_code(MODES, setting.mode) for setting in settings],
+        [setting.batch_size for setting in settings],
+        [_code(OPTIMIZERS, setting.optimizer) for setting in settings],
+        [math.log(max(setting.memory_mib, _LEAST_MIB)) for setting in settings],
+        np.log(units.largest(parameters)),
+        np.log(units.sums(parameters * counts)),
+        np.log(units.largest(outputs)),
+        np.log(units.sums(outputs * counts)),
     ]
     forward, backward = PHASES.index("forward"), PHASES.index("backward")
-    shares = np.zeros((len(PHASES), len(KINDS)))
-    np.add.at(shares, (phase, kind), times_us / total_us)
+    place, size = (owner * len(PHASES) + phase) * len(KINDS) + kind, (len(settings), len(PHASES), len(KINDS))
+    shares = np.bincount(place, times_us / total_us[owner], math.prod(size)).reshape(size)
     # the order of the following values is that of POOLED_COLUMNS
-    values += shares[forward].tolist()
-    values += [float(shares[backward, KINDS.index(name)]) for name in _BACKWARD_KINDS]
-    values.append(float(shares[backward].sum()) - sum(values[-len(_BACKWARD_KINDS) :]))
-    values.append(float(shares[PHASES.index("optimizer")].sum()))
-    return np.array(values, dtype=np.float32)
+    own = shares[:, backward][:, [KINDS.index(name) for name in _BACKWARD_KINDS]]
+    rest = shares[:, backward].sum(axis=1) - own.sum(axis=1)
+    updates = shares[:, PHASES.index("optimizer")].sum(axis=1)
+    columns = [*values, *shares[:, forward].T, *own.T, rest, updates]
+    return np.array(columns, np.float64).T.astype(np.float32)
 
 
 def _code(known: tuple[str, ...], value: str) -> int:

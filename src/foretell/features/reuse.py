@@ -5,12 +5,14 @@ the previous run, so a whole run's traffic lies between two of its reads.
 """
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretell.graph import Graph
 from foretell.graph.ir.layout import layouts
+from foretell.graph.wiring import wiring
 
 MOVED_IN_ALL = "log_moved_in_all"
 REUSE_COLUMNS = ("log_moved_since", MOVED_IN_ALL)
@@ -23,12 +25,12 @@ Units = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class _Reads:
-    """Which unit reads which tensors, one entry each; parameters are left out.
+    """Which unit reads which tensor, one entry each; parameters are left out.
 
     ``writer`` is the unit that wrote the tensor before, −1 where that was none of this run.
     """
 
-    names: list[str]
+    tensor: NDArray[np.intp]
     unit: NDArray[np.intp]
     writer: NDArray[np.intp]
 
@@ -39,51 +41,55 @@ def reuse_columns(graph: Graph, units: Units, moved_bytes: Values) -> Values:
     ``units`` are the nodes of each unit in the order in which they run, ``moved_bytes`` what each reads and writes.
     """
     kept = graph.structure.setdefault("reads", {})
-    if units not in kept:
+    reads: _Reads | None = kept.get(units)
+    if reads is None:
         if len(kept) >= _MAX_KEPT:
             kept.clear()
-        kept[units] = _find_reads(graph, units)
-    reads: _Reads = kept[units]
+        reads = kept[units] = _find_reads(graph, units)
     behind = np.cumsum(moved_bytes)
     in_all = float(behind[-1]) if len(behind) else 0.0
     since = np.full(len(units), in_all)
     if len(reads.unit):
         before = behind - moved_bytes
-        laid_out = layouts(graph)
-        sizes = np.array([laid_out.memo.bytes[laid_out.types[name]] for name in reads.names], np.float64)
+        sizes = np.array(layouts(graph).bytes, np.float64)[reads.tensor]
         distance = np.where(reads.writer >= 0, before[reads.unit] - behind[reads.writer], in_all)
         # the largest input decides; of equally large ones the one that was written first
         order = np.lexsort((distance, sizes, reads.unit))
         is_last = np.append(np.diff(reads.unit[order]) > 0, True)
         chosen = order[is_last]
         since[reads.unit[chosen]] = distance[chosen]
+    found = np.empty((len(units), len(REUSE_COLUMNS)))
     # a whole power of two, so that units that differ only a little here stay equal and can merge
-    rounded = np.clip(np.rint(np.log2(since + 1.0)), _MIN_LOG, _MAX_LOG)
+    found[:, 0] = np.rint(np.log2(since + 1.0)).clip(_MIN_LOG, _MAX_LOG)
     # half a power of two: graphs that move nearly as much share their units
-    whole = np.rint(2 * np.log2(in_all + 1.0)) / 2
-    return np.stack([rounded, np.full(len(units), whole)], axis=1)
+    found[:, 1] = np.rint(2 * np.log2(in_all + 1.0)) / 2
+    return found
 
 
 def _find_reads(graph: Graph, units: Units) -> _Reads:
     """The reads of all units; the output of a node that no unit runs is a view of its first input."""
-    launching = {position for members in units for position in members}
-    base: dict[str, str] = {}
-    for position, node in enumerate(graph.nodes):
-        if position not in launching and node.inputs and node.inputs[0]:
-            base.update(dict.fromkeys(node.outputs, base.get(node.inputs[0], node.inputs[0])))
-    names: list[str] = []
-    readers: list[int] = []
-    writers: list[int] = []
-    written: dict[str, int] = {}
-    for unit, members in enumerate(units):
-        nodes = [graph.nodes[position] for position in members]
-        outputs = nodes[0].outputs if len(nodes) == 1 else [name for node in nodes for name in node.outputs]
-        inputs = nodes[0].inputs if len(nodes) == 1 else [name for node in nodes for name in node.inputs]
-        for name in {base.get(name, name) for name in inputs}.difference(outputs):
-            if name and graph.tensors[name].kind != "parameter":
-                names.append(name)
-                readers.append(unit)
-                writers.append(written.get(name, -1))
-        for name in outputs:
-            written.setdefault(name, unit)
-    return _Reads(names, np.array(readers, np.intp), np.array(writers, np.intp))
+    edges = wiring(graph)
+    sizes = [len(members) for members in units]
+    members = np.fromiter(chain.from_iterable(units), np.intp)
+    unit_of_member = np.repeat(np.arange(len(units)), sizes)
+    # of a training step a node has several units: the first is its forward one, which writes its results
+    writer_of_node = np.full(len(graph.nodes), -1, np.intp)
+    writer_of_node[members[::-1]] = unit_of_member[::-1]
+    base = np.arange(len(edges.names))
+    for position in np.flatnonzero(writer_of_node < 0).tolist():
+        inputs = edges.inputs[position]
+        if inputs and inputs[0] >= 0:
+            base[[output for output in edges.outputs[position] if output >= 0]] = base[inputs[0]]
+    # the reads of each member of each unit, one after the other
+    tensors, positions = edges.reads
+    starts = np.searchsorted(positions, np.arange(len(graph.nodes) + 1))
+    counts = (starts[1:] - starts[:-1])[members]
+    at = np.repeat(starts[members] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+    tensor, unit = base[tensors[at]], np.repeat(unit_of_member, counts)
+    producer = edges.producers[tensor]
+    writer = np.where(producer >= 0, writer_of_node[producer], -1)
+    is_parameter = np.array([first.kind == "parameter" for first in graph.classes.types], bool)
+    kinds = np.fromiter(graph.classes.numbers.values(), np.intp)
+    # what a unit makes itself it does not read from memory; what a later one makes is of the run before
+    kept = ~is_parameter[kinds[tensor]] & (writer != unit)
+    return _Reads(tensor[kept], unit[kept], np.where(writer < unit, writer, -1)[kept])

@@ -49,6 +49,8 @@ _MODES = {
     "Pad": ("constant", "reflect", "replicate", "circular"),
 }
 _ABSENT = -1.0
+_MOST_ALIGNED = 16
+_ALIGNMENTS = (4.0, 0.0, 1.0, 0.0, 2.0, 0.0, 1.0, 0.0, 3.0, 0.0, 1.0, 0.0, 2.0, 0.0, 1.0, 0.0)  # by size modulo 16
 Sizes = dict[str, float]
 
 
@@ -125,37 +127,40 @@ def _alignment(size: int) -> float:
     >>> [_alignment(size) for size in (64, 12, 7)]
     [4.0, 2.0, 0.0]
     """
-    return float(next(power for power in (4, 3, 2, 1, 0) if size % (1 << power) == 0))
+    return _ALIGNMENTS[size & _MOST_ALIGNED - 1]
 
 
 def _operands(inputs: list[Tensor], first: Tensor, output: Tensor, laid_out: Mapping[str, Layout]) -> Sizes:
     """The columns that every unit has: sizes, layouts and dtypes of its operands."""
-    strided = sum(not is_contiguous(tensor.shape, laid_out[tensor.name].strides) for tensor in inputs)
-    shape = first.shape
+    shape, written, dtype = first.shape, output.elements, output.dtype
+    elements = [tensor.elements for tensor in inputs]
+    strides = [laid_out[tensor.name].strides for tensor in inputs]
+    read = elements[0] if inputs else written
     return {
         "inputs": float(len(inputs)),
         "input_rank": float(len(shape)),
-        "log_input": _log(first.elements),
-        "log_output": _log(output.elements),
-        "log_second": _log(inputs[1].elements) if len(inputs) > 1 else _ABSENT,
-        "log_third": _log(inputs[2].elements) if len(inputs) > 2 else _ABSENT,
+        "log_input": _log(read),
+        "log_output": _log(written),
+        "log_second": _log(elements[1]) if len(inputs) > 1 else _ABSENT,
+        "log_third": _log(elements[2]) if len(inputs) > 2 else _ABSENT,
         "input_last": float(shape[-1]) if shape else 1.0,
         "output_last": float(output.shape[-1]) if output.shape else 1.0,
         "batch": float(shape[0]) if shape else 1.0,
         "channels": float(shape[1]) if len(shape) > 1 else 1.0,
         "inner": float(math.prod(shape[2:])),
-        "strided_inputs": float(strided),
-        "innermost_stride": _innermost(first, laid_out),
-        "broadcasts": float(sum(tensor.elements != output.elements for tensor in inputs)),
-        "casts": float(sum(tensor.dtype != output.dtype for tensor in inputs)),
+        "strided_inputs": float(
+            [is_contiguous(tensor.shape, steps) for tensor, steps in zip(inputs, strides)].count(False)
+        ),
+        "innermost_stride": _innermost(strides[0] if inputs else laid_out[first.name].strides),
+        "broadcasts": float(len(inputs) - elements.count(written)),
+        "casts": float(len(inputs) - [tensor.dtype for tensor in inputs].count(dtype)),
         "last_alignment": _alignment(shape[-1]) if shape else 0.0,
-        "scalars": float(sum(tensor.elements == 1 for tensor in inputs)),
-        "second_stride": _innermost(inputs[1], laid_out) if len(inputs) > 1 else _ABSENT,
+        "scalars": float(elements.count(1)),
+        "second_stride": _innermost(strides[1]) if len(inputs) > 1 else _ABSENT,
     }
 
 
-def _innermost(tensor: Tensor, laid_out: Mapping[str, Layout]) -> float:
-    strides = laid_out[tensor.name].strides
+def _innermost(strides: tuple[int, ...]) -> float:
     return _log(strides[-1]) if strides else 0.0
 
 

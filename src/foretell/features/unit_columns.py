@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from threading import Lock
 from typing import Any
 
@@ -20,7 +21,8 @@ from foretell.features.operator_codes import operator_code
 from foretell.features.reuse import REUSE_COLUMNS, reuse_columns
 from foretell.features.schema import COLUMNS, DTYPES, KINDS, PHASES
 from foretell.features.shapes import describe_shapes
-from foretell.graph import Cost, Graph, graph_costs, run_groups, training_step
+from foretell.graph import Cost, Graph, graph_costs, training_step
+from foretell.graph.ir.groups import group_costs, group_members
 from foretell.graph.ir.layout import layouts
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
@@ -37,6 +39,7 @@ _WIDTH = len(COLUMNS) + len(WORK)
 _PARAMETER_BYTES = _AT["log_parameter_bytes"]
 _REUSE = slice(_AT[REUSE_COLUMNS[0]], _AT[REUSE_COLUMNS[-1]] + 1)
 _TABLE = "unit rows"  # in what a memo knows
+_NO_LAUNCH = -1  # the row of a node that launches nothing
 
 
 @dataclass(frozen=True)
@@ -99,27 +102,11 @@ def unit_columns(graph: Graph, optimizer: str | None = None) -> UnitColumns:
 
 def _find_columns(graph: Graph, optimizer: str | None) -> UnitColumns:
     """The units in the order in which they run: forward, then backward from the last node to the first, then update."""
-    table, records, rows = graph_costs(graph), layouts(graph).records, _table(layouts(graph).memo)
-    operators, phases, nodes, costs, dtypes, numbers, owned = [], [], [], [], [], [], []
-    for group in run_groups(table):
-        cost, members = group.cost, group.nodes
-        if not cost.launches:
-            continue
-        first = graph.nodes[members[0]]
-        main = first if len(members) == 1 else _main_node(graph, members)
-        record = records[members[0] if main is first else members[[graph.nodes[p] for p in members].index(main)]]
-        # of one node, all but the parameters follows from the signature
-        key: tuple[object, ...] = () if len(members) == 1 else (group.op, len(members), _counted(cost))
-        number = record.known.get(key)
-        if number is None:
-            number = record.known[key] = rows.add(_row(graph, group.op, "forward", len(members), cost, main))
-        operators.append(group.op)
-        nodes.append(members)
-        costs.append(cost)
-        dtypes.append(_dtype(graph, first))
-        numbers.append(number)
-        owned.append(cost.parameter_bytes)
-    phases += ["forward"] * len(operators)
+    records, rows = layouts(graph).records, _table(layouts(graph).memo)
+    units = _forward(graph, rows)
+    operators, nodes, costs, dtypes, numbers = units
+    owned = [cost.parameter_bytes for cost in costs]
+    phases = ["forward"] * len(operators)
     if optimizer is not None:
         step = training_step(graph, optimizer)
         for position in range(len(step.backward) - 1, -1, -1):
@@ -154,6 +141,44 @@ def _find_columns(graph: Graph, optimizer: str | None) -> UnitColumns:
     return UnitColumns(tuple(operators), tuple(phases), members_of, tuple(costs), tuple(dtypes), found)
 
 
+def _forward(graph: Graph, rows: RowTable) -> tuple[list[str], list[tuple[int, ...]], list[Cost], list[str], list[int]]:
+    """Of each forward unit its operator, nodes, cost, the dtype of its first result, and the number of its row."""
+    table, laid_out = graph_costs(graph), layouts(graph)
+    groups, costs, records = group_members(graph), group_costs(table), laid_out.records
+    numbers: list[int] = []
+    for (_, op, members), cost in zip(groups, costs):
+        record = records[members[0]]
+        if len(members) == 1:
+            # of one node, all but the parameters follows from the signature
+            number = record.row
+            if number is None:
+                row = _row(graph, op, "forward", 1, cost, graph.nodes[members[0]]) if cost.launches else None
+                number = record.row = _NO_LAUNCH if row is None else rows.add(row)
+        elif cost.launches:
+            nodes = [graph.nodes[position] for position in members]
+            main = _main_node(nodes)
+            record, key = records[members[nodes.index(main)]], (op, len(members), _counted(cost))
+            number = record.known.get(key)
+            if number is None:
+                number = record.known[key] = rows.add(_row(graph, op, "forward", len(members), cost, main))
+        else:
+            number = _NO_LAUNCH
+        numbers.append(number)
+    launches = [number >= 0 for number in numbers]
+    if not all(launches):
+        groups, numbers = list(compress(groups, launches)), [number for number in numbers if number >= 0]
+        costs = tuple(compress(costs, launches))
+    outputs, types, dtypes = laid_out.edges.outputs, graph.classes.types, list(graph.classes.numbers.values())
+    first = [next((output for output in outputs[members[0]] if output >= 0), -1) for _, _, members in groups]
+    return (
+        [op for _, op, _ in groups],
+        [members for _, _, members in groups],
+        list(costs),
+        [types[dtypes[tensor]].dtype if tensor >= 0 else "fp32" for tensor in first],
+        numbers,
+    )
+
+
 def _table(memo: Memo) -> RowTable:
     table = memo.known.get(_TABLE)
     return memo.known.setdefault(_TABLE, RowTable(_WIDTH)) if table is None else table  # type: ignore[no-any-return]
@@ -165,9 +190,8 @@ def _counted(cost: Cost) -> tuple[int, ...]:
     )  # fmt: skip
 
 
-def _main_node(graph: Graph, positions: tuple[int, ...]) -> Node:
+def _main_node(nodes: Sequence[Node]) -> Node:
     """The node of a group that does most of its work."""
-    nodes = [graph.nodes[position] for position in positions]
     for kind in ("attention", "contraction", "recurrent", "normalisation"):
         for node in nodes:
             if lookup(node.op, node.domain).kind == kind:

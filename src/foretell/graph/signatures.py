@@ -13,13 +13,13 @@ shared. The tables are bounded: a memo that is full is replaced by an empty one,
 that were numbered with it.
 """
 
-from collections.abc import Iterable
+from marshal import dumps
 from threading import Lock
 from typing import Any
 
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.node import Node
-from foretell.graph.ir.tensor import Tensor
+from foretell.graph.ir.tensor import DTYPE_BITS, TensorClasses, TensorType
 
 MAX_RECORDS = 50_000  # about 3 KiB each
 _FLAGS = 4  # what a whole graph sets: memory format, precision of products
@@ -30,15 +30,18 @@ class Record:
     """What is known of the nodes of one signature; what no rule has asked for yet is None.
 
     ``operands`` numbers the type and strides of each output, ``shares`` says of each whether it lies in the storage of
-    the first input. ``known`` is for rooms above this one.
+    the first input. ``row`` and ``known`` are for rooms above this one.
     """
 
-    __slots__ = ("cost", "known", "library", "operands", "shares", "working")
+    __slots__ = ("cost", "has_views", "known", "library", "operands", "owning", "row", "shares", "working")
 
     def __init__(self) -> None:
         self.operands: tuple[int, ...] = ()
         self.shares: tuple[bool, ...] = ()
+        self.has_views = False
         self.cost: Any = None
+        self.owning: dict[tuple[int, ...], Any] = {}  # the cost where parameters of these types belong to the node
+        self.row: int | None = None
         self.working: tuple[int, ...] | None = None
         self.library: tuple[int, ...] | None = None
         self.known: dict[Any, Any] = {}
@@ -63,22 +66,19 @@ class Memo:
         """Whether further graphs should start with another memo."""
         return max(len(self.records), len(self._types), len(self._operands), len(self._nodes)) >= MAX_RECORDS
 
-    def types_of(self, tensors: Iterable[Tensor]) -> dict[str, int]:
-        """The number of each tensor's type, by its name; the absent operand is among them."""
-        known, found = self._types, {"": ABSENT}
-        for tensor in tensors:
-            key = (tensor.shape, tensor.dtype, tensor.kind)
-            number = known.get(key)
-            found[tensor.name] = self._new_type(tensor) if number is None else number
-        return found
+    def types_of(self, classes: TensorClasses) -> list[int]:
+        """The number of the type of each class."""
+        known = self._types
+        return [known.get(own[:3]) or self._new_type(own) for own in classes.types]
 
-    def _new_type(self, tensor: Tensor) -> int:
+    def _new_type(self, own: TensorType) -> int:
         with self._lock:
-            key = (tensor.shape, tensor.dtype, tensor.kind)
+            key = own[:3]
             if key not in self._types:
-                self.bytes.append(tensor.bytes)
-                self.elements.append(tensor.elements)
-                self._types[key] = len(self.bytes) - 1
+                elements = own.elements
+                self.bytes.append(-(-elements * DTYPE_BITS[own.dtype] // 8))
+                self.elements.append(elements)
+                self._types[key] = len(self.bytes) - 1  # 0 is the absent operand
             return self._types[key]
 
     def operand(self, type_number: int, strides: tuple[int, ...]) -> int:
@@ -98,14 +98,15 @@ class Memo:
         """The number of each node's fixed part: operator, attributes, and which operands are the same tensor."""
         cached = graph.structure.get("nodes")
         if cached is None or cached[0] is not self:
-            numbers = [self._node(node) for node in graph.nodes]
+            numbers = [self._node(node) * _FLAGS for node in graph.nodes]
             cached = graph.structure["nodes"] = (self, numbers)
-        return [number * _FLAGS + flags for number in cached[1]]
+        return [number + flags for number in cached[1]] if flags else cached[1]
 
     def _node(self, node: Node) -> int:
         inputs = node.inputs
-        # attributes as text: 1, 1.0 and True are equal as keys, but not to every rule
-        attributes = repr(node.attributes) if node.attributes else ""
+        # attributes as bytes: 1, 1.0 and True are equal as keys, but not to every rule. The format of version 2 depends
+        # on nothing but the values.
+        attributes = dumps(dict(node.attributes), 2) if node.attributes else b""
         first = tuple(map(inputs.index, inputs)) if len(set(inputs)) < len(inputs) else ()
         key = (node.op, node.domain, attributes, first)
         number = self._nodes.get(key)

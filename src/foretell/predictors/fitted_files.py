@@ -4,6 +4,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -37,6 +38,7 @@ def judged_errors(device: str, predictor: str) -> dict[str, float]:
     return {name: error for name, error in errors.items() if isinstance(error, float)}
 
 
+@cache
 def best_fitted(device: str) -> str | None:
     """The predictor with the least held-out error among those fitted to a device; None where there is none."""
     fitted = shipped_index().get(device, {})
@@ -62,6 +64,7 @@ def write_fitted(folder: Path, name: str, data: bytes) -> Path:
     _write_checksums(folder, {**sums, name: f"{sums[name]} {new}" if name in sums else new})
     write_whole(folder / name, data)
     _write_checksums(folder, {**sums, name: new})
+    best_fitted.cache_clear()
     return folder / name
 
 

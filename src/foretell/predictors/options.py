@@ -19,7 +19,8 @@ _NAMES = {"channels_last": "images laid out channels-last", "tf32": "matrix prod
 
 def with_options(prediction: Prediction, workload: Workload, fitted: Container[str] = ()) -> Prediction:
     """Widen the intervals of a prediction for the options of a workload that are not among the ``fitted`` ones."""
-    prediction = replace(prediction, channels_last=workload.channels_last)
+    if prediction.channels_last != workload.channels_last:
+        prediction = replace(prediction, channels_last=workload.channels_last)
     missing = [option for option in workload.options if option not in fitted]
     if not missing:
         return prediction

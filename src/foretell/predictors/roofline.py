@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from foretell.devices import Device, Hardware, find_device
 from foretell.features.units import columns_of
 from foretell.graph import Graph, graph_costs
+from foretell.graph.ir.layout import layouts
 from foretell.graph.memory.autograd import needing_gradients, reached_by_loss
 from foretell.graph.memory.liveness import cached_peak, inference_tape, live_peak
 from foretell.graph.memory.training import optimizer_states, training_tape
+from foretell.graph.wiring import numbers_of, wiring
 from foretell.predictors.options import with_options
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
 from foretell.units import (
@@ -98,7 +100,7 @@ class RooflinePredictor:
         return with_options(replace(prediction, warnings=warnings, extrapolated=True), workload)
 
 
-def analytic_prediction(workload: Workload) -> Prediction:
+def analytic_prediction(workload: Workload, *, with_breakdown: bool = True) -> Prediction:
     """The roofline's prediction; other predictors replace the parts that they know better."""
     graph, hardware = workload.running_graph, workload.target.hardware
     warnings = [*workload.graph.warnings]
@@ -139,12 +141,10 @@ def analytic_prediction(workload: Workload) -> Prediction:
         energy_j=Estimate(energy_j, energy_j * low * POWER_LOW, energy_j * high * POWER_HIGH),
         power_w=power,
         coverage=table.coverage,
-        breakdown=shares(slots),
+        breakdown=shares(slots) if with_breakdown else (),
         warnings=tuple(warnings),
         facts={
-            "parameters": table.total.parameters,
-            "macs": table.total.macs,
-            "flops": table.total.flops,
+            **{name: table.summed(name) for name in ("parameters", "macs", "flops")},
             "memory_capacity_mib": mib(bytes_from_gib(hardware.memory_gib)),
             LEAST_LATENCY_MS: bound_ms,
         },
@@ -160,18 +160,21 @@ def least_latency_ms(slots: Slots, graph: Graph, hardware: Hardware) -> float:
     (A. Lavin and S. Gray, CVPR 2016: 2.25 times less for 3 × 3).
     """
     compute_share, _ = reached(hardware.device)
-    counted = [_LEAST_CONVOLUTION if "Conv" in operator else 1.0 for operator in slots.operators]
+    shares = {operator: _LEAST_CONVOLUTION if "Conv" in operator else 1.0 for operator in set(slots.operators)}
+    counted = [shares[operator] for operator in slots.operators]
     compute_ms = float(slots.compute_ms @ np.array(counted)) if counted else 0.0
-    weights = sum(graph.tensors[name].bytes for name in _multiplied_weights(graph))
+    sizes = layouts(graph).bytes
+    weights = sum([sizes[number] for number in _multiplied_weights(graph)])
     beyond_cache = max(0.0, weights - bytes_from_mib(hardware.l2_mib))
     return max(compute_ms * compute_share, ms(beyond_cache / bytes_per_s(hardware.bandwidth_gb_per_s)))
 
 
-def _multiplied_weights(graph: Graph) -> Sequence[str]:
-    """The parameters that matrix products read."""
+def _multiplied_weights(graph: Graph) -> Sequence[int]:
+    """The numbers of the parameters that matrix products read."""
     if "multiplied weights" not in graph.structure:
-        read = dict.fromkeys(name for node in graph.nodes if node.op in _PRODUCTS for name in node.inputs if name)
-        graph.structure["multiplied weights"] = [name for name in read if graph.tensors[name].kind == "parameter"]
+        inputs = wiring(graph).inputs
+        read = {number for node, own in zip(graph.nodes, inputs, strict=True) if node.op in _PRODUCTS for number in own}
+        graph.structure["multiplied weights"] = sorted(read.intersection(numbers_of(graph, "parameter")))
     return graph.structure["multiplied weights"]  # type: ignore[no-any-return]
 
 
@@ -229,7 +232,7 @@ def timeline(workload: Workload) -> Slots:
     """Every unit of work in the order in which it runs: forward, then backward and the optimizer."""
     hardware, units = workload.target.hardware, columns_of(workload)
     # datasheets give no peak for other types, such as int64: take that of fp32
-    dtypes = {dtype: dtype if dtype in _RATES else "fp32" for dtype in dict.fromkeys(units.first_dtypes)}
+    dtypes = {dtype: dtype if dtype in _RATES else "fp32" for dtype in sorted(set(units.first_dtypes))}
     on_tensor_cores, elsewhere = (
         _peaks(
             units.first_dtypes,
@@ -248,7 +251,10 @@ def timeline(workload: Workload) -> Slots:
 
 
 def _peaks(dtypes: Sequence[str], tflops: Mapping[str, float]) -> Values:
-    return np.array([flops_per_s(tflops[dtype]) for dtype in dtypes])
+    rates = {dtype: flops_per_s(rate) for dtype, rate in tflops.items()}
+    if len(rates) == 1:
+        return np.full(len(dtypes), rates[dtypes[0]])
+    return np.array([rates[dtype] for dtype in dtypes])
 
 
 def device_launch_ms(hardware: Hardware) -> float:

@@ -88,14 +88,17 @@ def fold_of(spec: str) -> int:
 
 
 def labelled_graphs(store: Path) -> Iterator[_Labelled]:
-    """Graphs with their labels, folder by folder; labels are in the order of `extract_edges`."""
+    """Graphs with their labels, folder by folder; labels are in the order of `extract_edges`.
+
+    Graphs of several sittings may lie together in the folder above: similar ones side by side take less space.
+    """
     files = find_files(store)
     for folder in sorted({file.path.parent for file in files if file.table == "fusion_graphs"}):
         own = [file for file in files if file.path.parent == folder]
         graphs = {
             graph_hash: (stored, place)
-            for file in own
-            if file.table == "graphs"
+            for file in files
+            if file.table == "graphs" and file.path.parent in (folder, folder.parent)
             for stored in (read_graphs(file),)
             for place, (graph_hash,) in enumerate(_rows([file], "graphs", "graph_hash"))
         }

@@ -273,7 +273,8 @@ def write_report(runs: Sequence[Run], folder: Path) -> Path:
     text = "# Predictors compared\n\nRemade by `foretell evaluate --report`."
     write_whole(folder / "evaluation.md", page(text, tables))
     write_whole(
-        folder / "evaluation.json", json.dumps([json.loads(table.to_json()) for table in tables], indent=1).encode()
+        folder / "evaluation.json",
+        json.dumps([json.loads(table.to_json()) for table in tables], separators=(",", ":")).encode(),
     )
     return folder / "evaluation.md"
 

@@ -27,6 +27,7 @@ from foretell.workflows.workload import (
 )
 
 _SMALL_FORMATS = ("fp8", "fp4")
+_INT8 = ("int8", "uint8")
 EXPLAINED = ("units", "kernels")
 
 
@@ -232,10 +233,12 @@ def with_precision(prediction: Prediction, workload: Workload) -> Prediction:
 
 def _multiplies_int8(workload: Workload) -> bool:
     """Whether a product or convolution of a quantised model reads 8-bit activations."""
-    tensors = workload.graph.tensors
+    graph = workload.graph
+    if all(tensor.dtype not in _INT8 for tensor in graph.classes.types):
+        return False
     return any(
-        node.inputs[0] and tensors[node.inputs[0]].dtype in ("int8", "uint8")
-        for node in workload.graph.nodes
+        node.inputs[0] and graph.tensors[node.inputs[0]].dtype in _INT8
+        for node in graph.nodes
         if node.inputs and lookup(node.op, node.domain).kind == "contraction"
     )
 

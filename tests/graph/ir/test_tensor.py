@@ -1,9 +1,12 @@
 """Sizes, dtypes and what a tensor refuses to be."""
 
+import pickle
+
 import pytest
 
 from foretell.errors import GraphError, InputError
 from foretell.graph import Tensor, parse_dtype
+from foretell.graph.ir.tensor import ClassedTensors, TensorClasses
 
 
 @pytest.mark.parametrize(
@@ -48,3 +51,29 @@ def test_dtypes_that_are_none(text: str) -> None:
 def test_impossible_tensors(tensor: Tensor) -> None:
     with pytest.raises(GraphError, match="'t'"):
         tensor.validate()
+
+
+def test_tensors_of_a_class_differ_only_in_their_names() -> None:
+    tensors = {
+        "a": Tensor("a", (2, 3)),
+        "b": Tensor("b", (2, 3)),
+        "fixed": Tensor("fixed", (2, 3)),
+        "batched": Tensor("batched", (2, 3), batch_axis=0),
+        "half": Tensor("half", (2, 3), "fp16"),
+        "weight": Tensor("weight", (2, 3), kind="parameter"),
+    }
+    classes = TensorClasses.of(tensors, frozenset({"fixed"}))
+    assert list(classes.numbers.values()) == [0, 0, 1, 2, 3, 4]
+    assert classes.counts() == [2, 1, 1, 1, 1]
+    made = ClassedTensors(classes)
+    assert made == tensors
+    assert list(made) == list(tensors)
+    assert len(made) == 6
+    assert "a" in made
+    assert "c" not in made
+    with pytest.raises(KeyError):
+        made["c"]
+    again = pickle.loads(pickle.dumps(made))
+    assert type(again) is dict
+    assert again == tensors
+    assert repr(made) == repr(tensors)

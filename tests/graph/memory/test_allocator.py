@@ -175,3 +175,37 @@ def test_a_peak_belongs_to_the_first_node_that_reaches_it() -> None:
     assert [tape.node_at(event) for event in range(6)] == ["before", "before", "first", "first", "again", "again"]
     assert tape.node_at(-1) == ""
     assert tape.count == 3
+
+
+def test_a_replay_and_blocks_that_stay_are_those_of_one_request_after_the_other() -> None:
+    """Tapes at random: what is replayed at once, and held from the start, is what single requests would get."""
+    draw = random.Random(1)
+    sizes = [1, 512, 4000, MIB // 2, MIB - 1, MIB, MIB + 1, 2 * MIB, 7 * MIB, 10 * MIB, 11 * MIB, 12 * MIB + 1]
+    for _ in range(40):
+        held = tuple(draw.choices(sizes, k=draw.randrange(12)))
+        tape, live = Tape(), list[int]()
+        for step in range(60):
+            tape.begin(str(step))
+            if live and draw.random() < 0.4:
+                tape.free(live.pop(draw.randrange(len(live))))
+            elif draw.random() < 0.4:
+                tape.allocate_briefly(draw.choices(sizes, k=draw.randrange(1, 3)))
+            else:
+                live.append(tape.allocate(draw.choice([0, *sizes])))
+        for number in live:
+            tape.free(number)
+        quick, slow = CachingAllocator.holding(held), CachingAllocator()
+        for size in held:
+            slow.allocate(size)
+        assert quick.allocated_bytes == slow.allocated_bytes
+        for _ in range(2):
+            most, peak_event, blocks = slow.allocated_bytes, -1, list[Block | None]()
+            for position, event in enumerate(tape.events):
+                if event >= 0:
+                    blocks.append(slow.allocate(event) if event else None)
+                    if slow.allocated_bytes > most:
+                        most, peak_event = slow.allocated_bytes, position
+                elif (block := blocks[~event]) is not None:
+                    slow.free(block)
+            assert quick.replay(tape) == (most, tape.node_at(peak_event))
+            assert quick.allocated_bytes == slow.allocated_bytes

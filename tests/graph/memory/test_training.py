@@ -217,8 +217,7 @@ def story(tape: Tape) -> dict[str, list[float]]:
     """For each node the blocks that are taken, and below zero those that are given back."""
     steps: dict[str, list[float]] = {}
     sizes: list[float] = []
-    marks = [*tape.marks, (len(tape.events), "")]
-    for (start, node), (end, _) in pairwise(marks):
+    for node, (start, end) in zip(tape.nodes, pairwise([*tape.starts, len(tape.events)]), strict=True):
         steps[node] = []
         for event in tape.events[start:end]:
             if event >= 0:

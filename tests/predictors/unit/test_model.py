@@ -9,9 +9,10 @@ import pytest
 
 from foretell.errors import ModelError
 from foretell.features import COLUMNS
-from foretell.features.pooled import DistinctUnits, pool
+from foretell.features.pooled import DistinctUnits, Stacked, pool
+from foretell.predictors.trees import Forest
 from foretell.predictors.unit.fit_model import predict_samples
-from foretell.predictors.unit.model import METRICS, NEIGHBOURS, UnitModel, mean_power_w, nearest, tree_rows, write
+from foretell.predictors.unit.model import METRICS, NEIGHBOURS, UnitModel, nearest, tree_rows, write
 from foretell.predictors.unit.network import UnitPredictions
 from small.fixed_trees import fixed_model
 from small.small_samples import small_samples
@@ -123,24 +124,24 @@ def test_an_operator_nobody_knows_is_a_category_of_its_own() -> None:
     assert features[0, 0] == -1, "the argument stays as it was"
 
 
-def test_totals_are_predicted_from_pooled_units_and_their_distance(trees: UnitModel) -> None:
+def test_totals_are_predicted_from_pooled_units_and_their_distance(
+    trees: UnitModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows: list[np.ndarray] = []
+    predict = Forest.predict
 
-    class Recording:
-        """Trees that say nothing new."""
+    def recording(forest: Forest, features: np.ndarray) -> dict[str, np.ndarray]:
+        rows.append(features)
+        return predict(forest, features)
 
-        def predict(self, features: np.ndarray) -> np.ndarray:
-            rows.append(features)
-            return np.zeros(len(features))
-
-    deaf = UnitModel({name: Recording() for name in trees.models}, trees.card, trees.known, trees.reach)  # type: ignore[misc]
+    monkeypatch.setattr(Forest, "predict", recording)
+    deaf = fixed_model(trees)  # its trees say nothing new
     sample = next(sample for sample in small_samples() if sample.units.counts.max() > 1)
     prediction = deaf.predict(sample.units, sample.setting, sample.roofline_w)
     pooled = pool(sample.units, sample.units.bound_us, sample.setting)
-    assert len(rows) == len(trees.models)
+    assert len(rows) == 1
     # trees have no members that could differ, and the sample is one of those that were learned from
-    for row in rows[1:]:
-        np.testing.assert_array_equal(row, [[*pooled, np.float32(prediction.distance), 0.0, 0.0, 0.0]])
+    np.testing.assert_array_equal(rows[0], [[*pooled, np.float32(prediction.distance), 0.0, 0.0, 0.0]])
     assert prediction.distance == trees.distances(pooled[None])[0] > 0
     bound_ms = float((sample.units.bound_us * sample.units.counts).sum()) / 1000
     assert prediction.estimates["latency_ms"].value == pytest.approx(bound_ms)
@@ -159,8 +160,9 @@ def some_units(counts: list[float], columns: dict[str, list[float]] | None = Non
 
 def test_mean_power_goes_by_the_time_of_every_repeat() -> None:
     units = some_units([1.0, 3.0])
-    assert mean_power_w(units, np.array([2.0, 2.0]), np.array([100.0, 500.0])) == pytest.approx(400.0)
-    assert mean_power_w(units, np.array([6.0, 2.0]), np.array([100.0, 500.0])) == pytest.approx(300.0)
+    several = Stacked.of([units, some_units([1.0, 1.0])])
+    times_us, power_w = np.array([2.0, 2.0, 6.0, 2.0]), np.array([100.0, 500.0, 100.0, 500.0])
+    assert several.means(times_us, power_w).tolist() == pytest.approx([400.0, 200.0])
 
 
 def test_corrections_are_logarithms_of_ratios(trees: UnitModel) -> None:

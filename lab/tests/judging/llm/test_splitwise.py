@@ -1,4 +1,4 @@
-"""Splitwise's table: the model that teaches tells what a launch takes, and a host's floor holds where GPUs are quick."""
+"""Splitwise's table: one model tells what a launch takes, and the host's floor holds where GPUs are quick."""
 
 from pathlib import Path
 

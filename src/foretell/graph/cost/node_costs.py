@@ -18,7 +18,8 @@ from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import Operator, lookup
 from foretell.graph.ir.passes import MATMUL
 from foretell.graph.ir.tensor import DTYPE_BITS, Tensor
-from foretell.graph.signatures import Record
+from foretell.graph.signatures import Memo, Record
+from foretell.graph.wiring import numbers_of, wiring
 
 TENSOR_CORE_DTYPES = frozenset({"fp16", "bf16", "fp8", "fp4", "int8", "uint8", "int4", "uint4"})
 
@@ -67,14 +68,29 @@ class CostTable:
     @cached_property
     def total(self) -> Cost:
         """The cost of the whole graph, including parameters that no node reads."""
-        summed, graph = total(self.nodes), self.graph
+        summed, unread = total(self.nodes), self._unread
+        return summed + unread if unread is not None else summed
+
+    def summed(self, name: str) -> int:
+        """One of the numbers of `total`, which is faster to find than all of them."""
+        own: int = sum([getattr(cost, name) for cost in self.nodes])
+        unread = self._unread
+        return own + getattr(unread, name) if unread is not None else own
+
+    @property
+    def _unread(self) -> Cost | None:
+        """The cost of parameters that no node reads, None where there are none."""
+        graph = self.graph
         if "unread" not in graph.structure:
-            parameters = (name for name, tensor in graph.tensors.items() if tensor.kind == "parameter")
-            graph.structure["unread"] = [name for name in parameters if name not in graph.consumers]
+            edges = wiring(graph)
+            read = edges.first_readers
+            graph.structure["unread"] = [
+                edges.names[tensor] for tensor in numbers_of(graph, "parameter") if tensor not in read
+            ]
         unread = [graph.tensors[name] for name in graph.structure["unread"]]
         if not unread:
-            return summed
-        return summed + Cost(parameters=sum(t.elements for t in unread), parameter_bytes=sum(t.bytes for t in unread))
+            return None
+        return Cost(parameters=sum(t.elements for t in unread), parameter_bytes=sum(t.bytes for t in unread))
 
     def by_operator(self) -> dict[str, tuple[int, Cost]]:
         """For every operator its number of nodes and its cost, sorted by MACs, then by bytes."""
@@ -109,9 +125,10 @@ class CostTable:
         """The operators that are not in the table, each with its share of the bytes that the graph moves."""
         structure, nodes = self.graph.structure, self.graph.nodes
         if "unknown" not in structure:
-            structure["unknown"] = [
-                position for position, node in enumerate(nodes) if lookup(node.op, node.domain).kind == "unknown"
-            ]
+            kinds = wiring(self.graph).kinds
+            structure["unknown"] = [position for position, kind in enumerate(kinds) if kind == "unknown"]
+        if not structure["unknown"]:
+            return {}
         total_bytes = max(self.total.bytes, 1)
         shares: dict[str, float] = {}
         for position in structure["unknown"]:
@@ -139,12 +156,15 @@ def graph_costs(graph: Graph) -> CostTable:
     cache: dict[str, CostTable] = vars(graph)  # writes past the frozen dataclass: a graph never changes
     if "_costs" not in cache:
         laid_out = layouts(graph)
-        costs = [record.cost or _first_cost(graph, node, record) for node, record in zip(graph.nodes, laid_out.records)]
-        types, elements, sizes = laid_out.types, laid_out.memo.elements, laid_out.memo.bytes
-        for position, names in _first_readers(graph).items():
-            owned = [types[name] for name in names]
-            parameters, parameter_bytes = sum([elements[t] for t in owned]), sum([sizes[t] for t in owned])
-            costs[position] = _with_parameters(costs[position], parameters, parameter_bytes)
+        types, records = laid_out.types, laid_out.records
+        costs = [record.cost for record in records]
+        if not all(costs):
+            pairs = zip(graph.nodes, records)
+            costs = [record.cost or _first_cost(graph, node, record) for node, record in pairs]
+        for position, tensors in _first_readers(graph):
+            owned = tuple([types[tensor] for tensor in tensors])
+            record = records[position]
+            costs[position] = record.owning.get(owned) or _owning_cost(record, owned, laid_out.memo)
         cache["_costs"] = CostTable(graph, tuple(costs))
     return cache["_costs"]
 
@@ -159,33 +179,42 @@ def _first_cost(graph: Graph, node: Node, record: Record) -> Cost:
     return cost
 
 
-def _with_parameters(cost: Cost, parameters: int, parameter_bytes: int) -> Cost:
-    """The cost of a node to which some parameters belong."""
-    return Cost(
-        cost.macs, cost.flops, cost.parameters + parameters, cost.parameter_bytes + parameter_bytes, cost.bytes_read,
-        cost.bytes_written, cost.activation_bytes, cost.tensor_core_macs, cost.launches,
-    )  # fmt: skip
+def _owning_cost(record: Record, types: tuple[int, ...], memo: Memo) -> Cost:
+    """The cost of a node to which parameters of these types belong."""
+    cost: Cost = record.cost
+    parameters, parameter_bytes = sum([memo.elements[t] for t in types]), sum([memo.bytes[t] for t in types])
+    found = replace(
+        cost, parameters=cost.parameters + parameters, parameter_bytes=cost.parameter_bytes + parameter_bytes
+    )
+    record.owning[types] = found
+    return found
 
 
-def _first_readers(graph: Graph) -> dict[int, list[str]]:
+def _first_readers(graph: Graph) -> list[tuple[int, list[int]]]:
     """Assign each parameter to the first node that works on it, so that sums count shared weights once.
 
     A view, such as the transpose of a weight, passes the parameter on to the node that reads the view.
     """
     if "first readers" not in graph.structure:
-        owned: dict[int, list[str]] = {}
-        for tensor in graph.tensors.values():
-            if tensor.kind == "parameter" and tensor.name in graph.consumers:
-                reader = graph.consumers[tensor.name][0]
-                while lookup(graph.nodes[reader].op, graph.nodes[reader].domain).kind == "view":
-                    view_readers = graph.consumers.get(graph.nodes[reader].outputs[0])
-                    if not view_readers:
-                        break
-                    reader = view_readers[0]
-                owned.setdefault(reader, []).append(tensor.name)
-        graph.structure["first readers"] = owned
-    found: dict[int, list[str]] = graph.structure["first readers"]
-    return found
+        edges = wiring(graph)
+        first, kinds = edges.first_readers, edges.kinds
+        owned: dict[int, list[int]] = {}
+        for tensor in numbers_of(graph, "parameter"):
+            reader = first.get(tensor)
+            if reader is None:
+                continue
+            while kinds[reader] == "view":
+                next_reader = first.get(edges.outputs[reader][0])
+                if next_reader is None:
+                    break
+                reader = next_reader
+            known = owned.get(reader)
+            if known is None:
+                owned[reader] = [tensor]
+            else:
+                known.append(tensor)
+        graph.structure["first readers"] = list(owned.items())
+    return graph.structure["first readers"]  # type: ignore[no-any-return]
 
 
 def node_cost(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> Cost:

@@ -12,7 +12,7 @@ from typing import Any
 
 from foretell.errors import GraphError, InputError
 from foretell.graph.ir.node import Node
-from foretell.graph.ir.tensor import DTYPE_BITS, FLOAT_DTYPES, Tensor
+from foretell.graph.ir.tensor import DTYPE_BITS, FLOAT_DTYPES, ClassedTensors, Tensor, TensorClasses, TensorType
 
 
 @dataclass(frozen=True)
@@ -107,38 +107,57 @@ class Graph:
                 raise GraphError(f"The graph names {name!r} as an input or output, but nothing makes it.")
 
     @cached_property
-    def structure(self) -> dict[str, Any]:
+    def structure(self) -> dict[Any, Any]:
         """What others have found out about the nodes and their edges, whatever the sizes of tensors.
 
         The same graph at another batch size or dtype shares it.
         """
         return {}
 
-    def _resized(self, tensors: Mapping[str, Tensor], nodes: tuple[Node, ...], **changes: int) -> Graph:
+    @cached_property
+    def classes(self) -> TensorClasses:
+        """The classes of its tensors: those of a class differ only in their names."""
+        tensors = self.tensors
+        if isinstance(tensors, ClassedTensors) and tensors.classes.fixed == self.fixed:
+            return tensors.classes
+        return TensorClasses.of(tensors, self.fixed)
+
+    def forget(self) -> None:
+        """Let go of everything that was computed from the graph, so that nothing of it waits for a search of cycles."""
+        for name in [name for name in vars(self) if name not in _FIELDS]:
+            del vars(self)[name]
+
+    def _resized(self, classes: TensorClasses, nodes: tuple[Node, ...], **changes: int) -> Graph:
         """The same model with other sizes of tensors; what does not depend on them is kept."""
-        graph = replace(self, tensors=tensors, nodes=nodes, **changes)  # type: ignore[arg-type]
+        graph = replace(self, tensors=ClassedTensors(classes), nodes=nodes, **changes)  # type: ignore[arg-type]
         if nodes is self.nodes:
-            vars(graph).update(structure=self.structure, consumers=self.consumers, producers=self.producers)
+            vars(graph)["structure"] = self.structure
         return graph
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[int, ...]]:
         """The positions of the nodes that read each tensor."""
-        readers: dict[str, list[int]] = {}
-        for position, node in enumerate(self.nodes):
-            for name in node.inputs:
-                known = readers.get(name)
-                if known is None:
-                    readers[name] = [position]
-                elif known[-1] != position:  # an operand that occurs twice is read once
-                    known.append(position)
-        readers.pop("", None)
-        return {name: tuple(positions) for name, positions in readers.items()}
+        if "consumers" not in self.structure:
+            readers: dict[str, list[int]] = {}
+            for position, node in enumerate(self.nodes):
+                for name in node.inputs:
+                    known = readers.get(name)
+                    if known is None:
+                        readers[name] = [position]
+                    elif known[-1] != position:  # an operand that occurs twice is read once
+                        known.append(position)
+            readers.pop("", None)
+            self.structure["consumers"] = {name: tuple(positions) for name, positions in readers.items()}
+        return self.structure["consumers"]  # type: ignore[no-any-return]
 
     @cached_property
     def producers(self) -> Mapping[str, int]:
         """The position of the node that makes each activation."""
-        return {name: position for position, node in enumerate(self.nodes) for name in node.outputs if name}
+        if "producers" not in self.structure:
+            self.structure["producers"] = {
+                name: position for position, node in enumerate(self.nodes) for name in node.outputs if name
+            }
+        return self.structure["producers"]  # type: ignore[no-any-return]
 
     @cached_property
     def parameter_count(self) -> int:
@@ -188,9 +207,11 @@ class Graph:
             raise InputError(f"The batch size is {batch_size}; it must be 1 or more.")
         if batch_size == self.batch_size:
             return self
-        tensors = {name: t if t.batch_axis is None else self._scaled(t, batch_size) for name, t in self.tensors.items()}
+        classes = self.classes.with_types(
+            [t if t.batch_axis is None else self._scaled(t, batch_size) for t in self.classes.types]
+        )
         nodes = self._with_bodies(lambda body: body.with_batch(batch_size))
-        graph = self._resized(tensors, nodes, batch_size=batch_size)
+        graph = self._resized(classes, nodes, batch_size=batch_size)
         if self._parameter_dtype:
             vars(graph)["_parameter_dtype"] = self._parameter_dtype  # parameters do not depend on the batch
         return graph
@@ -201,19 +222,21 @@ class Graph:
             return self.nodes
         return tuple(replace(n, bodies=tuple(map(change, n.bodies))) if n.bodies else n for n in self.nodes)
 
-    def _scaled(self, tensor: Tensor, batch_size: int) -> Tensor:
-        """A tensor at another batch size."""
-        axis, shape = tensor.batch_axis, tensor.shape
+    def _scaled(self, own: TensorType, batch_size: int) -> TensorType:
+        """The type of a tensor at another batch size."""
+        shape, dtype, kind, axis, is_fixed = own
         assert axis is not None
         # the axis may hold a multiple of the batch, such as batch × windows
         per_item, rest = divmod(shape[axis], self.batch_size)
         if rest:
+            number = self.classes.types.index(own)
+            name = next(name for name, member in self.classes.numbers.items() if member == number)
             raise InputError(
-                f"Tensor {tensor.name!r} of shape {tensor.shape} does not divide by the batch size {self.batch_size}: "
+                f"Tensor {name!r} of shape {shape} does not divide by the batch size {self.batch_size}: "
                 "convert the model again at the batch size that you need."
             )
         scaled = (*shape[:axis], per_item * batch_size, *shape[axis + 1 :])
-        return Tensor(tensor.name, scaled, tensor.dtype, tensor.kind, axis)
+        return TensorType(scaled, dtype, kind, axis, is_fixed)
 
     def at(self, batch_size: int, dtype: str | None = None) -> Graph:
         """Return the model at a batch size and, where one is given, a dtype. A cast graph is kept for the next time."""
@@ -233,16 +256,18 @@ class Graph:
         model_dtype = self.dtype
         if model_dtype == dtype:
             return self
-        fixed = self.fixed
-        tensors = {
-            n: Tensor(n, t.shape, dtype, t.kind, t.batch_axis) if t.dtype == model_dtype and n not in fixed else t
-            for n, t in self.tensors.items()
-        }
+        classes = self.classes.with_types(
+            [
+                TensorType(t.shape, dtype, t.kind, t.batch_axis) if t.dtype == model_dtype and not t.is_fixed else t
+                for t in self.classes.types
+            ]
+        )
         nodes = self._with_bodies(lambda body: body.with_dtype(dtype))
-        if fixed:
+        if self.fixed:
+            tensors = ClassedTensors(classes)
             recast = tuple(_recast(node, self.tensors, tensors) for node in nodes)
             nodes = nodes if all(map(is_, recast, nodes)) else recast
-        return self._resized(tensors, nodes)
+        return self._resized(classes, nodes)
 
     @cached_property
     def dtype(self) -> str:
@@ -256,10 +281,13 @@ class Graph:
     def _largest_dtype(self, *kinds: str) -> str:
         """The floating-point dtype of most tensors of some kinds; empty where there is none."""
         # by bytes: a model with fp16 matrices and a few fp32 norms is an fp16 model
+        dtypes = {own.dtype for own in self.classes.types if own.kind in kinds and own.dtype in FLOAT_DTYPES}
+        if len(dtypes) < 2:
+            return next(iter(dtypes), "")
         weight: Counter[str] = Counter()
-        for tensor in self.tensors.values():
-            if tensor.kind in kinds and tensor.is_float:
-                weight[tensor.dtype] += tensor.elements * DTYPE_BITS[tensor.dtype]
+        for own, count in zip(self.classes.types, self.classes.counts(), strict=True):
+            if own.kind in kinds and own.dtype in FLOAT_DTYPES:
+                weight[own.dtype] += count * own.elements * DTYPE_BITS[own.dtype]
         return weight.most_common(1)[0][0] if weight else ""
 
 

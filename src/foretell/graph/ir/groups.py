@@ -27,27 +27,38 @@ class Group:
 
 def run_groups(table: CostTable) -> tuple[Group, ...]:
     """Split a graph into the groups that a framework runs, in the order of their first nodes."""
-    graph = table.graph
     cache: dict[str, tuple[Group, ...]] = vars(table)  # writes past the frozen dataclass: a table never changes
     if "_groups" not in cache:
-        laid_out, outputs = layouts(graph), frozenset(graph.outputs)
-        cache["_groups"] = tuple(
-            Group(
-                name,
-                op,
-                positions,
-                table.nodes[positions[0]]
-                if len(positions) == 1
-                else _edge_cost(graph, positions, table, laid_out, outputs),
-            )
-            for name, op, positions in _members(graph)
-        )
+        pairs = zip(group_members(table.graph), group_costs(table), strict=True)
+        cache["_groups"] = tuple(Group(name, op, positions, cost) for (name, op, positions), cost in pairs)
     return cache["_groups"]
 
 
-def _members(graph: Graph) -> list[tuple[str, str, tuple[int, ...]]]:
+def group_costs(table: CostTable) -> tuple[Cost, ...]:
+    """The cost of every group, in their order."""
+    graph = table.graph
+    if is_ungrouped(graph):
+        return table.nodes
+    cache: dict[str, tuple[Cost, ...]] = vars(table)
+    if "_group_costs" not in cache:
+        laid_out, outputs = layouts(graph), frozenset(graph.outputs)
+        cache["_group_costs"] = tuple(
+            table.nodes[positions[0]] if len(positions) == 1 else _edge_cost(graph, positions, table, laid_out, outputs)
+            for _, _, positions in group_members(graph)
+        )
+    return cache["_group_costs"]
+
+
+def is_ungrouped(graph: Graph) -> bool:
+    """Whether every node is a group of its own."""
+    if "ungrouped" not in graph.structure:
+        graph.structure["ungrouped"] = not any(node.origin for node in graph.nodes)
+    return graph.structure["ungrouped"]  # type: ignore[no-any-return]
+
+
+def group_members(graph: Graph) -> list[tuple[str, str, tuple[int, ...]]]:
     """The name, the operator and the nodes of every group, whatever the sizes of tensors."""
-    if "groups" not in graph.structure and not any(node.origin for node in graph.nodes):
+    if "groups" not in graph.structure and is_ungrouped(graph):
         graph.structure["groups"] = [(node.name, node.op, (n,)) for n, node in enumerate(graph.nodes)]
     elif "groups" not in graph.structure:
         members: dict[str, list[int]] = {}

@@ -19,14 +19,18 @@ to write row-major results, even where a library chooses another layout.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
 
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
 from foretell.graph.ir.passes import MATMUL
 from foretell.graph.ir.strides import EinsumPlan, contiguous, is_contiguous, plan_einsum, viewed_strides
+from foretell.graph.ir.tensor import TensorType
 from foretell.graph.signatures import ABSENT, Memo, Record, current_memo
+from foretell.graph.wiring import Wiring, wiring
 
 # with pooling, the operators that write channels-last if they read channels-last
 _CONVOLUTIONS = ("Conv", "ConvTranspose", "FusedConv")
@@ -35,8 +39,7 @@ _MEMORY_FORMAT, _CHANNELS_LAST = "memory_format", "channels_last"  # in the meta
 _KEEPS_CHANNELS_LAST = ("Conv", "ConvTranspose", "FusedConv", "BatchNormalization", "Resize", "Concat", "Pad")
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Where a tensor lies: the tensor that owns its storage, and its stride along each axis, in elements."""
 
     storage: str
@@ -55,24 +58,38 @@ def _converted(graph: Graph) -> bool:
 class Layouts(Mapping[str, Layout]):
     """The layout of every tensor of a graph, and the record of every node (`foretell.graph.signatures`).
 
-    ``storages`` has the tensor that owns the storage of each, in the order in which tensors come to be.
+    The lists are by the number of a tensor (`foretell.graph.wiring`), with an entry more for an operand that is absent:
+    its type, its type and strides, and the tensor that owns its storage.
     """
 
-    def __init__(self, memo: Memo, types: Mapping[str, int]) -> None:
+    def __init__(self, memo: Memo, edges: Wiring, types: list[int], operands: list[int]) -> None:
         self.memo = memo
-        self.types = types  # the number of the type of each tensor
-        self.operands: dict[str, int] = {"": ABSENT}  # the number of the type and strides of each
-        self.storages: dict[str, str] = {}
+        self.edges = edges
+        self.types = types
+        self.operands = operands
+        self.storages = list(range(len(types)))
         self.records: list[Record] = []
+        self._made: dict[str, Layout] = {}
+
+    @cached_property
+    def bytes(self) -> list[int]:
+        """The size of each tensor."""
+        sizes = self.memo.bytes
+        return [sizes[number] for number in self.types]
 
     def __getitem__(self, name: str) -> Layout:
-        return Layout(self.storages[name], self.memo.strides[self.operands[name]])
+        layout = self._made.get(name)
+        if layout is None:
+            number = self.edges.numbers[name]
+            layout = Layout(self.edges.names[self.storages[number]], self.memo.strides[self.operands[number]])
+            self._made[name] = layout
+        return layout
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.storages)
+        return iter(self.edges.names)
 
     def __len__(self) -> int:
-        return len(self.storages)
+        return len(self.edges.names)
 
 
 def layouts(graph: Graph) -> Layouts:
@@ -86,46 +103,54 @@ def layouts(graph: Graph) -> Layouts:
 def _find_layouts(graph: Graph) -> Layouts:
     """Visit the nodes in order; what is no activation has a storage of its own, row-major if it is not converted."""
     converted = ("input", "parameter", "buffer") if _converted(graph) else ()
-    memo = current_memo()
-    found = Layouts(memo, memo.types_of(graph.tensors.values()))
+    memo, edges, classes = current_memo(), wiring(graph), graph.classes
+    class_types = memo.types_of(classes)
+    own = [
+        ABSENT if member.kind == "activation" else memo.operand(number, _own_strides(member, converted))
+        for member, number in zip(classes.types, class_types, strict=True)
+    ]
+    members = classes.numbers.values()
+    found = Layouts(memo, edges, [class_types[k] for k in members] + [ABSENT], [own[k] for k in members] + [ABSENT])
     types, operands, storages, records = found.types, found.operands, found.storages, memo.records
-    dense: dict[int, int] = {}  # by type: the operand as it lies in a storage of its own
-    for name, tensor in graph.tensors.items():
-        if tensor.kind != "activation":
-            number = types[name]
-            operand = dense.get(number)
-            if operand is None:
-                is_image = tensor.kind in converted and len(tensor.shape) == _IMAGE_AXES
-                strides = channels_last(tensor.shape) if is_image else contiguous(tensor.shape)
-                operand = dense[number] = memo.operand(number, strides)
-            operands[name], storages[name] = operand, name
     flags = bool(converted) + 2 * (graph.metadata.get(MATMUL) == "tf32")
-    for node, number in zip(graph.nodes, memo.nodes_of(graph, flags)):
-        outputs = node.outputs
-        signature = (number, *[operands[name] for name in node.inputs], -1, *[types[name] for name in outputs])
+    operand_of, type_of, add = operands.__getitem__, types.__getitem__, found.records.append
+    for position, (inputs, outputs, number) in enumerate(zip(edges.inputs, edges.outputs, memo.nodes_of(graph, flags))):
+        signature = (number, *map(operand_of, inputs), -1, *map(type_of, outputs))
         record = records.get(signature)
         if record is None:
+            node = graph.nodes[position]
             record = _new_record(graph, node, found)
             if not node.bodies:
                 records[signature] = record
-        found.records.append(record)
-        for output, laid_out, is_shared in zip(outputs, record.operands, record.shares):
-            if output:
+        add(record)
+        for output, laid_out in zip(outputs, record.operands):
+            if output >= 0:
                 operands[output] = laid_out
-                storages[output] = storages[node.inputs[0]] if is_shared else output
+        if record.has_views:
+            for output, is_shared in zip(outputs, record.shares):
+                if is_shared:
+                    storages[output] = storages[inputs[0]]
     return found
+
+
+def _own_strides(own: TensorType, converted: tuple[str, ...]) -> tuple[int, ...]:
+    """The strides of a tensor that no node makes."""
+    is_image = own.kind in converted and len(own.shape) == _IMAGE_AXES
+    return channels_last(own.shape) if is_image else contiguous(own.shape)
 
 
 def _new_record(graph: Graph, node: Node, known: Layouts) -> Record:
     """The record of a signature that was never seen, with the layouts of its outputs."""
     record, found = Record(), [_output_layout(graph, node, name, known) if name else None for name in node.outputs]
+    types, numbers = known.types, known.edges.numbers
     record.operands = tuple(
-        ABSENT if layout is None else known.memo.operand(known.types[name], layout.strides)
+        ABSENT if layout is None else known.memo.operand(types[numbers[name]], layout.strides)
         for name, layout in zip(node.outputs, found, strict=True)
     )
     record.shares = tuple(
         layout is not None and layout.storage != name for name, layout in zip(node.outputs, found, strict=True)
     )
+    record.has_views = any(record.shares)
     return record
 
 

@@ -1,8 +1,10 @@
 """Graph: a tensor is a name, a shape, a dtype and a kind (input, parameter, …). It never holds values."""
 
 import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from foretell.errors import GraphError, InputError
 from foretell.registry import did_you_mean
@@ -87,3 +89,93 @@ class Tensor:
             raise GraphError(
                 f"Tensor {self.name!r} of shape {self.shape} cannot have its batch on axis {self.batch_axis}."
             )
+
+
+class TensorType(NamedTuple):
+    """What tensors have in common that differ only in their names.
+
+    A fixed one keeps its dtype when the model is cast.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    kind: TensorKind
+    batch_axis: int | None = None
+    is_fixed: bool = False
+
+    @property
+    def elements(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorClasses:
+    """The tensors of a graph by class: those of a class differ only in their names.
+
+    A network has many tensors and few classes, so that another batch size or dtype changes the types of classes alone.
+
+    >>> classes = TensorClasses.of({name: Tensor(name, (2, 3)) for name in "ab"})
+    >>> classes.numbers, [type.shape for type in classes.types]
+    ({'a': 0, 'b': 0}, [(2, 3)])
+    """
+
+    numbers: Mapping[str, int]  # the class of each tensor, in the order of the graph
+    types: list[TensorType]
+    fixed: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], fixed: frozenset[str] = frozenset()) -> "TensorClasses":
+        """The classes of some tensors, of which ``fixed`` keep their dtype."""
+        numbers: dict[str, int] = {}
+        types: list[TensorType] = []
+        known: dict[tuple[object, ...], int] = {}
+        for name, tensor in tensors.items():
+            key = (tensor.shape, tensor.dtype, tensor.kind, tensor.batch_axis, name in fixed)
+            number = known.get(key)
+            if number is None:
+                number = known[key] = len(types)
+                types.append(TensorType(*key))
+            numbers[name] = number
+        return cls(numbers, types, fixed)
+
+    def with_types(self, types: list[TensorType]) -> "TensorClasses":
+        """The same tensors with other types of their classes."""
+        return TensorClasses(self.numbers, types, self.fixed)
+
+    def counts(self) -> list[int]:
+        """The number of tensors of each class."""
+        counted = Counter(self.numbers.values())
+        return [counted[number] for number in range(len(self.types))]
+
+
+class ClassedTensors(Mapping[str, Tensor]):
+    """Tensors that are known by their classes; each is made when it is asked for."""
+
+    __slots__ = ("_made", "classes")
+
+    def __init__(self, classes: TensorClasses) -> None:
+        self.classes = classes
+        self._made: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self._made.get(name)
+        if tensor is None:
+            shape, dtype, kind, axis, _ = self.classes.types[self.classes.numbers[name]]
+            tensor = self._made[name] = Tensor(name, shape, dtype, kind, axis)
+        return tensor
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.classes.numbers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.classes.numbers)
+
+    def __len__(self) -> int:
+        return len(self.classes.numbers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))

@@ -33,6 +33,8 @@ SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_BYTES = 10 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
 SEGMENT_STEP_BYTES = 2 * MIB
+# small blocks are always split; large ones only if strictly more than 1 MiB is left
+LEAST_SMALL_REST, LEAST_LARGE_REST = BLOCK_BYTES, SMALL_BYTES + 1
 
 
 def rounded(size_bytes: int, step_bytes: int = BLOCK_BYTES) -> int:
@@ -47,18 +49,20 @@ def rounded(size_bytes: int, step_bytes: int = BLOCK_BYTES) -> int:
 class Tape:
     """The allocations and frees of a run in their order, and the node that each belongs to."""
 
-    __slots__ = ("count", "events", "marks")
+    __slots__ = ("count", "events", "nodes", "starts")
 
     def __init__(self) -> None:
         # one integer an event, to keep tapes of long runs small: a size to allocate (0 or more), or ~number (below 0)
         # to free the block of that number
         self.events: list[int] = []
         self.count = 0  # of blocks allocated so far; a block's number is its place among them
-        self.marks: list[tuple[int, str]] = []  # (index of its first event, node)
+        self.nodes: list[str] = []
+        self.starts: list[int] = []  # the index of the first event of each node
 
     def begin(self, node: str) -> None:
         """Attribute the events from here on to ``node``."""
-        self.marks.append((len(self.events), node))
+        self.starts.append(len(self.events))
+        self.nodes.append(node)
 
     def allocate(self, size_bytes: int) -> int:
         """Allocate a block; returns its number."""
@@ -77,8 +81,8 @@ class Tape:
 
     def node_at(self, event: int) -> str:
         """The node that an event belongs to."""
-        position = bisect_right(self.marks, event, key=lambda mark: mark[0])
-        return self.marks[position - 1][1] if position else ""
+        position = bisect_right(self.starts, event)
+        return self.nodes[position - 1] if position else ""
 
     def peak(self) -> tuple[int, str]:
         """The largest sum of live blocks, each rounded up, and the node that reaches it."""
@@ -128,17 +132,18 @@ class CachingAllocator:
     def __init__(self) -> None:
         self.allocated_bytes = 0
         self.reserved_bytes = 0
-        # small blocks are always split; large ones only if strictly more than 1 MiB is left
-        self._small, self._large = _Pool(BLOCK_BYTES), _Pool(SMALL_BYTES + 1)
+        self._small, self._large = _Pool(LEAST_SMALL_REST), _Pool(LEAST_LARGE_REST)
 
     @classmethod
     def holding(cls, sizes_bytes: tuple[int, ...]) -> "CachingAllocator":
-        """An allocator with blocks of these sizes, which are never freed: the weights of a model."""
+        """An allocator with blocks of these sizes, which are never freed: the weights of a model.
+
+        The segments of small ones are not counted as reserved.
+        """
         allocator = cls()
-        allocator.allocated_bytes, allocator.reserved_bytes, small, large = _holding(sizes_bytes)
-        for pool, blocks in ((allocator._small, small), (allocator._large, large)):
-            for size, address in blocks:
-                pool.put(address, size)
+        allocator.allocated_bytes, allocator.reserved_bytes, large = _holding(sizes_bytes)
+        for size, address in large:
+            allocator._large.put(address, size)
         return allocator
 
     def allocate(self, size_bytes: int) -> Block:
@@ -184,36 +189,93 @@ class CachingAllocator:
         insort(order, (size, address, block))
 
     def replay(self, tape: Tape) -> tuple[int, str]:
-        """Serve the events of a tape; returns the most that was allocated at a time and the node that reached it."""
-        blocks: list[Block | None] = []
-        allocate, free, serve = self.allocate, self.free, blocks.append
-        most, peak_event = self.allocated_bytes, -1
-        for position, event in enumerate(tape.events):
-            if event > 0:
-                serve(allocate(event))
-                if self.allocated_bytes > most:
-                    most, peak_event = self.allocated_bytes, position
-            elif not event:
-                serve(None)  # PyTorch allocates nothing for an empty tensor
-            elif (block := blocks[~event]) is not None:
-                free(block)
+        """Serve the events of a tape; returns the most that was allocated at a time and the node that reached it.
+
+        A small block is always split to what was asked for, wherever it lies. So small requests are only added up, and
+        large ones are served.
+        """
+        blocks: list[Block | int] = []  # of a small request its size
+        events, allocate, free, serve = tape.events, self.allocate, self.free, blocks.append
+        most, peak_event, small, is_served = self.allocated_bytes, -1, 0, False
+        for position, event in enumerate(events):
+            if event < 0:
+                if is_served:
+                    is_served = False
+                    continue
+                block = blocks[~event]
+                if isinstance(block, int):
+                    small -= block
+                else:
+                    free(block)
+            elif event <= SMALL_BYTES:
+                size = -(-event // BLOCK_BYTES) * BLOCK_BYTES  # 0: PyTorch allocates nothing for an empty tensor
+                serve(size)
+                small += size
+                if self.allocated_bytes + small > most:
+                    most, peak_event = self.allocated_bytes + small, position
+            else:
+                if position + 1 < len(events) and events[position + 1] == ~len(blocks):
+                    is_served = True  # the event after this one, which frees it at once
+                    serve(0)
+                    reached = self.allocated_bytes + small + self._passing(event)
+                else:
+                    serve(allocate(event))
+                    reached = self.allocated_bytes + small
+                if reached > most:
+                    most, peak_event = reached, position
+        self.allocated_bytes += small
         return most, tape.node_at(peak_event)
+
+    def _passing(self, size_bytes: int) -> int:
+        """Allocate a large block and free it at once; returns its size. Splitting and merging undo each other."""
+        size, order = rounded(size_bytes), self._large.order
+        position = bisect_left(order, (size,))
+        if position < len(order):
+            whole = order[position][0]
+        else:
+            block = self._segment(size, self._large)
+            block.free, whole = True, block.size
+            insort(order, (whole, block.address, block))
+        return size if whole - size >= LEAST_LARGE_REST else whole
 
     def _segment(self, size: int, pool: _Pool) -> Block:
         """Reserve a new segment, as one block without neighbours: blocks of different segments never merge."""
-        if size <= SMALL_BYTES:
-            segment = SMALL_SEGMENT_BYTES
-        else:
-            segment = LARGE_SEGMENT_BYTES if size < LARGE_BYTES else rounded(size, SEGMENT_STEP_BYTES)
+        segment = _segment_bytes(size)
         self.reserved_bytes += segment
         return Block(self.reserved_bytes - segment, segment, pool, None, None)  # addresses only have to be unique
 
 
 @lru_cache(maxsize=256)
-def _holding(sizes_bytes: tuple[int, ...]) -> tuple[int, int, list[tuple[int, int]], list[tuple[int, int]]]:
-    """The bytes allocated and reserved, and the free blocks of both pools, after allocations that stay."""
-    allocator = CachingAllocator()
-    for size in sizes_bytes:
-        allocator.allocate(size)
-    small, large = ([entry[:2] for entry in pool.order] for pool in (allocator._small, allocator._large))
-    return allocator.allocated_bytes, allocator.reserved_bytes, small, large
+def _holding(sizes_bytes: tuple[int, ...]) -> tuple[int, int, list[tuple[int, int]]]:
+    """The bytes allocated and reserved, and the free large blocks, after allocations that stay.
+
+    What `CachingAllocator.allocate` does where nothing is ever freed: no block has to know its neighbours. Small blocks
+    are only added up, as in `CachingAllocator.replay`.
+    """
+    small = [size for size in sizes_bytes if size <= SMALL_BYTES]
+    allocated = sum([-(-size // BLOCK_BYTES) for size in small]) * BLOCK_BYTES
+    reserved = 0
+    order: list[tuple[int, int]] = []  # (size, address) of each free block, sorted
+    for size_bytes in sizes_bytes if len(small) < len(sizes_bytes) else ():
+        if size_bytes <= SMALL_BYTES:
+            continue
+        size = rounded(size_bytes)
+        position = bisect_left(order, (size,))
+        if position < len(order):
+            whole, address = order.pop(position)
+        else:
+            whole, address = _segment_bytes(size), reserved
+            reserved += whole
+        left = whole - size
+        if left >= LEAST_LARGE_REST:
+            insort(order, (left, address + size))
+            whole = size
+        allocated += whole
+    return allocated, reserved, order
+
+
+def _segment_bytes(size: int) -> int:
+    """The size of the segment that is reserved for a block."""
+    if size <= SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    return LARGE_SEGMENT_BYTES if size < LARGE_BYTES else rounded(size, SEGMENT_STEP_BYTES)

@@ -21,8 +21,11 @@ its own does not; both look the same (U-Nets are 8 % off, ``docs/lab/0027-memory
 module paths, such as many ONNX files, are treated as one frame.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.layout import Layout, layouts
@@ -31,6 +34,10 @@ from foretell.graph.memory.allocator import CachingAllocator, Tape, rounded
 from foretell.graph.memory.operand_copies import einsum_between, operand_copies
 from foretell.graph.memory.workspaces import INDEX_BYTES, library_blocks
 from foretell.graph.signatures import Record
+from foretell.graph.wiring import numbers_of, wiring
+
+if TYPE_CHECKING:
+    from foretell.graph.wiring import Numbers
 
 _STATE = ("parameter", "buffer", "constant")
 
@@ -56,14 +63,13 @@ def state_bytes(graph: Graph) -> int:
 
 def _state_sizes(graph: Graph) -> tuple[int, ...]:
     """The bytes of each parameter, buffer and constant that is not empty, in the order of the graph."""
-    if "state" not in graph.structure:
-        names = [name for name, tensor in graph.tensors.items() if tensor.kind in _STATE]
-        graph.structure["state"] = names, [body for node in graph.nodes for body in node.bodies]
-    names, bodies = graph.structure["state"]
-    laid_out = layouts(graph)
-    types, type_bytes = laid_out.types, laid_out.memo.bytes
-    sizes = [size for name in names if (size := type_bytes[types[name]])]
-    return (*sizes, *(size for body in bodies for size in _state_sizes(body)))
+    if "bodies" not in graph.structure:
+        graph.structure["bodies"] = [body for node in graph.nodes for body in node.bodies]
+    sizes = layouts(graph).bytes
+    return (
+        *[size for number in numbers_of(graph, *_STATE) if (size := sizes[number])],
+        *(size for body in graph.structure["bodies"] for size in _state_sizes(body)),
+    )
 
 
 def inference_peak(graph: Graph) -> Peak:
@@ -104,25 +110,35 @@ def cached_peak(graph: Graph, tape: Tape, persistent: Sequence[int] = (), worksp
 def inference_tape(graph: Graph, *, cuda: bool = False) -> Tape:
     """Record what one forward pass allocates and frees; with ``cuda`` also the workspaces of libraries."""
     laid_out = layouts(graph)
-    dies, storages, types, type_bytes = deaths(graph), laid_out.storages, laid_out.types, laid_out.memo.bytes
-    tape, numbers = Tape(), dict[str, int]()
-    for position, (node, record) in enumerate(zip(graph.nodes, laid_out.records)):
-        tape.begin(node.name)
-        for output in node.outputs:
-            if output and storages[output] == output:  # a view allocates nothing
-                numbers[output] = tape.allocate(type_bytes[types[output]])
-        working = record.working if record.working is not None else _working(graph, node, record)
-        if working:
-            tape.allocate_briefly(working)
+    outputs, storages, sizes = laid_out.edges.outputs, laid_out.storages, laid_out.bytes
+    dies = _ends(graph)
+    tape, numbers, none = Tape(), dict[int, int](), list[int]()
+    events, starts, count = tape.events, tape.starts, 0
+    for position, record in enumerate(laid_out.records):
+        starts.append(len(events))
+        for output in outputs[position]:
+            if output >= 0 and storages[output] == output:  # a view allocates nothing
+                numbers[output] = count
+                events.append(sizes[output])
+                count += 1
+        working = record.working
+        if working is None:
+            working = _working(graph, graph.nodes[position], record)
+        library: tuple[int, ...] | None = ()
         if cuda:
-            library = record.library if record.library is not None else _library(graph, node, record)
-            if library:
-                tape.allocate_briefly(library)
-        for storage in dies.get(position, ()):
+            library = record.library
+            if library is None:
+                library = _library(graph, graph.nodes[position], record)
+        for blocks in (working, library):
+            if blocks:
+                events.extend(blocks)
+                events.extend(range(~count, ~(count + len(blocks)), -1))
+                count += len(blocks)
+        for storage in dies.get(position, none):
             if storage in numbers:
-                tape.free(numbers.pop(storage))
-    for number in numbers.values():
-        tape.free(number)
+                events.append(~numbers.pop(storage))
+    events.extend([~number for number in numbers.values()])
+    tape.count, tape.nodes = count, [node.name for node in graph.nodes]
     return tape
 
 
@@ -138,20 +154,36 @@ def _library(graph: Graph, node: Node, record: Record) -> tuple[int, ...]:
 
 def deaths(graph: Graph) -> Mapping[int, list[str]]:
     """Map the position of a node to the storages that no one can touch after it."""
-    storages = layouts(graph).storages
+    names = layouts(graph).edges.names
+    return {position: [names[storage] for storage in storages] for position, storages in _ends(graph).items()}
+
+
+def _ends(graph: Graph) -> Mapping[int, list[int]]:
+    """The same with the numbers of the storages, in the order in which they come to be."""
+    import numpy as np  # commands that predict nothing start without it
+
+    laid_out = layouts(graph)
     known, dies = graph.structure.get("deaths", (None, {}))
-    if known == storages:  # at another batch size a view may have to copy
+    if known == laid_out.storages:  # at another batch size a view may have to copy
         return dies  # type: ignore[no-any-return]
-    last = _last_use(graph)
-    ends: dict[str, int] = {}
-    for name, storage in storages.items():  # a storage lives as long as the last of its views
-        end, known_end = last.get(name, -1), ends.get(storage)
-        if known_end is None or end > known_end:
-            ends[storage] = end
+    if "last use" not in graph.structure:
+        graph.structure["last use"] = _last_use(graph)
+    last: Numbers = graph.structure["last use"]
+    storages = np.array(laid_out.storages[:-1], np.intp)
+    ends = np.full(len(storages), -1, np.intp)
+    np.maximum.at(ends, storages, last)  # a storage lives as long as the last of its views
+    is_made = laid_out.edges.producers >= 0
+    made, _ = laid_out.edges.makes
+    order = np.concatenate([np.flatnonzero(~is_made), made])
+    order = order[storages[order] == order]
     dies = {}
-    for storage, position in ends.items():
-        dies.setdefault(position, []).append(storage)
-    graph.structure["deaths"] = storages, dies
+    for storage, position in zip(order.tolist(), ends[order].tolist(), strict=True):
+        known_here = dies.get(position)
+        if known_here is None:
+            dies[position] = [storage]
+        else:
+            known_here.append(storage)
+    graph.structure["deaths"] = list(laid_out.storages), dies
     return dies
 
 
@@ -170,43 +202,52 @@ def working_blocks(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> 
     return blocks
 
 
-def _last_use(graph: Graph) -> dict[str, int]:
-    """The position of the last node that can touch each input and activation."""
+def _last_use(graph: Graph) -> Numbers:
+    """The position of the last node that can touch each tensor, by its number; −1 where none can."""
+    end, edges = len(graph.nodes), wiring(graph)
     if graph.held is not None:
-        return _watched_last_use(graph, graph.held)
-    last: dict[str, int] = {}
-    end = len(graph.nodes)
-    if not any(node.module for node in graph.nodes):  # one frame, which lets go of a tensor after its last reader
-        return _watched_last_use(graph, {})
-    split_paths = {path: path.split(".") if path else [] for path in {node.module for node in graph.nodes}}
-    modules = [split_paths[node.module] for node in graph.nodes]
-    returns = _module_returns(modules)
-    for name, readers in graph.consumers.items():
-        tensor = graph.tensors[name]
-        if tensor.kind not in ("input", "activation"):
-            continue
-        producer_path = modules[graph.producers[name]] if name in graph.producers else []
-        # readers inside modules that were called with the tensor hold it until these return
-        last[name] = max(_held_until(position, modules[position], producer_path, returns) for position in readers)
-        # a skip connection
-        if len(readers) > 1 and graph.nodes[readers[-1]].op == "Concat":
-            last[name] = max(last[name], _frame_end(readers[-1], modules[readers[-1]], producer_path, returns, end))
-    # a tensor that no node reads is freed at once; inputs and outputs belong to the caller of the model
-    for name, position in graph.producers.items():
-        last.setdefault(name, position)
-    for name in (*graph.inputs, *graph.outputs):
-        last[name] = end
+        last = _watched_last_use(graph, graph.held)
+    elif any(node.module for node in graph.nodes):
+        last = _guessed_last_use(graph)
+    else:  # one frame, which lets go of a tensor after its last reader
+        last = _watched_last_use(graph, {})
+    # inputs and outputs belong to the caller of the model
+    last[[edges.numbers[name] for name in (*graph.inputs, *graph.outputs)]] = end
     return last
 
 
-def _watched_last_use(graph: Graph, held: Mapping[str, str]) -> dict[str, int]:
+def _guessed_last_use(graph: Graph) -> Numbers:
+    """The last use where the paths of modules say which frames hold a tensor."""
+    edges, end = wiring(graph), len(graph.nodes)
+    split_paths = {path: path.split(".") if path else [] for path in {node.module for node in graph.nodes}}
+    modules = [split_paths[node.module] for node in graph.nodes]
+    returns = _module_returns(modules)
+    last = edges.producers.copy()  # a tensor that no node reads is freed at once
+    for name, readers in graph.consumers.items():
+        if graph.tensors[name].kind not in ("input", "activation"):
+            continue
+        producer_path = modules[graph.producers[name]] if name in graph.producers else []
+        # readers inside modules that were called with the tensor hold it until these return
+        until = max(_held_until(position, modules[position], producer_path, returns) for position in readers)
+        # a skip connection
+        if len(readers) > 1 and graph.nodes[readers[-1]].op == "Concat":
+            until = max(until, _frame_end(readers[-1], modules[readers[-1]], producer_path, returns, end))
+        last[edges.numbers[name]] = until
+    return last
+
+
+def _watched_last_use(graph: Graph, held: Mapping[str, str]) -> Numbers:
     """The same where the program itself was watched: nothing is guessed."""
-    positions = {node.name: position for position, node in enumerate(graph.nodes)}
-    last = {name: readers[-1] for name, readers in graph.consumers.items()}
-    for name, position in graph.producers.items():
-        last[name] = max(last.get(name, position), positions.get(held.get(name, ""), position))
-    for name in (*graph.inputs, *graph.outputs):
-        last[name] = len(graph.nodes)
+    import numpy as np
+
+    edges = wiring(graph)
+    last = np.maximum(edges.last_readers, edges.producers)
+    if held:
+        positions = {node.name: position for position, node in enumerate(graph.nodes)}
+        for name, node in held.items():
+            if name in graph.producers and node in positions:
+                number = edges.numbers[name]
+                last[number] = max(last[number], positions[node])
     return last
 
 

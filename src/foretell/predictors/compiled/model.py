@@ -23,11 +23,10 @@ from foretell.errors import InputError, ModelError
 from foretell.features import extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.graph import Graph
-from foretell.predictors.compiled.inductor import is_channels_last, lower
+from foretell.predictors.compiled.inductor import CONVOLUTIONS, is_channels_last, lower
 from foretell.predictors.compiled.kernels import (
     COMPILED_COLUMNS,
     COMPILED_SCHEMA,
-    CONVOLUTIONS,
     CompiledKernels,
     describe_compiled,
     library_node,

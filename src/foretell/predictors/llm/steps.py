@@ -25,7 +25,7 @@ from foretell.predictors.llm.architecture import (
     Layers,
     LinearAttention,
 )
-from foretell.predictors.llm.collectives import Kind, collective_time, fabric_of
+from foretell.predictors.llm.collectives import Kind, Library, collective_time, fabric_of
 from foretell.predictors.llm.deployment import Deployment
 from foretell.predictors.llm.kernels import LAUNCH_US, POWER_LAW_1_01, SMALL, SMALL_BYTES, TORCH, TORCH_PAGED, Kernels
 from foretell.units import GIGA, MEGA, TERA, seconds_from_us, us
@@ -36,6 +36,7 @@ _ELEMENTWISE_SHARE = 0.8
 # the share of the peak that chunked kernels of a delta rule are taken to reach; they were not measured
 _LINEAR_SHARE = 0.25
 _LINEAR_KERNELS = 6
+_LIBRARIES: dict[str, Library] = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
 _BESIDE = 256  # VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD; SGLang fuses it, TensorRT-LLM uses a second stream
 # from 2^8 to 2^10 tokens; the median of 11 steps of dense models on an H200, docs/lab/0046-steps.md
 _THROTTLED, _THROTTLED_FROM = 0.08, 8
@@ -332,5 +333,6 @@ class Steps:
         if gpus == 1:
             return np.zeros(len(sizes))
         fabric = fabric_of(self.deployment.device, network=self.deployment.network)
-        times = [collective_time(kind, float(size), gpus, fabric, "engine").seconds.value for size in sizes]
+        library = _LIBRARIES.get(self.framework or "", "engine")
+        times = [collective_time(kind, float(size), gpus, fabric, library).seconds.value for size in sizes]
         return np.array([us(seconds) for seconds in times])

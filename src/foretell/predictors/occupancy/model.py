@@ -19,7 +19,7 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from foretell.errors import ModelError
 from foretell.features import SCHEMA
 from foretell.features.encoded import encode
-from foretell.features.pooled import DistinctUnits
+from foretell.features.pooled import DistinctUnits, Stacked
 from foretell.predictors.fitted_files import read_shipped
 from foretell.predictors.row_memo import RowMemo
 from foretell.predictors.unit.network import UnitNetwork, scaled
@@ -80,11 +80,18 @@ class OccupancyModel:
 
     def predict(self, units: DistinctUnits, unit_us: Values, mode: str = "inference") -> Estimate:
         """The occupancy of a workload with these units and times, in per cent."""
+        return self.predict_many(Stacked.of([units]), unit_us, [mode])[0]
+
+    def predict_many(self, units: Stacked, unit_us: Values, modes: Sequence[str]) -> list[Estimate]:
+        """The occupancy of several workloads."""
         occupancy_pct, ratio = self.units(units.features)
-        value = weighted_mean(occupancy_pct, unit_us * ratio * units.counts)
+        weights = unit_us * ratio * units.counts
+        values = (units.sums(occupancy_pct * weights) / units.sums(weights)).tolist()
         # in a mode that was traced but not counted nothing could be compared
-        width = math.exp(float(self.card["width"]) * (1.0 if mode in self.card["modes"] else _UNCOUNTED))
-        return Estimate(value, value / width, min(value * width, 100.0))
+        width = float(self.card["width"])
+        widths = [math.exp(width * (1.0 if mode in self.card["modes"] else _UNCOUNTED)) for mode in modes]
+        pairs = zip(values, widths, strict=True)
+        return [Estimate(value, value / width, min(value * width, 100.0)) for value, width in pairs]
 
 
 def predict_units(network: UnitNetwork, features: NDArray[np.float32]) -> tuple[Values, Values]:
@@ -135,5 +142,22 @@ def shipped(device: str) -> OccupancyModel | None:
 
 def occupancy_of(workload: Workload, units: DistinctUnits, unit_us: Values) -> Estimate | None:
     """The occupancy of a workload whose units take these times; None where kernels were not counted like this."""
-    model = shipped(workload.target.device.id) if workload.target.slice is None else None
-    return None if model is None else model.predict(units, unit_us, workload.mode)
+    return occupancies_of([(workload, units, unit_us)])[0]
+
+
+def occupancies_of(asked: Sequence[tuple[Workload, DistinctUnits, Values]]) -> list[Estimate | None]:
+    """The occupancy of each workload; a model is asked once for all on the same device."""
+    found: list[Estimate | None] = [None] * len(asked)
+    groups: dict[str, list[int]] = {}
+    for number, (workload, _, _) in enumerate(asked):
+        if workload.target.slice is None:
+            groups.setdefault(workload.target.device.id, []).append(number)
+    for device, numbers in groups.items():
+        model = shipped(device)
+        if model is not None:
+            workloads, units, times_us = zip(*[asked[number] for number in numbers], strict=True)
+            modes = [workload.mode for workload in workloads]
+            estimates = model.predict_many(Stacked.of(units), np.concatenate(times_us), modes)
+            for number, estimate in zip(numbers, estimates, strict=True):
+                found[number] = estimate
+    return found

@@ -86,7 +86,7 @@ class TransferPredictor:
 
     def predict(self, workload: Workload) -> Prediction:
         """Latency, power and energy transferred from the fitted model; memory as the roofline predicts it."""
-        base = analytic_prediction(workload)
+        base = analytic_prediction(workload, with_breakdown=False)
         units = extract_units(workload)
         if not len(units) or base.power_w is None:
             return RooflinePredictor().predict(workload)
@@ -192,7 +192,7 @@ def on_source(workload: Workload) -> OnSource:
     if key not in by_setting:
         source = find_device(CONSTANTS_FROM)
         there = replace(workload, target=Target(source, None, runtime))
-        units, counted = extract_units(there), analytic_prediction(there)
+        units, counted = extract_units(there), analytic_prediction(there, with_breakdown=False)
         distinct = DistinctUnits.of(units)
         model = shipped(source.id, best_fitted(source.id) or "")
         assert counted.memory_mib is not None

@@ -255,9 +255,7 @@ def fit_workload_trees(
     far = float(np.quantile(distances[is_replayed], _UNUSUAL))
     beyond = _held_out_beyond(rows, folds)
     unit_spread = predictions.spread if predictions is not None else np.zeros(len(unit_us))
-    doubts = np.stack(
-        [doubts_of(unit_us[p] * rows.counts[p], unit_spread[p], beyond[p]) for p in map(rows.part, range(len(samples)))]
-    )
+    doubts = doubts_of(lambda values: rows.means(unit_us, values), unit_spread, beyond)
     features = np.column_stack([pooled, distances / far, doubts]).astype(np.float32)
     base = {
         "latency_ms": sums_us / KILO,

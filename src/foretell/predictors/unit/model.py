@@ -29,8 +29,9 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,9 @@ from numpy.typing import NDArray
 from foretell.errors import ModelError
 from foretell.features import SCHEMA
 from foretell.features.encoded import encode
-from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, pool
+from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, Stacked, pool_many
 from foretell.predictors.row_memo import RowMemo
-from foretell.predictors.trees import Trees
+from foretell.predictors.trees import Forest, Trees
 from foretell.predictors.unit.network import UnitNetwork, UnitPredictions, spread_of
 from foretell.predictors.unit.reach import Reach
 from foretell.records import Estimate
@@ -53,13 +54,14 @@ NETWORK, REACH = "network", "reach"
 # what the trees for errors know beside the pooled features and the distance: how far the members of the network differ,
 # how far units lie beyond what was measured, and which share of the time such units take
 DOUBTS = ("spread", "beyond", "new_share")
-_STORED = ("known.npy", f"{NETWORK}.npz")  # weights hardly shrink, and unpacking them delays every start
+_STORED = (f"{NETWORK}.npz",)  # weights hardly shrink, and unpacking them delays every start
 NEIGHBOURS = 5
 _MAX_WIDTH = math.log(20.0)  # an interval never goes beyond a twentieth and twenty times the value
 # LightGBM treats a negative category as a missing value, so an operator without a code gets a number of its own
 _UNKNOWN_OPERATOR = 500.0
 
 Row = NDArray[np.float32]
+Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,6 @@ class _Remembered:
     spread: NDArray[np.float64]
     power_w: NDArray[np.float64]
     beyond: NDArray[np.float64]
-
-    def part(self, rows: slice) -> "_Remembered":
-        """What is known of some of the units."""
-        return _Remembered(self.log_ratio[rows], self.spread[rows], self.power_w[rows], self.beyond[rows])
 
 
 class UnitModel:
@@ -160,46 +158,38 @@ class UnitModel:
 
     def predict_many(self, asked: Sequence[tuple[DistinctUnits, Setting, float]]) -> list[WorkloadPrediction]:
         """The predictions of several workloads: the network and the trees are asked once for all of them."""
-        found = self._remembered(
-            np.concatenate([units.features for units, _, _ in asked]),
-            np.concatenate([units.bound_us for units, _, _ in asked]),
-        )
-        ends = np.cumsum([len(units) for units, _, _ in asked]).tolist()
-        parts = [found.part(slice(end - len(units), end)) for end, (units, _, _) in zip(ends, asked, strict=True)]
-        times_us = [np.exp(part.log_ratio) * units.bound_us for part, (units, _, _) in zip(parts, asked, strict=True)]
-        together = list(zip(times_us, parts, asked, strict=True))
-        pooled = np.stack([pool(units, unit_us, setting) for unit_us, _, (units, setting, _) in together])
+        units, settings = Stacked.of([units for units, _, _ in asked]), [setting for _, setting, _ in asked]
+        found = self._remembered(units.features, units.bound_us)
+        unit_us = np.exp(found.log_ratio) * units.bound_us
+        pooled = pool_many(units, unit_us, settings)
         distances = self.distances(pooled)
         # distance and doubts are the last features: trees learn that errors grow with them
-        doubts = [
-            doubts_of(unit_us * units.counts, part.spread, part.beyond) for unit_us, part, (units, _, _) in together
-        ]
-        rows = np.concatenate([pooled, distances[:, None], np.array(doubts)], axis=1).astype(np.float32)
+        doubts = doubts_of(lambda values: units.means(unit_us, values), found.spread, found.beyond)
+        rows = np.concatenate([pooled, distances[:, None], doubts], axis=1).astype(np.float32)
+        power_w = units.means(unit_us, found.power_w)
         base = {
             # equal units are predicted once and counted
-            "latency_ms": [
-                ms(seconds_from_us(float((unit_us * units.counts).sum()))) for unit_us, _, (units, _, _) in together
-            ],
-            "memory_mib": [setting.memory_mib for _, setting, _ in asked],
-            "power_w": [
-                roofline_w if np.isnan(part.power_w[0]) else mean_power_w(units, unit_us, part.power_w)
-                for unit_us, part, (units, _, roofline_w) in together
-            ],
+            "latency_ms": units.sums(unit_us * units.counts) * ms(seconds_from_us(1.0)),
+            "memory_mib": np.array([setting.memory_mib for setting in settings]),
+            "power_w": np.where(np.isnan(power_w), [roofline_w for _, _, roofline_w in asked], power_w),
         }
-        values = {name: np.array(base[name]) * np.exp(self._ratios(name, rows)) for name in base}
+        fitted = self._forest.predict(rows) if self._forest is not None else {}
+        # where a network predicts a metric itself, nothing corrects it
+        values = {name: base[name] * np.exp(fitted[name]) if name in fitted else base[name] for name in base}
         # energy has no trees of its own, so that it never contradicts power and latency; it has its own interval
         values["energy_j"] = values["power_w"] * values["latency_ms"] * seconds_from_ms(1.0)
         intervals = {
-            name: self._intervals(name, values[name], rows) for name in values if f"{name}_error" in self.models
+            name: self._intervals(name, values[name], fitted[f"{name}_error"])
+            for name in values
+            if f"{name}_error" in fitted
         }
         return [
             WorkloadPrediction(
-                times_us[number],
-                {name: estimates[number] for name, estimates in intervals.items()},
-                float(distances[number]),
-                parts[number].beyond,
+                own_us, {name: estimates[number] for name, estimates in intervals.items()}, distance, beyond
             )
-            for number in range(len(asked))
+            for number, (own_us, distance, beyond) in enumerate(
+                zip(units.split(unit_us), distances.tolist(), units.split(found.beyond), strict=True)
+            )
         ]
 
     def distances(self, rows: Row) -> NDArray[np.float64]:
@@ -209,30 +199,23 @@ class UnitModel:
     def _scaled(self, rows: Row) -> Row:
         return np.asarray((rows - self._middle) / self._spread, dtype=np.float32)
 
-    def _ratios(self, name: str, rows: Row) -> NDArray[np.float64]:
-        """The logarithms of the corrections of a metric; 0 where a network predicts the metric itself."""
-        return self.models[name].predict(rows) if name in self.models else np.zeros(len(rows))
+    @cached_property
+    def _forest(self) -> Forest | None:
+        """The trees on whole workloads, together; None where the model has none."""
+        trees = {name: trees for name, trees in self.models.items() if name != "unit"}
+        return Forest(trees) if trees else None
 
-    def _intervals(self, name: str, values: NDArray[np.float64], rows: Row) -> list[Estimate]:
+    def _intervals(self, name: str, values: NDArray[np.float64], log_errors: NDArray[np.float64]) -> list[Estimate]:
         """Each value times and divided by its expected error, which the conformal quantile scales."""
-        expected = np.exp(self.models[f"{name}_error"].predict(rows))
+        expected = np.exp(log_errors)
         widths = np.exp(np.minimum(expected * float(self.card["quantiles"][name]), _MAX_WIDTH))
         ends = zip(values.tolist(), (values / widths).tolist(), (values * widths).tolist(), strict=True)
         return [Estimate(value, low, high) for value, low, high in ends]
 
 
-def doubts_of(
-    spent_us: NDArray[np.float64], spread: NDArray[np.float64], beyond: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """The `DOUBTS` of one workload: means over its units, weighted by their time."""
-    weight = spent_us / spent_us.sum()
-    return np.array([(weight * spread).sum(), (weight * beyond).sum(), weight[beyond > 0].sum()])
-
-
-def mean_power_w(units: DistinctUnits, unit_us: NDArray[np.float64], unit_w: NDArray[np.float64]) -> float:
-    """The mean power of a workload: the power of its units weighted by their time."""
-    spent_us = unit_us * units.counts
-    return float((spent_us * unit_w).sum() / spent_us.sum())
+def doubts_of(mean: Callable[[Values], Values], spread: Values, beyond: Values) -> Values:
+    """The `DOUBTS` of each workload; ``mean`` is that over its units, weighted by their time."""
+    return np.stack([mean(spread), mean(beyond), mean((beyond > 0).astype(np.float64))], axis=1)
 
 
 def tree_rows(features: Row) -> Row:

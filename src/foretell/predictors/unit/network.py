@@ -176,10 +176,15 @@ class UnitNetwork:
         """Read what `to_bytes` wrote."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as file:
-                arrays = {name: np.asarray(file[name], np.float32) for name in file.files}
+                arrays = {name: file[name] for name in file.files}
             # int8 matrices: multiply by the scale of each column
-            for name in [name for name in arrays if f"{name}_step" in arrays]:
-                arrays[name] *= arrays[f"{name}_step"]
+            for name in arrays:
+                step = arrays.get(f"{name}_step")
+                arrays[name] = (
+                    np.asarray(arrays[name], np.float32)
+                    if step is None
+                    else np.multiply(arrays[name], step, dtype=np.float32)
+                )
             middle, spread = arrays["middle"], arrays["spread"]
             bins = Bins(arrays["columns"].astype(np.int64), arrays["lows"], arrays["widths"])
             most_w = float(arrays["most_w"]) if "most_w" in arrays else None

@@ -20,7 +20,7 @@ from foretell.features.operator_codes import operator_name
 from foretell.features.pooled import MODES, DistinctUnits, Setting
 from foretell.features.units import PHASES
 from foretell.predictors.fitted_files import TRAINED, shipped_index
-from foretell.predictors.occupancy.model import occupancy_of
+from foretell.predictors.occupancy.model import occupancies_of
 from foretell.predictors.options import with_options
 from foretell.predictors.roofline import (
     BOUNDS,
@@ -42,6 +42,7 @@ _NAMED_PARTS = 3
 _PHASE = COLUMNS.index("phase")
 _HALVES = ("fp16", "bf16")
 _FORWARD = tuple(mode for mode in MODES if mode != "training")
+_TIMES = [COLUMNS.index("log_compute_us"), COLUMNS.index("log_memory_us")]
 
 
 @cache
@@ -110,8 +111,10 @@ class UnitPredictor:
                 asked.setdefault(model, []).append((number, described))
         for model, group in asked.items():
             answers = model.predict_many([one.question for _, one in group])
-            for (number, one), answer in zip(group, answers, strict=True):
-                found[number] = _answer(workloads[number], model, one, answer)
+            pairs = zip(group, answers, strict=True)
+            occupancies = occupancies_of([(workloads[n], one.distinct, answer.unit_us) for (n, one), answer in pairs])
+            for (number, one), answer, occupancy in zip(group, answers, occupancies, strict=True):
+                found[number] = _answer(workloads[number], model, one, answer, occupancy)
         return [prediction for prediction in found if prediction is not None]
 
 
@@ -131,7 +134,7 @@ def _describe(workload: Workload, model: UnitModel) -> _Described | Prediction:
     # files of older versions do not say what was measured, and were fitted to all modes and precisions
     if measured and _stand_in(workload, measured) is None:
         return _unmeasured(workload, measured)
-    base = analytic_prediction(workload)
+    base = analytic_prediction(workload, with_breakdown=False)
     units = extract_units(workload)
     # a graph of views alone launches nothing: there is no unit to predict
     if not len(units) or base.memory_mib is None or base.power_w is None:
@@ -141,7 +144,13 @@ def _describe(workload: Workload, model: UnitModel) -> _Described | Prediction:
     return _Described(base, units, distinct, (distinct, setting, base.power_w.value))
 
 
-def _answer(workload: Workload, model: UnitModel, asked: _Described, prediction: WorkloadPrediction) -> Prediction:
+def _answer(
+    workload: Workload,
+    model: UnitModel,
+    asked: _Described,
+    prediction: WorkloadPrediction,
+    occupancy: Estimate | None,
+) -> Prediction:
     """The prediction within what is possible, with its parts, and its doubts in words."""
     base, distinct, estimates = asked.base, asked.distinct, prediction.estimates
     latency = estimates["latency_ms"].at_least(base.facts[LEAST_LATENCY_MS])
@@ -155,7 +164,7 @@ def _answer(workload: Workload, model: UnitModel, asked: _Described, prediction:
         latency_ms=latency,
         memory_mib=memory,
         throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
-        occupancy=occupancy_of(workload, distinct, prediction.unit_us),
+        occupancy=occupancy,
         device_memory_mib=memory + CONTEXT_MIB if workload.target.device.is_nvidia else None,
         breakdown=operator_shares(asked.units, prediction.unit_us[distinct.member], latency.value),
         warnings=(
@@ -280,12 +289,10 @@ def _new_parts(reach: Reach, units: DistinctUnits, spent_us: NDArray[np.float64]
 def operator_shares(units: Units, unit_us: NDArray[np.float64], latency_ms: float) -> tuple[OperatorShare, ...]:
     """The predicted time by operator, longest first; units are scaled so that they add up to the latency."""
     numbers: dict[tuple[str, bool], int] = {}
-    of_unit = [
-        numbers.setdefault((operator, phase == "backward"), len(numbers))
-        for operator, phase in zip(units.operators, units.phases, strict=True)
-    ]
+    pairs = zip(units.operators, map("backward".__eq__, units.phases), strict=True)
+    of_unit = [numbers.setdefault(pair, len(numbers)) for pair in pairs]
     row, count = np.array(of_unit, np.intp), len(numbers)
-    compute, memory = (np.exp2(units.features[:, COLUMNS.index(f"log_{name}_us")]) for name in ("compute", "memory"))
+    compute, memory = np.exp2(units.features[:, _TIMES]).T
     # a bound is max(compute, memory) + launches: what is left is the launches
     launch_us = units.bound_us - np.maximum(compute, memory)
     limits = np.stack(

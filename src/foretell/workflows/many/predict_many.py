@@ -190,14 +190,17 @@ class _Reading:
         self._configurations: dict[tuple[object, ...], Configuration] = {}
         self._graph = lru_cache(_MAX_GRAPHS)(_load)
         self._copies: dict[int, tuple[Graph, Graph]] = {}  # by id: a graph of the caller, and its copy
+        self._workloads: list[Workload] = []  # of these copies
 
     def asked(self, model: Any, options: Mapping[str, Any]) -> "_Asked | Prediction":
         """The workload of a model, and its predictor."""
         if runtime_name(options["runtime"]) == COMPILED:
             return predict(model, **options)
         configuration = self._configuration(options)
-        graph = self._read(model, options)
-        return _Asked(configuration.workload(graph), self._predictor(options["predictor"], configuration.target))
+        workload = configuration.workload(self._read(model, options))
+        if isinstance(model, Graph):
+            self._workloads.append(workload)
+        return _Asked(workload, self._predictor(options["predictor"], configuration.target))
 
     def _configuration(self, options: Mapping[str, Any]) -> Configuration:
         key = tuple(options[name] for name in _CONFIGURED)
@@ -220,7 +223,13 @@ class _Reading:
         return _load(model, tuple(reading.items()))
 
     def forget(self) -> None:
-        """Let go of the graphs of the part that is done."""
+        """Let go of the graphs of the part that is done, and of what was computed from them: it refers to them."""
+        for workload in self._workloads:
+            workload.running_graph.forget()
+            workload.graph.forget()
+        for _, copy in self._copies.values():
+            copy.forget()
+        self._workloads.clear()
         self._copies.clear()
 
     def _predictor(self, name: str | None, target: Target) -> Predictor:

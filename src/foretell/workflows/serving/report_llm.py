@@ -10,7 +10,7 @@ from foretell.workflows.serving.advise_llm import LlmChoice, advise_llm
 
 _HOW_FAR = (
     "Against measured servers on H200 nodes, of models that taught nothing: median error of the time a token 5 %, "
-    "of the first token 12 % and of the throughput 5 % (docs/lab/0057-serving-parts.md). Limits are those of means at "
+    "of the first token 11 % and of the throughput 4 % (docs/lab/0057-serving-parts.md). Limits are those of means at "
     "a steady load."
 )
 _LIMITS = (

@@ -1,6 +1,6 @@
 import pytest
 
-from lab.papers.dippm_mig import dippm_mig
+from lab.papers.dippm.mig import dippm_mig
 
 
 @pytest.mark.parametrize(

@@ -55,18 +55,18 @@ def pretrain(
     if not graphs or not validation:
         raise InputError(f"Got {len(graphs)} training and {len(validation)} validation graphs; give some of each.")
     if not recipe.encoder_epochs:
-        return _random_encoder(graphs, recipe, seed, device)
+        return random_encoder(graphs, recipe, seed, device)
     sides = [DeviceGraphs.place(side, recipe, device) for side in (graphs, validation)]
     scales = node_scales(f"{ENCODER}.nodes", graphs, recipe)
     encoders, share_s = [], seconds / len(_LAST_RELU) if seconds is not None else None
     for last_relu in _LAST_RELU:
         own = replace(recipe, last_relu=last_relu)
         file = checkpoint.with_name(f"{checkpoint.name}-{'relu' if last_relu else 'linear'}") if checkpoint else None
-        encoders.append(_train(sides[0], sides[1], own, seed, scales, progress, device, file, share_s))
+        encoders.append(train_encoder(sides[0], sides[1], own, seed, scales, progress, device, file, share_s))
     return min(encoders, key=lambda encoder: encoder.loss)
 
 
-def _train(
+def train_encoder(
     graphs: DeviceGraphs,
     validation: DeviceGraphs,
     recipe: Recipe,
@@ -76,13 +76,16 @@ def _train(
     device: str,
     checkpoint: Path | None,
     seconds: float | None,
+    save_every_s: float = 0.0,
 ) -> Encoder:
+    """One encoder; its epoch is chosen by the loss on the validation graphs."""
     weights = initial_encoder(recipe, seed) | scales
     tensors = to_tensors(weights, device)
     digest = hashlib.sha256(f"{SCHEMA}|{recipe.to_json()}|{seed}|{graphs.node_counts.tolist()}".encode())
     digest.update(b"".join(value.tobytes() for value in scales.values()))
     settings = replace(recipe, schedule="constant", weight_decay=0.0, patience=recipe.encoder_epochs)
-    loop = Loop(settings, recipe.encoder_epochs, recipe.encoder_rate, seed, device, digest.hexdigest()[:16], seconds)
+    identity = digest.hexdigest()[:16]
+    loop = Loop(settings, recipe.encoder_epochs, recipe.encoder_rate, seed, device, identity, seconds, save_every_s)
     best, history = loop.run(
         tensors,
         lambda epoch, optimizer: _train_epoch(tensors, recipe, graphs, optimizer, np.random.default_rng((seed, epoch))),
@@ -93,7 +96,8 @@ def _train(
     return Encoder(to_arrays(best), recipe.last_relu, best_record(history)["score"], history)
 
 
-def _random_encoder(graphs: Sequence[GraphArrays], recipe: Recipe, seed: int, device: str) -> Encoder:
+def random_encoder(graphs: Sequence[GraphArrays], recipe: Recipe, seed: int, device: str) -> Encoder:
+    """Random weights with the statistics of batch norms over all graphs: what a frozen encoder has without learning."""
     tensors = to_tensors(initial_encoder(recipe, seed) | node_scales(f"{ENCODER}.nodes", graphs, recipe), device)
     placed = DeviceGraphs.place(graphs, recipe, device)
     order = np.random.default_rng(seed).permutation(len(placed)).astype(np.int64)

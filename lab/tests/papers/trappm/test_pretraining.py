@@ -8,10 +8,10 @@ from small.tiny_workloads import tiny_graphs, tiny_recipe, tiny_samples
 
 torch = pytest.importorskip("torch")
 
-from lab.papers.graph_networks.pretraining import edge_loss, pretrain, sample_pairs
 from lab.papers.graph_networks.tensors import DeviceGraphs, TorchOperations, to_tensors
 from lab.papers.graph_networks.training import fit
 from lab.papers.graph_networks.weights import initial_encoder
+from lab.papers.trappm.pretraining import edge_loss, pretrain, sample_pairs
 
 RECIPE = tiny_recipe("trappm", encoder_epochs=25, encoder_rate=1e-2)
 
